@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from vitx.data.builders import digits
+from vitx.data.builders import BUILDERS
 
 # Threads of NumPy's BLAS spin where the tests' processes have all cores already. The first process
 # reads this too late, and passes it on to those that run the tests.
@@ -106,7 +106,7 @@ def data_dir(tmp_path_factory):
   """A TFDS directory of the tests' own, whatever the user's holds."""
   directory = tmp_path_factory.mktemp("tfds")
   os.environ["TFDS_DATA_DIR"] = str(directory)
-  digits.prepare(directory)  # here, and not in the user's cache
+  BUILDERS["digits"].prepare(directory)  # here, and not in the user's cache
   return directory
 
 

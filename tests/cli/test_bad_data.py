@@ -105,12 +105,12 @@ def other_classes(root):
 @pytest.mark.parametrize(
   ("change", "parts"),
   [
-    (loop, ["images/ant/again leads back to", "Remove it"]),
-    (not_utf8, [r"\xff.png' is not UTF-8. Rename it"]),
+    (loop, ["images/ant/again leads back to", "Remove the link"]),
+    (not_utf8, [r"\xff.png' is not UTF-8. Rename the file"]),
     (one_class, ["found 1 classes (ant)", "directory per class"]),
-    (empty_class, ["no images of cow", "looked for"]),
+    (empty_class, ["no images of cow", "one of the suffixes"]),
     (dangling, ["images/ant/x.png"]),
-    (other_classes, ["the classes of 'test' differ", "missing b; not in 'train': c"]),
+    (other_classes, ["have different classes. Only in 'train': b. Only in 'test': c"]),
   ],
 )
 def test_a_folder_that_cannot_be_read(change, parts, images, capsys):

@@ -121,7 +121,9 @@ def test_files_outside_a_set_are_neither_read_nor_written(
     split[field] = name.replace("PLACE", str(tmp_path))
   path.write_text(json.dumps(info))
   target = tmp_path / "out"
-  with pytest.raises(ConfigError, match=r"dataset_info\.json is damaged \(files of split"):
+  with pytest.raises(
+    ConfigError, match=r"dataset_info\.json is damaged \(it names the files of the split"
+  ):
     if command == "open":
       open_source(make_data(data_dir=str(tfrecord_dir)), seed=0)
     else:
@@ -145,7 +147,7 @@ def test_files_of_a_split_may_lie_in_a_folder_of_its_own(digits_dir, tmp_path, m
 def test_conversion_takes_the_version_directory_too(tfrecord_dir, tmp_path):
   made = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
   assert len(records(made, "test")) == 359
-  with pytest.raises(ConfigError, match=r"holds digits/1.0.0, not 'cifar10'"):
+  with pytest.raises(ConfigError, match=r"is a copy of digits/1.0.0, not of 'cifar10'"):
     prepare.prepare("cifar10", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
 
 
@@ -173,10 +175,10 @@ def test_damaged_copy_leaves_nothing_behind(tfrecord_dir, tmp_path, damage):
   else:  # a whole record is gone
     shard.write_bytes(content[12 + struct.unpack("<Q", content[:8])[0] + 4 :])
   message = {
-    "truncated": "is truncated",
-    "header": "does not verify",
+    "truncated": "last record is truncated",
+    "header": "the checksum of a record",
     "missing": "does not exist",
-    "short": "holds 499 examples; dataset_info.json says 500",
+    "short": "it has 499 examples, but dataset_info.json declares 500",
   }[damage]
   with pytest.raises(ConfigError, match=f"{shard.name}.*{message}"):
     prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir))
@@ -184,11 +186,11 @@ def test_damaged_copy_leaves_nothing_behind(tfrecord_dir, tmp_path, damage):
 
 
 def test_nothing_to_convert(tfrecord_dir, digits_dir, tmp_path):
-  with pytest.raises(ConfigError, match=r"holds no copy of 'cifar10'"):
+  with pytest.raises(ConfigError, match=r"there is no copy of 'cifar10'"):
     prepare.prepare("cifar10", str(tmp_path / "new"), str(tfrecord_dir))
-  with pytest.raises(ConfigError, match=r"no TFRECORD copy"):
+  with pytest.raises(ConfigError, match=r"is not a TFRECORD copy"):
     prepare.prepare("digits", str(tmp_path / "new"), str(digits_dir))
-  with pytest.raises(ConfigError, match=r"Write to another directory"):
+  with pytest.raises(ConfigError, match=r"Name another directory"):
     prepare.prepare("digits", str(tfrecord_dir), str(tfrecord_dir))
 
 
@@ -268,7 +270,7 @@ def test_tiny_imagenet_holds_no_file_from_elsewhere(archive, tmp_path, name):
   (tmp_path / "secret").write_text("private")
   lines = archive / "val" / "val_annotations.txt"
   lines.write_text(f"{name}\tn01\t0\t0\t1\t1\n")
-  with pytest.raises(ConfigError, match=r"val_annotations\.txt names .* no file of val/images"):
+  with pytest.raises(ConfigError, match=r"val_annotations\.txt names .* not a file in val/images"):
     prepare.prepare("tiny_imagenet", str(tmp_path / "out"), str(archive))
 
 
@@ -277,5 +279,5 @@ def test_tiny_imagenet_needs_its_archive(tmp_path):
     prepare.prepare("tiny_imagenet", str(tmp_path))
   with pytest.raises(ConfigError, match=r"neither a directory nor a zip"):
     prepare.prepare("tiny_imagenet", str(tmp_path), str(tmp_path / "none.zip"))
-  with pytest.raises(ConfigError, match=r"no wnids.txt"):
+  with pytest.raises(ConfigError, match=r"has no wnids.txt"):
     prepare.prepare("tiny_imagenet", str(tmp_path / "out"), str(tmp_path))

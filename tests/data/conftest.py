@@ -8,15 +8,12 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from vitx.config.fields import DataSettings
-from vitx.data.builders import digits
 
 
 @pytest.fixture(scope="session")
-def digits_dir(tmp_path_factory):
+def digits_dir(data_dir):
   """A TFDS directory that holds the digits."""
-  directory = tmp_path_factory.mktemp("tfds")
-  digits.prepare(directory)
-  return directory
+  return data_dir
 
 
 @pytest.fixture
@@ -24,8 +21,8 @@ def make_data():
   """Returns a function from changed fields to a config's `data`."""
 
   def make(**changes):
-    fields = dataclasses.asdict(DataSettings()) | dataclasses.asdict(DataSettings())
-    splits = {"train": "", "validation": "", "test": ""} | changes.pop("splits", {})
+    fields = dataclasses.asdict(DataSettings())
+    splits = fields.pop("splits") | changes.pop("splits", {})
     return ConfigDict(fields | {"splits": splits} | changes)
 
   return make

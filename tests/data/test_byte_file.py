@@ -65,20 +65,17 @@ def test_several_slices_are_several_documents(path, make_data):
   ("splits", "message"),
   [
     ({"train": "train[:90%]", "test": "train[899:]"}, r"data\.splits\.test.*shares examples"),
-    ({"test": "train[:5%]"}, r"data\.splits\.test.*shares examples"),
     (
       {"train": "train[:10]+train[50:]", "validation": "train[10:51]"},
       r"data\.splits\.validation.*shares",
     ),
-    ({"test": "test"}, r"'test'.*does not exist"),
-    ({"train": "train[:2000]"}, r"'train\[:2000\]' is the bytes 0 to 2000 .* has 1000"),
+    ({"train": "train[:2000]"}, r"'train\[:2000\]' means the bytes 0 to 2000 .* has 1000"),
     ({"train": "train[500:500]"}, r"the bytes 500 to 500"),
     ({"train": "train[-2000:]"}, r"the bytes -1000 to 1000"),
-    ({"train": "train[:half]"}, r"data\.splits: 'train\[:half\]' is no split"),
-    ({"train": "train[1:2:3]"}, r"is no split"),
-    ({"train": "train[5]"}, r"is no split"),
-    ({"train": "train[:600]+train[599:]"}, r"names bytes twice"),
-    ({"train": "train+train"}, r"names bytes twice"),
+    ({"train": "train[:half]"}, r"data\.splits: 'train\[:half\]' is not a split"),
+    ({"train": "train[1:2:3]"}, r"is not a split"),
+    ({"train": "train[5]"}, r"is not a split"),
+    ({"train": "train[:600]+train[599:]"}, r"names a part of .* twice"),
   ],
 )
 def test_bad_slices(path, make_data, splits, message):
@@ -92,11 +89,10 @@ def test_slices_that_meet_do_not_overlap(path, make_data):
   assert dataset.overlap("train[:331]", "train[33%:]")
 
 
-def test_files_that_cannot_be_used(tmp_path, make_data):
+def test_an_empty_file(tmp_path, make_data):
   (tmp_path / "empty").write_bytes(b"")
-  for name, message in (("gone", "does not exist"), ("empty", "is empty"), ("", "is a directory")):
-    with pytest.raises(ConfigError, match=rf"data\.source='bytes:.*{message}"):
-      open_dataset(make_data(source=f"bytes:{tmp_path / name}"))
+  with pytest.raises(ConfigError, match=r"data\.source='bytes:.*is empty"):
+    open_dataset(make_data(source=f"bytes:{tmp_path}/empty"))
 
 
 def test_a_file_that_may_not_be_read(path, make_data, monkeypatch):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.data.examples import Rows, join, names
 from vitx.config.errors import ConfigError
 from vitx.data import splits
 from vitx.data.dataset import Dataset, DatasetInfo
@@ -28,10 +29,6 @@ def make(texts=TEXTS, reads=None, **changes):
   )
 
 
-def join(examples):
-  return b"".join(examples[i]["tokens"].tobytes() for i in range(len(examples))).decode()
-
-
 def dataset(documents, **changes):
   info = DatasetInfo("texts", SPEC, vocabulary=256)
   return Dataset(info, ("train",), {"train": documents}.__getitem__, carve=carve_end, **changes)
@@ -40,13 +37,8 @@ def dataset(documents, **changes):
 def test_documents_are_examples():
   documents = make()
   assert len(documents) == 5 and documents.labels is None and documents.name(2) == "text 2"
-  assert documents[0]["tokens"].dtype == np.uint8 and documents.lengths.tolist() == [
-    13,
-    0,
-    6,
-    1,
-    20,
-  ]
+  assert documents[0]["tokens"].dtype == np.uint8
+  assert documents.lengths.tolist() == [13, 0, 6, 1, 20]
   assert [documents[i]["tokens"].tobytes().decode() for i in range(5)] == TEXTS
 
 
@@ -71,9 +63,8 @@ def test_pieces_of_pieces():
   rest, _ = carve_end(make(), 0.5)
   first, second = carve_end(rest, 0.5)
   assert (join(first), join(second)) == ("the first ", "onesecondx")
-  names = [second.name(i) for i in range(len(second))]
   assert join(carve_end(second, 0.5)[1]) == "condx" and first.name(0) == "text 0[0:10]"
-  assert names == ["text 0[10:13]", "text 2", "text 3"]
+  assert names(second) == ["text 0[10:13]", "text 2", "text 3"]
 
 
 def test_carving_reads_nothing_and_counts_late():
@@ -93,20 +84,9 @@ def test_one_token_cannot_be_divided():
 
 
 def test_examples_without_lengths_are_measured():
-  class Plain:
-    labels = None
-
-    def __len__(self):
-      return len(TEXTS)
-
-    def __getitem__(self, i):
-      return {"tokens": encode(TEXTS)[i]}
-
-    def name(self, i):
-      return str(i)
-
-  assert find_lengths(Plain()).tolist() == [13, 0, 6, 1, 20]
-  assert join(carve_end(Plain(), 0.5)[1]) == TEXTS[-1]
+  plain = Rows([{"tokens": tokens} for tokens in encode(TEXTS)])
+  assert find_lengths(plain).tolist() == [13, 0, 6, 1, 20]
+  assert join(carve_end(plain, 0.5)[1]) == TEXTS[-1]
 
 
 def test_a_fraction_is_the_first_part(make_data):

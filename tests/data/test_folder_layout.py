@@ -34,19 +34,7 @@ def find(root, **splits):
 
 
 CLASSES = ("cat", "dog")
-PAIRS = [
-  ("Training", "Testing"),
-  ("Train", "Val"),
-  ("TRAIN", "Dev"),
-  ("train_set", "test_set"),
-  ("trainset", "testset"),
-  ("TrainData", "TestData"),
-  ("seg_train", "seg_test"),
-  ("train2017", "val2017"),
-  ("01-training", "02-holdout"),
-  ("train images", "evaluation images"),
-  ("Train", "Validation"),
-]
+PAIRS = [("Train", "Val"), ("01-training", "02-holdout"), ("train images", "evaluation images")]
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="/".join)
@@ -100,7 +88,7 @@ def test_splits_without_a_role_are_never_trained_on(kind, make):
 
 def test_sites_that_lack_a_class_are_no_classes(make):
   root = make(*files("a", ("cat", "dog", "owl")), *files("b", CLASSES))
-  with pytest.raises(ConfigError, match=r"the classes of 'b' differ from those of 'a'.*owl"):
+  with pytest.raises(ConfigError, match=r"'b' and the split 'a' have different classes.*owl"):
     find(root)
 
 
@@ -110,8 +98,8 @@ def test_folds_are_joined(make):
   assert roles["train"] == {"fold1", "fold3"} and roles["validation"] == {"fold2"}
   for splits, message in (
     (dict(train="fold1+fold2", validation="fold2"), "shares examples"),
-    (dict(train="fold1+fold1"), "no sum of different splits"),
-    (dict(train="fold1[:50%]"), "whole directories"),
+    (dict(train="fold1+fold1"), "not a sum of different splits"),
+    (dict(train="fold1[:50%]"), "Name whole directories"),
   ):
     with pytest.raises(ConfigError, match=message):
       find(root, **splits)
@@ -136,9 +124,7 @@ def test_directories_beneath_a_class_need_not_be_splits(make):
 
 def test_a_list_says_that_directories_are_classes(make):
   root = make(*(p for name in CLASSES for p in files(name, ("day", "night"))))
-  with pytest.raises(
-    ConfigError, match=r"cat, dog hold directories of the same names.*classes.txt"
-  ):
+  with pytest.raises(ConfigError, match=r"cat, dog have directories with equal names.*classes.txt"):
     find(root)
   (root / "classes.txt").write_text("dog\ncat\n")
   source = open_source({"source": f"folder:{root}"}, 0)
@@ -148,7 +134,7 @@ def test_a_list_says_that_directories_are_classes(make):
 
 def test_splits_without_classes_are_no_classes(make):
   root = make("train/0.png", "train/1.png", "Test/0.png")
-  with pytest.raises(ConfigError, match=r"Test, train are splits by their names"):
+  with pytest.raises(ConfigError, match=r"Test, train are the names of splits"):
     find(root)
   vehicles = make(*files("vehicles", ("car", "train", "bus"))) / "vehicles"
   assert find(vehicles)[0] == ("bus", "car", "train")
@@ -204,7 +190,7 @@ def test_what_is_no_split_is_told_and_never_counts(make, caplog):
 
 def test_a_folder_around_the_folder_is_told(make):
   root = make(*files("archive/Training", CLASSES))
-  with pytest.raises(ConfigError, match=rf"found 1 classes.*Is folder:{root}/archive meant\?"):
+  with pytest.raises(ConfigError, match=rf"found 1 classes.*Did you mean folder:{root}/archive\?"):
     find(root)
   with pytest.raises(ConfigError, match=r"data\.source='folder:': PATH is not a directory"):
     open_dataset({"source": "folder:"})

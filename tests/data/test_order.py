@@ -1,11 +1,8 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from tests.data.examples import GOLDEN
 from vitx.data import order
-
-GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "timm_images.npz")
 
 
 def test_permutation_is_pinned_across_versions():

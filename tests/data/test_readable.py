@@ -5,16 +5,13 @@ import os
 import numpy as np
 import pytest
 
+from tests.data.examples import Rows, names, roles
 from vitx.config.errors import ConfigError
 from vitx.data import in_memory
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.images.resizing import ResizeImages
 from vitx.data.images.settings import image_spec
 from vitx.data.sources import open_dataset, open_source
-
-
-def names(examples):
-  return [examples.name(i) for i in range(len(examples))]
 
 
 def truncate(path):
@@ -55,18 +52,16 @@ def test_a_file_that_cannot_be_read_is_named_or_left_out(damage, folder, make_da
   damage(folder / "cat" / "3.png")
   data = make_data(source=f"folder:{folder}")
   with pytest.raises(ConfigError, match=r"cat/3\.png cannot be read"):
-    for role in ("train", "validation", "test"):
-      examples = open_source(data, seed=0).role(role)
+    for examples in roles(open_source(data, seed=0)):
       in_memory.keep(examples, transform=ResizeImages(8), memory="always", threads=2)
   data.on_unreadable = "skip"
   source = open_source(data, seed=0)
   assert source.unreadable == ("cat/3.png",)
-  assert "skipped 1 of 35 examples of 'train' that cannot be read:\n" in caplog.text
+  assert "skipped 1 of 35 examples of 'train', which cannot be read:\n" in caplog.text
   assert f"{folder}/cat/3.png cannot be read" in caplog.text
-  kept = sorted(names(source.train) + names(source.validation) + names(source.test))
-  assert len(kept) == 34 and "cat/3.png" not in kept
-  for role in ("train", "validation", "test"):
-    examples, again = source.role(role), open_source(data, seed=0).role(role)
+  left = [name for role in roles(source) for name in names(role)]
+  assert len({*left}) == 34 and "cat/3.png" not in left
+  for examples, again in zip(roles(source), roles(open_source(data, seed=0)), strict=True):
     assert names(examples) == names(again)
     in_memory.keep(examples, transform=ResizeImages(8), memory="always", threads=2)
     folders = [name.split("/")[0] for name in names(examples)]
@@ -91,33 +86,21 @@ def test_a_class_of_which_nothing_is_left(folder, make_data):
   for path in (folder / "owl").iterdir():
     truncate(path)
   with pytest.raises(
-    ConfigError, match=r"nothing is left of owl without 5 of 35 examples.*\n.*owl"
+    ConfigError, match=r"no example of owl is left without 5 of 35 examples.*\n.*owl"
   ):
     open_source(data, seed=0)
   for path in folder.glob("*/*"):
     path.write_bytes(b"")
-  with pytest.raises(ConfigError, match="nothing is left of any example without 35 of 35"):
+  with pytest.raises(ConfigError, match="no example of any class is left without 35 of 35"):
     open_source(data, seed=0)
 
 
-class Holes:
-  labels = np.arange(6, dtype=np.int32) % 2
-
-  def __len__(self):
-    return 6
-
-  def __getitem__(self, i):
-    if i == 4:
-      raise ConfigError("example four is broken")
-    return {"image": np.full((2, 2, 1), i, np.uint8), "label": self.labels[i]}
-
-  def name(self, i):
-    return f"example {i}"
-
-
 def open_holes(data):
+  rows = [{"image": np.full((2, 2, 1), i, np.uint8), "label": i % 2} for i in range(6)]
+  holes = Rows(rows)
+  rows[4] = ConfigError("example four is broken")
   info = DatasetInfo("holes", image_spec(1, (2, 2)), ("even", "odd"), fingerprint="abc")
-  return Dataset(info, ("train", "test"), lambda split: Holes())
+  return Dataset(info, ("train", "test"), lambda split: holes)
 
 
 def test_any_source_and_documents(tmp_path):
@@ -126,7 +109,7 @@ def test_any_source_and_documents(tmp_path):
   assert names(dataset.open_split("train")) == [f"example {i}" for i in (0, 1, 2, 3, 5)]
   assert list(dataset.unreadable) == ["example 4"]
   (tmp_path / "text").write_bytes(b"words")
-  with pytest.raises(ConfigError, match=r"data\.on_unreadable='skip' cannot.*documents"):
+  with pytest.raises(ConfigError, match=r"data\.on_unreadable='skip' does not work.*documents"):
     open_dataset({"source": f"bytes:{tmp_path}/text", "on_unreadable": "skip"})
   with pytest.raises(ConfigError, match=r"data\.on_unreadable='ignore' is unknown.*refuse, skip"):
     open_dataset({"source": "digits", "on_unreadable": "ignore"})

@@ -10,7 +10,7 @@ import pytest
 
 from vitx.data import reference_codes
 from vitx.data.count_models import count_model_bits, per_position_bits
-from vitx.data.reference_codes import DISCOUNT, compressor_bits, reference_figures
+from vitx.data.reference_codes import compressor_bits, reference_figures
 
 COUNTS = [f"count_{order}" for order in range(6)]
 
@@ -30,7 +30,7 @@ def test_figures_of_documents():
   train, test = draw(0, 500, 40), draw(1, 300, 7)
   figures = reference_figures(train, test, vocabulary=8, kind="documents")
   assert list(figures) == [*COUNTS, "gzip", "xz", "bz2", "reference_bytes", "reference_train_bytes"]
-  assert [figures[name] for name in COUNTS] == count_model_bits(train, test, 8, discount=DISCOUNT)
+  assert [figures[name] for name in COUNTS] == count_model_bits(train, test, 8)
   assert compressor_bits(np.concatenate(test).tobytes()).items() <= figures.items()
   assert (figures["reference_bytes"], figures["reference_train_bytes"]) == (307, 540)
 
@@ -42,7 +42,7 @@ def test_figures_of_images():
     train.reshape(shape), test.reshape(shape), vocabulary=4, kind="images"
   )
   assert figures["per_position"] == per_position_bits(train, test, 4)
-  assert [figures[name] for name in COUNTS] == count_model_bits(train, test, 4, discount=DISCOUNT)
+  assert [figures[name] for name in COUNTS] == count_model_bits(train, test, 4)
   assert figures["reference_bytes"] == 240
 
 
@@ -68,7 +68,7 @@ def test_only_the_first_bytes_are_used(monkeypatch):
 
   figures = reference_figures(lazily(), test, vocabulary=4, kind="documents")
   used = [train[0], train[1][:30]], [test[0][:100]]
-  assert [figures[name] for name in COUNTS] == count_model_bits(*used, 4, discount=DISCOUNT)
+  assert [figures[name] for name in COUNTS] == count_model_bits(*used, 4)
   assert (figures["reference_bytes"], figures["reference_train_bytes"]) == (100, 100)
   assert len(asked) == 2
   # Of images only whole ones.

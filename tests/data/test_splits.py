@@ -66,7 +66,7 @@ def test_which_split_plays_which_role(names, unlabeled, validation, test):
       r"data\.splits\.test='test' shares examples with data\.splits\.validation",
     ),
     ({"validation": "nope[:10%]"}, "nope"),
-    ({"tset": "test"}, r"data\.splits\.tset is no role"),
+    ({"tset": "test"}, r"data\.splits\.tset='test': 'tset' is not a role"),
     ({"test": 3}, r"data\.splits\.test=3"),
   ],
 )
@@ -85,12 +85,8 @@ def test_validation_is_carved_balanced_disjoint_and_fixed_by_the_seed(make_data)
   first = splits.assign(dataset, make_data(validation=0.2), seed=1)
   again = splits.assign(dataset, make_data(validation=0.2), seed=1)
   other = splits.assign(dataset, make_data(validation=0.2), seed=2)
-  assert counts(first["validation"]) == [
-    4,
-    2,
-    1,
-    0,
-  ]  # the only one of the last class stays in train
+  # The only example of the last class stays in train.
+  assert counts(first["validation"]) == [4, 2, 1, 0]
   assert counts(first["train"]) == [16, 8, 2, 1]
   together = np.concatenate([first["train"].indices, first["validation"].indices])
   assert sorted(together.tolist()) == list(range(34))

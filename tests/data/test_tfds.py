@@ -7,11 +7,14 @@ import pytest
 import tensorflow_datasets as tfds
 from sklearn.datasets import load_digits
 
+from tests.data.examples import roles
 from vitx.config.errors import ConfigError
-from vitx.data.builders import digits
+from vitx.data.builders import BUILDERS
 from vitx.data.builders.digits.digits_dataset_builder import Builder, _png
 from vitx.data.dataset import ArraySpec
 from vitx.data.sources import open_source, tfds_dir
+
+DIGITS = BUILDERS["digits"]
 
 
 class TinyShapes(tfds.core.GeneratorBasedBuilder):
@@ -48,13 +51,13 @@ def shapes_dir(tmp_path_factory):
   return directory
 
 
-def test_digits_are_scikit_learns(digits_dir, make_data):
-  source = open_source(make_data(data_dir=str(digits_dir)), seed=0)
+def test_digits_are_scikit_learns(data_dir, make_data):
+  source = open_source(make_data(data_dir=str(data_dir)), seed=0)
   assert len(source.info.class_names) == 10
   assert source.info.spec["image"] == ArraySpec((8, 8, 1), "uint8")
   assert (len(source.train) + len(source.validation), len(source.test)) == (1438, 359)
   scans, seen = load_digits(), []
-  for role in (source.train, source.validation, source.test):
+  for role in roles(source):
     for i in range(len(role)):
       index = int(role.name(i).removeprefix("digits_"))
       seen.append(index)
@@ -66,19 +69,22 @@ def test_digits_are_scikit_learns(digits_dir, make_data):
   assert sorted(seen) == list(range(1797))
 
 
-def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch):
+def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch, capfd):
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   for fields in ({}, {"data_dir": str(tmp_path / "own")}):
     source = open_source(make_data(**fields), seed=0)
     assert len(source.test) == 359 and os.listdir(tmp_path) == ["cache"]
     assert os.listdir(tmp_path / "cache" / "vitx" / "tfds" / "digits") == ["1.0.0"]
+  output, errors = capfd.readouterr()  # TFDS would speak of a download and show progress bars
+  assert not output and "Generating" not in errors and "examples/s" not in errors
 
 
 READ_AND_PREPARE = """
 import sys
 from vitx.data import batches, sources
-from vitx.data.images import ResizeImages, statistics
+from vitx.data.images import statistics
+from vitx.data.images.resizing import ResizeImages
 
 data = {"data_dir": sys.argv[1]}
 source = sources.open_source(data, 0)
@@ -98,7 +104,7 @@ print(source.info.fingerprint, len(source.test))
 
 @pytest.mark.slow  # a whole process, with an import
 def test_reading_imports_no_tensorflow_and_two_processes_prepare_the_digits_at_once(
-  tmp_path, digits_dir, make_data, monkeypatch
+  tmp_path, data_dir, make_data, monkeypatch
 ):
   # A stand-in that can be imported, so that the test means something where TensorFlow is absent.
   stub, cache = tmp_path / "stub" / "tensorflow", tmp_path / "cache"
@@ -106,7 +112,7 @@ def test_reading_imports_no_tensorflow_and_two_processes_prepare_the_digits_at_o
   (stub / "__init__.py").write_text("raise SystemExit('TensorFlow was imported')")
   monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
   process = subprocess.Popen(
-    [sys.executable, "-c", READ_AND_PREPARE, str(digits_dir), str(tmp_path / "none")],
+    [sys.executable, "-c", READ_AND_PREPARE, str(data_dir), str(tmp_path / "none")],
     env=os.environ | {"PYTHONPATH": os.pathsep.join([str(stub.parent), os.getcwd()])},
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
@@ -130,11 +136,11 @@ def test_the_process_that_comes_second_uses_the_first_ones_digits(tmp_path, monk
   def overtaken(self, dl_manager):
     if not others:
       others.append(None)
-      others.append(digits.prepare(tmp_path))  # ends before this one renames its directory
+      others.append(DIGITS.prepare(tmp_path))  # ends before this one renames its directory
     return generators(self, dl_manager)
 
   monkeypatch.setattr(Builder, "_split_generators", overtaken)
-  assert digits.prepare(tmp_path) == others[1]
+  assert DIGITS.prepare(tmp_path) == others[1]
   assert os.listdir(tmp_path / "digits") == ["1.0.0"]
 
 
@@ -159,36 +165,26 @@ def test_a_set_without_builder_code_opens_from_its_directory(shapes_dir, make_da
 def test_labels_of_minus_one_are_none(shapes_dir, make_data):
   data = make_data(source="tiny_shapes", data_dir=str(shapes_dir))
   source = open_source(data, seed=0)
-  assert [len(source.role(role)) for role in ("train", "validation", "test")] == [36, 4, 10]
+  assert list(map(len, roles(source))) == [36, 4, 10]
   data.splits.test = "test"
   with pytest.raises(ConfigError, match=r"'test'.*has no labels.*train, validation"):
     open_source(data, seed=0)
 
 
 def test_split_expressions(shapes_dir, make_data):
-  splits = {
-    "train": "train[:50%]",
-    "validation": "train[50%:75%]",
-    "test": "train[75%:]+validation",
-  }
+  splits = dict(train="train[:50%]", validation="train[50%:75%]", test="train[75%:]+validation")
   data = make_data(source="tiny_shapes", data_dir=str(shapes_dir), splits=splits)
   source = open_source(data, seed=0)
-  assert [len(source.role(role)) for role in ("train", "validation", "test")] == [20, 10, 20]
+  assert list(map(len, roles(source))) == [20, 10, 20]
   data.splits.validation = "train[40%:60%]"
   with pytest.raises(
     ConfigError, match=r"data\.splits\.validation='train\[40%:60%\]' shares examples"
   ):
     open_source(data, seed=0)
-  data.splits.validation = "train[oops"
-  with pytest.raises(ConfigError, match=r"'train\[oops' is no split"):
-    open_source(data, seed=0)
-  data.splits.validation = "tets"
-  with pytest.raises(ConfigError, match=r"'tets'.*does not exist.*Splits"):
-    open_source(data, seed=0)
 
 
-def test_unknown_role(digits_dir, make_data):
-  source = open_source(make_data(data_dir=str(digits_dir)), seed=0)
+def test_unknown_role(data_dir, make_data):
+  source = open_source(make_data(data_dir=str(data_dir)), seed=0)
   with pytest.raises(ConfigError, match=r"'tset'.*'test'"):
     source.role("tset")
 
@@ -196,12 +192,9 @@ def test_unknown_role(digits_dir, make_data):
 @pytest.mark.parametrize(
   ("name", "message"),
   [
-    ("digit", "data.source='digit' is unknown.*Did you mean 'digits'"),
     ("imagenet_2012", "Did you mean 'imagenet2012"),
-    ("cifar10", "not prepared in .*Run: vitx prepare cifar10 --data_dir "),
     ("imagenette/160px-v2", "vitx prepare imagenette/160px-v2 --data_dir "),
     ("tiny_imagenet", "vitx prepare tiny_imagenet --from .*zip --data_dir "),
-    ("my photos", "not of the form"),
   ],
 )
 def test_names_that_cannot_be_opened(tmp_path, make_data, name, message):
@@ -215,7 +208,7 @@ def test_default_data_dir_is_not_repeated_in_the_command(tmp_path, make_data, mo
     open_source(make_data(source="cifar10"), seed=0)
 
 
-def test_configs_and_versions(tmp_path, digits_dir, make_data):
+def test_configs_and_versions(tmp_path, data_dir, make_data):
   for version in ("1.0.0", "1.2.0", "1.10.0"):
     place = tmp_path / "many" / "small" / version
     place.mkdir(parents=True)
@@ -228,22 +221,12 @@ def test_configs_and_versions(tmp_path, digits_dir, make_data):
     tfds_dir.find("many", root)
 
 
-def test_missing_file_is_named(tmp_path, shapes_dir, make_data):
-  copied = tmp_path / "tiny_shapes" / "2.0.0"
-  copied.mkdir(parents=True)
-  for path in (shapes_dir / "tiny_shapes" / "2.0.0").iterdir():
-    if "train" not in path.name:
-      (copied / path.name).write_bytes(path.read_bytes())
-  with pytest.raises(ConfigError, match=r"incomplete: .*train.array_record.* does not exist"):
-    open_source(make_data(source="tiny_shapes", data_dir=str(tmp_path)), seed=0)
-
-
-def test_fingerprint_is_the_contents(tmp_path, digits_dir, make_data):
+def test_fingerprint_is_the_contents(tmp_path, data_dir, make_data):
   def fingerprint(directory):
     return open_source(make_data(data_dir=str(directory)), seed=0).info.fingerprint
 
-  before = fingerprint(digits_dir)
-  digits.prepare(tmp_path)
+  before = fingerprint(data_dir)
+  DIGITS.prepare(tmp_path)
   assert fingerprint(tmp_path) == before
   names = tmp_path / "digits" / "1.0.0" / "label.labels.txt"
   names.write_text(names.read_text().replace("9", "nine"))

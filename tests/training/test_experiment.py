@@ -11,6 +11,7 @@ from vitx.analysis.implementations import implementations
 from vitx.config.errors import ConfigError
 from vitx.config.fields import find
 from vitx.config.loader import load_config
+from vitx.data import sources
 from vitx.data.dataset import ArraySpec, DatasetInfo, Source
 from vitx.models import model_from_config
 from vitx.ops.implementation import choosing_by
@@ -86,23 +87,23 @@ ARRAYS = {"image": np.zeros((8, 8, 1), np.uint8), "label": np.int32(1)}
 GIVEN = {
   "uint16": (
     {"image": ArraySpec((8, 8, 1), "uint16"), "label": LABEL},
-    "image uint16.*takes",
+    "image uint16.*needs image uint8",
   ),
   "float": (
     {"image": ArraySpec((8, 8, 1), "float32"), "label": LABEL},
-    "image float32.*takes",
+    "image float32.*needs image uint8",
   ),
   "soft": (
     {"image": IMAGE, "label": ArraySpec((), "float32")},
-    "label float32.*takes label",
+    "label float32.*needs label integer",
   ),
-  "rank": ({"image": IMAGE, "label": ArraySpec((2,), "int32")}, r"label int32 \(2,\).*of 0 axes"),
-  "missing": ({"image": IMAGE}, "says no label.*takes label integer"),
+  "rank": ({"image": IMAGE, "label": ArraySpec((2,), "int32")}, r"label int32 \(2,\).*with 0 axes"),
+  "missing": ({"image": IMAGE}, "no array .label.*needs label integer"),
   "lies": ({"image": IMAGE, "label": LABEL}, "a label is float32"),  # as its examples show
 }
 SEQUENCES = {
   "wide": ({"tokens": ArraySpec((None,), "int32")}, "tokens int32.*tokens uint8"),
-  "grid": ({"tokens": ArraySpec((4, 4), "uint8")}, r"tokens uint8 \(4, 4\).*of 1 axes"),
+  "grid": ({"tokens": ArraySpec((4, 4), "uint8")}, r"tokens uint8 \(4, 4\).*with 1 axes"),
 }
 
 
@@ -125,10 +126,35 @@ def test_sequences_of_another_kind_are_refused(kind):
     Density.resolve(config, DatasetInfo("mine", spec, vocabulary=256))
 
 
+@pytest.mark.parametrize(
+  "field",
+  [
+    "optimizer.name=adamww",
+    "optimizer.name=optax:adamww",
+    "optimizer.b9=1",
+    "schedule.name=cosin",
+    "schedule.wormup=3",
+    "tracking.name=wb",
+    "duration=abc",
+    "log_every=5 parsec",
+    "batch_size=9,grad_accum_steps=2",
+    "data.validation_choice=nope",
+  ],
+)
+def test_names_and_fields_are_checked_before_data_are_read(field, monkeypatch):
+  def fail(*_):
+    raise AssertionError("the data set was opened")
+
+  monkeypatch.setattr(sources, "open_dataset", fail)
+  config = load_config(f"digits:{field}")
+  with pytest.raises(ConfigError, match=rf"^{field.split('=')[0]}"):
+    making.make_experiment(config)
+
+
 def test_images_of_another_kind_are_refused_by_a_density_model():
   config = load_config("density_digits")
   info = DatasetInfo("mine", {"image": ArraySpec((8, 8, 1), "float32")})
-  with config.unlocked(), pytest.raises(ConfigError, match=r"image float32.*image uint8 of 3 axes"):
+  with config.unlocked(), pytest.raises(ConfigError, match=r"float32.*uint8 with 3 axes"):
     Density.resolve(config, info)
 
 

@@ -27,8 +27,8 @@ def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray
     low = batch_size // process_count * process_count
     fitting = [size for size in (low, low + process_count) if size > 0]
     raise ConfigError(
-      f"batch_size={batch_size} does not divide among {process_count} processes."
-      f" The nearest that do: {', '.join(map(str, fitting))}."
+      f"batch_size={batch_size} cannot be divided evenly among {process_count} processes."
+      f" The nearest sizes that can: {', '.join(map(str, fitting))}."
     )
   rows = batch_size // process_count
   return np.arange(process_index * rows, (process_index + 1) * rows)
@@ -92,8 +92,8 @@ class TrainBatches:
   @property
   def spec(self) -> dict[str, ArraySpec]:
     """Returns the actual shapes and dtypes of a transformed example's arrays."""
-    kept = self.arrays
-    first = self._first if kept is None else {name: x[0] for name, x in kept.items()}
+    arrays = self.arrays
+    first = self._first if arrays is None else {name: x[0] for name, x in arrays.items()}
     return {name: ArraySpec(np.shape(x), np.asarray(x).dtype.name) for name, x in first.items()}
 
   def names(self, step: int) -> HostBatch:
@@ -105,8 +105,8 @@ class TrainBatches:
     """Returns this process's share of the batch of one step."""
     if self.arrays is not None:
       named = self.names(step)
-      taken = {key: np.take(kept, named["example"], axis=0) for key, kept in self.arrays.items()}
-      return {**taken, "index": named["index"]}
+      rows = {key: np.take(x, named["example"], axis=0) for key, x in self.arrays.items()}
+      return {**rows, "index": named["index"]}
     return next(self.iterate(step, step + 1))
 
   def iterate(self, start: int, stop: int) -> Iterator[HostBatch]:
@@ -128,8 +128,7 @@ class TrainBatches:
     which = self._examples_at(step, self._places[rows])
     batch = blank_rows(self._first, len(index))
     for place, (i, row) in enumerate(zip(which.tolist(), index.tolist(), strict=True)):
-      arrays = self._transformed(i, row, step)
-      store_row(batch, place, arrays, functools.partial(self._examples.name, i))
+      store_row(batch, place, self._transformed(i, row, step), self._examples, i)
     return {**batch, "index": index.astype(np.int32)}
 
   def _transformed(self, i: int, row: int, step: int) -> Example:
@@ -165,7 +164,10 @@ def evaluation_batches(
     ValueError: The transform draws random bits, which an evaluation does not have.
   """
   if transform.draws:
-    raise ValueError(f"{transform!r} draws random bits; an evaluation needs one that does not")
+    raise ValueError(
+      f"transform={transform!r} draws random bits, which an evaluation does not have."
+      " Give a transform whose `draws` is False."
+    )
   rows = share(batch_size, process_index, process_count)
   count = len(examples)
   first = transform_one(examples, transform, 0) if count else {}
@@ -176,12 +178,11 @@ def evaluation_batches(
     mask = which < count
     batch = blank_rows(first, len(which))
     if isinstance(examples, InMemory):
-      for key, kept in examples.arrays.items():
-        batch[key][mask] = kept[which[mask]]
+      for key, array in examples.arrays.items():
+        batch[key][mask] = array[which[mask]]
     else:
       for place, i in enumerate(which[mask].tolist()):  # padding comes last
-        arrays = transform_one(examples, transform, i)
-        store_row(batch, place, arrays, functools.partial(examples.name, i))
+        store_row(batch, place, transform_one(examples, transform, i), examples, i)
     return {**batch, "mask": mask, "example": np.where(mask, which, -1).astype(np.int32)}
 
   if isinstance(examples, InMemory):  # no reading, so no threads are needed

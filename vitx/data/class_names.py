@@ -22,7 +22,7 @@ from vitx.files import read_bytes
 FILE = "classes.txt"  # lists the classes in order, in a folder or beside a file of weights
 LISTED = 5  # an error shows this many names
 _NUMBERED = re.compile(r"(\D*)(\d+)(\D*)", re.ASCII)
-_WORDNET = re.compile(r"(n\d{8})(?:[\s,:].*)?", re.ASCII)
+_WORDNET = re.compile(r"\A(n\d{8})(?:[\s,:].*)?\Z", re.ASCII)
 
 
 def normalize(name: str) -> str:
@@ -76,22 +76,25 @@ def read_names(path: Path) -> tuple[str, ...] | None:
   except FileNotFoundError:
     return None
   except (OSError, ValueError) as error:
-    raise ConfigError(f"{path} cannot be read as a list of classes: {error}") from error
+    raise ConfigError(f"{path} cannot be read as a list of classes ({error}).") from error
   lines = [normalize(line.strip()) for line in text.splitlines() if line.strip()]
-  ids = [_WORDNET.fullmatch(line) for line in lines]
-  names = [line if match is None else match[1] for line, match in zip(lines, ids, strict=True)]
+  names = [_remove_comment(line) for line in lines]
   twice = next((name for name in names if names.count(name) > 1), None)
   if twice is not None or not names:
     problem = "names no class" if twice is None else f"names {twice!r} twice"
-    raise ConfigError(f"{path} {problem}; write the name of each class on a line of its own")
+    raise ConfigError(f"{path} {problem}. Write the name of each class on a line of its own.")
   return tuple(names)
+
+
+def _remove_comment(line: str) -> str:
+  """Removes the text after a WordNet id."""
+  return _WORDNET.sub(r"\1", line)
 
 
 def fit_lines(names: Sequence[str]) -> bool:
   """Returns whether `read_names` restores these names from a file with one name per line."""
-  ids = [_WORDNET.fullmatch(name) for name in names]
-  lines = [name if match is None else match[1] for name, match in zip(names, ids, strict=True)]
-  return [line.strip() for name in names for line in name.splitlines()] == lines == list(names)
+  lines = [line.strip() for name in names for line in name.splitlines()]
+  return lines == list(map(_remove_comment, names)) == list(names)
 
 
 def find_places(
@@ -148,8 +151,8 @@ def find_in_weights(
     names = read_names(beside)
     if names is not None and len(names) != count:
       raise ConfigError(
-        f"{beside} names {len(names)} classes, and the head of {source} knows {count}; list those"
-        " of the head in their order, a name a line, or move the file away"
+        f"{beside} names {len(names)} classes, but the head of {source} has {count}. List the"
+        " classes of the head in their order, one name on each line, or move the file away."
       )
   if not names and count == len(imagenet_places()) and imagenet_places().keys() >= {*own}:
     names = list(imagenet_places())
@@ -159,8 +162,9 @@ def find_in_weights(
   if info.numbered and len(own) == count:
     return np.arange(count, dtype=np.int32)
   return (
-    f"{source} does not name its classes, and those of {info.name!r} have no numbers but by the"
-    f" order of their names; list the head's classes in {FILE} beside the weights, a name a line"
+    f"{source} does not name its classes, and the classes of {info.name!r} have no"
+    " numbers other than the order of their names; list the classes of the head in"
+    f" {FILE} beside the weights, one name on each line"
   )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from vitx.config.errors import ConfigError, nearest
 
 ROLES = ("train", "validation", "test")
+_INTEGER = r"u?int(8|16|32|64)|bool"  # names of dtypes
 Example = dict[str, np.ndarray]
 
 
@@ -56,8 +57,8 @@ class DatasetInfo:
     names = self.class_names
     if names is not None and (len({*names}) < len(names) or not all(map(_is_name, names))):
       raise ConfigError(
-        f"data.source={self.name!r}: class_names={names!r:.200} must be different texts, one for"
-        " each class"
+        f"data.source={self.name!r}: class_names={names!r:.200} must be different strings"
+        " that are not empty, one for each class."
       )
 
 
@@ -74,16 +75,14 @@ def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: 
     task: The name of the task.
   """
   for name, (dtype, axes) in reads.items():
-    found = info.spec.get(name)
-    fits = found is not None and found.dtype == dtype
-    if found is not None and dtype == "integer":
-      fits = re.fullmatch(r"u?int(8|16|32|64)|bool", found.dtype) is not None
-    if found is not None and fits and len(found.shape) == axes:
+    found, valid = info.spec.get(name), _INTEGER if dtype == "integer" else dtype
+    if found and re.fullmatch(valid, found.dtype) and len(found.shape) == axes:
       continue
-    said = f"no {name}" if found is None else f"{name} {found.dtype} {found.shape}"
+    declared = f"{name} {found.dtype} {found.shape}" if found else f"no array {name!r}"
     raise ConfigError(
-      f"data.source={info.name!r}: the source's spec says {said}, the task {task!r} takes {name}"
-      f" {dtype} of {axes} axes; convert it in the source, and let the spec say so"
+      f"data.source={info.name!r}: the spec of the source declares {declared}, but the"
+      f" task {task!r} needs {name} {dtype} with {axes} axes. Convert the array in the"
+      " source, and declare it."
     )
 
 
@@ -175,7 +174,7 @@ class Source:
     """Returns the examples of a role; raises ConfigError for an unknown role."""
     if name not in ROLES:
       raise ConfigError(
-        f"split={name!r} is no role.{nearest(name, ROLES)} Roles: {', '.join(ROLES)}."
+        f"split={name!r} is not a role.{nearest(name, ROLES)} Roles: {', '.join(ROLES)}."
       )
     return getattr(self, name)
 

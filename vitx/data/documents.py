@@ -1,6 +1,5 @@
 """Documents, which are sequences of bytes: reading, caching, and carving off their end."""
 
-import collections
 import functools
 import threading
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from vitx.data.dataset import ArraySpec, Example, Examples
 VOCABULARY = 256
 SPEC = {"tokens": ArraySpec((None,), "uint8")}
 # Each split caches this many bytes of documents, so that not every window reads its document again.
-KEPT = 2**30
+CACHE_SIZE = 2**30
 
 
 class Documents:
@@ -36,24 +35,20 @@ class Documents:
     lengths: Callable[[], np.ndarray],
     name: Callable[[int], str],
     *,
-    cache_size: int = KEPT,
+    cache_size: int = CACHE_SIZE,
   ):
     self._read = read
     self._find_lengths = lengths
     self.name = name
     self._capacity = cache_size
-    self._held = 0  # bytes
-    self._kept: collections.OrderedDict[int, np.ndarray] = collections.OrderedDict()
+    self._size = 0  # bytes
+    self._cache: dict[int, np.ndarray] = {}  # in the order of their last use
     self._lock = threading.Lock()
-    self._lengths: np.ndarray | None = None
 
-  @property
+  @functools.cached_property
   def lengths(self) -> np.ndarray:
     """Returns the number of tokens of each document, int64 (count,)."""
-    with self._lock:  # computed once, however many threads call
-      if self._lengths is None:
-        self._lengths = np.asarray(self._find_lengths(), np.int64)
-      return self._lengths
+    return np.asarray(self._find_lengths(), np.int64)
 
   def __len__(self) -> int:
     return len(self.lengths)
@@ -61,24 +56,17 @@ class Documents:
   def __getitem__(self, i: int) -> Example:
     """Returns the tokens of a document, uint8 (n,)."""
     with self._lock:
-      tokens = self._kept.get(i)
-      if tokens is not None:
-        self._kept.move_to_end(i)
-    if tokens is None:
-      tokens = self._read(i)
-      self._keep(i, tokens)
-    return {"tokens": tokens}
-
-  def _keep(self, i: int, tokens: np.ndarray) -> None:
-    if tokens.nbytes > self._capacity:
-      return
+      if i in self._cache:
+        self._cache[i] = self._cache.pop(i)
+        return {"tokens": self._cache[i]}
+    tokens = self._read(i)
     with self._lock:
-      if i in self._kept:  # another thread has read it too
-        return
-      self._kept[i] = tokens
-      self._held += tokens.nbytes
-      while self._held > self._capacity:
-        self._held -= self._kept.popitem(last=False)[1].nbytes
+      if i not in self._cache and tokens.nbytes <= self._capacity:
+        self._cache[i] = tokens
+        self._size += tokens.nbytes
+      while self._size > self._capacity:
+        self._size -= self._cache.pop(next(iter(self._cache))).nbytes
+    return {"tokens": tokens}
 
 
 class Span:
@@ -171,7 +159,10 @@ def carve_end(documents: Examples, share: float) -> tuple[Span, Span]:
   def total() -> int:
     found = int(find_lengths(documents).sum())
     if found < 2:
-      raise ConfigError(f"data.source: a split of {found} tokens cannot be divided into two roles.")
+      raise ConfigError(
+        f"data.source: a split with {found} tokens cannot be divided into two roles. Name"
+        " a larger part in data.splits."
+      )
     return found
 
   def boundary() -> int:

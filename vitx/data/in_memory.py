@@ -1,15 +1,15 @@
 """Examples kept in memory as arrays, since indexing an array is faster than any loader."""
 
+import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import psutil
 from tqdm import tqdm
 
 from vitx.config.checks import check_fields
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, listing
 from vitx.config.fields import DataSettings
 from vitx.data.dataset import Example, Examples, read_encoded
 from vitx.data.transform import Transform
@@ -37,8 +37,7 @@ class InMemory:
     self.arrays = blank_rows(_first(examples, transform), count)
 
     def read(i: int) -> None:
-      row = transform_one(examples, transform, i)
-      store_row(self.arrays, i, row, partial(self.name, i))
+      store_row(self.arrays, i, transform_one(examples, transform, i), examples, i)
 
     raise_all(list(find_problems(read, count, threads).values()))
 
@@ -71,24 +70,22 @@ def find_problems(
   """
   problems: dict[int, ConfigError] = {}
 
-  def read_chunk(start: int) -> int:
-    stop = min(start + _CHUNK, count)
-    for i in range(start, stop):
+  def read_chunk(start: int) -> None:
+    for i in range(start, min(start + _CHUNK, count)):
       try:
         read(i)
       except ConfigError as error:
         problems[i] = error
-    return stop - start
 
-  progress = tqdm(total=count, desc="reading", delay=2, mininterval=1, leave=False, unit="examples")
-  with progress, ThreadPoolExecutor(threads) as pool:
-    try:
-      for done in pool.map(read_chunk, range(0, count, _CHUNK)):
-        progress.update(done)
-    except BaseException:
-      pool.shutdown(cancel_futures=True)
-      raise
-  return {i: problems[i] for i in sorted(problems)}
+  starts = range(0, count, _CHUNK)
+  shown = dict(desc="reading", unit="examples", unit_scale=_CHUNK)
+  pool = ThreadPoolExecutor(threads)
+  chunks = pool.map(read_chunk, starts)
+  try:
+    list(tqdm(chunks, total=len(starts), delay=2, mininterval=1, leave=False, **shown))
+  finally:
+    pool.shutdown(cancel_futures=True)  # after an interrupt no other chunk is read
+  return dict(sorted(problems.items()))
 
 
 def blank_rows(first: Example, count: int) -> Example:
@@ -96,26 +93,28 @@ def blank_rows(first: Example, count: int) -> Example:
   return {key: np.zeros((count, *array.shape), array.dtype) for key, array in first.items()}
 
 
-def store_row(rows: Example, i: int, row: Example, name: Callable[[], str]) -> None:
-  """Copies the arrays of an example into a row of arrays from `blank_rows`.
+def store_row(rows: Example, place: int, row: Example, examples: Examples, i: int) -> None:
+  """Copies the transformed arrays of example `i` into a row of arrays from `blank_rows`.
 
   Args:
-    rows: The target arrays by key, (n, ...) each.
-    i: The index of the row.
+    rows: The arrays to write to by key, (n, ...) each.
+    place: The index of the row.
     row: The transformed arrays of the example.
-    name: A function that returns the name of the example, for the error.
+    examples: The examples, for the name in the error.
+    i: The index of the example.
 
   Raises:
     ConfigError: An array has another shape or dtype than the first example's.
   """
-  for key, kept in rows.items():
+  for key, target in rows.items():
     array = row[key]
-    if array.shape != kept.shape[1:] or array.dtype != kept.dtype:
+    if array.shape != target.shape[1:] or array.dtype != target.dtype:
       raise ConfigError(
-        f"data.source: {key!r} of {name()!r} is {array.dtype} {array.shape}, of the first"
-        f" example {kept.dtype} {kept.shape[1:]}. A batch needs one shape and dtype."
+        f"data.source: the array {key!r} of {examples.name(i)!r} is {array.dtype}"
+        f" {array.shape}, but that of the first example is {target.dtype} {target.shape[1:]}."
+        " A batch needs one shape and dtype."
       )
-    kept[i] = array
+    target[place] = array
 
 
 def _first(examples: Examples, transform: Transform) -> Example:
@@ -132,11 +131,10 @@ def _first(examples: Examples, transform: Transform) -> Example:
 
 def raise_all(problems: Sequence[ConfigError]) -> None:
   """Raises all problems as one ConfigError, with a line for each of the first ones."""
-  if len(problems) < 2:
-    for problem in problems:
-      raise problem
-    return
-  raise ConfigError(f"{len(problems)} examples cannot be read:\n{list_problems(problems)}")
+  if len(problems) == 1:
+    raise problems[0]
+  if problems:
+    raise ConfigError(f"{len(problems)} examples cannot be read:\n{list_problems(problems)}")
 
 
 def list_problems(problems: Sequence[ConfigError]) -> str:
@@ -153,9 +151,18 @@ def transform_one(
   """Returns the transformed arrays of an example; `InMemory` has them already."""
   if isinstance(examples, InMemory):
     return examples[i]
-  decodes = getattr(transform, "takes_encoded", False)
-  example = read_encoded(examples, i) if decodes else examples[i]
-  return {key: np.asarray(value) for key, value in transform(example, bits).items()}
+  read = read_encoded if getattr(transform, "takes_encoded", False) else operator.getitem
+  example = read(examples, i)
+  try:
+    row = transform(example, bits)
+  except KeyError as error:
+    if error.args[0] in example:
+      raise
+    raise ConfigError(
+      f"data.source: {examples.name(i)!r} has no array {error}, which the task reads; its"
+      f" arrays are {listing(example)}. Give every example the arrays of the spec."
+    ) from error
+  return {key: np.asarray(value) for key, value in row.items()}
 
 
 def keep(examples: Examples, *, transform: Transform, memory: str, threads: int) -> Examples:
@@ -176,12 +183,14 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
   check_fields(DataSettings, {"memory": memory, "threads": threads}, "data")
   if memory == "always" and transform.draws:
     raise ConfigError(
-      "data.memory='always' cannot keep what is drawn anew for each step, as"
-      " data.resize_mode='random' does. Set data.memory='auto', or data.resize_mode='center' and"
-      " augment.random_resized_crop."
+      "data.memory='always' cannot keep examples that are drawn anew for each step, as"
+      " with data.resize_mode='random'. Set data.memory='auto', or"
+      " data.resize_mode='center' and augment.random_resized_crop."
     )
   if not len(examples):
-    raise ConfigError("data.source: a role has no examples. See data.splits and data.validation.")
+    raise ConfigError(
+      "data.source: one of the roles has no examples. Change data.splits or data.validation."
+    )
   if memory == "never" or transform.draws or isinstance(examples, InMemory):
     return examples
   if memory == "auto":

@@ -57,11 +57,8 @@ def example_at(seed: int, positions: np.ndarray | int, count: int, repeats: int 
   """
   positions = np.asarray(positions, np.int64)
   epochs, offsets = np.divmod(positions, count)
-  first, last = int(epochs.min()), int(epochs.max())
-  if first == last:
-    return permutation(seed, first, count)[offsets // repeats]
   result = np.empty_like(positions)
-  for epoch in range(first, last + 1):
+  for epoch in range(int(epochs.min()), int(epochs.max()) + 1):
     here = epochs == epoch
     result[here] = permutation(seed, epoch, count)[offsets[here] // repeats]
   return result

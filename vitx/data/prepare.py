@@ -30,8 +30,8 @@ def prepare(name: str, data_dir: str | None = None, source: str | None = None) -
   if own is not None and own.archive:
     if not source:
       raise ConfigError(
-        f"{base} is prepared from its official archive, which you download yourself: {own.url}."
-        f" Run: {tfds_dir.command(name, data_dir, f'PATH_OF_{own.archive}')}"
+        f"data set {name!r} is prepared from its official archive. Download the archive yourself"
+        f" from {own.url}, then run: {tfds_dir.command(name, data_dir, f'PATH_OF_{own.archive}')}"
       )
     return own.prepare(root, source)
   if source:

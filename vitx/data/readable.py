@@ -1,6 +1,7 @@
 """Removal of unreadable examples before training."""
 
 import dataclasses
+import functools
 
 import numpy as np
 from absl import logging
@@ -26,16 +27,14 @@ def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
   """
   if dataset.carve is not None:
     raise ConfigError(
-      f"data.on_unreadable='skip' cannot leave parts of {dataset.info.name!r} out: it is one"
-      " sequence of documents. Leave the field out, and mend or remove what cannot be read"
+      f"data.on_unreadable='skip' does not work for {dataset.info.name!r}, whose documents form one"
+      " sequence. Leave the field out, and repair or remove the documents that cannot be read."
     )
   unreadable: list[str] = []
-  opened: dict[str, Examples] = {}
 
+  @functools.cache
   def open_split(expression: str) -> Examples:
-    if expression not in opened:
-      opened[expression] = _leave_out(dataset, expression, threads, unreadable)
-    return opened[expression]
+    return _leave_out(dataset, expression, threads, unreadable)
 
   return dataclasses.replace(dataset, open_split=open_split, unreadable=unreadable)
 
@@ -49,7 +48,7 @@ def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]
   count, name = len(examples), dataset.info.name
   readable = np.setdiff1d(np.arange(count), list(problems))
   listed = list_problems(list(problems.values()))
-  message = f"{len(problems)} of {count} examples of {split!r} that cannot be read:\n{listed}"
+  message = f"{len(problems)} of {count} examples of {split!r}, which cannot be read:\n{listed}"
   _check_classes(dataset, examples, readable, split, message)
   logging.warning("%s: skipped %s", name, message)
   unreadable += [each for i in problems if (each := examples.name(i)) not in unreadable]
@@ -61,8 +60,10 @@ def _check_classes(
 ) -> None:
   """Raises ConfigError if no example is left, or no example of some class."""
   names, labels = dataset.info.class_names, examples.labels
-  lost = "any example" if not readable.size else ""
+  lost = "" if readable.size else "any class"
   if readable.size and names is not None and labels is not None:
     lost = listing(names[k] for k in np.setdiff1d(labels, labels[readable]))
   if lost:
-    raise ConfigError(f"{dataset.info.name!r}: nothing is left of {lost} without {message}")
+    raise ConfigError(
+      f"data.source={dataset.info.name!r}: no example of {lost} is left without {message}"
+    )

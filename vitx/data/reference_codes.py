@@ -21,8 +21,6 @@ from vitx.files import replace_text
 
 # The first LIMIT tokens of each role are used.
 LIMIT = 10_000_000
-# The discount of the count models: better here than an estimate, so harder to beat.
-DISCOUNT = 0.75
 # Part of the digest: a new number makes cached figures be computed again.
 VERSION = 2
 
@@ -47,16 +45,18 @@ def reference_figures(
     reference_train_bytes.
   """
   train, test = _take(train, kind), _take(test, kind)
-  path = cache_directory() / "references" / f"{_digest(train, test, vocabulary, kind)}.json"
-  kept = _load(path)
-  if kept is not None:
-    return kept
+  content = (each.tobytes() for each in (*train, *test))
+  key = digest([f"{VERSION} {LIMIT} {vocabulary} {kind}", str(len(train)), *content])
+  path = cache_directory() / "references" / f"{key}.json"
+  cached = _load(path)
+  if cached is not None:
+    return cached
   sizes = {
     "reference_bytes": float(sum(map(len, test))),
     "reference_train_bytes": float(sum(map(len, train))),
   }
-  logging.info("computing what count models and compressors need, once for these data: %s", sizes)
-  bits = count_model_bits(train, test, vocabulary, discount=DISCOUNT)
+  logging.info("computing the figures of count models and compressors for these data: %s", sizes)
+  bits = count_model_bits(train, test, vocabulary)
   figures = {f"count_{order}": value for order, value in enumerate(bits)}
   figures |= compressor_bits(b"".join(each.tobytes() for each in test))
   if kind == "images":
@@ -92,22 +92,14 @@ def _take(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.ndarra
   return taken
 
 
-def _digest(
-  train: list[np.ndarray], test: list[np.ndarray], vocabulary: int, kind: SequenceKind
-) -> str:
-  parts: list[str | bytes] = [f"{VERSION} {LIMIT} {vocabulary} {kind}", str(len(train))]
-  return digest([*parts, *(each.tobytes() for each in (*train, *test))])
-
-
 def _load(path: Path) -> dict[str, float] | None:
   """Returns the cached figures, or None if there are none or the file is not valid."""
   try:
-    kept = json.loads(path.read_text())
-  except (OSError, ValueError):
+    cached = json.loads(path.read_text())
+    valid = "reference_bytes" in cached and all(isinstance(x, float) for x in cached.values())
+    return cached if valid else None
+  except (OSError, ValueError, AttributeError):
     return None
-  if not isinstance(kept, dict) or "reference_bytes" not in kept:
-    return None
-  return kept if all(isinstance(value, float) for value in kept.values()) else None
 
 
 def _store(path: Path, figures: Mapping[str, float]) -> None:
@@ -115,4 +107,4 @@ def _store(path: Path, figures: Mapping[str, float]) -> None:
   try:
     replace_text(path, json.dumps(figures))  # several runs may write at once
   except OSError as error:
-    logging.warning("%s cannot be written (%s): it will be computed again", path, error)
+    logging.warning("%s cannot be written (%s); the next run computes it again", path, error)

@@ -1,4 +1,4 @@
-"""Finds the role of a split from the many ways to name it."""
+"""Finds the role of a split in its name, of which there are many spellings."""
 
 import re
 from collections.abc import Iterable

@@ -2,7 +2,8 @@
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.split_names import NAMES
 
+# The name of a file, and the first position and the end of a range of it that a split consists of.
+FileRange = tuple[str, int, int]
 # The share of train that is set aside for test if a set has no split for it, for every seed.
 TEST_SHARE = 0.2
 
@@ -51,22 +54,30 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   if names["test"]:
     result["test"] = dataset.open_split(names["test"])
   else:
-    train, result["test"] = _set_apart(dataset, train, TEST_SHARE, 0, order.TEST)
+    train, result["test"] = _carve(dataset, train, TEST_SHARE, 0, order.TEST)
   if names["validation"]:
     result["validation"] = dataset.open_split(names["validation"])
-  elif settings.validation_choice is not None:
-    choose = lookup(CHOICES, settings.validation_choice, "data.validation_choice")
+  elif choose := find_choice(data):
     train, result["validation"] = _divide(train, functools.partial(choose, train))
   else:
-    train, result["validation"] = _set_apart(
-      dataset, train, settings.validation, seed, order.VALIDATION
-    )
-  if settings.fraction < 1.0:
-    if dataset.carve is None:
-      train = take_fraction(train, settings.fraction, seed)
-    else:  # the beginning, so a smaller part is contained in a larger one
-      train, _ = dataset.carve(train, 1.0 - settings.fraction)
+    share = settings.validation
+    train, result["validation"] = _carve(dataset, train, share, seed, order.VALIDATION)
+  # A smaller fraction of one seed is a subset of a larger one: `carve` keeps the beginning.
+  if settings.fraction < 1.0 and dataset.carve is not None:
+    train, _ = dataset.carve(train, 1.0 - settings.fraction)
+  elif settings.fraction < 1.0:
+    _, train = _carve(dataset, train, settings.fraction, seed, order.FRACTION, spare=0)
   return {**result, "train": train}
+
+
+def find_choice(data: Mapping[str, Any]) -> Callable[[Examples], np.ndarray] | None:
+  """Returns the function that `data.validation_choice` names, or None if the field is not set.
+
+  Raises:
+    ConfigError: The name is unknown, or the function cannot be imported.
+  """
+  name = read_fields(DataSettings, data).validation_choice
+  return None if name is None else lookup(CHOICES, name, "data.validation_choice")
 
 
 def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
@@ -81,7 +92,9 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
   """
   for role in given:
     if role not in ROLES:
-      raise ConfigError(f"data.splits.{role} is no role. Roles: {', '.join(ROLES)}.")
+      raise ConfigError(
+        f"data.splits.{role}={given[role]!r}: {role!r} is not a role. Roles: {', '.join(ROLES)}."
+      )
     check_value(given[role], f"data.splits.{role}", str | None)
   names = {role: given.get(role) or "" for role in ROLES}
   validation = "" if names["validation"] and names["test"] else _find_split(dataset, "validation")
@@ -92,11 +105,11 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
   for role in ROLES:
     if names[role]:
       _check_split(dataset, role, names[role])
-  for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
+  for a, b in itertools.combinations(ROLES, 2):
     if names[a] and names[b] and dataset.overlap(names[a], names[b]):
       raise ConfigError(
         f"data.splits.{b}={names[b]!r} shares examples with data.splits.{a}={names[a]!r}."
-        " Give each role its own."
+        " Give each role examples of its own."
       )
   return names
 
@@ -107,10 +120,24 @@ def _find_split(dataset: Dataset, role: str) -> str:
   found = documented[:1] or list(dataset.roles.get(role, ()))
   if len(found) > 1:
     raise ConfigError(
-      f"data.splits.{role} is not set, and {dataset.info.name!r} has {' and '.join(found)}; set it"
-      " to the one that is meant"
+      f"data.splits.{role} is not set, and {dataset.info.name!r} has several splits for"
+      f" this role: {' and '.join(found)}. Set the field to one of them."
     )
   return found[0] if found else ""
+
+
+def overlap(one: Iterable[FileRange], other: Iterable[FileRange]) -> bool:
+  """Returns whether two splits share an example."""
+  return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in one for b in other)
+
+
+def check_ranges(ranges: Iterable[FileRange], expression: str, name: str) -> None:
+  """Raises ConfigError if a split expression over the data set `name` has overlapping ranges."""
+  if any(overlap([a], [b]) for a, b in itertools.pairwise(sorted(ranges))):
+    raise ConfigError(
+      f"data.splits: {expression!r} names a part of {name!r} twice. Name each part once,"
+      " because two roles that are carved from the split could otherwise share examples."
+    )
 
 
 def find_bases(expression: str) -> list[str]:
@@ -118,12 +145,13 @@ def find_bases(expression: str) -> list[str]:
   return [term.split("[")[0].strip() for term in expression.split("+")]
 
 
-def _set_apart(
-  dataset: Dataset, train: Examples, share: float, seed: int, stream: int
+def _carve(
+  dataset: Dataset, train: Examples, share: float, seed: int, stream: int, spare: int = 1
 ) -> tuple[Examples, Examples]:
+  """Divides a split into (the rest, a share), class-balanced where there are classes."""
   if dataset.carve is not None:
     return dataset.carve(train, share)
-  return carve(train, share, seed, stream)
+  return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare))
 
 
 def _check_split(dataset: Dataset, role: str, expression: str) -> None:
@@ -135,9 +163,9 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
     else:
       continue
     raise ConfigError(
-      f"data.splits.{role}={expression!r}: the split {base!r} of {dataset.info.name!r} {problem}."
-      f"{nearest(base, dataset.splits)} Splits: {', '.join(dataset.splits) or 'none'}."
-      f"{dataset.hint}"
+      f"data.splits.{role}={expression!r}: the split {base!r} of {dataset.info.name!r}"
+      f" {problem}.{nearest(base, dataset.splits)} Splits:"
+      f" {', '.join(dataset.splits) or 'none'}.{dataset.hint}"
     )
 
 
@@ -171,11 +199,6 @@ def choose_balanced(
   return chosen
 
 
-def carve(train: Examples, share: float, seed: int, stream: int) -> tuple[Subset, Subset]:
-  """Divides a split into (the rest, a share), class-balanced; the rest keeps one of each class."""
-  return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare=1))
-
-
 def _divide(train: Examples, choose: Callable[[], np.ndarray]) -> tuple[Subset, Subset]:
   """Divides a split into (the rest, the chosen), by a mask (n,) computed at the first use."""
   chosen = functools.cache(choose)
@@ -183,15 +206,6 @@ def _divide(train: Examples, choose: Callable[[], np.ndarray]) -> tuple[Subset, 
     Subset(train, lambda: np.flatnonzero(~chosen())),
     Subset(train, lambda: np.flatnonzero(chosen())),
   )
-
-
-def take_fraction(train: Examples, share: float, seed: int) -> Subset:
-  """Returns a class-balanced share; for one seed a smaller share is a subset of a larger one."""
-
-  def choose() -> np.ndarray:
-    return np.flatnonzero(choose_balanced(_classes(train), share, seed, order.FRACTION, spare=0))
-
-  return Subset(train, choose)
 
 
 def _classes(examples: Examples) -> np.ndarray:

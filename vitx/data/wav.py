@@ -50,14 +50,14 @@ def read_head(path: Path) -> Wav:
   """
   with _open_sound(path) as sound:
     if sound.format not in FORMATS:
-      raise ConfigError(f"{path} is no WAV file. Convert, replace or remove it.")
+      raise ConfigError(f"{path} is not a WAV file. Convert, replace or remove the file.")
     if sound.subtype not in SUBTYPES:
       raise ConfigError(
-        f"{path} is WAV of {sound.subtype_info}, which is not read. Convert it to one of:"
-        f" {listing(SUBTYPES)}."
+        f"{path} is a WAV file with the encoding {sound.subtype_info}, which vitx does"
+        f" not read. Convert the file to one of: {listing(SUBTYPES)}."
       )
     if not sound.frames:
-      raise ConfigError(f"{path} has no samples. Replace or remove it.")
+      raise ConfigError(f"{path} has no samples. Replace or remove the file.")
     return Wav(path, sound.samplerate, sound.channels, sound.frames)
 
 
@@ -66,14 +66,14 @@ def _open_sound(path: Path) -> Iterator[Any]:
   try:
     import soundfile
   except ImportError as error:
-    raise MissingExtraError(f"{path}: reading WAV files", "audio") from error
+    raise MissingExtraError(f"Reading the WAV file {path}", "audio") from error
   try:
     with open_file(path) as file, soundfile.SoundFile(file) as sound:
       yield sound
   except OSError as error:
-    raise ConfigError(f"{path} cannot be read ({error}). Replace or remove it.") from error
+    raise ConfigError(f"{path} cannot be read ({error}). Replace or remove the file.") from error
   except soundfile.LibsndfileError as error:
     raise ConfigError(
-      f"{path} is no WAV file, is empty or is cut short ({error.error_string}) Convert, replace or"
-      " remove it."
+      f"{path} is not a WAV file, is empty or is cut short"
+      f" ({error.error_string.rstrip('.')}). Convert, replace or remove the file."
     ) from error

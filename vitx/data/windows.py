@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitx.config.checks import PositiveInt, check_fields
 from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import Example, Examples
@@ -30,8 +29,7 @@ class Windows:
       document can be drawn.
 
   Raises:
-    ConfigError: The size or the hop is out of range; or, at the first use, a document is shorter
-      than a window, or there is no document.
+    ConfigError: At the first use, a document is shorter than a window, or there is no document.
   """
 
   labels = None
@@ -39,17 +37,9 @@ class Windows:
   def __init__(
     self, documents: Examples, size: int, *, hop: int | None = None, stretch: bool = False
   ):
-    if size < 1:
-      raise ConfigError(f"task.window={size} must be at least 1 token.")
-    hop = size if hop is None else hop
-    if not 1 <= hop <= size:
-      raise ConfigError(
-        f"task.min_context={size - hop} must lie in [0, {size - 1}]: a window of task.window={size}"
-        " tokens scores at least one."
-      )
     self._documents = documents
     self._size = size
-    self._hop = size if stretch else hop
+    self._hop = size if stretch or hop is None else hop
     self._stretch = stretch
 
   @functools.cached_property
@@ -95,15 +85,18 @@ class Windows:
 
 def _check_lengths(documents: Examples, lengths: np.ndarray, size: int) -> None:
   if not len(lengths):
-    raise ConfigError("data.source: a role has no documents. See data.splits and data.validation.")
+    raise ConfigError(
+      "data.source: one of the roles has no documents. Change data.splits or data.validation."
+    )
   short = np.flatnonzero(lengths < size)
   if len(short):
     which = int(short[0])
-    more = f" (and {len(short) - 1} more are as short)" if len(short) > 1 else ""
+    more = f" ({len(short) - 1} other documents are too short, too)" if len(short) > 1 else ""
     raise ConfigError(
       f"task.window={size} is longer than {documents.name(which)!r}, which has"
-      f" {lengths[which]} tokens{more}. Set task.window to at most {lengths.min()}, leave such"
-      " documents out, or change what cut them (data.splits, data.validation, data.fraction)."
+      f" {lengths[which]} tokens{more}. Set task.window to at most {lengths.min()}, leave"
+      " such documents out, or change the fields that cut them (data.splits,"
+      " data.validation, data.fraction)."
     )
 
 
@@ -115,12 +108,9 @@ class CropWindow:
     size: The number of tokens in a window.
   """
 
-  size: PositiveInt
+  size: int
 
   draws = True
-
-  def __post_init__(self):
-    check_fields(type(self), vars(self), "task")
 
   def __call__(self, example: Example, bits: np.random.Philox | None = None) -> Example:
     """Returns the example with its tokens cropped, uint8 (size,).
@@ -129,7 +119,7 @@ class CropWindow:
       ValueError: `bits` is None.
     """
     if bits is None:
-      raise ValueError("CropWindow needs the random bits of the example")
+      raise ValueError("bits=None: CropWindow needs the random bits of the example.")
     tokens = example["tokens"]
     start = int(order.uniform(bits, 1)[0] * (len(tokens) - self.size + 1))
     return {**example, "tokens": tokens[start : start + self.size]}

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from vitx.config.errors import ConfigError, listing
-from vitx.data.sources.files import find_files, warn_of_skipped
+from vitx.data.sources.files import describe_others, find_files, warn_of_skipped
 from vitx.tasks.base import Example, Task
 
 
@@ -74,7 +74,7 @@ def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
     raise ConfigError(
       f"folder {str(folder)!r} has no file to predict; put {listing(suffixes)} into it."
     )
-  warn_of_skipped(str(folder), folder, others, suffixes)
+  warn_of_skipped(str(folder), folder, others, describe_others(suffixes))
   return found
 
 

@@ -22,6 +22,7 @@ from vitx.config.fields import (
   declarations,
   named_choices,
 )
+from vitx.config.registry import build
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
@@ -31,8 +32,13 @@ from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
 from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher
 from vitx.training.evaluation import check_weights, describe_figures
-from vitx.training.optim.optimizers import find_frozen, is_elementwise, make_optimizer
-from vitx.training.optim.schedules import make_schedule
+from vitx.training.optim.optimizers import (
+  check_optimizer,
+  find_frozen,
+  is_elementwise,
+  make_optimizer,
+)
+from vitx.training.optim.schedules import SCHEDULES, make_schedule
 from vitx.training.record import tracking
 from vitx.training.step import Step, TrainState
 
@@ -230,7 +236,9 @@ def make_experiment(
   check_config(config)
   config = teacher.with_model(config)
   if not isinstance(config.model, str):
-    check_model(config.model)  # before a set that prepares itself is written
+    check_model(config.model)
+  _check_without_data(config)
+  tracking.check(config, is_trial=is_trial)
   seed = config.seed if config.data_seed is None else config.data_seed
   source = open_source(config.data, seed, class_names)
   config = resolve(config, source)
@@ -242,7 +250,6 @@ def make_experiment(
   _check(config, examples)
   draws = task.transform(train=True).draws
   resident.check(config.data.device, are_kept=config.data.memory != "never" and not draws)
-  tracking.check(config, is_trial=is_trial)
   steps_per_epoch = Fraction(len(examples.train), config.batch_size)
   total = durations.to_steps(config.duration, steps_per_epoch, "duration")
   schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
@@ -378,6 +385,22 @@ def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
   return end
 
 
+def _check_without_data(config: ConfigDict) -> None:
+  """Checks names and values before a source is opened: reading the data may take a minute."""
+  parallel.check_batch(config.batch_size, config.grad_accum_steps)
+  check_optimizer(config.optimizer)
+  build(SCHEDULES, config.schedule, "schedule", hidden=("run",))
+  check_keep(config.checkpoint.keep)
+  check_weights(config.evaluation.weights, config.ema_decay)
+  total = durations.to_steps(durations.settle(config.duration, 1), 1)
+  for field, value in (
+    ("log_every", config.log_every),
+    ("evaluation.every", config.evaluation.every),
+    ("checkpoint.every", config.checkpoint.every),
+  ):
+    durations.is_due(1, durations.settle(value, 1, total, field), 1, field)
+
+
 def _check(config: ConfigDict, source: Source) -> None:
   parallel.check_batch(config.batch_size, config.grad_accum_steps)
   if config.batch_size > len(source.train):
@@ -391,8 +414,3 @@ def _check(config: ConfigDict, source: Source) -> None:
     raise ConfigError(f"duration={config.duration!r} has no step; lengthen it.")
   if total > LONGEST:
     raise ConfigError(f"duration={config.duration!r} is longer than {LONGEST:,} steps; shorten it.")
-  check_keep(config.checkpoint.keep)
-  check_weights(config.evaluation.weights, config.ema_decay)
-  durations.is_due(1, config.log_every, per_epoch, "log_every")
-  durations.is_due(1, config.evaluation.every, per_epoch, "evaluation.every")
-  durations.is_due(1, config.checkpoint.every, per_epoch, "checkpoint.every")

@@ -1,16 +1,13 @@
 """Random crops and erasing: positions, areas and frequencies."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
+from tests.data.examples import GOLDEN
 from vitx.data.images import cropping, image_ops
-
-GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
 
 
 def drawn(draw, count):

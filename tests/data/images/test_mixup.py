@@ -1,7 +1,6 @@
 """Mixup, CutMix and smoothed targets by their defining properties, and against timm."""
 
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.data.examples import GOLDEN
 from vitx.data import order
 from vitx.data.images import mixup as mixing
-
-GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
-
 
 smooth_targets = jax.jit(mixing.smooth_targets, static_argnums=(1, 2))
 keep_around = jax.jit(mixing.keep_around, static_argnums=2)

@@ -1,7 +1,6 @@
 """timm's increasing operations against timm, and what RandAugment draws."""
 
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.data.examples import GOLDEN
 from tests.slow import all_but
 from vitx.data.images import randaugment
 from vitx.data.images.randaugment import OPERATIONS, Draws
 
-GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "timm_images.npz")
 POLICY = json.loads(str(GOLDEN["policy"]))
 PICTURE = GOLDEN["picture"]
 TIMM = {

@@ -8,8 +8,8 @@ from vitx.data.images.statistics import LARGEST_SAMPLE, compute, statistics
 from vitx.data.sources import open_source
 
 
-def test_digits_are_computed_from_train(digits_dir, make_data):
-  data = make_data(data_dir=str(digits_dir))
+def test_digits_are_computed_from_train(data_dir, make_data):
+  data = make_data(data_dir=str(data_dir))
   source = open_source(data, seed=0)
   pixels = np.stack([source.train[i]["image"] for i in range(len(source.train))]) / 255
   mean, std = statistics(data, source.info, source.train)
@@ -23,8 +23,8 @@ def test_well_known_set_needs_no_images(make_data):
   assert statistics(data, known) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def test_given_values_win(digits_dir, make_data):
-  data = make_data(data_dir=str(digits_dir), mean=(0.5,))
+def test_given_values_win(data_dir, make_data):
+  data = make_data(data_dir=str(data_dir), mean=(0.5,))
   source = open_source(data, seed=0)
   mean, std = statistics(data, source.info, source.train)
   assert mean == (0.5,) and 0.3 < std[0] < 0.5
@@ -33,14 +33,14 @@ def test_given_values_win(digits_dir, make_data):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"mean": (0.5, 0.5, 0.5)}, r"data\.mean=.*3 values for 1 channels"),
+    ({"mean": (0.5, 0.5, 0.5)}, r"data\.mean=.*3 values, but .* 1 channels"),
     ({"std": ()}, r"data\.std=.*0 values"),
-    ({"mean": None}, r"data\.mean=None: the statistics of 'digits' follow.*Set data\.mean"),
+    ({"mean": None}, r"data\.mean=None: the statistics of 'digits' are computed.*Set data\.mean"),
     ({"std": (0.0,)}, r"data\.std\[0\]=0\.0 is out of range"),
   ],
 )
-def test_bad_values(digits_dir, make_data, change, message):
-  data = make_data(data_dir=str(digits_dir), **({"mean": (0.5,), "std": (0.5,)} | change))
+def test_bad_values(data_dir, make_data, change, message):
+  data = make_data(data_dir=str(data_dir), **({"mean": (0.5,), "std": (0.5,)} | change))
   with pytest.raises(ConfigError, match=message):
     statistics(data, open_source(data, seed=0).info)
 

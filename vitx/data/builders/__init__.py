@@ -1,42 +1,83 @@
 """The TFDS sets for which vitx has its own builders.
 
-To add a set, write a package here with a TFDS builder class, and an entry of `BUILDERS`.
+To add a set, write a package here with a TFDS builder class `Builder`, and an entry of `BUILDERS`.
 """
 
-from collections.abc import Callable
+import importlib
+import os
 from dataclasses import dataclass
 
+import tensorflow_datasets as tfds
+from absl import logging
 from etils import epath
+from tensorflow_datasets.core.utils import tqdm_utils
 
-from vitx.data.builders import digits, tiny_imagenet
+from vitx.config.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class OwnBuilder:
-  """A set that is prepared as ArrayRecord without TensorFlow.
+  """A set that is prepared as ArrayRecord, without TensorFlow or a download.
 
   Attributes:
     shape: The shape of its images, (height, width, C).
     classes: The number of classes K.
-    prepare: A function from the TFDS directory to write to, and the archive if one is needed, to
-      the directory of the prepared version.
+    module: The module of the TFDS builder class. It is imported only when the set is prepared,
+      because TFDS registers the class at import.
     archive: The file name of the archive that the user provides; "" if none is needed.
     url: The URL of the archive.
   """
 
   shape: tuple[int, int, int]
   classes: int
-  prepare: Callable[..., epath.Path]
+  module: str
   archive: str = ""
   url: str = ""
 
+  def prepare(self, data_dir: os.PathLike | str, archive: str | None = None) -> epath.Path:
+    """Prepares the set and returns the directory of its version.
+
+    Several processes may prepare it at once: each writes to its own directory, and one renaming
+    wins.
+
+    Args:
+      data_dir: The TFDS directory to write to.
+      archive: The path of the archive, or of the directory extracted from it; None if none is
+        needed.
+
+    Raises:
+      ConfigError: The directory cannot be written, or the archive is missing or has another layout.
+    """
+    given = {"archive": archive} if self.archive else {}
+    builder = importlib.import_module(self.module).Builder(
+      data_dir=os.fspath(data_dir), file_format="array_record", **given
+    )
+    directory = epath.Path(builder.data_dir)
+    if not directory.exists():
+      logging.info("preparing the data set %s in %s, without a download", builder.name, directory)
+    # TFDS would print that it downloads the set, and show a bar for each step of a second.
+    builder._log_download_bytes = builder._log_download_done = lambda: None
+    shows = tqdm_utils._active
+    tfds.display_progress_bar(bool(self.archive))
+    try:
+      builder.download_and_prepare()
+    except OSError as error:
+      if not (directory / "dataset_info.json").exists():
+        raise ConfigError(
+          f"data.source={builder.name!r} cannot be prepared in {data_dir} ({error}). Set"
+          " XDG_CACHE_HOME to a directory that can be written, or run vitx prepare with --data_dir."
+        ) from error
+    finally:
+      tfds.display_progress_bar(shows)
+    return directory
+
 
 BUILDERS = {
-  "digits": OwnBuilder((8, 8, 1), 10, digits.prepare),
+  "digits": OwnBuilder((8, 8, 1), 10, "vitx.data.builders.digits.digits_dataset_builder"),
   "tiny_imagenet": OwnBuilder(
     (64, 64, 3),
     200,
-    tiny_imagenet.prepare,
+    "vitx.data.builders.tiny_imagenet.tiny_imagenet_dataset_builder",
     archive="tiny-imagenet-200.zip",
     url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
   ),

@@ -35,7 +35,7 @@ def convert(name: str, source: str, data_dir: epath.Path) -> epath.Path:
     if tfds_dir.READABLE in tfds_dir.file_formats(target):
       return target
     raise ConfigError(
-      f"--data_dir {data_dir}: {target} holds the TFRECORD copy. Write to another directory."
+      f"--data_dir {data_dir}: {target} is the TFRECORD copy itself. Name another directory."
     )
   temporary = target.parent / f"incomplete.{uuid.uuid4().hex[:8]}_{target.name}"
   temporary.mkdir(parents=True)
@@ -49,18 +49,21 @@ def convert(name: str, source: str, data_dir: epath.Path) -> epath.Path:
 
 
 def _source_directory(name: str, source: epath.Path) -> epath.Path:
-  if (source / "dataset_info.json").exists():
+  """Returns the version directory of the TFRECORD copy."""
+  is_version = (source / "dataset_info.json").exists()
+  directory = source if is_version else tfds_dir.find(name, source)
+  if directory is None:
+    raise ConfigError(
+      f"--from {source}: there is no copy of {name!r}. Name the TFDS directory or the"
+      " directory of the version."
+    )
+  if is_version:
     _check_same(name, source)
-    directory = source
-  else:
-    found = tfds_dir.find(name, source)
-    if found is None:
-      raise ConfigError(
-        f"--from {source}: holds no copy of {name!r}. Give the TFDS directory or the version's own."
-      )
-    directory = found
   if "tfrecord" not in tfds_dir.file_formats(directory):
-    raise ConfigError(f"--from {source}: {directory} is no TFRECORD copy; only those convert.")
+    raise ConfigError(
+      f"--from {source}: {directory} is not a TFRECORD copy, and only such copies can be"
+      " converted. Name another directory."
+    )
   return directory
 
 
@@ -68,9 +71,12 @@ def _check_same(name: str, directory: epath.Path) -> None:
   info = json.loads((directory / "dataset_info.json").read_text())
   base, config, version = tfds_dir.parse_name(name)
   given = (base, config or "", version or info["version"])
-  held = (info["name"], info.get("configName", ""), info["version"])
-  if given != held:
-    raise ConfigError(f"--from {directory}: holds {'/'.join(filter(None, held))}, not {name!r}.")
+  found = (info["name"], info.get("configName", ""), info["version"])
+  if given != found:
+    raise ConfigError(
+      f"--from {directory} is a copy of {'/'.join(filter(None, found))}, not of {name!r}."
+      " Name another directory."
+    )
 
 
 def _write(source: epath.Path, target: epath.Path) -> None:
@@ -108,7 +114,8 @@ def _convert_shard(old: epath.Path, new: epath.Path, length: int, progress: tqdm
   finally:
     writer.close()
   if count != length:
-    raise ConfigError(f"{old} holds {count} examples; dataset_info.json says {length}.")
+    why = f"it has {count} examples, but dataset_info.json declares {length}"
+    raise tfds_dir.make_damage_error(old, why)
 
 
 def read_tfrecord(path: epath.Path) -> Iterator[bytes]:
@@ -122,15 +129,15 @@ def read_tfrecord(path: epath.Path) -> Iterator[bytes]:
     ConfigError: The file is missing, is truncated or is not a TFRECORD file.
   """
   if not path.exists():
-    raise ConfigError(f"{path} does not exist: the TFRECORD copy is incomplete.")
+    raise tfds_dir.make_damage_error(path, "the file does not exist")
   with path.open("rb") as file:
     while header := file.read(12):
       if len(header) < 12 or struct.unpack("<I", header[8:])[0] != masked_crc32c(header[:8]):
-        raise ConfigError(f"{path} is truncated or damaged: a record's length does not verify.")
+        raise tfds_dir.make_damage_error(path, "the checksum of a record's length is wrong")
       (length,) = struct.unpack("<Q", header[:8])
       body = file.read(length + 4)
       if len(body) < length + 4:
-        raise ConfigError(f"{path} is truncated: its last record is incomplete.")
+        raise tfds_dir.make_damage_error(path, "its last record is truncated")
       yield body[:length]
 
 

@@ -14,20 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.config.checks import Probability, check_number, check_value
 from vitx.config.errors import ConfigError
 from vitx.config.fields import AugmentSettings, EvaluationSettings, Size, read_fields
 from vitx.data.images import autoaugment, color, cropping, image_ops, mixup, randaugment
 from vitx.data.images.augment_settings import read_augment
 from vitx.data.images.settings import sides
 
-TrainAugment = Callable[..., tuple[jax.Array, jax.Array]]
-EvalPreprocess = Callable[..., jax.Array]
 # A function from (key, image (H, W, C)) to an image.
 ImageStage = Callable[[jax.Array, jax.Array], jax.Array]
 Stages = dict[str, ImageStage]
 
-# The random stream of each operation. Only append: the position determines the draws of a seed.
+# The random stream of each operation, in the order of the operations. A new one must be the last,
+# because the position determines the draws of a seed.
 STREAMS = ("crop", "hflip", "vflip", "rotate", "policy", "jitter", "erasing", "mixing")
 # Numbers to fold into a key, distinct from every example index, stream number and split.
 WHOLE_BATCH = 2**31 - 1
@@ -42,7 +40,7 @@ def make_train_augment(
   std: Sequence[float],
   num_classes: int,
   label_smoothing: float,
-) -> TrainAugment:
+) -> Callable[..., tuple[jax.Array, jax.Array]]:
   """Builds the augmentation of a training batch.
 
   Args:
@@ -67,36 +65,40 @@ def make_train_augment(
   Raises:
     ConfigError: A setting is out of range; the message names its field.
   """
-  _check_statistics(mean, std)
-  check_value(image_size, "data.image_size", Size)
-  check_value(label_smoothing, "task.label_smoothing", Probability)
   size = sides(image_size)
   settings = read_augment(augment, min(size), len(mean))
   mixes = bool(settings.mixup or settings.cutmix)
+  fixed = "bicubic" if settings.interpolation == "random" else settings.interpolation
 
-  def example(key: Any, image: jax.Array, before: Stages, after: Stages) -> jax.Array:
+  def example(key: Any, image: jax.Array, stages: Stages) -> jax.Array:
     image = image.astype(jnp.float32) / 255.0
     if not settings.random_resized_crop:
-      image = image_ops.resize(image, size, _fixed(settings.interpolation))
-    image = _run(before, key, image)
-    return _run(after, key, _normalize(image, mean, std))
+      image = image_ops.resize(image, size, fixed)
+    for name in STREAMS:
+      if name == "erasing":
+        image = _normalize(image, mean, std)
+      if name in stages:
+        image = stages[name](_stream(key, name), image)
+    return image
 
   def apply(
     key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
     _check_images(images, len(mean))
-    stages = _stages(settings, size, mean), _late_stages(settings)
-    keys = _fold(key, index) if any(stages) else None  # None if nothing is drawn
-    out = jax.vmap(lambda key, image: example(key, image, *stages))(keys, images)
+    stages = _stages(settings, size, mean)
+    keys = _fold(key, index) if stages else None  # None if nothing is drawn
+    out = jax.vmap(partial(example, stages=stages))(keys, images)
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
     if mixes:
-      _check_pairs(len(images))
+      if len(images) % 2:
+        raise ConfigError(
+          "augment.mixup and augment.cutmix mix pairs of neighbors, so the batch on each device"
+          f" must be even, but it is {len(images)}. Change batch_size, or set both fields to 0."
+        )
       draw = partial(mixup.draw, size=size, mixup=settings.mixup, cutmix=settings.cutmix)
-      if settings.mixing == "batch":
-        weights = draw(_stream(jax.random.fold_in(key, WHOLE_BATCH), "mixing"))
-        weights = jax.tree.map(lambda x: x[None], weights)
-      else:
-        weights = jax.vmap(lambda pair: draw(_stream(pair, "mixing")))(_fold(key, index // 2))
+      whole = jax.random.fold_in(key, WHOLE_BATCH)[None]
+      pairs = whole if settings.mixing == "batch" else _fold(key, index // 2)
+      weights = jax.vmap(lambda pair: draw(_stream(pair, "mixing")))(pairs)
       out, targets = mixup.mix(out, targets, *weights)
     return out, targets
 
@@ -105,7 +107,7 @@ def make_train_augment(
 
 def make_eval_preprocess(
   evaluation: Mapping[str, Any], *, image_size: Size, mean: Sequence[float], std: Sequence[float]
-) -> EvalPreprocess:
+) -> Callable[[jax.Array], jax.Array]:
   """Builds the preprocessing of an evaluation batch.
 
   Args:
@@ -121,8 +123,6 @@ def make_eval_preprocess(
   Raises:
     ConfigError: A setting is out of range; the message names its field.
   """
-  _check_statistics(mean, std)
-  check_value(image_size, "data.image_size", Size)
   settings = read_fields(EvaluationSettings, evaluation, "evaluation")
   height, width = sides(image_size)
   resized = round(height / settings.crop_ratio), round(width / settings.crop_ratio)
@@ -141,7 +141,7 @@ def make_eval_preprocess(
 
 
 def _stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stages:
-  """Returns the random operations on pixels in 0..1, by stream, in order."""
+  """Returns the random operations by stream: "erasing" on normalized pixels, others on 0..1."""
   stages: Stages = {}
   how = settings.interpolation
   if settings.pad_crop:
@@ -163,16 +163,11 @@ def _stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stag
     stages["policy"] = _randaugment(settings, mean)
   if any(settings.color_jitter):
     stages["jitter"] = lambda key, x: color.jitter(key, x, settings.color_jitter)
+  if settings.random_erasing:
+    zero = settings.random_erasing_fill == "zero"
+    erase = cropping.random_erasing if zero else cropping.noise_erasing
+    stages["erasing"] = lambda key, x: erase(key, x, settings.random_erasing)
   return stages
-
-
-def _late_stages(settings: AugmentSettings) -> Stages:
-  """Returns the random operations on normalized pixels."""
-  if not settings.random_erasing:
-    return {}
-  zero = settings.random_erasing_fill == "zero"
-  erase = cropping.random_erasing if zero else cropping.noise_erasing
-  return {"erasing": lambda key, x: erase(key, x, settings.random_erasing)}
 
 
 def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
@@ -200,17 +195,6 @@ def _resampling(
   return either
 
 
-def _fixed(interpolation: str) -> str:
-  """Returns the interpolation for deterministic resizing: bicubic in place of random."""
-  return "bicubic" if interpolation == "random" else interpolation
-
-
-def _run(stages: Stages, key: Any, image: jax.Array) -> jax.Array:
-  for name, stage in stages.items():
-    image = stage(_stream(key, name), image)
-  return image
-
-
 def _stream(key: jax.Array, name: str) -> jax.Array:
   return jax.random.fold_in(key, STREAMS.index(name))
 
@@ -233,31 +217,13 @@ def _normalize(image: jax.Array, mean: Any, std: Any) -> jax.Array:
   return (image - mean.reshape(1, 1, -1)) / std.reshape(1, 1, -1)
 
 
-def _check_statistics(mean: Sequence[float], std: Sequence[float]) -> None:
-  if len(mean) != len(std):
-    raise ConfigError(
-      f"data.mean={tuple(mean)!r} and data.std={tuple(std)!r} must have one value per channel each."
-    )
-  for i, (center, spread) in enumerate(zip(mean, std, strict=True)):
-    check_number(center, f"data.mean[{i}]", "(-inf, inf)")
-    check_number(spread, f"data.std[{i}]", "(0, inf)")
-
-
 def _check_images(images: jax.Array, channels: int) -> None:
   if images.ndim != 4 or images.dtype != jnp.uint8:
     raise ValueError(
-      f"images must be uint8 (B, height, width, C), not {images.dtype} {tuple(images.shape)}."
+      f"images={images.dtype} {tuple(images.shape)} must be uint8 (B, height, width, C)."
     )
   if images.shape[3] != channels:
     raise ConfigError(
-      f"data.mean and data.std have {channels} values, but the images have {images.shape[3]}"
-      " channels."
-    )
-
-
-def _check_pairs(batch: int) -> None:
-  if batch % 2:
-    raise ConfigError(
-      "augment.mixup and augment.cutmix pair neighbors, so the batch on each device must be even,"
-      f" not {batch}: change batch_size or set both to 0."
+      f"data.mean and data.std have {channels} values, but the images have"
+      f" {images.shape[3]} channels. Give one value for each channel."
     )

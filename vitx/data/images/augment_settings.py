@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vitx.config.checks import check_fields, check_integer, check_number
+from vitx.config.checks import check_integer, check_number
 from vitx.config.errors import ConfigError
-from vitx.config.fields import AugmentSettings
+from vitx.config.fields import AugmentSettings, read_fields
 from vitx.config.registry import check_options
 
 
@@ -15,11 +15,9 @@ def read_augment(augment: Mapping[str, Any], image_size: int, channels: int) -> 
   Raises:
     ConfigError: A field is unknown, a value is out of range, or two fields exclude each other.
   """
-  given = dict(augment)
-  check_options(AugmentSettings, given, "augment")
-  check_fields(AugmentSettings, given, "augment")
-  tuples = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-  settings = AugmentSettings(**{**given, **tuples})
+  check_options(AugmentSettings, augment, "augment")
+  given = {key: tuple(x) if isinstance(x, list) else x for key, x in augment.items()}
+  settings = read_fields(AugmentSettings, given, "augment")
   _check_crops(settings, image_size)
   _check_jitter(settings.color_jitter, channels)
   _check_policies(settings, channels)
@@ -29,7 +27,9 @@ def read_augment(augment: Mapping[str, Any], image_size: int, channels: int) -> 
 def _check_length(field: str, value: tuple, meaning: str) -> None:
   count = meaning.count(",") + 1
   if len(value) not in (0, count):
-    raise ConfigError(f"{field}={value!r} must have {count} values ({meaning}), or none: off.")
+    raise ConfigError(
+      f"{field}={value!r} must have {count} values ({meaning}), or none to switch it off."
+    )
 
 
 def _check_crops(settings: AugmentSettings, image_size: int) -> None:
@@ -41,12 +41,13 @@ def _check_crops(settings: AugmentSettings, image_size: int) -> None:
   _check_length("augment.random_resized_crop", area, "smallest, largest share of the area")
   if area and area[0] > area[1]:
     raise ConfigError(
-      f"augment.random_resized_crop={area!r} must be (smallest, largest) share of the area."
+      f"augment.random_resized_crop={area!r} must be the smallest and the largest share"
+      " of the area, in this order."
     )
   if settings.pad_crop and area:
     raise ConfigError(
-      f"augment.pad_crop={settings.pad_crop} and augment.random_resized_crop={area!r} are both on:"
-      " set one of them to 0 or ()."
+      f"augment.pad_crop={settings.pad_crop} and augment.random_resized_crop={area!r} are"
+      " both on. Set pad_crop to 0 or random_resized_crop to ()."
     )
 
 
@@ -60,7 +61,7 @@ def _check_jitter(amounts: tuple[float, ...], channels: int) -> None:
     if amount and channels not in valid:
       raise ConfigError(
         f"augment.color_jitter: {name}={amount!r} needs images of {' or '.join(map(str, valid))}"
-        f" channels, these have {channels}: set it to 0."
+        f" channels, but these have {channels}. Set {name} to 0."
       )
 
 
@@ -72,13 +73,16 @@ def _check_policies(settings: AugmentSettings, channels: int) -> None:
     check_number(policy[1], "augment.randaugment: magnitude", "[0, 10]")
   if policy and settings.randaugment_operations != "paper" and settings.interpolation == "nearest":
     raise ConfigError(
-      f"augment.randaugment_operations={settings.randaugment_operations!r} looks between"
-      " pixels, but augment.interpolation='nearest': set it to bilinear, bicubic or random."
+      f"augment.randaugment_operations={settings.randaugment_operations!r} samples"
+      " between pixels, unlike augment.interpolation='nearest'. Set augment.interpolation"
+      " to bilinear, bicubic or random."
     )
   if policy and settings.autoaugment:
     raise ConfigError(
-      f"augment.autoaugment=True and augment.randaugment={policy!r} are both on: choose one."
+      f"augment.autoaugment=True and augment.randaugment={policy!r} are both on. Choose one."
     )
   if (policy or settings.autoaugment) and channels not in (1, 3):
     name = "randaugment" if policy else "autoaugment"
-    raise ConfigError(f"augment.{name} needs images of 1 or 3 channels, these have {channels}.")
+    raise ConfigError(
+      f"augment.{name} needs images of 1 or 3 channels, but these have {channels}. Switch it off."
+    )

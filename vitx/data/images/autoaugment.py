@@ -6,51 +6,31 @@ of the side, 30 degrees, factors 0.1 or 1.9, 4 bits, threshold 0. Pixels from ou
 black.
 """
 
-from collections.abc import Callable
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.data.images import color_uint8, image_ops
+from vitx.data.images import color_uint8, image_ops, operations
 from vitx.data.images.randaugment import Draws
 
 TRANSLATION = 150 / 331  # 150 pixels of ImageNet images with side 331 in the papers
 
 
-def _pixels(strength: jax.Array, size: int) -> jax.Array:
-  return jnp.trunc(TRANSLATION * size * strength)
-
-
-# Functions from (strength, (height, width)) to a matrix for image_ops.affine.
-GEOMETRIC: dict[str, Callable[[jax.Array, tuple[int, int]], jax.Array]] = {
-  "shear_x": lambda strength, size: image_ops.matrix((1, 0.3 * strength, 0), (0, 1, 0)),
-  "shear_y": lambda strength, size: image_ops.matrix((1, 0, 0), (0.3 * strength, 1, 0)),
-  "translate_x": lambda strength, size: image_ops.matrix(
-    (1, 0, _pixels(strength, size[1])), (0, 1, 0)
-  ),
-  "translate_y": lambda strength, size: image_ops.matrix(
-    (1, 0, 0), (0, 1, _pixels(strength, size[0]))
-  ),
-  "rotate": lambda strength, size: image_ops.rotation(30.0 * strength, *size),
-  "identity": lambda strength, size: image_ops.matrix((1, 0, 0), (0, 1, 0)),
-}
-# Functions of (image of whole numbers 0..255, strength).
-COLOR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
-  "identity": lambda image, strength: image,
-  "brightness": lambda image, strength: color_uint8.brightness(image, 1.0 + 0.9 * strength),
-  "color": lambda image, strength: color_uint8.color(image, 1.0 + 0.9 * strength),
-  "contrast": lambda image, strength: color_uint8.contrast(image, 1.0 + 0.9 * strength),
-  "sharpness": lambda image, strength: color_uint8.sharpness(image, 1.0 + 0.9 * strength),
+GEOMETRIC = operations.make_geometric(
+  lambda strength, side: jnp.trunc(TRANSLATION * side * strength)
+)
+COLOR: dict[str, operations.Change] = {
+  **operations.IDENTITY,
+  **operations.ENHANCING,
   "posterize": lambda image, strength: color_uint8.posterize(
     image, 8.0 - jnp.round(4.0 * jnp.abs(strength))
   ),
   "solarize": lambda image, strength: color_uint8.solarize(
     image, 256.0 * (1.0 - jnp.abs(strength))
   ),
-  "autocontrast": lambda image, strength: color_uint8.autocontrast(image),
-  "equalize": lambda image, strength: color_uint8.equalize(image),
-  "invert": lambda image, strength: color_uint8.invert(image),
+  **operations.WITHOUT_STRENGTH,
 }
 OPERATIONS = (*GEOMETRIC, *(name for name in COLOR if name != "identity"))
 RANDAUGMENT = len(OPERATIONS) - 1  # the first 14, without invert
@@ -90,24 +70,19 @@ def operate(
 ) -> jax.Array:
   """Applies one operation to an image (H, W, C) of whole numbers 0..255 in float32.
 
-  Under `jax.vmap` a switch computes all its branches. So the geometric operations only choose a
-  matrix and share one sampling, and all color operations are computed for every image.
-
   Args:
     image: The image (H, W, C).
     operation: The index in `OPERATIONS`.
     strength: The strength in -1..1; operations without a direction take its absolute value.
     interpolation: The interpolation of the geometric operations: bilinear, bicubic or nearest.
   """
-  size = image.shape[:2]
   plain = len(GEOMETRIC) - 1  # the identity: last in GEOMETRIC and first in COLOR
-  matrices = [lambda value, f=f: f(value, size) for f in GEOMETRIC.values()]
-  matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, strength)
-  moved = jnp.clip(image_ops.affine(image, matrix, interpolation), 0.0, 255.0)
-  # Pillow truncates interpolated values; float32 may miss a whole number by less than 2^-10.
-  image = jnp.floor(moved + 2.0**-10)
-  colors = list(COLOR.values())
-  return jax.lax.switch(jnp.maximum(operation - plain, 0), colors, image, strength)
+  geometric, color = jnp.minimum(operation, plain), jnp.maximum(operation - plain, 0)
+
+  def sample(x: jax.Array, matrix: jax.Array) -> jax.Array:
+    return image_ops.affine(x, matrix, interpolation)
+
+  return operations.operate(image, (GEOMETRIC, geometric), (COLOR, color), strength, sample)
 
 
 def randaugment(key: jax.Array, image: jax.Array, draws: Draws, interpolation: str) -> jax.Array:
@@ -119,9 +94,9 @@ def randaugment(key: jax.Array, image: jax.Array, draws: Draws, interpolation: s
     draws: The distribution of the operations and strengths. (torchvision's magnitude is 0..30.)
     interpolation: One of bilinear, bicubic and nearest.
   """
-  operations, strengths, applied = draws(key, RANDAUGMENT)
-  operations = jnp.where(applied, operations, OPERATIONS.index("identity"))
-  return _sequence(image, operations, strengths, interpolation)
+  which, strengths, applied = draws(key, RANDAUGMENT)
+  which = jnp.where(applied, which, OPERATIONS.index("identity"))
+  return _sequence(image, which, strengths, interpolation)
 
 
 def autoaugment(key: jax.Array, image: jax.Array, interpolation: str) -> jax.Array:
@@ -137,17 +112,14 @@ def autoaugment(key: jax.Array, image: jax.Array, interpolation: str) -> jax.Arr
   pair_key, chance, direction = jax.random.split(key, 3)
   pair = jax.random.randint(pair_key, (), 0, len(CIFAR_POLICY))
   applied = jax.random.uniform(chance, (2,)) < jnp.asarray(probabilities.astype(np.float32))[pair]
-  operations = jnp.where(applied, jnp.asarray(table)[pair], OPERATIONS.index("identity"))
+  which = jnp.where(applied, jnp.asarray(table)[pair], OPERATIONS.index("identity"))
   strengths = jnp.asarray(levels.astype(np.float32) / 9)[pair]
   strengths = strengths * jax.random.rademacher(direction, (2,), jnp.float32)
-  return _sequence(image, operations, strengths, interpolation)
+  return _sequence(image, which, strengths, interpolation)
 
 
 def _sequence(
-  image: jax.Array, operations: jax.Array, strengths: jax.Array, interpolation: str
+  image: jax.Array, which: jax.Array, strengths: jax.Array, interpolation: str
 ) -> jax.Array:
-  image = jnp.round(image * 255.0)
-  # A scan compiles the long list of operations only once.
-  draws = (operations, strengths)
-  image, _ = jax.lax.scan(lambda x, draw: (operate(x, *draw, interpolation), None), image, draws)
-  return image / 255.0
+  apply = functools.partial(operate, interpolation=interpolation)
+  return operations.apply_in_turn(image, (which, strengths), apply)

@@ -61,12 +61,10 @@ def jitter(key: jax.Array, image: jax.Array, amounts: tuple[float, ...]) -> jax.
       last draws a rotation of the hue in -amount..amount. An amount of 0 skips the operation.
   """
   draws = jax.random.uniform(key, (4,))
-  for draw, amount, change in zip(
-    draws[:3], amounts[:3], (brightness, contrast, saturation), strict=True
-  ):
-    if amount:
-      low = max(0.0, 1.0 - amount)
-      image = change(image, low + (1.0 + amount - low) * draw)
+  for i, change in enumerate((brightness, contrast, saturation)):
+    if amounts[i]:
+      low = max(0.0, 1.0 - amounts[i])
+      image = change(image, low + (1.0 + amounts[i] - low) * draws[i])
   if amounts[3]:
     image = hue(image, amounts[3] * (2.0 * draws[3] - 1.0))
   return image

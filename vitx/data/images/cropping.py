@@ -56,12 +56,9 @@ def random_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.
   """
   chosen, place = jax.random.split(key)
   drawn = random_box(place, ERASED_AREA, _shares(ERASED_RATIO, image))
-  top, left, height, width = _pixels(drawn, image)
-  down, across = (jnp.arange(side, dtype=jnp.float32) + 0.5 for side in image.shape[:2])
-  rows = (down >= top) & (down < top + height)
-  columns = (across >= left) & (across < left + width)
-  erased = rows[:, None, None] & columns[None, :, None] & jax.random.bernoulli(chosen, probability)
-  return jnp.where(erased, 0.0, image)
+  centers = (jnp.arange(side, dtype=jnp.float32) + 0.5 for side in image.shape[:2])
+  inside = image_ops.box_mask(_pixels(drawn, image), *centers)
+  return jnp.where(inside & jax.random.bernoulli(chosen, probability), 0.0, image)
 
 
 def noise_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.Array:
@@ -71,11 +68,8 @@ def noise_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.A
   """
   chosen, place, noise = jax.random.split(key, 3)
   draws = jax.random.uniform(place, (NOISE_ATTEMPTS, 4))
-  top, left, height, width = fit_box(draws, *image.shape[:2])
-  down, across = (jnp.arange(side) for side in image.shape[:2])
-  rows = (down >= top) & (down < top + height)
-  columns = (across >= left) & (across < left + width)
-  erased = rows[:, None, None] & columns[None, :, None] & jax.random.bernoulli(chosen, probability)
+  inside = image_ops.box_mask(fit_box(draws, *image.shape[:2]), *map(jnp.arange, image.shape[:2]))
+  erased = inside & jax.random.bernoulli(chosen, probability)
   return jnp.where(erased, jax.random.normal(noise, image.shape), image)
 
 

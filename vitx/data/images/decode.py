@@ -14,9 +14,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from vitx import files
 from vitx.config.checks import check_number, check_value
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size, read_fields
+from vitx.config.fields import DataSettings, HostInterpolation, Size, read_fields
 from vitx.data import order
-from vitx.data.dataset import DatasetInfo
+from vitx.data.dataset import DatasetInfo, Example
 from vitx.data.images.settings import find_size, scale_size, sides
 
 # The usual defaults, from torchvision's RandomResizedCrop: share of the area, width / height.
@@ -81,17 +81,22 @@ class Encoded:
     except Exception as error:  # Pillow raises all kinds for damaged files
       # Pillow's message names an object in memory, which does not help a user.
       unknown = isinstance(error, UnidentifiedImageError)
-      reason = f"of none of the formats {', '.join(FORMATS)}" if unknown else str(error)
+      reason = f"its format is none of {', '.join(FORMATS)}" if unknown else str(error)
       reason = reason or type(error).__name__
       if isinstance(error, Image.DecompressionBombError):
-        reason += f" If you trust it, raise {files.VARIABLE} in the environment."
+        reason += f" If you trust the file, raise {files.VARIABLE} in the environment."
       raise ConfigError(
-        f"{self.where} cannot be read as an image ({reason}). Replace or remove it."
+        f"{self.where} cannot be read as an image ({reason}). Replace or remove the file."
       ) from error
 
   def decode(self) -> np.ndarray:
     """Returns the pixels of `open`, uint8 (height, width, channels)."""
     return to_array(self.open())
+
+
+def decode_example(example: Mapping[str, Any]) -> Example:
+  """Returns an example whose image is `Encoded` as arrays."""
+  return {**example, "image": example["image"].decode()}
 
 
 def _check_icon(content: bytes, where: str) -> None:
@@ -185,7 +190,7 @@ def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
   """
   values = np.asarray(image).astype(np.float64)
   if not np.isfinite(values).all():
-    raise ValueError("it holds values that are not finite")
+    raise ValueError("some of its values are not finite")
   low, high = _find_range(image, values) if value_range is None else value_range
   tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
   if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
@@ -196,19 +201,20 @@ def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
 
 def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
   """Returns the values of black and white that the file format states."""
-  say = "set data.value_range to the values of black and white, such as"
+  fix = "set data.value_range to the values of black and white, such as"
   if not image.mode.startswith("I;16") and image.format != "PPM":
     raise ValueError(
-      f"it holds numbers of the mode {image.mode!r} in {values.min():g}..{values.max():g}, whose"
-      f" range its format does not state; {say} (0, 1)"
+      f"its values, of the mode {image.mode!r}, lie in {values.min():g}..{values.max():g}, and its"
+      f" format does not define the values of black and white; {fix} (0, 1)"
     )
   tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
   bits = tags.get(_BITS_PER_SAMPLE, (16,))[0]
   high = 2.0 ** min(bits, 16) - 1
   if high == _SIXTEEN_BITS and 0 < values.max() <= _TWELVE_BITS:
+    fewer = 2 ** int(values.max()).bit_length() - 1
     raise ValueError(
-      f"it stores 16 bits and holds no value above {values.max():g}, as images of fewer bits do;"
-      f" {say} (0, {2 ** int(values.max()).bit_length() - 1}), or (0, 65535) if it is so dark"
+      f"it stores 16 bits per value but has no value above {values.max():g}, like an image of fewer"
+      f" bits; {fix} (0, {fewer}), or to (0, 65535) if the image is that dark"
     )
   return 0.0, high
 
@@ -236,28 +242,27 @@ def resize(
     The resized image, uint8 (size, size, C) or (height, width, C).
 
   Raises:
-    ConfigError: The mode or the interpolation is unknown.
+    ConfigError: The interpolation is unknown.
     ValueError: The mode is `random` and `bits` is None.
   """
   height, width = _shape(image)
   rows, columns = sides(size)
   if mode == "random":
     if bits is None:
-      raise ValueError("resize_mode='random' needs the random bits of the example")
-    left, top, right, bottom = map(int, draw_box(height, width, bits))
+      raise ValueError("bits=None: resize_mode='random' needs the random bits of the example.")
+    box = draw_box(height, width, bits)
     # The crop comes first, because with `box=` pixels beside the box would affect its edge.
-    cut = _crop(image, left, top, right, bottom)
+    cut = [plane.crop(box) for plane in _planes(image)]
     return _resample(cut, (columns, rows), _filter(interpolation, bits))
   if mode == "squash":
-    box = (0.0, 0.0, float(width), float(height))
+    part = (0.0, 0.0, float(width), float(height))
   else:
-    check_value(mode, "data.resize_mode", ResizeMode)
     across, down = min(width, height * columns / rows), min(height, width * rows / columns)
     x, y = (width - across) / 2, (height - down) / 2
-    box = (x, y, x + across, y + down)
+    part = (x, y, x + across, y + down)
   if (height, width) == (rows, columns):
     return image if isinstance(image, np.ndarray) else to_array(image)
-  return _resample(image, (columns, rows), _filter(interpolation), box)
+  return _resample(_planes(image), (columns, rows), _filter(interpolation), part)
 
 
 def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.ndarray:
@@ -281,38 +286,32 @@ def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.nd
   else:
     height, width = columns * height // width, columns
   if (height, width) != own:
-    image = _resample(image, (width, height), _filter(interpolation))
+    image = _resample(_planes(image), (width, height), _filter(interpolation))
   top, left = round((height - rows) / 2), round((width - columns) / 2)
   array = image if isinstance(image, np.ndarray) else to_array(image)
   return array[top : top + rows, left : left + columns]
 
 
-def _crop(image: ImageLike, left: int, top: int, right: int, bottom: int) -> ImageLike:
-  if isinstance(image, np.ndarray):
-    return image[top:bottom, left:right]
-  return image.crop((left, top, right, bottom))
+def _planes(image: ImageLike) -> list[Image.Image]:
+  """Returns the pictures to resize: a gray or RGB image itself, else each channel.
+
+  Pillow would interpret a fourth channel as transparency and weight the others by it.
+  """
+  if isinstance(image, Image.Image):
+    return [image] if image.mode in ("L", "RGB") else list(image.split())
+  if image.shape[-1] == 3:
+    return [Image.fromarray(image)]
+  return [Image.fromarray(np.ascontiguousarray(image[..., c])) for c in range(image.shape[-1])]
 
 
 def _resample(
-  image: ImageLike,
+  planes: list[Image.Image],
   size: tuple[int, int],
   how: Image.Resampling,
   box: tuple[float, float, float, float] | None = None,
 ) -> np.ndarray:
-  """Resizes an image to (width, height); returns uint8 (height, width, C).
-
-  Channels of images other than gray and RGB are resized separately, because Pillow would interpret
-  a fourth channel as transparency and weight the others by it.
-  """
-  if _channels(image) in (1, 3):
-    return to_array(to_picture(image).resize(size, how, box))
-  array = image if isinstance(image, np.ndarray) else to_array(image)
-  parts = [Image.fromarray(np.ascontiguousarray(array[..., c])) for c in range(array.shape[-1])]
-  return np.stack([np.asarray(part.resize(size, how, box)) for part in parts], axis=-1)
-
-
-def _channels(image: ImageLike) -> int:
-  return image.shape[-1] if isinstance(image, np.ndarray) else len(image.getbands())
+  """Resizes pictures to (width, height); returns their channels, uint8 (height, width, C)."""
+  return np.concatenate([to_array(plane.resize(size, how, box)) for plane in planes], axis=-1)
 
 
 def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.Resampling:
@@ -324,19 +323,12 @@ def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.R
   return Image.Resampling.BILINEAR if drawn else Image.Resampling.BICUBIC
 
 
-def to_picture(image: ImageLike) -> Image.Image:
-  """Converts an image to an image of Pillow."""
-  if isinstance(image, Image.Image):
-    return image
-  return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
-
-
 def _shape(image: ImageLike) -> tuple[int, int]:
   """Returns the (height, width) of an image."""
   return image.shape[:2] if isinstance(image, np.ndarray) else (image.height, image.width)
 
 
-def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[float, float, float, float]:
+def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[int, int, int, int]:
   """Draws the (left, top, right, bottom) of a crop like torchvision's RandomResizedCrop.
 
   The area is uniform in SCALE and the aspect ratio log-uniform in RATIO. If ten attempts do not fit
@@ -350,11 +342,11 @@ def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[float, fl
     w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
     if 0 < w <= width and 0 < h <= height:
       left, top = int(x * (width - w + 1)), int(y * (height - h + 1))
-      return (float(left), float(top), float(left + w), float(top + h))
+      return left, top, left + w, top + h
   w = min(width, max(1, round(height * RATIO[1])))
   h = min(height, max(1, round(width / RATIO[0])))
   left, top = (width - w) // 2, (height - h) // 2
-  return (float(left), float(top), float(left + w), float(top + h))
+  return left, top, left + w, top + h
 
 
 def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -> Size:
@@ -372,21 +364,16 @@ def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -
     ConfigError: The images vary in size and the config has no size, or a field is out of range.
   """
   settings = read_fields(DataSettings, data)
+  own, size = find_size(info), settings.image_size
   if settings.decode_size is not None:
     return settings.decode_size
-  own = find_size(info)
   if own is not None:
-    if settings.image_size is None or isinstance(settings.image_size, int):
-      return min(own)
-    height, width = settings.image_size
-    if own[0] * width <= own[1] * height:
-      return scale_size(settings.image_size, own[0], height)
-    return scale_size(settings.image_size, own[1], width)
-  if settings.image_size is None:
+    height, width = sides(size or 1)
+    by_height = own[0] * width <= own[1] * height
+    return scale_size(size or 1, *((own[0], height) if by_height else (own[1], width)))
+  if size is None:
     raise ConfigError(
-      f"data.image_size=None: the images of {info.name!r} vary in size."
-      " Set data.image_size to the side the model sees, for example data.image_size=224, or to"
-      " (height, width)."
+      f"data.image_size=None: the images of {info.name!r} vary in size. Set data.image_size to the"
+      " side of the model's input, for example data.image_size=224, or to (height, width)."
     )
-  ratio = check_number(crop_ratio, "evaluation.crop_ratio", "(0, 1]")
-  return scale_size(settings.image_size, 1, ratio)
+  return scale_size(size, 1, check_number(crop_ratio, "evaluation.crop_ratio", "(0, 1]"))

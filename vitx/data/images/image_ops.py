@@ -32,10 +32,7 @@ def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array
   H, W, C = image.shape
   if interpolation == "bicubic":
     return sampling.sample(image, matrix, True, jnp.zeros(C, image.dtype))
-  x = (jnp.arange(W, dtype=jnp.float32) + 0.5)[None, :]
-  y = (jnp.arange(H, dtype=jnp.float32) + 0.5)[:, None]
-  column = matrix[0, 0] * x + matrix[0, 1] * y + matrix[0, 2]
-  row = matrix[1, 0] * x + matrix[1, 1] * y + matrix[1, 2]
+  row, column = sampling.find_positions(matrix, H, W)
   if interpolation == "bilinear":
     column, row = column - 0.5, row - 0.5
   # A border of zeros (one pixel before, two after) represents everything outside, so that neither
@@ -54,6 +51,20 @@ def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array
   above = pixel(0) * (1.0 - right) + pixel(1) * right
   below = pixel(W + 3) * (1.0 - right) + pixel(W + 4) * right
   return above * (1.0 - lower) + below * lower
+
+
+def box_mask(box: tuple[jax.Array, ...], down: jax.Array, across: jax.Array) -> jax.Array:
+  """Returns whether each pixel is in a box, bool (H, W, 1).
+
+  Args:
+    box: The (top, left, height, width), scalars.
+    down: The position of each row, (H,).
+    across: The position of each column, (W,).
+  """
+  top, left, height, width = box
+  rows = (down >= top) & (down < top + height)
+  columns = (across >= left) & (across < left + width)
+  return rows[:, None, None] & columns[None, :, None]
 
 
 def rotation(degrees: jax.Array, height: int, width: int) -> jax.Array:

@@ -6,8 +6,12 @@ a shuffled batch any other partner is equivalent. If `data.repeats` puts copies 
 batch, `order.places` arranges the rows so that neighbors are the partners in timm.)
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
+
+from vitx.data.images import image_ops
 
 
 def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax.Array:
@@ -62,12 +66,8 @@ def draw(
     return _mixup(mixup_key, size, mixup)
   if not mixup:
     return _cutmix(cutmix_key, size, cutmix)
-  first = jax.random.bernoulli(choice)
-  (blend, blend_share), (cut, cut_share) = (
-    _mixup(mixup_key, size, mixup),
-    _cutmix(cutmix_key, size, cutmix),
-  )
-  return jnp.where(first, blend, cut), jnp.where(first, blend_share, cut_share)
+  blended, cut = _mixup(mixup_key, size, mixup), _cutmix(cutmix_key, size, cutmix)
+  return jax.tree.map(functools.partial(jnp.where, jax.random.bernoulli(choice)), blended, cut)
 
 
 def _mixup(key: jax.Array, size: tuple[int, int], alpha: float) -> tuple[jax.Array, jax.Array]:
@@ -93,9 +93,6 @@ def keep_around(
     size: The (height, width) of the images.
   """
   down, across = ((side * jnp.sqrt(1.0 - share)).astype(jnp.int32) for side in size)
-  top, left = center[0] - down // 2, center[1] - across // 2
-  row, column = (jnp.arange(side) for side in size)
-  rows = (row >= top) & (row < top + down)
-  columns = (column >= left) & (column < left + across)
-  cut = rows[:, None, None] & columns[None, :, None]
+  box = center[0] - down // 2, center[1] - across // 2, down, across
+  cut = image_ops.box_mask(box, *map(jnp.arange, size))
   return jnp.where(cut, 0.0, 1.0), 1.0 - jnp.sum(cut, dtype=jnp.float32) / (size[0] * size[1])

@@ -6,14 +6,13 @@ each changes the image more at a higher level, the level varies between operatio
 differ, positions between pixels are allowed, and the mean color fills empty areas.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from vitx.data.images import color_uint8, image_ops, sampling
+from vitx.data.images import color_uint8, operations, sampling
 
 TRANSLATION = 0.45  # share of the side
 
@@ -58,29 +57,9 @@ def _whole(value: jax.Array) -> jax.Array:
   return jnp.floor(value + 2.0**-12)
 
 
-def _factor(strength: jax.Array) -> jax.Array:
-  return jnp.maximum(1.0 + 0.9 * strength, 0.1)
-
-
-# Functions from (strength in -1..1, (height, width)) to a matrix for `sampling.sample`.
-GEOMETRIC: dict[str, Callable[[jax.Array, tuple[int, int]], jax.Array]] = {
-  "shear_x": lambda strength, size: image_ops.matrix((1, 0.3 * strength, 0), (0, 1, 0)),
-  "shear_y": lambda strength, size: image_ops.matrix((1, 0, 0), (0.3 * strength, 1, 0)),
-  "translate_x": lambda strength, size: image_ops.matrix(
-    (1, 0, TRANSLATION * size[1] * strength), (0, 1, 0)
-  ),
-  "translate_y": lambda strength, size: image_ops.matrix(
-    (1, 0, 0), (0, 1, TRANSLATION * size[0] * strength)
-  ),
-  "rotate": lambda strength, size: image_ops.rotation(30.0 * strength, *size),
-  "identity": lambda strength, size: image_ops.matrix((1, 0, 0), (0, 1, 0)),
-}
-# Functions of (image of whole numbers 0..255, strength in -1..1).
-COLOR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
-  "brightness": lambda image, strength: color_uint8.brightness(image, _factor(strength)),
-  "color": lambda image, strength: color_uint8.color(image, _factor(strength)),
-  "contrast": lambda image, strength: color_uint8.contrast(image, _factor(strength)),
-  "sharpness": lambda image, strength: color_uint8.sharpness(image, _factor(strength)),
+GEOMETRIC = operations.make_geometric(lambda strength, side: TRANSLATION * side * strength)
+COLOR: dict[str, operations.Change] = {
+  **operations.ENHANCING,
   "posterize": lambda image, strength: color_uint8.posterize(
     image, 4.0 - _whole(4.0 * jnp.abs(strength))
   ),
@@ -90,10 +69,8 @@ COLOR: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
   "solarize_add": lambda image, strength: color_uint8.solarize_add(
     image, _whole(110.0 * jnp.abs(strength))
   ),
-  "autocontrast": lambda image, strength: color_uint8.autocontrast(image),
-  "equalize": lambda image, strength: color_uint8.equalize(image),
-  "invert": lambda image, strength: color_uint8.invert(image),
-  "identity": lambda image, strength: image,
+  **operations.WITHOUT_STRENGTH,
+  **operations.IDENTITY,
 }
 # timm does not choose the identity, which is last in both: it replaces operations not applied.
 OPERATIONS = (*list(GEOMETRIC)[:-1], *COLOR)
@@ -108,8 +85,6 @@ def operate(
 ) -> jax.Array:
   """Applies one operation to an image (H, W, C) of whole numbers 0..255 in float32.
 
-  Under `jax.vmap` a switch computes all its branches, see `autoaugment.operate`.
-
   Args:
     image: The image (H, W, C).
     operation: The index in `OPERATIONS`.
@@ -117,14 +92,14 @@ def operate(
     cubic: Whether the geometric operations sample bicubically, else bilinearly.
     fill: The color of pixels from outside the image, whole numbers (C,).
   """
-  plain = len(GEOMETRIC) - 1
-  matrices = [lambda value, f=f: f(value, image.shape[:2]) for f in GEOMETRIC.values()]
-  matrix = jax.lax.switch(jnp.minimum(operation, plain), matrices, strength)
-  moved = jnp.clip(sampling.sample(image, matrix, cubic, fill), 0.0, 255.0)
-  # Pillow truncates interpolated values; float32 may miss a whole number by less than 2^-10.
-  image = jnp.floor(moved + 2.0**-10)
+  plain = len(GEOMETRIC) - 1  # the identity, which is last in GEOMETRIC and in COLOR
   color = jnp.where(operation < plain, len(COLOR) - 1, operation - plain)
-  return jax.lax.switch(color, list(COLOR.values()), image, strength)
+
+  def sample(x: jax.Array, matrix: jax.Array) -> jax.Array:
+    return sampling.sample(x, matrix, cubic, fill)
+
+  geometric = jnp.minimum(operation, plain)
+  return operations.operate(image, (GEOMETRIC, geometric), (COLOR, color), strength, sample)
 
 
 def increasing(
@@ -139,18 +114,14 @@ def increasing(
     interpolation: One of bilinear, bicubic and random; with random, each operation draws one.
     mean: The mean per channel in 0..1, rounded to 8 bits as the color of pixels from outside.
   """
-  operations, strengths, applied = draws(key, len(OPERATIONS) - 1)
-  operations = jnp.where(applied, operations, OPERATIONS.index("identity"))
+  which, strengths, applied = draws(key, len(OPERATIONS) - 1)
+  which = jnp.where(applied, which, OPERATIONS.index("identity"))
   cubic = jnp.full(draws.count, interpolation == "bicubic")
   if interpolation == "random":
     cubic = jax.random.bernoulli(jax.random.fold_in(key, 4), 0.5, (draws.count,))
   fill = jnp.minimum(jnp.round(255 * jnp.asarray(mean, jnp.float32)), 255)
 
-  def apply(x: jax.Array, draw: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
-    operation, strength, one_cubic = draw
-    how = False if interpolation == "bilinear" else one_cubic
-    return operate(x, operation, strength, how, fill), None
+  def apply(x: jax.Array, operation: jax.Array, strength: jax.Array, drawn: jax.Array) -> jax.Array:
+    return operate(x, operation, strength, interpolation != "bilinear" and drawn, fill)
 
-  # A scan compiles the long list of operations only once.
-  image, _ = jax.lax.scan(apply, jnp.round(image * 255.0), (operations, strengths, cubic))
-  return image / 255.0
+  return operations.apply_in_turn(image, (which, strengths, cubic), apply)

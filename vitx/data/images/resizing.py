@@ -52,5 +52,7 @@ class ResizeImages:
       resized = resize(pixels, self.decode_size, self.resize_mode, bits, self.interpolation)
     label = np.asarray(example["label"])
     if label.ndim or label.dtype.kind not in "biu":
-      raise ConfigError(f"a label is {label.dtype} {label.shape}; it must be one whole number")
+      raise ConfigError(
+        f"data.source: a label is {label.dtype} {label.shape}, but it must be one integer."
+      )
     return {"image": resized, "label": label.astype(np.int32)}

@@ -25,10 +25,7 @@ def sample(
     The sampled image (H, W, C), not clipped: bicubic sampling may leave the range of the image.
   """
   H, W, C = image.shape
-  x = (jnp.arange(W, dtype=jnp.float32) + 0.5)[None, :]
-  y = (jnp.arange(H, dtype=jnp.float32) + 0.5)[:, None]
-  column = matrix[0, 0] * x + matrix[0, 1] * y + matrix[0, 2]
-  row = matrix[1, 0] * x + matrix[1, 1] * y + matrix[1, 2]
+  row, column = find_positions(matrix, H, W)
   inside = (column >= 0) & (column < W) & (row >= 0) & (row < H)
   columns, across = _taps(column, W, cubic)
   rows, down = _taps(row, H, cubic)
@@ -40,6 +37,14 @@ def sample(
       line += share[..., None] * pixels.at[i * W + j].get(mode="promise_in_bounds")
     out += weight[..., None] * line
   return jnp.where(inside[..., None], out, fill[None, None, :])
+
+
+def find_positions(matrix: jax.Array, H: int, W: int) -> tuple[jax.Array, jax.Array]:
+  """Returns the row and the column, (H, W) each, at which a transform samples for each pixel."""
+  x = (jnp.arange(W, dtype=jnp.float32) + 0.5)[None, :]
+  y = (jnp.arange(H, dtype=jnp.float32) + 0.5)[:, None]
+  column, row = (line[0] * x + line[1] * y + line[2] for line in matrix)
+  return row, column
 
 
 def _taps(

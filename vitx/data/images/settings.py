@@ -27,7 +27,9 @@ def check_file_settings(settings: DataSettings) -> None:
   check_choice(settings.channels, "data.channels", FILE_CHANNELS)
   given = settings.value_range
   if given is not None and not given[0] < given[1]:
-    raise ConfigError(f"data.value_range={given}: black must be below white, such as (0, 4095)")
+    raise ConfigError(
+      f"data.value_range={given}: the value of black must be below that of white, as in (0, 4095)."
+    )
 
 
 def image_spec(
@@ -56,7 +58,10 @@ def find_channels(info: DatasetInfo) -> int:
   """
   channels = _find_shape(info)[2]
   if channels is None:
-    raise ConfigError(f"data.source={info.name!r}: all its images need one number of channels.")
+    raise ConfigError(
+      f"data.source={info.name!r}: the number of channels varies between the images. Give"
+      " all images the same number of channels."
+    )
   return channels
 
 
@@ -64,7 +69,7 @@ def _find_shape(info: DatasetInfo) -> tuple[int | None, ...]:
   spec = info.spec.get("image")
   if spec is None or len(spec.shape) != 3:
     raise ConfigError(
-      f"data.source={info.name!r} holds no images (height, width, channels): its arrays are"
+      f"data.source={info.name!r} has no images (height, width, channels). Its arrays are"
       f" {listing(f'{key} {array.dtype} {array.shape}' for key, array in info.spec.items())}."
     )
   return spec.shape

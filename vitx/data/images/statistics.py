@@ -50,12 +50,11 @@ def statistics(
       needed and None.
   """
   settings = read_fields(DataSettings, data)
-  mean, std = settings.mean, settings.std
+  mean, std, channels = settings.mean, settings.std, find_channels(info)
   if mean is None or std is None:
     own_mean, own_std = _own(info, train)
     mean = own_mean if mean is None else mean
     std = own_std if std is None else std
-  channels = find_channels(info)
   return _check("mean", mean, channels), _check("std", std, channels)
 
 
@@ -66,8 +65,8 @@ def _own(info: DatasetInfo, train: Examples | None) -> tuple[Channels, Channels]
     return known
   if train is None:
     raise ConfigError(
-      f"data.mean=None: the statistics of {info.name!r} follow from its training images, which are"
-      " not read here. Set data.mean and data.std."
+      f"data.mean=None: the statistics of {info.name!r} are computed from its training"
+      " images, which are not read here. Set data.mean and data.std."
     )
   return compute(train)
 
@@ -90,7 +89,13 @@ def compute(examples: Examples) -> tuple[Channels, Channels]:
 def _check(field: str, values: Any, channels: int) -> Channels:
   result = tuple(float(value) for value in values)
   if len(result) != channels:
-    raise ConfigError(f"data.{field}={result} has {len(result)} values for {channels} channels.")
+    raise ConfigError(
+      f"data.{field}={result} has {len(result)} values, but the images have {channels}"
+      " channels. Give one value for each channel."
+    )
   if field == "std" and min(result) <= 0:
-    raise ConfigError(f"data.std={result} must be positive (is a channel constant?). Set data.std.")
+    raise ConfigError(
+      f"data.std={result} must be positive, but at least one channel is constant in the"
+      " training images. Set data.std."
+    )
   return result

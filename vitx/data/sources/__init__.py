@@ -11,8 +11,9 @@ the fields of `data` that it needs, such as `data["data_dir"]`, and returns a `D
 - `info`: the name, the `ArraySpec` of each array of an example, class names or a vocabulary where
   there are any, and a fingerprint of the content ("": computed from the examples' arrays);
 - `splits` and `open_split`, a function from a split's name to its examples with `len(examples)`,
-  `examples[i]` (a dict of arrays), `examples.name(i)` and `examples.labels` (the classes, int32
-  (n,), or None), all of which may be called from several threads at once;
+  `examples[i]` (a dict with every array of the spec: `image` and `label` for classification),
+  `examples.name(i)` and `examples.labels` (the classes, int32 (n,), or None), all of which may be
+  called from several threads at once;
 - `carve`, such as `documents.carve_end`, for sequences that must not be drawn one by one.
 
 Only the split `train` is required: missing validation and test splits are carved from it. Each kind
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, listing
 from vitx.config.fields import DataSettings, read_fields
 from vitx.config.registry import lookup
 from vitx.data import splits
@@ -36,17 +37,6 @@ from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
 from vitx.data.fingerprint import digest_arrays
 from vitx.data.readable import skip_unreadable
 from vitx.data.sources import audio, byte_file, folder, tfds
-
-__all__ = [
-  "SOURCES",
-  "Dataset",
-  "Examples",
-  "Opener",
-  "Source",
-  "find_info",
-  "open_dataset",
-  "open_source",
-]
 
 Opener = Callable[[Mapping[str, Any]], Dataset]
 # The functions that open a source `KIND:REST`, by KIND.
@@ -72,6 +62,7 @@ def open_source(
     ConfigError: The set is unknown, unprepared or unreadable, or a split is missing; the message
       names the field and the fix.
   """
+  splits.find_choice(data)  # before the set is read
   dataset = open_dataset(data)
   if class_names is not None and len(class_names) == len(dataset.info.class_names or ()):
     dataset = renumber(dataset, class_names) or dataset
@@ -94,11 +85,12 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
   dataset = opener({**data, **dataclasses.asdict(settings)})
   if not isinstance(dataset, Dataset):
     raise ConfigError(
-      f"data.source={settings.source!r} returns a {type(dataset).__name__}, not a"
-      " vitx.data.dataset.Dataset."
+      f"data.source={settings.source!r} returns a {type(dataset).__name__}. The function"
+      " must return a vitx.data.dataset.Dataset."
     )
   if opener is not tfds.open_tfds and opener not in SOURCES.values():
-    _check_labels(dataset)
+    for split in dataset.splits:
+      _check_examples(dataset.info, split, dataset.open_split(split))
   if settings.on_unreadable == "skip":
     dataset = skip_unreadable(dataset, settings.threads)
   if not dataset.info.fingerprint:
@@ -107,22 +99,34 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
   return dataset
 
 
-def _check_labels(dataset: Dataset) -> None:
-  """Raises ConfigError if a label of the user's own source has no class name."""
-  info, count = dataset.info, len(dataset.info.class_names or ())
-  for split in dataset.splits if info.class_names is not None else ():
-    labels = _labels(dataset.open_split(split))
-    wrong = labels[(labels < 0) | (labels >= count)]
+def _check_examples(info: DatasetInfo, split: str, examples: Examples) -> None:
+  """Checks the examples of the user's own source, of which one is read.
+
+  Raises:
+    ConfigError: The examples lack an attribute or an array, or a label has no class name.
+  """
+  beginning = f"data.source={info.name!r}: the examples of {split!r}"
+  for name, meaning in (("labels", "the classes, int32 (n,), or None"), ("name", "a function")):
+    if not hasattr(examples, name):
+      raise ConfigError(f"{beginning} have no attribute {name!r}. Define {name}: {meaning}.")
+  names, labels = info.class_names, examples.labels
+  if names is not None and labels is not None:
+    wrong = np.setdiff1d(labels, np.arange(len(names)))
     if wrong.size:
       raise ConfigError(
-        f"data.source={info.name!r}: an example of {split!r} has the label {wrong[-1]}, and"
-        f" class_names has {count} names. Name the class of each label, from 0."
+        f"{beginning} have the label {wrong[-1]}, but class_names has only {len(names)}"
+        " names. Name the class of each label, from 0."
       )
-
-
-def _labels(examples: Examples) -> np.ndarray:
-  labels = examples.labels
-  return np.zeros(0, np.int32) if labels is None else np.unique(labels)
+  try:
+    found = examples[0].keys() if len(examples) else info.spec.keys()
+  except ConfigError:  # an example that cannot be read is reported or left out later
+    return
+  missing = listing(info.spec.keys() - found)
+  if missing:
+    raise ConfigError(
+      f"{beginning} have no array {missing}, which the spec of the source declares."
+      f" Return a dict with every array of the spec: {listing(info.spec)}."
+    )
 
 
 def find_info(data: Mapping[str, Any]) -> DatasetInfo:
@@ -171,5 +175,5 @@ def _check_opener(opener: Opener, name: str) -> None:
     inspect.signature(opener).bind({})
   except TypeError as error:
     raise ConfigError(
-      f"data.source={name!r} must be a function of one argument, the config's data: {error}"
+      f"data.source={name!r} must be a function of one argument, the config's data ({error})."
     ) from error

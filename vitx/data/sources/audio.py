@@ -13,13 +13,18 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from vitx.config.errors import ConfigError, listing
+from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings, read_fields
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.mu_law import mu_law_encode
-from vitx.data.sources.files import find_directories, find_files, warn_of_skipped
+from vitx.data.sources.files import (
+  describe_others,
+  find_directories,
+  find_files,
+  warn_of_skipped,
+)
 from vitx.data.split_names import find_roles, states_role
 from vitx.data.wav import Wav, read_head
 from vitx.files import read_bytes
@@ -47,10 +52,9 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   """
   settings = read_fields(DataSettings, data)
   name = settings.source
-  root = Path(name.removeprefix("audio:")).expanduser()
+  root, field = Path(name.removeprefix("audio:")).expanduser(), f"data.source={name!r}"
   if not root.is_dir():
-    raise ConfigError(f"data.source={name!r}: {root} is not a directory.")
-  field = f"data.source={name!r}"
+    raise ConfigError(f"{field}: {root} is not a directory. Name a folder of WAV files.")
   inside = find_directories(field, root, SUFFIXES)
   found = {path.name: find_files(field, path, SUFFIXES) for path in inside}
   found = {split: files for split, files in found.items() if files[0]}
@@ -59,10 +63,11 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in found.items()}
   if not any(splits.values()):
     raise ConfigError(
-      f"data.source={name!r} has no WAV files. Put {listing(SUFFIXES)} in FOLDER, or in"
-      " FOLDER/train, FOLDER/val, FOLDER/test."
+      f"{field} has no WAV files. Put files with the suffix {' or '.join(SUFFIXES)} into"
+      " FOLDER, or into FOLDER/train, FOLDER/val and FOLDER/test."
     )
-  warn_of_skipped(name, root, [path for _, others in found.values() for path in others], SUFFIXES)
+  skipped = [path for _, others in found.values() for path in others]
+  warn_of_skipped(name, root, skipped, describe_others(SUFFIXES))
   _log_rates(name, splits)
   documents = {split: _documents(root, wavs) for split, wavs in splits.items()}
   return Dataset(
@@ -82,7 +87,7 @@ def read_sound(wav: Wav) -> np.ndarray:
   """
   sound = wav.read().mean(axis=1)
   if not np.isfinite(sound).all():
-    raise ConfigError(f"{wav.path} holds a sample that is not finite. Replace or remove it.")
+    raise ConfigError(f"{wav.path} has a sample that is not finite. Replace or remove the file.")
   up, down = _ratio(wav.rate)
   if up != down:
     import scipy.signal  # takes a second, and few runs need it
@@ -115,7 +120,7 @@ def _log_rates(name: str, splits: Mapping[str, tuple[Wav, ...]]) -> None:
   rates = collections.Counter(wav.rate for wavs in splits.values() for wav in wavs)
   others = [f"{count} of {rate} Hz" for rate, count in sorted(rates.items()) if rate != RATE]
   if others:
-    logging.info("%s: files resampled to %d Hz: %s", name, RATE, ", ".join(others))
+    logging.info("%s: these files are resampled to %d Hz: %s", name, RATE, ", ".join(others))
 
 
 def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:

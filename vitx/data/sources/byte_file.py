@@ -1,9 +1,8 @@
 """The source `bytes:FILE`: a file as one document; its splits are slices in bytes or percent."""
 
 import functools
-import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from vitx.config.fields import DataSettings, read_fields
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
+from vitx.data.splits import FileRange, check_ranges, overlap
 from vitx.files import open_file
 
 # The fingerprint of a large file samples blocks of this many bytes.
@@ -44,8 +44,8 @@ def open_bytes(data: Mapping[str, Any]) -> Dataset:
   def open_split(expression: str) -> Documents:
     ranges = slices(expression)
     return Documents(
-      read=lambda i: content[slice(*ranges[i])],
-      lengths=lambda: np.array([stop - start for start, stop in ranges]),
+      read=lambda i: content[slice(*ranges[i][1:])],
+      lengths=lambda: np.array([stop - start for _, start, stop in ranges]),
       name=lambda i: _name(path, ranges[i], len(content)),
       cache_size=0,
     )
@@ -54,7 +54,7 @@ def open_bytes(data: Mapping[str, Any]) -> Dataset:
     info=DatasetInfo(name, SPEC, vocabulary=VOCABULARY, fingerprint=_fingerprint(content)),
     splits=("train",),
     open_split=open_split,
-    overlap=lambda a, b: _overlap(slices(a), slices(b)),
+    overlap=lambda a, b: overlap(slices(a), slices(b)),
     carve=carve_end,
   )
 
@@ -65,38 +65,34 @@ def _map(name: str, path: Path) -> np.ndarray:
     if path.is_dir():
       raise ConfigError(f"data.source={name!r}: {path} is a directory. Name one file.")
     if not path.exists():
-      raise ConfigError(f"data.source={name!r}: {path} does not exist.")
+      raise ConfigError(f"data.source={name!r}: {path} does not exist. Name a file.")
     if not path.stat().st_size:
-      raise ConfigError(f"data.source={name!r}: {path} is empty.")
+      raise ConfigError(f"data.source={name!r}: {path} is empty. Name a file with some bytes.")
     with open_file(path) as file:
       return np.memmap(file, np.uint8, mode="r")
   except OSError as error:
     raise ConfigError(f"data.source={name!r}: {path} cannot be read ({error}).") from error
 
 
-def _slices(name: str, size: int, expression: str) -> list[tuple[int, int]]:
-  """Returns the (start, stop) of each term of a split expression, in bytes."""
-  result = []
+def _slices(name: str, size: int, expression: str) -> list[FileRange]:
+  """Returns the range of each term of a split expression, in bytes."""
+  result: list[FileRange] = []
   for term in expression.split("+"):
     match = _SLICE.fullmatch(term)
     start = match and _place(match["low"] or "0", size)
     stop = match and _place(match["high"] or str(size), size)
     if start is None or stop is None:
       raise ConfigError(
-        f"data.splits: {expression!r} is no split of {name!r}. Write train, or a slice in bytes or"
-        " percent, such as train[:90000000] or train[90%:]."
+        f"data.splits: {expression!r} is not a split of {name!r}. Write train, or a slice"
+        " in bytes or percent, such as train[:90000000] or train[90%:]."
       )
     if not 0 <= start < stop <= size:
       raise ConfigError(
-        f"data.splits: {term.strip()!r} is the bytes {start} to {stop} of {name!r}, which has"
-        f" {size}. A slice lies within the file and holds a byte at least."
+        f"data.splits: {term.strip()!r} means the bytes {start} to {stop} of {name!r},"
+        f" which has {size} bytes. Name a slice within the file, with at least one byte."
       )
-    result.append((start, stop))
-  if any(a[1] > b[0] for a, b in itertools.pairwise(sorted(result))):
-    raise ConfigError(
-      f"data.splits: {expression!r} of {name!r} names bytes twice; name each once, since those that"
-      " are carved from it would be in both parts"
-    )
+    result.append((name, start, stop))
+  check_ranges(result, expression, name)
   return result
 
 
@@ -111,23 +107,14 @@ def _place(text: str, size: int) -> int | None:
   return place + size if text.startswith("-") else place
 
 
-def _name(path: Path, bounds: tuple[int, int], size: int) -> str:
-  return path.name if bounds == (0, size) else f"{path.name}[{bounds[0]}:{bounds[1]}]"
-
-
-def _overlap(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> bool:
-  return any(
-    low < other_high and other_low < high for low, high in a for other_low, other_high in b
-  )
+def _name(path: Path, part: FileRange, size: int) -> str:
+  _, start, stop = part
+  return path.name if (start, stop) == (0, size) else f"{path.name}[{start}:{stop}]"
 
 
 def _fingerprint(content: np.ndarray) -> str:
   """Hashes the size and the content (a sample of blocks if large), but not the name."""
   size = len(content)
-  chosen = choose_sample(-(-size // BLOCK), size)
-
-  def blocks() -> Iterator[bytes]:
-    for i in chosen.tolist():
-      yield content[i * BLOCK : (i + 1) * BLOCK].tobytes()
-
-  return digest(["bytes", str(size), digest(blocks())])
+  chosen = choose_sample(-(-size // BLOCK), size).tolist()
+  blocks = (content[i * BLOCK : (i + 1) * BLOCK].tobytes() for i in chosen)
+  return digest(["bytes", str(size), digest(blocks)])

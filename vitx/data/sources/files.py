@@ -39,13 +39,12 @@ def find_files(
   others: list[Path] = []
   for folder, inner, names in os.walk(directory, followlinks=True):
     inner[:] = sorted(each for each in inner if not _is_leftover(Path(folder) / each))
-    for each in inner:
-      _check_link(field, Path(folder) / each)
-    for each in names:
-      if not each.startswith("."):
-        path = Path(folder) / each
-        check_name(field, path)
-        (found if each.lower().endswith(tuple(suffixes)) else others).append(path)
+    for path in (Path(folder) / each for each in inner):
+      check_name(field, path)
+      _check_link(field, path)
+    for path in (Path(folder) / each for each in names if not each.startswith(".")):
+      check_name(field, path)
+      (found if path.name.lower().endswith(tuple(suffixes)) else others).append(path)
   return sorted(found), sorted(others)
 
 
@@ -101,30 +100,33 @@ def check_name(field: str, path: Path) -> None:
     str(path).encode()
   except UnicodeEncodeError:
     raise ConfigError(
-      f"{field}: the name of {os.fsencode(path)!r} is not UTF-8. Rename it."
+      f"{field}: the name of the file {os.fsencode(path)!r} is not UTF-8. Rename the file."
     ) from None
 
 
-def warn_of_skipped(
-  name: str, root: Path, skipped: Sequence[Path], suffixes: Sequence[str]
-) -> None:
-  """Logs a warning that names the skipped files of a folder, if there are any."""
+def warn_of_skipped(name: str, root: Path, skipped: Sequence[Path], kind: str) -> None:
+  """Logs a warning that names the first skipped files or directories, if there are any.
+
+  Args:
+    name: The name of the data set.
+    root: The folder, to which the names are relative.
+    skipped: The paths.
+    kind: The description of the paths, such as "files with another suffix than .wav".
+  """
   if skipped:
-    wanted, some = ", ".join(suffixes), list_files(root, skipped)
-    logging.warning(
-      "%s: skipped %d files that are none of %s: %s", name, len(skipped), wanted, some
-    )
+    some = ", ".join(path.relative_to(root).as_posix() for path in skipped[:LISTED])
+    more = f" and {len(skipped) - LISTED} more" if len(skipped) > LISTED else ""
+    logging.warning("%s: skipped %d %s: %s%s", name, len(skipped), kind, some, more)
 
 
-def list_files(root: Path, files: Sequence[Path]) -> str:
-  """Lists the first files, relative to a folder, and the number of others."""
-  some = ", ".join(path.relative_to(root).as_posix() for path in files[:LISTED])
-  return f"{some} and {len(files) - LISTED} more" if len(files) > LISTED else some
+def describe_others(suffixes: Sequence[str]) -> str:
+  """Returns the `kind` of files that have none of some suffixes, for `warn_of_skipped`."""
+  return f"files whose suffix is none of {', '.join(suffixes)}"
 
 
 def _check_link(field: str, path: Path) -> None:
-  check_name(field, path)
   if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
     raise ConfigError(
-      f"{field}: the link {path} leads back to {path.resolve()}, in which it lies. Remove it."
+      f"{field}: the link {path} leads back to {path.resolve()}, the directory around it."
+      " Remove the link."
     )

@@ -15,18 +15,19 @@ from vitx.data import class_names
 from vitx.data.class_names import normalize
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Joined
 from vitx.data.fingerprint import choose_sample, digest
-from vitx.data.images.decode import Encoded
+from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, image_spec
-from vitx.data.sources.files import find_files, list_files, warn_of_skipped
-from vitx.data.sources.folder_layout import Classes, FolderLayout, find_layout
+from vitx.data.sources.files import describe_others, find_files, warn_of_skipped
+from vitx.data.sources.folder_layout import (
+  SUFFIXES,
+  Classes,
+  FolderLayout,
+  find_images,
+  find_layout,
+)
 from vitx.data.split_names import find_role, find_roles
 from vitx.data.splits import find_bases
 from vitx.files import read_bytes
-
-SUFFIXES = (
-  *(".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
-  *(".ppm", ".tga", ".tif", ".tiff", ".webp"),
-)
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,7 @@ class Files:
 
   def __getitem__(self, i: int) -> Example:
     """Returns image uint8 (height, width, C) in native size, and label int32 ()."""
-    stored = self.encoded(i)
-    return {**stored, "image": stored["image"].decode()}
+    return decode_example(self.encoded(i))
 
   def encoded(self, i: int) -> dict[str, Any]:
     """Returns an example whose image is still `Encoded`."""
@@ -102,7 +102,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   stated = class_names.read_names(root / class_names.FILE) or ()
   given = filter(None, data.get("splits", {}).values())
   named = {base for split in given for base in find_bases(split)}
-  layout = find_layout(field, root, SUFFIXES, stated, named)
+  layout = find_layout(field, root, stated, named)
   names, is_stated = _name_classes(field, root, layout, stated)
   files: dict[str, Files] = {}
   skipped: list[Path] = []
@@ -110,8 +110,11 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
     files[split], others = _files(field, root, classes, names, settings)
     skipped += others
     _check_filled(name, split, files[split], set(classes) if is_stated else set(names))
-  warn_of_skipped(name, root, skipped, SUFFIXES)
-  _warn_of_strays(name, root, layout)
+  warn_of_skipped(name, root, skipped, describe_others(SUFFIXES))
+  strays = _find_strays(root, layout)
+  warn_of_skipped(name, root, strays, "images outside of the class directories")
+  kind = "directories that are neither splits nor classes"
+  warn_of_skipped(name, root, layout.skipped, kind)
   info = DatasetInfo(
     name=name,
     spec=image_spec(settings.channels),
@@ -136,8 +139,8 @@ def _join(name: str, files: Mapping[str, Files], expression: str) -> Examples:
   for base in bases:
     if base not in files or bases.count(base) > 1:
       raise ConfigError(
-        f"data.splits: {expression!r} of {name!r} is no sum of different splits, such as"
-        f" {' + '.join(files)}; a folder's splits are whole directories"
+        f"data.splits: {expression!r} of {name!r} is not a sum of different splits. Name"
+        f" whole directories, such as {' + '.join(files)}."
       )
   return files[bases[0]] if len(bases) == 1 else Joined([files[base] for base in bases])
 
@@ -147,60 +150,44 @@ def _name_classes(
 ) -> tuple[tuple[str, ...], bool]:
   """Returns the ordered class names of all splits, and whether `classes.txt` lists them."""
   splits = layout.splits
-  first = next((s for s in splits if s == "train"), next(iter(splits), ""))
+  first = "train" if "train" in splits else next(iter(splits), "")
   present = set(itertools.chain.from_iterable(splits.values()))
   if stated and present.isdisjoint(stated):
-    logging.warning("%s names no directory of %s: it is not read", root / class_names.FILE, field)
+    logging.warning(
+      "%s is not used, because it names no directory of %s", root / class_names.FILE, field
+    )
     stated = ()
   unlisted = present - set(stated) if stated else set()
   if unlisted:
     raise ConfigError(
       f"{field}: {class_names.FILE} does not list the classes {listing(sorted(unlisted)[:5])}. Add"
-      " a line for each, or move their directories away."
+      " a line for each class, or move the directories away."
     )
   for split, classes in splits.items():
     missing, extra = splits[first].keys() - classes.keys(), classes.keys() - splits[first].keys()
     if (missing or extra) and not stated:
       raise ConfigError(
-        f"{field}: the classes of {split!r} differ from those of {first!r}:"
-        f" missing {listing(missing) or 'none'}; not in {first!r}: {listing(extra) or 'none'}."
-        f" If both are right, list all classes in {root / class_names.FILE}, a name a line."
+        f"{field}: the split {split!r} and the split {first!r} have different classes."
+        f" Only in {first!r}: {listing(missing) or 'none'}. Only in {split!r}:"
+        f" {listing(extra) or 'none'}. If both splits are right, list all classes in"
+        f" {root / class_names.FILE}, one name on each line."
       )
   if len(present) < 2:
     inside = next((path for some in splits[first].values() for path in some.values()), root)
     deeper = inside != root and any(path.is_dir() for path in inside.iterdir())
-    hint = f" Is folder:{inside} meant?" if deeper else ""
+    hint = f" Did you mean folder:{inside}?" if deeper else ""
     raise ConfigError(
       f"{field}: found {len(present)} classes ({listing(present) or 'none'}). Put a directory per"
-      f" class, with its images, in PATH or in PATH/train, PATH/val, PATH/test.{hint}"
+      f" class, with its images, in PATH or in PATH/train, PATH/val and PATH/test.{hint}"
     )
   return (stated, True) if stated else (class_names.sort_names(sorted(present)), False)
 
 
-def _warn_of_strays(name: str, root: Path, layout: FolderLayout) -> None:
-  """Warns of images outside class directories, and of directories that are no classes."""
+def _find_strays(root: Path, layout: FolderLayout) -> list[Path]:
+  """Returns the images beside the class directories."""
   classes = [each for found in layout.splits.values() for each in found.values()]
   places = {root} | {path.parent for each in classes for path in each.values()}
-  strays = [
-    path
-    for place in sorted(places)
-    for path in sorted(place.iterdir())
-    if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
-  ]
-  if strays:
-    logging.warning(
-      "%s: skipped %d images that lie in no directory of a class: %s",
-      name,
-      len(strays),
-      list_files(root, strays),
-    )
-  if layout.skipped:
-    logging.warning(
-      "%s: skipped %d directories that are neither splits nor classes: %s",
-      name,
-      len(layout.skipped),
-      list_files(root, layout.skipped),
-    )
+  return [path for place in sorted(places) for path in sorted(find_images(place))]
 
 
 def _files(
@@ -232,8 +219,8 @@ def _check_filled(name: str, split: str, files: Files, wanted: Collection[str]) 
   empty = set(wanted) - {normalize(each) for each in files.directories}
   if empty and (find_role(split) == "train" or not len(files)):
     raise ConfigError(
-      f"data.source={name!r}: {split!r} has no images of {listing(empty)}"
-      f" (looked for {listing(SUFFIXES)})."
+      f"data.source={name!r}: the split {split!r} has no images of {listing(empty)}. Add some, with"
+      f" one of the suffixes {listing(SUFFIXES)}, or remove the empty directories."
     )
 
 

@@ -1,7 +1,7 @@
 """Finds the splits and the classes in a folder by the names and contents of its directories."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,10 @@ from vitx.data.dataset import ROLES
 from vitx.data.sources.files import find_directories
 from vitx.data.split_names import FOLD, find_role, states_role
 
+SUFFIXES = (
+  *(".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
+  *(".ppm", ".tga", ".tif", ".tiff", ".webp"),
+)
 # The image directories of each class, by the normalized class name and then by the name in the file
 # system. A class has several directories if their names differ only in the encoding of accents.
 Classes = dict[str, dict[str, Path]]
@@ -51,11 +55,7 @@ class _Place:
 
 
 def find_layout(
-  field: str,
-  root: Path,
-  suffixes: Sequence[str],
-  stated: Collection[str],
-  named: Collection[str],
+  field: str, root: Path, stated: Collection[str], named: Collection[str]
 ) -> FolderLayout:
   """Finds the directories that are splits and those that are classes.
 
@@ -67,14 +67,13 @@ def find_layout(
   Args:
     field: The config field and its value, for errors.
     root: The folder.
-    suffixes: The suffixes of images, in lower case.
     stated: The class names in `classes.txt`; a directory with such a name is a class.
     named: The splits in `data.splits`.
 
   Raises:
     ConfigError: The directories are splits by their names and have no class directories.
   """
-  places = [_look(field, path, suffixes) for path in find_directories(field, root, suffixes)]
+  places = [_look(field, path) for path in find_directories(field, root, SUFFIXES)]
   if not {normalize(place.path.name) for place in places}.isdisjoint(stated):
     return _read_classes(places)
   holding = [place for place in places if place.inner]
@@ -92,20 +91,25 @@ def find_layout(
   if alike:
     some = listing(sorted(place.path.name for place in alike)[:5])
     hint = (
-      f" {some} hold directories of the same names, so they are taken for splits: name their roles"
-      f" by data.splits; if they are classes, list them in {root / FILE}, a name a line."
+      f" {some} have directories with equal names and are therefore taken for splits."
+      " Choose their roles with data.splits. If they are classes, list them in"
+      f" {root / FILE}, one name on each line."
     )
     return _read_splits(places, alike, named, hint)
   _check_unlabeled(field, places)
   return _read_classes(places)
 
 
-def _look(field: str, path: Path, suffixes: Sequence[str]) -> _Place:
-  has_images = any(
-    each.suffix.lower() in suffixes and not each.name.startswith(".") and not each.is_dir()
-    for each in path.iterdir()
-  )
-  return _Place(path, tuple(find_directories(field, path, suffixes)), has_images)
+def _look(field: str, path: Path) -> _Place:
+  inner = tuple(find_directories(field, path, SUFFIXES))
+  return _Place(path, inner, any(find_images(path)))
+
+
+def find_images(directory: Path) -> Iterator[Path]:
+  """Yields the image files in a directory itself."""
+  for path in directory.iterdir():
+    if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and not path.is_dir():
+      yield path
 
 
 def _find_alike(places: Sequence[_Place]) -> list[_Place]:
@@ -189,7 +193,7 @@ def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:
   roles = {place.role for place in places}
   if len(roles) > 1 and "train" in roles and roles <= {*ROLES}:
     raise ConfigError(
-      f"{field}: {listing(place.path.name for place in places)} are splits by their names, and hold"
-      " no directory of a class. Put a directory per class into each; if they are classes, list"
-      f" them in {FILE}, a name a line."
+      f"{field}: {listing(place.path.name for place in places)} are the names of splits, but these"
+      " directories have no class directories. Put a directory per class into each. If the names"
+      f" are those of classes, list them in {FILE}, one name on each line."
     )

@@ -5,11 +5,11 @@ import functools
 import itertools
 import threading
 from collections.abc import Sequence
-from typing import Protocol
 
 from array_record.python import array_record_module
 
 from vitx.config.errors import ConfigError
+from vitx.data.splits import FileRange
 
 # Reading ahead is useless, as the next record is elsewhere.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
@@ -34,9 +34,9 @@ def check_threads() -> None:
       started.append(thread)
   except (RuntimeError, MemoryError) as error:
     raise ConfigError(
-      f"data.source: this process may start {len(started)} of the {_THREADS} threads with which"
-      f" ArrayRecord's reader reads ({error}); raise its limit of virtual memory or of processes"
-      " (ulimit -v, ulimit -u, or that of the container), or use folder:PATH"
+      f"data.source: the reader of ArrayRecord needs {_THREADS} threads, and this process"
+      f" may start only {len(started)} ({error}). Raise the limit of virtual memory"
+      " (ulimit -v), of processes (ulimit -u) or of the container, or use folder:PATH."
     ) from error
   finally:
     end.set()
@@ -44,24 +44,19 @@ def check_threads() -> None:
       thread.join()
 
 
-class FileInstruction(Protocol):
-  """The TFDS description of a split's records in a file: `take` of them after `skip`."""
-
-  filename: str
-  skip: int
-  take: int
-
-
 class RecordFiles:
   """The concatenated records of some files.
 
   The library's own `ArrayRecordDataSource` goes through the whole file to get one record. In a file
   of 50,000 records, that takes ten times as long as reading a range of one record.
+
+  Args:
+    ranges: The name of a file, and the first record and the end of a range in it, for each range.
   """
 
-  def __init__(self, files: Sequence[FileInstruction]):
-    self._files = files
-    self._ends = list(itertools.accumulate(file.take for file in files))
+  def __init__(self, ranges: Sequence[FileRange]):
+    self._ranges = ranges
+    self._ends = list(itertools.accumulate(stop - start for _, start, stop in ranges))
     self._readers: dict[int, array_record_module.ArrayRecordReader] = {}
     self._lock = threading.Lock()
 
@@ -70,21 +65,16 @@ class RecordFiles:
 
   def __getitem__(self, i: int) -> bytes:
     if not 0 <= i < len(self):
-      raise IndexError(f"record {i} of {len(self)}")
-    which = bisect.bisect_right(self._ends, i)
-    file = self._files[which]
-    place = file.skip + file.take - self._ends[which] + i
-    return self._reader(which).read(place, place + 1)[0]
+      raise IndexError(f"there is no record {i} among {len(self)} records")
+    which, place = self.find(i)
+    with self._lock:  # all threads share the reader of a file
+      if which not in self._readers:
+        self._readers[which] = array_record_module.ArrayRecordReader(
+          self._ranges[which][0], _OPTIONS, file_reader_buffer_size=_BUFFER
+        )
+    return self._readers[which].read(place, place + 1)[0]
 
-  def _reader(self, which: int) -> array_record_module.ArrayRecordReader:
-    """Returns the reader of a file, opened at the first use and shared by all threads."""
-    reader = self._readers.get(which)
-    if reader is None:
-      with self._lock:
-        reader = self._readers.get(which)
-        if reader is None:
-          reader = array_record_module.ArrayRecordReader(
-            self._files[which].filename, _OPTIONS, file_reader_buffer_size=_BUFFER
-          )
-          self._readers[which] = reader
-    return reader
+  def find(self, i: int) -> tuple[int, int]:
+    """Returns the number of the range that has a record, and the record's number in its file."""
+    which = bisect.bisect_right(self._ends, i)
+    return which, self._ranges[which][2] - self._ends[which] + i

@@ -1,8 +1,8 @@
 """TFDS sets of images or texts, read from ArrayRecord files without TensorFlow."""
 
 import dataclasses
-import threading
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from vitx.data.builders import BUILDERS
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
-from vitx.data.images.decode import Encoded
+from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, find_channels, image_spec
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import check_threads
@@ -34,14 +34,36 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
       stored in another format or is of another kind, or this process may start too few threads.
   """
   settings = read_fields(DataSettings, data)
-  directory = tfds_dir.prepared_directory(settings.source, settings.data_dir)
+  name = settings.source
+  directory = tfds_dir.prepared_directory(name, settings.data_dir)
   check_threads()
   builder = tfds_dir.open_builder(directory, tfds_dir.READABLE)
-  content = find_content(builder.info, settings.source)
-  if content.text:
-    return _open_texts(builder, settings.source, content)
-  check_file_settings(settings)
-  return _open_images(builder, settings.source, content, settings)
+  content = find_content(builder.info, name)
+  if not content.text:
+    check_file_settings(settings)
+  facts = _describe(builder.info.features, name, content, settings.channels)
+
+  def read(expression: str) -> Records:
+    if content.text:
+      return Records(builder, name, expression, content)
+    return Images(builder, name, expression, content, settings, find_channels(facts))
+
+  details = builder.info.splits.items()
+  splits = {split: read(split) for split, detail in details if detail.num_examples}
+  unlabeled = tuple(split for split, records in splits.items() if _lacks_labels(records))
+
+  def open_split(expression: str) -> Examples:
+    records = splits.get(expression) or read(expression)
+    return records if isinstance(records, Images) else _open_documents(records)
+
+  return Dataset(
+    info=dataclasses.replace(facts, fingerprint=_fingerprint(builder, splits, content)),
+    splits=tuple(split for split in splits if split not in unlabeled),
+    unlabeled=unlabeled,
+    open_split=open_split,
+    overlap=lambda a, b: read(a).overlap(read(b)),
+    carve=carve_end if content.text else None,
+  )
 
 
 def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
@@ -82,77 +104,36 @@ class Images(Records):
     split: str,
     content: Content,
     settings: DataSettings,
+    channels: int,
   ):
-    super().__init__(builder, name, split)
-    self._content = content
-    self._settings = settings
-    self._labels: np.ndarray | None = None
-    self._lock = threading.Lock()  # one scan for the labels, however many threads call
+    super().__init__(builder, name, split, content)
+    self._value_range = settings.value_range
+    self._channels = channels
 
-  @property
+  @functools.cached_property
   def labels(self) -> np.ndarray | None:
-    if not self._content.label:
+    if not self.content.label:
       return None
-    with self._lock:
-      if self._labels is None:
-        scan = self.scan(np.arange(len(self)), "labels")
-        self._labels = np.array([self._label(features) for features in scan], np.int32)
-      return self._labels
+    scan = self.scan(np.arange(len(self)), "labels")
+    return np.array([self.label(features) for features in scan], np.int32)
 
   def __getitem__(self, i: int) -> Example:
     """Returns image uint8 (height, width, C) in native size, and label int32 () if any."""
-    stored = self.encoded(i)
-    return {**stored, "image": stored["image"].decode()}
+    return decode_example(self.encoded(i))
 
   def encoded(self, i: int) -> dict[str, Any]:
     """Returns an example whose image is still `Encoded`."""
     features = self.read(i)
-    content = features[self._content.image].bytes_list.value[0]
-    channels, values = self._settings.channels, self._settings.value_range
-    image = {"image": Encoded(content, channels, f"{self.where}{i}", value_range=values)}
-    if not self._content.label:
+    where, values = f"{self.where}{i}", self._value_range
+    image = {"image": Encoded(self.stored(features), self._channels, where, value_range=values)}
+    if not self.content.label:
       return image
-    return {**image, "label": np.asarray(self._label(features), np.int32)}
-
-  def is_usable(self) -> bool:
-    """Returns whether no label is missing; TFDS writes -1 for one, as in ImageNet's test."""
-    return not self._content.label or self._label(self.read(0)) >= 0
-
-  def digest(self, indices: np.ndarray, what: str) -> str:
-    """Hashes the examples at `indices`: label and encoded image in one string each."""
-    return digest(self._strings(indices, what))
-
-  def _strings(self, indices: np.ndarray, what: str) -> Iterator[bytes]:
-    for features in self.scan(indices, what):
-      label = b"%d:" % self._label(features) if self._content.label else b""
-      yield label + features[self._content.image].bytes_list.value[0]
-
-  def _label(self, features: Any) -> int:
-    return features[self._content.label].int64_list.value[0]
+    return {**image, "label": np.asarray(self.label(features), np.int32)}
 
 
-def _open_images(
-  builder: tfds.core.DatasetBuilder, name: str, content: Content, settings: DataSettings
-) -> Dataset:
-  facts = _describe(builder.info.features, name, content, settings.channels)
-  settings = dataclasses.replace(settings, channels=find_channels(facts))
-  splits = {
-    split: Images(builder, name, split, content, settings) for split in _filled(builder.info)
-  }
-  usable = tuple(split for split, images in splits.items() if images.is_usable())
-  fingerprinted = tuple(builder.info.features[content.label].names or ()) if content.label else ()
-
-  def open_split(expression: str) -> Images:
-    known = splits.get(expression)
-    return Images(builder, name, expression, content, settings) if known is None else known
-
-  return Dataset(
-    info=dataclasses.replace(facts, fingerprint=_fingerprint(builder, splits, fingerprinted)),
-    splits=usable,
-    unlabeled=tuple(split for split in splits if split not in usable),
-    open_split=open_split,
-    overlap=lambda a, b: open_split(a).overlap(open_split(b)),
-  )
+def _lacks_labels(records: Records) -> bool:
+  """Returns whether the labels of a split are missing, as in ImageNet's test."""
+  return bool(records.content.label) and records.label(records.read(0)) < 0
 
 
 def _describe(
@@ -171,62 +152,28 @@ def _describe(
   return DatasetInfo(name, spec, class_names)
 
 
-class Texts(Records):
-  """The texts of one split expression."""
+def _open_documents(texts: Records) -> Documents:
+  """Returns the texts of a split as documents; their lengths are found by reading all texts."""
 
-  def __init__(self, builder: tfds.core.DatasetBuilder, name: str, split: str, key: str):
-    super().__init__(builder, name, split)
-    self._key = key
+  def find_lengths() -> np.ndarray:
+    scan = texts.scan(np.arange(len(texts)), "lengths of texts")
+    return np.array([len(texts.stored(features)) for features in scan])
 
-  def text(self, i: int) -> np.ndarray:
-    """Returns the bytes of one text, uint8 (n,)."""
-    return np.frombuffer(self.read(i)[self._key].bytes_list.value[0], np.uint8)
+  def read(i: int) -> np.ndarray:
+    return np.frombuffer(texts.stored(texts.read(i)), np.uint8)
 
-  def find_lengths(self) -> np.ndarray:
-    """Returns the length of each text in bytes, int64 (count,); reads all texts."""
-    scan = self.scan(np.arange(len(self)), "lengths of texts")
-    return np.array([len(each[self._key].bytes_list.value[0]) for each in scan], np.int64)
-
-  def digest(self, indices: np.ndarray, what: str) -> str:
-    """Hashes the texts at `indices`."""
-    scan = self.scan(indices, what)
-    return digest(features[self._key].bytes_list.value[0] for features in scan)
-
-
-def _open_texts(builder: tfds.core.DatasetBuilder, name: str, content: Content) -> Dataset:
-  def texts(expression: str) -> Texts:
-    return Texts(builder, name, expression, content.text)
-
-  def open_split(expression: str) -> Examples:
-    found = texts(expression)
-    return Documents(found.text, found.find_lengths, found.name)
-
-  splits = {split: texts(split) for split in _filled(builder.info)}
-  return Dataset(
-    info=dataclasses.replace(
-      _describe({}, name, content, 0), fingerprint=_fingerprint(builder, splits, ())
-    ),
-    splits=tuple(splits),
-    open_split=open_split,
-    overlap=lambda a, b: texts(a).overlap(texts(b)),
-    carve=carve_end,
-  )
-
-
-def _filled(info: tfds.core.DatasetInfo) -> list[str]:
-  """Returns the splits that have examples."""
-  return [split for split, details in info.splits.items() if details.num_examples]
+  return Documents(read, find_lengths, texts.name)
 
 
 def _fingerprint(
-  builder: tfds.core.DatasetBuilder, splits: Mapping[str, Images | Texts], names: tuple[str, ...]
+  builder: tfds.core.DatasetBuilder, splits: Mapping[str, Records], content: Content
 ) -> str:
   """Hashes the content, because files and records depend on the software that wrote them."""
   info = builder.info
-  parts: list[str | bytes] = [info.full_name, *names]
+  names = info.features[content.label].names if content.label else None
+  parts: list[str | bytes] = [info.full_name, *(names or ())]
   for split in sorted(splits):
     records = splits[split]
-    parts += [split, str(len(records))]
     chosen = choose_sample(len(records), info.splits[split].num_bytes)
-    parts.append(records.digest(chosen, f"fingerprint of {split}"))
+    parts += [split, str(len(records)), records.digest(chosen, f"fingerprint of {split}")]
   return digest(parts)

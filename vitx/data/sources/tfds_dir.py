@@ -6,6 +6,7 @@ import re
 
 import tensorflow_datasets as tfds
 from etils import epath
+from tensorflow_datasets.core.utils.version import list_all_versions
 
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.registry import is_trusted, reach_current_folder, refuse_code
@@ -15,7 +16,6 @@ from vitx.data.cache import cache_directory
 READABLE = "array_record"
 _NAME = re.compile(r"(?P<name>\w+)(?:/(?P<config>[^:/]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
 _TEMPLATE = re.compile(r"([^{}]|\{[A-Z_]+\})*")  # templates of a split's file names
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 def default_data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
@@ -24,18 +24,13 @@ def default_data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
   return epath.Path(chosen).expanduser()
 
 
-def known_names() -> list[str]:
-  """Returns the names of the builders in TFDS and vitx, without network access."""
-  return [*tfds.list_builders(with_community_datasets=False), *BUILDERS]
-
-
 def parse_name(name: str) -> tuple[str, str | None, str | None]:
   """Splits `NAME[/CONFIG][:VERSION]`; raises ConfigError for any other form."""
   match = _NAME.fullmatch(name)
   if match is None:
     raise ConfigError(
-      f"data.source={name!r} is not of the form NAME, NAME/CONFIG, NAME:VERSION, folder:PATH,"
-      " bytes:FILE, audio:FOLDER or module:function."
+      f"data.source={name!r} does not have one of the forms NAME, NAME/CONFIG,"
+      " NAME:VERSION, folder:PATH, bytes:FILE, audio:FOLDER and module:function."
     )
   return match["name"], match["config"], match["version"]
 
@@ -43,12 +38,12 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
 def check_known(name: str) -> None:
   """Raises ConfigError, with the nearest match, for a name unknown to TFDS and vitx."""
   base = parse_name(name)[0]
-  names = known_names()
+  names = [*tfds.list_builders(with_community_datasets=False), *BUILDERS]  # without the network
   if base not in names:
     raise ConfigError(
       f"data.source={name!r} is unknown.{nearest(base, names)} Valid: {listing(BUILDERS)},"
       " folder:PATH, bytes:FILE, audio:FOLDER, a set of images or texts of TFDS"
-      " (tfds.list_builders()) or of your TFDS directory, or your own source as module:function."
+      " (tfds.list_builders()) or in your TFDS directory, or your own source as module:function."
     )
 
 
@@ -62,14 +57,8 @@ def command(name: str, data_dir: str | os.PathLike | None = None, source: str = 
 
 def versions(directory: epath.Path) -> list[epath.Path]:
   """Returns the directories of the prepared versions in a directory, the newest last."""
-  if not directory.is_dir():
-    return []
-  found = [
-    path
-    for path in directory.iterdir()
-    if _VERSION.fullmatch(path.name) and (path / "dataset_info.json").exists()
-  ]
-  return sorted(found, key=lambda path: tuple(map(int, path.name.split("."))))
+  paths = [directory / str(version) for version in list_all_versions(directory)]
+  return [path for path in paths if (path / "dataset_info.json").exists()]
 
 
 def find(name: str, data_dir: epath.Path) -> epath.Path | None:
@@ -85,7 +74,7 @@ def find(name: str, data_dir: epath.Path) -> epath.Path | None:
     configs = sorted(path.name for path in directory.iterdir() if versions(path))
     if configs:
       raise ConfigError(
-        f"data.source={name!r} has several configs. Write one of those prepared:"
+        f"data.source={name!r} has several configs. Name one of the prepared ones:"
         f" {listing(f'{base}/{config}' for config in configs)}."
       )
   return found[-1] if found else None
@@ -125,15 +114,15 @@ def file_formats(directory: epath.Path) -> list[str]:
   except ValueError as error:
     raise make_damage_error(path, error) from error
   if not isinstance(info, dict) or "name" not in info:
-    raise make_damage_error(path, "it names no data set")
+    raise make_damage_error(path, "it does not name a data set")
   return [info.get("fileFormat") or "tfrecord", *info.get("alternativeFileFormats", [])]
 
 
 def make_damage_error(path: epath.Path, why: object) -> ConfigError:
   """Returns the error for a damaged file of a prepared set."""
   return ConfigError(
-    f"{path} is damaged ({why}). Remove {path.parent} and prepare the set again, or restore it from"
-    " a copy."
+    f"{path} is damaged ({why}). Remove {path.parent} and prepare the set again, or"
+    " restore the file from a copy."
   )
 
 
@@ -143,10 +132,13 @@ def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
   if READABLE in formats:
     return
   if "tfrecord" not in formats:
-    raise ConfigError(f"data.source={name!r} in {directory} is {listing(formats)}, not {READABLE}.")
+    raise ConfigError(
+      f"data.source={name!r}: the format of {directory} is {listing(formats)}, and vitx"
+      f" reads only {READABLE}. Prepare the set again in that format."
+    )
   target = f"{os.fspath(root).rstrip('/')}-array_record"
   raise ConfigError(
-    f"data.source={name!r} in {directory} is a TFRECORD copy, which only TensorFlow reads."
+    f"data.source={name!r}: {directory} is a TFRECORD copy, which only TensorFlow reads."
     f" Convert it: {command(name, target, os.fspath(root))}"
     f"  and set data.data_dir={target!r} (or TFDS_DATA_DIR)."
   )
@@ -217,5 +209,5 @@ def _check_names(split: tfds.core.SplitInfo, directory: epath.Path) -> None:
   if not plain or "://" in name or os.path.isabs(place) or place.split(os.sep)[0] == os.pardir:
     raise make_damage_error(
       directory / "dataset_info.json",
-      f"files of split {split.name!r} are named {name!r}, which is no place in this directory",
+      f"it names the files of the split {split.name!r} {name!r}, outside of this directory",
     )

@@ -1,6 +1,5 @@
 """Random access to the records of a TFDS split, and the choice of the features to read."""
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,10 @@ from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
 from vitx.config.errors import ConfigError, listing
+from vitx.data.fingerprint import digest
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import RecordFiles
+from vitx.data.splits import check_ranges, overlap
 
 # The errors of the readers of records; their messages name no file.
 READ_ERRORS = (RuntimeError, ValueError, IndexError, DecodeError)
@@ -63,7 +64,7 @@ def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
   if texts and len(texts) + len(labels) == len(features) and (len(texts) == 1 or "text" in texts):
     return Content(text="text" if "text" in texts else texts[0])
   raise ConfigError(
-    f"data.source={name!r} is no set of single images, nor of texts: its features are"
+    f"data.source={name!r} is neither a set of single images nor a set of texts. Its features are"
     f" {listing(f'{key} ({type(features[key]).__name__})' for key in features)}."
   )
 
@@ -72,35 +73,38 @@ class Records:
   """The records of one split expression, such as "train[:80%]".
 
   Attributes:
-    files: The TFDS file instructions: files, each with a range of its records.
     where: The name of an example in errors, up to its number.
+    content: The features to read.
+    ranges: The name of a file, and the first record and the end of a range in it, for each range.
   """
 
-  def __init__(self, builder: tfds.core.DatasetBuilder, name: str, split: str):
+  def __init__(self, builder: tfds.core.DatasetBuilder, name: str, split: str, content: Content):
     self.where = f"{name}: example {split}#"
+    self.content = content
     self._split = split
     self._name_key = next((key for key in _NAMES if key in builder.info.features), None)
     try:
-      self.files = builder.info.splits[split].file_instructions
+      files = builder.info.splits[split].file_instructions
     except (KeyError, ValueError, AssertionError) as error:
       raise ConfigError(
-        f"data.splits: {split!r} is no split of {name!r}: {error}"
+        f"data.splits: {split!r} is not a split of {name!r}: {error}"
         f" Splits: {listing(builder.info.splits)}."
       ) from error
-    if not self.files:
-      raise ConfigError(f"data.splits: {split!r} of {name!r} holds no examples; name a larger part")
-    if any(file.take < 1 for file in self.files):
+    if not files:
+      raise ConfigError(f"data.splits: {split!r} of {name!r} has no examples. Name a larger part.")
+    if any(file.take < 1 for file in files):
       raise ConfigError(
-        f"data.splits: {split!r} of {name!r} ends before it begins; turn its bounds"
+        f"data.splits: {split!r} of {name!r} ends before it begins. Exchange its bounds."
       )
-    in_turn = sorted(self.files, key=lambda file: (file.filename, file.skip))
-    if any(_overlaps(a, b) for a, b in itertools.pairwise(in_turn)):
-      raise ConfigError(
-        f"data.splits: {split!r} of {name!r} names examples twice; name each once, since those that"
-        " are carved from it would be in both parts"
-      )
-    _check_files(name, self.files)
-    self._records = RecordFiles(self.files)
+    self.ranges = [(file.filename, file.skip, file.skip + file.take) for file in files]
+    check_ranges(self.ranges, split, name)
+    for path, _, _ in self.ranges:
+      if not epath.Path(path).exists():
+        raise ConfigError(
+          f"data.source={name!r} is incomplete: {path} does not exist. Prepare the set"
+          " again, or restore the file from a copy."
+        )
+    self._records = RecordFiles(self.ranges)
 
   def __len__(self) -> int:
     return len(self._records)
@@ -110,7 +114,8 @@ class Records:
     try:
       return parse(self._records[i])
     except READ_ERRORS as error:
-      raise tfds_dir.make_damage_error(self._file(i), error) from error
+      path = self.ranges[self._records.find(i)[0]][0]
+      raise tfds_dir.make_damage_error(epath.Path(path), error) from error
 
   def name(self, i: int) -> str:
     """Returns the set's own name of an example, else its split and number."""
@@ -120,37 +125,31 @@ class Records:
 
   def scan(self, indices: np.ndarray, what: str) -> Iterator[Any]:
     """Yields the features of the records at `indices`; shows a progress bar if it is slow."""
-    progress = tqdm(total=len(indices), desc=what, delay=2, mininterval=1, leave=False)
-    with progress:
-      for i in indices.tolist():
-        yield self.read(i)
-        progress.update()
+    for i in tqdm(indices.tolist(), desc=what, delay=2, mininterval=1, leave=False):
+      yield self.read(i)
 
-  def _file(self, i: int) -> epath.Path:
-    """Returns the file that holds a record."""
-    ends = np.cumsum([file.take for file in self.files])
-    return epath.Path(self.files[int(np.searchsorted(ends, i, side="right"))].filename)
+  def stored(self, features: Any) -> bytes:
+    """Returns the bytes of the encoded image or of the text in the features of a record."""
+    return features[self.content.image or self.content.text].bytes_list.value[0]
+
+  def label(self, features: Any) -> int:
+    """Returns the class in the features of a record; TFDS writes -1 if the class is missing."""
+    return features[self.content.label].int64_list.value[0]
+
+  def digest(self, indices: np.ndarray, what: str) -> str:
+    """Hashes the examples at `indices`: the label, if any, and the stored bytes in one string."""
+
+    def join(features: Any) -> bytes:
+      label = b"%d:" % self.label(features) if self.content.label else b""
+      return label + self.stored(features)
+
+    return digest(map(join, self.scan(indices, what)))
 
   def overlap(self, other: "Records") -> bool:
     """Returns whether two splits share a record."""
-    return any(_overlaps(one, two) for one in self.files for two in other.files)
-
-
-def _overlaps(one: Any, two: Any) -> bool:
-  """Returns whether two file instructions share a record."""
-  return (
-    one.filename == two.filename
-    and one.skip < two.skip + two.take
-    and two.skip < one.skip + one.take
-  )
+    return overlap(self.ranges, other.ranges)
 
 
 def parse(record: bytes) -> Any:
   """Returns the features of a record, by key."""
   return tf_example_pb2.Example.FromString(record).features.feature
-
-
-def _check_files(name: str, files: Any) -> None:
-  for file in files:
-    if not epath.Path(file.filename).exists():
-      raise ConfigError(f"data.source={name!r} is incomplete: {file.filename} does not exist.")

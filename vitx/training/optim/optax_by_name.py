@@ -43,13 +43,9 @@ def build(
     ConfigError: A name (the error names the nearest) or field is unknown, or optax cannot work with
       the fields.
   """
-  fields = fields_of(spec)
-  name = fields.pop("name")
-  function = _find(name)
-  check_options(function, fields, "optimizer", hidden=OURS)
+  name = fields_of(spec)["name"]
+  function, fields = find(spec)
   declared = inspect.signature(function).parameters
-  for field, value in fields.items():
-    _check(value, f"optimizer.{field}", field, declared[field].default)
   descends = "learning_rate" in declared
   ours = {"learning_rate": 1.0} if descends else {}
   if {"mask", "weight_decay"} <= declared.keys():
@@ -64,6 +60,21 @@ def build(
       f" {type(error).__name__}: {said}"
     ) from error
   return optax.chain(transformation, optax.scale(-1.0)) if descends else transformation
+
+
+def find(spec: str | Mapping[str, Any]) -> tuple[Callable, dict[str, Any]]:
+  """Returns the function of optax that a config's optimizer names, and its checked fields.
+
+  Raises:
+    ConfigError: A name or field is unknown, or a value is out of range.
+  """
+  fields = fields_of(spec)
+  function = _find(fields.pop("name"))
+  check_options(function, fields, "optimizer", hidden=OURS)
+  declared = inspect.signature(function).parameters
+  for field, value in fields.items():
+    _check(value, f"optimizer.{field}", field, declared[field].default)
+  return function, fields
 
 
 def _find(name: str) -> Callable:

@@ -176,6 +176,14 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
   return _in_float32(optimizer)
 
 
+def check_optimizer(spec: str | Mapping[str, Any]) -> None:
+  """Raises ConfigError if a name or field of `config.optimizer` is unknown; needs no parameters."""
+  if optax_by_name.is_of_optax(spec):
+    optax_by_name.find(spec)
+  else:
+    build(OPTIMIZERS, spec, "optimizer", hidden=("decay_mask",))
+
+
 def is_elementwise(config: Mapping[str, Any]) -> bool:
   """Returns whether a config's optimizer gives stacked parameters the updates of separate ones.
 

@@ -25,12 +25,15 @@ class Archive:
       names, self._read = self._open_zip()
     else:
       raise ConfigError(
-        f"--from {path}: neither a directory nor a zip file. Give tiny-imagenet-200.zip"
+        f"--from {path} is neither a directory nor a zip file. Name tiny-imagenet-200.zip"
         " (http://cs231n.stanford.edu/tiny-imagenet-200.zip) or the directory extracted from it."
       )
     roots = [name.removesuffix("wnids.txt") for name in names if name.endswith("wnids.txt")]
     if not roots:
-      raise ConfigError(f"--from {path}: holds no wnids.txt, so it is no Tiny ImageNet archive.")
+      raise ConfigError(
+        f"--from {path} is not the Tiny ImageNet archive, because it has no wnids.txt."
+        " Name the official archive."
+      )
     self._root = min(roots, key=len)
     own = sorted(n.removeprefix(self._root) for n in names if n.startswith(self._root))
     self._names = dict.fromkeys(own)
@@ -80,7 +83,7 @@ class Archive:
         path = f"val/images/{file_name}"
         if path not in self._names:  # also rejects paths out of the directory
           raise ConfigError(
-            f"--from {self._path}: val_annotations.txt names {file_name!r}, which is no file of"
-            " val/images; take the official archive"
+            f"--from {self._path}: val_annotations.txt names {file_name!r}, which is not"
+            " a file in val/images. Name the official archive."
           )
         yield file_name, self._read(self._root + path), wnid

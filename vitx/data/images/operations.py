@@ -1,0 +1,88 @@
+"""The operations that RandAugment and AutoAugment share, on images of whole numbers 0..255."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from vitx.data.images import color_uint8, image_ops
+
+# A function from (strength, (height, width)) to a matrix for `image_ops.affine`.
+Geometry = Callable[[jax.Array, tuple[int, int]], jax.Array]
+# A function of (image, strength).
+Change = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def make_geometric(pixels: Callable[[jax.Array, int], jax.Array]) -> dict[str, Geometry]:
+  """Returns the geometric operations; `pixels(strength, side)` is the length of a translation."""
+  matrix = image_ops.matrix
+  return {
+    "shear_x": lambda strength, size: matrix((1, 0.3 * strength, 0), (0, 1, 0)),
+    "shear_y": lambda strength, size: matrix((1, 0, 0), (0.3 * strength, 1, 0)),
+    "translate_x": lambda strength, size: matrix((1, 0, pixels(strength, size[1])), (0, 1, 0)),
+    "translate_y": lambda strength, size: matrix((1, 0, 0), (0, 1, pixels(strength, size[0]))),
+    "rotate": lambda strength, size: image_ops.rotation(30.0 * strength, *size),
+    "identity": lambda strength, size: matrix((1, 0, 0), (0, 1, 0)),
+  }
+
+
+def _enhance(blend: Change) -> Change:
+  return lambda image, strength: blend(image, 1.0 + 0.9 * strength)
+
+
+def _ignore_strength(change: Callable[[jax.Array], jax.Array]) -> Change:
+  return lambda image, strength: change(image)
+
+
+IDENTITY: dict[str, Change] = {"identity": lambda image, strength: image}
+ENHANCING = {
+  f.__name__: _enhance(f)
+  for f in (color_uint8.brightness, color_uint8.color, color_uint8.contrast, color_uint8.sharpness)
+}
+WITHOUT_STRENGTH = {
+  f.__name__: _ignore_strength(f)
+  for f in (color_uint8.autocontrast, color_uint8.equalize, color_uint8.invert)
+}
+
+
+def operate(
+  image: jax.Array,
+  geometric: tuple[dict[str, Geometry], jax.Array],
+  color: tuple[dict[str, Change], jax.Array],
+  strength: jax.Array,
+  sample: Callable[[jax.Array, jax.Array], jax.Array],
+) -> jax.Array:
+  """Applies one geometric and one color operation, of which one is usually the identity.
+
+  Under `jax.vmap` a switch computes all its branches. So the geometric operations only choose a
+  matrix and share one sampling, and all color operations are computed for every image.
+
+  Args:
+    image: The image (H, W, C), float32.
+    geometric: The geometric operations, and the index of one.
+    color: The color operations, and the index of one.
+    strength: The strength in -1..1; operations without a direction take its absolute value.
+    sample: A function from (image, matrix) to the transformed image.
+  """
+  matrices = [lambda value, f=f: f(value, image.shape[:2]) for f in geometric[0].values()]
+  matrix = jax.lax.switch(geometric[1], matrices, strength)
+  moved = jnp.clip(sample(image, matrix), 0.0, 255.0)
+  # Pillow truncates interpolated values; float32 may miss a whole number by less than 2^-10.
+  image = jnp.floor(moved + 2.0**-10)
+  return jax.lax.switch(color[1], list(color[0].values()), image, strength)
+
+
+def apply_in_turn(
+  image: jax.Array, draws: tuple[jax.Array, ...], apply: Callable[..., jax.Array]
+) -> jax.Array:
+  """Applies `apply(image, *draw)` for each draw to an image of values 0..1, rounded to 8 bits.
+
+  A scan compiles the long list of operations only once.
+  """
+
+  def step(x: jax.Array, draw: tuple[jax.Array, ...]) -> tuple[jax.Array, Any]:
+    return apply(x, *draw), None
+
+  image, _ = jax.lax.scan(step, jnp.round(image * 255.0), draws)
+  return image / 255.0
