@@ -9,7 +9,7 @@ import numpy as np
 
 from vitx.analysis.figures import style
 from vitx.analysis.figures.capture import MixerCapture, capture
-from vitx.analysis.figures.subject import Subject
+from vitx.analysis.figures.subject import Subject, check_queries
 from vitx.attention.fnet import FNet
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
@@ -56,9 +56,9 @@ def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
     end = "" if query is None else f"_query_{query}"
     for maps in found:
       canvas = plot_heads(maps, query=query)
-      files.append(style.keep(canvas, out, f"attention_{maps.label}_heads{end}"))
+      files.append(style.save(canvas, out, f"attention_{maps.label}_heads{end}"))
     name = "_".join(["attention", *(maps.label for maps in found)])
-    files.append(style.keep(plot_side_by_side(found, query=query), out, name + end))
+    files.append(style.save(plot_side_by_side(found, query=query), out, name + end))
   return files
 
 
@@ -88,22 +88,22 @@ def compute_maps(subject: Subject) -> Maps:
 
 def _check(layer: MixerCapture, label: str) -> None:
   n = layer.layout.length
+  mixer = f"attention: {layer.mixer} in {layer.path} of {label}"
   if layer.matrix is None or layer.matrix.shape[-2:] != (n, n):
-    held = "none" if layer.matrix is None else f"one of shape {layer.matrix.shape}"
+    held = "" if layer.matrix is None else f", but one of shape {layer.matrix.shape}"
     raise ConfigError(
-      f"attention: {label} has mixers ({layer.mixer} in {layer.path}) that hold no matrix of the"
-      f" {n} tokens, but {held}; use one with a masked implementation over tokens, such as softmax,"
-      " shaped, performer or a pattern"
+      f"{mixer} has no matrix of the {n} tokens{held}; use a token mixer with a masked"
+      " implementation over tokens, such as softmax, shaped, performer or a pattern"
     )
   if layer.mixer == FNet.__name__:
     raise ConfigError(
-      f"attention: {label} has mixers ({layer.mixer} in {layer.path}) whose matrix is a Fourier"
-      " transform, the same for every image: nothing attends"
+      f"{mixer} has a matrix that is a Fourier transform, which does not depend on the image; use"
+      " a token mixer with attention, such as softmax"
     )
   if not layer.layout.has_places:
     raise ConfigError(
-      f"attention: {label} gives tokens up before {layer.path} (model.token_reduction), so that"
-      " what stays has no place in the image; use model.token_reduction='zeroed' or 'none'"
+      f"{mixer} has tokens without a place in the image, because model.token_reduction removes"
+      " tokens before it; use model.token_reduction='zeroed' or 'none'"
     )
 
 
@@ -147,14 +147,10 @@ def read_row(matrix: np.ndarray, layout: TokenLayout, query: int | None = None) 
   Raises:
     ConfigError: There is no such patch.
   """
-  patches = layout.length - layout.prefix
-  if query is not None and not 0 <= query < patches:
-    raise ConfigError(
-      f"queries={query} is no patch; choose from 0 to {patches - 1}, row by row on the grid"
-    )
   if query is None:
     row = matrix[..., 0, :] if layout.prefix else matrix.mean(axis=-2)
   else:
+    check_queries([query], layout.length - layout.prefix)
     row = matrix[..., layout.prefix + query, :]
   return row[..., layout.prefix :].reshape(*row.shape[:-1], *layout.grid)
 
@@ -174,7 +170,10 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
     for axes, number in zip(row[1:], layers, strict=True):
       matrix, layout = maps.layers[number][example], maps.layouts[number]
       if head >= len(matrix):
-        _blank(axes)
+        # The label beside the panel is drawn, so the axes cannot be switched off.
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.patch.set_visible(False)
         continue
       title = f"layer {number}" if head == heads[0] else ""
       style.show_plane(axes, read_row(matrix[head], layout, query), title, vmin=0)
@@ -213,13 +212,6 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
       style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
       mark_patch(axes, query, maps.layouts[-1])
   return canvas
-
-
-def _blank(axes: Any) -> None:
-  """Hides the content of a panel, but not the text beside it."""
-  axes.set(xticks=[], yticks=[])
-  axes.spines[:].set_visible(False)
-  axes.patch.set_visible(False)
 
 
 def show_image(axes: Any, image: np.ndarray, title: str = "") -> None:

@@ -39,7 +39,7 @@ def draw_projections(subject: Subject, out: Path) -> list[Path]:
         | {"uniform": uniform, "diagonal_mean": float(np.diagonal(product).mean())}
       )
   files = [
-    style.keep(plot_products(products, KINDS[kind], subject.note), out, f"{name}_{kind}")
+    style.save(plot_products(products, KINDS[kind], subject.note), out, f"{name}_{kind}")
     for kind, products in found.items()
   ]
   return [*files, style.write_rows(out / f"{name}.csv", rows)]
