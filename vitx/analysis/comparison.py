@@ -216,11 +216,11 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
     " number of lines is in p and not in the intervals. TFLOP: matrix products, convolutions and"
     " Fourier transforms of the training, a multiply-add counted as two."
   ]
-  text += _tell_counts(comparison)
+  text += _describe_counts(comparison)
   if any(line.best_on_test for line in comparison.lines()):
     text.append(
-      "Best on test: of all evaluations, as some sources report; it chose the epoch by the examples"
-      " that it is told of, so it is too good."
+      "Best on test: the best of all evaluations on test, as some sources report. The examples that"
+      " choose the epoch also give the figure, so the figure is too good."
     )
   agreement = comparison.agreement()
   if has_published:
@@ -237,7 +237,7 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
   return "\n\n".join(text)
 
 
-def _tell_counts(comparison: Comparison) -> list[str]:
+def _describe_counts(comparison: Comparison) -> list[str]:
   """Returns a sentence on the number of examples behind a figure, and the resulting precision."""
   good = [each for each in comparison.outcomes if each.test]
   counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}

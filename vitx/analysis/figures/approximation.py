@@ -50,8 +50,8 @@ def look(subject: Subject) -> list[MixerCapture]:
   ]
   if not found:
     raise ConfigError(
-      f"{subject.label} has no queries and keys to approximate the softmax attention of; use a"
-      " model with softmax, performer, nystromformer or a pattern as token mixer"
+      f"{subject.label} has no queries and keys, so it has no softmax attention to approximate; use"
+      " a model with softmax, performer, nystromformer or a pattern as token mixer"
     )
   return found
 

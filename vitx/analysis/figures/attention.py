@@ -80,7 +80,7 @@ def compute_maps(subject: Subject) -> Maps:
   for layer in layers:
     _check(layer, subject.label)
   if not layers:
-    raise ConfigError(f"attention: {subject.label} has no token mixers, so nothing attends")
+    raise ConfigError(f"attention: {subject.label} has no token mixers; use a model with attention")
   maps = tuple(np.asarray(layer.map) for layer in layers)
   layouts = tuple(layer.layout for layer in layers)
   return Maps(subject.label, subject.note, np.asarray(images), layouts, maps)
@@ -124,10 +124,10 @@ def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
     ConfigError: The layers have different numbers of tokens, or s is outside [0, 1].
   """
   if not 0 <= skip <= 1:
-    raise ConfigError(f"rollout: skip={skip} must lie in [0, 1]")
+    raise ConfigError(f"rollout: skip={skip} must be in [0, 1]")
   sizes = sorted({layer.shape[-1] for layer in layers})
   if len(sizes) > 1:
-    raise ConfigError(f"rollout: layers have {sizes} tokens, which no product of them maps")
+    raise ConfigError(f"rollout: layers have {sizes} tokens; all layers need equally many")
   eye = np.eye(sizes[0])
   product = np.broadcast_to(eye, (layers[0].shape[0], *eye.shape))
   for layer in layers:
@@ -162,7 +162,7 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
   side = min(0.85, style.PAGE / (len(layers) + 1))
   what = _name_query(maps, query)
   caption = f"{maps.note}. Attention of the {what} in validation example {example}, by layer and"
-  caption += " head, each panel from zero to its own highest."
+  caption += " head. Each panel's scale goes from zero to its largest value."
   rows = len(heads)
   width, height = max(style.COLUMN, side * (len(layers) + 1)), side * rows + 0.25
   canvas, panels = style.make_panels(rows, len(layers) + 1, width, height, caption)
@@ -197,10 +197,10 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
   side = min(0.95, style.PAGE / (len(kinds) + 1))
   width = max(style.COLUMN, side * (len(kinds) + 1))
   note = "; ".join(f"{maps.label}: {maps.note}" for maps in found)
-  caption = f"{note}. Attention of the {_name_query(found[0], query)}, mean of the heads"
+  caption = f"{note}. Attention of the {_name_query(found[0], query)}, averaged over heads"
   if any(kind == "rollout" for _, kind in kinds):
     caption += "; rollout with half an identity in each layer"
-  caption += ". Each panel is from zero to its own highest."
+  caption += ". Each panel's scale goes from zero to its largest value."
   canvas, panels = style.make_panels(count, len(kinds) + 1, width, side * count + 0.4, caption)
   for number, row in enumerate(panels):
     show_image(row[0], found[0].images[number], "" if number else "image")

@@ -33,8 +33,8 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
   grid = subject.grid
   if grid is None or not getattr(subject.model, "causal", False):
     raise ConfigError(
-      "attention_past shows what a density model reads of the past; this model is of another kind:"
-      " use a config with task.name='density'"
+      "attention_past: this model is not a density model, which attends to earlier tokens; use a"
+      " config with task.name='density'"
     )
   queries = _choose_queries(subject.queries, grid)
   local = subject.local or int(np.prod(grid[1:] or grid))
@@ -131,8 +131,8 @@ def capture(
     wrong = [x.shape for x in matrices if x.shape[-2:] != (n, n)]
     if not matrices or wrong:
       raise ConfigError(
-        "attention_past needs mixers that hold the matrix of all tokens, and none was sown; use"
-        " model.token_mixer='softmax' or an attention pattern"
+        "attention_past needs token mixers that hold the matrix of all tokens, and this model has"
+        " none; use model.token_mixer='softmax' or an attention pattern"
       )
     rows = [jnp.mean(x[0][:, at], axis=0) for x in matrices]
     return rows, [attention_mass(x, grid, local) for x in matrices]

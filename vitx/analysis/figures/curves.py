@@ -73,12 +73,12 @@ def draw_curves(
 def plot_curves(curves: Sequence[Curve], figure: str, published: Published | None = None) -> Any:
   """Returns the figure of `draw_curves`, with its arguments and errors."""
   if not any(curve.figure for curve in curves):
-    raise ConfigError("curves: no run has been validated yet; let one train for evaluation.every")
+    raise ConfigError("curves: no run has a validation figure yet; train for evaluation.every")
   methods: dict[str, list[Curve]] = {}
   for curve in curves:
     methods.setdefault(curve.method, []).append(curve)
   several = len(curves) > len(methods)
-  note = "mean and standard deviation over the runs of a method" if several else "one run a method"
+  note = "mean and standard deviation over the runs of a method" if several else "one run each"
   note += "; × published" if published else ""
   plot = _plot_each if len(methods) > TOGETHER else _plot_together
   return plot(methods, figure, note, published or {})

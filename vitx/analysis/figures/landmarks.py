@@ -72,7 +72,7 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   mixer: Any = getattr(subject.model, "token_mixer", None)
   if getattr(mixer, "func", None) is not Nystromformer or subject.layout is None:
     raise ConfigError(
-      f"landmarks: {subject.label} has none; use a classifier with"
+      f"landmarks: {subject.label} has no landmarks; use a classifier with"
       " model.token_mixer='nystromformer'"
     )
   count = mixer.keywords.get("landmarks", Nystromformer.landmarks)
@@ -80,7 +80,7 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   layout = layers[0].layout
   if layout.length != np.asarray(layers[0].q).shape[1]:
     raise ConfigError(
-      f"landmarks: {subject.label} pads its tokens in front; use token_mixer.padding='masked'"
+      f"landmarks: {subject.label} pads its tokens at the front; use token_mixer.padding='masked'"
     )
   counts = [each for each in COUNTS if each <= layout.length]
   errors = approximation.measure_errors(layers, {"landmarks": approximation.landmarks}, counts, 1)
@@ -115,9 +115,8 @@ def plot_landmarks(landmarks: Landmarks) -> Any:
   rows, columns = len(layers) + 1, len(some) + 1
   side = min(0.8, style.PAGE / columns)
   caption = f"{landmarks.note}. {landmarks.attended.shape[1]} landmarks, each the mean of"
-  caption += (
-    " consecutive tokens (white); what its mean query attends, mean of the heads, by layer."
-  )
+  caption += " consecutive tokens (white); below, the attention of its mean query by layer,"
+  caption += " averaged over heads."
   width = max(style.COLUMN, side * columns)
   canvas, panels = style.make_panels(rows, columns, width, side * rows + 0.2, caption)
   grid, prefix = landmarks.layout.grid, landmarks.layout.prefix

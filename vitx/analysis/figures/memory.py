@@ -40,7 +40,7 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
       value = _number(row[column], column, path)
       found[row["method"]] = (*found.get(row["method"], ()), value)
   if not found:
-    raise ConfigError(f"results={str(path)!r} has no run that finished")
+    raise ConfigError(f"results={str(path)!r} has no finished run; give a file with one")
   return found
 
 
@@ -71,8 +71,8 @@ def check_cost(method: str, flops: int, ran: float, config: str) -> None:
   """
   if abs(ran - flops) > TOLERANCE * ran:
     raise ConfigError(
-      f"config={config!r}: a training step of {method} takes {flops / 1e9:,.4g} GFLOP, of the runs"
-      f" {ran / 1e9:,.4g}; give the overrides that they ran with, as in FILE:field=value"
+      f"config={config!r}: a training step of {method} takes {flops / 1e9:,.4g} GFLOP, but"
+      f" {ran / 1e9:,.4g} in the runs; give the overrides that the runs had, as in FILE:field=value"
     )
 
 
@@ -83,8 +83,8 @@ def _number(text: str | None, column: str, path: str | Path) -> float:
     value = math.nan
   if not value > 0 or math.isinf(value):
     raise ConfigError(
-      f"results={str(path)!r} is damaged: {text!r} in the column {column!r} is no number above 0;"
-      " let vitx sweep or vitx reproduce write it again"
+      f"results={str(path)!r} is damaged: {text!r} in the column {column!r} is not a positive"
+      " number; write the file again with vitx sweep or vitx reproduce"
     )
   return value
 

@@ -83,9 +83,9 @@ def list_edges(
         if mixed:
           return call(*args, **kwargs)
         raise ConfigError(
-          f"{'/'.join(module.path)} is {type(module).__name__}, which has no pattern of edges that"
-          " stands before the input is seen; use a model whose token_mixer is a pattern, such as"
-          " neighborhood, bigbird, strided, or pattern with edges=NAME"
+          f"{'/'.join(module.path)} is {type(module).__name__}, which has no pattern; use a model"
+          " whose token_mixer is a pattern, such as neighborhood, bigbird, strided, or pattern with"
+          " edges=NAME"
         )
       pattern = module.full_pattern(layout)
       pattern = pattern & Causal() if module.causal else pattern

@@ -39,7 +39,7 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   layout = subject.layout
   if layout is None or len(layout.grid) != 2:
     raise ConfigError(
-      "sparsifiner shows the queries of images; this model has none: use a classifier with"
+      "sparsifiner: this model is not a classifier of images; use a classifier with"
       " model.token_mixer='sparsifiner'"
     )
   queries = _choose_queries(subject.queries, layout)
@@ -79,8 +79,8 @@ def capture(
   sparse = _sown(model, variables, images)
   if not sparse["coefficients"] or not fields.get("sparse", True):
     raise ConfigError(
-      "sparsifiner shows the masks of a network whose model.token_mixer is 'sparsifiner', with"
-      " token_mixer.sparse=True; use --workdir of such a run"
+      "sparsifiner: this model has no masks; use the --workdir of a run with"
+      " model.token_mixer='sparsifiner' and token_mixer.sparse=True"
     )
   dense = model.clone(token_mixer=partial(mixer.func, **{**fields, "sparse": False}))
   full = _sown(dense, variables, images)
