@@ -23,9 +23,9 @@ HOMES = ("docs/papers.md", "docs/sparsifiner.md", "docs/density.md")
 PAGES = (
   "README.md",
   "results/CLAIMS.md",
-  *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")),
+  *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")),
 )
-CONFIGS = tuple(f"configs/{path.name}" for path in ROOT.glob("configs/*.py"))
+CONFIGS = tuple(sorted(f"configs/{path.name}" for path in ROOT.glob("configs/*.py")))
 # Accuracies in percent, bits with three decimals, and differences of accuracies.
 MEASURED = re.compile(
   r"(?<![\d.,])(?:(?:\d\d\.\d{1,2}|\d\.\d{3})(?: ± \d+\.\d+)?|[+-]\d+\.\d\d)(?![\d.]*\d)"

@@ -18,19 +18,19 @@ FIGURES = {
   "attention_past": "a density model's attention to earlier tokens, and its share on near ones",
   "landmarks": "the landmarks of Nystromformer, and the approximation error by their number",
   "patterns": "the pattern of each layer as a matrix, and on the grid the keys of one query",
-  "performer_error": "the error of Performer's random features by their number and by layer",
+  "performer_error": "the error of Performer's random features by their number and layer",
   "posemb": "the cosine similarity between the position embeddings of all places",
   "projections": "W_Q W_K^T and W_V W_O by layer and head, and the share on their diagonals",
   "receptive_field": "the tokens that a query reads through the last layers of a pattern",
   "sparsifiner": "Sparsifiner's masks, sparse and full attention for a few queries, and bases",
 }
 SIDE_BY_SIDE = {
-  "attention": "attention over the image: every layer and head, the last layer and the rollout",
-  "graph": "density, path length, clustering, spectral gap and more of the layers' patterns",
+  "attention": "attention over the image: all layers and heads, the last layer and rollout",
+  "graph": "density, path length, clustering, spectral gap, ... of the layers' patterns",
   "shaped_scalars": "the learned α, β and γ of shaped attention by layer and head",
 }
 RUN_FIGURES = {
-  "curves": "the loss and the validation figure of runs by step, mean ± standard deviation",
+  "curves": "the loss and validation figure of runs by step, mean ± standard deviation",
 }
 PATTERN_FIGURES = {
   "gallery": "named patterns on a grid, and the receptive field of a query by layers",
