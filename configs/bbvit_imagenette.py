@@ -148,7 +148,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   source = "imagenette/320px-v2" if size == "tiny" else "imagenette/full-size-v2"
   if scale == "small":
     if size != "tiny":
-      raise ValueError(f"scale='small' is of the tiny rows, and {row!r} is none; leave it out")
+      raise ValueError(f"scale='small' exists for tiny rows, not for {row!r}; leave it out")
     image_size, source = SMALL_IMAGES.get(row, SMALL_IMAGE), "imagenette/160px-v2"
   config = make_config(row, recipe, image_size, patch)
   if scale == "small":

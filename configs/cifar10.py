@@ -145,33 +145,31 @@ def make_model(row: str) -> dict:
   )
 
 
+def _cosine(config: ConfigDict, epochs: int, rate: float, warmup: int, **more: float) -> None:
+  config.duration = f"{epochs} epochs"
+  config.learning_rate = rate
+  config.schedule = ConfigDict({"name": "cosine", "warmup": f"{warmup} epochs", **more})
+  config.task.label_smoothing = 0.1
+
+
 def _baseline(config: ConfigDict) -> None:
   config.augment.pad_crop = 4
-  config.duration = "100 epochs"
-  config.learning_rate = 1e-3
-  config.schedule = ConfigDict({"name": "cosine", "warmup": "2 epochs"})
-  config.task.label_smoothing = 0.1
+  _cosine(config, 100, 1e-3, warmup=2)
 
 
 def _compact_200(config: ConfigDict) -> None:
   config.augment.pad_crop = 4
   config.augment.autoaugment = True
-  config.duration = "200 epochs"
-  config.learning_rate = 5e-4
   config.optimizer.weight_decay = 0.03
-  config.schedule = ConfigDict({"name": "cosine", "warmup": "5 epochs"})
-  config.task.label_smoothing = 0.1
+  _cosine(config, 200, 5e-4, warmup=5)
 
 
 def _compact_300(config: ConfigDict) -> None:
   config.augment.random_resized_crop = (0.8, 1.0)
   config.augment.randaugment = (2, 9)
   config.augment.mixup, config.augment.cutmix = 0.8, 1.0
-  config.duration = "300 epochs"
-  config.learning_rate = 5.5e-4
   config.optimizer.weight_decay = 0.06
-  config.schedule = ConfigDict({"name": "cosine", "warmup": "10 epochs", "final": 1e-5 / 5.5e-4})
-  config.task.label_smoothing = 0.1
+  _cosine(config, 300, 5.5e-4, warmup=10, final=1e-5 / 5.5e-4)
 
 
 def _small_data(config: ConfigDict) -> None:
@@ -179,11 +177,8 @@ def _small_data(config: ConfigDict) -> None:
   config.augment.autoaugment = True
   config.augment.random_erasing = 0.25
   config.augment.mixup, config.augment.cutmix = 0.8, 1.0
-  config.duration = "100 epochs"
-  config.learning_rate = 1e-3
   config.optimizer.weight_decay = 0.05
-  config.schedule = ConfigDict({"name": "cosine", "warmup": "10 epochs"})
-  config.task.label_smoothing = 0.1
+  _cosine(config, 100, 1e-3, warmup=10)
 
 
 def _residual(config: ConfigDict) -> None:

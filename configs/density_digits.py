@@ -7,11 +7,12 @@ Each row is a causal token mixer in one Sparse Transformer: 6 blocks of width 96
 The split is our own, so there is no published figure.
 
 Bits per dimension of the test set, mean ± standard deviation of seeds 0 to 2, one H100 shared by
-eight runs at a time, 1 to 3 minutes each; and of seed 0 on one CPU core, 19 minutes (2026-11-22):
+eight runs at a time, 1 to 3 minutes each (2026-11-22; docs/density.md):
 
-  strided  1.781 ± 0.001    1.781
-  dense    1.872 ± 0.024    1.869
+  strided  1.781 ± 0.001
+  dense    1.872 ± 0.024
 
+Seed 0 on one CPU core, 19 minutes (2026-11-22): `strided` 1.781, `dense` 1.869.
 The first CPU run of `strided` codes the test set in 5,268 bytes with `vitx compress`: 1.7813 bits.
 Baselines without learning, on these pixels: each place alone 2.406; counts of order 0 to 5: 2.971,
 2.688, 2.521, 2.567, 2.650, 2.783; gzip 3.177, bz2 2.817, xz 2.869.

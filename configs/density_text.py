@@ -11,7 +11,7 @@ causal token mixer in one model of 1.8 M parameters. Muon updates the hidden mat
 (2e-3, as many steps) ends at 2.21 for `dense` and 2.23 for `strided`.
 
 Bits per byte of the test set, mean ± standard deviation of seeds 0 to 2, one H100 shared by eight
-runs at a time, 2 to 3 minutes each (2026-11-22):
+runs at a time, 2 to 3 minutes each (2026-11-22; docs/density.md):
 
   dense    2.126 ± 0.001
   strided  2.130 ± 0.009

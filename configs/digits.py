@@ -5,9 +5,9 @@ vitx train --config configs/digits.py:performer --workdir runs/performer
 
 Each row is a token mixer, or a pattern of edges for attention, in one network: three small
 convolutions, 64 tokens, 4 blocks of width 64, 0.2 M parameters. The split is our own, so there is
-no published figure. Our test top-1 (359 scans, one of them is 0.28 %; seed 0, 2 shared CPU cores,
-2026-11-21); `bilevel`, `cvt`, `levit`, `sparsifiner` and the patterns without a mixer of their own
-are not yet run for 40 epochs:
+no published figure. For 40 epochs, `bilevel`, `cvt`, `levit`, `sparsifiner` and the patterns
+without a mixer of their own are not yet run. Our test top-1 of the others (359 scans, one of them
+is 0.28 %; seed 0, 2 shared CPU cores, 2026-11-21; docs/papers.md):
 
   linformer   99.16  axial         98.89  strided        98.89  erdos_renyi        98.89
   fnet        98.89  mlp_mixing    98.89  watts_strogatz 98.89  bigbird            98.61
@@ -19,9 +19,9 @@ All mixers over ten epochs, eight seeds each, paired: results/digits_mixers_10_e
 (two cores of an Intel Xeon, 2026-11-25), from 98.50 ± 0.39 (`cvt`) to 90.15 ± 2.59 (`fnet`).
 
 One seed each is weak evidence. `bigbird`, seeds 0 to 7 (two shared cores of an AMD EPYC,
-2026-11-23):
+2026-11-23; docs/papers.md):
 
-  98.61  98.33  99.44  98.61  98.89  98.05  98.05  99.44   mean 98.68, standard deviation 0.55
+  98.61  98.33  99.44  98.61  98.89  98.05  98.05  99.44  mean 98.68 ± 0.55
 
 Seed 0 ended at 97.77 on one core and at 99.44 on two cores of another machine: the last bits depend
 on the processor's kernels and on the number of threads and devices, and the differences grow. The

@@ -47,7 +47,7 @@ are divided. The counts also allow `model.block.norms=mlp`,
 `token_mixer.large_logits=True`.
 
 Training accuracy in percent after epochs 1 to 5, published and by this code (seed 0, a copy of the
-set as JPEG, quality 75, 2 CPU cores, 2026-11-21):
+set as JPEG, quality 75, 2 CPU cores, 2026-11-21; docs/papers.md):
 
                                               1     2     3     4     5
   simplified_w96_d8         published      30.4                    52.9
@@ -55,9 +55,9 @@ set as JPEG, quality 75, 2 CPU cores, 2026-11-21):
   vanilla_w96_d8            published      26.8                    51.2
                                            27.5  36.5  42.7  46.4  49.0
     ... data.validation=0.02                   27.6  35.9  41.7  45.2  48.0
-    ... and model.block.norms=two          27.6  36.4  42.2  45.5  47.9
-    ... and model.block.norms=mlp          16.2
 
+With 2 % withheld, `vanilla_w96_d8,model.block.norms=two` has 27.6, 36.4, 42.2, 45.5 and 47.9, and
+`norms=mlp` 16.2 after the first epoch.
 The post trained on all images. With 2 % of them withheld for validation, as in our first runs,
 vanilla is 3.2 points behind the post at epoch 5, 3.3 with two normalizations; `norms=mlp`, run for
 one epoch, is 10.6 behind after it. So these rows withhold 0.2 %, 100 images, which are too few for
@@ -65,11 +65,11 @@ a fine choice; with them vanilla is 2.2 behind. All are one run of one seed, so 
 is no proof.
 
 The current rows after epochs 1, 5, 10, 20, 30, 40 and 50 (seed 0, a JPEG copy as above, AMD EPYC,
-one or two cores, 45 to 140 s an epoch, 2026-11-24 and 25), and then on the test set:
-`simplified_w96_d8` 29.4, 52.3, 59.0, 66.6, 73.6, 80.1, 82.6 and 65.45; `vanilla_w96_d8` 27.5, 48.9,
-56.9, 66.5, 74.0, 81.1, 84.1 and 64.96. `skipless_w128_d8` after 1 to 5 of 20: 10.0, 9.8, 9.7, 10.0,
-9.8 (one core). The initializations of `simplified_w128_d8_*` after 1 and 2 epochs (one core each,
-2026-11-25): equal 30.2, 42.3; identity 19.7, 34.0; inverse 31.0, 41.6; dynamic 30.9, 43.0;
+one or two cores, 45 to 140 s an epoch, 2026-11-24 and 25; docs/papers.md), and then on the test
+set: `simplified_w96_d8` 29.4, 52.3, 59.0, 66.6, 73.6, 80.1, 82.6 and 65.45; `vanilla_w96_d8` 27.5,
+48.9, 56.9, 66.5, 74.0, 81.1, 84.1 and 64.96. `skipless_w128_d8` after 1 to 5 of 20: 10.0, 9.8, 9.7,
+10.0, 9.8 (one core). The initializations of `simplified_w128_d8_*` after 1 and 2 epochs (one core
+each, 2026-11-25): equal 30.2, 42.3; identity 19.7, 34.0; inverse 31.0, 41.6; dynamic 30.9, 43.0;
 inverse_dynamic 30.3, 41.3. `with_skips_w128_d8` 26.1, 23.1 and 25.9 after 6, where 47.3 is printed
 after 5: at width 128 ours nearly stops learning; `parallel_w128_d8` 25.2, 30.6, 35.4 after 1 to 3.
 Other rows: not yet run.

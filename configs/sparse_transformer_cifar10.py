@@ -133,9 +133,8 @@ def choose_validation(train: Any) -> np.ndarray:
   numbers = np.array([int(match[1]) for match in matches if match])
   if len(numbers) != TRAINING_IMAGES or len(np.unique(numbers)) != TRAINING_IMAGES:
     raise ConfigError(
-      "data.validation_choice='sparse_transformer_cifar10' chooses among"
-      f" the {TRAINING_IMAGES:,} training images of TFDS's cifar10 and knows them by name; leave it"
-      " out for any other source"
+      "data.validation_choice='sparse_transformer_cifar10' needs the names of the"
+      f" {TRAINING_IMAGES:,} training images of TFDS's cifar10; leave it out for any other source"
     )
   held_out = np.random.RandomState(SPLIT_SEED).permutation(TRAINING_IMAGES)[:HELD_OUT]
   return np.isin(numbers, held_out)

@@ -45,8 +45,8 @@ set by an override (`token_mixer=performer`) has none of the authors' peculiarit
 Ours at `stride=2`, `batch_size=64` and one budget of 0.05 PFLOP a row, seed 0, test top-1 on a JPEG
 copy (quality 75), one core of an AMD EPYC, 9 to 15 minutes each, 2026-11-25: `vit` 38.29, `vip`
 32.42, `vil` 50.52, `vin` 42.43, `fnet` 37.14, `mlp_mixer` 53.71; `hybrid_` 46.46, 33.15, 51.23,
-45.65, 41.34, 52.76. The order differs from the printed one (Spearman 0.08). As published: not yet
-run.
+45.65, 41.34, 52.76 (results/vix_cifar10_stride_2.md). The order differs from the printed one
+(Spearman 0.08). As published: not yet run.
 
 The memory advantage holds in comparison to attention that stores the N x N matrix, as the paper's
 did.

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -16,6 +17,11 @@ from tests.interop.published import FILES
 from tests.test_folder_end_to_end import CLASSES, draw
 
 NOTEBOOKS = sorted((runs.ROOT / "colab").glob("*.ipynb"))
+PAGES = (runs.ROOT / "README.md", *(runs.ROOT / "docs").glob("*.md"))
+
+
+def find_workdirs(*paths):
+  return {name for path in paths for name in re.findall(r"\bruns/\w+", path.read_text())}
 
 
 def code(notebook):
@@ -37,6 +43,14 @@ def test_stored_as_source(path):
   assert everything.count('\nREPOSITORY = ""\n') == 1
   assert "github.com" not in everything and "git clone -q $REPOSITORY" in install
   assert install == code(notebook)[0].source
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_has_workdirs_of_its_own(path):
+  """A command of a page and a notebook may have different durations, which training refuses."""
+  assert not find_workdirs(path) & find_workdirs(*PAGES)
+  others = [other for other in NOTEBOOKS if other != path]
+  assert find_workdirs(path) & find_workdirs(*others) <= {"runs/notebook_pictures"}
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +106,18 @@ PICTURES = {
   "density": ("watch", "past"),
   "evaluate_checkpoint": ("predict", "maps", "side", "weights"),
   "sparsifiner": ("masks", "basis"),
-  "train": ("watch", "predict", "folder", "folder-use"),
+  "train": ("train", "evaluate", "predict", "attention", "folder", "folder-use"),
 }
 # Values of the notebook's own that are looked at when it has run.
 RESULTS = {
   "attention_patterns": "{name: g.density for name, g in graphs.items()}, costs, logits.shape",
-  "compare_mixers": "open('runs/compare_results/compare.csv').read(), [m.label for m in maps]",
+  "compare_mixers": "open(table).read(), [m.label for m in maps]",
   "density": "figures, samples.texts, table.read_text()",
   "evaluate_checkpoint": (
     "figures, prediction.classes, len(maps.layers), products['query_key'].shape"
   ),
   "sparsifiner": "figures, table.read_text()",
-  "train": "figures, own_figures, own_prediction.classes",
+  "train": "figures, own_figures, own_prediction.classes, len(maps.images)",
 }
 
 
@@ -166,7 +180,8 @@ def test_published_weights_and_images_of_one_s_own(workplace, kernel):
   assert layers == [[3, 3, 10, 10]] * 2 and shape == [3, 24, 24, 3]
 
 
-def check_train(printed, figures, own, classes):
+def check_train(printed, figures, own, classes, images):
+  assert images == 3
   assert figures["examples"] == 359 and 0 <= figures["top1"] <= 1
   assert own["class_names"] == list(CLASSES) and own["examples"] == 15
   assert len(classes) == 8 and set(classes) <= set(CLASSES)

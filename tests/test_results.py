@@ -1,16 +1,36 @@
-"""Every mean, deviation, interval and p-value of results/*.md follows from the CSV beside it."""
+"""Every figure of results/*.md follows from the CSV beside it, and every copy of a figure is equal.
 
+A figure that vitx measured has one home: a table of results/ or, if its runs were not kept as CSV,
+one of `HOMES`. Elsewhere, the paragraph or the row of a table that quotes a figure names the home.
+"""
+
+import ast
 import csv
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
 TABLES = [path for path in sorted(RESULTS.glob("*.md")) if path.with_suffix(".csv").exists()]
 NUMBER = r"([+-]?[0-9.]+)"
+# The homes of figures without CSV; each says how its figures were measured.
+HOMES = ("docs/papers.md", "docs/sparsifiner.md", "docs/density.md")
+PAGES = (
+  "README.md",
+  "results/CLAIMS.md",
+  *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")),
+)
+CONFIGS = tuple(sorted(f"configs/{path.name}" for path in ROOT.glob("configs/*.py")))
+# Accuracies in percent, bits with three decimals, and differences of accuracies.
+MEASURED = re.compile(
+  r"(?<![\d.,])(?:(?:\d\d\.\d{1,2}|\d\.\d{3})(?: ± \d+\.\d+)?|[+-]\d+\.\d\d)(?![\d.]*\d)"
+)
+CITED = re.compile(r"\b(\w+)\.md\b")
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -69,3 +89,58 @@ def test_a_table_follows_from_its_runs(path):
 
 def test_there_are_tables():
   assert len(TABLES) >= 6
+
+
+def read_scopes(path: str) -> Iterator[str]:
+  """Yields the paragraphs and the rows of tables of a page, or of the docstring of a config.
+
+  The first cell of a row is left out: it says what was measured or claimed.
+  """
+  text = (ROOT / path).read_text()
+  if path in CONFIGS:  # A list belongs to the sentence before it.
+    text = re.sub(r":\n\n(?=  )", ": ", ast.get_docstring(ast.parse(text)) or "")
+  for block in re.sub(r"^```.*?^```", "", text, flags=re.S | re.M).split("\n\n"):
+    if block.startswith("|"):
+      yield from (row.partition("|")[2].partition("|")[2] for row in block.splitlines())
+    else:
+      yield " ".join(block.split())
+
+
+def find_measured(text: str) -> set[str]:
+  """Returns the figures in a text; of a mean with its deviation also the mean alone."""
+  found = set(MEASURED.findall(text))
+  return found | {figure.partition(" ")[0] for figure in found}
+
+
+HOME_FIGURES = {path.stem: find_measured(path.read_text()) for path in TABLES} | {
+  Path(path).stem: find_measured((ROOT / path).read_text()) for path in HOMES
+}
+TEST_FIGURES = {
+  path.stem: {row[name] for row in read_table(path) for name in row if name.startswith("test ")}
+  for path in TABLES
+}
+
+
+@pytest.mark.parametrize("path", [*PAGES, *CONFIGS])
+def test_a_figure_that_names_its_home_is_the_one_found_there(path):
+  for scope in read_scopes(path):
+    homes = set(CITED.findall(scope)) & HOME_FIGURES.keys() - {Path(path).stem}
+    if homes:
+      found = set(MEASURED.findall(scope))
+      missing = found - set().union(*(HOME_FIGURES[home] for home in homes))
+      assert not missing, f"{path}: {missing} are not in {homes}: {scope}"
+    for home in homes & TEST_FIGURES.keys():
+      rows = {row[""]: row for row in read_table(RESULTS / f"{home}.md")}
+      for name, figure in re.findall(r"`([\w+]+)` (\d\d\.\d\d(?: ± \d\.\d\d)?)", scope):
+        assert name not in rows or figure in rows[name].values(), f"{path}: {name} {figure}"
+
+
+@pytest.mark.parametrize("path", [*PAGES, *CONFIGS])
+def test_no_figure_of_results_is_quoted_without_its_home(path):
+  for scope in read_scopes(path):
+    for home, figures in TEST_FIGURES.items():
+      # In a row that was not yet run, an equal figure is a published one.
+      copies = (
+        set() if scope.endswith("| not yet run |") else figures & set(MEASURED.findall(scope))
+      )
+      assert not copies or home in CITED.findall(scope), f"{path}: {copies} of results/{home}.md"

@@ -59,23 +59,16 @@ def test_a_low_figure_may_be_the_good_one():
   assert [line.rank for line in compare(*FOUR, mode="min").lines()] == [2, 3, 1, None]
 
 
-def test_the_order_is_held_against_the_published_one():
-  runs = [outcome(name, 0, value) for name, value in zip("abc", (0.5, 0.6, 0.7), strict=True)]
-  published = {n: {"top1": v} for n, v in zip("abc", (60.0, 50.0, 70.0), strict=True)}
-  found = compare(*runs, **published).agreement()
-  assert found.rho == pytest.approx(0.5) and found.count == 3
-  assert compare(*runs, a={"top1": 60.0}, b={"train_top1": {1: 2.0}}).agreement() is None
-  assert "Spearman's correlation with the published order over 3 lines: 0.500" in format_table(
-    compare(*runs, **published)
-  )
-
-
-def test_variants_of_one_published_row_count_once():
-  runs = [outcome(name, 0, v) for name, v in zip("abcd", (0.5, 0.6, 0.7, 0.4), strict=True)]
-  printed = {"a": 60.0, "b": 50.0, "c": 70.0, "d": 50.0}
-  found = compare(*runs, **{name: {"top1": value} for name, value in printed.items()})
-  assert found.agreement().count == 3 and found.agreement().rho == pytest.approx(0.5)
+def test_our_order_is_compared_with_the_published_one():
+  """The variants "b" and "d" of one published row count once."""
+  runs = [outcome(name, 0, x) for name, x in {"a": 0.5, "b": 0.6, "c": 0.7, "d": 0.4}.items()]
+  printed = {"a": {"top1": 60.0}, "b": {"top1": 50.0}, "c": {"top1": 70.0}, "d": {"top1": 50.0}}
+  found = compare(*runs, **printed)
+  assert found.agreement().rho == pytest.approx(0.5) and found.agreement().count == 3
   assert [line.published_rank for line in found.lines()] == [2, 3, 1, None]
+  words = "Spearman's correlation with the published order over 3 lines: 0.500"
+  assert words in format_table(found)
+  assert compare(*runs, a={"top1": 60.0}, b={"train_top1": {1: 2.0}}).agreement() is None
 
 
 def cells(text):
@@ -95,6 +88,8 @@ def test_the_table_in_words():
   assert rows["d"][:5] == ["0", "", "", "", ""]
   assert "c, seed 1, failed: the loss is nan at step 3" in text
   assert all(len(row) == len(head) - 1 for row in rows.values())
+  head, rows = cells(format_table(compare(*FOUR)))
+  assert "published" not in head and all(len(row) == len(head) - 1 for row in rows.values())
 
 
 def test_p_values_are_corrected_for_the_number_of_lines():
@@ -121,11 +116,6 @@ def test_the_table_says_of_how_many_examples_it_is_and_what_so_many_can_tell():
     assert "examples of validation" not in format_table(compare(*outcomes))
 
 
-def test_no_column_for_what_nobody_published():
-  head, rows = cells(format_table(compare(*FOUR)))
-  assert "published" not in head and all(len(row) == len(head) - 1 for row in rows.values())
-
-
 def test_the_file_of_points_has_every_number_and_no_time():
   rows = list(csv.DictReader(io.StringIO(format_csv(compare(*FOUR)))))
   assert [row["method"] for row in rows] == list("aaabbbccd")
@@ -141,21 +131,14 @@ def test_curves_are_averaged_where_all_runs_have_come():
   steps, mean, deviation = curves.average([{10: 1.0, 20: 2.0, 30: 9.0}, {10: 3.0, 20: 2.0}])
   assert steps.tolist() == [10, 20] and mean.tolist() == [2.0, 2.0]
   assert deviation.tolist() == [pytest.approx(2**0.5), 0.0]
-  steps, mean, deviation = curves.average([{10: 1.0}])
-  assert (steps.tolist(), mean.tolist(), deviation.tolist()) == ([10], [1.0], [0.0])
+  assert [x.tolist() for x in curves.average([{10: 1.0}])] == [[10], [1.0], [0.0]]
 
 
 def test_the_same_curves_are_the_same_file(tmp_path):
-  runs = [
-    curves.Curve(f"m{n}", {5: 2.0, 10: 1.0 + n}, {10: 0.1 * n + 0.01 * seed})
-    for n in range(2)
-    for seed in range(2)
-  ]
-  (path,) = curves.draw_curves(runs, "top1", tmp_path, "some")
-  assert path == tmp_path / "some.png" and path.read_bytes().startswith(b"\x89PNG")
-  first = path.read_bytes()
-  curves.draw_curves(runs, "top1", tmp_path, "some")
-  assert path.read_bytes() == first
+  for name in ("one", "two"):
+    (path,) = curves.draw_curves(thirteen("m")[:4], "top1", tmp_path, name)
+    assert path == tmp_path / f"{name}.png" and path.read_bytes().startswith(b"\x89PNG")
+  assert path.read_bytes() == (tmp_path / "one.png").read_bytes()
 
 
 def thirteen(name):
@@ -183,12 +166,6 @@ def test_of_more_than_twelve_methods_each_has_a_diagram(name, across):
     assert bool(told) == (n + across >= 13)  # under the last of each column
 
 
-def test_a_source_s_curve_stands_in_the_diagram_of_its_method():
-  fourth = curves.plot_curves(thirteen("m"), "top1", {"m03": {1.0: 12.0}}).axes[3]
-  assert fourth.lines[-2].get_xydata().tolist() == [[5, 10.0]]  # while training, as the source's
-  assert fourth.lines[-1].get_xydata().tolist() == [[2, 12.0]]
-
-
 def test_a_run_that_is_not_validated_yet_hides_no_other():
   runs = [curves.Curve("m", {5: 2.0}, {10: 0.5}), curves.Curve("m", {5: 3.0}, {})]
   left, right = curves.plot_curves(runs, "top1").axes
@@ -206,15 +183,20 @@ def test_the_legend_is_as_wide_as_the_picture_at_most(name):
   assert box.x0 >= 0 and box.x1 <= canvas.bbox.x1
 
 
-def test_a_source_s_curve_stands_over_ours():
+def find_crosses(axes):
+  return [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "x"]
+
+
+def test_published_curves_are_drawn_over_ours():
+  fourth = curves.plot_curves(thirteen("m"), "top1", {"m03": {1.0: 12.0}}).axes[3]
+  assert fourth.lines[-2].get_xydata().tolist() == [[5, 10.0]]  # The training figure.
+  assert find_crosses(fourth) == [[[2, 12.0]]]
   runs = [curves.Curve(name, {5: 2.0}, {10: 0.5}, {5: 0.25, 10: 0.5}, 2.5) for name in "ab"]
   published = {"a": {1: 30.0, 4: 60.0, 5: 70.0}}
   _, training, validation = curves.plot_curves(runs, "top1", published).axes
   assert training.get_ylabel() == "training top-1 %" and len(validation.lines) == 2
-  crosses = [line.get_xydata().tolist() for line in training.lines if line.get_marker() == "x"]
-  assert crosses == [[[2.5, 30], [10, 60]], []]  # what lies beyond our last step is left out
+  assert find_crosses(training) == [[[2.5, 30], [10, 60]], []]  # None is beyond our last step.
   published = {"a": {4: 60.0, 4.2: 65.0, 5: 70.0}}  # 4.2 epochs are 10.5 steps, of which we do 10
   _, training, _ = curves.plot_curves(runs, "top1", published).axes
-  crosses = [line.get_xydata().tolist() for line in training.lines if line.get_marker() == "x"]
-  assert crosses == [[[10, 60], [10.5, 65]], []]
+  assert find_crosses(training) == [[[10, 60], [10.5, 65]], []]
   assert len(curves.plot_curves(runs, "top1").axes) == 2

@@ -7,7 +7,8 @@ import pytest
 from tests.drawn import draw_variables
 from vitx.analysis.figures import approximation, attention, posemb, projections, receptive_field
 from vitx.analysis.figures import shaped_scalars as scalars
-from vitx.analysis.figures.capture import capture
+from vitx.analysis.figures.capture import MixerCapture, capture
+from vitx.analysis.figures.graph import compute_graph
 from vitx.analysis.figures.landmarks import attend_from_landmarks
 from vitx.analysis.graph import graph_figures
 from vitx.config.errors import ConfigError
@@ -15,7 +16,7 @@ from vitx.inference.visualize import open_subject
 from vitx.layers.posemb import sine_cosine_table
 from vitx.models import model_from_config
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Full, Neighborhood, Window
+from vitx.ops.patterns import Causal, Full, Neighborhood, Window
 
 FIELDS = dict(width=16, depth=2, num_heads=2, mlp_dim=16, stem=dict(name="linear", patch=2))
 
@@ -79,11 +80,10 @@ def test_a_row_lies_on_the_grid():
   matrix = np.arange(49.0).reshape(7, 7)
   with_class, without = TokenLayout((2, 3), 1), TokenLayout((1, 7))
   np.testing.assert_array_equal(attention.read_row(matrix, with_class), [[1, 2, 3], [4, 5, 6]])
-  np.testing.assert_array_equal(
-    attention.read_row(matrix, with_class, 2), matrix[3, 1:].reshape(2, 3)
-  )
+  row = attention.read_row(matrix, with_class, 2)
+  np.testing.assert_array_equal(row, matrix[3, 1:].reshape(2, 3))
   np.testing.assert_array_equal(attention.read_row(matrix, without), matrix.mean(0)[None])
-  with pytest.raises(ConfigError, match="queries=6 is no patch; choose from 0 to 5"):
+  with pytest.raises(ConfigError, match="queries=6 is not a place on the grid; choose from 0 to 5"):
     attention.read_row(matrix, with_class, 6)
 
 
@@ -95,23 +95,20 @@ def mask_of(pattern, layout, heads=1):
 
 def test_receptive_fields_are_boolean_powers_of_the_mask():
   layout = TokenLayout((5, 4), 1)
-  edges = receptive_field.LayerPattern(0, Neighborhood(3), layout, 2)
+  edges = receptive_field.LayerPattern(0, Neighborhood(3) & Causal(), layout, 2)
   step = mask_of(edges.pattern, layout) | np.eye(21, dtype=bool)
   seen = receptive_field.receptive_fields([edges] * 3, np.arange(21))
   for power in range(1, 4):
-    np.testing.assert_array_equal(
-      seen[power - 1], np.linalg.matrix_power(step.astype(int), power) > 0
-    )
+    wanted = np.linalg.matrix_power(step.astype(int), power) > 0
+    np.testing.assert_array_equal(seen[power - 1], wanted)
 
 
 def test_layers_that_differ_act_in_their_order():
   layout = TokenLayout((12,))
-  first, last = Window(1), Window(3)
-  edges = [
-    receptive_field.LayerPattern(i, pattern, layout, 1) for i, pattern in enumerate((first, last))
-  ]
+  patterns = (Window(1), Window(3))
+  edges = [receptive_field.LayerPattern(i, each, layout, 1) for i, each in enumerate(patterns)]
   one, two = receptive_field.receptive_fields(edges, np.arange(12))
-  masks = [mask_of(pattern, layout).astype(int) for pattern in (first, last)]
+  masks = [mask_of(pattern, layout).astype(int) for pattern in patterns]
   np.testing.assert_array_equal(one, masks[1] > 0)
   np.testing.assert_array_equal(two, masks[1] @ masks[0] > 0)
 
@@ -123,35 +120,31 @@ def test_layers_until_all_is_read_are_those_of_the_graph():
   assert 1 + seen.argmax() == graph_figures(pattern, layout).layers_to_mixing == 2
 
 
-def test_diagonal_mass_by_hand():
-  assert projections.diagonal_mass(np.array([[1.0, -2], [3, -4]])) == pytest.approx(0.5)
-  assert (
-    projections.diagonal_mass(np.eye(3)) == 1 and projections.diagonal_mass(np.zeros((2, 2))) == 0
-  )
+@pytest.mark.parametrize(
+  ("matrix", "mass"), [([[1.0, -2], [3, -4]], 0.5), (np.eye(3), 1), (np.zeros((2, 2)), 0)]
+)
+def test_diagonal_mass_by_hand(matrix, mass):
+  assert projections.diagonal_mass(np.array(matrix)) == pytest.approx(mass)
 
 
-def test_products_of_projections_head_by_head():
-  _, variables, _ = make({"name": "softmax"})
+@pytest.mark.parametrize("mixer", ["softmax", "one_kv_head"])
+def test_products_of_projections_head_by_head(mixer):
+  one = {"name": "linformer", "slots": 4, "one_kv_head": True}
+  _, variables, _ = make(one if mixer == "one_kv_head" else {"name": mixer})
   found = projections.multiply_projections(variables["params"])
   for layer, head in np.ndindex(2, 2):
     mixer = variables["params"][f"block_{layer}"]["token_mixer"]
-    q, k, v = (np.asarray(mixer[name]["kernel"])[:, head] for name in ("query", "key", "value"))
+    kernels = (np.asarray(mixer[name]["kernel"]) for name in ("query", "key", "value"))
+    q, k, v = (x[:, head % x.shape[1]] for x in kernels)  # One head of keys serves all.
     out = np.asarray(mixer["out"]["kernel"])[head]
     np.testing.assert_allclose(found["query_key"][layer, head], q @ k.T, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found["value_out"][layer, head], v @ out, rtol=1e-4, atol=1e-6)
 
 
-def test_one_head_of_keys_stands_for_all():
-  _, variables, _ = make({"name": "linformer", "slots": 4, "one_kv_head": True})
-  mixer = variables["params"]["block_1"]["token_mixer"]
-  found = projections.multiply_projections(variables["params"])["query_key"][1]
-  key = np.asarray(mixer["key"]["kernel"])[:, 0]
-  for head in range(2):
-    query = np.asarray(mixer["query"]["kernel"])[:, head]
-    np.testing.assert_allclose(found[head], query @ key.T, rtol=1e-4, atol=1e-6)
-
-
 def test_positions_are_what_is_added():
+  model, variables, images = make({"name": "softmax"}, posemb="sincos")
+  found = posemb.find_positions(model, variables, images[:1])
+  np.testing.assert_allclose(found.table, sine_cosine_table(found.layout, 16), atol=1e-5)
   model, variables, images = make({"name": "softmax"})
   found = posemb.find_positions(model, variables, images[:1])
   table = np.asarray(variables["params"]["posemb"]["table"])[0]
@@ -162,23 +155,13 @@ def test_positions_are_what_is_added():
   np.testing.assert_allclose(np.diagonal(found.similarity()), 1)
 
 
-def test_fixed_positions_are_found_too():
-  found = posemb.find_positions(*_first(make({"name": "softmax"}, posemb="sincos")))
-  np.testing.assert_allclose(found.table, sine_cosine_table(found.layout, 16), atol=1e-5)
-
-
-def _first(made):
-  model, variables, images = made
-  return model, variables, images[:1]
-
-
-def pairs(seed=0):
-  q, k = np.random.default_rng(seed).normal(0, 0.5, (2, 1, 12, 2, 4)).astype(np.float32)
-  return [approximation.Pair(q, k, 0.5, TokenLayout((12,)))]
+def make_layer():
+  q, k = np.random.default_rng(0).normal(0, 0.5, (2, 1, 12, 2, 4)).astype(np.float32)
+  return MixerCapture("block_0/token_mixer", "Softmax", TokenLayout((12,)), None, q, k, 0.5)
 
 
 def test_errors_of_features_fall_with_their_number():
-  errors = approximation.measure_errors(pairs(), approximation.PERFORMER, (4, 1024), 4)
+  errors = approximation.measure_errors([make_layer()], approximation.PERFORMER, (4, 1024), 4)
   for values in errors.values.values():
     assert values.shape == (1, 2, 4)
     few, many = values.mean(axis=(0, 2))
@@ -190,35 +173,26 @@ def test_errors_are_relative(factor, error):
   def attend(q, k, count, key):
     return factor * jax.nn.softmax(jax.numpy.einsum("bnhd,bmhd->bhnm", q, k) * 0.5)
 
-  found = approximation.measure_errors(pairs(), {"it": attend}, (1,), 1).values["it"]
+  found = approximation.measure_errors([make_layer()], {"it": attend}, (1,), 1).values["it"]
   np.testing.assert_allclose(found, np.full((1, 1, 1), error), atol=1e-6)
 
 
 def test_as_many_landmarks_as_tokens_lose_little():
-  errors = approximation.measure_errors(
-    pairs(), {"landmarks": approximation.landmarks}, (2, 12), 1
-  ).values["landmarks"][0, :, 0]
-  assert errors[1] < 0.05 < errors[0]
+  kinds = {"landmarks": approximation.landmarks}
+  found = approximation.measure_errors([make_layer()], kinds, (2, 12), 1).values["landmarks"]
+  assert found[0, 1, 0] < 0.05 < found[0, 0, 0]
 
 
 def test_landmarks_attend_by_the_mean_of_their_queries():
-  (pair,) = pairs()
-  found = attend_from_landmarks(pair, 4)
+  layer = make_layer()
+  found = attend_from_landmarks(layer, 4)
   assert found.shape == (1, 2, 4, 12)
-  mean = pair.q[0, 3:6, 1].mean(0)
-  weights = np.exp(pair.k[0, :, 1] @ mean * 0.5)
+  mean = layer.q[0, 3:6, 1].mean(0)
+  weights = np.exp(layer.k[0, :, 1] @ mean * 0.5)
   np.testing.assert_allclose(found[0, 1, 1], weights / weights.sum(), rtol=1e-4)
 
 
-def test_a_model_without_patterns_has_no_receptive_field():
-  model, _, images = make({"name": "softmax"})
-  with pytest.raises(ConfigError, match="SoftmaxAttention, which has no pattern"):
-    receptive_field.list_edges(model, jax.ShapeDtypeStruct((1, 6, 6, 1), images.dtype))
-
-
 def test_the_graph_of_a_subject_is_that_of_its_pattern():
-  from vitx.analysis.figures.graph import compute_graph
-
   (row,) = compute_graph(open_subject(config="digits:full"))
   found = graph_figures(Full(), TokenLayout((8, 8)))
   assert row["layers"] == "0 1 2 3" and row["density"] == found.density == 1

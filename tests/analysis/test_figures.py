@@ -5,14 +5,12 @@ import numpy as np
 import pytest
 
 from tests.drawn import draw_variables
-from vitx.analysis.figures import gallery, patterns, style
+from vitx.analysis.figures import patterns, style
 from vitx.analysis.figures.attention_past import attention_mass, capture, uniform_mass
 from vitx.config.errors import ConfigError, escape
 from vitx.models import model_from_config
 from vitx.models.sown import collect
-from vitx.ops.dispatch import dense_mask
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import PATTERNS
 
 GRID = (2, 3, 2)  # rows, columns, channels: twelve tokens
 
@@ -26,24 +24,17 @@ def make_model(grid=GRID, depth=2, **mixer):
   )
 
 
-def drawn(model, tokens):
-  return draw_variables(model.init, tokens, scale=1.0)["params"]
-
-
 def first_only(n):
   """Attention (1, N, N) that all falls on token 0."""
   return np.eye(n)[[0] * n][None]
 
 
-def test_attention_to_oneself_is_in_every_set():
-  assert attention_mass(np.eye(12)[None], GRID, 1) == {"local": 1, "row": 1, "column": 1}
-
-
 def test_attention_to_the_first_token_is_where_that_token_is():
+  assert attention_mass(np.eye(12)[None], GRID, 1) == {"local": 1, "row": 1, "column": 1}
   found = attention_mass(first_only(12), GRID, 2)
   # Two queries have it among their last two, six in their row, two of each row in their column.
   expected = {"local": 2 / 12, "row": 6 / 12, "column": 4 / 12}
-  assert {name: float(x) for name, x in found.items()} == pytest.approx(expected)
+  assert found == pytest.approx(expected)
 
 
 def test_heads_are_averaged_and_a_sequence_has_no_rows():
@@ -57,18 +48,17 @@ def test_uniform_attention_by_counting():
   near = np.mean([min(i + 1, 3) / (i + 1) for i in range(12)])
   row = np.mean([(i % 4 + 1) / (i + 1) for i in range(12)])
   column = np.mean([(i // 4 + 1) / (i + 1) for i in range(12)])
-  expected = {"local": near, "row": row, "column": column}
-  assert {name: float(x) for name, x in found.items()} == pytest.approx(expected)
+  assert found == pytest.approx({"local": near, "row": row, "column": column})
 
 
 def test_queries_of_zero_attend_uniformly():
   model = make_model(name="softmax", implementation="masked")
   tokens = np.arange(24, dtype=np.int32).reshape(2, 12) % 17
-  params = drawn(model, tokens)
   blind = jax.tree_util.tree_map_with_path(
-    lambda path, x: np.zeros_like(x) if "query" in jax.tree_util.keystr(path) else x, params
+    lambda path, x: np.zeros_like(x) if "query" in jax.tree_util.keystr(path) else x,
+    draw_variables(model.init, tokens, scale=1.0),
   )
-  maps, masses = capture(model, {"params": blind}, tokens, grid=GRID, local=2, queries=(0, 5))
+  maps, masses = capture(model, blind, tokens, grid=GRID, local=2, queries=(0, 5))
   assert maps.shape == (2, 2, 12)
   np.testing.assert_allclose(maps[:, 1, :6], 1 / 6, rtol=1e-5)
   np.testing.assert_array_equal(maps[:, 1, 6:], 0)
@@ -79,9 +69,9 @@ def test_queries_of_zero_attend_uniformly():
 def test_a_mixer_that_holds_no_matrix_is_refused():
   model = make_model(name="softmax", implementation="kernelized")
   tokens = np.zeros((1, 12), np.int32)
-  params = drawn(model, tokens)
+  variables = draw_variables(model.init, tokens)
   with pytest.raises(ConfigError, match="mixers that hold the matrix"):
-    capture(model, {"params": params}, tokens, grid=GRID, local=2, queries=(0,))
+    capture(model, variables, tokens, grid=GRID, local=2, queries=(0,))
 
 
 def test_layers_stand_in_the_order_of_their_numbers():
@@ -94,7 +84,7 @@ def test_the_patterns_of_layers():
   fields = {"name": "strided", "form": "code", "stride": 4, "arrangement": "layers"}
   model = make_model((4, 4, 3), 8, local_layers=3, **fields)
   column, local = patterns.find_patterns(model, model.input_spec)
-  assert column.name == "layers 0, 4" and local.name == "layers 1, 2, 3, 5, 6, 7"
+  assert column.layer == "layers 0, 4" and local.layer == "layers 1, 2, 3, 5, 6, 7"
   assert column.layout == TokenLayout((4, 4, 3)) and column.heads == 2
   seen = [
     np.flatnonzero(patterns.edges_between(used, 0, np.array([21]), np.arange(48))[0]).tolist()
@@ -108,34 +98,13 @@ def test_causality_of_the_mixer_is_part_of_its_pattern():
   for used in patterns.find_patterns(model, model.input_spec):
     edges = patterns.edges_between(used, 1, np.arange(16), np.arange(16))
     assert edges.any() and not np.triu(edges, 1).any()
+  dense = make_model(name="softmax")
+  assert patterns.find_patterns(dense, dense.input_spec) == []
 
 
-def test_dense_models_have_no_pattern():
-  model = make_model(name="softmax")
-  assert patterns.find_patterns(model, model.input_spec) == []
-
-
-@pytest.mark.parametrize(
-  "layout", [TokenLayout((8, 8), 1), TokenLayout((96, 128)), TokenLayout((5,))]
-)
-def test_the_query_is_on_the_grid(layout):
-  assert 0 <= patterns.choose_query(layout) < layout.length - layout.prefix
-
-
-def test_what_a_query_has_seen_after_each_layer():
-  mask = np.asarray(dense_mask(PATTERNS["neighborhood"], TokenLayout((9, 9)), 1)[0])
-  field = gallery.receptive_field(mask, 4 * 9 + 4, layers=3).reshape(9, 9)
-  row, column = np.indices((9, 9))
-  assert (field == np.maximum(abs(row - 4), abs(column - 4))).all()  # 3 x 3 around every token
-  alone = gallery.receptive_field(np.zeros((5, 5), bool), 2, layers=3)
-  assert alone.tolist() == [4, 4, 0, 4, 4]  # nothing attended: the skip connection alone
-
-
-def test_a_directed_edge_is_seen_from_its_query_only():
-  mask = np.zeros((3, 3), bool)
-  mask[0, 1] = mask[1, 2] = True
-  assert gallery.receptive_field(mask, 0, layers=3).tolist() == [0, 1, 2]
-  assert gallery.receptive_field(mask, 2, layers=3).tolist() == [4, 4, 0]
+@pytest.mark.parametrize("grid", [(8, 8), (96, 128), (5,)])
+def test_the_query_is_on_the_grid(grid):
+  assert 0 <= patterns.choose_query(TokenLayout(grid, 1)) < np.prod(grid)
 
 
 @pytest.mark.parametrize("name", [r"$\frac{$", "a $5 and $6", "x\x1b[2J_$^$"])
@@ -146,6 +115,6 @@ def test_a_name_in_a_picture_is_no_formula(name, tmp_path):
   panels[0, 0].set(yscale="log")
   style.name_axes(panels[0, 0], name, name, title=name)
   style.add_legend(canvas, panels[0, 0])
-  assert style.keep(canvas, tmp_path, "a").stat().st_size > 1000
+  assert style.save(canvas, tmp_path, "a").stat().st_size > 1000
   shown = [each for each in canvas.findobj(texts.Text) if escape(name) in each.get_text()]
   assert len(shown) == 5 and not any(each.get_parse_math() for each in shown)

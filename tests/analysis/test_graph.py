@@ -182,6 +182,6 @@ def test_samples_estimate_the_exact_figures(variant, monkeypatch):
 def test_memory_follows_the_edges():
   """8,000 tokens, of which a dense matrix would have a hundred times as many entries."""
   edges = from_pattern(Window(40), TokenLayout((8_000,)))
-  assert edges.keys.size == 8_000 * 81 - 40 * 41
+  assert edges.nnz == 8_000 * 81 - 40 * 41
   counts = distances(edges, np.array([0]))
   np.testing.assert_array_equal(counts[1:], [40] * 199 + [39])

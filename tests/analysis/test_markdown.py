@@ -74,6 +74,5 @@ def test_a_sweep_of_strange_methods_is_one_table():
     Comparison("top1", "max", methods, [Outcome("a", 0, 1, {"top1": 0.5}, {"top1": 0.5}), failed])
   )
   assert "\n# " not in table and "<b>" not in table.replace(r"\<b>", "") and "jane" not in table
-  assert (
-    len({line.replace(r"\|", "").count("|") for line in table.split("\n\n")[0].split("\n")}) == 1
-  )
+  lines = table.split("\n\n")[0].split("\n")
+  assert len({line.replace(r"\|", "").count("|") for line in lines}) == 1

@@ -20,6 +20,8 @@ def test_spread_by_hand():
   assert statistics.spread([4.0]) == statistics.Spread(4.0, None, 1)
   with pytest.raises(ValueError, match="no values"):
     statistics.spread([])
+  with pytest.raises(ValueError, match="no pairs"):
+    statistics.compare_pairs([], [])
 
 
 def test_the_paired_test_of_fisher():
@@ -28,15 +30,6 @@ def test_the_paired_test_of_fisher():
   assert found.mean / error == pytest.approx(2.148, abs=5e-4)
   assert (found.high - found.mean) / error == pytest.approx(2.145, abs=5e-4)
   assert found.low > 0 and 0.049 < found.p < 0.05
-
-
-@pytest.mark.parametrize("n", [2, 3, 8, 20])
-def test_intervals_and_p_values_are_scipy_s(n):
-  values, base = np.random.default_rng(n).normal(0, 1, (2, n)) + np.array([[0.3], [0]])
-  found, tested = statistics.compare_pairs(values, base), stats.ttest_rel(values, base)
-  interval = tested.confidence_interval(0.95)
-  want = [tested.pvalue, interval.low, interval.high]
-  np.testing.assert_allclose([found.p, found.low, found.high], want)
 
 
 def test_holm_by_hand():
@@ -48,10 +41,11 @@ def test_holm_by_hand():
 
 def test_differences_are_of_pairs():
   base = np.array([0.9, 0.5, 0.7, 0.6])
-  found = statistics.compare_pairs(base + np.array([0.1, 0.1, 0.1, 0.2]), base)
+  values = base + np.array([0.1, 0.1, 0.1, 0.2])
+  found = statistics.compare_pairs(values, base)
   assert found.mean == pytest.approx(0.125) and found.count == 4
   assert found.low == pytest.approx(0.125 - 3.182 * 0.025, abs=1e-4)
-  assert found.p == pytest.approx(stats.ttest_1samp([0.1, 0.1, 0.1, 0.2], 0).pvalue)
+  assert found.p == pytest.approx(stats.ttest_rel(values, base).pvalue)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +55,6 @@ def test_one_pair_or_equal_differences_tell_no_interval(values, base):
   found = statistics.compare_pairs(values, base)
   assert found.mean == pytest.approx(values[0] - base[0])
   assert (found.low, found.high, found.p) == (None, None, None)
-
-
-def test_no_pairs():
-  with pytest.raises(ValueError, match="no pairs"):
-    statistics.compare_pairs([], [])
 
 
 def test_ranks():

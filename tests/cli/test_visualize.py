@@ -50,11 +50,11 @@ def read(path):
     (["gallery", "--grid=100,100"], "at most 2,304 tokens"),
     (["gallery", "--config=digits"], "gallery draws --patterns; leave"),
     (["patterns", "--config=digits", "--patterns=window"], "use the figure gallery"),
-    (["attention", f"--config=digits:softmax,{NARROW}", "--queries=64"], "queries=64 is no patch"),
+    (["attention", f"--config=digits:softmax,{NARROW}", "--queries=64"], "choose from 0 to 63"),
     (["attention", f"--config=density_digits:dense,{NARROW}"], "has no grid of image patches"),
-    (["attention", f"--config=digits:linformer,{NARROW}"], "hold no matrix of the 64 tokens"),
-    (["attention", f"--config=digits:mlp_mixing,{NARROW}"], "hold no matrix of the 64 tokens"),
-    (["attention", f"--config=digits:fnet,{NARROW}"], "whose matrix is a Fourier transform"),
+    (["attention", f"--config=digits:linformer,{NARROW}"], "has no matrix of the 64 tokens"),
+    (["attention", f"--config=digits:mlp_mixing,{NARROW}"], "has no matrix of the 64 tokens"),
+    (["attention", f"--config=digits:fnet,{NARROW}"], "has a matrix that is a Fourier transform"),
     (["receptive_field", "--config=digits:softmax"], "SoftmaxAttention, which has no pattern"),
     (["receptive_field", "--config=digits:full", "--queries=64"], "choose from 0 to 63"),
     (["graph", "--config=digits:softmax"], "SoftmaxAttention, which has no pattern"),
@@ -236,8 +236,9 @@ def test_a_head_is_named_where_the_first_layer_does_not_have_it():
 
 
 def test_the_legend_of_many_methods_is_inside_the_picture():
-  points = [memory.MemoryPoint(f"method_{n}", 0.1 * n, (0.5, 0.6)) for n in range(25)]
-  canvas = memory.plot_memory(points, "top-1 %", 100.0, "what was run " * 12)
+  gigabytes = {f"method_{n}": 0.1 * n for n in range(25)}
+  results = dict.fromkeys(gigabytes, (0.5, 0.6))
+  canvas = memory.plot_memory(results, gigabytes, "top1", "a description of the runs " * 12)
   canvas.draw_without_rendering()
   (axes,) = canvas.axes
   box, words = axes.get_legend().get_window_extent(), canvas._supxlabel.get_window_extent()

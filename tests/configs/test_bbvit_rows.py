@@ -70,7 +70,7 @@ def test_the_small_scale_has_whole_blocks_and_the_same_fields():
 
 
 def test_the_small_scale_is_of_tiny_rows():
-  with pytest.raises(ValueError, match="scale='small' is of the tiny rows"):
+  with pytest.raises(ValueError, match="scale='small' exists for tiny rows"):
     get_config("moderate_vit,scale=small")
 
 

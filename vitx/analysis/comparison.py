@@ -73,7 +73,7 @@ class Outcome:
   problem: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class MethodSummary:
   """A method's line of the table.
 
@@ -129,25 +129,22 @@ class Comparison:
   def lines(self) -> list[MethodSummary]:
     """Returns the lines of the table."""
     lines = [self._measure(method) for method in self.methods]
-    ran = [line for line in lines if line.test]
-    ranks = rank([line.test.mean for line in ran if line.test], self.mode)
-    lines = _replace(lines, ran, "rank", ranks)
-    lines = self._adjust(lines)
+    ran = [(line, line.test.mean) for line in lines if line.test]
+    for (line, _), place in zip(ran, rank([x for _, x in ran], self.mode), strict=True):
+      line.rank = place
+    tested = [(x, x.difference.p) for x in lines if x.difference and x.difference.p is not None]
+    for (line, _), p in zip(tested, adjust([p for _, p in tested]), strict=True):
+      line.p = p
     both = _find_published(lines)
-    printed = rank([line.published for line in both if line.published is not None], self.mode)
-    return _replace(lines, both, "published_rank", printed)
+    for (line, _), place in zip(both, rank([x for _, x in both], self.mode), strict=True):
+      line.published_rank = place
+    return lines
 
   def agreement(self) -> Agreement | None:
     """Returns the agreement of our order with the published one, or `None` if it is undefined."""
     both = _find_published(self.lines())
-    ours = [line.test.mean for line in both if line.test]
-    return agree(ours, [line.published for line in both if line.published is not None])
-
-  def _adjust(self, lines: Sequence[MethodSummary]) -> list[MethodSummary]:
-    """Returns the lines with p-values corrected for the number of differences in the table."""
-    tested = [line for line in lines if line.difference and line.difference.p is not None]
-    raised = adjust([line.difference.p for line in tested])  # type: ignore[union-attr, misc]
-    return _replace(lines, tested, "p", raised)
+    ours = [line.test.mean for line, _ in both if line.test]
+    return agree(ours, [published for _, published in both])
 
   def _measure(self, method: Method) -> MethodSummary:
     own = self.values(method.name, "test")
@@ -174,21 +171,11 @@ class Comparison:
     )
 
 
-def _find_published(lines: Sequence[MethodSummary]) -> list[MethodSummary]:
-  """Returns finished lines with a published figure; of several variants of a row, the first."""
-  both = [line for line in lines if line.test and line.published is not None]
-  rows = [line.method.published for line in both]
-  return [line for i, line in enumerate(both) if rows[i] not in rows[:i]]
-
-
-def _replace(
-  lines: Sequence[MethodSummary], chosen: Sequence[MethodSummary], field: str, values: Sequence[Any]
-) -> list[MethodSummary]:
-  """Returns all lines, with new values in one field of the chosen ones."""
-  given: dict[str, dict[str, Any]] = {
-    line.method.name: {field: value} for line, value in zip(chosen, values, strict=True)
-  }
-  return [dataclasses.replace(line, **given.get(line.method.name, {})) for line in lines]
+def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary, float]]:
+  """Returns the lines with both figures, and the published one; of a row's variants, the first."""
+  both = [(line, line.published) for line in lines if line.test and line.published is not None]
+  rows = [line.method.published for line, _ in both]
+  return [pair for i, pair in enumerate(both) if rows[i] not in rows[:i]]
 
 
 def format_table(comparison: Comparison) -> str:
@@ -229,11 +216,11 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
     " number of lines is in p and not in the intervals. TFLOP: matrix products, convolutions and"
     " Fourier transforms of the training, a multiply-add counted as two."
   ]
-  text += _tell_counts(comparison)
+  text += _describe_counts(comparison)
   if any(line.best_on_test for line in comparison.lines()):
     text.append(
-      "Best on test: of all evaluations, as some sources report; it chose the epoch by the examples"
-      " that it is told of, so it is too good."
+      "Best on test: the best of all evaluations on test, as some sources report. The examples that"
+      " choose the epoch also give the figure, so the figure is too good."
     )
   agreement = comparison.agreement()
   if has_published:
@@ -250,7 +237,7 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
   return "\n\n".join(text)
 
 
-def _tell_counts(comparison: Comparison) -> list[str]:
+def _describe_counts(comparison: Comparison) -> list[str]:
   """Returns a sentence on the number of examples behind a figure, and the resulting precision."""
   good = [each for each in comparison.outcomes if each.test]
   counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}

@@ -2,9 +2,8 @@
 
 An edge (q, k) says that query q reads key k. Above `EXACT` tokens, distances start from `SAMPLE`
 random tokens (each search is exact over the whole graph), and clustering is averaged over `SAMPLE`
-random tokens; for the few hubs among them it uses `PAIRS` random pairs of neighbors. Degrees,
-density and the spectrum are always exact; the spectrum comes from Lanczos iterations above
-`DENSE_SPECTRUM` tokens. Memory grows with the number of edges.
+random tokens. Degrees, density and the spectrum are always exact; the spectrum comes from Lanczos
+iterations above `DENSE_SPECTRUM` tokens. Memory grows with the number of edges.
 """
 
 import dataclasses
@@ -14,12 +13,12 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from vitx.analysis.edges import Edges, distances, from_matrix, from_pattern
+from vitx.analysis.edges import distances, from_matrix, from_pattern
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
 
-EXACT, SAMPLE, PAIRS, DENSE_SPECTRUM = 4096, 256, 20_000, 1024
+EXACT, SAMPLE, DENSE_SPECTRUM = 4096, 256, 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,22 +90,20 @@ def graph_figures(
     edges = from_pattern(graph, layout, head)
   else:
     edges = from_matrix(graph, threshold)
-  N = edges.length
+  N = edges.shape[0]
   sampled = N > EXACT
   rng = np.random.default_rng(seed)
   tokens = np.sort(rng.choice(N, SAMPLE, replace=False)) if sampled else np.arange(N)
   counts = distances(edges, tokens)
   joined, steps = counts[1:].sum(), np.arange(counts.size)
-  both = edges.undirected()
-  clustering, transitivity, directed = compute_clusterings(
-    edges, both, tokens if sampled else None, rng
-  )
+  both = _add_directions(edges)
+  clustering, transitivity, directed = compute_clusterings(both, tokens)
   return GraphFigures(
     tokens=N,
-    edges=edges.keys.size,
-    density=edges.keys.size / N**2,
-    out_degree=_degrees(np.diff(edges.starts)),
-    in_degree=_degrees(np.bincount(edges.keys, minlength=N)),
+    edges=edges.nnz,
+    density=edges.nnz / N**2,
+    out_degree=_degrees(np.diff(edges.indptr)),
+    in_degree=_degrees(np.bincount(edges.indices, minlength=N)),
     reach=float(joined / (tokens.size * (N - 1))) if N > 1 else 1.0,
     path_length=float((counts * steps).sum() / joined) if joined else math.nan,
     diameter=counts.size - 1,
@@ -124,29 +121,27 @@ def _degrees(degrees: np.ndarray) -> tuple[int, float, int]:
   return int(degrees.min()), float(degrees.mean()), int(degrees.max())
 
 
+def _add_directions(edges: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+  """Returns the number of edges between two different tokens, (N, N) with entries 0, 1 and 2."""
+  ones = scipy.sparse.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), edges.shape)
+  both = ones + ones.T
+  return both - scipy.sparse.diags_array(both.diagonal())
+
+
 def compute_clusterings(
-  edges: Edges, both: Edges, tokens: np.ndarray | None, rng: np.random.Generator
+  both: scipy.sparse.csr_array, tokens: np.ndarray
 ) -> tuple[float, float, float]:
   """Returns mean C_i, transitivity and mean directed C_i, over all tokens or a sample.
 
   Args:
-    edges: The directed edges.
-    both: The undirected version of `edges`.
-    tokens: The tokens of the sample; `None` means all tokens.
-    rng: The random generator for pairs of neighbors of hubs.
+    both: The number of edges between two tokens, A + Aᵀ without its diagonal.
+    tokens: The tokens of the sample, or all tokens.
   """
-  degree = np.diff(both.starts).astype(np.float64)
-  total, mutual = _directed_degrees(edges)
+  undirected = (both > 0).astype(np.float64)
+  degree, total = undirected.sum(axis=1)[tokens], both.sum(axis=1)[tokens]
+  mutual = total - degree  # A neighbor with edges in both directions counts twice in `total`.
   triples, directed_triples = degree * (degree - 1), total * (total - 1) - 2 * mutual
-  if tokens is None:
-    U, A = both.dense(), edges.dense()
-    np.fill_diagonal(A, 0)
-    A += A.T  # entries 0, 1, 2
-    closed = np.einsum("ij,ij->i", U @ U, U, dtype=np.float64)
-    directed = np.einsum("ij,ij->i", A @ A, A, dtype=np.float64)
-  else:
-    closed, directed = _sampled_triangles(edges, both, tokens, rng)
-    triples, directed_triples = triples[tokens], directed_triples[tokens]
+  closed, directed = (_count_triangles(graph, tokens) for graph in (undirected, both))
   local = np.divide(closed, triples, out=np.zeros_like(triples), where=triples > 0)
   fagiolo = np.divide(
     directed, 2 * directed_triples, out=np.zeros_like(triples), where=directed_triples > 0
@@ -155,54 +150,20 @@ def compute_clusterings(
   return float(local.mean()), transitivity, float(fagiolo.mean())
 
 
-def _directed_degrees(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
-  """Returns each token's in- plus out-degree and number of mutual edges, without self-loops."""
-  N, q, k = edges.length, edges.queries, edges.keys
-  apart = q != k
-  q, k = q[apart].astype(np.int64), k[apart].astype(np.int64)
-  total = np.bincount(q, minlength=N) + np.bincount(k, minlength=N)
-  mutual = np.isin(q * N + k, k * N + q, assume_unique=True)
-  return total.astype(np.float64), np.bincount(q[mutual], minlength=N).astype(np.float64)
+def _count_triangles(graph: scipy.sparse.csr_array, tokens: np.ndarray) -> np.ndarray:
+  """Returns (G³)_ii of a symmetric graph G for some tokens i, or for all."""
+  if tokens.size == graph.shape[0]:
+    dense = graph.astype(np.float32).toarray()
+    return np.einsum("ij,ij->i", dense @ dense, dense, dtype=np.float64)
+  rows = graph[tokens]
+  return (rows @ graph).multiply(rows).sum(axis=1)
 
 
-def _sampled_triangles(
-  edges: Edges, both: Edges, tokens: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the tokens' (U³)_ii and ((A + Aᵀ)³)_ii; for hubs, estimates from pairs of neighbors."""
-  N = edges.length
-  codes = edges.queries.astype(np.int64) * N + edges.keys  # ascending
-  closed, directed = np.zeros(tokens.size), np.zeros(tokens.size)
-  for number, token in enumerate(tokens):
-    near = both.keys[both.starts[token] : both.starts[token + 1]].astype(np.int64)
-    if near.size < 2:
-      continue
-    if near.size**2 <= PAIRS:
-      first, second = (grid.reshape(-1) for grid in np.indices((near.size, near.size)))
-    else:
-      first, second = rng.integers(near.size, size=(2, PAIRS))
-    scale = near.size**2 / first.size
-    a, b = near[first], near[second]
-    across = _multiplicity(codes, a * N + b) + _multiplicity(codes, b * N + a)
-    across[a == b] = 0
-    here = _multiplicity(codes, token * N + near) + _multiplicity(codes, near * N + token)
-    closed[number] = scale * (across > 0).sum()
-    directed[number] = scale * (here[first] * across * here[second]).sum()
-  return closed, directed
-
-
-def _multiplicity(codes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-  """Returns 1 for each wanted edge that exists, else 0."""
-  place = np.minimum(np.searchsorted(codes, wanted), codes.size - 1)
-  return (codes[place] == wanted).astype(np.int64)
-
-
-def compute_spectral_gap(edges: Edges) -> float:
+def compute_spectral_gap(edges: scipy.sparse.csr_array) -> float:
   """Returns 1 - |λ₂| of D_out⁻¹ A, the walk that follows the attention (`GraphFigures`)."""
-  weights = np.ones(edges.keys.size) if edges.weights is None else edges.weights
-  A = scipy.sparse.csr_array((weights, edges.keys, edges.starts), shape=(edges.length,) * 2)
-  out = np.asarray(A.sum(axis=1)).reshape(-1)
-  P = scipy.sparse.diags_array(np.divide(1.0, out, out=np.zeros_like(out), where=out > 0)) @ A
-  if edges.length <= DENSE_SPECTRUM:
+  out = edges.sum(axis=1)
+  P = scipy.sparse.diags_array(np.divide(1.0, out, out=np.zeros_like(out), where=out > 0)) @ edges
+  if edges.shape[0] <= DENSE_SPECTRUM:
     values = np.linalg.eigvals(P.toarray())
   else:
     values = scipy.sparse.linalg.eigs(P, k=2, which="LM", v0=_start(P), return_eigenvectors=False)
@@ -210,17 +171,15 @@ def compute_spectral_gap(edges: Edges) -> float:
   return float(1 - sizes[-2]) if sizes.size > 1 else 1.0
 
 
-def compute_laplacian(both: Edges) -> float:
+def compute_laplacian(both: scipy.sparse.csr_array) -> float:
   """Returns the second smallest eigenvalue of an undirected graph's normalized Laplacian."""
-  degree = np.diff(both.starts).astype(np.float64)
+  undirected = (both > 0).astype(np.float64)
+  degree = undirected.sum(axis=1)
   root = np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
   # An isolated token is a component: its eigenvalue 0 of the Laplacian is a 1 here.
   alone = scipy.sparse.diags_array((degree == 0).astype(np.float64))
-  U = scipy.sparse.csr_array(
-    (np.ones(both.keys.size), both.keys, both.starts), shape=(both.length,) * 2
-  )
-  M = scipy.sparse.diags_array(root) @ U @ scipy.sparse.diags_array(root) + alone
-  if both.length <= DENSE_SPECTRUM:
+  M = scipy.sparse.diags_array(root) @ undirected @ scipy.sparse.diags_array(root) + alone
+  if both.shape[0] <= DENSE_SPECTRUM:
     values = np.linalg.eigvalsh(M.toarray())
   else:
     values = scipy.sparse.linalg.eigsh(

@@ -35,6 +35,12 @@ def hold_matrices(model: ConfigDict) -> ConfigDict:
   return held
 
 
+def sow(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> Mapping[str, Any]:
+  """Runs a model on inputs (B, ...) and returns the values that its modules sowed."""
+  sown = model.apply(variables, inputs, train=False, mutable=["intermediates"])[1]
+  return sown.get("intermediates", {})
+
+
 def attention_entropies(
   model: nn.Module, variables: Mapping[str, Any], inputs: Any
 ) -> dict[str, jax.Array]:
@@ -50,8 +56,7 @@ def attention_entropies(
     query attends to one key, to the logarithm of the number of keys. Mixers without softmax
     probabilities give {}.
   """
-  sown = model.apply(variables, inputs, train=False, mutable=["intermediates"])[1]
-  held = collect(sown.get("intermediates", {}), "probabilities")
+  held = collect(sow(model, variables, inputs), "probabilities")
   return {
     names.figure_of(f"{path}/attention_entropy"): jnp.mean(jnp.sum(entr(x), axis=-1), axis=(1, 2))
     for path, x in held.items()

@@ -4,7 +4,6 @@ Runs of one seed share order, splits and augmentation, so methods are compared s
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -85,10 +84,9 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
   # Accuracies on few examples tie: a spread that is only due to rounding does not count.
   if count == 1 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
     return Difference(mean, None, None, None, count)
-  error = float(differences.std(ddof=1)) / math.sqrt(count)
-  half = float(stats.t.ppf((1 + LEVEL) / 2, count - 1)) * error
-  p = 2 * float(stats.t.sf(abs(mean) / error, count - 1))
-  return Difference(mean, mean - half, mean + half, p, count)
+  tested = stats.ttest_1samp(differences, 0)
+  interval = tested.confidence_interval(LEVEL)
+  return Difference(mean, float(interval.low), float(interval.high), float(tested.pvalue), count)
 
 
 def adjust(p_values: Sequence[float]) -> list[float]:

@@ -221,7 +221,7 @@ def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> N
     check_choice(column, "pareto", columns)
   if not Path(options.out).is_dir():
     raise ConfigError(f"out={options.out!r} is not a folder; make it first.")
-  from vitx.analysis.figures.subject import make_canvas
+  from vitx.analysis.figures.style import make_canvas
 
   make_canvas(1, 1)  # This raises MissingExtraError without matplotlib.
 

@@ -84,7 +84,7 @@ def compare(
     MissingExtraError: `plot` is set, and matplotlib is not installed; nothing was trained.
   """
   from vitx.analysis.comparison import Comparison
-  from vitx.analysis.figures.subject import make_canvas
+  from vitx.analysis.figures.style import make_canvas
   from vitx.cli.live import Live
   from vitx.sweeps.results import check_results, measure_methods, write_results
   from vitx.sweeps.sweep import train_points

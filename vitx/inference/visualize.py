@@ -12,7 +12,8 @@ from ml_collections import ConfigDict
 from vitx.analysis import figures
 from vitx.analysis.figures.gallery import GRID
 from vitx.analysis.figures.memory import check_cost, read_costs, read_results
-from vitx.analysis.figures.subject import Subject, make_canvas
+from vitx.analysis.figures.style import make_canvas
+from vitx.analysis.figures.subject import Subject
 from vitx.analysis.markdown import without_places
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded, load

@@ -15,28 +15,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 FIGURES = {
-  "attention_past": "a density model's attention over the past by layer, and the mass near",
-  "landmarks": "Nystromformer's landmarks, and the error against their number",
-  "patterns": "the layers' patterns: the matrix, and on the grid what one query sees",
-  "performer_error": "error of Performer's features against their number, by layer",
-  "posemb": "cosine similarity of the position embeddings of all places",
-  "projections": "W_Q W_K^T and W_V W_O by layer and head, and the mass on their diagonals",
-  "receptive_field": "what a query of the grid reads through the last layers of a pattern",
-  "sparsifiner": "Sparsifiner's masks, sparse and full attention of a few queries, its bases",
+  "attention_past": "a density model's attention to earlier tokens, and its share on near ones",
+  "landmarks": "the landmarks of Nystromformer, and the approximation error by their number",
+  "patterns": "the pattern of each layer as a matrix, and on the grid the keys of one query",
+  "performer_error": "the error of Performer's random features by their number and layer",
+  "posemb": "the cosine similarity between the position embeddings of all places",
+  "projections": "W_Q W_K^T and W_V W_O by layer and head, and the share on their diagonals",
+  "receptive_field": "the tokens that a query reads through the last layers of a pattern",
+  "sparsifiner": "Sparsifiner's masks, sparse and full attention for a few queries, and bases",
 }
 SIDE_BY_SIDE = {
-  "attention": "attention over the image: each layer and head, last layer and rollout",
+  "attention": "attention over the image: all layers and heads, the last layer and rollout",
   "graph": "density, path length, clustering, spectral gap, ... of the layers' patterns",
-  "shaped_scalars": "learned α, β and γ of shaped attention by layer and head",
+  "shaped_scalars": "the learned α, β and γ of shaped attention by layer and head",
 }
 RUN_FIGURES = {
-  "curves": "loss and validation figure of runs by step, mean ± standard deviation",
+  "curves": "the loss and validation figure of runs by step, mean ± standard deviation",
 }
 PATTERN_FIGURES = {
   "gallery": "named patterns on a grid, and the receptive field of a query by layers",
 }
 RESULT_FIGURES = {
-  "memory": "test figure of a sweep's methods against the memory of a training step",
+  "memory": "the test figure of a sweep's methods against the memory of a training step",
 }
 ALL_FIGURES = FIGURES | SIDE_BY_SIDE | RUN_FIGURES | RESULT_FIGURES | PATTERN_FIGURES
 

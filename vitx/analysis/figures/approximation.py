@@ -11,31 +11,14 @@ import numpy as np
 
 from vitx import ops
 from vitx.analysis.figures import style
-from vitx.analysis.figures.capture import capture, softmax_map
+from vitx.analysis.figures.capture import MixerCapture, capture, softmax_map
 from vitx.analysis.figures.subject import Subject
 from vitx.config.errors import ConfigError
 from vitx.ops.kernels import features
-from vitx.ops.layout import TokenLayout
 
 COUNTS = (8, 16, 32, 64, 128, 256, 512)
 DRAWS = 8
 Approximate = Callable[[jax.Array, jax.Array, int, jax.Array], jax.Array]
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair:
-  """The queries and keys of a layer.
-
-  Attributes:
-    q, k: The queries and keys, (B, N, H, D).
-    scale: The scale of the logits.
-    layout: The layout of the N tokens.
-  """
-
-  q: np.ndarray
-  k: np.ndarray
-  scale: float
-  layout: TokenLayout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,24 +35,24 @@ class Errors:
   values: dict[str, np.ndarray]
 
 
-def look(subject: Subject) -> list[Pair]:
-  """Returns the queries and keys of the subject's model on its examples, for layers with both.
+def look(subject: Subject) -> list[MixerCapture]:
+  """Returns the layers of the subject's model that have queries and keys, on its examples.
 
   Raises:
     ConfigError: No layer has both.
   """
   layers = capture(subject.model, subject.variables(), subject.inputs(subject.examples))
-  pairs = [
-    Pair(layer.q, layer.k, layer.scale, layer.layout)
+  found = [
+    layer
     for layer in layers
     if layer.q is not None and layer.k is not None and layer.q.shape == layer.k.shape
   ]
-  if not pairs:
+  if not found:
     raise ConfigError(
-      f"{subject.label} has no queries and keys to approximate the softmax attention of; use a"
-      " model with softmax, performer, nystromformer or a pattern as token mixer"
+      f"{subject.label} has no queries and keys, so it has no softmax attention to approximate; use"
+      " a model with softmax, performer, nystromformer or a pattern as token mixer"
     )
-  return pairs
+  return found
 
 
 def orthogonal(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
@@ -97,7 +80,7 @@ PERFORMER: dict[str, Approximate] = {"orthogonal": orthogonal, "independent": in
 
 
 def measure_errors(
-  layers: Sequence[Pair],
+  layers: Sequence[MixerCapture],
   kinds: dict[str, Approximate],
   counts: Sequence[int],
   draws: int,
@@ -114,8 +97,8 @@ def measure_errors(
   values = {kind: np.zeros((len(layers), len(counts), draws)) for kind in kinds}
   for number, layer in enumerate(layers):
     # The approximations assume the scale 1 / sqrt(D); the queries take any other factor.
-    q = jnp.asarray(layer.q) * (layer.scale * math.sqrt(layer.q.shape[-1]))
-    k = jnp.asarray(layer.k)
+    q, k = jnp.asarray(layer.q), jnp.asarray(layer.k)
+    q *= layer.scale * math.sqrt(q.shape[-1])
     exact = jnp.asarray(softmax_map(q, k, 1 / math.sqrt(q.shape[-1])))
     for kind, approximate in kinds.items():
       for place, count in enumerate(counts):

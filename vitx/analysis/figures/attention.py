@@ -9,7 +9,7 @@ import numpy as np
 
 from vitx.analysis.figures import style
 from vitx.analysis.figures.capture import MixerCapture, capture
-from vitx.analysis.figures.subject import Subject
+from vitx.analysis.figures.subject import Subject, check_queries
 from vitx.attention.fnet import FNet
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
@@ -56,9 +56,9 @@ def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
     end = "" if query is None else f"_query_{query}"
     for maps in found:
       canvas = plot_heads(maps, query=query)
-      files.append(style.keep(canvas, out, f"attention_{maps.label}_heads{end}"))
+      files.append(style.save(canvas, out, f"attention_{maps.label}_heads{end}"))
     name = "_".join(["attention", *(maps.label for maps in found)])
-    files.append(style.keep(plot_side_by_side(found, query=query), out, name + end))
+    files.append(style.save(plot_side_by_side(found, query=query), out, name + end))
   return files
 
 
@@ -80,7 +80,7 @@ def compute_maps(subject: Subject) -> Maps:
   for layer in layers:
     _check(layer, subject.label)
   if not layers:
-    raise ConfigError(f"attention: {subject.label} has no token mixers, so nothing attends")
+    raise ConfigError(f"attention: {subject.label} has no token mixers; use a model with attention")
   maps = tuple(np.asarray(layer.map) for layer in layers)
   layouts = tuple(layer.layout for layer in layers)
   return Maps(subject.label, subject.note, np.asarray(images), layouts, maps)
@@ -88,22 +88,22 @@ def compute_maps(subject: Subject) -> Maps:
 
 def _check(layer: MixerCapture, label: str) -> None:
   n = layer.layout.length
+  mixer = f"attention: {layer.mixer} in {layer.path} of {label}"
   if layer.matrix is None or layer.matrix.shape[-2:] != (n, n):
-    held = "none" if layer.matrix is None else f"one of shape {layer.matrix.shape}"
+    held = "" if layer.matrix is None else f", but one of shape {layer.matrix.shape}"
     raise ConfigError(
-      f"attention: {label} has mixers ({layer.mixer} in {layer.path}) that hold no matrix of the"
-      f" {n} tokens, but {held}; use one with a masked implementation over tokens, such as softmax,"
-      " shaped, performer or a pattern"
+      f"{mixer} has no matrix of the {n} tokens{held}; use a token mixer with a masked"
+      " implementation over tokens, such as softmax, shaped, performer or a pattern"
     )
   if layer.mixer == FNet.__name__:
     raise ConfigError(
-      f"attention: {label} has mixers ({layer.mixer} in {layer.path}) whose matrix is a Fourier"
-      " transform, the same for every image: nothing attends"
+      f"{mixer} has a matrix that is a Fourier transform, which does not depend on the image; use"
+      " a token mixer with attention, such as softmax"
     )
   if not layer.layout.has_places:
     raise ConfigError(
-      f"attention: {label} gives tokens up before {layer.path} (model.token_reduction), so that"
-      " what stays has no place in the image; use model.token_reduction='zeroed' or 'none'"
+      f"{mixer} has tokens without a place in the image, because model.token_reduction removes"
+      " tokens before it; use model.token_reduction='zeroed' or 'none'"
     )
 
 
@@ -124,10 +124,10 @@ def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
     ConfigError: The layers have different numbers of tokens, or s is outside [0, 1].
   """
   if not 0 <= skip <= 1:
-    raise ConfigError(f"rollout: skip={skip} must lie in [0, 1]")
+    raise ConfigError(f"rollout: skip={skip} must be in [0, 1]")
   sizes = sorted({layer.shape[-1] for layer in layers})
   if len(sizes) > 1:
-    raise ConfigError(f"rollout: layers have {sizes} tokens, which no product of them maps")
+    raise ConfigError(f"rollout: layers have {sizes} tokens; all layers need equally many")
   eye = np.eye(sizes[0])
   product = np.broadcast_to(eye, (layers[0].shape[0], *eye.shape))
   for layer in layers:
@@ -147,14 +147,10 @@ def read_row(matrix: np.ndarray, layout: TokenLayout, query: int | None = None) 
   Raises:
     ConfigError: There is no such patch.
   """
-  patches = layout.length - layout.prefix
-  if query is not None and not 0 <= query < patches:
-    raise ConfigError(
-      f"queries={query} is no patch; choose from 0 to {patches - 1}, row by row on the grid"
-    )
   if query is None:
     row = matrix[..., 0, :] if layout.prefix else matrix.mean(axis=-2)
   else:
+    check_queries([query], layout.length - layout.prefix)
     row = matrix[..., layout.prefix + query, :]
   return row[..., layout.prefix :].reshape(*row.shape[:-1], *layout.grid)
 
@@ -166,7 +162,7 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
   side = min(0.85, style.PAGE / (len(layers) + 1))
   what = _name_query(maps, query)
   caption = f"{maps.note}. Attention of the {what} in validation example {example}, by layer and"
-  caption += " head, each panel from zero to its own highest."
+  caption += " head. Each panel's scale goes from zero to its largest value."
   rows = len(heads)
   width, height = max(style.COLUMN, side * (len(layers) + 1)), side * rows + 0.25
   canvas, panels = style.make_panels(rows, len(layers) + 1, width, height, caption)
@@ -174,7 +170,10 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
     for axes, number in zip(row[1:], layers, strict=True):
       matrix, layout = maps.layers[number][example], maps.layouts[number]
       if head >= len(matrix):
-        _blank(axes)
+        # The label beside the panel is drawn, so the axes cannot be switched off.
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.patch.set_visible(False)
         continue
       title = f"layer {number}" if head == heads[0] else ""
       style.show_plane(axes, read_row(matrix[head], layout, query), title, vmin=0)
@@ -198,10 +197,10 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
   side = min(0.95, style.PAGE / (len(kinds) + 1))
   width = max(style.COLUMN, side * (len(kinds) + 1))
   note = "; ".join(f"{maps.label}: {maps.note}" for maps in found)
-  caption = f"{note}. Attention of the {_name_query(found[0], query)}, mean of the heads"
+  caption = f"{note}. Attention of the {_name_query(found[0], query)}, averaged over heads"
   if any(kind == "rollout" for _, kind in kinds):
     caption += "; rollout with half an identity in each layer"
-  caption += ". Each panel is from zero to its own highest."
+  caption += ". Each panel's scale goes from zero to its largest value."
   canvas, panels = style.make_panels(count, len(kinds) + 1, width, side * count + 0.4, caption)
   for number, row in enumerate(panels):
     show_image(row[0], found[0].images[number], "" if number else "image")
@@ -213,13 +212,6 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
       style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
       mark_patch(axes, query, maps.layouts[-1])
   return canvas
-
-
-def _blank(axes: Any) -> None:
-  """Hides the content of a panel, but not the text beside it."""
-  axes.set(xticks=[], yticks=[])
-  axes.spines[:].set_visible(False)
-  axes.patch.set_visible(False)
 
 
 def show_image(axes: Any, image: np.ndarray, title: str = "") -> None:

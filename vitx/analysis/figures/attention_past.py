@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.subject import Subject
+from vitx.analysis.figures.subject import Subject, check_queries
+from vitx.analysis.matrices import sow
 from vitx.config.errors import ConfigError
 from vitx.models.sown import collect
 
@@ -32,8 +33,8 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
   grid = subject.grid
   if grid is None or not getattr(subject.model, "causal", False):
     raise ConfigError(
-      "attention_past shows what a density model reads of the past; this model is of another kind:"
-      " use a config with task.name='density'"
+      "attention_past: this model is not a density model, which attends to earlier tokens; use a"
+      " config with task.name='density'"
     )
   queries = _choose_queries(subject.queries, grid)
   local = subject.local or int(np.prod(grid[1:] or grid))
@@ -44,7 +45,7 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
   name = f"attention_past_{subject.label}"
   note = f"{subject.note}; {subject.examples} examples"
   drawn = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, note)
-  picture = style.keep(drawn, out, name)
+  picture = style.save(drawn, out, name)
   uniform = {m: float(x) for m, x in uniform_mass(grid, local).items()}
   rows = [*enumerate(masses), ("uniform", uniform)]
   table = [{"layer": layer, **dict(_ordered(each))} for layer, each in rows]
@@ -126,13 +127,12 @@ def capture(
 
   @jax.jit
   def look(variables, example):
-    sown = model.apply(variables, example, train=False, mutable=["intermediates"])[1]
-    matrices = list(collect(sown.get("intermediates", {}), "attention").values())
+    matrices = list(collect(sow(model, variables, example), "attention").values())
     wrong = [x.shape for x in matrices if x.shape[-2:] != (n, n)]
     if not matrices or wrong:
       raise ConfigError(
-        "attention_past needs mixers that hold the matrix of all tokens, and none was sown; use"
-        " model.token_mixer='softmax' or an attention pattern"
+        "attention_past needs token mixers that hold the matrix of all tokens, and this model has"
+        " none; use model.token_mixer='softmax' or an attention pattern"
       )
     rows = [jnp.mean(x[0][:, at], axis=0) for x in matrices]
     return rows, [attention_mass(x, grid, local) for x in matrices]
@@ -149,18 +149,20 @@ def capture(
 def _choose_queries(given: Sequence[int], grid: Sequence[int]) -> list[int]:
   """Returns the given queries, or a few that are evenly spread, in the middle of their rows."""
   n, shift = int(np.prod(grid)), int(np.prod(grid[1:])) // 2 if len(grid) > 1 else 0
-  for query in given:
-    if not 0 <= query < n:
-      raise ConfigError(f"queries={query} is no position; choose from 0 to {n - 1}")
+  check_queries(given, n)
   return list(given) or [
     min(n - 1, n * (2 * i + 1) // (2 * DRAWN_QUERIES) + shift) for i in range(DRAWN_QUERIES)
   ]
 
 
+def as_rows(grid: Sequence[int]) -> tuple[int, ...]:
+  """Returns (rows, columns, ...) of a grid, with one row for a sequence (N,)."""
+  return (1, *grid) if len(grid) == 1 else tuple(grid)
+
+
 def to_plane(values: np.ndarray, grid: Sequence[int]) -> np.ndarray:
   """Returns values of tokens (N,) in the grid's rows and columns; channels are summed."""
-  shape = (1, *grid) if len(grid) == 1 else tuple(grid)
-  return values.reshape(*shape[:2], -1).sum(axis=-1)
+  return values.reshape(*as_rows(grid)[:2], -1).sum(axis=-1)
 
 
 def plot_attention_past(
@@ -203,15 +205,13 @@ def _ordered(masses: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def mark(axes: Any, query: int, grid: Sequence[int]) -> None:
   """Marks a token's place in a figure of the grid, and hides the ticks of the axes."""
-  shape = (1, *grid) if len(grid) == 1 else tuple(grid)
-  place = np.unravel_index(query, shape)
+  place = np.unravel_index(query, as_rows(grid))
   axes.plot(place[1], place[0], "s", mec="tab:green", mfc="none", ms=3, mew=0.7)
   axes.set(xticks=[], yticks=[])
 
 
 def _show_example(axes: Any, example: np.ndarray, grid: Sequence[int]) -> None:
-  shape = (1, *grid) if len(grid) == 1 else tuple(grid)
-  picture = example.reshape(*shape[:2], -1)
+  picture = example.reshape(*as_rows(grid)[:2], -1)
   top = max(int(picture.max()), 1)
   color = picture.shape[-1] == 3
   axes.imshow(picture / top if color else picture[..., 0], cmap="gray", vmin=0, aspect="auto")

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.analysis.matrices import sow
 from vitx.attention.base import TokenMixer
 from vitx.attention.shaped import ShapedAttention
 from vitx.models.sown import collect
@@ -82,8 +83,7 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
       return q, k
 
     with nn.intercept_methods(note):
-      sown = model.apply(variables, inputs, train=False, mutable=["intermediates"])[1]
-    return collect(sown.get("intermediates", {}), "attention"), held
+      return collect(sow(model, variables, inputs), "attention"), held
 
   matrices, held = jax.device_get(jax.jit(look)(variables, inputs))
   order = [*matrices, *(path for path in known if path not in matrices)]

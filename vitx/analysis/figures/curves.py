@@ -39,12 +39,16 @@ class Curve:
   per_epoch: float = 0.0
 
 
+Methods = Mapping[str, Sequence[Curve]]  # The runs of each method.
+Published = Mapping[str, Mapping[float, float]]  # The values by method and epoch.
+
+
 def draw_curves(
   curves: Sequence[Curve],
   figure: str,
   out: Path,
   name: str,
-  published: Mapping[str, Mapping[float, float]] | None = None,
+  published: Published | None = None,
 ) -> list[Path]:
   """Draws the loss and the validation figure of runs by step, mean ± deviation of each method.
 
@@ -63,34 +67,24 @@ def draw_curves(
     ConfigError: No run has reached a validation.
     MissingExtraError: Matplotlib is not installed.
   """
-  return [style.keep(plot_curves(curves, figure, published), out, name)]
+  return [style.save(plot_curves(curves, figure, published), out, name)]
 
 
-def plot_curves(
-  curves: Sequence[Curve],
-  figure: str,
-  published: Mapping[str, Mapping[float, float]] | None = None,
-) -> Any:
+def plot_curves(curves: Sequence[Curve], figure: str, published: Published | None = None) -> Any:
   """Returns the figure of `draw_curves`, with its arguments and errors."""
   if not any(curve.figure for curve in curves):
-    raise ConfigError("curves: no run has been validated yet; let one train for evaluation.every")
+    raise ConfigError("curves: no run has a validation figure yet; train for evaluation.every")
   methods: dict[str, list[Curve]] = {}
   for curve in curves:
     methods.setdefault(curve.method, []).append(curve)
   several = len(curves) > len(methods)
-  note = "mean and standard deviation over the runs of a method" if several else "one run a method"
+  note = "mean and standard deviation over the runs of a method" if several else "one run each"
   note += "; × published" if published else ""
-  if len(methods) > TOGETHER:
-    return _plot_each(methods, figure, note, published or {})
-  return _plot_together(methods, figure, note, published or {})
+  plot = _plot_each if len(methods) > TOGETHER else _plot_together
+  return plot(methods, figure, note, published or {})
 
 
-def _plot_together(
-  methods: Mapping[str, Sequence[Curve]],
-  figure: str,
-  note: str,
-  published: Mapping[str, Mapping[float, float]],
-) -> Any:
+def _plot_together(methods: Methods, figure: str, note: str, published: Published) -> Any:
   """Returns diagrams with a line for each method."""
   labels = {method: f"{method} ({len(own)})" for method, own in methods.items()}
   fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
@@ -115,12 +109,7 @@ def _plot_together(
   return canvas
 
 
-def _plot_each(
-  methods: Mapping[str, Sequence[Curve]],
-  figure: str,
-  note: str,
-  published: Mapping[str, Mapping[float, float]],
-) -> Any:
+def _plot_each(methods: Methods, figure: str, note: str, published: Published) -> Any:
   """Returns a diagram for each method, all with one scale."""
   words, scale, _ = figure_format(figure)
   kind = "training" if published else "validation"

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vitx.analysis.figures.patterns import choose_query
-from vitx.analysis.figures.subject import make_canvas, save
+from vitx.analysis.figures.patterns import LayerPattern, choose_query
+from vitx.analysis.figures.receptive_field import receptive_fields
+from vitx.analysis.figures.style import make_canvas, save
 from vitx.analysis.graph import graph_figures
 from vitx.config import registry
 from vitx.config.errors import ConfigError
@@ -40,8 +41,8 @@ def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[P
   chosen = {name: registry.lookup(PATTERNS, name, "patterns").at(0) for name in (names or CHOSEN)}
   if len(grid) != 2 or min(grid) < 2 or math.prod(grid) > MOST:
     raise ConfigError(
-      f"grid={','.join(map(str, grid))} must be rows,columns: two numbers of at least 2, of at most"
-      f" {MOST:,} tokens in all"
+      f"grid={','.join(map(str, grid))} must be rows,columns: two numbers of at least 2, with at"
+      f" most {MOST:,} tokens in all"
     )
   layout = TokenLayout(tuple(grid))
   return [save(plot_gallery(chosen, layout), out, "gallery", 150)]
@@ -61,27 +62,6 @@ def plot_gallery(chosen: Mapping[str, Pattern], layout: TokenLayout) -> Any:
   return canvas
 
 
-def receptive_field(mask: np.ndarray, query: int, layers: int) -> np.ndarray:
-  """Counts the layers after which a query has seen each token.
-
-  Args:
-    mask: A boolean mask by query and key, (N, N), True = attends.
-    query: The query, 0 ... N-1.
-    layers: The number of layers, each with this pattern and, as around any attention, a skip
-      connection.
-
-  Returns:
-    The depths, int (N,): 0 for the query itself, 1 for the tokens that it attends to, up to
-    `layers`; `layers` + 1 for tokens that it has not seen by then.
-  """
-  seen = np.arange(mask.shape[0]) == query
-  depth = np.where(seen, 0, layers + 1)
-  for layer in range(1, layers + 1):
-    seen = seen | mask[seen].any(axis=0)
-    depth = np.minimum(depth, np.where(seen, layer, layers + 1))
-  return depth
-
-
 def _draw_pair(pair: Any, name: str, pattern: Pattern, layout: TokenLayout) -> None:
   """Draws the matrix of pairs and, beside it, the receptive field on the grid."""
   from matplotlib.colors import ListedColormap
@@ -89,8 +69,14 @@ def _draw_pair(pair: Any, name: str, pattern: Pattern, layout: TokenLayout) -> N
   mask = np.asarray(dense_mask(pattern, layout, num_heads=1)[0])
   left, right = pair
   left.imshow(mask, cmap=ListedColormap(("#ffffff", COLORS[1])), vmin=0, vmax=1)
-  field = receptive_field(mask, choose_query(layout), LAYERS).reshape(layout.grid)
-  right.imshow(field, cmap=ListedColormap(COLORS), vmin=0, vmax=len(COLORS) - 1)
+  query = choose_query(layout)
+  layers = [LayerPattern(i, pattern, layout, 1) for i in range(LAYERS)]
+  # The number of the layer after which the query has seen a token; LAYERS + 1 if none.
+  depth = LAYERS + 1 - receptive_fields(layers, np.array([query])).sum(axis=(0, 1))
+  depth[query] = 0
+  right.imshow(
+    depth.reshape(layout.grid), cmap=ListedColormap(COLORS), vmin=0, vmax=len(COLORS) - 1
+  )
   mixing = graph_figures(pattern, layout).layers_to_mixing
   # A name may be as wide as both panels, and must not push them apart.
   name_at = {"xycoords": "axes fraction", "in_layout": False, "annotation_clip": False}

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.patterns import list_edges
+from vitx.analysis.figures.patterns import group_layers, list_edges
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.graph import GraphFigures, graph_figures
 
-HEADS = 4
+LEFT_OUT = ("in_degree", "clustering_directed")  # The figures without a column.
 SHOWN = {
   "density": "density",
   "path_length": "mean path length",
@@ -31,7 +31,7 @@ def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
   name = "_".join(["graph", *(subject.label for subject in subjects)])
   table = style.write_rows(out / f"{name}.csv", rows)
   note = "; ".join(dict.fromkeys(subject.network for subject in subjects))
-  return [style.keep(plot_graph(rows, note), out, name), table]
+  return [style.save(plot_graph(rows, note), out, name), table]
 
 
 def compute_graph(subject: Subject) -> list[dict[str, Any]]:
@@ -40,36 +40,22 @@ def compute_graph(subject: Subject) -> list[dict[str, Any]]:
   Raises:
     ConfigError: The mixers of the model have no pattern.
   """
-  distinct: dict[Any, list[int]] = {}
-  for edges in list_edges(subject.model, subject.input_spec):
-    heads = min(edges.pattern.head_period, edges.heads, HEADS)
-    distinct.setdefault((edges.pattern, edges.layout, heads), []).append(edges.layer)
   return [
     {"model": subject.label, "layers": " ".join(map(str, layers)), "head": head}
-    | _flatten(graph_figures(pattern, layout, head=head))
-    for (pattern, layout, heads), layers in distinct.items()
-    for head in range(heads)
+    | _flatten(graph_figures(each.pattern, each.layout, head=head))
+    for each, layers in group_layers(list_edges(subject.model, subject.input_spec)).items()
+    for head in range(each.distinct_heads)
   ]
 
 
 def _flatten(found: GraphFigures) -> dict[str, Any]:
-  return {
-    "tokens": found.tokens,
-    "edges": found.edges,
-    "density": found.density,
-    "keys_least": found.out_degree[0],
-    "keys_mean": found.out_degree[1],
-    "keys_most": found.out_degree[2],
-    "reach": found.reach,
-    "path_length": found.path_length,
-    "diameter": found.diameter,
-    "layers_to_mixing": found.layers_to_mixing,
-    "clustering": found.clustering,
-    "transitivity": found.transitivity,
-    "spectral_gap": found.spectral_gap,
-    "laplacian": found.laplacian,
-    "sampled": found.sampled,
-  }
+  row: dict[str, Any] = {}
+  for name, value in vars(found).items():
+    if name == "out_degree":
+      row |= zip(("keys_least", "keys_mean", "keys_most"), value, strict=True)
+    elif name not in LEFT_OUT:
+      row[name] = value
+  return row
 
 
 def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from vitx.analysis.figures import approximation, style
 from vitx.analysis.figures.attention import show_image
+from vitx.analysis.figures.capture import MixerCapture
 from vitx.analysis.figures.subject import Subject
 from vitx.attention.nystromformer import Nystromformer
 from vitx.config.errors import ConfigError
@@ -56,8 +57,8 @@ def draw_landmarks(subject: Subject, out: Path) -> list[Path]:
   caption += f" {subject.examples} validation examples."
   error = approximation.plot_errors(found.errors, "landmarks M", caption)
   return [
-    style.keep(plot_landmarks(found), out, name),
-    style.keep(error, out, f"{name}_error"),
+    style.save(plot_landmarks(found), out, name),
+    style.save(error, out, f"{name}_error"),
     style.write_rows(out / f"{name}.csv", approximation.list_errors(found.errors)),
   ]
 
@@ -71,15 +72,15 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   mixer: Any = getattr(subject.model, "token_mixer", None)
   if getattr(mixer, "func", None) is not Nystromformer or subject.layout is None:
     raise ConfigError(
-      f"landmarks: {subject.label} has none; use a classifier with"
+      f"landmarks: {subject.label} has no landmarks; use a classifier with"
       " model.token_mixer='nystromformer'"
     )
   count = mixer.keywords.get("landmarks", Nystromformer.landmarks)
   layers = approximation.look(subject)
   layout = layers[0].layout
-  if layout.length != layers[0].q.shape[1]:
+  if layout.length != np.asarray(layers[0].q).shape[1]:
     raise ConfigError(
-      f"landmarks: {subject.label} pads its tokens in front; use token_mixer.padding='masked'"
+      f"landmarks: {subject.label} pads its tokens at the front; use token_mixer.padding='masked'"
     )
   counts = [each for each in COUNTS if each <= layout.length]
   errors = approximation.measure_errors(layers, {"landmarks": approximation.landmarks}, counts, 1)
@@ -95,15 +96,15 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   )
 
 
-def attend_from_landmarks(pair: approximation.Pair, count: int) -> np.ndarray:
+def attend_from_landmarks(layer: MixerCapture, count: int) -> np.ndarray:
   """Returns the attention of the mean query of each landmark, (B, H, M, N); rows sum to one.
 
   Args:
-    pair: The queries and keys of a layer.
+    layer: A layer with queries and keys.
     count: The most landmarks to make.
   """
-  means, _ = segment_means(jnp.asarray(pair.q), count)
-  logits = jnp.einsum("bmhd,bnhd->bhmn", means, pair.k, precision="highest") * pair.scale
+  means, _ = segment_means(jnp.asarray(layer.q), count)
+  logits = jnp.einsum("bmhd,bnhd->bhmn", means, layer.k, precision="highest") * layer.scale
   return np.asarray(masked_softmax(logits, None))
 
 
@@ -111,19 +112,13 @@ def plot_landmarks(landmarks: Landmarks) -> Any:
   """Returns a figure of the tokens of each landmark, and the attention of some by layer."""
   layers = style.choose_some(len(landmarks.attended), DRAWN_LAYERS)
   some = style.choose_some(landmarks.attended.shape[1], DRAWN_LANDMARKS)
-  side = min(0.8, style.PAGE / (len(some) + 1))
-  caption = (
-    f"{landmarks.note}. {landmarks.attended.shape[1]} landmarks, each the mean of consecutive"
-  )
-  caption += " tokens (white); what its mean query attends, mean of the heads, by layer."
-  width = side * (len(some) + 1)
-  canvas, panels = style.make_panels(
-    len(layers) + 1,
-    len(some) + 1,
-    max(style.COLUMN, width),
-    side * (len(layers) + 1) + 0.2,
-    caption,
-  )
+  rows, columns = len(layers) + 1, len(some) + 1
+  side = min(0.8, style.PAGE / columns)
+  caption = f"{landmarks.note}. {landmarks.attended.shape[1]} landmarks, each the mean of"
+  caption += " consecutive tokens (white); below, the attention of its mean query by layer,"
+  caption += " averaged over heads."
+  width = max(style.COLUMN, side * columns)
+  canvas, panels = style.make_panels(rows, columns, width, side * rows + 0.2, caption)
   grid, prefix = landmarks.layout.grid, landmarks.layout.prefix
   show_image(panels[0, 0], landmarks.image, "image")
   for axes, landmark in zip(panels[0, 1:], some, strict=True):

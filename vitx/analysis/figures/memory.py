@@ -1,9 +1,8 @@
 """A figure of accuracy against training memory, by method (Jeevan and Sethi, Figure 4)."""
 
 import csv
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,6 @@ from vitx.config.errors import ConfigError
 
 PREFIX = "test_"
 TOLERANCE = 0.02  # The relative tolerance of FLOPs.
-
-
-@dataclasses.dataclass(frozen=True)
-class MemoryPoint:
-  """One method of a sweep.
-
-  Attributes:
-    method: The name of the method.
-    gigabytes: The memory of a training step in GB.
-    values: The primary figure of each finished run on the test examples, such as its accuracy.
-  """
-
-  method: str
-  gigabytes: float
-  values: tuple[float, ...]
 
 
 def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
@@ -56,7 +40,7 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
       value = _number(row[column], column, path)
       found[row["method"]] = (*found.get(row["method"], ()), value)
   if not found:
-    raise ConfigError(f"results={str(path)!r} has no run that finished")
+    raise ConfigError(f"results={str(path)!r} has no finished run; give a file with one")
   return found
 
 
@@ -87,8 +71,8 @@ def check_cost(method: str, flops: int, ran: float, config: str) -> None:
   """
   if abs(ran - flops) > TOLERANCE * ran:
     raise ConfigError(
-      f"config={config!r}: a training step of {method} takes {flops / 1e9:,.4g} GFLOP, of the runs"
-      f" {ran / 1e9:,.4g}; give the overrides that they ran with, as in FILE:field=value"
+      f"config={config!r}: a training step of {method} takes {flops / 1e9:,.4g} GFLOP, but"
+      f" {ran / 1e9:,.4g} in the runs; give the overrides that the runs had, as in FILE:field=value"
     )
 
 
@@ -99,8 +83,8 @@ def _number(text: str | None, column: str, path: str | Path) -> float:
     value = math.nan
   if not value > 0 or math.isinf(value):
     raise ConfigError(
-      f"results={str(path)!r} is damaged: {text!r} in the column {column!r} is no number above 0;"
-      " let vitx sweep or vitx reproduce write it again"
+      f"results={str(path)!r} is damaged: {text!r} in the column {column!r} is not a positive"
+      " number; write the file again with vitx sweep or vitx reproduce"
     )
   return value
 
@@ -130,30 +114,31 @@ def draw_memory(
     out: The folder of the files.
     name: The name of the files, without their suffix.
   """
-  points = [MemoryPoint(method, gigabytes[method], values) for method, values in results.items()]
-  words, scale, _ = figure_format(figure)
   rows = [
-    {"method": point.method, "runs": len(point.values), "gigabytes": point.gigabytes}
-    | {f"{PREFIX}{figure}": float(np.mean(point.values))}
-    for point in points
+    {"method": method, "runs": len(values), "gigabytes": gigabytes[method]}
+    | {f"{PREFIX}{figure}": float(np.mean(values))}
+    for method, values in results.items()
   ]
-  canvas = plot_memory(points, f"test {words}", scale, note)
-  return [style.keep(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
+  canvas = plot_memory(results, gigabytes, figure, note)
+  return [style.save(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
 
 
-def plot_memory(points: Sequence[MemoryPoint], words: str, scale: float, note: str) -> Any:
-  """Returns a figure: mean and standard deviation of each method against its memory."""
-  height = max(2.6, 0.12 * (len(points) + 6))  # The legend has a line for each point.
+def plot_memory(
+  results: Mapping[str, tuple[float, ...]], gigabytes: Mapping[str, float], figure: str, note: str
+) -> Any:
+  """Returns the figure of `draw_memory`: mean and standard deviation of each method."""
+  words, scale, _ = figure_format(figure)
+  height = max(2.6, 0.12 * (len(results) + 6))  # The legend has a line for each method.
   canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.3, height, note)
   axes = panels[0, 0]
-  for number, point in enumerate(points):
-    values = np.array(point.values) * scale
+  for number, (method, found) in enumerate(results.items()):
+    values = np.array(found) * scale
     spread = values.std(ddof=1) if len(values) > 1 else None
     marker = "osD^v<>p"[number // 10 % 8]
     given: dict[str, Any] = {"fmt": marker, "ms": 4, "elinewidth": 0.8, "capsize": 2}
-    given |= {"color": f"C{number % 10}", "label": f"{point.method} ({len(values)})"}
-    axes.errorbar(point.gigabytes, values.mean(), yerr=spread, **given)
-  style.name_axes(axes, "memory of a training step (GB)", words)
+    given |= {"color": f"C{number % 10}", "label": f"{method} ({len(values)})"}
+    axes.errorbar(gigabytes[method], values.mean(), yerr=spread, **given)
+  style.name_axes(axes, "memory of a training step (GB)", f"test {words}")
   beside = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
   axes.legend(
     **beside, fontsize=style.SMALL, frameon=False, title="method (runs)", title_fontsize=style.SMALL

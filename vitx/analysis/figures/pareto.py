@@ -54,7 +54,7 @@ def draw_pareto(
     MissingExtraError: Matplotlib is not installed.
     ConfigError: The file cannot be written.
   """
-  return style.keep(plot_pareto(points, columns, more, note), out, name)
+  return style.save(plot_pareto(points, columns, more, note), out, name)
 
 
 def plot_pareto(

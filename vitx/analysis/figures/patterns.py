@@ -1,7 +1,7 @@
 """A figure of the tokens that the layers of a model connect (Child et al. 2019, Figure 3)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,36 +25,24 @@ EXAMPLE_GRID = (8, 8)
 
 @dataclasses.dataclass(frozen=True)
 class LayerPattern:
-  """The edges of one layer.
+  """The edges of one layer, or of several layers with one pattern.
 
   Attributes:
-    layer: The number of the layer.
+    layer: The number of the layer, or a title for several layers.
     pattern: The pattern of all heads.
     layout: The layout of the tokens.
     heads: The number of heads, H.
   """
 
-  layer: int
+  layer: int | str
   pattern: Pattern
   layout: TokenLayout
   heads: int
 
-
-@dataclasses.dataclass(frozen=True)
-class Used:
-  """A pattern and the name of the layers that use it.
-
-  Attributes:
-    pattern: The pattern.
-    layout: The layout of the tokens.
-    heads: The number of heads, H.
-    name: The title above the pattern.
-  """
-
-  pattern: Pattern
-  layout: TokenLayout
-  heads: int
-  name: str
+  @property
+  def distinct_heads(self) -> int:
+    """The number of heads with edges of their own, at most `HEADS`."""
+    return min(self.pattern.head_period, self.heads, HEADS)
 
 
 def draw_patterns(subject: Subject, out: Path) -> list[Path]:
@@ -66,10 +54,10 @@ def draw_patterns(subject: Subject, out: Path) -> list[Path]:
   used = find_patterns(subject.model, subject.input_spec)
   name = f"patterns_{subject.label}"
   if used:
-    return [style.keep(plot_patterns(used, note=subject.note), out, name)]
+    return [style.save(plot_patterns(used, note=subject.note), out, name)]
   layout = TokenLayout(EXAMPLE_GRID)
-  examples = [Used(pattern.at(0), layout, 1, key) for key, pattern in PATTERNS.items()]
-  return [style.keep(plot_patterns(examples, columns=3), out, f"{name}_examples")]
+  examples = [LayerPattern(key, pattern.at(0), layout, 1) for key, pattern in PATTERNS.items()]
+  return [style.save(plot_patterns(examples, columns=3), out, f"{name}_examples")]
 
 
 def list_edges(
@@ -95,9 +83,9 @@ def list_edges(
         if mixed:
           return call(*args, **kwargs)
         raise ConfigError(
-          f"{'/'.join(module.path)} is {type(module).__name__}, which has no pattern of edges that"
-          " stands before the input is seen; use a model whose token_mixer is a pattern, such as"
-          " neighborhood, bigbird, strided, or pattern with edges=NAME"
+          f"{'/'.join(module.path)} is {type(module).__name__}, which has no pattern; use a model"
+          " whose token_mixer is a pattern, such as neighborhood, bigbird, strided, or pattern with"
+          " edges=NAME"
         )
       pattern = module.full_pattern(layout)
       pattern = pattern & Causal() if module.causal else pattern
@@ -109,25 +97,31 @@ def list_edges(
   return list(layers.values())
 
 
-def find_patterns(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[Used]:
+def group_layers(layers: Iterable[LayerPattern]) -> dict[LayerPattern, list[int | str]]:
+  """Returns the distinct patterns of layers, without a title, and the numbers of their layers."""
+  found: dict[LayerPattern, list[int | str]] = {}
+  for each in layers:
+    found.setdefault(dataclasses.replace(each, layer=""), []).append(each.layer)
+  return found
+
+
+def find_patterns(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[LayerPattern]:
   """Returns the distinct patterns of a model's layers in order; nothing is computed.
 
   Args:
     model: A network; mixers other than `PatternAttention` are ignored.
     spec: The shape and dtype of a batch of one example.
   """
-  layers: dict[tuple[Pattern, TokenLayout, int], list[int]] = {}
-  for each in list_edges(model, spec, mixed=True):
-    layers.setdefault((each.pattern, each.layout, each.heads), []).append(each.layer)
-  return [Used(*key, name=_name_layers(sorted(set(own)))) for key, own in layers.items()]
+  found = group_layers(list_edges(model, spec, mixed=True))
+  return [dataclasses.replace(each, layer=_name_layers(own)) for each, own in found.items()]
 
 
-def _name_layers(layers: list[int]) -> str:
+def _name_layers(layers: Sequence[int | str]) -> str:
   text = ", ".join(map(str, layers[:6])) + (", ..." if len(layers) > 6 else "")
   return f"layer{'s' if len(layers) > 1 else ''} {text}"
 
 
-def plot_patterns(used: Sequence[Used], columns: int = 1, note: str = "") -> Any:
+def plot_patterns(used: Sequence[LayerPattern], columns: int = 1, note: str = "") -> Any:
   """Returns a figure with a matrix and a grid for each pattern and head.
 
   Args:
@@ -135,7 +129,7 @@ def plot_patterns(used: Sequence[Used], columns: int = 1, note: str = "") -> Any
     columns: The number of pairs of matrix and grid in a row.
     note: A description of the model, for the caption.
   """
-  shown = [(each, head) for each in used for head in range(_distinct_heads(each))]
+  shown = [(each, head) for each in used for head in range(each.distinct_heads)]
   rows = -(-len(shown) // columns)
   width = style.PAGE if columns > 1 else style.COLUMN * 1.5
   height = (width / columns / 2 + 0.3) * rows
@@ -149,23 +143,19 @@ def plot_patterns(used: Sequence[Used], columns: int = 1, note: str = "") -> Any
   return canvas
 
 
-def _distinct_heads(used: Used) -> int:
-  return min(used.pattern.head_period, used.heads, HEADS)
-
-
-def _draw_matrix(axes: Any, used: Used, head: int) -> None:
+def _draw_matrix(axes: Any, used: LayerPattern, head: int) -> None:
   n = used.layout.length
   edges = edges_between(used, head, np.arange(min(n, MATRIX)), np.arange(min(n, MATRIX)))
   axes.imshow(edges, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-  which = f", head {head}" if _distinct_heads(used) > 1 else ""
+  which = f", head {head}" if used.distinct_heads > 1 else ""
   part = f"first {MATRIX:,} of {n:,} tokens" if n > MATRIX else f"{n:,} tokens"
-  axes.set_title(f"{used.name}{which}\n{part}", fontsize=style.SMALL, loc="left", pad=3)
+  axes.set_title(f"{used.layer}{which}\n{part}", fontsize=style.SMALL, loc="left", pad=3)
   axes.set(xticks=[], yticks=[])
   axes.set_xlabel("keys", fontsize=style.SMALL, labelpad=2)
   axes.set_ylabel("queries", fontsize=style.SMALL, labelpad=2)
 
 
-def _draw_grid(axes: Any, used: Used, head: int) -> None:
+def _draw_grid(axes: Any, used: LayerPattern, head: int) -> None:
   layout = used.layout
   query = choose_query(layout)
   seen = edges_between(used, head, np.array([query + layout.prefix]), np.arange(layout.length))[0]
@@ -184,7 +174,7 @@ def choose_query(layout: TokenLayout) -> int:
   return min(n - 1, (layout.grid[0] * 2 // 3) * row + row // 2 if row else n * 2 // 3)
 
 
-def edges_between(used: Used, head: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+def edges_between(used: LayerPattern, head: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
   """Returns the edges from queries (Q,) to keys (K,) as boolean (Q, K)."""
   allowed = used.pattern.allows(used.layout, q[:, None], k[None], np.int64(head))
   return np.broadcast_to(np.asarray(allowed), (q.size, k.size))

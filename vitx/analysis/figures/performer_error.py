@@ -22,5 +22,5 @@ def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
   caption = f"{subject.note}. Relative error of the attention matrix by M positive random features"
   caption += f" (FAVOR+), {subject.examples} validation examples, mean ± standard deviation of"
   caption += f" {draws} draws."
-  picture = style.keep(approximation.plot_errors(errors, "features M", caption), out, name)
+  picture = style.save(approximation.plot_errors(errors, "features M", caption), out, name)
   return [picture, style.write_rows(out / f"{name}.csv", approximation.list_errors(errors))]

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.attention_past import to_plane
+from vitx.analysis.figures.attention_past import as_rows, to_plane
 from vitx.analysis.figures.subject import Subject
 from vitx.config.errors import ConfigError
 from vitx.models import names
@@ -48,7 +48,7 @@ def draw_posemb(subject: Subject, out: Path) -> list[Path]:
   """
   found = compute_positions(subject)
   canvas = plot_similarity(found, subject.note)
-  return [style.keep(canvas, out, f"posemb_{subject.label}")]
+  return [style.save(canvas, out, f"posemb_{subject.label}")]
 
 
 def compute_positions(subject: Subject) -> Positions:
@@ -100,7 +100,7 @@ def plot_similarity(positions: Positions, note: str) -> Any:
   """Returns a figure with a tile for each place; a tile has the similarity to all places."""
   grid = positions.layout.grid
   alike = positions.similarity()
-  rows, columns = (1, grid[0]) if len(grid) == 1 else grid[:2]
+  rows, columns = as_rows(grid)[:2]
   place = int(np.prod(grid[2:]))
   shown = [style.choose_some(count, MOST) for count in (rows, columns)]
   caption = f"{note}. Cosine similarity of the position embedding of each patch (a tile, at its"

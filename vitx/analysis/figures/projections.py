@@ -39,7 +39,7 @@ def draw_projections(subject: Subject, out: Path) -> list[Path]:
         | {"uniform": uniform, "diagonal_mean": float(np.diagonal(product).mean())}
       )
   files = [
-    style.keep(plot_products(products, KINDS[kind], subject.note), out, f"{name}_{kind}")
+    style.save(plot_products(products, KINDS[kind], subject.note), out, f"{name}_{kind}")
     for kind, products in found.items()
   ]
   return [*files, style.write_rows(out / f"{name}.csv", rows)]
@@ -86,7 +86,7 @@ def multiply_projections(params: Mapping[str, Any]) -> Products:
   }
   for kind, products in pairs.items():
     if len({product.shape for product in products}) > 1:
-      raise ConfigError(f"projections: layers have {kind} of several sizes; one width is needed")
+      raise ConfigError(f"projections: {kind} differs in size between layers; use one width")
   return {kind: np.stack(products) for kind, products in pairs.items() if products}
 
 
@@ -110,9 +110,9 @@ def plot_products(products: np.ndarray, name: str, note: str) -> Any:
   layers = style.choose_some(products.shape[0], DRAWN_LAYERS)
   heads = style.choose_some(products.shape[1], DRAWN_HEADS)
   side = min(1.2, style.PAGE / len(layers))
-  caption = f"{note}. {name} ({products.shape[-1]} x {products.shape[-1]}) by layer and head, red"
-  caption += " positive, blue negative, ends of the scale at three standard deviations of each; in"
-  caption += f" percent the absolute mass on the diagonal, {1 / products.shape[-1]:.1%} if uniform."
+  caption = f"{note}. {name} ({products.shape[-1]} x {products.shape[-1]}) by layer and head: red"
+  caption += " is positive, blue negative, and each scale ends at three standard deviations; above,"
+  caption += f" the absolute mass on the diagonal, {1 / products.shape[-1]:.1%} if uniform."
   width = max(style.COLUMN, side * len(layers))
   height = (side + 0.12) * len(heads) + 0.15
   canvas, panels = style.make_panels(len(heads), len(layers), width, height, caption)

@@ -10,9 +10,9 @@ import scipy.sparse
 
 from vitx.analysis.edges import from_pattern
 from vitx.analysis.figures import style
-from vitx.analysis.figures.attention_past import mark, to_plane
+from vitx.analysis.figures.attention_past import as_rows, mark, to_plane
 from vitx.analysis.figures.patterns import LayerPattern, choose_query, list_edges
-from vitx.analysis.figures.subject import Subject
+from vitx.analysis.figures.subject import Subject, check_queries
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
@@ -54,7 +54,7 @@ def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
     for i, query in enumerate(found.queries)
     for number, seen in enumerate(found.seen[:, i])
   ]
-  picture = style.keep(plot_fields(found), out, name)
+  picture = style.save(plot_fields(found), out, name)
   return [picture, style.write_rows(out / f"{name}.csv", rows)]
 
 
@@ -75,7 +75,7 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
     ConfigError: The layers have several layouts.
   """
   if len({layer.layout for layer in layers}) > 1:
-    raise ConfigError("receptive_field: the layers have grids of several sizes; one is needed")
+    raise ConfigError("receptive_field: the layers have several grids; use a model with one grid")
   n = layers[0].layout.length
   steps: dict[Pattern, scipy.sparse.csr_array] = {}
   for layer in layers:
@@ -95,13 +95,10 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
 
 def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
   """Returns the sparse matrix I + A, (N, N)."""
-  n = layer.layout.length
-  total = scipy.sparse.eye_array(n, dtype=np.float32, format="csr")
+  total = scipy.sparse.eye_array(layer.layout.length, format="csr")
   for head in range(min(layer.pattern.head_period, layer.heads)):
-    edges = from_pattern(layer.pattern, layer.layout, head)
-    ones = np.ones(edges.keys.size, np.float32)
-    total = total + scipy.sparse.csr_array((ones, edges.keys, edges.starts), shape=(n, n))
-  return total.sign()
+    total = total + from_pattern(layer.pattern, layer.layout, head)
+  return total.sign().astype(np.float32)
 
 
 def compute_fields(subject: Subject) -> ReceptiveFields:
@@ -112,15 +109,12 @@ def compute_fields(subject: Subject) -> ReceptiveFields:
   """
   layers = list_edges(subject.model, subject.input_spec)
   if not layers:
-    raise ConfigError(f"receptive_field: {subject.label} has no token mixers")
+    raise ConfigError(f"receptive_field: {subject.label} has no token mixers; use a ViT")
   layout = layers[0].layout
-  places = layout.length - layout.prefix
+  check_queries(subject.queries, layout.length - layout.prefix)
   queries = subject.queries or (choose_query(layout),)
-  for query in queries:
-    if not 0 <= query < places:
-      raise ConfigError(f"queries={query} is no place of the grid; choose from 0 to {places - 1}")
   seen = receptive_fields(layers, np.array(queries) + layout.prefix)
-  return ReceptiveFields(subject.label, subject.network, layout, tuple(queries), seen)
+  return ReceptiveFields(subject.label, subject.network, layout, queries, seen)
 
 
 def plot_fields(fields: ReceptiveFields) -> Any:
@@ -131,14 +125,10 @@ def plot_fields(fields: ReceptiveFields) -> Any:
   full = np.flatnonzero(fields.seen.all(axis=(1, 2)))
   depth = min(PANELS, len(fields.seen), *(full[:1] + 1))
   side = min(1.3, style.PAGE / depth)
-  rows, columns = fields.layout.grid[0], int(np.prod(fields.layout.grid[1:2]))
-  if len(fields.layout.grid) == 1:
-    rows, columns = 1, fields.layout.grid[0]
+  rows, columns = as_rows(fields.layout.grid)[:2]
   height = max(0.35, side * min(rows / columns, 2.0)) + 0.2
-  caption = (
-    f"{fields.note}. Places that a query (green) reads through the last layers, darker where"
-  )
-  caption += " fewer suffice; edges of any head, and the skip past each layer."
+  caption = f"{fields.note}. Places that a query (green) reads through the last layers, darker"
+  caption += " where fewer suffice; edges of any head, and the skip past each layer."
   width = max(style.COLUMN, side * depth)
   aspect = "equal" if columns <= 2 * rows else "auto"  # A sequence would be one pixel high.
   canvas, panels = style.make_panels(

@@ -31,7 +31,7 @@ def draw_shaped_scalars(subjects: Sequence[Subject], out: Path) -> list[Path]:
     for (layer, head), value in np.ndenumerate(values)
   ]
   note = "; ".join(f"{subject.label}: {subject.note}" for subject in subjects)
-  picture = style.keep(plot_scalars(found, note), out, name)
+  picture = style.save(plot_scalars(found, note), out, name)
   return [picture, style.write_rows(out / f"{name}.csv", rows)]
 
 

@@ -12,7 +12,8 @@ from flax.traverse_util import flatten_dict
 
 from vitx.analysis.figures import style
 from vitx.analysis.figures.attention import mark_patch, show_image
-from vitx.analysis.figures.subject import Subject
+from vitx.analysis.figures.subject import Subject, check_queries
+from vitx.analysis.matrices import sow
 from vitx.config.errors import ConfigError
 from vitx.models.sown import collect
 from vitx.ops.layout import TokenLayout
@@ -38,7 +39,7 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   layout = subject.layout
   if layout is None or len(layout.grid) != 2:
     raise ConfigError(
-      "sparsifiner shows the queries of images; this model has none: use a classifier with"
+      "sparsifiner: this model is not a classifier of images; use a classifier with"
       " model.token_mixer='sparsifiner'"
     )
   queries = _choose_queries(subject.queries, layout)
@@ -46,12 +47,12 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   layers = capture(subject.model, subject.variables(), images)
   name = f"sparsifiner_{subject.label}"
   files = [
-    style.keep(
+    style.save(
       plot_example(np.asarray(image), i, layers, queries, layout, subject.note), out, f"{name}_{i}"
     )
     for i, image in enumerate(images)
   ]
-  files.append(style.keep(plot_bases(layers, layout, subject.note), out, f"{name}_basis"))
+  files.append(style.save(plot_bases(layers, layout, subject.note), out, f"{name}_basis"))
   rows = [{"layer": i, **describe_layer(layer, layout)} for i, layer in enumerate(layers)]
   return [*files, style.write_rows(out / f"{name}.csv", rows)]
 
@@ -78,8 +79,8 @@ def capture(
   sparse = _sown(model, variables, images)
   if not sparse["coefficients"] or not fields.get("sparse", True):
     raise ConfigError(
-      "sparsifiner shows the masks of a network whose model.token_mixer is 'sparsifiner', with"
-      " token_mixer.sparse=True; use --workdir of such a run"
+      "sparsifiner: this model has no masks; use the --workdir of a run with"
+      " model.token_mixer='sparsifiner' and token_mixer.sparse=True"
     )
   dense = model.clone(token_mixer=partial(mixer.func, **{**fields, "sparse": False}))
   full = _sown(dense, variables, images)
@@ -118,20 +119,13 @@ def _sown(
   model: nn.Module, variables: Mapping[str, Any], images: Any
 ) -> dict[str, dict[str, np.ndarray]]:
   """Returns the arrays that the mixers sowed, by name of the array and path of the mixer."""
-
-  def look(variables, images):
-    return model.apply(variables, images, train=False, mutable=["intermediates"])[1]
-
-  found = jax.device_get(jax.jit(look)(variables, images)).get("intermediates", {})
+  found = jax.device_get(jax.jit(partial(sow, model))(variables, images))
   return {name: collect(found, name) for name in ("attention", "coefficients", "pruned_basis")}
 
 
 def _choose_queries(given: Sequence[int], layout: TokenLayout) -> list[int]:
   """Returns the given places on the grid, or a few that are evenly spread."""
-  n = layout.length - layout.prefix
-  for query in given:
-    if not 0 <= query < n:
-      raise ConfigError(f"queries={query} is no place of the grid; choose from 0 to {n - 1}")
+  check_queries(given, layout.length - layout.prefix)
   rows, columns = layout.grid
   some = [(rows * (1 + 2 * (i // 2)) // 4, columns * (1 + 2 * (i % 2)) // 4) for i in range(4)]
   return list(given) or [row * columns + column for row, column in some][:DRAWN_QUERIES]

@@ -8,13 +8,45 @@ from typing import Any
 import numpy as np
 
 from vitx.analysis import csv_files
-from vitx.analysis.figures.subject import make_canvas, save
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, MissingExtraError, escape
 
 COLUMN, PAGE = 3.35, 6.9  # The widths of one and of two columns of a paper, in inches.
 SMALL, NORMAL = 6, 7  # The font sizes in points.
 DOTS = 200  # The resolution in dots per inch.
 MAP, SIGNED = "magma", "RdBu_r"  # The colors of nonnegative and of signed values.
+
+
+def make_canvas(width: float, height: float) -> Any:
+  """Returns an empty figure; width and height are in inches.
+
+  Raises:
+    MissingExtraError: Matplotlib is not installed.
+  """
+  try:
+    from matplotlib.figure import Figure  # Without pyplot there is no window and no global state.
+  except ImportError as error:
+    raise MissingExtraError("the figure", "plot") from error
+  return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(canvas: Any, out: Path, name: str, dots: int = DOTS) -> Path:
+  """Writes a figure as `name`.png with `dots` dots per inch; creates the folder if it is missing.
+
+  Raises:
+    ConfigError: The file cannot be written.
+  """
+  from matplotlib.text import Text
+
+  for each in canvas.findobj(Text):  # Names and captions; tick labels are set later, when drawn.
+    each.set(text=escape(each.get_text()), parse_math=False)  # A name with $ must not become math.
+  path = out / f"{name}.png"
+  try:
+    out.mkdir(parents=True, exist_ok=True)
+    # Without metadata, equal figures are equal files.
+    canvas.savefig(path, dpi=dots, metadata={"Software": None})
+  except OSError as error:
+    raise ConfigError(f"out={str(out)!r} cannot be written: {error}") from error
+  return path
 
 
 def make_panels(
@@ -66,31 +98,21 @@ def add_legend(canvas: Any, axes: Any, **settings: Any) -> None:
   canvas.legend(handles, labels, **given)
 
 
-def keep(canvas: Any, out: Path, name: str) -> Path:
-  """Writes a figure as `name`.png.
-
-  Raises:
-    ConfigError: The file cannot be written.
-  """
-  return save(canvas, out, name, DOTS)
-
-
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
   """Writes a CSV table; the first row's keys are the head, and floats have six digits.
 
   Raises:
     ConfigError: The file cannot be written.
   """
+  shown = [
+    {key: f"{x:.6g}" if isinstance(x, float) else x for key, x in row.items()} for row in rows
+  ]
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    csv_files.write_records(path, [{key: _show(x) for key, x in row.items()} for row in rows])
+    csv_files.write_records(path, shown)
   except OSError as error:
     raise ConfigError(f"out={str(path.parent)!r} cannot be written: {error}") from error
   return path
-
-
-def _show(value: Any) -> Any:
-  return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def choose_some(count: int, most: int) -> list[int]:

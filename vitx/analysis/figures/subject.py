@@ -1,14 +1,13 @@
-"""The model that a figure shows, and functions to create and write figures."""
+"""The model that a figure shows."""
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 
-from vitx.config.errors import ConfigError, MissingExtraError, escape
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 
@@ -50,34 +49,10 @@ class Subject:
     return ", ".join(filter(None, (self.network, self.weights)))
 
 
-def make_canvas(width: float, height: float) -> Any:
-  """Returns an empty figure; width and height are in inches.
-
-  Raises:
-    MissingExtraError: Matplotlib is not installed.
-  """
-  try:
-    from matplotlib.figure import Figure  # Without pyplot there is no window and no global state.
-  except ImportError as error:
-    raise MissingExtraError("the figure", "plot") from error
-  return Figure(figsize=(width, height), layout="constrained")
-
-
-def save(canvas: Any, out: Path, name: str, dots: int = 120) -> Path:
-  """Writes a figure as `name`.png with `dots` dots per inch; creates the folder if it is missing.
-
-  Raises:
-    ConfigError: The file cannot be written.
-  """
-  from matplotlib.text import Text
-
-  for each in canvas.findobj(Text):  # Names and captions; tick labels are set later, when drawn.
-    each.set(text=escape(each.get_text()), parse_math=False)  # A name with $ must not become math.
-  path = out / f"{name}.png"
-  try:
-    out.mkdir(parents=True, exist_ok=True)
-    # Without metadata, equal figures are equal files.
-    canvas.savefig(path, dpi=dots, metadata={"Software": None})
-  except OSError as error:
-    raise ConfigError(f"out={str(out)!r} cannot be written: {error}") from error
-  return path
+def check_queries(queries: Sequence[int], count: int) -> None:
+  """Raises ConfigError if a query is not one of the `count` places of a grid."""
+  for query in queries:
+    if not 0 <= query < count:
+      raise ConfigError(
+        f"queries={query} is not a place on the grid; choose from 0 to {count - 1}, row by row"
+      )
