@@ -24,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--limit", type=int, help="a quick look at so many examples, spread over the split")
   add("--task", default="", metavar="FIELD=VALUE,...", help="other fields of the task")
   add("--predictions", action=OutFile, metavar="FILE", help="write a CSV row per example")
+  add(
+    "--calibrate",
+    action="store_true",
+    help="fit a temperature on validation, and show NLL and calibration error with it",
+  )
   add("--json", action=OutFile, metavar="FILE", help="write the figures as JSON")
   add_trust(add, TRUST_RUN)
 
