@@ -56,8 +56,9 @@ class Answers:
 
   @property
   def doubts(self) -> np.ndarray:
-    """Returns the positions of all examples, the least certain (lowest confidence) first."""
-    return np.argsort(self.confidence, kind="stable")
+    """Returns the positions of all predictions, the least certain (lowest confidence) first."""
+    order = np.argsort(self.confidence, kind="stable")
+    return order[self.predictions[order] >= 0]
 
 
 def read_answers(numbers: np.ndarray, labels: np.ndarray, logits: np.ndarray) -> Answers:

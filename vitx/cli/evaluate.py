@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action="store_true",
     help="fit a temperature on validation, and show NLL and calibration error with it",
   )
+  add("--report", metavar="DIR", help="write a page of figures, confusions and mistakes there")
   add("--json", action=OutFile, metavar="FILE", help="write the figures as JSON")
   add_trust(add, TRUST_RUN)
 
@@ -49,3 +50,5 @@ def run(
   )
   if json:
     write_json(json, result)
+  if options["report"]:
+    print(f"the report is {options['report']}/index.html")

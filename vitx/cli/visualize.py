@@ -4,6 +4,7 @@
     vitx visualize patterns --config sparse_transformer_cifar10:strided --out pictures
     vitx visualize attention --workdir runs/a runs/b --out pictures
     vitx visualize attention --workdir runs/a --inputs one.png two.jpg --out pictures
+    vitx visualize mistakes --workdir runs/a --split test --examples 8 --out pictures
     vitx visualize curves --workdir runs/a runs/b --out pictures
     vitx visualize curves --workdir runs/vanilla_w96_d8 --config simplified_cifar10 --out pictures
     vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   add("--results", metavar="CSV", help="of vitx reproduce or sweep over the rows of --config")
   add("--checkpoint", default="best", help=f"of the workdir: {CHECKPOINT}")
+  add("--split", help="of confusion, mistakes and reliability; else validation")
   add("--out", required=True, metavar="DIR", help="where the files are written")
   add("--local", type=int, help="the last so many tokens count as near; else a row")
   add("--examples", type=int, default=4, help="that are looked at, the first of validation")

@@ -61,6 +61,7 @@ def evaluate(
   task: str = "",
   predictions: str | Path | None = None,
   calibrate: bool = False,
+  report: str | Path | None = None,
   trust_code: bool = False,
 ) -> dict[str, Any]:
   """Evaluates a model on every example of a split exactly once, on any number of devices.
@@ -89,6 +90,8 @@ def evaluate(
       columns.
     calibrate: Whether to fit a temperature on *validation* of the run, and to give the figures
       before and after it as `calibration`.
+    report: The folder of a page with all figures and with pictures of mistakes, `index.html` and
+      `report.md`; it implies `calibrate`.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
@@ -96,13 +99,20 @@ def evaluate(
 
   Raises:
     ConfigError: The workdir, checkpoint, source or split does not exist, the classes differ, or
-      `calibrate` is asked of a model that is no classifier.
+      `calibrate` or `report` is asked of a model that is no classifier.
     CorruptCheckpoint: The checkpoint is damaged.
   """
+  if report is not None:
+    from vitx.inference.report import check_report, write_report  # They draw, and call this module.
+
+    check_report(report)
   options: dict[str, Any] = dict(checkpoint=checkpoint, weights=weights, split=split, source=source)
   options |= dict(data_dir=data_dir, batch_size=batch_size, limit=limit, task=task)
-  options |= dict(predictions=predictions, calibrate=calibrate, trust_code=trust_code)
-  return evaluate_split(workdir, **options).result
+  wanted: dict[str, Any] = dict(predictions=predictions, calibrate=calibrate or report is not None)
+  evaluated = evaluate_split(workdir, **options, **wanted, trust_code=trust_code)
+  if report is not None:
+    write_report(evaluated, report, trust_code=trust_code)
+  return evaluated.result
 
 
 def evaluate_split(
@@ -201,11 +211,11 @@ def _check_classifier(loaded: Loaded) -> None:
   """Raises ConfigError for a model whose answers have no classes."""
   if not isinstance(loaded.task, Classification):
     raise ConfigError(
-      f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; a"
-      " calibration is of a classifier's run"
+      f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; a report and"
+      " a calibration are of a classifier's run"
     )
   if jax.process_count() > 1:
-    raise ConfigError("a calibration needs all examples; use one process")
+    raise ConfigError("a report and a calibration need all examples; use one process")
 
 
 def _calibrate(collected: _Answers, fitted: _Answers) -> dict[str, Any]:
