@@ -185,6 +185,10 @@ FIELDS = [
   ("evaluation.crop_ratio=0", "evaluation.crop_ratio=0.0 is out of range; it must lie in (0, 1]"),
   ("evaluation.crop_ratio=2", "evaluation.crop_ratio=2.0 is out of range; it must lie in (0, 1]"),
   ("evaluation.interpolation=cubic", "evaluation.interpolation='cubic'", "Did you mean 'bicubic'?"),
+  (
+    "evaluation.stop_early=0",
+    "evaluation.stop_early=0 is out of range; it must be an integer in [1, 1000000]",
+  ),
   ("evaluation.weights=(best,)", "evaluation.weights[0]='(best,)'", "Valid: ema"),
   (
     "evaluation.weights=()",

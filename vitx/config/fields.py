@@ -205,6 +205,8 @@ class EvaluationSettings:
     interpolation: The interpolation of the resizing.
     on_test: Whether each evaluation includes test; its figures choose no checkpoint.
     weights: The weights to evaluate: ema, raw or both; the first choose the best checkpoint.
+    stop_early: The number of evaluations in a row without a better primary figure after which the
+      run ends; None never ends it early.
   """
 
   every: Duration = declare("1 epochs", "eval_every", "eval_steps")
@@ -215,6 +217,9 @@ class EvaluationSettings:
   interpolation: Interpolation = "bilinear"
   on_test: bool = False
   weights: tuple[Literal["ema", "raw"], ...] = ("ema",)
+  stop_early: PositiveInt | None = declare(
+    None, "patience", "early_stopping_patience", "early_stopping"
+  )
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from vitx.training.validation import SEEN
 
 POINT, FAILED = wd.POINT, wd.FAILED
 # A finished point is not trained again, so its end must not differ, unlike that of a single run.
-FREE = frozenset(provenance.FREE) - {"stop_after"}
+FREE = frozenset(provenance.FREE) - {"stop_after", "evaluation.stop_early"}
 POLL = 2.0  # seconds between two checks of the points that other processes train
 
 

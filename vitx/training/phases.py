@@ -17,7 +17,7 @@ from vitx.checkpoints import own_files
 from vitx.checkpoints import workdir as wd
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing
-from vitx.config.fields import check_config, check_is_config, suggest
+from vitx.config.fields import MISSING, check_config, check_is_config, find, suggest
 from vitx.training import durations, loop, parallel, teacher, unevaluated
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment, make_experiment
@@ -27,7 +27,11 @@ from vitx.training.record import provenance
 from vitx.training.restore import check_source
 
 PREFIX = "phase:"  # precedes a phase's name in a field that also takes a workdir or a file
-ENDS = ("stop_after", "duration")  # the fields that decide where a run ends
+ENDS = (
+  "stop_after",
+  "duration",
+  "evaluation.stop_early",
+)  # the fields that decide where a run ends
 
 
 def train(
@@ -146,7 +150,7 @@ def _check_ends(
   for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
     run = wd.join(workdir, name)
     stored = wd.read_json(run, "config.json")
-    ends = [field for field in ENDS if field in stored and stored[field] != phase.get(field)]
+    ends = [field for field in ENDS if find(stored, field) not in (MISSING, find(phase, field))]
     step = unevaluated.find_step(run)
     if not ends or step >= experiment.total_steps:
       continue
@@ -154,9 +158,9 @@ def _check_ends(
       place = wd.join(workdir, other)
       if run in (later.init_from, later.task.get("teacher")) and unevaluated.find_step(place):
         raise ConfigError(
-          f"phases.{name}.{ends[0]}={phase[ends[0]]!r} was {stored[ends[0]]!r} when {other} began"
-          f" from step {step} of {name}; set it back, or move {place} away, so that {other} begins"
-          " anew"
+          f"phases.{name}.{ends[0]}={find(phase, ends[0])!r} was {find(stored, ends[0])!r} when"
+          f" {other} began from step {step} of {name}; set it back, or move {place} away, so that"
+          f" {other} begins anew"
         )
 
 
