@@ -100,6 +100,10 @@ class DataSettings:
     validation: The share of train that is carved off for validation if no other split can serve.
     validation_choice: A function from the examples of train to booleans (n,), True = validation: a
       name of `vitx.data.splits.CHOICES` or your own `module:function`; None draws at random.
+    folds: The number of parts into which train is divided for cross-validation, class-balanced
+      where there are classes; None uses the source's own splits.
+    fold: The number of the part that serves as test, from 0; the rest is divided into train and
+      validation.
     fraction: The share of train that is used, class-balanced where there are classes.
     repeats: The number of differently augmented copies of an example in a row (Hoffer et al. 2020);
       an epoch keeps its length, so it has fewer different examples.
@@ -128,6 +132,8 @@ class DataSettings:
   splits: SplitSettings = SplitSettings()
   validation: Annotated[float, Range("(0, 1)")] = declare(0.1, "select", "val_fraction")
   validation_choice: Annotated[str, ChoiceTable("vitx.data.splits:CHOICES")] | None = None
+  folds: Annotated[int, Range("[2, 1000]")] | None = declare(None, "n_splits", "num_folds")
+  fold: Annotated[int, Range("[0, 999]")] | None = None
   fraction: Share = 1.0
   repeats: PositiveInt = declare(1, "aug_repeats")
   channels: Annotated[int, Range("[1, 4096]")] = declare(3, "in_chans", "num_channels")

@@ -315,6 +315,8 @@ def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
   if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
     return dataset
   data.fraction = 1.0
+  for field in {"folds", "fold"} & set(data):
+    del data[field]
   if dataset is None or any(data.splits.values()):
     data.splits = {role: "" for role in ROLES}
     dataset = open_dataset(data)
