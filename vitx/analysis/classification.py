@@ -102,7 +102,7 @@ def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES
     of examples, the mean probability and the accuracy; intervals, (low, high) of each figure, of
     top1, top5, nll and ece too; resamples.
   """
-  figures, intervals = _measure(answers, classes, resamples)
+  figures, intervals = measure_answers(answers, classes, resamples)
   return {
     **{name: figures[name] for name in ("precision", "recall", "f1", "balanced_accuracy")},
     "class_examples": np.bincount(answers.labels, minlength=classes).tolist(),
@@ -114,10 +114,14 @@ def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES
   }
 
 
-def _measure(
-  answers: Answers, classes: int, resamples: int
+def measure_answers(
+  answers: Answers, classes: int, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Returns all figures of answers, and the interval of each ({} without resamples)."""
+  """Returns the figures of answers, and the interval of each ({} without resamples), by name.
+
+  The figures are top1, top5, nll, ece, precision, recall, f1, balanced_accuracy, class_precision,
+  class_recall and class_f1, as `summarize_answers` defines them.
+  """
   terms = _Terms(classes)
   matrix = terms.matrix(answers)
   point = terms.figures(np.asarray(matrix.sum(axis=0)).reshape(1, -1))
@@ -203,7 +207,7 @@ def calibrate(
   found: dict[str, Any] = {}
   for name, divisor in (("before", 1.0), ("after", temperature)):
     answers = read_answers(np.arange(len(labels)), labels, logits / divisor)
-    figures, intervals = _measure(answers, logits.shape[1], resamples)
+    figures, intervals = measure_answers(answers, logits.shape[1], resamples)
     found[name] = {key: figures[key] for key in ("nll", "ece")}
     if intervals:
       found[name]["intervals"] = {key: intervals[key] for key in ("nll", "ece")}

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from vitx.analysis import markdown
-from vitx.analysis.classification import join_answers, summarize_answers
+from vitx.analysis.classification import join_answers, measure_answers
 from vitx.analysis.comparison import Outcome
 from vitx.checkpoints.workdir import join
 from vitx.config import registry
 from vitx.config.errors import ConfigError
-from vitx.inference.evaluate import Evaluation, evaluate_split
+from vitx.inference.evaluate import evaluate_split
 from vitx.sweeps.sweep import Point
 from vitx.tasks.classification_figures import shown_figures
 
@@ -45,10 +45,8 @@ def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: 
     return []
   heads = list(dict.fromkeys(name for row in rows for name in row))
   table = markdown.table([heads, *([row.get(name, "") for name in heads] for row in rows)])
-  note = (
-    "Every example of train, answered by the best checkpoint of the run whose fold has it, with"
-  )
-  note += " 95 % bootstrap intervals over examples."
+  note = "Every example of train, answered by the best checkpoint of the run whose fold it is in,"
+  note += " with 95 % bootstrap intervals over examples."
   return [f"{TITLE}\n\n{table}\n\n{note}"]
 
 
@@ -59,16 +57,9 @@ def _summarize(method: str, seed: int, runs: Sequence[str]) -> dict[str, str]:
   if len(answers) < len(found):
     return {}
   pooled, classes = join_answers(answers), len(found[0].loaded.class_names)
-  figures = summarize_answers(pooled, classes)
-  figures |= {name: _average(found, name) for name in ("top1", "top5", "nll")}
+  figures, intervals = measure_answers(pooled, classes)
   row = {"": method, "seed": str(seed), "examples": f"{len(pooled.labels):,}"}
   for key, name, form in shown_figures(figures, classes):
-    low, high = figures["intervals"][key]
-    row[name] = f"{figures[key]:{form}} ({low:{form}} to {high:{form}})"
+    if ends := intervals[key]:
+      row[name] = f"{figures[key]:{form}} ({ends[0]:{form}} to {ends[1]:{form}})"
   return row
-
-
-def _average(found: Sequence[Evaluation], name: str) -> float:
-  """Returns the mean of a figure over the examples of all folds."""
-  total = sum(each.result["examples"] for each in found)
-  return sum(each.result[name] * each.result["examples"] for each in found) / total

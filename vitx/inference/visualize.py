@@ -129,10 +129,8 @@ def visualize(
     if config is not None or not workdirs:
       raise ConfigError(f"{figure} is a figure of a trained model's answers; give its --workdir")
     with registry.trusting(trust_code):
-      own: dict[str, Any] = {"checkpoint": checkpoint, "split": split or "validation"}
-      answered = show_answers(evaluate_split(workdirs[0], trust_code=trust_code, **own))
-      answered = dataclasses.replace(answered, examples=(options or Options()).examples)
-      return figures.find_figure(figure)(answered, Path(out))
+      examples = (options or Options()).examples
+      return _draw_answers(figure, Path(out), workdirs[0], checkpoint, split, examples)
   chosen: dict[str, Any] = {"checkpoint": checkpoint, "options": options, "trust_code": trust_code}
   subjects = [open_subject(workdir=each, config=config, **chosen) for each in workdirs or (None,)]
   labels = [subject.label for subject in subjects]
@@ -171,6 +169,16 @@ def open_subject(
     if workdir is not None:
       return _of_run(load(workdir, checkpoint), chosen)
     return _of_config(str(config), chosen)
+
+
+def _draw_answers(
+  figure: str, out: Path, workdir: str, checkpoint: str, split: str | None, examples: int
+) -> list[Path]:
+  """Evaluates a split, by default *validation*, and draws a figure of `ANSWER_FIGURES`."""
+  loaded = load(workdir, checkpoint)
+  evaluated = evaluate_split(loaded, split=split or "validation", trust_code=registry.is_trusted())
+  answered = dataclasses.replace(show_answers(evaluated), examples=examples)
+  return figures.find_figure(figure)(answered, out)
 
 
 def show_answers(evaluated: Evaluation) -> Answered:
