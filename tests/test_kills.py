@@ -87,6 +87,19 @@ def test_kill_and_resume(finished_run, tmp_path, capsys):
   same_run(finished_run[0], tmp_path)
 
 
+def test_a_run_that_is_killed_ends_as_early(tmp_path):
+  """SIGKILL at the evaluation that ends the run, since nothing learns."""
+  still = ("learning_rate=0.0", "evaluation.every=3", "evaluation.stop_early=2")
+  whole, killed = tmp_path / "whole", tmp_path / "killed"
+  assert "ends early" in runs.finish(runs.start(whole, *still, devices=2))
+  trap = AT_AN_EVALUATION.format(step=9, action=KILL)
+  runs.finish(runs.start(killed, *still, devices=2, before=trap), code=-9)
+  assert saved(killed) < 9
+  runs.finish(runs.start(killed, *still, devices=2))
+  assert saved(killed) == saved(whole) == 9
+  same_run(whole, killed)
+
+
 def test_a_signal_saves_and_the_same_command_goes_on(finished_run, tmp_path, capsys):
   trap = runs.at_step(10, "signal.raise_signal(signal.SIGTERM)")
   process = runs.start(tmp_path, "steps_per_dispatch=1", devices=2, before=trap)

@@ -43,6 +43,25 @@ def test_lines_pair_by_seed_and_leave_failures_out():
   assert [line.published_rank for line in (a, b, c, d)] == [1, 2, None, None]
 
 
+def test_folds_are_runs_of_a_method():
+  """Methods are paired by fold and seed."""
+  two = [
+    dataclasses.replace(outcome(method, seed, base + 0.1 * fold), fold=fold)
+    for method, base in (("a", 0.5), ("b", 0.6))
+    for seed in (0, 1)
+    for fold in ((0, 1) if method == "a" or seed else (1,))
+  ]
+  found = compare(*two)
+  a, b = found.lines()
+  assert a.test == statistics.spread([0.5, 0.6, 0.5, 0.6])
+  assert b.difference.count == 3 and b.difference.mean == pytest.approx(0.1)
+  table = format_table(found)
+  assert "| runs |" in table and "over folds and seeds" in table and "share training" in table
+  assert "folds" not in format_table(compare(*FOUR))
+  rows = list(csv.DictReader(io.StringIO(format_csv(found))))
+  assert [row["fold"] for row in rows] == ["0", "1", "0", "1", "1", "0", "1"]
+
+
 def test_the_best_on_test_stands_apart():
   """It neither ranks nor is compared."""
   seen = [[{"top1": x} for x in each] for each in ((0.4, 0.8, 0.6), (0.7, 0.65, 0.6))]

@@ -1,5 +1,6 @@
 """Sweeps: their points, how processes share them, and what they leave."""
 
+import csv
 import json
 import os
 import re
@@ -10,19 +11,25 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from sklearn import metrics
 
+import vitx
 from tests import runs
 from tests.cli.sweeps import TINY, points
+from vitx.analysis.comparison import Outcome
 from vitx.checkpoints import lock
 from vitx.cli import sweep
 from vitx.cli.live import Live
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.inference.folds import pool_folds
 from vitx.sweeps import results as writing
 from vitx.sweeps import sweep as trained
 from vitx.sweeps.curves import find_printed, find_runs, read_curves
+from vitx.sweeps.points import make_points
 from vitx.sweeps.sweep import POINT, State, train_points
 from vitx.training import phases
 from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError, StopRequest
@@ -266,6 +273,42 @@ def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
   before = runs.contents(tmp_path / "out")
   assert main(command) == 0 and len(quick) == 4  # nothing to train, the same results
   assert runs.contents(tmp_path / "out") == before
+
+
+@pytest.mark.slow  # trains two networks
+def test_a_sweep_over_folds_answers_every_example(tmp_path, capsys):
+  config = f"digits.py:softmax,{TINY},data.folds=2"
+  command = ["sweep", f"--config={config}", "--over=data.fold=[0,1]", "--no-plot"]
+  command += [f"--workdir={tmp_path / 'folds'}", f"--out={tmp_path / 'out'}"]
+  assert main(command) == 0
+  runs_of = [tmp_path / "folds" / f"softmax_fold-{fold}_seed-0" for fold in range(2)]
+  found = []
+  for workdir in runs_of:
+    vitx.evaluate(workdir, predictions=tmp_path / "p.csv")
+    with open(tmp_path / "p.csv", newline="") as file:
+      found += list(csv.DictReader(file))
+  assert len({row["name"] for row in found}) == len(found) == 1438  # the digits' train
+  labels, guess = ([row[name] for row in found] for name in ("label", "prediction"))
+  text = (tmp_path / "out" / "folds.md").read_text()
+  line = next(each for each in text.split("## Out of fold")[1].splitlines() if "softmax" in each)
+  assert "| 1,438 |" in line and f"{metrics.accuracy_score(labels, guess):.2%} (" in line
+  assert f"{metrics.f1_score(labels, guess, average='macro'):.2%} (" in line
+  assert "Out of fold" in capsys.readouterr().out and "| softmax | 2 |" in text
+
+
+def test_a_sweep_without_all_folds_has_no_figures_of_them():
+  config = SimpleNamespace(data=SimpleNamespace(folds=3))
+  own = [trained.Point(f"a_fold-{f}", "a", 0, config, f) for f in range(2)]
+  outcomes = [Outcome("a", 0, fold=f) for f in range(2)]
+  assert pool_folds(own, outcomes, "x") == []
+  assert pool_folds(points(), [Outcome("a", 0)] * 4, "x") == []
+
+
+def test_folds_are_runs_of_one_method():
+  found = make_points({"softmax": f"digits.py:softmax,{TINY},data.folds=5"}, 2, ["3", "0"])
+  assert [each.name for each in found[:2]] == ["softmax_fold-0_seed-0", "softmax_fold-3_seed-0"]
+  assert {each.method for each in found} == {"softmax"} and len(found) == 4
+  assert found[1].config.data.fold == found[1].fold == 3
 
 
 def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):

@@ -38,8 +38,8 @@ def test_kinds_and_meanings():
 def test_fields_of_ones_own_stand_behind_ours():
   config = load_config("digits")
   with config.unlocked():
-    config.data.folds, config.mine = 5, {"depth": 3}
+    config.data.seasons, config.mine = 5, {"depth": 3}
   described = describe(config)
-  assert list(described)[-2:] == ["data.folds", "mine.depth"]
-  assert (described["data.folds"].value, described["data.folds"].kind) == (5, "int")
-  assert complete(config)["data"]["folds"] == 5 and complete(config)["mine"] == {"depth": 3}
+  assert list(described)[-2:] == ["data.seasons", "mine.depth"]
+  assert (described["data.seasons"].value, described["data.seasons"].kind) == (5, "int")
+  assert complete(config)["data"]["seasons"] == 5 and complete(config)["mine"] == {"depth": 3}

@@ -6,7 +6,7 @@ from sklearn.model_selection import train_test_split
 
 from vitx.config.errors import ConfigError
 from vitx.data import splits
-from vitx.data.dataset import Dataset, DatasetInfo
+from vitx.data.dataset import ROLES, Dataset, DatasetInfo
 
 
 class Labeled:
@@ -100,6 +100,57 @@ def test_a_carved_test_set_does_not_depend_on_the_seed(make_data):
   np.testing.assert_array_equal(a["test"].indices, b["test"].indices)
   names = [{role.name(i) for i in range(len(role))} for role in a.values()]
   assert len(set.union(*names)) == sum(map(len, names)) == 34
+
+
+@pytest.mark.parametrize("names", [("train",), ("train", "validation", "test")])
+def test_folds_divide_train_whatever_the_seed(names, make_data):
+  dataset = dataclasses.replace(fake(*names), open_split=lambda name: Labeled((20, 11, 5, 7)))
+  tested = []
+  for fold in range(5):
+    own = make_data(folds=5, fold=fold, validation=0.2)
+    first, other = (splits.assign(dataset, own, seed=seed) for seed in (0, 1))
+    np.testing.assert_array_equal(first["test"].indices, other["test"].indices)
+    own_names = [{first[role].name(i) for i in range(len(first[role]))} for role in ROLES]
+    assert len(set.union(*own_names)) == sum(map(len, own_names)) == 43
+    assert min(counts(first["validation"])) >= 1 and min(counts(first["train"])) >= 1
+    assert all(
+      abs(n - m / 5) < 1 for n, m in zip(counts(first["test"]), (20, 11, 5, 7), strict=True)
+    )
+    assert 8 <= len(first["test"]) <= 9
+    tested += first["test"].indices.tolist()
+  assert sorted(tested) == list(range(43))
+
+
+def test_folds_without_classes_have_one_size():
+  folds = splits.find_folds(np.zeros(17, int), 4)
+  assert sorted(np.bincount(folds)) == [4, 4, 4, 5]
+
+
+@pytest.mark.parametrize(
+  ("given", "message"),
+  [
+    (
+      {"folds": 2, "fold": 0},
+      r"the class 'd' of 'fake' has 1 examples, fewer than the folds; lower",
+    ),
+    (
+      {"folds": 5, "fold": 5},
+      r"data\.folds=5 has the folds 0 to 4; name one, or .* --over 'data\.fold",
+    ),
+    ({"folds": 5}, r"data\.fold=None: data\.folds=5 has the folds 0 to 4"),
+    ({"fold": 1}, r"data\.fold=1 is a part of data\.folds, which is not set"),
+    ({"folds": 2, "fold": 0, "splits": {"test": "test"}}, "both name the test examples"),
+  ],
+)
+def test_bad_folds(given, message, make_data):
+  with pytest.raises(ConfigError, match=message):
+    splits.assign(fake("train", "test"), make_data(**given), seed=0)
+
+
+def test_sequences_have_no_folds(make_data):
+  dataset = dataclasses.replace(fake("train"), carve=lambda examples, share: (examples, examples))
+  with pytest.raises(ConfigError, match="parts of a sequence, which has no folds"):
+    splits.assign(dataset, make_data(folds=2, fold=0), seed=0)
 
 
 def test_fractions_are_balanced_and_nested(make_data):

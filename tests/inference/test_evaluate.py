@@ -118,6 +118,38 @@ def test_the_figures_are_those_that_training_reported(run):
   assert result["class_names"] == [str(i) for i in range(10)]
 
 
+def test_a_classifier_is_studied(run, tmp_path, capsys):
+  workdir, _ = run
+  images, labels, _ = examples_of()
+  result = evaluate(workdir, checkpoint="latest", calibrate=True)
+  guess = probabilities_of(workdir, images).argmax(1)
+  matrix = np.zeros((10, 10), int)
+  np.add.at(matrix, (labels, guess), 1)
+  assert result["confusion"] == matrix.tolist()
+  assert result["class_recall"] == result["class_top1"]
+  for name in ("top1", "nll", "ece", "f1", "balanced_accuracy"):
+    low, high = result["intervals"][name]
+    assert low <= high and (name == "ece" or low <= result[name] <= high), name
+  own = result["calibration"]
+  assert own["fitted_examples"] == COUNTS["validation"]
+  assert own["before"]["nll"] == pytest.approx(result["nll"], rel=1e-5)
+  assert own["validation"]["after"]["nll"] < own["validation"]["before"]["nll"]
+  same = evaluate(workdir, checkpoint="latest", calibrate=True, split="validation")
+  assert same["calibration"]["temperature"] == pytest.approx(own["temperature"], rel=1e-6)
+  assert main(["evaluate", "--workdir", str(workdir), "--calibrate"]) == 0
+  printed = capsys.readouterr().out
+  for shown in ("balanced accuracy", "F1 (macro)", "1,000 bootstrap resamples", "temperature"):
+    assert shown in printed
+
+
+def test_a_study_without_classes_is_refused_before_evaluating(run, monkeypatch):
+  monkeypatch.setattr("vitx.training.evaluation.evaluate", lambda *a: pytest.fail("evaluated"))
+  loaded = vitx.load(run[0])
+  other = dataclasses.replace(loaded, task=object())
+  with pytest.raises(ConfigError, match="of a classifier's run"):
+    evaluate(other, calibrate=True)
+
+
 @pytest.mark.slow
 def test_splits_are_those_of_training(run, tmp_path):
   workdir, _ = run

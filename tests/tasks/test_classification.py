@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
+from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import (
   ECE_BINS,
   classification_sums,
@@ -86,3 +87,14 @@ def test_a_logit_that_is_not_finite_is_wrong_for_every_class(bad):
   assert result["top1"] == 0 and result["top5"] == 0
   assert result["class_top1"] == [0, 0, 0]
   assert np.isnan(result["nll"])
+
+
+@pytest.mark.parametrize(("classes", "is_shown"), [(5, False), (6, True)])
+def test_top5_is_shown_of_more_than_five_classes(classes, is_shown):
+  """Of five classes or fewer it is always 1."""
+  logits, labels = random(classes=classes)
+  found = figures(logits, labels)
+  task = Classification(None, None, None, classes, 8, 8, 1)
+  names = {"class_names": list(map(str, range(classes)))}
+  assert ("top-5" in task.describe(found)) == is_shown == ("top-5" in task.table(found, names))
+  assert "top5" in found

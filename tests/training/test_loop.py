@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests import runs
+from tests.slow import all_but
 from tests.training.interruption import train_until
 from vitx.checkpoints.load import load
 from vitx.checkpoints.store import CheckpointStore
@@ -387,9 +388,80 @@ def test_a_signal_leaves_no_checkpoint_that_a_run_without_it_has_not(
   assert left(tmp_path)[:3] == never_stopped("plateau")[:3]
 
 
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_evaluations_without_a_better_figure_are_counted(mode):
+  record, counts = Record(), []
+  for step, value in enumerate([1, 2, 2, 1, 3, 3, 0]):
+    value = value if mode == "max" else -value
+    record.wait(value, mode)
+    record.improve(step, value, mode)
+    counts.append(record.waited)
+  assert counts == [0, 0, 1, 2, 0, 1, 2]
+  assert record.is_over(2) and not record.is_over(3) and not record.is_over(None)
+
+
+# Nothing learns, so no evaluation after the first, at step 3, is better.
+STILL = ("learning_rate=0.0", "duration=20 steps", "evaluation.every=3", "checkpoint.every=4")
+PATIENT = (*STILL, "log_every=5", "evaluation.stop_early=2")
+
+
+@pytest.fixture(scope="module")
+def stopped_early(tmp_path_factory):
+  """What is left of a run that ended early, and the run's result."""
+  workdir = tmp_path_factory.mktemp("early")
+  result = loop.train(runs.tiny(*PATIENT), workdir)
+  return left(workdir), result
+
+
+def test_a_run_without_a_better_evaluation_ends_early(stopped_early):
+  (rows, steps, record, _), result = stopped_early
+  assert result.finished and result.step == 9 == steps[-1] and result.test["step"] == 9
+  assert [row["step"] for row in rows if row["kind"] == "validation"] == [3, 6, 9]
+  assert rows[-1]["kind"] == "test" and record["waited"] == 2
+
+
+def lose(monkeypatch, name):
+  """Makes a function of the loop fail, as if the process was killed there."""
+
+  def fail(*arguments):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(loop, name, fail)
+
+
+@pytest.mark.parametrize("at", all_but(8, "saved", of=(5, 8, "saved", "tested")))
+def test_a_run_that_was_disturbed_ends_as_early(at, tmp_path, monkeypatch, stopped_early):
+  config = runs.tiny(*PATIENT)
+  if at == "tested":
+    loop.train(config, tmp_path)
+  elif at == "saved":  # after the last save, before the test
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+      lose(patch, "test_best")
+      loop.train(config, tmp_path)
+    assert runs.rows(tmp_path)[-1]["kind"] == "validation"
+  else:
+    assert not train_until(at, config, tmp_path, monkeypatch).finished
+  result = loop.train(config, tmp_path)
+  found, (whole, expected) = left(tmp_path), stopped_early
+  assert (result.step, result.finished, result.test) == (9, True, expected.test)
+  assert found[0] == whole[0] and found[1][-1] == 9 and found[2] == whole[2]
+  same(found[3], whole[3])
+
+
+@pytest.mark.slow  # two runs
+def test_a_run_that_ended_early_goes_on_with_more_patience(tmp_path):
+  loop.train(runs.tiny(*PATIENT), tmp_path / "parts")
+  later = runs.tiny(*PATIENT, "evaluation.stop_early=4")
+  assert loop.train(later, tmp_path / "parts").step == 15
+  assert loop.train(later, tmp_path / "whole").step == 15
+  parts, whole = left(tmp_path / "parts"), left(tmp_path / "whole")
+  assert parts[:3] == whole[:3]
+  same(parts[3], whole[3])
+
+
 def test_a_record_of_an_earlier_version_goes_on_as_it_did():
   stored = dataclasses.asdict(Record(rows=3, best_step=7, best_value=0.5))
-  del stored["onward"], stored["end_row"]
+  del stored["onward"], stored["end_row"], stored["waited"]
   record = Record.from_json(stored)
   assert record.go_on() == record and record.best_step == 7
 

@@ -31,7 +31,7 @@ def figure_format(figure: str) -> tuple[str, float, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """A method: the points that differ only in their seed.
+  """A method: the points that differ only in seed and fold.
 
   Attributes:
     name: The name in the table.
@@ -61,6 +61,7 @@ class Outcome:
     seen: The figures of every evaluation on *test* during the run, if it made any.
     seconds: The duration of the training in seconds.
     problem: The reason of the failure, or "" without one.
+    fold: The fold of the examples that the run tested, or `None` without folds.
   """
 
   method: str
@@ -71,6 +72,12 @@ class Outcome:
   seen: Sequence[Mapping[str, Any]] = ()
   seconds: float = 0.0
   problem: str = ""
+  fold: int | None = None
+
+  @property
+  def pair(self) -> tuple[int, int]:
+    """Returns fold and seed, by which the outcomes of two methods are paired."""
+    return (-1 if self.fold is None else self.fold), self.seed
 
 
 @dataclasses.dataclass
@@ -118,10 +125,10 @@ class Comparison:
   methods: Sequence[Method]
   outcomes: Sequence[Outcome]
 
-  def values(self, method: str, role: str) -> dict[int, float]:
-    """Returns the figures of a role ("validation" or "test") by seed, for the finished runs."""
+  def values(self, method: str, role: str) -> dict[tuple[int, int], float]:
+    """Returns the figures of a role ("validation" or "test") by fold and seed of finished runs."""
     return {
-      each.seed: getattr(each, role)[self.figure]
+      each.pair: getattr(each, role)[self.figure]
       for each in self.outcomes
       if each.method == method and not each.problem
     }
@@ -149,10 +156,10 @@ class Comparison:
   def _measure(self, method: Method) -> MethodSummary:
     own = self.values(method.name, "test")
     base = self.values(self.methods[0].name, "test")
-    pairs = [seed for seed in own if seed in base]
+    pairs = [pair for pair in own if pair in base]
     is_compared = method is not self.methods[0] and pairs
     difference = (
-      compare_pairs([own[s] for s in pairs], [base[s] for s in pairs]) if is_compared else None
+      compare_pairs([own[p] for p in pairs], [base[p] for p in pairs]) if is_compared else None
     )
     best = max if self.mode == "max" else min
     seen = [
@@ -185,7 +192,14 @@ def format_table(comparison: Comparison) -> str:
   first = comparison.methods[0].name
   has_best = any(line.best_on_test for line in lines)
   has_published = any(line.published is not None for line in lines)
-  heads = ["", "seeds", *["published"] * has_published, f"validation {name}", f"test {name}"]
+  has_folds = any(each.fold is not None for each in comparison.outcomes)
+  heads = [
+    "",
+    "runs" if has_folds else "seeds",
+    *["published"] * has_published,
+    f"validation {name}",
+    f"test {name}",
+  ]
   heads += [f"best on test {name}"] * has_best
   heads += [f"minus {first} [{LEVEL:.0%} interval]", "p", "rank"]
   heads += ["published rank"] * has_published
@@ -216,6 +230,12 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
     " number of lines is in p and not in the intervals. TFLOP: matrix products, convolutions and"
     " Fourier transforms of the training, a multiply-add counted as two."
   ]
+  if any(each.fold is not None for each in comparison.outcomes):
+    text[0] = text[0].replace("over seeds", "over folds and seeds").replace("by seed", "by both")
+    text.append(
+      "Each run tests one fold of train. The runs of different folds share training examples, so"
+      " that standard deviations, intervals and p are too small."
+    )
   text += _describe_counts(comparison)
   if any(line.best_on_test for line in comparison.lines()):
     text.append(
@@ -233,7 +253,8 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
   failed = [each for each in comparison.outcomes if each.problem]
   for each in failed:
     problem = markdown.text(markdown.without_places(each.problem))
-    text.append(f"{markdown.text(each.method)}, seed {each.seed}, failed: {problem}")
+    fold = "" if each.fold is None else f", fold {each.fold}"
+    text.append(f"{markdown.text(each.method)}{fold}, seed {each.seed}, failed: {problem}")
   return "\n\n".join(text)
 
 
@@ -281,6 +302,7 @@ def format_csv(comparison: Comparison) -> str:
 
 def _flatten(outcome: Outcome, method: Method) -> dict[str, Any]:
   row: dict[str, Any] = {"method": outcome.method, "seed": outcome.seed}
+  row |= {} if outcome.fold is None else {"fold": outcome.fold}
   row |= {name: getattr(method, name) for name in ("parameters", "steps", "flops")}
   row |= {"problem": outcome.problem, "best_step": outcome.best}
   for role in ("validation", "test"):

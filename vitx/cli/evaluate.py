@@ -21,6 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--limit", type=int, help="The number of examples, spread over the split.")
   add("--task", default="", metavar="FIELD=VALUE,...", help="Changed fields of the task.")
   add("--predictions", action=OutFile, metavar="FILE", help="Writes a CSV row per example.")
+  words = "Fits a temperature on validation, and shows NLL and calibration error with it."
+  add("--calibrate", action="store_true", help=words)
+  words = "Writes a page of figures, confusions and mistakes into this folder."
+  add("--report", metavar="DIR", help=words)
   add("--json", action=OutFile, metavar="FILE", help="Writes the figures as JSON.")
   add_trust(add)
 
@@ -41,3 +45,5 @@ def run(
   )
   if json:
     write_json(json, result)
+  if options["report"]:
+    print(f"the report is {options['report']}/index.html")

@@ -51,10 +51,11 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(config: str, over: str | None, seeds: int, **options: Any) -> int:
   """Trains, writes the results and returns the exit status."""
-  from vitx.sweeps.points import ROW, expand, make_points, match_published, parse_grid
+  from vitx.sweeps.points import FOLD, ROW, expand, make_points, match_published, parse_grid
 
   grid = parse_grid(over) if over is not None else {}
-  points = make_points(expand(config, grid), seeds)
+  folds = grid.pop(FOLD, None)
+  points = make_points(expand(config, grid), seeds, folds)
   published = match_published(split_text(config)[0], points) if list(grid) == [ROW] else {}
   return compare(points, published, **options)
 
@@ -86,6 +87,7 @@ def compare(
   from vitx.analysis.comparison import Comparison
   from vitx.analysis.figures.style import make_canvas
   from vitx.cli.live import Live
+  from vitx.inference.folds import pool_folds
   from vitx.sweeps.results import check_results, measure_methods, write_results
   from vitx.sweeps.sweep import train_points
   from vitx.training import cache, failures, phases
@@ -113,6 +115,8 @@ def compare(
   outcomes = live.outcomes()
   comparison = Comparison(figure, mode, methods, outcomes)
   print(f"\n{live.table()}")
-  for path in write_results(comparison, points, workdir, Path(out), named, plot=plot):
+  more = pool_folds(points, outcomes, workdir)
+  print("".join(f"\n{part}\n" for part in more), end="")
+  for path in write_results(comparison, points, workdir, Path(out), named, plot=plot, more=more):
     print(path)
   return 1 if any(outcome.problem for outcome in outcomes) else 0

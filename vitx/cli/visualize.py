@@ -4,6 +4,7 @@
     vitx visualize patterns --config sparse_transformer_cifar10:strided --out pictures
     vitx visualize attention --workdir runs/a runs/b --out pictures
     vitx visualize attention --workdir runs/a --inputs one.png two.jpg --out pictures
+    vitx visualize mistakes --workdir runs/a --split test --examples 8 --out pictures
     vitx visualize curves --workdir runs/a runs/b --out pictures
     vitx visualize curves --workdir runs/vanilla_w96_d8 --config simplified_cifar10 --out pictures
     vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
@@ -33,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--config", help="The config of an untrained model or of published curves.")
   add("--results", metavar="CSV", help="The results of vitx reproduce or sweep.")
   add("--checkpoint", default="best", help=CHECKPOINT)
+  words = "The split of confusion, mistakes and reliability; the default is validation."
+  add("--split", help=words)
   add("--out", required=True, metavar="DIR", help="The folder of the files.")
   add("--local", type=int, help="The number of near tokens; the default is a row.")
   add("--examples", type=int, default=4, help="The number of validation examples.")

@@ -101,6 +101,10 @@ class DataSettings:
     validation: The share of train that is carved off for validation if no other split can serve.
     validation_choice: A function from the examples of train to booleans (n,), True = validation: a
       name of `vitx.data.splits.CHOICES` or your own `module:function`; None draws at random.
+    folds: The number of parts into which train is divided for cross-validation, class-balanced
+      where there are classes; None uses the source's own splits.
+    fold: The number of the part that serves as test, from 0; the rest is divided into train and
+      validation.
     fraction: The share of train that is used, class-balanced where there are classes.
     repeats: The number of differently augmented copies of an example in a row (Hoffer et al. 2020);
       an epoch keeps its length, so it has fewer different examples.
@@ -129,6 +133,8 @@ class DataSettings:
   splits: SplitSettings = SplitSettings()
   validation: Annotated[float, Range("(0, 1)")] = declare(0.1, "select", "val_fraction")
   validation_choice: Annotated[str, ChoiceTable("vitx.data.splits:CHOICES")] | None = None
+  folds: Annotated[int, Range("[2, 1000]")] | None = declare(None, "n_splits", "num_folds")
+  fold: Annotated[int, Range("[0, 999]")] | None = None
   fraction: Share = 1.0
   repeats: PositiveInt = declare(1, "aug_repeats")
   channels: Annotated[int, Range("[1, 4096]")] = declare(3, "in_chans", "num_channels")
@@ -206,6 +212,8 @@ class EvaluationSettings:
     interpolation: The interpolation of the resizing.
     on_test: Whether each evaluation includes test; its figures choose no checkpoint.
     weights: The weights to evaluate: ema, raw or both; the first choose the best checkpoint.
+    stop_early: The number of evaluations in a row without a better primary figure after which the
+      run ends; None never ends it early.
   """
 
   every: Duration = declare("1 epochs", "eval_every", "eval_steps")
@@ -216,6 +224,9 @@ class EvaluationSettings:
   interpolation: Interpolation = "bilinear"
   on_test: bool = False
   weights: tuple[Literal["ema", "raw"], ...] = ("ema",)
+  stop_early: PositiveInt | None = declare(
+    None, "patience", "early_stopping_patience", "early_stopping"
+  )
 
 
 @dataclass(frozen=True)

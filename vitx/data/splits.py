@@ -44,14 +44,24 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   `data.splits` overrides each choice. Carved parts are disjoint from the rest, and class-balanced
   where the examples have classes; a set with its own `carve` (sequences) is divided by it.
 
+  With `data.folds`, part `data.fold` of train is test, see `find_folds`, and validation is carved
+  from the rest unless `data.splits` names it. The parts do not depend on the seed, so that the
+  runs of all folds and seeds test every example of train equally often.
+
   Raises:
-    ConfigError: A split is missing, unlabeled or used twice, or a share is out of range.
+    ConfigError: A split is missing, unlabeled or used twice, a share is out of range, or the
+      examples cannot be divided into the folds.
   """
   settings = read_fields(DataSettings, data)
-  names = find_splits(dataset, data.get("splits", {}))
+  given = data.get("splits", {})
+  names = find_splits(dataset, given)
   train = dataset.open_split(names["train"])
   result: dict[str, Examples] = {}
-  if names["test"]:
+  if settings.folds is not None or settings.fold is not None:
+    _check_folds(dataset, train, settings, given)
+    train, result["test"] = _divide(train, functools.partial(_choose_fold, train, settings))
+    names["validation"] = given.get("validation") or ""
+  elif names["test"]:
     result["test"] = dataset.open_split(names["test"])
   else:
     train, result["test"] = _carve(dataset, train, TEST_SHARE, 0, order.TEST)
@@ -197,6 +207,71 @@ def choose_balanced(
   chosen = np.zeros(len(classes), bool)
   chosen[by_class[rank < np.repeat(take, counts)]] = True
   return chosen
+
+
+def find_folds(classes: np.ndarray, folds: int) -> np.ndarray:
+  """Divides examples into folds whose sizes, in all and of each class, differ by at most one.
+
+  The division depends on the classes and the number of examples alone, not on a seed.
+
+  Args:
+    classes: The class of each example, (n,).
+    folds: The number of folds.
+
+  Returns:
+    The fold of each example, int (n,).
+  """
+  shuffled = order.shuffle(0, order.FOLDS, 0, len(classes))
+  by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
+  result = np.empty(len(classes), np.int64)
+  result[by_class] = np.arange(len(classes)) % folds
+  return result
+
+
+def _choose_fold(train: Examples, settings: DataSettings) -> np.ndarray:
+  assert settings.folds is not None
+  return find_folds(_classes(train), settings.folds) == settings.fold
+
+
+def _check_folds(
+  dataset: Dataset, train: Examples, settings: DataSettings, given: Mapping[str, Any]
+) -> None:
+  """Raises ConfigError unless the examples of train can be divided as the fields say."""
+  folds, fold, name = settings.folds, settings.fold, dataset.info.name
+  if folds is None:
+    raise ConfigError(
+      f"data.fold={fold} is a part of data.folds, which is not set; set it, such as 5"
+    )
+  if fold is None or fold >= folds:
+    raise ConfigError(
+      f"data.fold={fold}: data.folds={folds} has the folds 0 to {folds - 1}; name one, or train all"
+      f" by vitx sweep --over 'data.fold=[{','.join(map(str, range(folds)))}]'"
+    )
+  if given.get("test"):
+    raise ConfigError(
+      f"data.splits.test={given['test']!r} and data.folds={folds} both name the test examples;"
+      " leave one out"
+    )
+  if dataset.carve is not None:
+    raise ConfigError(
+      f"data.folds={folds}: the examples of {name!r} are parts of a sequence, which has no folds;"
+      " leave it out"
+    )
+  numbers, counts = np.unique(_classes(train), return_counts=True)
+  if len(train) < folds or counts.min() < folds:
+    names, least = dataset.info.class_names, int(counts.min()) if len(counts) else 0
+    what = (
+      f"the class {names[numbers[counts.argmin()]]!r} of" if names and len(counts) else "train of"
+    )
+    raise ConfigError(
+      f"data.folds={folds}: {what} {name!r} has {least} examples, fewer than the folds; lower"
+      f" data.folds{f' to {least}' if least > 1 else ''}, or add examples"
+    )
+
+
+def carve(train: Examples, share: float, seed: int, stream: int) -> tuple[Subset, Subset]:
+  """Divides a split into (the rest, a share), class-balanced; the rest keeps one of each class."""
+  return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare=1))
 
 
 def _divide(train: Examples, choose: Callable[[], np.ndarray]) -> tuple[Subset, Subset]:

@@ -1,15 +1,17 @@
 """Evaluation of a trained model on a split."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from vitx.analysis import csv_files
+from vitx.analysis import classification, csv_files
 from vitx.checkpoints.load import Loaded, explained
 from vitx.checkpoints.outputs import check_file
 from vitx.config.checks import PositiveInt, check_choice, check_value
@@ -21,10 +23,29 @@ from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
 from vitx.inference.opening import copy_data_fields, open_model
+from vitx.tasks.base import Task
+from vitx.tasks.classification import Classification
 from vitx.training import evaluation, parallel
 from vitx.training.record.progress import show_bar
 
 SPLITS = (*ROLES, "all")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """An evaluated split.
+
+  Attributes:
+    loaded: The model.
+    examples: The examples of the split, whose numbers `answers` has.
+    result: The dictionary that `evaluate` returns.
+    answers: The answers of a classifier to the examples; `None` for another task.
+  """
+
+  loaded: Loaded
+  examples: Examples
+  result: dict[str, Any]
+  answers: classification.Answers | None
 
 
 def evaluate(
@@ -39,9 +60,16 @@ def evaluate(
   limit: int | None = None,
   task: str = "",
   predictions: str | Path | None = None,
+  calibrate: bool = False,
+  report: str | Path | None = None,
   trust_code: bool = False,
 ) -> dict[str, Any]:
   """Evaluates a model on every example of a split exactly once, on any number of devices.
+
+  For a classifier it also computes the confusion matrix, precision, recall, F1, the balanced
+  accuracy, the reliability diagram and a 95 % bootstrap interval of each figure, see
+  `vitx.analysis.classification.summarize_answers`. In a run of several processes, each has only its
+  share of the examples, and these figures are left out.
 
   Args:
     workdir: The workdir of a training run, or a model that `vitx.load` returned.
@@ -60,15 +88,49 @@ def evaluate(
       `min_context=64`.
     predictions: The path of a CSV file to write, with a row per example: its name and the task's
       columns.
+    calibrate: Whether to fit a temperature on *validation* of the run, and to give the figures
+      before and after it as `calibration`.
+    report: The folder of a page with all figures and with pictures of mistakes, `index.html` and
+      `report.md`; it implies `calibrate`.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
     The workdir, step, source, split and class_names, and the task's figures, with `examples`.
 
   Raises:
-    ConfigError: The workdir, checkpoint, source or split does not exist, or the classes differ.
+    ConfigError: The workdir, checkpoint, source or split does not exist, the classes differ, or
+      `calibrate` or `report` is asked of a model that is no classifier.
     CorruptCheckpoint: The checkpoint is damaged.
   """
+  if report is not None:
+    from vitx.inference.report import check_report, write_report  # They draw, and call this module.
+
+    check_report(report)
+  options: dict[str, Any] = dict(checkpoint=checkpoint, weights=weights, split=split, source=source)
+  options |= dict(data_dir=data_dir, batch_size=batch_size, limit=limit, task=task)
+  wanted: dict[str, Any] = dict(predictions=predictions, calibrate=calibrate or report is not None)
+  evaluated = evaluate_split(workdir, **options, **wanted, trust_code=trust_code)
+  if report is not None:
+    write_report(evaluated, report, trust_code=trust_code)
+  return evaluated.result
+
+
+def evaluate_split(
+  workdir: str | Path | Loaded,
+  *,
+  checkpoint: str | int = "best",
+  weights: str | None = None,
+  split: str | None = None,
+  source: str | None = None,
+  data_dir: str | None = None,
+  batch_size: int | None = None,
+  limit: int | None = None,
+  task: str = "",
+  predictions: str | Path | None = None,
+  calibrate: bool = False,
+  trust_code: bool = False,
+) -> Evaluation:
+  """Evaluates a split and returns the answers too; `evaluate` documents the arguments."""
   check_file(predictions, "predictions")
   with open_model(workdir, checkpoint, weights=weights, trust_code=trust_code) as loaded:
     config = loaded.config.copy_and_resolve_references()
@@ -79,19 +141,94 @@ def evaluate(
     loaded = _change_task(loaded, config, task)
     with explained(loaded.workdir):
       evaluation.batch_size_for(config), config.data.threads, config.data_seed
+    if calibrate:
+      _check_classifier(loaded)
     dataset, train, examples, split = _open(loaded, split, source, data_dir)
     examples = examples if limit is None else spread(examples, limit)
     read = loaded.task.examples(examples, train=False)
-    figures = _figures(loaded, config, read, predictions)
+    collected = _Answers(loaded.task, keep_logits=calibrate)
+    with _predictions(predictions, read, loaded) as write:
+      figures = _run(loaded, config, read, write, collected)
     if train is not None:
       figures |= loaded.task.references(train, examples)
-  return {
+    if answers := collected.join():
+      figures |= classification.summarize_answers(answers, len(loaded.class_names))
+    if answers and calibrate:
+      fitted = collected
+      if split != "validation" or source not in (None, loaded.config.data.source):
+        fitted = _Answers(loaded.task, keep_logits=True)
+        own = _open(loaded, "validation", None, data_dir)[2]
+        _run(loaded, config, own if limit is None else spread(own, limit), None, fitted)
+      figures["calibration"] = _calibrate(collected, fitted)
+  result = {
     "workdir": loaded.workdir,
     "step": loaded.step,
     "source": dataset.info.name,
     "split": split,
     "class_names": list(loaded.class_names),
     **figures,
+  }
+  return Evaluation(loaded, examples, result, answers)
+
+
+class _Answers:
+  """A collector of the answers of a classifier, batch by batch.
+
+  Attributes:
+    is_wanted: Whether the task is a classifier, and this process has all examples.
+  """
+
+  def __init__(self, task: Task, *, keep_logits: bool):
+    """Begins with no answers.
+
+    Args:
+      task: The task that is evaluated.
+      keep_logits: Whether to keep the logits too, which take K times the memory.
+    """
+    self.is_wanted = isinstance(task, Classification) and jax.process_count() == 1
+    self._keep_logits = keep_logits
+    self._parts: list[classification.Answers] = []
+    self._logits: list[np.ndarray] = []
+
+  def take(self, batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
+    """Keeps the answers of a batch, see `evaluation.TakeRows`."""
+    if self.is_wanted and "logits" in rows and len(batch["label"]):
+      logits = np.asarray(rows["logits"])
+      self._parts.append(classification.read_answers(batch["example"], batch["label"], logits))
+      if self._keep_logits:
+        self._logits.append(logits)
+
+  def join(self) -> classification.Answers | None:
+    """Returns the answers of all batches; `None` if there are none."""
+    return classification.join_answers(self._parts) if self._parts else None
+
+  def logits(self) -> np.ndarray:
+    """Returns the logits of all batches, (n, K)."""
+    return np.concatenate(self._logits)
+
+
+def _check_classifier(loaded: Loaded) -> None:
+  """Raises ConfigError for a model whose answers have no classes."""
+  if not isinstance(loaded.task, Classification):
+    raise ConfigError(
+      f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; a report and"
+      " a calibration are of a classifier's run"
+    )
+  if jax.process_count() > 1:
+    raise ConfigError("a report and a calibration need all examples; use one process")
+
+
+def _calibrate(collected: _Answers, fitted: _Answers) -> dict[str, Any]:
+  """Returns the temperature that is best for the answers `fitted`, and figures before and after."""
+  known, answers = fitted.join(), collected.join()
+  assert known is not None and answers is not None
+  temperature = classification.fit_temperature(known.labels, fitted.logits())
+  validation = classification.calibrate(temperature, known.labels, fitted.logits(), resamples=0)
+  return {
+    "temperature": temperature,
+    "fitted_examples": len(known.labels),
+    **classification.calibrate(temperature, answers.labels, collected.logits()),
+    "validation": validation,
   }
 
 
@@ -106,9 +243,14 @@ def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
   return loaded.with_task(config)
 
 
-def _figures(
-  loaded: Loaded, config: Any, examples: Examples, predictions: str | Path | None
+def _run(
+  loaded: Loaded,
+  config: Any,
+  examples: Examples,
+  write: evaluation.TakeRows | None,
+  collected: _Answers,
 ) -> dict[str, Any]:
+  """Returns the task's figures of examples, and collects a classifier's answers to them."""
   task = loaded.task
   state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}
   params = state.pop("params")
@@ -118,11 +260,17 @@ def _figures(
     evaluation.count_batches(config, len(examples)),
   )
   constants = parallel.replicate(task.constants())
-  with _predictions(predictions, examples, loaded) as write:
-    step = loaded.program(
-      ("evaluate", evaluation.batch_size_for(config)), lambda: evaluation.make_evaluate(task)
-    )
-    return evaluation.evaluate(task, step, {"": params}, state, constants, batches, write)[""]
+  step = loaded.program(
+    ("evaluate", evaluation.batch_size_for(config)), lambda: evaluation.make_evaluate(task)
+  )
+
+  def take(batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
+    if write is not None:
+      write(batch, rows)
+    collected.take(batch, rows)
+
+  rows = take if collected.is_wanted else write
+  return evaluation.evaluate(task, step, {"": params}, state, constants, batches, rows)[""]
 
 
 def _open(
@@ -167,6 +315,8 @@ def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
   if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
     return dataset
   data.fraction = 1.0
+  for field in {"folds", "fold"} & set(data):
+    del data[field]
   if dataset is None or any(data.splits.values()):
     data.splits = {role: "" for role in ROLES}
     dataset = open_dataset(data)

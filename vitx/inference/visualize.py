@@ -8,10 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 from ml_collections import ConfigDict
+from PIL import Image
 
 from vitx.analysis import figures
+from vitx.analysis.figures.attention import compute_maps, read_row
 from vitx.analysis.figures.gallery import GRID
 from vitx.analysis.figures.memory import check_cost, read_costs, read_results
+from vitx.analysis.figures.mistakes import Answered, Picture
 from vitx.analysis.figures.style import make_canvas
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.markdown import without_places
@@ -24,7 +27,10 @@ from vitx.config.checks import PositiveInt, check_choice, check_fields
 from vitx.config.errors import ConfigError, listing
 from vitx.config.loader import join_text, load_config, split_text
 from vitx.config.registry import fields_of
+from vitx.data.dataset import Example
+from vitx.data.images.settings import sides
 from vitx.data.sources import open_source
+from vitx.inference.evaluate import Evaluation, evaluate_split
 from vitx.inference.inputs import list_inputs, make_reader
 from vitx.models import model_from_config
 from vitx.sweeps.curves import find_printed, find_runs, read_curves
@@ -68,6 +74,7 @@ def visualize(
   config: str | None = None,
   results: str | None = None,
   checkpoint: str = "best",
+  split: str | None = None,
   options: Options | None = None,
   patterns: Sequence[str] = (),
   grid: Sequence[int] = (),
@@ -76,14 +83,16 @@ def visualize(
   """Draws a figure and returns the paths of the written files.
 
   Args:
-    figure: A name of `FIGURES`, `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES` or
-      `PATTERN_FIGURES`.
+    figure: A name of `FIGURES`, `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES`,
+      `PATTERN_FIGURES` or `ANSWER_FIGURES`.
     out: The folder of the files.
     workdir: The workdir of a training run; `SIDE_BY_SIDE` and `RUN_FIGURES` take several.
     config: `FILE:ROW,field=value` or a config.json, instead of a workdir. For curves, the config
       file whose source published curves.
     results: The CSV file of a sweep over the config's rows, for a figure of `RESULT_FIGURES`.
     checkpoint: The checkpoint of the workdir: "best", "latest" or a step.
+    split: The split of a figure of `ANSWER_FIGURES`, as `vitx.evaluate` takes it; `None` means
+      "validation".
     options: The options of a model's figure.
     patterns: The patterns of a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`,
       or `module:NAME`; () for eight of them.
@@ -101,6 +110,8 @@ def visualize(
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
   if options and options.inputs and figure not in {**figures.FIGURES, **figures.SIDE_BY_SIDE}:
     raise ConfigError(f"--inputs: {figure} uses no inputs; leave them out.")
+  if split is not None and figure not in figures.ANSWER_FIGURES:
+    raise ConfigError(f"split={split!r}: {figure} evaluates no split; leave it out.")
   if figure in figures.RESULT_FIGURES:
     return _draw_results(figure, Path(out), results, config, workdirs)
   if results is not None:
@@ -118,6 +129,12 @@ def visualize(
     raise ConfigError(
       f"--workdir: {figure} draws one run; give one of the {len(workdirs)} workdirs."
     )
+  if figure in figures.ANSWER_FIGURES:
+    if config is not None or not workdirs:
+      raise ConfigError(f"{figure} is a figure of a trained model's answers; give its --workdir.")
+    with registry.trusting(trust_code):
+      examples = (options or Options()).examples
+      return _draw_answers(figure, Path(out), workdirs[0], checkpoint, split, examples)
   chosen: dict[str, Any] = {"checkpoint": checkpoint, "options": options, "trust_code": trust_code}
   subjects = [open_subject(workdir=each, config=config, **chosen) for each in workdirs or (None,)]
   labels = [subject.label for subject in subjects]
@@ -157,6 +174,84 @@ def open_subject(
     if workdir is not None:
       return _of_run(load(workdir, checkpoint), chosen)
     return _of_config(str(config), chosen)
+
+
+def _draw_answers(
+  figure: str, out: Path, workdir: str, checkpoint: str, split: str | None, examples: int
+) -> list[Path]:
+  """Evaluates a split, by default *validation*, and draws a figure of `ANSWER_FIGURES`."""
+  loaded = load(workdir, checkpoint)
+  evaluated = evaluate_split(loaded, split=split or "validation", trust_code=registry.is_trusted())
+  answered = dataclasses.replace(show_answers(evaluated), examples=examples)
+  return figures.find_figure(figure)(answered, out)
+
+
+def show_answers(evaluated: Evaluation) -> Answered:
+  """Returns the answers of an evaluated classifier, with functions to look at its examples.
+
+  Raises:
+    ConfigError: The model is no classifier.
+  """
+  loaded, answers, result = evaluated.loaded, evaluated.answers, evaluated.result
+  if answers is None:
+    raise ConfigError(
+      f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; choose a"
+      " classifier's run"
+    )
+  names = loaded.class_names
+  note = f"{_describe(loaded.config)}, checkpoint of step {loaded.step}, {result['split']}:"
+  note += f" {result['examples']:,} examples, top-1 {result['top1']:.1%}"
+
+  def look(positions: Sequence[int]) -> list[Picture]:
+    found = [evaluated.examples[int(answers.numbers[at])] for at in positions]
+    maps = _attend(loaded, found)
+    return [
+      Picture(
+        name=evaluated.examples.name(int(answers.numbers[at])),
+        label=names[answers.labels[at]],
+        prediction=names[answers.predictions[at]],
+        confidence=float(answers.confidence[at]),
+        image=np.asarray(each["image"]),
+        attention=None if maps is None else _lay_over(maps[i], each["image"].shape[:2], loaded),
+      )
+      for i, (at, each) in enumerate(zip(positions, found, strict=True))
+    ]
+
+  return Answered(Path(loaded.workdir).resolve().name, note, names, answers, look)
+
+
+def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
+  """Returns the attention of the last layer over the grid, (B, rows, columns), if there is one."""
+  task = loaded.task
+  if not examples:
+    return None
+  options = Options(examples=len(examples))
+  try:
+    subject = _subject("", "", loaded.config, task, options, lambda: loaded.variables)
+    prepare = task.transform(train=False)
+    some = _stack(task, [prepare(each, None) for each in examples])
+    subject = dataclasses.replace(subject, inputs=lambda count: task.model_inputs(some))
+    maps = compute_maps(subject)
+  except ConfigError:  # A mixer without a matrix over the image has nothing to show.
+    return None
+  planes = read_row(maps.layers[-1].mean(axis=1), maps.layouts[-1])
+  planes = planes - planes.min(axis=(1, 2), keepdims=True)
+  return planes / np.maximum(planes.max(axis=(1, 2), keepdims=True), 1e-12)
+
+
+def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.ndarray:
+  """Returns attention over the grid as a plane over a photo of `size`, 0 beside what is seen."""
+  data, ratio = loaded.config.data, loaded.config.evaluation.crop_ratio
+  (height, width), (rows, columns) = size, sides(data.decode_size)
+  across, down = float(width), float(height)
+  if data.get("resize_mode") != "squash":
+    across, down = min(width, height * columns / rows), min(height, width * rows / columns)
+  across, down = max(round(across * ratio), 1), max(round(down * ratio), 1)
+  seen = Image.fromarray(plane.astype(np.float32)).resize((across, down), Image.Resampling.BICUBIC)
+  over = np.zeros(size, np.float32)
+  top, left = (height - down) // 2, (width - across) // 2
+  over[top : top + down, left : left + across] = np.asarray(seen).clip(0, 1)
+  return over
 
 
 def _draw_results(

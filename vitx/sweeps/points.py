@@ -17,6 +17,7 @@ from vitx.sweeps.sweep import Point
 from vitx.training.record.progress import count_bar
 from vitx.training.trial import complete_config, count_training_flops
 
+FOLD = "data.fold"  # the field whose values are runs of one method, as seeds are
 ROW = "row"  # the name of the config file's row among the fields
 LONGEST = 200  # characters of a workdir's name
 MOST = 10_000  # the most points of a sweep
@@ -136,12 +137,15 @@ def fit_budget(row: str, text: str, budget: float) -> str:
   return join_text(text, [f"duration={int(budget // each)} steps"])
 
 
-def make_points(texts: Mapping[str, str], seeds: int) -> list[Point]:
+def make_points(
+  texts: Mapping[str, str], seeds: int, folds: Sequence[str] | None = None
+) -> list[Point]:
   """Returns the points in the order of seeds, so that each seed's comparison is soon complete.
 
   Args:
     texts: The config for each method, without a seed.
     seeds: The number of seeds.
+    folds: The values of `data.fold`, or None for configs that name their fold, if any.
 
   Raises:
     ConfigError: There is no seed, there are more than `MOST` points, a field is unknown or has a
@@ -149,17 +153,21 @@ def make_points(texts: Mapping[str, str], seeds: int) -> list[Point]:
   """
   if seeds < 1:
     raise ConfigError(f"seeds={seeds}: the sweep is empty; give at least 1.")
-  _check_count(len(texts) * seeds, f"seeds={seeds}")
+  total = len(texts) * seeds * len(folds or ("",))
+  _check_count(total, f"seeds={seeds}")
   points = []
-  with count_bar("reading configs", len(texts) * seeds, "point") as bar:
+  with count_bar("reading configs", total, "point") as bar:
     for method, text in texts.items():
       load_config(text)  # so that an error quotes the text that the user wrote
-      for seed in range(seeds):
-        config = load_config(f"{text}{'' if text.endswith(':') else ','}seed={seed}")
-        points.append(Point(f"{method}_seed-{seed}", method, seed, config))
+      for seed, fold in itertools.product(range(seeds), folds or (None,)):
+        own = [] if fold is None else [f"{FOLD}={fold}"]
+        config = load_config(join_text(text, [*own, f"seed={seed}"]))
+        part = "" if fold is None else f"_fold-{config.data.fold}"
+        number = None if fold is None else config.data.fold
+        points.append(Point(f"{method}{part}_seed-{seed}", method, seed, config, number))
         bar.update()
   _check_apart(points)
-  return sorted(points, key=lambda point: point.seed)
+  return sorted(points, key=lambda point: (point.seed, point.fold or 0))
 
 
 def _check_count(points: int, field: str) -> None:

@@ -77,6 +77,7 @@ def write_results(
   name: str,
   *,
   plot: bool,
+  more: Sequence[str] = (),
 ) -> list[Path]:
   """Writes the table, its points and the curves; returns the paths of the files.
 
@@ -87,12 +88,13 @@ def write_results(
     out: The folder of the files, created if absent.
     name: The name of the files, without a suffix.
     plot: Whether to draw the curves, which needs matplotlib.
+    more: More parts of the page in Markdown, for after the table.
   """
   out.mkdir(parents=True, exist_ok=True)
   table, rows = out / f"{name}.md", out / f"{name}.csv"
   good = [each.problem == "" for each in comparison.outcomes]
   ran = [wd.join(directory, p.name) for p, fine in zip(points, good, strict=True) if fine]
-  parts = [f"# {markdown.text(name)}", format_table(comparison)]
+  parts = [f"# {markdown.text(name)}", format_table(comparison), *more]
   drawn = []
   if plot and ran:
     curves, figure = read_curves(ran)

@@ -32,7 +32,7 @@ from vitx.training.validation import SEEN
 
 POINT, FAILED = wd.POINT, wd.FAILED
 # A finished point is not trained again, so its end must not differ, unlike that of a single run.
-FREE = frozenset(provenance.FREE) - {"stop_after"}
+FREE = frozenset(provenance.FREE) - {"stop_after", "evaluation.stop_early"}
 POLL = 2.0  # seconds between two checks of the points that other processes train
 
 
@@ -42,15 +42,17 @@ class Point:
 
   Attributes:
     name: The name of its workdir in the sweep's directory.
-    method: The name that it shares with the points that differ from it only in their seed.
+    method: The name that it shares with the points that differ from it only in seed and fold.
     seed: The seed of the run.
     config: The config that `get_config` returned, not resolved.
+    fold: The fold that the run tests, if the sweep is over `data.fold`; None otherwise.
   """
 
   name: str
   method: str
   seed: int
   config: ConfigDict
+  fold: int | None = None
 
 
 class State(enum.Enum):
@@ -190,7 +192,7 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
   workdir = wd.join(directory, point.name)
   failed, test = wd.read_json(workdir, FAILED), _test_row(workdir)
   if failed:
-    return Outcome(point.method, point.seed, problem=failed["error"])
+    return Outcome(point.method, point.seed, problem=failed["error"], fold=point.fold)
   if test is None:
     return None
   best = test["step"]
@@ -203,7 +205,8 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
     )
   seen = tuple(row for row in rows if row["kind"] == SEEN)
   seconds = _read_seconds(workdir)
-  return Outcome(point.method, point.seed, best, best_rows[-1], test, seen, seconds)
+  figures = (best_rows[-1], test, seen, seconds)
+  return Outcome(point.method, point.seed, best, *figures, fold=point.fold)
 
 
 def _test_row(workdir: str) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.config.checks import Probability, check_value
-from vitx.config.errors import ConfigError, escape
+from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
 from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
@@ -25,10 +25,12 @@ from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
 from vitx.tasks.base import Batch, Task, follow_source
 from vitx.tasks.classification_figures import (
+  TOP,
   agreement,
   classification_sums,
   cross_entropy,
   summarize_classification,
+  table_lines,
 )
 from vitx.tasks.image_inputs import check_image, read_image
 
@@ -243,26 +245,19 @@ class Classification(Task):
 
   def describe(self, figures):
     """Returns the accuracies in percent and the negative log-likelihood in nats."""
-    return f"top-1 {figures['top1']:.2%}  top-5 {figures['top5']:.2%}  nll {figures['nll']:.4f}"
+    top5 = f"  top-5 {figures['top5']:.2%}" if self.num_classes > TOP else ""
+    return f"top-1 {figures['top1']:.2%}{top5}  nll {figures['nll']:.4f}"
 
   def describe_step(self, metrics):
     """Returns the accuracy on the augmented batches in percent."""
     return f"top-1 {metrics['top1']:.1%}"
 
   def table(self, figures, data):
-    """Returns the figures in lines, accuracies in percent, in total and by class."""
-    lines = [
-      f"  top-1               {figures['top1']:>9.2%}",
-      f"  top-5               {figures['top5']:>9.2%}",
-      f"  NLL (nats)          {figures['nll']:>9.4f}",
-      f"  calibration error   {figures['ece']:>9.4f}",
-      "  top-1 by class",
-    ]
-    for name, value in zip(data["class_names"], figures["class_top1"], strict=True):
-      lines.append(
-        f"    {escape(name, line=True):<18}{'no examples' if value is None else f'{value:.2%}':>9}"
-      )
-    return "\n".join(lines)
+    """Returns the figures in lines, accuracies in percent, in total and by class.
+
+    The figures of `vitx.evaluate` have intervals and more columns by class.
+    """
+    return "\n".join(table_lines(figures, data["class_names"]))
 
   def read_input(self, given, number):
     """Returns the example of an image: a file, a Pillow image, or an array (height, width, C).

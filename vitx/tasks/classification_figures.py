@@ -1,15 +1,30 @@
 """Figures of classifiers, for augmented batches in training and for splits in evaluation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.config.errors import escape
 from vitx.tasks.base import Figures
 
 ECE_BINS = 15
+TOP = 5  # The k of top-k accuracy, which is shown for more than k classes.
+# The figures of a table: key, name and format. Percentages come from figures in 0..1.
+SHOWN = (
+  ("top1", "top-1", ".2%"),
+  ("top5", "top-5", ".2%"),
+  ("balanced_accuracy", "balanced accuracy", ".2%"),
+  ("precision", "precision (macro)", ".2%"),
+  ("recall", "recall (macro)", ".2%"),
+  ("f1", "F1 (macro)", ".2%"),
+  ("nll", "NLL (nats)", ".4f"),
+  ("ece", "calibration error", ".4f"),
+)
+BY_CLASS = (("class_top1", "top-1"), ("class_precision", "precision"), ("class_f1", "F1"))
+CONFUSIONS = 5  # The most frequent confusions in a table.
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -57,7 +72,7 @@ def classification_sums(
     "count": jnp.sum(weight),
     "nll": -jnp.sum(jnp.where(mask, own, 0.0)),
     "top1": jnp.sum(top1),
-    "top5": jnp.sum(jnp.where(finite & (rank < 5), weight, 0.0)),
+    "top5": jnp.sum(jnp.where(finite & (rank < TOP), weight, 0.0)),
     "class_count": jnp.bincount(labels, weight, length=num_classes),
     "class_top1": jnp.bincount(labels, top1, length=num_classes),
     "bin_count": jnp.bincount(bins, weight, length=ECE_BINS),
@@ -92,3 +107,60 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
       for hits, n in zip(sums["class_top1"], sums["class_count"], strict=True)
     ],
   }
+
+
+def table_lines(figures: Figures, class_names: Sequence[str]) -> list[str]:
+  """Returns figures in lines: totals with their intervals, confusions, and figures by class.
+
+  Args:
+    figures: The figures of `summarize_classification`, with or without those of `vitx.evaluate`.
+    class_names: The names of the classes.
+  """
+  intervals = figures.get("intervals", {})
+  lines = []
+  for key, name, form in shown_figures(figures, len(class_names)):
+    ends = intervals.get(key)
+    interval = f"   {ends[0]:{form}} to {ends[1]:{form}}" if ends else ""
+    lines.append(f"  {name:<20}{figures[key]:>9{form}}{interval}")
+  if intervals:
+    lines.append(f"  95 % intervals over examples, {figures['resamples']:,} bootstrap resamples")
+  lines += _calibration_lines(figures.get("calibration"))
+  for count, true, predicted in list_confusions(figures.get("confusion", ()))[:CONFUSIONS]:
+    names = (escape(class_names[each], line=True) for each in (true, predicted))
+    lines.append(f"  {count:>4} x {' as '.join(names)}")
+  columns = [(key, name) for key, name in BY_CLASS if key in figures]
+  lines.append("  by class".ljust(22) + "".join(f"{name:>11}" for _, name in columns))
+  for number, name in enumerate(class_names):
+    values = [figures[key][number] for key, _ in columns]
+    cells = ["no examples" if values[0] is None else f"{values[0]:.2%}"]
+    cells += ["" if value is None else f"{value:.2%}" for value in values[1:]]
+    lines.append(f"    {escape(name, line=True):<18}{''.join(f'{c:>11}' for c in cells)}".rstrip())
+  return lines
+
+
+def shown_figures(figures: Figures, classes: int) -> list[tuple[str, str, str]]:
+  """Returns the entries of `SHOWN` that figures have; top-5 only of more than five classes."""
+  return [row for row in SHOWN if row[0] in figures and (row[0] != "top5" or classes > TOP)]
+
+
+def list_confusions(confusion: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
+  """Returns (count, true class, predicted class) of each kind of mistake, the frequent first."""
+  counts = np.array(confusion)
+  if not counts.size:
+    return []
+  np.fill_diagonal(counts, 0)
+  order = np.argsort(-counts, axis=None, kind="stable")[: np.count_nonzero(counts)]
+  rows, columns = np.unravel_index(order, counts.shape)
+  return [(int(counts[i, j]), int(i), int(j)) for i, j in zip(rows, columns, strict=True)]
+
+
+def _calibration_lines(calibration: Mapping[str, Any] | None) -> list[str]:
+  if not calibration:
+    return []
+  before, after = calibration["before"], calibration["after"]
+  return [
+    f"  temperature         {calibration['temperature']:>9.4f}   fitted on"
+    f" {calibration['fitted_examples']:,} examples of validation",
+    f"    NLL               {before['nll']:>9.4f}   with it {after['nll']:.4f}",
+    f"    calibration error {before['ece']:>9.4f}   with it {after['ece']:.4f}",
+  ]

@@ -115,8 +115,11 @@ def _train(run: Run) -> Result:
     check_finite(step, {name: metrics[name] for name in checked}, last_good=run.last_good)
     recorder.count_step(step, metrics, figures)
 
+  def is_end(step: int) -> bool:  # a lowered `stop_after` may end the run before `step`
+    return step >= total or recorder.record.is_over(config.evaluation.get("stop_early"))
+
   in_flight = InFlight(finish)
-  if step < total or not start.is_evaluated:
+  if not is_end(step) or not start.is_evaluated:
     # The data are opened before compiling, so that an unreadable example is reported at once.
     with request.breakable():
       feed = resident.open_feed(experiment.batches(), config.data.device)
@@ -131,10 +134,10 @@ def _train(run: Run) -> Result:
     stream = recorder.progress.timed(feed.iterate(step, total))
     while True:
       is_new = step > start.step or not start.is_evaluated
-      is_last = step >= total  # a lowered `stop_after` may end the run before `step`
-      if is_new and (is_last or experiment.is_due(step, config.evaluation.every)):
+      if is_new and (is_end(step) or experiment.is_due(step, config.evaluation.every)):
         in_flight.wait()
         state = validate(run, evaluate, state, step)
+      is_last = is_end(step)
       is_best = recorder.record.best_step == step
       is_due = experiment.is_due(step, config.checkpoint.every)
       if is_new and (is_last or is_best or is_due or in_flight.stop):
@@ -153,6 +156,11 @@ def _train(run: Run) -> Result:
         in_flight.wait()  # so that earlier rows have their own times
         entropies = measure(state.params, state.model_state)
       in_flight.add(steps, metrics, measured, stop, entropies)
-  if step < total:
+  if not is_end(step):
     return Result(run.workdir, step, False)
+  if step < total:
+    recorder.progress.message(
+      f"step {step}: {recorder.record.waited} evaluations in a row brought no better"
+      f" {experiment.task.primary}; the run ends early (evaluation.stop_early)"
+    )
   return Result(run.workdir, step, True, test_best(run, evaluate, state, step))

@@ -17,7 +17,7 @@ from vitx.checkpoints import own_files, unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing
-from vitx.config.fields import check_config, check_is_config, suggest
+from vitx.config.fields import MISSING, check_config, check_is_config, find, suggest
 from vitx.training import durations, loop, parallel, teacher
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment, halve_batch, make_experiment
@@ -27,7 +27,11 @@ from vitx.training.record import provenance
 from vitx.training.restore import check_source
 
 PREFIX = "phase:"  # precedes a phase's name in a field that also takes a workdir or a file
-ENDS = ("stop_after", "duration")  # the fields that decide where a run ends
+ENDS = (
+  "stop_after",
+  "duration",
+  "evaluation.stop_early",
+)  # the fields that decide where a run ends
 
 
 def train(
@@ -147,7 +151,7 @@ def _check_ends(
     run = wd.join(workdir, name)
     stored = wd.read_json(run, "config.json")
     wanted = experiment.config
-    ends = [field for field in ENDS if field in stored and stored[field] != wanted.get(field)]
+    ends = [field for field in ENDS if find(stored, field) not in (MISSING, find(wanted, field))]
     step = unevaluated.find_step(run)
     if not ends or step >= experiment.total_steps:
       continue
@@ -155,9 +159,9 @@ def _check_ends(
       place = wd.join(workdir, other)
       if run in (later.init_from, later.task.get("teacher")) and unevaluated.find_step(place):
         raise ConfigError(
-          f"phases.{name}.{ends[0]}={wanted[ends[0]]!r} was {stored[ends[0]]!r} when {other} began"
-          f" from step {step} of {name}. Restore the old value, or move {place} away so that"
-          f" {other} begins again."
+          f"phases.{name}.{ends[0]}={find(wanted, ends[0])!r} was {find(stored, ends[0])!r} when"
+          f" {other} began from step {step} of {name}. Restore the old value, or move {place} away"
+          f" so that {other} begins again."
         )
 
 

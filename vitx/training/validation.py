@@ -111,6 +111,8 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   if seen is not None:
     recorder.write_figures(SEEN, step, seen)
   recorder.progress.message(f"step {step}  validation: {experiment.describe(figures)}")
+  if is_due:
+    record.wait(figures[task.primary], task.mode)
   record.improve(step, figures[task.primary], task.mode)
   if schedule.name == "plateau" and is_due:
     plateau = Plateau.from_config(schedule, record.plateau)

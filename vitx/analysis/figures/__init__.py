@@ -5,7 +5,8 @@ the figure is drawn. It writes its files into a folder and returns their paths. 
 on the kind of figure. `FIGURES`: a `Subject` and the folder. `SIDE_BY_SIDE`: several subjects and
 the folder. `RUN_FIGURES`: the runs' curves, the figure's name, the folder and the file's name.
 `RESULT_FIGURES`: a sweep's results, the memory of its methods, the figure's name, a caption, the
-folder and the file's name. `PATTERN_FIGURES`: names of patterns, a grid and the folder. A new
+folder and the file's name. `PATTERN_FIGURES`: names of patterns, a grid and the folder.
+`ANSWER_FIGURES`: a classifier's answers to a split, `mistakes.Answered`, and the folder. A new
 figure is a file and a line here. For notebooks, each file also has functions that return arrays,
 and one that returns matplotlib's figure of them (`plot_...`).
 """
@@ -38,7 +39,14 @@ PATTERN_FIGURES = {
 RESULT_FIGURES = {
   "memory": "the test figure of a sweep's methods against the memory of a training step",
 }
-ALL_FIGURES = FIGURES | SIDE_BY_SIDE | RUN_FIGURES | RESULT_FIGURES | PATTERN_FIGURES
+ANSWER_FIGURES = {
+  "confusion": "a classifier's confusion matrix on a split",
+  "mistakes": "most confident mistakes and least certain examples, with attention over them",
+  "reliability": "accuracy by confidence: the reliability diagram on a split",
+}
+ALL_FIGURES = (
+  FIGURES | SIDE_BY_SIDE | RUN_FIGURES | RESULT_FIGURES | PATTERN_FIGURES | ANSWER_FIGURES
+)
 
 
 def find_figure(name: str) -> Callable[..., list[Path]]:

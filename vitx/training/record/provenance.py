@@ -54,6 +54,7 @@ FREE = (
   "checkpoint.keep",
   "evaluation.batch_size",
   "evaluation.on_test",
+  "evaluation.stop_early",
   "evaluation.attention_entropy",
   "data.data_dir",
   "data.memory",

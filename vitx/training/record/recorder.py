@@ -27,6 +27,8 @@ class Record:
       number of steps.
     best_step: The step of the best evaluation on *validation* so far; a tie goes to the later.
     best_value: The task's primary figure at that step.
+    waited: The number of evaluations in a row, up to the last, that were not better than the best
+      before them; a tie is not better.
     plateau: The state of the plateau schedule, if that is the schedule.
     end_row: The row of kind "train" of a run that is too short for another; it waits for the
       evaluation.
@@ -39,6 +41,7 @@ class Record:
   window: tuple[dict[str, float], int] = dataclasses.field(default_factory=lambda: ({}, 0))
   best_step: int | None = None
   best_value: float | None = None
+  waited: int = 0
   plateau: dict[str, Any] | None = None
   end_row: dict[str, Any] | None = None
   onward: dict[str, Any] | None = None
@@ -46,13 +49,24 @@ class Record:
   @classmethod
   def from_json(cls, stored: Mapping[str, Any]) -> "Record":
     """Returns the record that `Recorder.snapshot` made."""
-    stored = {"end_row": None, "onward": None, **stored}  # an earlier version lacks these
+    # An earlier version lacks these.
+    stored = {"end_row": None, "onward": None, "waited": 0, **stored}
     return cls(**{field.name: stored[field.name] for field in dataclasses.fields(cls)})
 
   def go_on(self) -> "Record":
     """Returns the record of a run that continues beyond this step, whatever stopped it here."""
     record = self if self.onward is None else self.from_json(self.onward)
     return dataclasses.replace(record, seconds=self.seconds, end_row=None)
+
+  def wait(self, value: float, mode: str) -> None:
+    """Counts an evaluation that is not better than the best; call it before `improve`."""
+    best = self.best_value
+    is_better = best is None or (value > best if mode == "max" else value < best)
+    self.waited = 0 if is_better else self.waited + 1
+
+  def is_over(self, patience: int | None) -> bool:
+    """Returns whether so many evaluations in a row were not better that the run ends early."""
+    return patience is not None and self.waited >= patience
 
   def improve(self, step: int, value: float, mode: str) -> None:
     """Makes an evaluation the best one if none was better."""

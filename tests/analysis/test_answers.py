@@ -1,0 +1,136 @@
+"""Figures of a classifier's answers agree with scikit-learn, and with their formulas."""
+
+import json
+
+import numpy as np
+import pytest
+import sklearn.metrics as reference
+from scipy.special import softmax
+
+from vitx.analysis import classification
+
+CLASSES = 6
+
+
+def draw(examples=200, classes=CLASSES, seed=0, scale=1.0, absent=()):
+  """Labels and logits that favor the true class."""
+  generator = np.random.default_rng(seed)
+  labels = generator.choice([k for k in range(classes) if k not in absent], examples)
+  logits = generator.normal(size=(examples, classes)).astype(np.float32)
+  logits[np.arange(examples), labels] += 1
+  return labels, scale * logits
+
+
+def answers_of(labels, logits):
+  return classification.read_answers(np.arange(len(labels)), labels, logits)
+
+
+@pytest.mark.parametrize("absent", [(), (0, 4)])
+def test_figures_agree_with_scikit_learn(absent):
+  labels, logits = draw(absent=absent)
+  guess = logits.argmax(1)
+  found = classification.summarize_answers(answers_of(labels, logits), CLASSES, resamples=5)
+  own = {"labels": np.arange(CLASSES), "zero_division": 0}
+  each = reference.precision_recall_fscore_support(labels, guess, **own)
+  for name, values in zip(("precision", "recall", "f1"), each, strict=False):
+    np.testing.assert_allclose(found[f"class_{name}"], values)
+  macro = reference.precision_recall_fscore_support(labels, guess, average="macro", zero_division=0)
+  np.testing.assert_allclose([found[name] for name in ("precision", "recall", "f1")], macro[:3])
+  balanced = np.mean([np.mean(guess[labels == k] == k) for k in np.unique(labels)])
+  assert found["balanced_accuracy"] == pytest.approx(balanced)
+  matrix = reference.confusion_matrix(labels, guess, labels=np.arange(CLASSES))
+  assert found["confusion"] == matrix.tolist()
+  assert found["class_examples"] == np.bincount(labels, minlength=CLASSES).tolist()
+  json.dumps(found, allow_nan=False)
+
+
+def test_a_class_that_does_not_occur_counts_for_nothing():
+  labels, logits = draw(absent=(2,))
+  logits[:, 2] = -99
+  found = classification.summarize_answers(answers_of(labels, logits), CLASSES, resamples=5)
+  assert found["class_f1"][2] is None and found["intervals"]["class_f1"][2] is None
+  assert found["f1"] == pytest.approx(np.mean([x for x in found["class_f1"] if x is not None]))
+
+
+def test_the_reliability_diagram_gives_the_calibration_error():
+  labels, logits = draw(scale=3)
+  found = classification.bin_answers(answers_of(labels, logits))
+  p = softmax(logits.astype(np.float64), axis=1)
+  hit, top = p.argmax(1) == labels, p.max(1)
+  for b in range(15):
+    own = (top > b / 15) & (top <= (b + 1) / 15)
+    assert found["examples"][b] == own.sum()
+    expected = (top[own].mean(), hit[own].mean()) if own.any() else (None, None)
+    assert (found["confidence"][b], found["accuracy"][b]) == pytest.approx(expected)
+  gaps = [
+    n * abs(c - a)
+    for n, c, a in zip(found["examples"], found["confidence"], found["accuracy"], strict=True)
+    if n
+  ]
+  error = classification.calibrate(1.0, labels, logits, resamples=0)["before"]["ece"]
+  assert error == pytest.approx(sum(gaps) / len(labels))
+
+
+def test_the_temperature_is_the_best_one():
+  labels, logits = draw(examples=2_000, scale=4)
+  logits = logits.astype(np.float64)
+  temperature = classification.fit_temperature(labels, logits)
+
+  def nll(t):
+    return reference.log_loss(labels, softmax(logits / t, axis=1), labels=np.arange(CLASSES))
+
+  grid = temperature * np.geomspace(0.5, 2, 101)
+  assert nll(temperature) <= min(map(nll, grid)) + 1e-9
+  assert classification.fit_temperature(labels, 3 * logits) == pytest.approx(3 * temperature, 1e-4)
+  found = classification.calibrate(temperature, labels, logits, resamples=20)
+  assert found["before"]["nll"] == pytest.approx(nll(1)) and found["after"]["nll"] == pytest.approx(
+    nll(temperature)
+  )
+  low, high = found["after"]["intervals"]["nll"]
+  assert low < found["after"]["nll"] < high
+
+
+def test_a_split_without_a_mistake_has_a_temperature():
+  labels = np.arange(4)
+  assert 0.01 <= classification.fit_temperature(labels, np.eye(4)) < 0.1
+
+
+def test_intervals_are_of_resampled_examples():
+  """Written out: draw, take the figures of the drawn examples, take percentiles."""
+  labels, logits = draw(examples=60)
+  found = classification.summarize_answers(answers_of(labels, logits), CLASSES, resamples=200)
+  generator, guess = np.random.default_rng(0), logits.argmax(1)
+  drawn = [generator.integers(60, size=60) for _ in range(200)]
+  figures = {
+    "top1": [np.mean(guess[i] == labels[i]) for i in drawn],
+    "f1": [
+      reference.f1_score(labels[i], guess[i], average="macro", zero_division=0) for i in drawn
+    ],
+    "ece": [
+      classification.calibrate(1.0, labels[i], logits[i], resamples=0)["before"]["ece"]
+      for i in drawn
+    ],
+  }
+  for name, values in figures.items():
+    expected = np.percentile(values, [2.5, 97.5])
+    np.testing.assert_allclose(found["intervals"][name], expected, err_msg=name)
+  again = classification.summarize_answers(answers_of(labels, logits), CLASSES, resamples=200)
+  assert again == found
+
+
+def test_an_example_with_a_logit_that_is_not_finite_is_wrong_for_every_class():
+  labels, logits = draw(examples=20)
+  logits[3, labels[3]] = np.nan
+  answers = answers_of(labels, logits)
+  found = classification.summarize_answers(answers, CLASSES, resamples=5)
+  assert not answers.right[3] and 3 not in answers.mistakes
+  assert np.sum(found["confusion"]) == 19
+  assert found["class_recall"][labels[3]] < 1
+
+
+def test_mistakes_and_doubts():
+  labels = np.array([0, 1, 0, 1])
+  logits = np.array([[3.0, 0.0], [2.0, 0.0], [0.0, 4.0], [0.0, 0.1]])
+  answers = answers_of(labels, logits)
+  assert answers.mistakes.tolist() == [2, 1]
+  assert answers.doubts.tolist() == [3, 1, 0, 2]

@@ -1,0 +1,288 @@
+"""Figures of a classifier's answers: confusion, calibration, and bootstrap intervals.
+
+Everything is computed by NumPy on the host from the labels and the logits of a split's examples.
+Every figure is a function of sums over the examples, so that a bootstrap resample is a weighting of
+the examples, and all resamples are one product of matrices.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+RESAMPLES, SEED = 1_000, 0  # The number of bootstrap resamples, and the seed of their draws.
+PERCENTILES = (2.5, 97.5)  # The ends of a 95 % interval.
+BINS = 15  # The equal bins of the top probability, as in training.
+TOP = 5
+HOTTEST = 100.0  # A temperature lies between 1 / HOTTEST and HOTTEST.
+AT_ONCE = 2**22  # The most weights of examples that are held at once.
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+  """The answers of a classifier to n examples, without the probabilities of all K classes.
+
+  Attributes:
+    numbers: The number of each example in its split, int (n,).
+    labels: The number of the true class, int (n,).
+    predictions: The number of the most probable class, int (n,); -1 if a logit is not finite.
+    confidence: The highest probability, float64 (n,).
+    likelihood: The logarithm of the probability of the true class, float64 (n,).
+    ranks: The number of classes that score higher than the true class, int (n,). In a tie the lower
+      class number scores higher.
+  """
+
+  numbers: np.ndarray
+  labels: np.ndarray
+  predictions: np.ndarray
+  confidence: np.ndarray
+  likelihood: np.ndarray
+  ranks: np.ndarray
+
+  @property
+  def right(self) -> np.ndarray:
+    """Returns whether the prediction is the true class, bool (n,)."""
+    return self.predictions == self.labels
+
+  @property
+  def mistakes(self) -> np.ndarray:
+    """Returns the positions of the wrong predictions, the most confident first."""
+    order = np.argsort(-self.confidence, kind="stable")
+    return order[~self.right[order] & (self.predictions[order] >= 0)]
+
+  @property
+  def doubts(self) -> np.ndarray:
+    """Returns the positions of all predictions, the least certain (lowest confidence) first."""
+    order = np.argsort(self.confidence, kind="stable")
+    return order[self.predictions[order] >= 0]
+
+
+def read_answers(numbers: np.ndarray, labels: np.ndarray, logits: np.ndarray) -> Answers:
+  """Returns the answers in logits (n, K) to examples with these numbers and labels, (n,) each."""
+  logs = log_softmax(np.asarray(logits, np.float64), axis=1)
+  own = np.take_along_axis(logs, labels[:, None], axis=1)
+  before = (logs == own) & (np.arange(logs.shape[1])[None] < labels[:, None])
+  finite = np.isfinite(logits).all(axis=1)
+  return Answers(
+    numbers=np.asarray(numbers, np.int64),
+    labels=np.asarray(labels, np.int64),
+    predictions=np.where(finite, logs.argmax(axis=1), -1),
+    confidence=np.where(finite, np.exp(logs.max(axis=1)), 0.0),
+    likelihood=np.where(finite, own[:, 0], np.nan),
+    ranks=np.where(finite, ((logs > own) | before).sum(axis=1), logs.shape[1]),
+  )
+
+
+def join_answers(parts: Sequence[Answers]) -> Answers:
+  """Returns the answers of several batches as one."""
+  names = [field.name for field in dataclasses.fields(Answers)]
+  return Answers(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in names})
+
+
+def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES) -> dict[str, Any]:
+  """Returns the figures of answers, with percentile intervals from a bootstrap over the examples.
+
+  A ratio without examples is 0, and a macro average is over the classes that occur as a label or as
+  a prediction; both are scikit-learn's conventions. The balanced accuracy averages over the classes
+  that have examples.
+
+  Args:
+    answers: The answers to n examples.
+    classes: The number of classes K.
+    resamples: The number of bootstrap resamples, each of n examples.
+
+  Returns:
+    precision, recall, f1 (macro averages) and balanced_accuracy; class_examples, class_precision,
+    class_recall and class_f1 by class, None for a class that does not occur; confusion, the counts
+    by true class (rows) and predicted class; reliability, by bin of the top probability the number
+    of examples, the mean probability and the accuracy; intervals, (low, high) of each figure, of
+    top1, top5, nll and ece too; resamples.
+  """
+  figures, intervals = measure_answers(answers, classes, resamples)
+  return {
+    **{name: figures[name] for name in ("precision", "recall", "f1", "balanced_accuracy")},
+    "class_examples": np.bincount(answers.labels, minlength=classes).tolist(),
+    **{name: figures[name] for name in ("class_precision", "class_recall", "class_f1")},
+    "confusion": count_confusion(answers, classes).tolist(),
+    "reliability": bin_answers(answers),
+    "intervals": intervals,
+    "resamples": resamples,
+  }
+
+
+def measure_answers(
+  answers: Answers, classes: int, resamples: int = RESAMPLES
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Returns the figures of answers, and the interval of each ({} without resamples), by name.
+
+  The figures are top1, top5, nll, ece, precision, recall, f1, balanced_accuracy, class_precision,
+  class_recall and class_f1, as `summarize_answers` defines them.
+  """
+  terms = _Terms(classes)
+  matrix = terms.matrix(answers)
+  point = terms.figures(np.asarray(matrix.sum(axis=0)).reshape(1, -1))
+  figures = {name: _to_plain(value[0]) for name, value in point.items()}
+  draws = _draw_weights(len(answers.labels), resamples)
+  parts = [terms.figures(weights @ matrix) for weights in draws]
+  if not parts:
+    return figures, {}
+  pooled = {name: np.concatenate([part[name] for part in parts]) for name in point}
+  return figures, {name: find_interval(value) for name, value in pooled.items()}
+
+
+def count_confusion(answers: Answers, classes: int) -> np.ndarray:
+  """Returns the numbers of examples by true class and predicted class, int (K, K)."""
+  known = answers.predictions >= 0
+  pairs = answers.labels[known] * classes + answers.predictions[known]
+  return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+def bin_answers(answers: Answers) -> dict[str, Any]:
+  """Returns the reliability diagram: examples, confidence and accuracy of each of 15 bins.
+
+  The bins divide the top probability evenly; an empty bin has the confidence and accuracy None.
+  """
+  bins = _find_bins(answers.confidence)
+  counts = np.bincount(bins, minlength=BINS)
+  with np.errstate(invalid="ignore"):
+    confidence = np.bincount(bins, answers.confidence, BINS) / counts
+    accuracy = np.bincount(bins, answers.right, BINS) / counts
+  return {
+    "examples": counts.tolist(),
+    "confidence": _to_plain(confidence),
+    "accuracy": _to_plain(accuracy),
+  }
+
+
+def find_interval(values: np.ndarray) -> Any:
+  """Returns the 95 % percentile interval of resampled figures.
+
+  Args:
+    values: The figure in each resample, (R,), or the figures of K classes, (R, K). NaN is an
+      undefined figure, and is left out.
+
+  Returns:
+    [low, high], None if the figure is never defined; for classes a list of them.
+  """
+  if values.ndim == 2:
+    return [find_interval(column) for column in values.T]
+  defined = values[~np.isnan(values)]
+  return np.percentile(defined, PERCENTILES).tolist() if defined.size else None
+
+
+def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float:
+  """Returns the temperature that divides logits (n, K) for the least mean NLL (Guo et al. 2017).
+
+  The mean NLL is convex in the inverse temperature, which is searched between 1/100 and 100. A
+  split without a mistake has no optimum, and gives the end of that range.
+  """
+  logits, rows = np.asarray(logits, np.float64), np.arange(len(labels))
+
+  def nll(log_inverse: float) -> float:
+    return float(-log_softmax(logits * np.exp(log_inverse), axis=1)[rows, labels].mean())
+
+  bound = np.log(HOTTEST)
+  found = minimize_scalar(nll, bounds=(-bound, bound), method="bounded", options={"xatol": 1e-6})
+  return float(np.exp(-found.x))
+
+
+def calibrate(
+  temperature: float, labels: np.ndarray, logits: np.ndarray, resamples: int = RESAMPLES
+) -> dict[str, Any]:
+  """Returns NLL and calibration error of logits (n, K) before and after their division.
+
+  Args:
+    temperature: The temperature that divides the logits.
+    labels: The true classes, (n,).
+    logits: The logits, (n, K).
+    resamples: The number of bootstrap resamples; 0 gives no intervals.
+
+  Returns:
+    before and after: dicts of nll, ece and, with resamples, intervals, as `summarize_answers`.
+  """
+  found: dict[str, Any] = {}
+  for name, divisor in (("before", 1.0), ("after", temperature)):
+    answers = read_answers(np.arange(len(labels)), labels, logits / divisor)
+    figures, intervals = measure_answers(answers, logits.shape[1], resamples)
+    found[name] = {key: figures[key] for key in ("nll", "ece")}
+    if intervals:
+      found[name]["intervals"] = {key: intervals[key] for key in ("nll", "ece")}
+  return found
+
+
+class _Terms:
+  """The terms that each example adds to sums, and the figures of such sums."""
+
+  def __init__(self, classes: int):
+    widths = {"right": classes, "examples": classes, "predicted": classes, "gap": BINS}
+    widths |= dict.fromkeys(("count", "top1", "top5", "nll"), 1)
+    ends = np.cumsum([0, *widths.values()]).tolist()
+    self._width = ends[-1]
+    self._slices = dict(zip(widths, map(slice, ends[:-1], ends[1:]), strict=True))
+
+  def matrix(self, answers: Answers) -> scipy.sparse.csr_array:
+    """Returns the terms of n examples, float64 (n, terms)."""
+    n, ones = len(answers.labels), np.ones(len(answers.labels))
+    known, zero = answers.predictions >= 0, np.zeros(n, np.int64)
+    right = answers.right.astype(float)
+    terms = {
+      "right": (answers.labels, right),
+      "examples": (answers.labels, ones),
+      "predicted": (answers.predictions.clip(0), known.astype(float)),
+      "gap": (_find_bins(answers.confidence), right - answers.confidence),
+      "count": (zero, ones),
+      "top1": (zero, right),
+      "top5": (zero, (answers.ranks < TOP).astype(float)),
+      "nll": (zero, -answers.likelihood),
+    }
+    columns = np.concatenate([self._slices[name].start + at for name, (at, _) in terms.items()])
+    values = np.concatenate([value for _, value in terms.values()])
+    rows = np.tile(np.arange(n), len(terms))
+    return scipy.sparse.csr_array((values, (rows, columns)), shape=(n, self._width))
+
+  def figures(self, sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the figures of R sums (R, terms): arrays (R,), by class (R, K)."""
+    part = {name: sums[:, place] for name, place in self._slices.items()}
+    right, examples, predicted = part["right"], part["examples"], part["predicted"]
+    occurs = examples + predicted > 0
+    by_class = {
+      "precision": _divide(right, predicted),
+      "recall": _divide(right, examples),
+      "f1": _divide(2 * right, examples + predicted),
+    }
+    found = {name: part[name][:, 0] / part["count"][:, 0] for name in ("top1", "top5", "nll")}
+    found["ece"] = np.abs(part["gap"]).sum(axis=1) / part["count"][:, 0]
+    for name, values in by_class.items():
+      found[name] = _divide(values.sum(axis=1), occurs.sum(axis=1))
+      found[f"class_{name}"] = np.where(occurs, values, np.nan)
+    found["balanced_accuracy"] = _divide(by_class["recall"].sum(axis=1), (examples > 0).sum(axis=1))
+    return found
+
+
+def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
+  """Yields the numbers of times that resamples contain each example, float64 (some, n)."""
+  generator = np.random.default_rng(SEED)
+  most = max(AT_ONCE // count, 1)
+  for start in range(0, resamples, most):
+    drawn = [generator.integers(count, size=count) for _ in range(min(most, resamples - start))]
+    yield np.stack([np.bincount(each, minlength=count) for each in drawn]).astype(float)
+
+
+def _find_bins(confidence: np.ndarray) -> np.ndarray:
+  return np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+
+
+def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+  """Returns a ratio, which is 0 where the denominator is 0."""
+  return np.where(denominator > 0, numerator / np.maximum(denominator, 1e-300), 0.0)
+
+
+def _to_plain(value: np.ndarray) -> Any:
+  """Returns a float, or a list of floats, in which None replaces NaN."""
+  if np.ndim(value):
+    return [_to_plain(each) for each in value]
+  return None if np.isnan(value) else float(value)

@@ -1,0 +1,154 @@
+"""A classifier's most confident mistakes and least certain examples, with attention over them."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vitx.analysis.classification import Answers
+from vitx.analysis.figures import style
+
+COLUMNS = 4
+SIDE = 2.3  # The side of a picture, in inches.
+SMALLEST, LARGEST = 256, 768  # The sides in pixels between which pictures are drawn.
+DIM = 0.4  # The brightness of a photo where attention is lowest.
+SHOWN = (
+  "Bright and colored: high attention in the last layer, mean of its heads, each picture from its"
+  " own lowest to its own highest"
+)
+TITLES = {"mistakes": "Most confident mistakes", "doubts": "Least certain examples"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+  """An example as a person looks at it.
+
+  Attributes:
+    name: The name of the example, such as the path of its file.
+    label: The name of the true class.
+    prediction: The name of the most probable class.
+    confidence: The probability of that class.
+    image: The whole photo, uint8 (height, width, C).
+    attention: The attention over the photo from 0 to 1, (height, width), 0 where the model does not
+      see it; `None` if the model has no attention maps.
+  """
+
+  name: str
+  label: str
+  prediction: str
+  confidence: float
+  image: np.ndarray
+  attention: np.ndarray | None = None
+
+  def render(self) -> Image.Image:
+    """Returns the photo at a size that can be looked at, dim and gray where attention is low."""
+    picture = scale_side(to_color(self.image))
+    if self.attention is None:
+      return picture
+    plane = Image.fromarray(self.attention.astype(np.float32)).resize(picture.size)
+    share = np.asarray(plane)[..., None].clip(0, 1)
+    dim = DIM * np.asarray(picture.convert("L"))[..., None]
+    mixed = np.asarray(picture) * share + dim * (1 - share)
+    return Image.fromarray(mixed.round().astype(np.uint8))
+
+
+@dataclasses.dataclass(frozen=True)
+class Answered:
+  """A classifier's answers to a split, whose examples can be looked at.
+
+  Attributes:
+    label: The name of the run in file names.
+    note: A description of the model and the split, for captions.
+    class_names: The names of the K classes.
+    answers: The answers.
+    look: A function that returns the pictures of examples at some positions of the answers.
+    examples: The number of examples to draw.
+  """
+
+  label: str
+  note: str
+  class_names: tuple[str, ...]
+  answers: Answers
+  look: Callable[[Sequence[int]], list[Picture]]
+  examples: int = 8
+
+
+def draw_mistakes(answered: Answered, out: Path) -> list[Path]:
+  """Draws the most confident mistakes and the least certain examples, and lists them as CSV.
+
+  The attention over a photo is that of the last layer, the mean over its heads, from the class
+  token, or averaged over all queries in a model without one.
+  """
+  files, rows = [], []
+  for kind, pictures in choose_pictures(answered, answered.examples).items():
+    for rank, each in enumerate(pictures):
+      shown = {"name": each.name, "label": each.label, "prediction": each.prediction}
+      rows.append({"kind": kind, "rank": rank, **shown, "confidence": each.confidence})
+    if pictures:
+      canvas = plot_pictures(pictures, f"{TITLES[kind]}. {answered.note}.")
+      files.append(style.keep(canvas, out, f"{kind}_{answered.label}"))
+  files.append(style.write_rows(out / f"mistakes_{answered.label}.csv", rows))
+  return files
+
+
+def choose_pictures(answered: Answered, most: int) -> dict[str, list[Picture]]:
+  """Returns at most `most` pictures of mistakes and of doubts, by kind.
+
+  An example among the mistakes is not repeated among the doubts.
+  """
+  mistakes = answered.answers.mistakes[:most].tolist()
+  doubts = [at for at in answered.answers.doubts.tolist() if at not in mistakes][:most]
+  return {"mistakes": answered.look(mistakes), "doubts": answered.look(doubts)}
+
+
+def plot_pictures(pictures: Sequence[Picture], caption: str) -> Any:
+  """Returns matplotlib's figure of pictures, with their classes above and their names below."""
+  columns = min(COLUMNS, len(pictures))
+  rows = -(-len(pictures) // columns)
+  attended = any(each.attention is not None for each in pictures)
+  caption += f" {SHOWN}." * attended
+  width, height = SIDE * columns, (SIDE + 0.45) * rows
+  canvas, panels = style.make_panels(rows, columns, width, height, caption)
+  for axes in panels.flat:
+    axes.axis("off")
+  for axes, each in zip(panels.flat, pictures, strict=False):
+    axes.axis("on")
+    title = f"{shorten(each.label)}, taken for\n{shorten(each.prediction)} {each.confidence:.1%}"
+    if each.label == each.prediction:
+      title = f"{shorten(each.label)}, recognized\nwith {each.confidence:.1%}"
+    style.show_plane(axes, np.asarray(each.render()), title)
+    axes.set_xlabel(shorten(each.name, 34, end=True), fontsize=style.SMALL - 1, labelpad=2)
+  return canvas
+
+
+def to_color(image: np.ndarray) -> Image.Image:
+  """Returns an image (height, width, C) as a picture in RGB, or in gray for other channels."""
+  channels = image.shape[-1]
+  if channels in (3, 4):
+    return Image.fromarray(np.ascontiguousarray(image[..., :3]))
+  gray = image[..., 0] if channels == 1 else image.mean(axis=-1).astype(np.uint8)
+  return Image.fromarray(np.ascontiguousarray(gray)).convert("RGB")
+
+
+def scale_side(picture: Image.Image) -> Image.Image:
+  """Returns a picture whose longer side is between `SMALLEST` and `LARGEST` pixels.
+
+  A small picture keeps its hard pixels.
+  """
+  side = max(picture.size)
+  wanted = min(max(side, SMALLEST), LARGEST)
+  if side == wanted:
+    return picture
+  size = tuple(max(round(each * wanted / side), 1) for each in picture.size)
+  how = Image.Resampling.NEAREST if wanted > 2 * side else Image.Resampling.LANCZOS
+  return picture.resize(size, how)  # type: ignore[arg-type]
+
+
+def shorten(text: str, most: int = 26, *, end: bool = False) -> str:
+  """Returns a text of at most `most` characters, cut at its end, or at its beginning for `end`."""
+  if len(text) <= most:
+    return text
+  return f"…{text[1 - most :]}" if end else f"{text[: most - 1]}…"

@@ -1,0 +1,44 @@
+"""The reliability diagram of a classifier's answers: accuracy by confidence."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitx.analysis.classification import BINS, bin_answers
+from vitx.analysis.figures import style
+from vitx.analysis.figures.mistakes import Answered
+
+
+def draw_reliability(answered: Answered, out: Path) -> list[Path]:
+  """Draws the reliability diagram, and writes its bins as a CSV file."""
+  bins = bin_answers(answered.answers)
+  canvas = plot_reliability(bins, f"{answered.note}.")
+  name = f"reliability_{answered.label}"
+  rows = [
+    {"low": number / BINS, "high": (number + 1) / BINS, **{key: bins[key][number] for key in bins}}
+    for number in range(BINS)
+  ]
+  return [style.keep(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
+
+
+def plot_reliability(bins: Mapping[str, Sequence[Any]], note: str = "") -> Any:
+  """Returns matplotlib's figure of the bins of `bin_answers`, with the number of examples below."""
+  caption = f"{note} Accuracy by confidence, in {BINS} equal bins; on the line both are equal."
+  canvas, panels = style.make_panels(2, 1, style.COLUMN, style.COLUMN, caption.strip())
+  above, below = panels[:, 0]
+  above.get_gridspec().set_height_ratios((3, 1))
+  left, width = np.arange(BINS) / BINS, 1 / BINS
+  accuracy = np.array([np.nan if x is None else x for x in bins["accuracy"]])
+  confidence = np.array([np.nan if x is None else x for x in bins["confidence"]])
+  above.bar(left, accuracy, width, align="edge", color="tab:blue", edgecolor="white", lw=0.5)
+  above.plot([0, 1], [0, 1], color="gray", lw=0.8, ls="--")
+  above.plot(confidence, accuracy, "o", color="tab:orange", ms=2.5, label="mean confidence")
+  style.name_axes(above, "", "accuracy")
+  above.legend(loc="upper left", fontsize=style.SMALL, frameon=False)
+  below.bar(left, bins["examples"], width, align="edge", color="silver", edgecolor="white", lw=0.5)
+  style.name_axes(below, "confidence (highest probability)", "examples")
+  above.set(xlim=(0, 1), ylim=(0, 1))
+  below.set(xlim=(0, 1))
+  return canvas

@@ -1,0 +1,65 @@
+"""Out-of-fold figures of a sweep: each example is answered by the run that did not train on it."""
+
+from collections.abc import Sequence
+
+from vitx.analysis import markdown
+from vitx.analysis.classification import join_answers, measure_answers
+from vitx.analysis.comparison import Outcome
+from vitx.checkpoints.workdir import join
+from vitx.config import registry
+from vitx.config.errors import ConfigError
+from vitx.inference.evaluate import evaluate_split
+from vitx.sweeps.sweep import Point
+from vitx.tasks.classification_figures import shown_figures
+
+TITLE = "## Out of fold"
+
+
+def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: str) -> list[str]:
+  """Returns a section with the figures of all folds' test examples together, in Markdown.
+
+  Each method and seed whose folds are all finished has a line. The best checkpoint of each run
+  answers the fold of that run.
+
+  Args:
+    points: The points of a finished sweep.
+    outcomes: Their outcomes, in the order of the points.
+    directory: The directory of their workdirs.
+
+  Returns:
+    The section; () for a sweep without folds, or of a task without classes.
+  """
+  groups: dict[tuple[str, int], list[str]] = {}
+  for point, outcome in zip(points, outcomes, strict=True):
+    if point.fold is not None and not outcome.problem:
+      groups.setdefault((point.method, point.seed), []).append(join(directory, point.name))
+  folds = {point.method: point.config.data.folds for point in points}
+  whole = {key: runs for key, runs in groups.items() if len(runs) == folds[key[0]]}
+  if not whole:
+    return []
+  try:
+    rows = [_summarize(*key, runs) for key, runs in whole.items()]
+  except ConfigError as error:  # Such as a run whose config names code that is not trusted now.
+    return [f"{TITLE}\n\nNone: {markdown.text(error)}"]
+  if not all(rows):
+    return []
+  heads = list(dict.fromkeys(name for row in rows for name in row))
+  table = markdown.table([heads, *([row.get(name, "") for name in heads] for row in rows)])
+  note = "Every example of train, answered by the best checkpoint of the run whose fold it is in,"
+  note += " with 95 % bootstrap intervals over examples."
+  return [f"{TITLE}\n\n{table}\n\n{note}"]
+
+
+def _summarize(method: str, seed: int, runs: Sequence[str]) -> dict[str, str]:
+  """Returns the cells of a method and seed by heading; {} for a task without classes."""
+  found = [evaluate_split(run, split="test", trust_code=registry.is_trusted()) for run in runs]
+  answers = [each.answers for each in found if each.answers is not None]
+  if len(answers) < len(found):
+    return {}
+  pooled, classes = join_answers(answers), len(found[0].loaded.class_names)
+  figures, intervals = measure_answers(pooled, classes)
+  row = {"": method, "seed": str(seed), "examples": f"{len(pooled.labels):,}"}
+  for key, name, form in shown_figures(figures, classes):
+    if ends := intervals[key]:
+      row[name] = f"{figures[key]:{form}} ({ends[0]:{form}} to {ends[1]:{form}})"
+  return row

@@ -1,0 +1,331 @@
+"""A page about an evaluated classifier: figures, confusions, calibration and mistakes in pictures.
+
+Names of classes, files and sources may be anybody's. They are plain text on the page, and an
+absolute path is its last part. The page loads nothing from a network and holds no script.
+"""
+
+import base64
+import html
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from PIL import Image
+
+import vitx
+from vitx.analysis import markdown
+from vitx.analysis.figures import style
+from vitx.analysis.figures.confusion import plot_confusion
+from vitx.analysis.figures.mistakes import SHOWN, TITLES, Answered, Picture, choose_pictures
+from vitx.analysis.figures.reliability import plot_reliability
+from vitx.analysis.figures.subject import make_canvas, save
+from vitx.checkpoints.outputs import check_folder, write_file
+from vitx.checkpoints.workdir import read_json
+from vitx.config import registry
+from vitx.config.errors import escape
+from vitx.inference.evaluate import Evaluation
+from vitx.inference.visualize import show_answers
+from vitx.tasks.classification_figures import BY_CLASS, list_confusions, shown_figures
+
+PAGE, TEXT = "index.html", "report.md"
+PICTURES = 12  # The most mistakes, and the most doubts, that are shown.
+CONFUSIONS = 10
+FILES = {"confusion": "confusion.png", "reliability": "reliability.png"}
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
+  max-width: 62rem; margin: 2rem auto; padding: 0 1.25rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin-bottom: .25rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin-top: 2.25rem; padding-bottom: .25rem;
+  border-bottom: 1px solid #ddd; }
+.note { color: #555; margin-top: .25rem; }
+table { border-collapse: collapse; margin: .75rem 0; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #eee; }
+th { font-weight: 600; border-bottom-color: #bbb; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; overflow-wrap: anywhere; }
+table.facts td { text-align: left; overflow-wrap: anywhere; vertical-align: top; }
+table.facts td:first-child { color: #555; white-space: nowrap; }
+.plots { display: flex; flex-wrap: wrap; gap: 1.5rem; align-items: flex-start; }
+.plots img { max-width: 100%; width: 29rem; height: auto; }
+.plots img.narrow { width: 25rem; }
+.pictures { display: grid; gap: 1rem;
+  grid-template-columns: repeat(auto-fill, minmax(13.5rem, 1fr)); }
+figure { margin: 0; }
+figure img { width: 100%; height: 13.5rem; object-fit: contain; background: #f4f4f4;
+  border-radius: 4px; display: block; }
+figcaption { font-size: .85rem; margin-top: .3rem; overflow-wrap: anywhere; line-height: 1.35; }
+figcaption .file { color: #666; }
+.wrong { color: #b3261e; } .scroll { overflow-x: auto; }
+"""
+
+
+def write_report(evaluated: Evaluation, out: str | Path, *, trust_code: bool = False) -> list[Path]:
+  """Writes `index.html`, which contains its pictures, and `report.md` with pictures beside it.
+
+  Args:
+    evaluated: A classifier's evaluated split.
+    out: The folder of the files; created if absent.
+    trust_code: Whether to import the objects that the run's config names as `module:Name`.
+
+  Returns:
+    The paths of the two pages.
+
+  Raises:
+    ConfigError: The folder cannot be written, or the model is no classifier.
+    MissingExtraError: Matplotlib is not installed.
+  """
+  check_report(out)
+  with registry.trusting(trust_code):
+    answered = show_answers(evaluated)
+    pictures = choose_pictures(answered, PICTURES)
+  folder = Path(out)
+  folder.mkdir(parents=True, exist_ok=True)
+  content = _Content(evaluated, answered)
+  plots = {
+    "confusion": save(content.plot_confusion(), folder, "confusion", style.DOTS),
+    "reliability": save(content.plot_reliability(), folder, "reliability", style.DOTS),
+  }
+  write_file(folder / PAGE, _write_page(content, plots, pictures))
+  write_file(folder / TEXT, _write_text(content, pictures, folder))
+  return [folder / PAGE, folder / TEXT]
+
+
+def check_report(out: str | Path) -> None:
+  """Raises an error if no report can be written into a folder; call it before evaluating.
+
+  Raises:
+    ConfigError: The folder can neither be made nor written.
+    MissingExtraError: Matplotlib is not installed.
+  """
+  check_folder(out, "report")
+  make_canvas(1, 1)
+
+
+class _Content:
+  """The tables and plots of a report, as plain texts, which both pages show."""
+
+  def __init__(self, evaluated: Evaluation, answered: Answered):
+    self.result, self.loaded, self._answered = evaluated.result, evaluated.loaded, answered
+    self.names = evaluated.loaded.class_names
+
+  @property
+  def title(self) -> str:
+    """Returns the heading of the report."""
+    return f"{Path(self.result['workdir']).resolve().name}: evaluation on {self.result['split']}"
+
+  @property
+  def note(self) -> str:
+    """Returns a sentence about the model and the split."""
+    return f"{self._answered.note}."
+
+  def plot_confusion(self) -> Any:
+    """Returns the picture of the confusion matrix."""
+    return plot_confusion(np.array(self.result["confusion"]), self.names)
+
+  def plot_reliability(self) -> Any:
+    """Returns the reliability diagram."""
+    return plot_reliability(self.result["reliability"])
+
+  def figures(self) -> list[list[str]]:
+    """Returns the table of figures with their intervals."""
+    rows = [["figure", "value", "95 % interval"]]
+    for key, name, form in shown_figures(self.result, len(self.names)):
+      ends = self.result["intervals"].get(key)
+      interval = f"{ends[0]:{form}} to {ends[1]:{form}}" if ends else ""
+      rows.append([name, f"{self.result[key]:{form}}", interval])
+    return rows
+
+  def intervals(self) -> str:
+    """Returns a sentence about the intervals."""
+    return (
+      f"{self.result['examples']:,} examples. Intervals are percentiles of"
+      f" {self.result['resamples']:,} bootstrap resamples of the examples; they do not contain the"
+      " variation between trainings."
+    )
+
+  def calibration(self) -> list[list[str]]:
+    """Returns the table of the figures before and after the temperature."""
+    own = self.result["calibration"]
+    rows = [["", "as trained", "with the temperature"]]
+    for where, name in ((own, self.result["split"]), (own["validation"], "validation")):
+      if where is own or self.result["split"] != "validation":
+        for key, what in (("nll", "NLL (nats)"), ("ece", "calibration error")):
+          cells = [f"{where[part][key]:.4f}" for part in ("before", "after")]
+          rows.append([f"{what}, {name}", *cells])
+    return rows
+
+  def temperature(self) -> str:
+    """Returns a sentence about the temperature."""
+    own = self.result["calibration"]
+    warm = "over" if own["temperature"] > 1 else "under"
+    return (
+      f"The temperature {own['temperature']:.4f} divides the logits for the least NLL on"
+      f" {own['fitted_examples']:,} examples of validation: the model is {warm}confident there."
+    )
+
+  def classes(self) -> list[list[str]]:
+    """Returns the table of the figures by class."""
+    columns = [(key, name if key != "class_top1" else "recall") for key, name in BY_CLASS]
+    heads = [part for _, name in columns for part in (name, "95 % interval")]
+    rows = [["class", "examples", *heads]]
+    for number, name in enumerate(self.names):
+      cells = [f"{self.result['class_examples'][number]:,}"]
+      for key, _ in columns:
+        value = self.result[key][number]
+        own = "class_recall" if key == "class_top1" else key
+        ends = self.result["intervals"][own][number]
+        shown = value is not None and ends is not None
+        cells += [f"{value:.1%}" if value is not None else "none"]
+        cells += [f"{ends[0]:.1%} to {ends[1]:.1%}" if shown else ""]
+      rows.append([name, *cells])
+    return rows
+
+  def confusions(self) -> list[list[str]]:
+    """Returns the table of the most frequent confusions."""
+    found = list_confusions(self.result["confusion"])[:CONFUSIONS]
+    body = [[self.names[true], self.names[guess], f"{count:,}"] for count, true, guess in found]
+    return [["true class", "predicted class", "examples"], *body]
+
+  def provenance(self) -> list[tuple[str, str]]:
+    """Returns facts about the origin of the figures, by name."""
+    environment = read_json(self.loaded.workdir, "environment.json")
+    trained = environment.get("versions") or {}
+    now = {"vitx": vitx.__version__, "jax": jax.__version__, "python": sys.version.split()[0]}
+    facts = {
+      "workdir": _join([self.result["workdir"]]),
+      "checkpoint": f"step {self.result['step']}",
+      "source": _join([self.result["source"]]),
+      "split": f"{self.result['split']} ({self.result['examples']:,} examples)",
+      "data fingerprint": self.loaded.fingerprint or "none",
+      "trained by": _join(environment.get("command") or ["unknown"]),
+      "trained with": ", ".join(f"{k} {v}" for k, v in trained.items() if v) or "unknown",
+      "commit of vitx": str(environment.get("commit") or "unknown"),
+      "evaluated by": _join(sys.argv),
+      "evaluated with": ", ".join(f"{k} {v}" for k, v in now.items()),
+      "devices": ", ".join(
+        str(each) for each in dict.fromkeys(d.device_kind for d in jax.devices())
+      ),
+    }
+    return list(facts.items())
+
+
+def _join(command: Sequence[Any]) -> str:
+  """Returns a command in a line, without the folders of absolute paths."""
+  program, *words = (str(markdown.without_places(str(word))) for word in command)
+  return " ".join(["vitx" if program == "__main__.py" else program, *words])
+
+
+def _write_page(
+  content: _Content, plots: Mapping[str, Path], pictures: Mapping[str, Sequence[Picture]]
+) -> str:
+  """Returns the page in HTML."""
+  inside = {name: _embed(path.read_bytes(), "png") for name, path in plots.items()}
+  parts = [
+    f"<h1>{_text(content.title)}</h1>\n<p class='note'>{_text(content.note)}</p>",
+    f"<h2>Figures</h2>\n{_table(content.figures())}",
+    f"<p class='note'>{_text(content.intervals())}</p>",
+    "<h2>Confusion and calibration</h2>\n<div class='plots'>"
+    f"<img src='{inside['confusion']}' alt='confusion matrix'>"
+    f"<img class='narrow' src='{inside['reliability']}' alt='reliability diagram'></div>",
+    f"<p>{_text(content.temperature())}</p>\n{_table(content.calibration())}",
+    f"<h2>Most frequent confusions</h2>\n{_table(content.confusions(), texts=2)}",
+    f"<h2>Classes</h2>\n<div class='scroll'>{_table(content.classes())}</div>",
+  ]
+  for kind, found in pictures.items():
+    parts.append(f"<h2>{TITLES[kind]}</h2>\n{_say_attention(found)}")
+    shown = "\n".join(map(_figure, found))
+    parts.append(f"<div class='pictures'>\n{shown}\n</div>" if found else "<p>None.</p>")
+  facts = "\n".join(
+    f"<tr><td>{_text(name)}</td><td>{_text(value)}</td></tr>"
+    for name, value in content.provenance()
+  )
+  parts.append(f"<h2>Provenance</h2>\n<table class='facts'>\n{facts}\n</table>")
+  body = "\n".join(parts)
+  return (
+    "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
+    "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
+    "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; img-src data:;"
+    " style-src 'unsafe-inline'\">\n"
+    f"<title>{_text(content.title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+    f"<body>\n{body}\n</body>\n</html>\n"
+  )
+
+
+def _text(value: Any) -> str:
+  """Returns a text for HTML, in which nothing is markup, on one line."""
+  return html.escape(escape(str(value), line=True), quote=True)
+
+
+def _table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+  """Returns a table in HTML, whose first row is the head; the first `texts` columns are texts."""
+  left = " style='text-align:left'"
+
+  def line(row: Sequence[str], tag: str) -> str:
+    cells = (
+      f"<{tag}{left if 0 < place < texts else ''}>{_text(cell)}</{tag}>"
+      for place, cell in enumerate(row)
+    )
+    return f"<tr>{''.join(cells)}</tr>"
+
+  head, *body = rows
+  return "\n".join(["<table>", line(head, "th"), *(line(row, "td") for row in body), "</table>"])
+
+
+def _say_attention(pictures: Sequence[Picture]) -> str:
+  if not any(each.attention is not None for each in pictures):
+    return ""
+  return f"<p class='note'>{SHOWN}.</p>"
+
+
+def _figure(picture: Picture) -> str:
+  right = picture.label == picture.prediction
+  said = f"<span class='{'right' if right else 'wrong'}'>{_text(picture.prediction)}</span>"
+  return (
+    f"<figure><img src='{_embed(_encode(picture), 'jpeg')}' alt='{_text(picture.name)}'>"
+    f"<figcaption>true: {_text(picture.label)}<br>predicted: {said}, {picture.confidence:.1%}<br>"
+    f"<span class='file'>{_text(markdown.without_places(picture.name))}</span>"
+    "</figcaption></figure>"
+  )
+
+
+def _encode(picture: Picture) -> bytes:
+  content = io.BytesIO()
+  rendered: Image.Image = picture.render()
+  rendered.save(content, "JPEG", quality=88)
+  return content.getvalue()
+
+
+def _embed(content: bytes, kind: str) -> str:
+  return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def _write_text(content: _Content, pictures: Mapping[str, Sequence[Picture]], folder: Path) -> str:
+  """Returns the page in Markdown, and writes its photos beside it."""
+  parts = [
+    f"# {markdown.text(content.title)}",
+    markdown.text(content.note),
+    f"## Figures\n\n{markdown.table(content.figures())}",
+    content.intervals(),
+    f"## Confusion and calibration\n\n![confusion matrix]({FILES['confusion']})"
+    f"\n\n![reliability diagram]({FILES['reliability']})",
+    f"{content.temperature()}\n\n{markdown.table(content.calibration())}",
+    f"## Most frequent confusions\n\n{markdown.table(content.confusions())}",
+    f"## Classes\n\n{markdown.table(content.classes())}",
+  ]
+  for kind, found in pictures.items():
+    rows = [["picture", "true class", "predicted class", "confidence"]]
+    lines = [markdown.table(rows)]
+    for number, each in enumerate(found):
+      name = f"{kind}_{number}.jpg"
+      write_file(folder / name, _encode(each))
+      own = markdown.text(markdown.without_places(each.name))
+      cells = (f"![]({name})<br>{own}", markdown.text(each.label), markdown.text(each.prediction))
+      lines.append(f"| {' | '.join(cells)} | {each.confidence:.1%} |")
+    parts.append(f"## {TITLES[kind]}\n\n" + ("\n".join(lines) if found else "None."))
+  facts = [f"- {name}: {markdown.code(value)}" for name, value in content.provenance()]
+  parts.append("## Provenance\n\n" + "\n".join(facts))
+  return "\n\n".join(parts) + "\n"
