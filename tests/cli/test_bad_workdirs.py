@@ -184,7 +184,7 @@ def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, caps
     (["text.png", "--csv", "folder"], "csv='folder' is a folder; name a file"),
     (["text.png", "--csv", ""], "csv='' is a folder; name a file"),
     (["text.png", "--json", "no/where.json"], "json='no/where.json': there is no folder 'no'"),
-    (["text.png"], "text.png cannot be read as an image (of none of the formats BMP, GIF,"),
+    (["text.png"], "text.png cannot be read as an image (its format is none of BMP, GIF,"),
     (["text.png", "more.png"], "2 examples cannot be read:\n  text.png", "more.png"),
     (["x.npz"], "x.npz"),
     (["text.png", "--top_k", "0"], "top_k=0 is out of range; it must be an integer in [1, 10]"),

@@ -217,7 +217,7 @@ def test_a_picture_starts_no_program(tmp_path, monkeypatch):
   content = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
   assert Image.open(io.BytesIO(content)).format == "EPS"
   with pytest.raises(
-    ConfigError, match=r"x\.png cannot be read as an image \(of none of the formats"
+    ConfigError, match=r"x\.png cannot be read as an image \(its format is none of"
   ):
     decode_image(content, 3, "x.png")
 
