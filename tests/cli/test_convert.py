@@ -185,7 +185,7 @@ def test_a_list_beside_the_weights_names_their_classes(tmp_path, capsys):
   config = f"--config=imagenet:{row},data.image_size=24,model.num_classes=5,model.dtype=float32"
   (tmp_path / "classes.txt").write_text("a\nb\nc\n")
   assert convert(file, config, "--without_data", out=tmp_path / "run") == 1
-  assert "classes.txt names 3 classes, and the head of" in capsys.readouterr().err
+  assert "classes.txt names 3 classes, but the head of" in capsys.readouterr().err
   (tmp_path / "classes.txt").write_text("a\nb\nc\nd\ne\n")
   assert convert(file, config, "--without_data", out=tmp_path / "run") == 0
   assert vitx.load(tmp_path / "run").class_names == tuple("abcde")

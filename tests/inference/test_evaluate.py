@@ -399,6 +399,6 @@ def test_of_moved_data_the_roles_are_the_runs(exported, copy, tmp_path, warnings
     assert evaluate(loaded, source=source, split="train")["examples"] == 30
   assert sum("contains the training examples" in text for text in warnings) == 3
   (tmp_path / "moved" / "site_b" / "0").rename(tmp_path / "moved" / "site_b" / "1" / "more")
-  with pytest.raises(ConfigError, match="'site_b' differ"):
+  with pytest.raises(ConfigError, match="'site_b' and the split 'train' have different"):
     evaluate(loaded, source=f"folder:{tmp_path}/moved")
   assert evaluate(loaded, source=f"folder:{folder}", split="all")["examples"] == 60

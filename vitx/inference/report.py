@@ -22,7 +22,6 @@ from vitx.analysis.figures import style
 from vitx.analysis.figures.confusion import plot_confusion
 from vitx.analysis.figures.mistakes import SHOWN, TITLES, Answered, Picture, choose_pictures
 from vitx.analysis.figures.reliability import plot_reliability
-from vitx.analysis.figures.subject import make_canvas, save
 from vitx.checkpoints.outputs import check_folder, write_file
 from vitx.checkpoints.workdir import read_json
 from vitx.config import registry
@@ -86,8 +85,8 @@ def write_report(evaluated: Evaluation, out: str | Path, *, trust_code: bool = F
   folder.mkdir(parents=True, exist_ok=True)
   content = _Content(evaluated, answered)
   plots = {
-    "confusion": save(content.plot_confusion(), folder, "confusion", style.DOTS),
-    "reliability": save(content.plot_reliability(), folder, "reliability", style.DOTS),
+    "confusion": style.save(content.plot_confusion(), folder, "confusion"),
+    "reliability": style.save(content.plot_reliability(), folder, "reliability"),
   }
   write_file(folder / PAGE, _write_page(content, plots, pictures))
   write_file(folder / TEXT, _write_text(content, pictures, folder))
@@ -102,7 +101,7 @@ def check_report(out: str | Path) -> None:
     MissingExtraError: Matplotlib is not installed.
   """
   check_folder(out, "report")
-  make_canvas(1, 1)
+  style.make_canvas(1, 1)
 
 
 class _Content:

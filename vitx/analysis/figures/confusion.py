@@ -22,7 +22,7 @@ def draw_confusion(answered: Answered, out: Path) -> list[Path]:
     for name, row in zip(names, counts, strict=True)
   ]
   name = f"confusion_{answered.label}"
-  return [style.keep(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
+  return [style.save(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
 
 
 def plot_confusion(counts: np.ndarray, names: tuple[str, ...], note: str = "") -> Any:

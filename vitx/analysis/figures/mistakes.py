@@ -89,7 +89,7 @@ def draw_mistakes(answered: Answered, out: Path) -> list[Path]:
       rows.append({"kind": kind, "rank": rank, **shown, "confidence": each.confidence})
     if pictures:
       canvas = plot_pictures(pictures, f"{TITLES[kind]}. {answered.note}.")
-      files.append(style.keep(canvas, out, f"{kind}_{answered.label}"))
+      files.append(style.save(canvas, out, f"{kind}_{answered.label}"))
   files.append(style.write_rows(out / f"mistakes_{answered.label}.csv", rows))
   return files
 

@@ -20,7 +20,7 @@ def draw_reliability(answered: Answered, out: Path) -> list[Path]:
     {"low": number / BINS, "high": (number + 1) / BINS, **{key: bins[key][number] for key in bins}}
     for number in range(BINS)
   ]
-  return [style.keep(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
+  return [style.save(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
 
 
 def plot_reliability(bins: Mapping[str, Sequence[Any]], note: str = "") -> Any:
