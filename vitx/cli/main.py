@@ -21,6 +21,7 @@ COMMANDS = {
   "train": "train a model, or go on where a run stopped",
   "evaluate": "evaluate a trained model on every example of a split",
   "predict": "predict the classes of images, those in folders too",
+  "probe": "classify frozen features by simple methods, in seconds and without training",
   "export": "write a trained model as a program that runs without vitx",
   "sample": "draw images, text or sound from a density model",
   "compress": "code a file with a density model's probabilities",

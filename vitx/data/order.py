@@ -12,7 +12,7 @@ import numpy as np
 
 # Each kind of random decision has its own stream of bits; its number is part of the generator's
 # key.
-ORDER, TRANSFORM, TEST, VALIDATION, FRACTION, STATISTICS = range(6)
+ORDER, TRANSFORM, TEST, VALIDATION, FRACTION, STATISTICS, SHOTS = range(7)
 _WORD = 2**64 - 1
 
 
