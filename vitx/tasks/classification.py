@@ -1,4 +1,4 @@
-"""Classification of images: cross-entropy against (mixed, smoothed) class targets."""
+"""Classification of images: a loss against (mixed, smoothed) class targets."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.config.checks import Probability, check_value
+from vitx.config.checks import NonNegative, Probability, check_value
 from vitx.config.errors import ConfigError, escape
 from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
 from vitx.data.dataset import DatasetInfo, check_arrays
@@ -30,6 +30,7 @@ from vitx.tasks.classification_figures import (
   cross_entropy,
   summarize_classification,
 )
+from vitx.tasks.classification_losses import ClassLoss, find_class_weights, make_loss
 from vitx.tasks.image_inputs import check_image, read_image
 
 
@@ -52,6 +53,7 @@ class Classification(Task):
     resize_mode: The way in which the host resizes an image in training.
     interpolation: The interpolation of the host's resizing.
     value_range: The range of the values of images to predict, `data.value_range`.
+    class_loss: The mean loss of a batch, a function of logits and targets (B, K).
   """
 
   model: nn.Module
@@ -64,6 +66,7 @@ class Classification(Task):
   resize_mode: ResizeMode = DataSettings.resize_mode
   interpolation: HostInterpolation = DataSettings.interpolation
   value_range: ValueRange = None
+  class_loss: ClassLoss = cross_entropy
 
   answers: ClassVar[tuple[str, ...]] = ("label",)
   input_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
@@ -92,6 +95,11 @@ class Classification(Task):
         " classes; leave it out, it follows the source"
       )
     config.model.num_classes = len(classes)
+    weights = config.task.get("class_weights")
+    if weights is not None:
+      labels = getattr(getattr(source, "train", None), "labels", None)
+      found = find_class_weights(weights, classes, labels)
+      config.task = ConfigDict({**config.task.to_dict(), "class_weights": found})
 
   @classmethod
   def state_info(cls, config):
@@ -105,13 +113,24 @@ class Classification(Task):
 
   @classmethod
   def from_config(
-    cls, config: ConfigDict, *, label_smoothing: Probability = 0.0
+    cls,
+    config: ConfigDict,
+    *,
+    label_smoothing: Probability = 0.0,
+    loss: Literal["softmax", "sigmoid", "focal"] = "softmax",
+    focal_gamma: NonNegative = 2.0,
+    class_weights: Literal["balanced"] | tuple[NonNegative, ...] | None = None,
   ) -> "Classification":
     """Returns the task of a resolved config.
 
     Args:
       config: The resolved config.
       label_smoothing: The smoothing e; targets are (1 - e) one-hot + e / K.
+      loss: The cross-entropy of the softmax, the sum over the classes of binary cross-entropies
+        (one class against all others), or the focal loss.
+      focal_gamma: The exponent of the focal loss; 0 is the cross-entropy.
+      class_weights: The weight of each class's examples in the loss, in the order of the classes;
+        balanced is n / (K n_c) for a class of n_c of n training examples, None weights all equally.
 
     Raises:
       ConfigError: If a field of the model or of the augmentation is unknown or out of range.
@@ -131,6 +150,10 @@ class Classification(Task):
       resize_mode=data.resize_mode,
       interpolation=data.get("interpolation", DataSettings.interpolation),
       value_range=data.get("value_range"),
+      # Without data "balanced" has no numbers, and no result depends on them.
+      class_loss=make_loss(
+        loss, focal_gamma, (1.0,) * classes if class_weights == "balanced" else class_weights
+      ),
     )
 
   @property
@@ -185,13 +208,13 @@ class Classification(Task):
     return {name: tree for name, tree in variables.items() if name != "losses"}
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the cross-entropy of an augmented batch, the new state and top-1.
+    """Computes the loss of an augmented batch, the new state and top-1.
 
     `batch` holds image uint8 (B, S, S, C), label (B,) and index (B,).
     """
     images, targets = self.draw(batch, key)
     logits, new_state, sown = self.run_model(params, state, images, batch, key)
-    loss = cross_entropy(logits, targets) + sown
+    loss = self.class_loss(logits, targets) + sown
     return loss, (new_state, {"top1": agreement(logits, targets)})
 
   def draw(self, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:

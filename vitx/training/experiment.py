@@ -15,7 +15,7 @@ from vitx.checkpoints.store import check_keep
 from vitx.config.errors import ConfigError
 from vitx.config.fields import SEEDS, RunSettings, check_config, named_choices
 from vitx.data import in_memory
-from vitx.data.batches import TrainBatches
+from vitx.data.batches import TrainBatches, check_sampling
 from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
 from vitx.data.sources import open_source
 from vitx.models import check_model, logged, resolve_model, stacked
@@ -109,6 +109,7 @@ class Experiment:
       batch_size=config.batch_size,
       seed=config.data_seed,
       repeats=config.data.repeats,
+      sampling=config.data.get("sampling"),
       memory=config.data.memory,
       threads=config.data.threads,
       process_index=jax.process_index(),
@@ -318,6 +319,7 @@ def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
 
 
 def _check(config: ConfigDict, source: Source) -> None:
+  check_sampling(source.train, config.data.get("sampling"))
   parallel.check_batch(config.batch_size, config.grad_accum_steps)
   if config.batch_size > len(source.train):
     raise ConfigError(
