@@ -187,7 +187,7 @@ def test_models_and_data_without_classes_are_refused(loaded, tmp_path):
   with pytest.raises(ConfigError, match="task 'density' learns no classes"):
     probe(density_models.make(), cache=tmp_path)
   (tmp_path / "text").write_text("words " * 2000)
-  with pytest.raises(ConfigError, match="has no classes, which a probe learns"):
+  with pytest.raises(ConfigError, match="has no class for each example, which a probe learns"):
     probe(loaded, source=f"bytes:{tmp_path / 'text'}", cache=tmp_path / "cache")
 
 

@@ -212,7 +212,8 @@ def _check_data(model: Loaded, source: Source) -> None:
   info, labels = source.info, source.train.labels
   if info.class_names is None or labels is None:
     raise ConfigError(
-      f"data.source={info.name!r} has no classes, which a probe learns; choose a source with labels"
+      f"data.source={info.name!r} has no class for each example, which a probe learns; choose a"
+      " source with one"
     )
   if len(np.unique(labels)) < 2:
     raise ConfigError(

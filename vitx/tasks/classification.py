@@ -1,7 +1,7 @@
 """Classification of images: a loss against (mixed, smoothed) class targets."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
@@ -74,27 +74,15 @@ class Classification(Task):
   @classmethod
   def resolve(cls, config, source):
     """Sets classes, sizes, channels, mean and standard deviation from the data."""
-    info, data = getattr(source, "info", source), config.data
-    size, channels = find_size(info), find_channels(info)
+    info = getattr(source, "info", source)
+    find_size(info)  # first, as a set without images has no classes either
     if info.class_names is None:
       raise ConfigError(
         f"data.source={info.name!r} is not an image classification set: it has no classes, which"
         f" task.name={config.task.name!r} needs. Choose a source whose images have labels."
       )
-    check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, config.task.name)
     classes = info.class_names
-    if data.image_size is None:
-      data.image_size = _side(info.name, size, data.get("default_image_size"))
-    data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)
-    data.channels = channels
-    data.mean, data.std = statistics(data, info, getattr(source, "train", None))
-    given = config.model.get("num_classes")
-    if given not in (None, len(classes)):
-      raise ConfigError(
-        f"model.num_classes={given}, but the source {info.name!r} has {len(classes)}"
-        " classes; leave it out, it follows the source"
-      )
-    config.model.num_classes = len(classes)
+    resolve_images(config, source, {"label": ("integer", 0)}, len(classes))
     weights = config.task.get("class_weights")
     if weights is not None:
       labels = getattr(getattr(source, "train", None), "labels", None)
@@ -183,8 +171,13 @@ class Classification(Task):
   def _spec(self, size: Size) -> dict[str, jax.ShapeDtypeStruct]:
     return {
       "image": jax.ShapeDtypeStruct((*sides(size), self.channels), np.uint8),
-      "label": jax.ShapeDtypeStruct((), np.int32),
+      **self.answer_spec,
     }
+
+  @property
+  def answer_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the spec of the arrays in `answers`."""
+    return {"label": jax.ShapeDtypeStruct((), np.int32)}
 
   @property
   def input_spec(self):
@@ -325,6 +318,37 @@ class Classification(Task):
     for label, p in zip(batch["label"].tolist(), rows["probabilities"], strict=True):
       # str writes enough digits to distinguish every float32 from its neighbors.
       yield [names[label], names[p.argmax()], *map(str, p)]
+
+
+def resolve_images(
+  config: ConfigDict, source: Any, answers: Mapping[str, tuple[str, int]], outputs: int
+) -> None:
+  """Sets sizes, channels, mean, std and the number of the network's outputs, in place.
+
+  Args:
+    config: The unlocked config.
+    source: A source, or only its `DatasetInfo`.
+    answers: The dtype and number of axes of the task's arrays beside the image, by name.
+    outputs: The number of classes or other outputs.
+
+  Raises:
+    ConfigError: A field contradicts the data, or the data lack an array.
+  """
+  info, data = getattr(source, "info", source), config.data
+  size, channels = find_size(info), find_channels(info)
+  check_arrays(info, {"image": ("uint8", 3), **answers}, config.task.name)
+  if data.image_size is None:
+    data.image_size = _side(info.name, size, data.get("default_image_size"))
+  data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)
+  data.channels = channels
+  data.mean, data.std = statistics(data, info, getattr(source, "train", None))
+  given = config.model.get("num_classes")
+  if given not in (None, outputs):
+    raise ConfigError(
+      f"model.num_classes={given}, but the source {info.name!r} has {outputs}"
+      " classes; leave it out, it follows the source"
+    )
+  config.model.num_classes = outputs
 
 
 def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size:
