@@ -92,9 +92,6 @@ def probe(
     MissingExtraError: Matplotlib is not installed, and `out` is given.
   """
   _check_arguments(methods, shots, draws, seed, batch_size)
-  if (workdir is None) == (config is None):
-    given = "neither" if workdir is None else "both"
-    raise ConfigError(f"workdir and config: {given} given; a probe is of one of them")
   if out is not None:
     check_folder(out, "out")
     if not draws or not shots:
@@ -102,14 +99,7 @@ def probe(
   folder = cache_directory() / "features" if cache is None else Path(cache)
   check_folder(folder, "cache")
   with registry.trusting(trust_code or None):
-    if config is not None:
-      if source is not None:
-        raise ConfigError("source: a config names its own; set data.source in it")
-      model, data = _open_config(config, data_dir)
-    else:
-      assert workdir is not None
-      with open_model(workdir, checkpoint, weights=weights, trust_code=trust_code) as model:
-        data = _open_run(model, source, data_dir)
+    model, data = _open(workdir, config, checkpoint, weights, source, data_dir)
     model = _with_batch_size(model, batch_size)
     _check_data(model, data)
     features, cached = read_features(model, data, folder)
@@ -141,6 +131,26 @@ def _check_arguments(
   check_value(draws, "draws", NonNegativeInt)
   check_value(seed, "seed", Seed)
   check_value(batch_size, "batch_size", PositiveInt | None)
+
+
+def _open(
+  workdir: str | Path | Loaded | None,
+  config: str | ConfigDict | None,
+  checkpoint: str | int,
+  weights: str | None,
+  source: str | None,
+  data_dir: str | None,
+) -> tuple[Loaded, Source]:
+  """Returns the model and the data of `probe`, from its arguments."""
+  if workdir is not None and config is None:
+    with open_model(workdir, checkpoint, weights=weights) as model:
+      return model, _open_run(model, source, data_dir)
+  if config is None or workdir is not None:
+    given = "neither" if workdir is None else "both"
+    raise ConfigError(f"workdir and config: {given} given; a probe is of one of them")
+  if source is not None:
+    raise ConfigError("source: a config names its own; set data.source in it")
+  return _open_config(config, data_dir)
 
 
 def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> Source:
