@@ -85,6 +85,7 @@ def own_code(tmp_path, monkeypatch):
     ROOT / "tests" / "attention" / "third_party.py", tmp_path / "my_package" / "my_file.py"
   )
   monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   monkeypatch.syspath_prepend(str(tmp_path))
   return tmp_path
 

@@ -26,6 +26,7 @@ _PUBLIC = {
   "load": "vitx.checkpoints.load",
   "load_config": "vitx.config.loader",
   "predict": "vitx.inference.predict",
+  "probe": "vitx.inference.probe",
   "read_metrics": "vitx.training.record.log",
   "sample": "vitx.inference.sample",
   "to_nnx": "vitx.interop.nnx",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
   from vitx.inference.evaluate import evaluate as evaluate
   from vitx.inference.export import export as export
   from vitx.inference.predict import predict as predict
+  from vitx.inference.probe import probe as probe
   from vitx.inference.sample import sample as sample
   from vitx.interop.nnx import to_nnx as to_nnx
   from vitx.models import create_model as create_model

@@ -46,13 +46,18 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 def replace_text(path: Path, text: str) -> None:
+  """Writes a file of text by `replace_bytes`."""
+  replace_bytes(path, text.encode())
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
   """Writes a file so that a reader sees the old or the new content, never a part.
 
   Creates the folder if necessary. Raises OSError if the file cannot be written.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-  partial.write_text(text, encoding="utf-8")
+  partial.write_bytes(content)
   partial.replace(path)
 
 

@@ -177,12 +177,7 @@ def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, caps
     (["folder"], "folder 'folder' has no file to predict; put .bmp, .gif,"),
     (["notes"], "folder 'notes' has no file to predict"),
     (["text.png", "--csv", ""], "csv='' is a folder; name a file"),
-<<<<<<< HEAD
-    (["text.png"], "text.png cannot be read as an image (of none of the formats BMP, GIF,"),
-=======
-    (["text.png", "--json", "no/where.json"], "json='no/where.json': there is no folder 'no'"),
     (["text.png"], "text.png cannot be read as an image (its format is none of BMP, GIF,"),
->>>>>>> r3/r3
     (["text.png", "more.png"], "2 examples cannot be read:\n  text.png", "more.png"),
     (["x.npz"], "x.npz"),
     (["text.png", "--top_k", "0"], "top_k=0 is out of range; it must be an integer in [1, 10]"),

@@ -174,19 +174,6 @@ def test_a_data_directory_names_no_code(how, data_dir, tmp_path, monkeypatch):
   assert (tmp_path / "imported").exists() == (how != "legacy")
 
 
-<<<<<<< HEAD
-=======
-def test_a_picture_starts_no_program(tmp_path, monkeypatch):
-  monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args, **more: pytest.fail("gs ran"))
-  content = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
-  assert Image.open(io.BytesIO(content)).format == "EPS"
-  with pytest.raises(
-    ConfigError, match=r"x\.png cannot be read as an image \(its format is none of"
-  ):
-    decode_image(content, 3, "x.png")
-
-
->>>>>>> r3/r3
 # Fields of a config.json, and what is said of them before anything is read.
 TOLD = [
   ({"data": {"source": "folder:photos"}}, "data.source='folder:photos' (here 'HERE/photos')"),

@@ -88,6 +88,32 @@ def test_repeated_examples_are_spread_over_a_batch(memory):
   assert_same(source.batch(4), {k: np.concatenate([h[k] for h in halves]) for k in halves[0]})
 
 
+@pytest.mark.parametrize("memory", ["always", "never"])
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_balanced_batches_are_a_function_of_seed_and_step(memory, repeats):
+  examples = drawn()
+  examples.labels = np.repeat([0, 1, 2, 4], [20, 10, 5, 2]).astype(np.int32)
+  settings = {"batch_size": 12, "sampling": "balanced", "memory": memory, "repeats": repeats}
+  source = make(examples, **settings)
+  expected = order.BalancedOrder(3, examples.labels)
+  parts = [make(examples, **settings, process_index=p, process_count=2) for p in range(2)]
+  for step, batch in zip(range(9, 14), source.iterate(9, 14), strict=True):
+    places = order.places(np.arange(12), 12, repeats)
+    which = expected.example_at(step * 12 + places, repeats)
+    np.testing.assert_array_equal(batch["image"][:, 0, 0, 0], which)
+    assert np.unique(batch["label"], return_counts=True)[1].tolist() == [3, 3, 3, 3] or repeats > 1
+    halves = [part.batch(step) for part in parts]
+    assert_same(batch, {k: np.concatenate([h[k] for h in halves]) for k in halves[0]})
+    assert_same(batch, source.batch(step))
+
+
+def test_examples_without_classes_cannot_be_balanced():
+  examples = drawn()
+  examples.labels = None
+  with pytest.raises(ConfigError, match=r"data.sampling='balanced'.*have no classes"):
+    make(examples, sampling="balanced")
+
+
 def test_repeated_examples_have_crops_of_their_own():
   source = make(drawn(varying=True), batch_size=6, repeats=3, resize_mode="random", memory="never")
   crops = source.batch(0)["image"]

@@ -69,3 +69,42 @@ def test_places_are_all_there_and_neighbors_mirror_each_other(batch_size):
   assert sorted(places) == rows.tolist()
   pairs = places[: batch_size // 2 * 2].reshape(-1, 2)
   assert (pairs.sum(1) == batch_size - 1).all()
+
+
+LABELS = np.random.default_rng(0).permutation(np.repeat([0, 2, 5], [3, 10, 40]))
+
+
+def test_a_balanced_order_has_each_class_once_in_each_cycle():
+  sequence = order.BalancedOrder(0, LABELS).example_at(np.arange(3 * 50))
+  cycles = LABELS[sequence].reshape(50, 3)
+  assert (np.sort(cycles, axis=1) == [0, 2, 5]).all()
+  assert len({tuple(cycle) for cycle in cycles.tolist()}) == 6  # in every order
+
+
+@pytest.mark.parametrize("label", [0, 2, 5])
+def test_a_class_goes_through_permutations_of_its_examples(label):
+  own = np.flatnonzero(np.equal(LABELS, label))
+  sequence = order.BalancedOrder(3, LABELS).example_at(np.arange(3 * 9 * len(own)))
+  passes = sequence[LABELS[sequence] == label].reshape(9, len(own))
+  assert (np.sort(passes, axis=1) == own).all()
+  assert len({tuple(each) for each in passes.tolist()}) >= min(9, len(own))
+
+
+def test_a_balanced_order_is_a_function_of_seed_and_position():
+  whole = order.BalancedOrder(1, LABELS).example_at(np.arange(400))
+  for window in (np.arange(7), np.arange(390, 400), np.array([250, 3, 3, 121])):
+    np.testing.assert_array_equal(order.BalancedOrder(1, LABELS).example_at(window), whole[window])
+  assert (order.BalancedOrder(2, LABELS).example_at(np.arange(400)) != whole).any()
+  repeated = order.BalancedOrder(1, LABELS).example_at(np.arange(400), repeats=2)
+  np.testing.assert_array_equal(repeated, np.repeat(whole[:200], 2))
+
+
+def test_a_balanced_order_is_pinned_across_versions():
+  assert order.BalancedOrder(3, LABELS).example_at(np.arange(6)).tolist() == [
+    29,
+    50,
+    30,
+    44,
+    42,
+    13,
+  ]

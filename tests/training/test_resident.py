@@ -16,7 +16,7 @@ def open_batches(*overrides):
   return loop.make_experiment(runs.tiny(*overrides)).batches()
 
 
-@pytest.mark.parametrize("overrides", [(), ("data.repeats=2",)])
+@pytest.mark.parametrize("overrides", [(), ("data.repeats=2",), ("data.sampling=balanced",)])
 def test_batches_made_on_the_devices_are_those_that_are_sent(overrides):
   batches, steps, room = open_batches(*overrides), (38, 43), 7  # over the end of an epoch
   feed = resident.open_feed(batches, "always")

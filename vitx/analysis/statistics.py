@@ -70,6 +70,18 @@ def spread(values: Sequence[float]) -> Spread:
   return Spread(float(np.mean(values)), sd, len(values))
 
 
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+  """Returns the ends of the 95 % t interval of the mean of independent values.
+
+  Returns:
+    The lower and the upper end, or `None` for one value or if all values are equal: Student's t is
+    not defined there.
+  """
+  difference = compare_pairs(values, [0.0] * len(values))
+  low, high = difference.low, difference.high
+  return None if low is None or high is None else (low, high)
+
+
 def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
   """Returns the mean difference of `values` and `base`, paired by seed, with Student's t.
 

@@ -108,6 +108,11 @@ class DataSettings:
     fraction: The share of train that is used, class-balanced where there are classes.
     repeats: The number of differently augmented copies of an example in a row (Hoffer et al. 2020);
       an epoch keeps its length, so it has fewer different examples.
+    label_columns: The columns with the labels of a CSV table; None is every column besides the
+      first, which names the files, and "split".
+    label_kind: The kind of a table's labels: a class (or None), any number of classes, or a number.
+    sampling: The frequency of classes in training: balanced draws each equally often, and repeats
+      the examples of small classes; None draws each example once in an epoch.
     channels: The number of channels where the source does not fix it: 1 (gray), 3 (RGB) or 4
       (RGBA); your own source may have any number.
     value_range: The values of black and white in images of more than 8 bits; None takes the range
@@ -137,6 +142,9 @@ class DataSettings:
   fold: Annotated[int, Range("[0, 999]")] | None = None
   fraction: Share = 1.0
   repeats: PositiveInt = declare(1, "aug_repeats")
+  label_columns: tuple[str, ...] | None = declare(None, "label_column", "target_column")
+  label_kind: Literal["class", "classes", "number"] | None = None
+  sampling: Literal["balanced"] | None = declare(None, "sampler", "class_balanced", "oversampling")
   channels: Annotated[int, Range("[1, 4096]")] = declare(3, "in_chans", "num_channels")
   value_range: tuple[Finite, Finite] | None = None
   image_size: Size | None = declare(None, "img_size", "input_size", "resolution", "res")

@@ -47,6 +47,7 @@ class TrainBatches:
     seed: The data seed, for the order of the examples and the bits of the transform.
     repeats: The number of times that an example comes in a row, see `order.example_at` and
       `order.places`.
+    sampling: "balanced" for `order.BalancedOrder`; None for a permutation per epoch.
     memory: One of auto, always and never, see `keep`.
     threads: The number of threads that read and transform.
     process_index: The index of this process.
@@ -66,9 +67,11 @@ class TrainBatches:
     memory: str,
     threads: int,
     repeats: int = 1,
+    sampling: str | None = None,
     process_index: int = 0,
     process_count: int = 1,
   ):
+    check_sampling(examples, sampling)
     self._rows = share(batch_size, process_index, process_count)
     self._batch_size = batch_size
     self._seed = seed
@@ -78,6 +81,9 @@ class TrainBatches:
     self._threads = threads
     self._examples = keep(examples, transform=transform, memory=memory, threads=threads)
     self._count = len(self._examples)
+    self._balanced: order.BalancedOrder | None = None
+    if sampling == "balanced":
+      self._balanced = order.BalancedOrder(seed, np.asarray(examples.labels))
 
   @property
   def in_memory(self) -> bool:
@@ -141,7 +147,18 @@ class TrainBatches:
   def _examples_at(self, step: int, places: np.ndarray) -> np.ndarray:
     """Returns the indices of the examples at some positions of the batch of a step."""
     positions = step * self._batch_size + places
+    if self._balanced is not None:
+      return self._balanced.example_at(positions, self._repeats)
     return order.example_at(self._seed, positions, self._count, self._repeats)
+
+
+def check_sampling(examples: Examples, sampling: str | None) -> None:
+  """Raises ConfigError if examples without classes should be balanced over them."""
+  if sampling == "balanced" and getattr(examples, "labels", None) is None:
+    raise ConfigError(
+      "data.sampling='balanced' draws each class equally often, and these examples have no classes;"
+      " leave it out"
+    )
 
 
 def evaluation_batches(

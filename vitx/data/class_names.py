@@ -207,16 +207,18 @@ def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -
   if np.array_equal(places, np.arange(len(places))):
     return found
   return dataclasses.replace(
-    found, open_split=lambda expression: Renumbered(dataset.open_split(expression), places)
+    found,
+    open_split=lambda expression: Renumbered(dataset.open_split(expression), places, len(names)),
   )
 
 
 class Renumbered(Subset):
   """Examples with labels for another list of classes."""
 
-  def __init__(self, parent: Examples, places: np.ndarray):
+  def __init__(self, parent: Examples, places: np.ndarray, count: int):
     super().__init__(parent, lambda: np.arange(len(parent)))
     self._places = places
+    self._count = count
 
   @functools.cached_property
   def labels(self) -> np.ndarray | None:
@@ -230,4 +232,8 @@ class Renumbered(Subset):
     return self._renumber(super().encoded(i))
 
   def _renumber(self, example: dict[str, Any]) -> dict[str, Any]:
-    return {**example, "label": self._places[example["label"]]}
+    if "label" in example:
+      return {**example, "label": self._places[example["label"]]}
+    labels = np.zeros(self._count, np.float32)  # of several classes
+    labels[self._places] = example["labels"]
+    return {**example, "labels": labels}

@@ -12,7 +12,18 @@ import numpy as np
 
 # Each kind of random decision has its own stream of bits; its number is part of the generator's
 # key.
-ORDER, TRANSFORM, TEST, VALIDATION, FRACTION, STATISTICS, FOLDS = range(7)
+(
+  ORDER,
+  TRANSFORM,
+  TEST,
+  VALIDATION,
+  FRACTION,
+  STATISTICS,
+  FOLDS,
+  SHOTS,
+  CLASSES,
+  MEMBERS,
+) = range(10)
 _WORD = 2**64 - 1
 
 
@@ -62,6 +73,46 @@ def example_at(seed: int, positions: np.ndarray | int, count: int, repeats: int 
     here = epochs == epoch
     result[here] = permutation(seed, epoch, count)[offsets[here] // repeats]
   return result
+
+
+class BalancedOrder:
+  """The endless training order in which each class is equally often, for K classes.
+
+  Positions cK ... cK + K-1 have one example of each class, in an order drawn for c. Each class goes
+  through permutations of its own examples, so a small class repeats its examples more often.
+
+  Args:
+    seed: The data seed.
+    labels: The label of each example, (n,). Labels without an example do not count.
+  """
+
+  def __init__(self, seed: int, labels: np.ndarray):
+    self._seed = seed
+    self._members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    self._drawn = functools.lru_cache(maxsize=4 * len(self._members))(self._draw)
+
+  def example_at(self, positions: np.ndarray, repeats: int = 1) -> np.ndarray:
+    """Returns the indices of the examples at positions of the order.
+
+    Args:
+      positions: Integers >= 0, (m,).
+      repeats: The number of times that an example comes in a row.
+    """
+    cycles, slots = np.divmod(np.asarray(positions, np.int64) // repeats, len(self._members))
+    result = np.empty_like(slots)
+    for cycle in np.unique(cycles).tolist():
+      here = np.flatnonzero(cycles == cycle)
+      classes = shuffle(self._seed, CLASSES, cycle, len(self._members))[slots[here]]
+      for place, each in zip(here.tolist(), classes.tolist(), strict=True):
+        epoch, offset = divmod(cycle, len(self._members[each]))
+        result[place] = self._drawn(each, epoch)[offset]
+    return result
+
+  def _draw(self, each: int, epoch: int) -> np.ndarray:
+    """Returns the examples of a class in the order of one pass over them."""
+    own = self._members[each]
+    bits = generator(self._seed, MEMBERS, epoch, each)
+    return own[np.argsort(bits.random_raw(len(own)), kind="stable")]
 
 
 def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:

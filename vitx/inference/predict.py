@@ -1,7 +1,7 @@
 """Prediction with a trained model."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def _predict(
   examples = list_inputs(inputs, task)
   evaluate = loaded.program(
     ("predict", features),
-    lambda: jax.jit(_with_features(task.evaluate) if features else task.evaluate),
+    lambda: jax.jit(with_features(task.evaluate) if features else task.evaluate),
   )
   state = dict(jax.device_put(loaded.variables))
   arguments = (state.pop("params"), state, task.constants())
@@ -154,14 +154,24 @@ def _predict(
   return Prediction(rows, loaded.class_names, columns, tuple(named), skipped)
 
 
-def _with_features(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-  """Returns a task's `evaluate` whose rows also have the input of the network's head."""
+def with_features(
+  evaluate: Callable[..., Any], heads: Collection[str] = (names.HEAD,)
+) -> Callable[..., Any]:
+  """Returns a task's `evaluate` whose rows also have the input of the network's head.
+
+  Args:
+    evaluate: The task's function.
+    heads: The names of modules; the input of the first one that runs is taken.
+
+  Raises:
+    ConfigError: The network has no such module; the returned function raises it.
+  """
 
   def run(*arguments: Any) -> Any:
     read: list[jax.Array] = []
 
     def note(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-      if context.module.name == names.HEAD and context.method_name == "__call__":
+      if context.module.name in heads and context.method_name == "__call__":
         read.append(args[0])
       return call(*args, **kwargs)
 

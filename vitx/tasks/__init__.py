@@ -12,11 +12,15 @@ from vitx.tasks.base import Task as Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.tasks.distillation import Distillation
+from vitx.tasks.multilabel import MultiLabel
+from vitx.tasks.regression import Regression
 
 TASKS: dict[str, type] = {
   "classification": Classification,
   "density": Density,
   "distillation": Distillation,
+  "multilabel": MultiLabel,
+  "regression": Regression,
 }
 
 

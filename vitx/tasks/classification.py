@@ -1,7 +1,7 @@
-"""Classification of images: cross-entropy against (mixed, smoothed) class targets."""
+"""Classification of images: a loss against (mixed, smoothed) class targets."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.config.checks import Probability, check_value
+from vitx.config.checks import NonNegative, Probability, check_value
 from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
 from vitx.data.dataset import DatasetInfo, check_arrays
@@ -32,6 +32,7 @@ from vitx.tasks.classification_figures import (
   summarize_classification,
   table_lines,
 )
+from vitx.tasks.classification_losses import ClassLoss, find_class_weights, make_loss
 from vitx.tasks.image_inputs import check_image, read_image
 
 
@@ -54,6 +55,7 @@ class Classification(Task):
     resize_mode: The way in which the host resizes an image in training.
     interpolation: The interpolation of the host's resizing.
     value_range: The range of the values of images to predict, `data.value_range`.
+    class_loss: The mean loss of a batch, a function of logits and targets (B, K).
   """
 
   model: nn.Module
@@ -66,6 +68,7 @@ class Classification(Task):
   resize_mode: ResizeMode = DataSettings.resize_mode
   interpolation: HostInterpolation = DataSettings.interpolation
   value_range: ValueRange = None
+  class_loss: ClassLoss = cross_entropy
 
   primary: ClassVar[str] = "top1"
   mode: ClassVar[Literal["max", "min"]] = "max"
@@ -75,20 +78,20 @@ class Classification(Task):
   @classmethod
   def resolve(cls, config, source):
     """Sets classes, sizes, channels, mean and standard deviation from the data."""
-    info, data = getattr(source, "info", source), config.data
-    size, channels = find_size(info), find_channels(info)
+    info = getattr(source, "info", source)
+    find_size(info)  # first, as a set without images has no classes either
     if info.class_names is None:
       raise ConfigError(
         f"data.source={info.name!r} has no classes, which task.name={config.task.name!r} needs;"
         " choose a source whose images have labels."
       )
-    check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, config.task.name)
-    if data.image_size is None:
-      data.image_size = _side(info.name, size, data.get("default_image_size"))
-    data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)
-    data.channels = channels
-    data.mean, data.std = statistics(data, info, getattr(source, "train", None))
-    follow_source(config.model, "num_classes", len(info.class_names), info.name)
+    classes = info.class_names
+    resolve_images(config, source, {"label": ("integer", 0)}, len(classes))
+    weights = config.task.get("class_weights")
+    if weights is not None:
+      labels = getattr(getattr(source, "train", None), "labels", None)
+      found = find_class_weights(weights, classes, labels)
+      config.task = ConfigDict({**config.task.to_dict(), "class_weights": found})
 
   @classmethod
   def state_info(cls, config):
@@ -102,13 +105,24 @@ class Classification(Task):
 
   @classmethod
   def from_config(
-    cls, config: ConfigDict, *, label_smoothing: Probability = 0.0
+    cls,
+    config: ConfigDict,
+    *,
+    label_smoothing: Probability = 0.0,
+    loss: Literal["softmax", "sigmoid", "focal"] = "softmax",
+    focal_gamma: NonNegative = 2.0,
+    class_weights: Literal["balanced"] | tuple[NonNegative, ...] | None = None,
   ) -> "Classification":
     """Returns the task of a resolved config.
 
     Args:
       config: The resolved config.
       label_smoothing: The smoothing e; targets are (1 - e) one-hot + e / K.
+      loss: The cross-entropy of the softmax, the sum over the classes of binary cross-entropies
+        (one class against all others), or the focal loss.
+      focal_gamma: The exponent of the focal loss; 0 is the cross-entropy.
+      class_weights: The weight of each class's examples in the loss, in the order of the classes;
+        balanced is n / (K n_c) for a class of n_c of n training examples, None weights all equally.
 
     Raises:
       ConfigError: If a field of the model or of the augmentation is unknown or out of range.
@@ -128,6 +142,10 @@ class Classification(Task):
       resize_mode=data.resize_mode,
       interpolation=data.get("interpolation", DataSettings.interpolation),
       value_range=data.get("value_range"),
+      # Without data "balanced" has no numbers, and no result depends on them.
+      class_loss=make_loss(
+        loss, focal_gamma, (1.0,) * classes if class_weights == "balanced" else class_weights
+      ),
     )
 
   @property
@@ -147,8 +165,13 @@ class Classification(Task):
   def _spec(self, size: Size) -> dict[str, jax.ShapeDtypeStruct]:
     return {
       "image": jax.ShapeDtypeStruct((*sides(size), self.channels), np.uint8),
-      "label": jax.ShapeDtypeStruct((), np.int32),
+      **self.answer_spec,
     }
+
+  @property
+  def answer_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the spec of the arrays in `answers`."""
+    return {"label": jax.ShapeDtypeStruct((), np.int32)}
 
   @property
   def input_spec(self):
@@ -172,13 +195,13 @@ class Classification(Task):
     return {name: tree for name, tree in variables.items() if name != "losses"}
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the cross-entropy of an augmented batch, the new state and top-1.
+    """Computes the loss of an augmented batch, the new state and top-1.
 
     `batch` holds image uint8 (B, S, S, C), label (B,) and index (B,).
     """
     images, targets = self.draw(batch, key)
     logits, new_state, sown = self.run_model(params, state, images, batch, key)
-    loss = cross_entropy(logits, targets) + sown
+    loss = self.class_loss(logits, targets) + sown
     return loss, (new_state, {"top1": agreement(logits, targets)})
 
   def draw(self, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -283,6 +306,31 @@ class Classification(Task):
     for label, p in zip(batch["label"].tolist(), rows["probabilities"], strict=True):
       # str writes enough digits to distinguish every float32 from its neighbors.
       yield [names[label], names[p.argmax()], *map(str, p)]
+
+
+def resolve_images(
+  config: ConfigDict, source: Any, answers: Mapping[str, tuple[str, int]], outputs: int
+) -> None:
+  """Sets sizes, channels, mean, std and the number of the network's outputs, in place.
+
+  Args:
+    config: The unlocked config.
+    source: A source, or only its `DatasetInfo`.
+    answers: The dtype and number of axes of the task's arrays beside the image, by name.
+    outputs: The number of classes or other outputs.
+
+  Raises:
+    ConfigError: A field contradicts the data, or the data lack an array.
+  """
+  info, data = getattr(source, "info", source), config.data
+  size, channels = find_size(info), find_channels(info)
+  check_arrays(info, {"image": ("uint8", 3), **answers}, config.task.name)
+  if data.image_size is None:
+    data.image_size = _side(info.name, size, data.get("default_image_size"))
+  data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)
+  data.channels = channels
+  data.mean, data.std = statistics(data, info, getattr(source, "train", None))
+  follow_source(config.model, "num_classes", outputs, info.name)
 
 
 def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size:

@@ -24,7 +24,7 @@ from vitx.config.fields import (
 )
 from vitx.config.registry import build
 from vitx.data import in_memory
-from vitx.data.batches import TrainBatches
+from vitx.data.batches import TrainBatches, check_sampling
 from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
 from vitx.data.sources import open_source
 from vitx.models import check_model, logged, resolve_model, stacked
@@ -128,6 +128,7 @@ class Experiment:
       batch_size=config.batch_size,
       seed=config.data_seed,
       repeats=config.data.repeats,
+      sampling=config.data.get("sampling"),
       memory=config.data.memory,
       threads=config.data.threads,
       process_index=jax.process_index(),
@@ -402,6 +403,7 @@ def _check_without_data(config: ConfigDict) -> None:
 
 
 def _check(config: ConfigDict, source: Source) -> None:
+  check_sampling(source.train, config.data.get("sampling"))
   parallel.check_batch(config.batch_size, config.grad_accum_steps)
   if config.batch_size > len(source.train):
     raise ConfigError(

@@ -57,7 +57,7 @@ def make_train_augment(
       key: A threefry key of this step (other generators draw other bits under `jax.vmap`).
       index: The position of each example in the global batch, int32 (B,).
       images: The images, uint8 (B, S, S, C).
-      labels: The labels, int32 (B,).
+      labels: The labels, int32 (B,), or float32 (B, K), see `mixup.smooth_targets`.
     It returns normalized images, float32 (B, s, s, C), and targets, float32 (B, K). With mixup or
     cutmix on, the batch must consist of adjacent whole pairs (2p, 2p + 1) of the global batch,
     which are mixed with each other; an odd batch raises ConfigError during tracing.

@@ -15,7 +15,13 @@ from vitx.data.images import image_ops
 
 
 def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax.Array:
-  """Returns (1 - smoothing) * one-hot + smoothing / num_classes: float32 (B, num_classes)."""
+  """Returns (1 - smoothing) * one-hot + smoothing / num_classes: float32 (B, num_classes).
+
+  Labels (B, num_classes) are 0 or 1 for each class already; they become (1 - smoothing) * labels +
+  smoothing / 2.
+  """
+  if labels.ndim == 2:
+    return (1.0 - smoothing) * labels + smoothing / 2
   return (1.0 - smoothing) * jax.nn.one_hot(labels, num_classes) + smoothing / num_classes
 
 

@@ -43,16 +43,34 @@ class ResizeImages:
     """Returns whether each row of each step gets a new random crop."""
     return self.train and self.resize_mode == "random"
 
-  def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:
+  def resize(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> np.ndarray:
+    """Returns the resized image of an example."""
     image = example["image"]
     pixels = image.open() if isinstance(image, Encoded) else image
     if self.resize_mode == "random" and not self.train:
-      resized = resize_short_side(pixels, self.decode_size, self.interpolation)
-    else:
-      resized = resize(pixels, self.decode_size, self.resize_mode, bits, self.interpolation)
+      return resize_short_side(pixels, self.decode_size, self.interpolation)
+    return resize(pixels, self.decode_size, self.resize_mode, bits, self.interpolation)
+
+  def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:
+    resized = self.resize(example, bits)
     label = np.asarray(example["label"])
     if label.ndim or label.dtype.kind not in "biu":
       raise ConfigError(
         f"data.source: a label is {label.dtype} {label.shape}, but it must be one integer."
       )
     return {"image": resized, "label": label.astype(np.int32)}
+
+
+@dataclass(frozen=True)
+class ResizeAndKeep(ResizeImages):
+  """A transform as `ResizeImages` that keeps another array than one label.
+
+  Attributes:
+    array: The name of the array, which becomes float32.
+  """
+
+  array: str = "labels"
+
+  def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:
+    kept = np.asarray(example[self.array], np.float32)
+    return {"image": self.resize(example, bits), self.array: kept}

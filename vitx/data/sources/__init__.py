@@ -1,8 +1,8 @@
 """Opens data sets by name: a TFDS name, `KIND:PATH`, or your own `module:function`.
 
 `digits`, `cifar10` and `tiny_shakespeare` are TFDS sets of images or texts. `folder:PATH` is a
-folder of images, `bytes:FILE` any file as a sequence of bytes, `audio:FOLDER` a folder of WAV
-files.
+folder of images, `csv:FILE` a table of images and their labels, `bytes:FILE` any file as a sequence
+of bytes, `audio:FOLDER` a folder of WAV files.
 
 Your own source is a function from the config's `data` (a mapping with at least the fields of
 `DataSettings`) to a `Dataset`. Select it by `data.source=my_package.my_file:open_mine`. It reads
@@ -36,13 +36,14 @@ from vitx.data.class_names import renumber
 from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
 from vitx.data.fingerprint import digest_arrays
 from vitx.data.readable import skip_unreadable
-from vitx.data.sources import audio, byte_file, folder, tfds
+from vitx.data.sources import audio, byte_file, csv_table, folder, tfds
 
 Opener = Callable[[Mapping[str, Any]], Dataset]
 # The functions that open a source `KIND:REST`, by KIND.
 SOURCES: dict[str, Opener] = {
   "audio": audio.open_audio,
   "bytes": byte_file.open_bytes,
+  "csv": csv_table.open_csv,
   "folder": folder.open_folder,
 }
 

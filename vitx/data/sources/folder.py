@@ -128,13 +128,17 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
     unlabeled=layout.unlabeled,
     roles=find_roles(files),
     hint=layout.hint,
-    open_split=lambda expression: _join(name, files, expression),
+    open_split=lambda expression: join_splits(name, files, expression),
     overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
   )
 
 
-def _join(name: str, files: Mapping[str, Files], expression: str) -> Examples:
-  """Returns the images of an expression of splits joined by `+`."""
+def join_splits(name: str, files: Mapping[str, Examples], expression: str) -> Examples:
+  """Returns the images of an expression of splits joined by `+`.
+
+  Raises:
+    ConfigError: The expression is no sum of different splits.
+  """
   bases = [term.strip() for term in expression.split("+")]
   for base in bases:
     if base not in files or bases.count(base) > 1:
@@ -239,7 +243,7 @@ def _fingerprint(files: dict[str, Files], *, skips: bool) -> str:
     lines = zip(found.paths, sizes, [place[each] for each in found.directories], strict=True)
     parts += [split, "\n".join(f"{path}\t{size}\t{label}" for path, size, label in lines)]
     chosen = choose_sample(len(found), sum(sizes))
-    parts.append(digest(_content(found, i, skips) for i in chosen.tolist()))
+    parts.append(digest(read_content(found, i, skips) for i in chosen.tolist()))
   return digest(parts)
 
 
@@ -250,7 +254,8 @@ def _measure(path: Path) -> int:
     return 0
 
 
-def _content(files: Files, i: int, skips: bool) -> bytes:
+def read_content(files: Files, i: int, skips: bool) -> bytes:
+  """Returns the content of a file; b"" for an unreadable file if such files are skipped."""
   try:
     return files.read(i)
   except ConfigError:

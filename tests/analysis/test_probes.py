@@ -1,0 +1,88 @@
+"""Probes agree with scikit-learn, and their settings are those that validation prefers."""
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from vitx.analysis.figures.few_shot import plot_few_shot
+from vitx.analysis.probes import METHODS, LabeledFeatures, score
+from vitx.analysis.statistics import mean_interval
+from vitx.config.errors import ConfigError
+
+
+def draw(count, seed, classes=4, width=6):
+  """Features whose classes overlap; the labels are not 0, 1, 2, ..."""
+  random = np.random.default_rng(seed)
+  labels = random.integers(0, classes, count)
+  centers = np.random.default_rng(0).normal(size=(classes, width))
+  values = centers[labels] + random.normal(0, 1.2, (count, width))
+  return LabeledFeatures(values.astype(np.float32), (labels * 3).astype(np.int32))
+
+
+TRAIN, VALIDATION, TEST = draw(150, 1), draw(80, 2), draw(90, 3)
+SKLEARN = {
+  "knn": lambda k: KNeighborsClassifier(k, metric="cosine"),
+  "ridge": lambda alpha: make_pipeline(StandardScaler(), RidgeClassifier(alpha)),
+  "logistic": lambda c: make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=1000)),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_setting_predicts_as_scikit_learn(name):
+  method = METHODS[name]
+  predicted = list(method.predict(TRAIN, TEST.values, method.grid))
+  for setting, found in zip(method.grid, predicted, strict=True):
+    peer = SKLEARN[name](setting).fit(TRAIN.values.astype(np.float64), TRAIN.labels)
+    np.testing.assert_array_equal(found, peer.predict(TEST.values.astype(np.float64)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_validation_chooses_the_first_best_and_test_judges_it(name):
+  grid, rates = METHODS[name].grid, []
+  for setting in grid:
+    peer = SKLEARN[name](setting).fit(TRAIN.values.astype(np.float64), TRAIN.labels)
+    rates.append([peer.score(x.values.astype(np.float64), x.labels) for x in (VALIDATION, TEST)])
+  best = max(range(len(grid)), key=lambda i: rates[i][0])
+  found = score(name, TRAIN, VALIDATION, TEST)
+  assert (found.setting, [found.validation, found.test]) == (grid[best], rates[best])
+  assert 0.4 < found.test < 1
+
+
+def test_few_examples_have_few_neighbors():
+  few = TRAIN.take(np.arange(3))
+  assert len(few) == 3 and score("knn", few, VALIDATION, TEST).setting in (1, 2)
+
+
+def test_a_fit_that_does_not_end_is_no_warning():
+  separable = LabeledFeatures(np.eye(40, dtype=np.float32), np.arange(40, dtype=np.int32) % 2)
+  assert score("logistic", separable, separable, separable).test == 1.0
+
+
+def test_the_interval_of_a_mean_is_students():
+  values = [0.5, 0.6, 0.8, 0.4]
+  expected = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+  np.testing.assert_allclose(mean_interval(values), expected)
+  assert mean_interval([0.5]) is None and mean_interval([0.5, 0.5]) is None
+
+
+def test_the_picture_has_a_line_and_a_cross_for_each_method():
+  rows = [
+    {"method": name, "shots": shots, "mean": 0.5, "low": low, "high": 0.6, "values": [0.5, 0.5]}
+    for name in ("knn", "ridge")
+    for shots, low in ((1, None), (5, 0.4))
+  ]
+  whole = {"test": 0.9}
+  result = {"methods": {"knn": whole, "ridge": whole}, "few_shot": rows, "examples": {"train": 99}}
+  result |= {"features": 64, "source": "digits"}
+  (axes,) = plot_few_shot(result).axes
+  assert [line.get_label() for line in axes.lines if len(line.get_xdata()) == 2][::2] == [
+    "knn",
+    "ridge",
+  ]
+  assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "5", "all"]
+  with pytest.raises(ConfigError, match="no curve"):
+    plot_few_shot({**result, "few_shot": []})

@@ -1,0 +1,177 @@
+"""The source `csv:FILE`: labels of three kinds, splits, and tables that cannot be used."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests import runs
+from vitx.config.errors import ConfigError
+from vitx.config.fields import default_config
+from vitx.data.class_names import renumber
+from vitx.data.sources import open_dataset, open_source
+from vitx.training.experiment import make_experiment
+
+COUNT = 12
+
+
+@pytest.fixture
+def folder(tmp_path):
+  for i in range(COUNT):
+    level = np.full((6 + i, 9, 3), 20 * i, np.uint8)
+    (tmp_path / "pictures").mkdir(exist_ok=True)
+    Image.fromarray(level).save(tmp_path / "pictures" / f"{i}.png")
+  return tmp_path
+
+
+def write(folder, rows, head="file,label"):
+  """Writes a table; a row is what follows the file, or a whole line if it has a slash."""
+  lines = [
+    row if "/" in row or not row else f"pictures/{i}.png,{row}" for i, row in enumerate(rows)
+  ]
+  (folder / "labels.csv").write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+  return folder / "labels.csv"
+
+
+def data(table, **fields):
+  config = default_config().data
+  config.update(source=f"csv:{table}", **fields)
+  return config
+
+
+def test_a_class_for_each_image(folder):
+  table = write(folder, [("cat", "dog", "ant")[i % 3] for i in range(COUNT)])
+  source = open_source(data(table, validation=0.3), 0)
+  assert source.info.class_names == ("ant", "cat", "dog")
+  assert [len(source.role(name)) for name in ("train", "validation", "test")] == [6, 3, 3]
+  for role in ("train", "validation", "test"):
+    examples = source.role(role)
+    for i in range(len(examples)):
+      number = int(examples.name(i).split("/")[1].removesuffix(".png"))
+      assert examples[i]["label"] == examples.labels[i] == (1, 2, 0)[number % 3]
+      assert examples[i]["image"].shape == (6 + number, 9, 3)
+      assert examples[i]["image"][0, 0, 0] == 20 * number
+
+
+def test_classes_txt_gives_the_order_and_split_the_roles(folder):
+  rows = [f"{'cat' if i % 2 else 'dog'},{('train', 'val', 'test')[i % 3]}" for i in range(COUNT)]
+  table = write(folder, rows, "picture,kind,split")
+  (folder / "classes.txt").write_text("dog\ncat\n")
+  source = open_source(data(table), 0)
+  assert source.info.class_names == ("dog", "cat") and source.info.numbered is False
+  for place, role in enumerate(("train", "validation", "test")):
+    examples = source.role(role)
+    assert [examples.name(i) for i in range(4)] == [
+      f"pictures/{i}.png" for i in range(place, COUNT, 3)
+    ]
+
+
+def test_several_classes_in_a_cell(folder):
+  rows = [("sun", "sun;sea", " sea | sky", "sky")[i % 4] for i in range(COUNT)]
+  dataset = open_dataset(data(write(folder, rows), label_kind="classes"))
+  assert dataset.info.class_names == ("sea", "sky", "sun")
+  train = dataset.open_split("train")
+  assert train.labels is None
+  assert [train[i]["labels"].tolist() for i in range(4)] == [
+    [0, 0, 1],
+    [1, 0, 1],
+    [1, 1, 0],
+    [0, 1, 0],
+  ]
+  other = renumber(dataset, ("sky", "snow", "sun", "sea")).open_split("train")
+  assert other[1]["labels"].tolist() == [0, 0, 1, 1]
+
+
+def test_a_column_for_each_class(folder):
+  rows = [f"{i % 2},{i // 2 % 2},0.5" for i in range(COUNT)]
+  table = write(folder, rows, "file,sun,sea,weight")
+  fields = {"label_kind": "classes", "label_columns": ("sea", "sun")}
+  train = open_dataset(data(table, **fields)).open_split("train")
+  assert [train[i]["labels"].tolist() for i in range(3)] == [[0, 0], [0, 1], [1, 0]]
+
+
+def test_a_number_for_each_image(folder):
+  rows = [f"{i / 4},x" for i in range(COUNT)]
+  table = write(folder, rows, "file,age,note")
+  source = open_source(data(table, label_kind="number", label_columns=("age",)), 0)
+  assert source.info.class_names is None and source.train.labels is None
+  examples = source.validation
+  assert len(examples) == 1
+  number = int(examples.name(0).split("/")[1].removesuffix(".png"))
+  assert examples[0]["target"] == number / 4 and examples[0]["target"].dtype == np.float32
+
+
+def test_the_fingerprint_follows_labels_and_pixels_but_not_the_place(folder, tmp_path_factory):
+  rows = [("cat", "dog")[i % 2] for i in range(COUNT)]
+  first = open_dataset(data(write(folder, rows))).info.fingerprint
+  assert open_dataset(data(write(folder, rows[1:] + rows[:1]))).info.fingerprint != first
+  (folder / "labels.csv").rename(folder / "other.csv")
+  write(folder, rows)
+  assert open_dataset(data(folder / "labels.csv")).info.fingerprint == first
+  Image.new("RGB", (6, 9)).save(folder / "pictures" / "3.png")
+  assert open_dataset(data(folder / "labels.csv")).info.fingerprint != first
+
+
+CATS = ["cat", "dog"] * 6
+BAD = (
+  (["cat"] * 12, "file,label", {}, "found 1 classes"),
+  ([*CATS[:4], ""], "file,label", {}, None),  # an empty line is none
+  ([*CATS[:4], "pictures/4.png,"], "file,label", {}, "line 6: the cell of 'label' is empty"),
+  ([*CATS[:4], "pictures/x.png,cat"], "file,label", {}, "line 6: 'pictures/x.png' is no image"),
+  ([*CATS[:4], "pictures/4.png"], "file,label", {}, "line 6: 1 cells, and the head has 2"),
+  ([*CATS[:4], "../4.png,cat"], "file,label", {}, "line 6: '../4.png' leads out of the folder"),
+  ([*CATS[:4], "/etc/4.png,cat"], "file,label", {}, "line 6: '/etc/4.png' leads out of the folder"),
+  ([*CATS[:4], "pictures/1.png,cat"], "file,label", {}, "line 6: 'pictures/1.png' is in line 3"),
+  ([], "file,label", {}, "has no row below its head"),
+  (CATS, "file,file", {}, "must name two or more different columns"),
+  ([f"{x},1" for x in CATS], "file,label,b", {}, "columns b, label; name the one"),
+  (CATS, "file,label", {"label_columns": ("labl",)}, "'labl' is no column.*Did you mean 'label'"),
+  ([*CATS[:4], "cat;dog", "cat|dog"], "file,label", {}, "line 6: 'cat;dog' names several.*2 of 6"),
+  (CATS, "file,label", {"label_kind": "number"}, "line 2: label='cat' is no finite number"),
+  (["1e39"] * 3, "file,label", {"label_kind": "number"}, "line 2: label='1e39' is no finite"),
+  (["0,2"] * 3, "file,a,b", {"label_kind": "classes"}, "line 2: b='2' must be 0 or 1"),
+  (
+    [f"{x},train" for x in CATS[:4]] + ["cat,"],
+    "file,label,split",
+    {},
+    "line 6: the cell of 'split' is empty",
+  ),
+  (["cat,train", "dog,test"], "file,label,split", {}, "'train' has no images of dog"),
+)
+
+
+@pytest.mark.parametrize(("rows", "head", "fields", "message"), BAD)
+def test_a_table_that_cannot_be_used_is_refused_with_the_line(folder, rows, head, fields, message):
+  given = data(write(folder, rows, head), **fields)
+  if message is None:
+    assert len(open_dataset(given).open_split("train")) == 4
+    return
+  with pytest.raises(ConfigError, match=message):
+    open_dataset(given)
+
+
+def test_every_line_is_named(folder):
+  rows = ["cat", "pictures/a.png,cat", "pictures/b.png,dog", "dog"]
+  with pytest.raises(ConfigError, match=r"2 examples.*\n.*line 3.*\n.*line 4"):
+    open_dataset(data(write(folder, rows)))
+
+
+def test_a_table_that_is_none_is_refused(folder):
+  with pytest.raises(ConfigError, match="cannot be read as a table"):
+    open_dataset(data(folder / "none.csv"))
+  (folder / "labels.csv").write_bytes(b"\xff\xfe\x00")
+  with pytest.raises(ConfigError, match="cannot be read as a table"):
+    open_dataset(data(folder / "labels.csv"))
+
+
+@pytest.mark.usefixtures("whole_runs")
+def test_a_classifier_trains_on_a_table(folder):
+  table = write(folder, CATS)
+  overrides = (
+    f"dataset='csv:{table}'",
+    "data.image_size=8",
+    "batch_size=4",
+    "duration=2 steps",
+    "schedule=constant",
+  )
+  experiment = make_experiment(runs.tiny(*overrides))
+  assert experiment.config.model.num_classes == 2 and experiment.task.channels == 3

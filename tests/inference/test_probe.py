@@ -1,0 +1,197 @@
+"""Probes of a run and of a config: the right features, computed once, and refusals."""
+
+import csv
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from absl import logging
+from sklearn.linear_model import RidgeClassifier
+from sklearn.preprocessing import StandardScaler
+
+import vitx
+from tests import runs
+from tests.cli import density_models
+from tests.test_folder_end_to_end import draw
+from vitx.cli.main import main
+from vitx.config.errors import ConfigError
+from vitx.data.sources import open_source
+from vitx.inference import features as features_file
+from vitx.inference.probe import draw_shots, probe
+
+QUICK = {"methods": ("ridge",), "draws": 0}
+
+
+@pytest.fixture(scope="module")
+def run(finished_run):
+  return finished_run[0]
+
+
+@pytest.fixture(scope="module")
+def loaded(run):
+  return vitx.load(run)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+  """A folder of features that the tests of this file share."""
+  return tmp_path_factory.mktemp("features")
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+  messages: list[str] = []
+  monkeypatch.setattr(logging, "warning", lambda text, *values: messages.append(text % values))
+  return messages
+
+
+@pytest.fixture
+def frozen(monkeypatch):
+  """Lets a test fail that computes a feature."""
+
+  def fail(*given):
+    raise AssertionError("computed")
+
+  monkeypatch.setattr(features_file, "_compute", fail)
+
+
+def read_roles(model):
+  """Features as `vitx.predict` gives them, and labels, of each role."""
+  source = open_source(runs.tiny().data, seed=0)
+  found = {}
+  for name in ("train", "validation", "test"):
+    role = source.role(name)
+    images = np.stack([role[i]["image"] for i in range(len(role))])
+    found[name] = vitx.predict(model, images, features=True).features, np.asarray(role.labels)
+  return found
+
+
+def test_features_are_those_of_predict_and_results_those_of_scikit_learn(loaded, kept):
+  roles = read_roles(loaded)
+  result = probe(loaded, **QUICK, cache=kept)
+  (file,) = kept.glob("*.npz")
+  with np.load(file) as arrays:
+    for name, (values, labels) in roles.items():
+      np.testing.assert_allclose(arrays[f"{name}_values"], values, rtol=1e-5, atol=1e-6)
+      np.testing.assert_array_equal(arrays[f"{name}_labels"], labels)
+  assert result["examples"] == {"train": 1294, "validation": 144, "test": 359}
+  assert result["features"] == 16 and result["few_shot"] == []
+  found = result["methods"]["ridge"]
+  x, y = roles["train"]
+  scaler = StandardScaler().fit(x.astype(np.float64))
+  peer = RidgeClassifier(found["alpha"]).fit(scaler.transform(x), y)
+  for name in ("validation", "test"):
+    values, labels = roles[name]
+    assert abs(peer.score(scaler.transform(values), labels) - found[name]) < 1e-3
+
+
+def test_a_second_call_computes_nothing(run, kept, frozen):
+  assert probe(run, **QUICK, cache=kept)["cached"]
+
+
+@pytest.mark.parametrize("change", ["weights", "preparation"])
+def test_other_weights_and_another_preparation_have_features_of_their_own(
+  loaded, kept, frozen, change
+):
+  changed = loaded.config.copy_and_resolve_references()
+  variables = loaded.variables
+  if change == "weights":
+    variables = jax.tree.map(lambda x: x + 1, variables)
+  else:
+    changed.evaluation.crop_ratio = 0.8
+  with pytest.raises(AssertionError, match="computed"):
+    probe(dataclasses.replace(loaded, variables=variables, config=changed), **QUICK, cache=kept)
+
+
+def test_a_damaged_file_is_computed_again(loaded, tmp_path, warnings):
+  before = probe(loaded, **QUICK, cache=tmp_path)
+  (file,) = tmp_path.glob("*.npz")
+  content = file.read_bytes()
+  file.write_bytes(content[:100])
+  assert probe(loaded, **QUICK, cache=tmp_path) == before and file.read_bytes() == content
+  assert len(warnings) == 1 and "is damaged" in warnings[0]
+
+
+def test_a_config_takes_the_weights_of_init_from(run, kept, frozen, capsys):
+  """Its features are those of the run, bit by bit, so the file of the run serves both."""
+  text = f"configs/digits.py:{runs.replace(runs.TINY, f'init_from={run}')}"
+  result = probe(config=text, **QUICK, cache=kept)
+  assert result["cached"] and result["methods"] == probe(run, **QUICK, cache=kept)["methods"]
+  assert result["model"] == text and f"init_from {run}" in capsys.readouterr().out
+
+
+def test_another_source_may_have_other_classes(run, tmp_path):
+  draw(tmp_path / "photos", per_class=8)
+  options = {"draws": 2, "shots": (2, 100), "cache": tmp_path, "methods": ("knn", "logistic")}
+  # The run's images are gray, and a folder is read as the run reads its own.
+  result = probe(run, source=f"folder:{tmp_path / 'photos'}", **options)
+  assert result["class_names"] == ["bright", "dark", "striped"]
+  assert [(row["method"], row["shots"]) for row in result["few_shot"]] == [
+    ("knn", 2),
+    ("logistic", 2),
+  ]
+
+
+def test_shots_are_drawn_for_each_class_and_nested():
+  labels = np.repeat([3, 0, 7], [5, 9, 20])
+  few, more = (draw_shots(labels, count, seed=1, draw=2) for count in (2, 5))
+  assert set(few) < set(more) and np.bincount(labels[more]).tolist() == [5, 0, 0, 5, 0, 0, 0, 5]
+  draws = {tuple(draw_shots(labels, 2, seed, draw)) for seed in (0, 1) for draw in range(3)}
+  assert len(draws) == 6
+  np.testing.assert_array_equal(few, draw_shots(labels, 2, 1, 2))
+
+
+def test_the_command_prints_and_writes(run, kept, tmp_path, capsys, frozen):
+  table, data, pictures = tmp_path / "p.csv", tmp_path / "p.json", tmp_path / "pictures"
+  words = ["probe", "--workdir", str(run), "--cache", str(kept), "--methods", "ridge,knn"]
+  words += ["--shots", "1,3", "--draws", "2", "--out", str(pictures)]
+  assert main([*words, "--csv", str(table), "--json", str(data)]) == 0
+  out, result = capsys.readouterr().out, json.loads(data.read_text())
+  assert "16 features (read from the cache)" in out and "alpha = " in out and "k = " in out
+  assert (pictures / "few_shot.png").stat().st_size > 1000
+  with table.open(newline="") as file:
+    rows = list(csv.DictReader(file))
+  assert [(row["method"], row["shots"]) for row in rows] == [
+    *(("ridge", "all"), ("knn", "all")),
+    *(("ridge", "1"), ("ridge", "3"), ("knn", "1"), ("knn", "3")),
+  ]
+  assert float(rows[0]["test"]) == result["methods"]["ridge"]["test"]
+  assert f"{result['few_shot'][0]['mean']:.2%}" in out
+
+
+BAD = (
+  ({}, "workdir and config: neither given"),
+  ({"workdir": "x", "config": "digits"}, "workdir and config: both given"),
+  ({"config": "digits"}, "has no weights.*set init_from"),
+  ({"config": "density_digits"}, "task 'density' learns no classes"),
+  ({"config": "digits", "source": "cifar10"}, "set data.source in it"),
+  ({"workdir": "x", "methods": ("knn", "tree")}, "methods='tree' is unknown.*knn, logistic, ridge"),
+  ({"workdir": "x", "methods": ("knn", "knn")}, "each once"),
+  ({"workdir": "x", "shots": (0,)}, "shots=0 is out of range"),
+  ({"workdir": "x", "draws": -1}, "draws=-1 is out of range"),
+  ({"workdir": "x", "draws": 0, "out": "pictures"}, "out: a picture shows the few-shot curves"),
+  ({"config": "digits:init_from=nowhere"}, "nowhere"),
+)
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_bad_input_ends_in_one_line(options, message, tmp_path):
+  with pytest.raises(ConfigError, match=message):
+    probe(**{"cache": tmp_path, **options})
+  assert not list(tmp_path.iterdir())
+
+
+def test_models_and_data_without_classes_are_refused(loaded, tmp_path):
+  with pytest.raises(ConfigError, match="task 'density' learns no classes"):
+    probe(density_models.make(), cache=tmp_path)
+  (tmp_path / "text").write_text("words " * 2000)
+  with pytest.raises(ConfigError, match="has no class for each example, which a probe learns"):
+    probe(loaded, source=f"bytes:{tmp_path / 'text'}", cache=tmp_path / "cache")
+
+
+def test_features_that_are_not_finite_are_refused(loaded, tmp_path):
+  broken = jax.tree.map(lambda x: np.full_like(x, np.nan), loaded.variables)
+  with pytest.raises(ConfigError, match="features of 1294 examples of train are not finite"):
+    probe(dataclasses.replace(loaded, variables=broken), **QUICK, cache=tmp_path)

@@ -1,0 +1,183 @@
+"""Tasks whose labels come from a table: training, resuming, evaluation, prediction, refusals."""
+
+import csv
+import json
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn import metrics as reference
+
+import vitx
+from tests import runs
+from vitx.cli.main import main
+from vitx.config.errors import ConfigError
+from vitx.inference.evaluate import evaluate
+from vitx.inference.probe import probe
+from vitx.training import loop, trial
+from vitx.training.experiment import make_experiment
+
+COUNT = 48
+TASKS = {
+  "multilabel": ("classes", "colors"),
+  "regression": ("number", "level"),
+}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+  """Images of two colors at most, and of a gray level that a number states."""
+  folder = tmp_path_factory.mktemp("table")
+  random = np.random.default_rng(0)
+  rows = [["file", "colors", "level", "group"]]
+  for i in range(COUNT):
+    colors = [name for name, on in zip("rgb", random.uniform(size=3) < 0.6, strict=True) if on]
+    colors = colors or ["r"]
+    image = np.full((8, 8, 3), 30, np.uint8)
+    for name in colors:
+      image[..., "rgb".index(name)] = 220
+    Image.fromarray(image).save(folder / f"{i}.png")
+    level = round(40 + 5 * float(image.mean()) / 255, 3)
+    rows.append([f"{i}.png", ";".join(colors), level, "ab"[i % 2]])
+  with (folder / "labels.csv").open("w", newline="") as file:
+    csv.writer(file).writerows(rows)
+  return folder / "labels.csv"
+
+
+def config(task, table, *overrides):
+  kind, column = TASKS[task]
+  fields = (
+    f"task={task}",
+    f"dataset='csv:{table}'",
+    f"data.label_kind={kind}",
+    f"data.label_columns=('{column}',)",
+    *("data.image_size=8", "batch_size=8", "duration=12 steps", "log_every=4 steps"),
+    *("evaluation.every=6 steps", "checkpoint.every=6 steps", "model.dropout=0.0"),
+    *("data.mean=(0.5,0.5,0.5)", "data.std=(0.3,0.3,0.3)", "schedule=constant"),
+    *("learning_rate=0.01", "ema_decay=0.0"),
+  )
+  return runs.tiny(*fields, *overrides)
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def run(request, table, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp(request.param)
+  with jax.numpy_dtype_promotion("standard"):
+    loop.train(config(request.param, table), workdir)
+  return request.param, workdir
+
+
+def test_it_learns_and_records_what_follows_from_the_data(run):
+  task, workdir = run
+  losses = [row["loss"] for row in runs.rows(workdir) if row["kind"] == "train"]
+  assert losses[-1] < losses[0]
+  stored = json.loads((workdir / "config.json").read_text())
+  if task == "regression":
+    assert 40 < stored["task"]["target_mean"] < 45 and stored["task"]["target_std"] > 0
+    assert stored["model"]["num_classes"] == 1
+  else:
+    assert stored["model"]["num_classes"] == 3
+
+
+def test_figures_are_scikit_learns_on_the_predictions(run, table, tmp_path):
+  task, workdir = run
+  file = tmp_path / "p.csv"
+  figures = evaluate(workdir, split="all", predictions=file)
+  with file.open(newline="") as opened:
+    rows = list(csv.DictReader(opened))
+  assert len(rows) == figures["examples"] == COUNT
+  if task == "regression":
+    target, found = (np.array([row[name] for row in rows], float) for name in list(rows[0])[1:])
+    assert figures["mae"] == pytest.approx(reference.mean_absolute_error(target, found), rel=1e-4)
+    assert figures["rmse"] ** 2 == pytest.approx(
+      reference.mean_squared_error(target, found), rel=1e-3
+    )
+    assert figures["r2"] == pytest.approx(reference.r2_score(target, found), rel=1e-3, abs=1e-3)
+    return
+  names = figures["class_names"]
+  labels = np.array([[name in row["labels"].split(";") for name in names] for row in rows])
+  scores = np.array([[row[f"p({name})"] for name in names] for row in rows], float)
+  assert figures["class_ap"] == pytest.approx(
+    [reference.average_precision_score(labels[:, k], scores[:, k]) for k in range(3)], abs=0.02
+  )
+  chosen = np.array([[name in row["prediction"].split(";") for name in names] for row in rows])
+  assert figures["f1"] == pytest.approx(reference.f1_score(labels, chosen, average="micro"))
+
+
+def test_commands_evaluate_and_predict(run, table, tmp_path, capsys):
+  task, workdir = run
+  assert main(["evaluate", "--workdir", str(workdir)]) == 0
+  out = capsys.readouterr().out
+  assert ("mAP" if task == "multilabel" else "mean absolute error") in out
+  words = ["predict", "--workdir", str(workdir), str(table.parent / "3.png")]
+  assert main([*words, "--json", str(tmp_path / "p.json")]) == 0
+  (entry,) = json.loads((tmp_path / "p.json").read_text())
+  assert {"name", "prediction"} <= set(entry) and not {"labels", "target"} & set(entry)
+  loaded = vitx.load(workdir)
+  assert "prediction" in vitx.predict(loaded, [table.parent / "3.png"]).columns
+
+
+@pytest.mark.slow  # trains two runs for each task
+@pytest.mark.usefixtures("whole_runs")
+@pytest.mark.parametrize("task", TASKS)
+def test_an_interrupted_run_ends_with_the_same_bits(task, table, tmp_path):
+  mixing = ("augment.mixup=0.2", "augment.hflip=0.5", "model.dropout=0.1")
+  loop.train(config(task, table, *mixing), tmp_path / "whole")
+  loop.train(config(task, table, *mixing, "stop_after=5 steps"), tmp_path / "parts")
+  loop.train(config(task, table, *mixing), tmp_path / "parts")
+  assert runs.rows(tmp_path / "whole") == runs.rows(tmp_path / "parts")
+  whole, parts = (runs.final_state(tmp_path / name) for name in ("whole", "parts"))
+  jax.tree.map(np.testing.assert_array_equal, whole, parts)
+
+
+@pytest.mark.usefixtures("whole_runs")
+def test_losses_and_plans_of_a_regression(table):
+  overrides = "task.loss=huber", "task.huber_delta=0.5", "task.target_mean=40.0"
+  experiment = make_experiment(config("regression", table, *overrides))
+  assert experiment.task.target_mean == 40.0 and experiment.task.huber_delta == 0.5
+
+
+@pytest.mark.usefixtures("whole_runs")
+@pytest.mark.parametrize("task", TASKS)
+def test_a_plan_needs_no_table_where_the_config_says_enough(task, table):
+  given = config(task, table)
+  complete = trial.complete_config(given)
+  assert trial.count_training_flops(complete) > 0
+  complete.data.source = "csv:nowhere.csv"
+  again = trial.complete_config(complete)
+  assert again.model == complete.model and again.task == complete.task
+
+
+BAD = (
+  ("multilabel", "data.label_kind=class,data.label_columns=('group',)", "no labels of several"),
+  ("regression", "data.label_kind=class,data.label_columns=('group',)", "no number for each image"),
+  ("regression", "data.label_kind=number,data.label_columns=('group',)", "line 2: group='a' is no"),
+  ("regression", "model.num_classes=3", "model.num_classes=3"),
+  ("regression", "task.loss=cubic", "task.loss='cubic' is unknown"),
+  ("multilabel", "task.loss=focal", "task.loss='focal'"),
+  ("multilabel", "data.sampling=balanced", "these examples have no classes"),
+)
+
+
+@pytest.mark.usefixtures("whole_runs")
+@pytest.mark.parametrize(("task", "overrides", "message"), BAD)
+def test_what_does_not_fit_is_refused_before_compilation(table, task, overrides, message):
+  with pytest.raises(ConfigError, match=message):
+    make_experiment(config(task, table, *vitx.config.overrides.split(overrides)))
+
+
+@pytest.mark.usefixtures("whole_runs")
+def test_a_classifier_refuses_labels_of_other_kinds(table):
+  other = "task=classification"
+  with pytest.raises(ConfigError, match=r"line .*names several classes.*task=multilabel"):
+    make_experiment(config("multilabel", table, other, "data.label_kind=class"))
+  with pytest.raises(ConfigError, match="says no label, the task 'classification' takes label"):
+    make_experiment(config("multilabel", table, other))
+  with pytest.raises(ConfigError, match=r"has no classes, which task.name='classification' needs"):
+    make_experiment(config("regression", table, other))
+
+
+def test_a_probe_needs_one_class_for_each_example(run, tmp_path):
+  with pytest.raises(ConfigError, match="has no class for each example"):
+    probe(run[1], cache=tmp_path)

@@ -1,0 +1,143 @@
+"""Classifiers of frozen features: nearest neighbors, ridge regression and logistic regression.
+
+Each method has one setting, which *validation* chooses from the method's grid. A grid begins with
+the smoothest setting, and the first of several equally good settings is chosen.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import StandardScaler
+
+ITERATIONS = 1000  # The most iterations of a logistic regression.
+
+
+@dataclasses.dataclass(frozen=True)
+class LabeledFeatures:
+  """The features of n examples.
+
+  Attributes:
+    values: The features, float32 (n, C).
+    labels: The class numbers, int32 (n,).
+  """
+
+  values: np.ndarray
+  labels: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.labels)
+
+  def take(self, indices: np.ndarray) -> "LabeledFeatures":
+    """Returns the examples with some indices."""
+    return LabeledFeatures(self.values[indices], self.labels[indices])
+
+
+# A function of training features, of features (m, C) and of settings; yields for each setting the
+# predicted classes (m,).
+Predict = Callable[[LabeledFeatures, np.ndarray, Sequence[Any]], Iterator[np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeMethod:
+  """A classifier of features with one setting.
+
+  Attributes:
+    setting: The name of the setting.
+    grid: The values of the setting, the smoothest first.
+    predict: The function that learns and predicts.
+  """
+
+  setting: str
+  grid: tuple[float, ...]
+  predict: Predict
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeScore:
+  """The accuracy of a method.
+
+  Attributes:
+    setting: The chosen value of the method's setting.
+    validation: The accuracy on *validation*, which chose the setting.
+    test: The accuracy on *test*.
+  """
+
+  setting: float
+  validation: float
+  test: float
+
+
+def score(
+  method: str, train: LabeledFeatures, validation: LabeledFeatures, test: LabeledFeatures
+) -> ProbeScore:
+  """Chooses the setting of a method on *validation*, and measures this setting on *test*.
+
+  Args:
+    method: A name of `METHODS`.
+    train: The features to learn from, of at least two classes.
+    validation: The features that choose the setting.
+    test: The features of the result.
+  """
+  chosen = METHODS[method]
+  # Neighbors cannot be more than there are examples.
+  is_count = chosen.setting == "k"
+  grid = [x for x in chosen.grid if not is_count or x <= len(train)]
+  predicted = chosen.predict(train, validation.values, grid)
+  rates = [_accuracy(each, validation) for each in predicted]
+  best = int(np.argmax(rates))
+  (final,) = chosen.predict(train, test.values, grid[best : best + 1])
+  return ProbeScore(grid[best], rates[best], _accuracy(final, test))
+
+
+def _accuracy(predicted: np.ndarray, examples: LabeledFeatures) -> float:
+  return float(np.mean(predicted == examples.labels))
+
+
+def _vote(train: LabeledFeatures, values: np.ndarray, grid: Sequence[int]) -> Iterator[np.ndarray]:
+  """Yields the most frequent class of the k nearest neighbors; ties have the lowest class."""
+  search = NearestNeighbors(n_neighbors=max(grid), metric="cosine").fit(train.values)
+  classes, places = np.unique(train.labels, return_inverse=True)
+  voters = places[search.kneighbors(values, return_distance=False)]
+  for k in grid:
+    votes = np.zeros((len(values), len(classes)), np.int32)
+    for column in voters[:, :k].T:
+      votes[np.arange(len(values)), column] += 1
+    yield classes[votes.argmax(axis=1)]
+
+
+def _regress(
+  make: Callable[[float], Any], train: LabeledFeatures, values: np.ndarray, grid: Sequence[float]
+) -> Iterator[np.ndarray]:
+  """Yields the predictions of a linear classifier of standardized features."""
+  scaler = StandardScaler().fit(train.values.astype(np.float64))
+  known, asked = (scaler.transform(x.astype(np.float64)) for x in (train.values, values))
+  for value in grid:
+    with warnings.catch_warnings():
+      # A weakly regularized fit of few examples may need more iterations; it is good enough.
+      warnings.simplefilter("ignore", ConvergenceWarning)
+      yield make(value).fit(known, train.labels).predict(asked)
+
+
+def _predict_ridge(
+  train: LabeledFeatures, values: np.ndarray, grid: Sequence[float]
+) -> Iterator[np.ndarray]:
+  return _regress(lambda alpha: RidgeClassifier(alpha), train, values, grid)
+
+
+def _predict_logistic(
+  train: LabeledFeatures, values: np.ndarray, grid: Sequence[float]
+) -> Iterator[np.ndarray]:
+  return _regress(lambda c: LogisticRegression(C=c, max_iter=ITERATIONS), train, values, grid)
+
+
+METHODS: dict[str, ProbeMethod] = {
+  "knn": ProbeMethod("k", (100, 50, 20, 10, 5, 2, 1), _vote),
+  "ridge": ProbeMethod("alpha", tuple(10.0**e for e in range(5, -3, -1)), _predict_ridge),
+  "logistic": ProbeMethod("C", tuple(10.0**e for e in range(-4, 3)), _predict_logistic),
+}

@@ -1,0 +1,112 @@
+"""Classifies frozen features, in seconds and without training: `vitx probe --workdir DIR`.
+
+    vitx probe --workdir runs/digits
+    vitx probe --workdir runs/digits --source folder:photos --out pictures
+    vitx probe --config configs/finetune.py:deit_s,dataset=folder:photos --csv probe.csv
+
+A feature is the input of the network's head. The features of train, validation and test are
+computed once, and kept in a file of the cache directory. Nearest neighbors, ridge regression and
+logistic regression learn from train, validation chooses their setting, and test gives the result.
+The few-shot curves show the accuracy with few training examples of each class.
+"""
+
+import argparse
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from vitx.analysis import csv_files
+from vitx.checkpoints.outputs import write_json
+from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, OutFile, add_trust, names, positives
+from vitx.cli.tables import lay_out
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Declares the arguments of `run`."""
+  add = parser.add_argument
+  add("--workdir", help=f"{RUN}, or of vitx convert")
+  add("--config", help="instead of a workdir: FILE:ROW,field=value whose init_from names weights")
+  add("--checkpoint", default="best", help=f"of the workdir: {CHECKPOINT}")
+  add("--weights", help="ema or raw; without it those that chose the best")
+  add("--source", help="another source than the workdir's, of any classes, e.g. folder:PATH")
+  add("--data_dir", help=DATA_DIR)
+  add("--batch_size", type=int, help="for computing the features; else the config's")
+  add(
+    "--methods",
+    type=names,
+    default=["knn", "ridge", "logistic"],
+    metavar="NAMES",
+    help="of knn, ridge and logistic, separated by commas",
+  )
+  add(
+    "--shots",
+    type=positives,
+    default=[1, 2, 5, 10],
+    metavar="COUNTS",
+    help="training examples of each class in the few-shot curves, separated by commas",
+  )
+  add("--draws", type=int, default=5, help="how often the few examples are drawn; 0: no curves")
+  add("--seed", type=int, default=0, help="of these draws")
+  add("--out", metavar="DIR", help="where few_shot.png, a picture of the curves, is written")
+  add("--cache", metavar="DIR", help="where the features are kept; ~/.cache/vitx/features")
+  add("--json", action=OutFile, metavar="FILE", help="write the results as JSON")
+  add("--csv", action=OutFile, metavar="FILE", help="write a row for each accuracy")
+  add_trust(add)
+
+
+def run(json: str | None, csv: str | None, **options: Any) -> None:
+  """Prints the accuracies, and writes the requested files."""
+  from vitx.inference.probe import probe
+
+  result = probe(**options)
+  counts = ", ".join(f"{count:,} {role}" for role, count in result["examples"].items())
+  step = f", checkpoint {result['step']}" if options["workdir"] else ""
+  print(
+    f"{result['model']}{step}, on {result['source']}: {result['features']} features"
+    f" ({'read from the cache' if result['cached'] else 'computed'}), examples: {counts}"
+  )
+  print(lay_out(_whole_rows(result), right=(2, 3)))
+  if result["few_shot"]:
+    print(f"\ntest, by the number of training examples of each class\n{_few_table(result)}")
+  if options["out"]:
+    print(os.path.join(options["out"], "few_shot.png"))
+  if json:
+    write_json(json, result)
+  if csv:
+    csv_files.write_records(csv, _records(result))
+
+
+def _whole_rows(result: Mapping[str, Any]) -> list[list[str]]:
+  rows = [["method", "setting", "validation", "test"]]
+  for method, found in result["methods"].items():
+    setting, value = next(iter(found.items()))
+    rates = [f"{found[role]:.2%}" for role in ("validation", "test")]
+    rows.append([method, f"{setting} = {value:g}", *rates])
+  return rows
+
+
+def _few_table(result: Mapping[str, Any]) -> str:
+  """Returns a table with a row for each number of examples, and a column for each method."""
+  methods = list(result["methods"])
+  cells: dict[int, dict[str, str]] = {}
+  for row in result["few_shot"]:
+    text = f"{row['mean']:.2%}"
+    if row["low"] is not None:
+      text += f" [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+    cells.setdefault(row["shots"], {})[row["method"]] = text
+  body = [[str(shots), *(own[method] for method in methods)] for shots, own in cells.items()]
+  return lay_out([["examples", *methods], *body], right=(0,))
+
+
+def _records(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+  """Returns the rows of the CSV file; `shots` is "all" where a method learned from all of train."""
+  records: list[dict[str, Any]] = []
+  for method, found in result["methods"].items():
+    setting, value = next(iter(found.items()))
+    own = {"setting": setting, "value": value, "validation": found["validation"]}
+    records.append({"method": method, "shots": "all", "test": found["test"], **own})
+  for row in result["few_shot"]:
+    own = {"draws": len(row["values"]), "low": row["low"], "high": row["high"]}
+    own = {name: "" if entry is None else entry for name, entry in own.items()}
+    records.append({"method": row["method"], "shots": row["shots"], "test": row["mean"], **own})
+  return records

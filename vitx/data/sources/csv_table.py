@@ -1,0 +1,318 @@
+"""The source `csv:FILE`: images that a table lists, with their labels, beside the table."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.fields import DataSettings, read_fields
+from vitx.data import class_names
+from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo, Example
+from vitx.data.fingerprint import choose_sample, digest
+from vitx.data.images.settings import check_file_settings, image_spec
+from vitx.data.in_memory import raise_all
+from vitx.data.sources.folder import SUFFIXES, Files, join_splits, read_content
+from vitx.data.split_names import find_role, find_roles
+from vitx.data.splits import find_bases
+from vitx.files import read_bytes
+
+SPLIT = "split"  # the column that names the split of each file
+LARGEST = float(np.finfo(np.float32).max)
+SEPARATORS = re.compile(r"[;|]")  # between several classes in one cell
+
+
+@dataclass(frozen=True)
+class TableRow:
+  """A row of the table.
+
+  Attributes:
+    line: The number of the row's last line in the file, from 1.
+    cells: The cells by column, without spaces around them.
+  """
+
+  line: int
+  cells: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TableTarget:
+  """The labels of n rows.
+
+  Attributes:
+    key: The name of the array in an example.
+    values: The array of each row, (n, ...).
+    names: The names of the classes; None for numbers.
+  """
+
+  key: str
+  values: np.ndarray
+  names: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class LabeledFiles:
+  """The images of one split of a table.
+
+  Attributes:
+    files: The images.
+    target: The labels of the images.
+    labels: The labels, int32 (n,), if each image has one class; else None.
+  """
+
+  files: Files
+  target: TableTarget
+  labels: np.ndarray | None
+
+  def __len__(self) -> int:
+    return len(self.files)
+
+  def __getitem__(self, i: int) -> Example:
+    stored = self.encoded(i)
+    return {**stored, "image": stored["image"].decode()}
+
+  def encoded(self, i: int) -> dict[str, Any]:
+    image = self.files.encoded(i)["image"]
+    return {"image": image, self.target.key: np.asarray(self.target.values[i])}
+
+  def name(self, i: int) -> str:
+    return self.files.name(i)
+
+
+def open_csv(data: Mapping[str, Any]) -> Dataset:
+  """Opens `csv:FILE`, a table with a head, whose first column names image files.
+
+  File names are relative to the folder of the table, and lead to files in it. A column `split`
+  names the split of each file; without it all files are train. The other columns, or those in
+  `data.label_columns`, are the labels:
+
+  - `data.label_kind` "class" (or None): one column with the name of the class. `classes.txt` in the
+    folder gives the order of the classes, else their names do. Examples have `label` int32 ().
+  - "classes": one column with the names of classes, separated by ";" or "|", or a column of 0 and 1
+    for each class. Examples have `labels` float32 (K,), 1 for each class of the image.
+  - "number": one column of numbers. Examples have `target` float32 ().
+
+  Args:
+    data: The config's `data`, of which these fields are read: source, channels, value_range,
+      label_columns, label_kind.
+
+  Raises:
+    ConfigError: The table cannot be read; a column does not exist; or a file, label or split of a
+      row is missing or invalid (the message has the lines).
+  """
+  settings = read_fields(DataSettings, data)
+  check_file_settings(settings)
+  name = settings.source
+  path = Path(name.removeprefix("csv:")).expanduser()
+  columns, rows = _read_table(name, path)
+  chosen, kind = _choose_columns(name, columns, settings), settings.label_kind or "class"
+  _check_rows(path, columns, chosen, rows)
+  target = KINDS[kind](name, path, chosen, rows)
+  splits = [row.cells.get(SPLIT, "train") for row in rows]
+  opened: dict[str, LabeledFiles] = {}
+  for split in dict.fromkeys(splits):
+    indices = np.flatnonzero([each == split for each in splits])
+    opened[split] = _take(path, columns[0], rows, target, indices, settings)
+  if kind == "class":
+    _check_train(name, target, opened)
+  info = DatasetInfo(
+    name=name,
+    spec=image_spec(settings.channels, labeled=False)
+    | {target.key: ArraySpec(target.values.shape[1:], target.values.dtype.name)},
+    class_names=target.names,
+    fingerprint=_fingerprint(opened, target, skips=settings.on_unreadable == "skip"),
+    numbered=target.names is not None and class_names.are_numbered(target.names),
+  )
+  return Dataset(
+    info=info,
+    splits=tuple(opened),
+    roles=find_roles(opened),
+    open_split=lambda expression: join_splits(name, opened, expression),
+    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
+  )
+
+
+def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
+  """Returns the names of the columns, and the rows; empty lines are left out."""
+  field = f"data.source={name!r}"
+  try:
+    text = read_bytes(path).decode("utf-8-sig")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
+  except (OSError, ValueError, csv.Error) as error:
+    raise ConfigError(f"{field} cannot be read as a table: {error}") from error
+  if len(lines) < 2:
+    raise ConfigError(f"{field} has no row below its head; write a file and its label in each row")
+  (_, columns), *rest = lines
+  twice = next((each for each in columns if columns.count(each) > 1 or not each), None)
+  if twice is not None or len(columns) < 2:
+    raise ConfigError(
+      f"{field}: the first line must name two or more different columns, the files' first, not"
+      f" {columns!r:.200}"
+    )
+  raise_all(
+    [
+      ConfigError(f"{path}, line {line}: {len(cells)} cells, and the head has {len(columns)}")
+      for line, cells in rest
+      if len(cells) != len(columns)
+    ]
+  )
+  return columns, [TableRow(line, dict(zip(columns, cells, strict=True))) for line, cells in rest]
+
+
+def _choose_columns(name: str, columns: Sequence[str], settings: DataSettings) -> list[str]:
+  """Returns the columns that have labels."""
+  others = [each for each in columns[1:] if each != SPLIT]
+  chosen = list(settings.label_columns or others)
+  for each in chosen:
+    if each not in others:
+      raise ConfigError(
+        f"data.label_columns: {each!r} is no column of {name!r} with labels."
+        f"{nearest(each, others)} Valid: {listing(others) or 'none'}."
+      )
+  if not chosen or len(set(chosen)) < len(chosen):
+    raise ConfigError(f"data.source={name!r}: data.label_columns={chosen!r} must name columns once")
+  if settings.label_kind != "classes" and len(chosen) > 1:
+    raise ConfigError(
+      f"data.source={name!r} has the columns {listing(chosen)}; name the one with the labels in"
+      " data.label_columns, or set data.label_kind=classes if each is a class"
+    )
+  return chosen
+
+
+def _check_rows(
+  path: Path, columns: Sequence[str], chosen: Sequence[str], rows: Sequence[TableRow]
+) -> None:
+  """Raises ConfigError with the line of each file that is missing and each cell that is empty."""
+  problems: list[ConfigError] = []
+  seen: dict[str, int] = {}
+  for row in rows:
+    file, where = row.cells[columns[0]], f"{path}, line {row.line}"
+    empty = [each for each in (columns[0], *chosen, SPLIT) if row.cells.get(each, "-") == ""]
+    given = Path(file)
+    if empty:
+      problems.append(ConfigError(f"{where}: the cell of {empty[0]!r} is empty"))
+    elif given.is_absolute() or ".." in given.parts:
+      problems.append(ConfigError(f"{where}: {file!r} leads out of the folder of the table"))
+    elif given.suffix.lower() not in SUFFIXES or not (path.parent / given).is_file():
+      problems.append(ConfigError(f"{where}: {file!r} is no image file in {path.parent}"))
+    elif file in seen:
+      problems.append(ConfigError(f"{where}: {file!r} is in line {seen[file]} too"))
+    seen.setdefault(file, row.line)
+  raise_all(problems)
+
+
+def _read_class(
+  name: str, path: Path, chosen: Sequence[str], rows: Sequence[TableRow]
+) -> TableTarget:
+  texts = [class_names.normalize(row.cells[chosen[0]]) for row in rows]
+  several = [i for i, text in enumerate(texts) if SEPARATORS.search(text)]
+  if several:
+    raise ConfigError(
+      f"{path}, line {rows[several[0]].line}: {texts[several[0]]!r} names several classes, as do"
+      f" {len(several)} of {len(rows)} rows; set task=multilabel and data.label_kind=classes"
+    )
+  names = _order_names(name, path, set(texts))
+  place = {each: i for i, each in enumerate(names)}
+  return TableTarget("label", np.array([place[text] for text in texts], np.int32), names)
+
+
+def _read_classes(
+  name: str, path: Path, chosen: Sequence[str], rows: Sequence[TableRow]
+) -> TableTarget:
+  if len(chosen) > 1:
+    wrong = [
+      ConfigError(f"{path}, line {row.line}: {each}={row.cells[each]!r} must be 0 or 1")
+      for row in rows
+      for each in chosen
+      if row.cells[each] not in ("0", "1")
+    ]
+    raise_all(wrong)
+    table = [[float(row.cells[each]) for each in chosen] for row in rows]
+    return TableTarget("labels", np.array(table, np.float32), tuple(chosen))
+  cells = [SEPARATORS.split(class_names.normalize(row.cells[chosen[0]])) for row in rows]
+  given = [{part.strip() for part in parts} - {""} for parts in cells]
+  names = _order_names(name, path, set().union(*given))
+  table = [[float(each in own) for each in names] for own in given]
+  return TableTarget("labels", np.array(table, np.float32), names)
+
+
+def _read_number(
+  name: str, path: Path, chosen: Sequence[str], rows: Sequence[TableRow]
+) -> TableTarget:
+  problems, values = [], []
+  for row in rows:
+    text = row.cells[chosen[0]]
+    try:
+      values.append(float(text))
+    except ValueError:
+      values.append(math.nan)
+    if not abs(values[-1]) <= LARGEST:
+      where = f"{path}, line {row.line}: {chosen[0]}={text!r}"
+      problems.append(ConfigError(f"{where} is no finite number"))
+  raise_all(problems)
+  return TableTarget("target", np.array(values, np.float32), None)
+
+
+KINDS: dict[str, Callable[[str, Path, Sequence[str], Sequence[TableRow]], TableTarget]] = {
+  "class": _read_class,
+  "classes": _read_classes,
+  "number": _read_number,
+}
+
+
+def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
+  """Returns the names of the classes in the order of `classes.txt`, or in their own."""
+  stated = class_names.read_names(path.parent / class_names.FILE)
+  if stated is not None and present - set(stated):
+    raise ConfigError(
+      f"data.source={name!r}: {class_names.FILE} does not list the classes"
+      f" {listing(sorted(present - set(stated))[:5])}; add a line for each"
+    )
+  if len(present) < 2:
+    raise ConfigError(
+      f"data.source={name!r}: found {len(present)} classes ({listing(present) or 'none'}); a table"
+      " needs two or more"
+    )
+  return stated or class_names.sort_names(sorted(present))
+
+
+def _take(
+  path: Path,
+  column: str,
+  rows: Sequence[TableRow],
+  target: TableTarget,
+  indices: np.ndarray,
+  settings: DataSettings,
+) -> LabeledFiles:
+  paths = tuple(Path(rows[i].cells[column]).as_posix() for i in indices.tolist())
+  files = Files(path.parent, paths, np.zeros(len(paths), np.int32), (), settings)
+  own = TableTarget(target.key, target.values[indices], target.names)
+  return LabeledFiles(files, own, own.values if target.key == "label" else None)
+
+
+def _check_train(name: str, target: TableTarget, opened: Mapping[str, LabeledFiles]) -> None:
+  for split, found in opened.items():
+    missing = set(range(len(target.names or ()))) - set(found.target.values.tolist())
+    if find_role(split) == "train" and missing:
+      names = listing((target.names or ())[i] for i in sorted(missing)[:5])
+      raise ConfigError(f"data.source={name!r}: {split!r} has no images of {names}.")
+
+
+def _fingerprint(opened: Mapping[str, LabeledFiles], target: TableTarget, *, skips: bool) -> str:
+  """Hashes the names, labels and content of all files (a sample of the content if it is large)."""
+  parts: list[str | bytes] = [target.key, *(target.names or ())]
+  for split in sorted(opened):
+    found = opened[split]
+    sizes = [(found.files.root / each).stat().st_size for each in found.files.paths]
+    lines = (f"{file}\t{size}" for file, size in zip(found.files.paths, sizes, strict=True))
+    parts += [split, "\n".join(lines), found.target.values.tobytes()]
+    chosen = choose_sample(len(found), sum(sizes)).tolist()
+    parts.append(digest(read_content(found.files, i, skips) for i in chosen))
+  return digest(parts)

@@ -1,0 +1,169 @@
+"""Frozen features: the input of a classifier's head for every example, computed once."""
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from vitx.analysis.probes import LabeledFeatures
+from vitx.checkpoints import digest, tree
+from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.workdir import to_plain
+from vitx.config.errors import ConfigError
+from vitx.data.batches import evaluation_batches
+from vitx.data.dataset import ROLES, Examples, Source
+from vitx.files import read_arrays, replace_bytes
+from vitx.inference.predict import FEATURES, with_features
+from vitx.models import names
+from vitx.training import evaluation
+from vitx.training.record.progress import count_bar
+
+FORMAT = 1  # raised where a change of the code changes features
+# The first module that runs of these is the head; its input is the pooled tokens.
+HEADS = (names.HEAD_HIDDEN, names.HEAD)
+# Fields of `config.data` that change no feature: the places of the data, which are known by their
+# fingerprint, and the way of reading.
+NEUTRAL = ("source", "data_dir", "threads", "memory", "device", "repeats", "sampling")
+
+
+def read_features(
+  model: Loaded, source: Source, cache: Path
+) -> tuple[dict[str, LabeledFeatures], bool]:
+  """Returns the features of each role's examples, all prepared as in evaluation.
+
+  Args:
+    model: The model, whose config has the source's splits.
+    source: The examples, with labels.
+    cache: The folder of the files of features. A file there is read if weights, data and
+      preparation are unchanged, else it is written.
+
+  Returns:
+    The features by role, and whether a file had them.
+
+  Raises:
+    ConfigError: The network has no head that reads one vector for each example, an example cannot
+      be read, or a feature is not a finite number.
+  """
+  path = cache / f"{fingerprint(model, source)}.npz"
+  names_code = _names_code(to_plain(model.config.model)) or _names_code(to_plain(model.config.task))
+  found = None if names_code or not path.exists() else _read(path, source)
+  if found is not None:
+    return found, True
+  compute = _make_compute(model)
+  computed = {role: _compute(model, compute, source.role(role), role) for role in ROLES}
+  if not names_code:  # The code of another's or one's own module may change behind its name.
+    _write(path, computed)
+  return computed, False
+
+
+def fingerprint(model: Loaded, source: Source) -> str:
+  """Returns a digest of all that decides the features: weights, data and their preparation."""
+  config = model.config
+  data = {key: value for key, value in to_plain(config.data).items() if key not in NEUTRAL}
+  leaves = tree.name_leaves(jax.device_get(model.variables))
+  return digest.digest_json(
+    {
+      "format": FORMAT,
+      "backend": jax.default_backend(),
+      "weights": {name: digest.digest_array(np.asarray(x)) for name, x in leaves.items()},
+      "examples": [source.info.fingerprint, list(source.info.class_names or ())],
+      "data_seed": config.data_seed,
+      "config": [to_plain(config.model), to_plain(config.task), to_plain(config.evaluation), data],
+    }
+  )
+
+
+def _names_code(value: Any) -> bool:
+  """Returns whether plain JSON has a text such as `module:Name`."""
+  if isinstance(value, Mapping | list):
+    return any(map(_names_code, value.values() if isinstance(value, Mapping) else value))
+  return isinstance(value, str) and ":" in value
+
+
+def _make_compute(model: Loaded) -> Callable[[Mapping[str, np.ndarray]], jax.Array]:
+  """Returns a function from a batch to its features (B, C); nothing is compiled yet."""
+  task = model.task
+  evaluate = with_features(task.evaluate, HEADS)
+
+  def features(*arguments: Any) -> jax.Array:
+    return evaluate(*arguments)["rows"][FEATURES]
+
+  state = dict(model.variables)
+  arguments = (state.pop("params"), state, task.constants())
+  blank = {name: jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for name, x in _spec(model).items()}
+  shape = jax.eval_shape(features, *arguments, blank).shape
+  if len(shape) != 2:
+    raise ConfigError(
+      f"probe: the head of this network reads {list(shape[1:])} for an example, and a probe needs"
+      " one vector; use a network that classifies an example as a whole"
+    )
+  compiled = model.program(FEATURES, lambda: jax.jit(features))
+  placed = jax.device_put(arguments)
+  return lambda batch: compiled(*placed, batch)
+
+
+def _spec(model: Loaded) -> dict[str, Any]:
+  return {**model.task.element_spec, "mask": jax.ShapeDtypeStruct((), np.bool_)}
+
+
+def _compute(
+  model: Loaded, compute: Callable[..., jax.Array], examples: Examples, role: str
+) -> LabeledFeatures:
+  task, config = model.task, model.config
+  examples = task.examples(examples, train=False)
+  if not len(examples):
+    raise ConfigError(f"data.source: {role} has no examples; see data.splits and data.validation")
+  batches = evaluation_batches(
+    examples,
+    transform=task.transform(train=False),
+    batch_size=evaluation.batch_size_for(config),
+    threads=config.data.threads,
+  )
+  rows: list[np.ndarray] = []
+  with count_bar(f"features of {role}", len(examples), "example") as bar:
+    for batch in batches:
+      made = np.asarray(compute({name: batch[name] for name in _spec(model)}), np.float32)
+      rows.append(made[batch["mask"]])
+      bar.update(len(rows[-1]))
+  values = np.concatenate(rows)
+  wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
+  if wrong.size:
+    raise ConfigError(
+      f"probe: the features of {wrong.size} examples of {role} are not finite, the first of"
+      f" {examples.name(int(wrong[0]))!r}; choose a checkpoint from before the run diverged"
+    )
+  return LabeledFeatures(values, np.asarray(examples.labels, np.int32))
+
+
+def _read(path: Path, source: Source) -> dict[str, LabeledFeatures] | None:
+  """Returns the features in a file; None, after a warning, if the file is damaged."""
+  try:
+    arrays = read_arrays(path)
+    found = {
+      role: LabeledFeatures(arrays[f"{role}_values"], arrays[f"{role}_labels"]) for role in ROLES
+    }
+  except (ConfigError, KeyError) as error:
+    logging.warning("%s is damaged, so the features are computed again: %s", path, error)
+    return None
+  for role, each in found.items():
+    labels = np.asarray(source.role(role).labels)
+    if each.values.ndim != 2 or len(each.values) != len(labels) or (each.labels != labels).any():
+      logging.warning("%s has other examples, so the features are computed again", path)
+      return None
+  return found
+
+
+def _write(path: Path, features: Mapping[str, LabeledFeatures]) -> None:
+  """Writes the features to a file; warns if that is impossible."""
+  arrays = {f"{role}_values": each.values for role, each in features.items()}
+  arrays |= {f"{role}_labels": each.labels for role, each in features.items()}
+  content = io.BytesIO()
+  np.savez(content, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+  try:
+    replace_bytes(path, content.getvalue())
+  except OSError as error:
+    logging.warning("%s cannot be written, so the features are not kept: %s", path, error)

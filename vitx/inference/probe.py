@@ -1,0 +1,284 @@
+"""Probes: simple classifiers of a network's frozen features, in seconds and without training."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from ml_collections import ConfigDict
+
+from vitx.analysis.figures.few_shot import draw_few_shot
+from vitx.analysis.probes import METHODS, LabeledFeatures, score
+from vitx.analysis.statistics import mean_interval
+from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.outputs import check_folder
+from vitx.config import registry
+from vitx.config.checks import NonNegativeInt, PositiveInt, Seed, check_choice, check_value
+from vitx.config.errors import ConfigError
+from vitx.config.fields import check_config
+from vitx.config.loader import load_config
+from vitx.data import order
+from vitx.data.cache import cache_directory
+from vitx.data.dataset import ROLES, Source, check_arrays
+from vitx.data.sources import open_source
+from vitx.inference.features import read_features
+from vitx.inference.opening import copy_data_fields, open_model
+from vitx.interop.init_from import check_source, initial_variables
+from vitx.tasks import build_task, task_class
+from vitx.tasks.classification import Classification
+from vitx.tasks.density import Density
+from vitx.training import cache as programs
+from vitx.training import teacher
+from vitx.training.experiment import resolve
+from vitx.training.restore import fitting
+
+SHOTS = (1, 2, 5, 10)
+
+
+def probe(
+  workdir: str | Path | Loaded | None = None,
+  *,
+  config: str | ConfigDict | None = None,
+  checkpoint: str | int = "best",
+  weights: str | None = None,
+  source: str | None = None,
+  data_dir: str | None = None,
+  batch_size: int | None = None,
+  methods: Sequence[str] = tuple(METHODS),
+  shots: Sequence[int] = SHOTS,
+  draws: int = 5,
+  seed: int = 0,
+  out: str | Path | None = None,
+  cache: str | Path | None = None,
+  trust_code: bool = False,
+) -> dict[str, Any]:
+  """Measures how well simple classifiers of a network's frozen features do.
+
+  A feature is the input of the network's head: the pooled tokens. The features of train, validation
+  and test, all prepared as in evaluation, are computed once and kept in a file. Each method learns
+  from train, *validation* chooses its one setting, and test gives the result.
+
+  Args:
+    workdir: The workdir of a training run, or a model that `vitx.load` returned.
+    config: A config whose `init_from` names weights, or its text `FILE:ROW,field=value`; instead of
+      a workdir.
+    checkpoint: "best", "latest" or a step of the workdir.
+    weights: "ema" or "raw", see `vitx.load`; `None` means the kind that selected the best
+      checkpoint.
+    source: Another source than the workdir's, of any classes, such as folder:PATH.
+    data_dir: The directory of TFDS sets; `None` means the run's.
+    batch_size: The number of examples in a batch; `None` means the evaluation batch size.
+    methods: The names of the methods, of knn, ridge and logistic.
+    shots: The numbers of training examples of each class for the few-shot curves. Numbers above the
+      size of the smallest class are left out.
+    draws: The number of times that the examples of a few-shot result are drawn; 0 means no curves.
+    seed: The seed of these draws.
+    out: A folder for a picture of the few-shot curves, `few_shot.png`.
+    cache: The folder of the files of features; `None` means `features` in vitx's cache directory.
+    trust_code: Whether to import the objects that the config names as `module:Name`.
+
+  Returns:
+    The model, step, source, class_names, number of `features` and of `examples` by role, whether
+    the features were `cached`, and `methods`: by method its setting, and the accuracies on
+    validation and test. `few_shot` has a dict for each method and number of shots: the accuracies
+    on test by draw, their mean and the ends `low` and `high` of its 95 % t interval (`None` if that
+    is not defined).
+
+  Raises:
+    ConfigError: The workdir or the weights do not exist, the model or the data have no classes, or
+      an argument is invalid.
+    MissingExtraError: Matplotlib is not installed, and `out` is given.
+  """
+  _check_arguments(methods, shots, draws, seed, batch_size)
+  if out is not None:
+    check_folder(out, "out")
+    if not draws or not shots:
+      raise ConfigError("out: a picture shows the few-shot curves; set draws and shots, or no out")
+  folder = cache_directory() / "features" if cache is None else Path(cache)
+  check_folder(folder, "cache")
+  with registry.trusting(trust_code or None):
+    model, data = _open(workdir, config, checkpoint, weights, source, data_dir)
+    model = _with_batch_size(model, batch_size)
+    _check_data(model, data)
+    features, cached = read_features(model, data, folder)
+  result = {
+    "model": model.workdir,
+    "step": model.step,
+    "source": data.info.name,
+    "class_names": list(data.info.class_names or ()),
+    "features": features["train"].values.shape[1],
+    "examples": {role: len(features[role]) for role in ROLES},
+    "cached": cached,
+    "methods": {name: _measure(name, features) for name in methods},
+    "few_shot": list(_measure_few(methods, features, shots, draws, seed)),
+  }
+  if out is not None:
+    draw_few_shot(result, Path(out))
+  return result
+
+
+def _check_arguments(
+  methods: Sequence[str], shots: Sequence[int], draws: int, seed: int, batch_size: int | None
+) -> None:
+  for name in methods:
+    check_choice(name, "methods", tuple(METHODS))
+  if not methods or len(set(methods)) < len(methods):
+    raise ConfigError(f"methods={tuple(methods)!r} must name {', '.join(METHODS)}, each once")
+  for count in shots:
+    check_value(count, "shots", PositiveInt)
+  check_value(draws, "draws", NonNegativeInt)
+  check_value(seed, "seed", Seed)
+  check_value(batch_size, "batch_size", PositiveInt | None)
+
+
+def _open(
+  workdir: str | Path | Loaded | None,
+  config: str | ConfigDict | None,
+  checkpoint: str | int,
+  weights: str | None,
+  source: str | None,
+  data_dir: str | None,
+) -> tuple[Loaded, Source]:
+  """Returns the model and the data of `probe`, from its arguments."""
+  if workdir is not None and config is None:
+    with open_model(workdir, checkpoint, weights=weights) as model:
+      return model, _open_run(model, source, data_dir)
+  if config is None or workdir is not None:
+    given = "neither" if workdir is None else "both"
+    raise ConfigError(f"workdir and config: {given} given; a probe is of one of them")
+  if source is not None:
+    raise ConfigError("source: a config names its own; set data.source in it")
+  return _open_config(config, data_dir)
+
+
+def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> Source:
+  """Opens the data of a run, or another source."""
+  _refuse_density(type(model.task), model.workdir)
+  own = source in (None, model.config.data.source)
+  data = copy_data_fields(model, data_dir, own_source=own)
+  if not own:
+    data.source, data.fraction, data.validation_choice = source, 1.0, None
+    data.splits = {role: "" for role in ROLES}
+  opened = open_source(data, model.config.data_seed, model.class_names if own else None)
+  if own and model.fingerprint and opened.info.fingerprint != model.fingerprint:
+    logging.warning(
+      "%s has changed since the run: its test may have examples that the run was trained on",
+      opened.info.name,
+    )
+  return opened
+
+
+def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded, Source]:
+  """Returns the model of a config with the weights of its `init_from`, and the config's data."""
+  programs.enable()
+  label = config if isinstance(config, str) else "config"
+  config = load_config(config) if isinstance(config, str) else config
+  check_config(config)
+  _refuse_density(task_class(config.task), label)
+  if not config.init_from:
+    raise ConfigError(
+      f"config={label!r} has no weights, and features of random weights say nothing: set init_from"
+      " to a workdir, a file of weights or hf:NAME, or give the workdir of a training run"
+    )
+  config = teacher.with_model(config)
+  if data_dir is not None:
+    config.data.data_dir = data_dir
+  seed = config.seed if config.data_seed is None else config.data_seed
+  source = open_source(config.data, seed)
+  config = resolve(config, source)
+  task = build_task(config)
+  fits, layout = fitting(config, source.info), task.token_layout()
+  blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
+  key = jax.random.key(config.init_seed)
+  shapes = dict(jax.eval_shape(task.init, key, blank))
+  check_source(config.init_from, shapes.pop("params"), shapes, layout, **fits)
+  state = dict(jax.device_get(jax.jit(task.init)(key, blank)))
+  found = initial_variables(config.init_from, state.pop("params"), state, layout, **fits)
+  variables = {"params": found[0], **found[1]}
+  names = list(source.info.class_names or ())
+  about = {"fingerprint": source.info.fingerprint, "class_names": names}
+  return Loaded(task, variables, config, about, step=0, workdir=label), source
+
+
+def _refuse_density(task: type, place: str) -> None:
+  if issubclass(task, Density):
+    raise ConfigError(
+      f"{place!r}: the task 'density' learns no classes, and its network has no vector for an"
+      " example; probe a classifier"
+    )
+
+
+def _with_batch_size(model: Loaded, batch_size: int | None) -> Loaded:
+  config = model.config.copy_and_resolve_references()
+  if batch_size is not None:
+    config.evaluation.batch_size = batch_size
+  return Loaded(**{**vars(model), "config": config})
+
+
+def _check_data(model: Loaded, source: Source) -> None:
+  """Raises ConfigError unless the network takes the source's examples, and they have classes."""
+  info, labels = source.info, source.train.labels
+  if info.class_names is None or labels is None:
+    raise ConfigError(
+      f"data.source={info.name!r} has no class for each example, which a probe learns; choose a"
+      " source with one"
+    )
+  if len(np.unique(labels)) < 2:
+    raise ConfigError(
+      f"data.source={info.name!r}: train has {len(np.unique(labels))} classes; a probe needs two"
+    )
+  if isinstance(model.task, Classification):
+    check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, model.config.task.name)
+    channels = info.spec["image"].shape[-1]
+    if channels not in (None, model.config.data.channels):
+      raise ConfigError(
+        f"data.source={info.name!r} has images of {channels} channels, the model takes"
+        f" {model.config.data.channels}"
+      )
+
+
+def _measure(method: str, features: dict[str, LabeledFeatures]) -> dict[str, Any]:
+  found = score(method, *(features[role] for role in ROLES))
+  return {
+    METHODS[method].setting: found.setting,
+    "validation": found.validation,
+    "test": found.test,
+  }
+
+
+def _measure_few(
+  methods: Sequence[str],
+  features: dict[str, LabeledFeatures],
+  shots: Sequence[int],
+  draws: int,
+  seed: int,
+) -> Iterator[dict[str, Any]]:
+  """Yields the accuracies of each method with few training examples of each class."""
+  train, validation, test = (features[role] for role in ROLES)
+  smallest = np.unique(train.labels, return_counts=True)[1].min()
+  for method in methods:
+    for count in sorted({count for count in shots if count <= smallest} if draws else ()):
+      parts = [train.take(draw_shots(train.labels, count, seed, draw)) for draw in range(draws)]
+      values = [score(method, part, validation, test).test for part in parts]
+      low, high = mean_interval(values) or (None, None)
+      mean = float(np.mean(values))
+      yield {
+        "method": method,
+        "shots": count,
+        "mean": mean,
+        "low": low,
+        "high": high,
+        "values": values,
+      }
+
+
+def draw_shots(labels: np.ndarray, count: int, seed: int, draw: int) -> np.ndarray:
+  """Returns the indices of `count` examples of each class, a function of seed and draw alone.
+
+  Fewer examples of a draw are part of more examples.
+  """
+  shuffled = order.shuffle(seed, order.SHOTS, draw, len(labels))
+  by_class = [shuffled[labels[shuffled] == each][:count] for each in np.unique(labels)]
+  return np.sort(np.concatenate(by_class))

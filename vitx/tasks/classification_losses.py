@@ -1,0 +1,106 @@
+"""Losses of classifiers against (mixed, smoothed) targets, and weights of classes."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.config.errors import ConfigError
+from vitx.tasks.classification_figures import cross_entropy
+
+ClassLoss = Callable[[jax.Array, jax.Array], jax.Array]  # logits and targets (B, K) to the mean
+CLOSE = 1e-7  # the least 1 - p of the focal loss, whose gradient is not finite at 0
+
+
+def softmax_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
+  """Returns -targets · log softmax(logits) for each example, (B,)."""
+  return -jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1)
+
+
+def sigmoid_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
+  """Returns the sum over the classes of the binary cross-entropy for each example, (B,).
+
+  Each class is decided by itself, so the targets need not sum to 1.
+  """
+  right, wrong = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
+  return -jnp.sum(targets * right + (1 - targets) * wrong, axis=-1)
+
+
+def focal_losses(logits: jax.Array, targets: jax.Array, gamma: float) -> jax.Array:
+  """Returns -Σ targets (1 - p)^gamma log p with p = softmax(logits) for each example, (B,).
+
+  This is the focal loss of Lin et al. 2017, equation 4, for several classes; examples that are
+  almost right count little.
+  """
+  log_p = jax.nn.log_softmax(logits)
+  wrong = jnp.maximum(-jnp.expm1(log_p), CLOSE)
+  return -jnp.sum(targets * wrong**gamma * log_p, axis=-1)
+
+
+LOSSES: Mapping[str, Callable[..., jax.Array]] = {
+  "softmax": softmax_losses,
+  "sigmoid": sigmoid_losses,
+  "focal": focal_losses,
+}
+
+
+def make_loss(name: str, focal_gamma: float, class_weights: Sequence[float] | None) -> ClassLoss:
+  """Returns a function from logits and targets, both (B, K), to the mean loss over the batch.
+
+  Args:
+    name: A name of `LOSSES`.
+    focal_gamma: The exponent of the focal loss.
+    class_weights: The weight of each class's examples; a mixed target has the mixture of its
+      classes' weights. None weights all examples equally.
+  """
+  if name == "softmax" and class_weights is None:
+    return cross_entropy
+  losses = LOSSES[name]
+  if name == "focal":
+    losses = functools.partial(focal_losses, gamma=focal_gamma)
+
+  def mean_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    each = losses(logits, targets)
+    if class_weights is not None:
+      each = each * (targets @ jnp.asarray(class_weights, targets.dtype))
+    return jnp.mean(each)
+
+  return mean_loss
+
+
+def find_class_weights(
+  given: str | Sequence[float], class_names: Sequence[str], labels: np.ndarray | None
+) -> str | tuple[float, ...]:
+  """Returns `task.class_weights` as numbers, n / (K n_c) for a class of n_c of n examples.
+
+  Args:
+    given: The config's value, "balanced" or a number for each class.
+    class_names: The names of the K classes.
+    labels: The labels of the training examples, (n,), or None if they are not known; "balanced"
+      is then kept.
+
+  Raises:
+    ConfigError: The numbers are not one for each class or all zero, or a class has no example.
+  """
+  count = len(class_names)
+  if isinstance(given, str):
+    if labels is None:
+      return given
+    counts = np.bincount(labels, minlength=count)
+    if not counts.all():
+      name = class_names[int(np.argmin(counts))]
+      raise ConfigError(
+        f"task.class_weights={given!r}: train has no example of the class {name!r}; give a number"
+        " for each class"
+      )
+    return tuple((counts.sum() / (count * counts)).tolist())
+  if len(given) != count:
+    raise ConfigError(
+      f"task.class_weights={tuple(given)!r:.200} has {len(given)} numbers, and the source has"
+      f" {count} classes; give one for each, in the order of the classes"
+    )
+  if not any(given):
+    raise ConfigError("task.class_weights are all zero, so nothing is learned; set one above zero")
+  return tuple(given)

@@ -1,0 +1,230 @@
+"""Classification of images that have any number of classes, each decided by itself."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.config.checks import Probability
+from vitx.config.errors import ConfigError, escape
+from vitx.data.dataset import ArraySpec
+from vitx.data.images.resizing import ResizeAndKeep
+from vitx.data.images.settings import find_size
+from vitx.tasks.base import Figures
+from vitx.tasks.classification import Classification, resolve_images
+from vitx.tasks.classification_losses import make_loss, sigmoid_losses
+
+# Average precision is computed from histograms of the logits. Logits in one bin count as equal.
+BINS, LARGEST = 2400, 12.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabel(Classification):
+  """The decision for each of K classes whether an image has it, by binary cross-entropies.
+
+  The data have the array `labels`, float32 (K,), 1 for each class of the image. A class is
+  predicted if its probability is above 1/2.
+  """
+
+  primary: ClassVar[str] = "map"  # the mean over the classes of the average precision
+  answers: ClassVar[tuple[str, ...]] = ("labels",)
+
+  @classmethod
+  def resolve(cls, config, source):
+    """Sets classes, sizes, channels, mean and standard deviation from the data."""
+    info = getattr(source, "info", source)
+    find_size(info)
+    if info.class_names is None or "labels" not in info.spec:
+      raise ConfigError(
+        f"data.source={info.name!r} has no labels of several classes, which task.name="
+        f"{config.task.name!r} needs; a table csv:FILE has them with data.label_kind=classes"
+      )
+    resolve_images(config, source, {"labels": ("float32", 1)}, len(info.class_names))
+
+  @classmethod
+  def state_info(cls, config):
+    """Returns the images' description if a config has their size and the number of classes."""
+    info = super().state_info(config)
+    if info is None:
+      return None
+    spec = {"image": info.spec["image"], "labels": ArraySpec((len(info.class_names),), "float32")}
+    return dataclasses.replace(info, spec=spec)
+
+  @classmethod
+  def from_config(  # type: ignore[override]  # its only loss takes no weights
+    cls, config: ConfigDict, *, label_smoothing: Probability = 0.0
+  ) -> "MultiLabel":
+    """Returns the task of a resolved config.
+
+    Args:
+      config: The resolved config.
+      label_smoothing: The smoothing e; targets are (1 - e) labels + e / 2.
+
+    Raises:
+      ConfigError: If a field of the model or of the augmentation is unknown or out of range.
+    """
+    task = super().from_config(config, label_smoothing=label_smoothing)
+    assert isinstance(task, MultiLabel)
+    return dataclasses.replace(task, class_loss=make_loss("sigmoid", 0.0, None))
+
+  @property
+  def answer_spec(self):
+    """Returns the spec of labels float32 (K,)."""
+    return {"labels": jax.ShapeDtypeStruct((self.num_classes,), np.float32)}
+
+  def transform(self, *, train):
+    """Returns the resizing of images, which keeps the labels."""
+    plain = super().transform(train=train)
+    return ResizeAndKeep(plain.decode_size, plain.resize_mode, plain.interpolation, train=train)
+
+  def draw(self, batch, key):
+    """Returns the augmented images (B, s, s, C) and targets (B, K) of a batch at a step."""
+    key = jax.random.fold_in(key, 0)
+    return self.augment(key, batch["index"], batch["image"], batch["labels"])
+
+  def loss(self, params, state, constants, batch, key, step):
+    """Computes the loss of an augmented batch, the new state and the share of right decisions."""
+    images, targets = self.draw(batch, key)
+    logits, new_state, sown = self.run_model(params, state, images, batch, key)
+    right = jnp.mean((logits > 0) == (targets > 0.5), dtype=jnp.float32)
+    return self.class_loss(logits, targets) + sown, (new_state, {"right": right})
+
+  def evaluate(self, params, state, constants, batch):
+    """Returns sums for `summarize` and rows of probabilities and logits (B, K) of a batch."""
+    inputs = self.model_inputs(batch)
+    logits: Any = self.model.apply({"params": params, **state}, inputs, train=False)
+    return multilabel_sums(logits, batch["labels"], batch["mask"])
+
+  def summarize(self, sums):
+    """Returns the figures of `summarize_multilabel`."""
+    return summarize_multilabel(sums)
+
+  def plateau_figure(self, mode):
+    """Returns "nll" if the mode is "min", otherwise "map"."""
+    return "nll" if mode == "min" else "map"
+
+  def describe(self, figures):
+    """Returns mean average precision and F1 in percent, and the loss in nats."""
+    return f"mAP {_percent(figures['map'])}  F1 {figures['f1']:.2%}  nll {figures['nll']:.4f}"
+
+  def describe_step(self, metrics):
+    """Returns the share of right decisions on the augmented batches in percent."""
+    return f"right {metrics['right']:.1%}"
+
+  def table(self, figures, data):
+    """Returns the figures in lines, with the average precision of each class."""
+    lines = [
+      f"  mAP                 {_percent(figures['map']):>9}",
+      f"  F1 (all decisions)  {figures['f1']:>9.2%}",
+      f"  all classes right   {figures['exact']:>9.2%}",
+      f"  NLL (nats)          {figures['nll']:>9.4f}",
+      "  average precision by class",
+    ]
+    for name, value in zip(data["class_names"], figures["class_ap"], strict=True):
+      lines.append(f"    {escape(name, line=True):<18}{_percent(value):>9}")
+    return "\n".join(lines)
+
+  def prediction_columns(self, data):
+    """Returns labels, prediction and a column for the probability of each class."""
+    return ["labels", "prediction", *(f"p({name})" for name in data["class_names"])]
+
+  def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:
+    """Yields the classes of each example, the predicted ones and the probabilities."""
+    names = np.array(data["class_names"], object)
+    for labels, p in zip(batch["labels"], rows["probabilities"], strict=True):
+      yield [";".join(names[labels > 0.5]), ";".join(names[p > 0.5]), *map(str, p)]
+
+
+def multilabel_sums(
+  logits: jax.Array, labels: jax.Array, mask: jax.Array
+) -> dict[str, dict[str, jax.Array]]:
+  """Computes the sums over the unmasked examples that `summarize_multilabel` needs.
+
+  Args:
+    logits: The logits, (B, K) float32.
+    labels: 1 for each class of an example, else 0, (B, K) float32.
+    mask: A boolean mask (B,), False for padding.
+
+  Returns:
+    sums: count, nll, exact, and right, predicted and present, the numbers of decisions (scalars);
+    positives and negatives, histograms of the logits (K, bins). rows: probabilities and logits.
+  """
+  finite = jnp.isfinite(logits).all(axis=1, keepdims=True)
+  weight = mask.astype(jnp.float32)
+  chosen = (logits > 0) & finite
+  known = labels > 0.5
+  clipped = jnp.clip(jnp.where(finite, logits, -LARGEST), -LARGEST, LARGEST)
+  place = ((clipped + LARGEST) * (BINS / (2 * LARGEST))).astype(jnp.int32)
+  place = jnp.minimum(place, BINS - 1)
+
+  def histogram(value: jax.Array) -> jax.Array:
+    rows = jnp.broadcast_to(jnp.arange(logits.shape[1])[None], logits.shape)
+    counts = jnp.zeros((logits.shape[1], BINS), jnp.float32)
+    return counts.at[rows, place].add(jnp.where(value, weight[:, None], 0.0))
+
+  def total(value: jax.Array) -> jax.Array:
+    return jnp.sum(jnp.where(value, weight[:, None], 0.0))
+
+  exact = jnp.all(chosen == known, axis=1) & finite[:, 0]
+  nll = jnp.where(finite[:, 0], sigmoid_losses(logits, labels), jnp.nan)
+  sums = {
+    "count": jnp.sum(weight),
+    "nll": jnp.sum(jnp.where(mask, nll, 0.0)),
+    "exact": jnp.sum(jnp.where(exact, weight, 0.0)),
+    "right": total(chosen & known),
+    "predicted": total(chosen),
+    "present": total(known),
+    "positives": histogram(known),
+    "negatives": histogram(~known),
+  }
+  return {"sums": sums, "rows": {"probabilities": jax.nn.sigmoid(logits), "logits": logits}}
+
+
+def summarize_multilabel(sums: Mapping[str, Any]) -> Figures:
+  """Turns totals of `multilabel_sums` into figures.
+
+  Returns:
+    examples; map, the mean of class_ap; class_ap, the average precision of each class, None for a
+    class that no example has (the mean leaves it out, and is 0 without any class); f1 over all
+    decisions; exact, the share of examples whose classes are all right; nll in nats.
+
+  Raises:
+    ValueError: If there were no examples.
+  """
+  count = float(sums.get("count", 0.0))
+  if count == 0:
+    raise ValueError("the split has no examples to evaluate")
+  pairs = zip(np.asarray(sums["positives"]), np.asarray(sums["negatives"]), strict=True)
+  values = [average_precision(*pair) for pair in pairs]
+  known = [value for value in values if value is not None]
+  decisions = float(sums["predicted"]) + float(sums["present"])
+  return {
+    "examples": int(count),
+    "map": float(np.mean(known)) if known else 0.0,
+    "f1": 2 * float(sums["right"]) / decisions if decisions else 1.0,
+    "exact": float(sums["exact"]) / count,
+    "nll": float(sums["nll"]) / count,
+    "class_ap": values,
+  }
+
+
+def average_precision(positives: np.ndarray, negatives: np.ndarray) -> float | None:
+  """Returns the average precision of a class from histograms of scores, in ascending order.
+
+  It is the sum over thresholds of the precision times the increase of recall, as scikit-learn
+  computes it from scores of which many are equal. It is None without positives.
+  """
+  if not positives.sum():
+    return None
+  own, others = positives[::-1].astype(np.float64), negatives[::-1].astype(np.float64)
+  found = np.cumsum(own)
+  precision = found / np.maximum(found + np.cumsum(others), 1)
+  return float((precision * own).sum() / found[-1])
+
+
+def _percent(value: float | None) -> str:
+  return "no examples" if value is None else f"{value:.2%}"

@@ -1,0 +1,214 @@
+"""Regression of a number from an image."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.config.checks import Finite, Positive
+from vitx.config.errors import ConfigError
+from vitx.data import order
+from vitx.data.dataset import ArraySpec, DatasetInfo, Examples, read_encoded
+from vitx.data.images.resizing import ResizeAndKeep
+from vitx.data.images.settings import find_size, image_spec, sides
+from vitx.tasks.classification import Classification, resolve_images
+
+LARGEST_SAMPLE = 5000  # training examples for the mean and standard deviation of the targets
+
+
+@dataclasses.dataclass(frozen=True)
+class Regression(Classification):
+  """The prediction of a number for an image.
+
+  The data have the array `target`, float32 (). The network has one output, the number minus
+  `target_mean`, divided by `target_std`; the loss is of numbers in this form.
+
+  Attributes:
+    target_mean: The mean of the training targets.
+    target_std: The standard deviation of the training targets.
+    huber_delta: The error beyond which the Huber loss is linear; None for the squared error.
+  """
+
+  target_mean: float = 0.0
+  target_std: float = 1.0
+  huber_delta: float | None = None
+
+  primary: ClassVar[str] = "mae"
+  mode: ClassVar[Literal["max", "min"]] = "min"
+  answers: ClassVar[tuple[str, ...]] = ("target",)
+
+  @classmethod
+  def resolve(cls, config, source):
+    """Sets sizes, channels and the means and standard deviations of pixels and targets."""
+    info, train = getattr(source, "info", source), getattr(source, "train", None)
+    find_size(info)
+    if "target" not in info.spec:
+      raise ConfigError(
+        f"data.source={info.name!r} has no number for each image, which task.name="
+        f"{config.task.name!r} needs; a table csv:FILE has one with data.label_kind=number"
+      )
+    resolve_images(config, source, {"target": ("float32", 0)}, 1)
+    fields = config.task.to_dict()
+    if train is not None and None in (fields.get("target_mean"), fields.get("target_std")):
+      mean, std = _measure_targets(train, info.name)
+      fields |= {
+        "target_mean": mean if fields.get("target_mean") is None else fields["target_mean"],
+        "target_std": std if fields.get("target_std") is None else fields["target_std"],
+      }
+      config.task = ConfigDict(fields)
+
+  @classmethod
+  def state_info(cls, config):
+    """Returns the images' description if a config has their size."""
+    data = config.data
+    if data.image_size is None:
+      return None
+    spec = image_spec(data.channels, sides(data.image_size), labeled=False)
+    return DatasetInfo(data.source, {**spec, "target": ArraySpec((), "float32")})
+
+  @classmethod
+  def from_config(  # type: ignore[override]  # its losses are no losses of classes
+    cls,
+    config: ConfigDict,
+    *,
+    loss: Literal["squared", "huber"] = "squared",
+    huber_delta: Positive = 1.0,
+    target_mean: Finite | None = None,
+    target_std: Positive | None = None,
+  ) -> "Regression":
+    """Returns the task of a resolved config.
+
+    Args:
+      config: The resolved config.
+      loss: The squared error, or the Huber loss, which far outliers change less.
+      huber_delta: The error, in standard deviations, beyond which the Huber loss is linear.
+      target_mean: The number that an output of 0 means; None is the mean of the training targets.
+      target_std: The unit of the output; None is the standard deviation of the training targets.
+
+    Raises:
+      ConfigError: If a field of the model or of the augmentation is unknown or out of range.
+    """
+    task = super().from_config(config)
+    assert isinstance(task, Regression)
+    return dataclasses.replace(
+      task,
+      target_mean=0.0 if target_mean is None else target_mean,
+      target_std=1.0 if target_std is None else target_std,
+      huber_delta=huber_delta if loss == "huber" else None,
+    )
+
+  @property
+  def answer_spec(self):
+    """Returns the spec of target float32 ()."""
+    return {"target": jax.ShapeDtypeStruct((), np.float32)}
+
+  def transform(self, *, train):
+    """Returns the resizing of images, which keeps the target."""
+    plain = super().transform(train=train)
+    fields = plain.decode_size, plain.resize_mode, plain.interpolation
+    return ResizeAndKeep(*fields, train=train, array="target")
+
+  def draw(self, batch, key):
+    """Returns the augmented images (B, s, s, C) and normalized targets (B, 1) of a batch."""
+    key, targets = jax.random.fold_in(key, 0), self._normalize(batch["target"])[:, None]
+    return self.augment(key, batch["index"], batch["image"], targets)
+
+  def loss(self, params, state, constants, batch, key, step):
+    """Computes the loss of an augmented batch, the new state and the mean absolute error."""
+    images, targets = self.draw(batch, key)
+    outputs, new_state, sown = self.run_model(params, state, images, batch, key)
+    errors = jnp.abs(outputs - targets)
+    each = jnp.square(errors)
+    if self.huber_delta is not None:
+      small = jnp.minimum(errors, self.huber_delta)
+      each = 0.5 * jnp.square(small) + self.huber_delta * (errors - small)
+    return jnp.mean(each) + sown, (new_state, {"mae": self.target_std * jnp.mean(errors)})
+
+  def evaluate(self, params, state, constants, batch):
+    """Returns sums for `summarize`, and rows of predictions (B,) of a batch."""
+    inputs = self.model_inputs(batch)
+    outputs: Any = self.model.apply({"params": params, **state}, inputs, train=False)
+    output, target, mask = outputs[:, 0], self._normalize(batch["target"]), batch["mask"]
+
+    def total(values: jax.Array) -> jax.Array:
+      return jnp.sum(jnp.where(mask, values, 0.0))
+
+    sums = {
+      "count": jnp.sum(mask, dtype=jnp.float32),
+      "absolute": total(jnp.abs(output - target)),
+      "squared": total(jnp.square(output - target)),
+      "target": total(target),
+      "target_squared": total(jnp.square(target)),
+    }
+    return {"sums": sums, "rows": {"prediction": output * self.target_std + self.target_mean}}
+
+  def summarize(self, sums):
+    """Returns examples, mae, rmse, and r2 (None if all targets are equal)."""
+    count = float(sums.get("count", 0.0))
+    if count == 0:
+      raise ValueError("the split has no examples to evaluate")
+    squared = float(sums["squared"])
+    spread = float(sums["target_squared"]) - float(sums["target"]) ** 2 / count
+    return {
+      "examples": int(count),
+      "mae": self.target_std * float(sums["absolute"]) / count,
+      "rmse": self.target_std * (squared / count) ** 0.5,
+      "r2": 1 - squared / spread if spread > 1e-6 * count else None,
+    }
+
+  def plateau_figure(self, mode):
+    """Returns "mae" if the mode is "min"."""
+    if mode == "max":
+      raise ConfigError(
+        "schedule.mode='max': the errors of a regression are good if low; use schedule.mode='min'"
+      )
+    return "mae"
+
+  def describe(self, figures):
+    """Returns the mean absolute error, the root of the mean squared error, and R²."""
+    return f"MAE {figures['mae']:.4g}  RMSE {figures['rmse']:.4g}  R² {_show(figures['r2'])}"
+
+  def describe_step(self, metrics):
+    """Returns the mean absolute error on the augmented batches."""
+    return f"MAE {metrics['mae']:.4g}"
+
+  def table(self, figures, data):
+    """Returns the figures in lines."""
+    return "\n".join(
+      [
+        f"  mean absolute error {figures['mae']:>9.4g}",
+        f"  root mean square    {figures['rmse']:>9.4g}",
+        f"  R²                  {_show(figures['r2']):>9}",
+      ]
+    )
+
+  def prediction_columns(self, data):
+    """Returns target and prediction."""
+    return ["target", "prediction"]
+
+  def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:
+    """Yields target and prediction of each example."""
+    for target, value in zip(batch["target"], rows["prediction"], strict=True):
+      yield [str(target), str(value)]
+
+  def _normalize(self, targets: jax.Array) -> jax.Array:
+    return (targets - self.target_mean) / self.target_std
+
+
+def _show(r2: float | None) -> str:
+  return "undefined" if r2 is None else f"{r2:.4f}"
+
+
+def _measure_targets(train: Examples, name: str) -> tuple[float, float]:
+  """Returns the mean and standard deviation of up to 5,000 training targets."""
+  chosen = order.shuffle(0, order.STATISTICS, 0, len(train))[:LARGEST_SAMPLE]
+  values = np.array([read_encoded(train, i)["target"] for i in chosen.tolist()], np.float64)
+  if np.ptp(values) == 0:
+    raise ConfigError(
+      f"data.source={name!r}: all training targets are {values[0]:g}, so there is nothing to learn"
+    )
+  return float(values.mean()), float(values.std())
