@@ -16,41 +16,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitx.analysis import csv_files
+from vitx.analysis.tables import lay_out
 from vitx.checkpoints.outputs import write_json
 from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, OutFile, add_trust, names, positives
-from vitx.cli.tables import lay_out
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--workdir", help=f"{RUN}, or of vitx convert")
-  add("--config", help="instead of a workdir: FILE:ROW,field=value whose init_from names weights")
-  add("--checkpoint", default="best", help=f"of the workdir: {CHECKPOINT}")
-  add("--weights", help="ema or raw; without it those that chose the best")
-  add("--source", help="another source than the workdir's, of any classes, e.g. folder:PATH")
+  add("--workdir", help=RUN)
+  add("--config", help="A config whose init_from names weights, instead of a workdir.")
+  add("--checkpoint", default="best", help=CHECKPOINT)
+  add("--weights", help="The weights, ema or raw; the default chose the best checkpoint.")
+  add("--source", help="Another source than the run's, of any classes, such as folder:PATH.")
   add("--data_dir", help=DATA_DIR)
-  add("--batch_size", type=int, help="for computing the features; else the config's")
-  add(
-    "--methods",
-    type=names,
-    default=["knn", "ridge", "logistic"],
-    metavar="NAMES",
-    help="of knn, ridge and logistic, separated by commas",
-  )
-  add(
-    "--shots",
-    type=positives,
-    default=[1, 2, 5, 10],
-    metavar="COUNTS",
-    help="training examples of each class in the few-shot curves, separated by commas",
-  )
-  add("--draws", type=int, default=5, help="how often the few examples are drawn; 0: no curves")
-  add("--seed", type=int, default=0, help="of these draws")
-  add("--out", metavar="DIR", help="where few_shot.png, a picture of the curves, is written")
-  add("--cache", metavar="DIR", help="where the features are kept; ~/.cache/vitx/features")
-  add("--json", action=OutFile, metavar="FILE", help="write the results as JSON")
-  add("--csv", action=OutFile, metavar="FILE", help="write a row for each accuracy")
+  add("--batch_size", type=int, help="The batch size over all devices; the default is the run's.")
+  words = "The methods: knn, ridge or logistic, separated by commas."
+  add("--methods", type=names, default=["knn", "ridge", "logistic"], metavar="NAMES", help=words)
+  words = "The numbers of examples per class in the few-shot curves, separated by commas."
+  add("--shots", type=positives, default=[1, 2, 5, 10], metavar="COUNTS", help=words)
+  words = "The number of draws of the few examples; 0 leaves the curves out."
+  add("--draws", type=int, default=5, help=words)
+  add("--seed", type=int, default=0, help="The seed of the draws.")
+  add("--out", metavar="DIR", help="The folder for a picture of the curves, few_shot.png.")
+  words = "The folder that keeps the features; the default is ~/.cache/vitx/features."
+  add("--cache", metavar="DIR", help=words)
+  add("--json", action=OutFile, metavar="FILE", help="Writes the results as JSON.")
+  add("--csv", action=OutFile, metavar="FILE", help="Writes a row for each accuracy.")
   add_trust(add)
 
 
