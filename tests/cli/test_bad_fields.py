@@ -89,15 +89,6 @@ FIELDS = [
   ("task=classificaton", "task.name='classificaton'", "Did you mean 'classification'?"),
   ("task.label_smoothing=-0.1", "task.label_smoothing=-0.1 is out of range; it must lie in [0, 1]"),
   ("task.labl=1", "task.labl=1", "Valid: class_weights, focal_gamma, label_smoothing, loss"),
-  ("task.loss=hinge", "task.loss='hinge' is unknown", "focal, sigmoid, softmax"),
-  ("task.focal_gamma=-1", "task.focal_gamma=-1 is out of range; it must lie in [0, inf)"),
-  ("task.class_weights=equal", "task.class_weights='equal'", "balanced"),
-  (
-    "task.class_weights=(1.0,2.0)",
-    "task.class_weights=(1.0, 2.0) has 2 numbers, and the source has 10 classes; give one for each",
-  ),
-  ("task.class_weights=(-2.0,)", "task.class_weights[0]=-2.0 is out of range"),
-  ("data.sampling=equal", "data.sampling='equal'", "balanced"),
   ("optimizer=admw", "optimizer.name='admw'", "Did you mean 'adamw'?"),
   (
     "optimizer.weight_decay=-1",

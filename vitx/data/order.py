@@ -12,8 +12,9 @@ import numpy as np
 
 # Each kind of random decision has its own stream of bits; its number is part of the generator's
 # key.
-ORDER, TRANSFORM, TEST, VALIDATION, FRACTION, STATISTICS, SHOTS, CLASSES, MEMBERS = range(9)
+ORDER, TRANSFORM, TEST, VALIDATION, FRACTION, STATISTICS = range(6)
 _WORD = 2**64 - 1
+SHOTS, CLASSES, MEMBERS = range(7, 10)  # of probes' draws and of the balanced order
 
 
 def generator(seed: int, stream: int, *counter: int) -> np.random.Philox:
