@@ -6,6 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from jax import export
 from PIL import Image
 from sklearn import metrics as reference
 
@@ -14,6 +15,7 @@ from tests import runs
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.inference.evaluate import evaluate
+from vitx.inference.export import make_program
 from vitx.inference.probe import probe
 from vitx.training import loop, trial
 from vitx.training.experiment import make_experiment
@@ -112,10 +114,21 @@ def test_commands_evaluate_and_predict(run, table, tmp_path, capsys):
   assert ("mAP" if task == "multilabel" else "mean absolute error") in out
   words = ["predict", "--workdir", str(workdir), str(table.parent / "3.png")]
   assert main([*words, "--json", str(tmp_path / "p.json")]) == 0
+  head, line = capsys.readouterr().out.splitlines()
   (entry,) = json.loads((tmp_path / "p.json").read_text())
   assert {"name", "prediction"} <= set(entry) and not {"labels", "target"} & set(entry)
-  loaded = vitx.load(workdir)
-  assert "prediction" in vitx.predict(loaded, [table.parent / "3.png"]).columns
+  assert head.split()[:2] == ["name", "prediction"]
+  assert task == "regression" or line.split()[1:] == entry["prediction"].split()
+
+
+def test_an_exported_program_answers_as_predict(run, table):
+  loaded = vitx.load(run[1])
+  images = np.stack([np.asarray(Image.open(table.parent / f"{i}.png")) for i in range(3)])
+  program = export.deserialize(make_program(loaded, ("cpu",), None, "masked").serialize())
+  found, expected = jax.jit(program.call)(images), vitx.predict(loaded, images).rows
+  assert set(found) == set(expected)
+  for name, value in expected.items():
+    np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow  # trains two runs for each task

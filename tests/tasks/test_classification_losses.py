@@ -111,3 +111,20 @@ def test_an_experiment_records_the_numbers_of_its_own_training_examples():
   # Plans know no labels; they need the cost alone.
   assert trial.complete_config(runs.tiny(*overrides)).task.class_weights == "balanced"
   assert trial.count_training_flops(trial.complete_config(runs.tiny(*overrides))) > 0
+
+
+BAD = (
+  ("task.loss=hinge", "task.loss='hinge' is unknown.*focal, sigmoid, softmax"),
+  ("task.focal_gamma=-1", "task.focal_gamma=-1 is out of range"),
+  ("task.class_weights=equal", "task.class_weights='equal'.*balanced"),
+  ("task.class_weights=(1.0,2.0)", "has 2 numbers, and the source has 10 classes; give one"),
+  ("task.class_weights=(-2.0,)", r"task.class_weights\[0\]=-2.0 is out of range"),
+  ("data.sampling=equal", "data.sampling='equal'.*balanced"),
+)
+
+
+@pytest.mark.usefixtures("whole_runs")
+@pytest.mark.parametrize(("override", "message"), BAD)
+def test_a_field_that_cannot_be_is_refused_before_compilation(override, message):
+  with pytest.raises(ConfigError, match=message):
+    make_experiment(runs.tiny(override))

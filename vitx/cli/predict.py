@@ -44,6 +44,7 @@ def run(
   """Prints a prediction for each file, and writes the requested JSON and CSV."""
   from vitx.checkpoints.load import load
   from vitx.inference.predict import WRITTEN, predict
+  from vitx.tasks.multilabel import MultiLabel
 
   loaded = load(workdir, checkpoint)
   if loaded.class_names:
@@ -52,7 +53,9 @@ def run(
   columns = {"name": list(prediction.names), **prediction.columns}
   columns |= {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
   shown = columns
-  if "probabilities" in prediction.rows:
+  if isinstance(loaded.task, MultiLabel) and top_k == 1:
+    shown = {name: columns[name] for name in ("name", "prediction")}
+  elif "probabilities" in prediction.rows:
     shown = {"name": list(prediction.names), **_best_columns(prediction, top_k)}
   rows = list(zip(*shown.values(), strict=True))
   print(lay_out([list(shown), *([_cell(value) for value in row] for row in rows)]))
