@@ -35,6 +35,10 @@ ELSEWHERE = {
     '"sweep"',
   ),
   'vitx sweep --config "digits:duration=100': ("tests/cli/test_sweep.py", '"sweep"'),
+  "vitx sweep --config configs/digits.py:softmax,data.folds=5": (
+    "tests/cli/test_sweep.py",
+    "--over=data.fold=",
+  ),
   'vitx train --config "digits:nystromformer,pool=cls': (
     "tests/cli/test_visualize.py",
     '"nystromformer"',

@@ -263,6 +263,11 @@ def test_the_directory_is_all_it_needs(run, copy, tmp_path):
   assert {name: figures[name] for name in ("step", "source", "split", "class_names")} == {
     name: here.pop(name) for name in ("step", "source", "split", "class_names")
   }
+  assert figures.pop("confusion") == here.pop("confusion")
+  nested = here.pop("intervals"), here.pop("reliability")
+  assert [each.keys() for each in nested] == [
+    figures[name].keys() for name in ("intervals", "reliability")
+  ]
   assert_figures(figures, here)
   for a, b in zip(read_csv(tmp_path / "p.csv"), read_csv(tmp_path / "here.csv"), strict=True):
     assert (a["name"], a["label"], a["prediction"]) == (b["name"], b["label"], b["prediction"])

@@ -58,7 +58,9 @@ figure img { width: 100%; height: 13.5rem; object-fit: contain; background: #f4f
   border-radius: 4px; display: block; }
 figcaption { font-size: .85rem; margin-top: .3rem; overflow-wrap: anywhere; line-height: 1.35; }
 figcaption .file { color: #666; }
-.wrong { color: #b3261e; } .scroll { overflow-x: auto; }
+.wrong { color: #b3261e; }
+.scroll { overflow-x: auto; }
+.scroll th, .scroll td { white-space: nowrap; }
 """
 
 

@@ -19,6 +19,7 @@ SHOWN = (
   "Bright and colored: high attention in the last layer, mean of its heads, each picture from its"
   " own lowest to its own highest"
 )
+TINT, ORANGE = 0.4, (255, 140, 0)  # The share of a color where a gray photo has attention.
 TITLES = {"mistakes": "Most confident mistakes", "doubts": "Least certain examples"}
 
 
@@ -50,8 +51,10 @@ class Picture:
       return picture
     plane = Image.fromarray(self.attention.astype(np.float32)).resize(picture.size)
     share = np.asarray(plane)[..., None].clip(0, 1)
-    dim = DIM * np.asarray(picture.convert("L"))[..., None]
-    mixed = np.asarray(picture) * share + dim * (1 - share)
+    bright, dim = np.asarray(picture), DIM * np.asarray(picture.convert("L"))[..., None]
+    if self.image.shape[-1] not in (3, 4):  # In a gray photo brightness alone would mislead.
+      bright = (1 - TINT) * bright + TINT * np.array(ORANGE)
+    mixed = bright * share + dim * (1 - share)
     return Image.fromarray(mixed.round().astype(np.uint8))
 
 

@@ -34,7 +34,8 @@ def plot_reliability(bins: Mapping[str, Sequence[Any]], note: str = "") -> Any:
   confidence = np.array([np.nan if x is None else x for x in bins["confidence"]])
   above.bar(left, accuracy, width, align="edge", color="tab:blue", edgecolor="white", lw=0.5)
   above.plot([0, 1], [0, 1], color="gray", lw=0.8, ls="--")
-  above.plot(confidence, accuracy, "o", color="tab:orange", ms=2.5, label="mean confidence")
+  dots = {"color": "tab:orange", "ms": 2.5, "clip_on": False, "zorder": 3}
+  above.plot(confidence, accuracy, "o", label="mean confidence", **dots)
   style.name_axes(above, "", "accuracy")
   above.legend(loc="upper left", fontsize=style.SMALL, frameon=False)
   below.bar(left, bins["examples"], width, align="edge", color="silver", edgecolor="white", lw=0.5)
