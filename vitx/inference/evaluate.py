@@ -185,7 +185,7 @@ class _Answers:
       task: The task that is evaluated.
       keep_logits: Whether to keep the logits too, which take K times the memory.
     """
-    self.is_wanted = isinstance(task, Classification) and jax.process_count() == 1
+    self.is_wanted = _has_one_label(task) and jax.process_count() == 1
     self._keep_logits = keep_logits
     self._parts: list[classification.Answers] = []
     self._logits: list[np.ndarray] = []
@@ -207,15 +207,20 @@ class _Answers:
     return np.concatenate(self._logits)
 
 
+def _has_one_label(task: Task) -> bool:
+  """Returns whether each example of a task has one class, which no multilabel task has."""
+  return isinstance(task, Classification) and task.answers == Classification.answers
+
+
 def _check_classifier(loaded: Loaded) -> None:
   """Raises ConfigError for a model whose answers have no classes."""
-  if not isinstance(loaded.task, Classification):
+  if not _has_one_label(loaded.task):
     raise ConfigError(
-      f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; a report and"
-      " a calibration are of a classifier's run"
+      f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; give"
+      " the run of a classifier, since a report and a calibration need one class per example."
     )
   if jax.process_count() > 1:
-    raise ConfigError("a report and a calibration need all examples; use one process")
+    raise ConfigError("a report and a calibration need all examples; use one process.")
 
 
 def _calibrate(collected: _Answers, fitted: _Answers) -> dict[str, Any]:
