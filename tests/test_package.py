@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
@@ -35,6 +36,14 @@ def test_the_wheel_has_the_configs_inside_the_package(tmp_path):
   command = [sys.executable, "-P", "-c", code]
   done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
   assert done.stdout.split() == ["3", str(tmp_path / "site" / "vitx" / "configs" / "digits.py")]
+
+
+def test_the_extra_all_has_every_extra_for_users():
+  project = tomllib.loads((runs.ROOT / "pyproject.toml").read_text())["project"]
+  (everything,) = project["optional-dependencies"].pop("all")
+  own = {"cuda", "tpu", "colab", "peers", "test", "docs"}
+  names = set(project["optional-dependencies"]) - own
+  assert everything == f"vitx[{','.join(sorted(names))}]"
 
 
 @pytest.fixture(scope="module")

@@ -123,6 +123,11 @@ jax.config.update("jax_num_cpu_devices", -1)
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 parallel.use_cores([64])
 print(jax.config.values["jax_num_cpu_devices"])
+del os.environ["XLA_FLAGS"]
+import vitx
+from vitx.training import loop
+loop.train = lambda *given, **more: print(jax.device_count())
+vitx.train(vitx.load_config("digits:batch_size=24"), "unwritten")
 """
 
 
@@ -139,9 +144,10 @@ def test_a_cpu_has_a_device_for_each_core_that_shares_the_batch():
   }
   command = [sys.executable, "-c", CORES, json.dumps(list(cases))]
   done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-  *found, left_alone = map(int, done.stdout.split())
+  *found, left_alone, trained = map(int, done.stdout.split())
   assert dict(zip(cases, found, strict=True)) == cases
   assert left_alone == -1  # where `XLA_FLAGS` tells it
+  assert trained == 6  # by `vitx.train`, as a notebook calls it
 
 
 def test_devices_stay_as_they_are_once_jax_has_begun():

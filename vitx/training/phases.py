@@ -59,6 +59,7 @@ def train(
   """
   check_is_config(config)
   wd.check_name(workdir)
+  use_cores([config])
   with registry.trusting(trust_code or None):
     if not config.get("phases"):
       return loop.train(config, workdir, dry_run=dry_run)
