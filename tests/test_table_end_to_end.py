@@ -185,7 +185,9 @@ def test_a_classifier_refuses_labels_of_other_kinds(table):
   other = "task=classification"
   with pytest.raises(ConfigError, match=r"line .*names several classes.*task=multilabel"):
     make_experiment(config("multilabel", table, other, "data.label_kind=class"))
-  with pytest.raises(ConfigError, match="says no label, the task 'classification' takes label"):
+  with pytest.raises(
+    ConfigError, match="declares no array 'label', but the task 'classification' needs label"
+  ):
     make_experiment(config("multilabel", table, other))
   with pytest.raises(ConfigError, match=r"has no classes, which task.name='classification' needs"):
     make_experiment(config("regression", table, other))

@@ -31,7 +31,7 @@ PLACES = [
   (" ", "workdir=' ' is empty"),
   ("s3://bucket/x", "workdir='s3://bucket/x' cannot be reached (Install s3fs"),
   ("zz://bucket/x", "workdir='zz://bucket/x' cannot be reached"),
-  ("/dev/null", "workdir='/dev/null' cannot be written", "name a directory that you may write"),
+  ("/dev/null", "workdir='/dev/null' cannot be written", "Name a directory that you may write"),
   ("/proc/x", "workdir='/proc/x' cannot be written"),
   ("/proc/self/environ/x", "cannot be written"),
 ]
@@ -150,9 +150,9 @@ def test_checkpoints_that_are_all_damaged(command, run_copy, capsys):
 @pytest.mark.parametrize(
   ("arguments", "part"),
   [
-    (["--checkpoint", "7"], "checkpoint='7' is not there; choose best, latest or one of"),
-    (["--checkpoint", "bst"], "checkpoint='bst' is not there; choose best, latest"),
-    (["--checkpoint", "-1"], "checkpoint='-1' is not there"),
+    (["--checkpoint", "7"], "checkpoint='7' does not exist; choose best, latest or one of"),
+    (["--checkpoint", "bst"], "checkpoint='bst' does not exist; choose best, latest"),
+    (["--checkpoint", "-1"], "checkpoint='-1' does not exist"),
     (["--weights", "emma"], "weights='emma' is unknown. Did you mean 'ema'?"),
     (["--split", "tset"], "split='tset' is unknown. Did you mean 'test'?"),
     (["--source", "digit"], "Did you mean 'digits'?"),
@@ -181,7 +181,7 @@ def test_what_cannot_be_evaluated(arguments, part, finished_run, elsewhere, caps
     (["text.png", "more.png"], "2 examples cannot be read:\n  text.png", "more.png"),
     (["x.npz"], "x.npz"),
     (["text.png", "--top_k", "0"], "top_k=0 is out of range; it must be an integer in [1, 10]"),
-    (["text.png", "--checkpoint", "3"], "checkpoint='3' is not there"),
+    (["text.png", "--checkpoint", "3"], "checkpoint='3' does not exist"),
   ],
 )
 def test_what_cannot_be_predicted(case, finished_run, elsewhere, capsys):
@@ -197,9 +197,9 @@ def test_what_cannot_be_predicted(case, finished_run, elsewhere, capsys):
 @pytest.mark.parametrize(
   ("arguments", "part"),
   [
-    (["--checkpoint", "3"], "checkpoint='3' is not there; choose best, latest or one of"),
-    (["--out", "there"], "out='there': there is there already; name another, or remove it"),
-    (["--out", "described"], "described.json is there already"),
+    (["--checkpoint", "3"], "checkpoint='3' does not exist; choose best, latest or one of"),
+    (["--out", "there"], "out='there': there exists already; name another"),
+    (["--out", "described"], "described.json exists already"),
     (["--platforms", "gpu"], "platforms='gpu' must be some of cpu, cuda, tpu, each once"),
     (["--platforms", "cpu,rocm"], "platforms='cpu,rocm' must be some of"),
     (["--platforms", "cpu,cpu"], "platforms='cpu,cpu' must be some of"),

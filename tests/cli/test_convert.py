@@ -102,7 +102,7 @@ def test_nothing_is_overwritten(run, tmp_path, capsys):
   assert "README.md exists already" in capsys.readouterr().err
   assert [path.name for path in out.iterdir()] == ["README.md"]
   assert convert(run / "run", out=run / "out" / "second.safetensors") == 1
-  assert "README.md is there already; each export has its own folder" in capsys.readouterr().err
+  assert "README.md exists already; each export has its own folder" in capsys.readouterr().err
   file = run / "out" / "tiny.safetensors"
   assert convert(file, f"--config={CONFIG}", out=run / "run") == 1
   assert "has a run already" in capsys.readouterr().err

@@ -97,7 +97,7 @@ def test_a_fixed_batch_for_one_platform(run, tmp_path, capsys):
 def test_a_second_export_to_one_file_is_refused(run, exported, capsys):
   before = exported.read_bytes()
   assert main(["export", "--workdir", str(run), "--out", str(exported)]) == 1
-  assert f"{exported} is there already; name another, or remove it" in capsys.readouterr().err
+  assert f"{exported} exists already; name another, or remove it" in capsys.readouterr().err
   assert exported.read_bytes() == before
 
 

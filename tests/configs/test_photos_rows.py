@@ -4,7 +4,7 @@ import pytest
 
 from configs import photos
 from tests.test_folder_end_to_end import draw
-from vitx.models import count
+from vitx.analysis.counting import count
 from vitx.training.experiment import make_experiment
 from vitx.training.parameters import parameter_names
 from vitx.training.trial import complete_config

@@ -91,8 +91,8 @@ def test_repeated_examples_are_spread_over_a_batch(memory):
 @pytest.mark.parametrize("memory", ["always", "never"])
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_balanced_batches_are_a_function_of_seed_and_step(memory, repeats):
-  examples = drawn()
-  examples.labels = np.repeat([0, 1, 2, 4], [20, 10, 5, 2]).astype(np.int32)
+  labels = np.repeat([0, 1, 2, 4], [20, 10, 5, 2])
+  examples = Rows([{"image": image(i), "label": label} for i, label in enumerate(labels)])
   settings = {"batch_size": 12, "sampling": "balanced", "memory": memory, "repeats": repeats}
   source = make(examples, **settings)
   expected = order.BalancedOrder(3, examples.labels)

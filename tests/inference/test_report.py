@@ -106,7 +106,7 @@ def test_the_figures_of_the_command(finished_run, tmp_path):
   [
     ({"config": "digits"}, "give its --workdir"),
     ({"figure": "posemb", "split": "test", "workdir": "x"}, "posemb evaluates no split"),
-    ({"workdir": ("a", "b")}, "2 are given"),
+    ({"workdir": ("a", "b")}, "one of the 2 workdirs"),
   ],
 )
 def test_bad_options(options, message, tmp_path):

@@ -54,7 +54,7 @@ class Weights:
 
 
 def pre_norm_block(w, name, heads):
-  """A layer of PiT."""
+  """A layer of ViT or PiT."""
   mixer, mlp = f"{name}.0", f"{name}.1"
   return {
     "mixer_norm": w.norm(f"{mixer}.norm"),
@@ -159,4 +159,19 @@ def cct(w, prefix):
   return params, {}
 
 
-CARRY = {"levit": levit, "cvt": cvt, "pit": pit, "cct": cct}
+def vit(w, prefix):
+  stem = "to_patch_embedding.1"  # unfolds patches as (p, p, c)
+  kernel = w[f"{stem}.weight"].reshape(-1, 2, 2, 3).transpose(1, 2, 3, 0)
+  params = {
+    "stem": {"embed": {"kernel": kernel, **w.bias(stem)}},
+    "cls": w["cls_token"],
+    "posemb": {"table": w["pos_embedding"]},
+    "norm": w.norm("mlp_head.0"),
+    "head": w.dense("mlp_head.1"),
+  }
+  for layer in range(2):
+    params[f"block_{layer}"] = pre_norm_block(w, f"transformer.layers.{layer}", 2)
+  return params, {}
+
+
+CARRY = {"vit": vit, "levit": levit, "cvt": cvt, "pit": pit, "cct": cct}

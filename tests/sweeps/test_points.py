@@ -39,17 +39,17 @@ def test_without_values_the_config_itself_is_the_method():
   [
     ("learning_rate=0.1", r"'learning_rate=0.1' is not of the form field=\[value,value\]"),
     ("learning_rate=[]", "has no value: the sweep is empty"),
-    ("", "over='' has no field: the sweep is empty"),
-    ("seed=[1,2]", "seeds are named by --seeds"),
-    ("batch_size=[32],batch_size=[64]", "batch_size comes twice"),
+    ("", "over='' has no field: leave --over out"),
+    ("seed=[1,2]", "give the number of seeds by --seeds"),
+    ("batch_size=[32],batch_size=[64]", "batch_size occurs twice"),
     ("lerning_rate=[0.1]", "no field 'lerning_rate'. Did you mean 'learning_rate'"),
     ("learning_rate=[fast]", "learning_rate"),
     ("row=[softmax,fnett]", "unknown row 'fnett'. Did you mean 'fnet'"),
     ("learning_rate=[1e-3,0.001]", "'learning_rate-1e-3_seed-0' and 'learning_rate-0.001_seed-0'"),
-    ("token_mixer=[softmax,{'name':'softmax'}]", "clash: their configs are the same"),
-    ("learning_rate=[0.1,0.1]", "two points are called 'learning_rate-0.1'"),
+    ("token_mixer=[softmax,{'name':'softmax'}]", "have equal configs"),
+    ("learning_rate=[0.1,0.1]", "two points have the name 'learning_rate-0.1'"),
     ("model.dropout=[0.1]", "is set already; drop one"),
-    (f"init_from=[{'x' * 300}]", "more than 200 characters"),
+    (f"init_from=[{'x' * 300}]", "exceeds 200 characters"),
   ],
 )
 def test_what_cannot_be_swept_is_said_before_anything_is_made(over, message, tmp_path, capsys):
@@ -65,7 +65,7 @@ def test_what_cannot_be_swept_is_said_before_anything_is_made(over, message, tmp
   ("config", "seeds", "message"),
   [
     ("digits.py:softmax", 0, "seeds=0: the sweep is empty"),
-    ("digits.py:softmax,seed=3", 1, "--seeds names them"),
+    ("digits.py:softmax,seed=3", 1, "sets a seed; give the number"),
   ],
 )
 def test_seeds_have_one_place(config, seeds, message):
@@ -74,7 +74,7 @@ def test_seeds_have_one_place(config, seeds, message):
 
 
 def test_a_row_has_one_place():
-  with pytest.raises(ConfigError, match="has the row 'softmax', and others are asked for"):
+  with pytest.raises(ConfigError, match="names the row 'softmax', and --over names others"):
     points(config="digits.py:softmax")
 
 
@@ -83,7 +83,7 @@ def test_rows_of_a_file():
   assert len(find_rows("vix_cifar10.py", [])) > 40
   with pytest.raises(ConfigError, match=r"no row 'fnett'\. Did you mean 'fnet'"):
     find_rows("digits.py", ["fnett"])
-  with pytest.raises(ConfigError, match="comes twice"):
+  with pytest.raises(ConfigError, match="occurs twice"):
     find_rows("digits.py", ["fnet", "fnet"])
   with pytest.raises(ConfigError, match="has no ROWS"):
     find_rows("run/config.json", [])

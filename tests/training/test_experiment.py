@@ -189,7 +189,7 @@ def test_images_of_another_kind_are_refused_by_a_density_model():
 def test_lengths_follow_from_the_number_of_examples(overrides, expected):
   config = runs.tiny(*overrides)
   if expected is None:
-    with pytest.raises(ConfigError, match="batch_size=75 does not split over 2 devices"):
+    with pytest.raises(ConfigError, match="batch_size=75 does not split evenly over 2 devices"):
       make_experiment(config)
     return
   experiment = make_experiment(config)

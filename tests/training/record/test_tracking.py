@@ -167,5 +167,5 @@ def test_a_folder_of_the_packages_name_is_not_the_package(tmp_path, monkeypatch)
 
 
 def test_a_class_that_is_no_tracker_is_refused():
-  with pytest.raises(ConfigError, match=r"tracking\.name=.*not a subclass of Tracker"):
+  with pytest.raises(ConfigError, match=r"tracking\.name=.*must be a subclass of Tracker"):
     tracking.check(runs.tiny(f"tracking={__name__}:TrackingError"))
