@@ -7,7 +7,7 @@ import pytest
 
 from tests.slow import all_but
 from vitx.config.errors import ConfigError
-from vitx.training.durations import is_due, to_steps
+from vitx.training.durations import is_due, settle, to_steps
 
 
 @pytest.mark.parametrize(
@@ -95,3 +95,45 @@ def test_nothing_is_due_at_the_start():
 def test_every_nothing_is_refused():
   with pytest.raises(ConfigError, match=r"^log_every='0 steps'"):
     is_due(3, "0 steps", 10, "log_every")
+
+
+@pytest.mark.parametrize(
+  ("duration", "total", "expected"),
+  [
+    ("30 epochs", 100, "30 epochs"),
+    (300, None, 300),
+    ("", 100, ""),
+    (None, 100, None),
+    (0.5, 100, 0.5),
+    ("30 epochs, at least 200 steps", None, "300 steps"),
+    ("30 epochs, at least 400 steps", None, "400 steps"),
+    ("30 epochs, at most 2.5 epochs", None, "25 steps"),
+    ("30 epochs,at least 400,at most 350 steps", None, "350 steps"),
+    ("5%", 645, "32 steps"),
+    ("2.5 %", 645, "16 steps"),
+    ("5%", 6, "1 steps"),
+    ("0%", 645, "0 steps"),
+    ("4%, at most 50 steps", 2000, "50 steps"),
+    ("5%, at least 1 epochs", 100, "10 steps"),
+    (("25%", "60%", "900 steps"), 1000, ("250 steps", "600 steps", "900 steps")),
+  ],
+)
+def test_bounds_and_shares_become_steps(duration, total, expected):
+  assert settle(duration, 10, total) == expected
+
+
+@pytest.mark.parametrize(
+  ("duration", "total"),
+  [
+    ("5%", None),
+    ("30 epochs, at least 5%", None),
+    ("30 epochs, no less than 5 steps", 100),
+    ("30 epochs, at least", 100),
+    ("many, at least 3 steps", 100),
+    ("5 % steps", 100),
+    ("-5%", 100),
+  ],
+)
+def test_bounds_and_shares_of_no_duration(duration, total):
+  with pytest.raises(ConfigError, match=r"^log_every="):
+    settle(duration, 10, total, "log_every")

@@ -1,5 +1,7 @@
 """What follows from a config and its source."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -7,12 +9,14 @@ from tests import runs
 from tests.training.test_loop import resolved
 from vitx.analysis.implementations import implementations
 from vitx.config.errors import ConfigError
+from vitx.config.fields import find
 from vitx.config.loader import load_config
 from vitx.data.dataset import ArraySpec, DatasetInfo, Source
 from vitx.models import model_from_config
 from vitx.ops.implementation import choosing_by
 from vitx.ops.rule import FAMILIES, Rule
 from vitx.tasks.density import Density
+from vitx.training import compilation
 from vitx.training import experiment as making
 from vitx.training.experiment import make_experiment
 
@@ -136,3 +140,61 @@ def test_images_of_another_kind_are_refused_by_a_density_model():
   info = DatasetInfo("mine", {"image": ArraySpec((8, 8, 1), "float32")})
   with config.unlocked(), pytest.raises(ConfigError, match=r"image float32.*image uint8 of 3 axes"):
     Density.resolve(config, info)
+
+
+# The digits have 1,438 examples outside of test, of which 144 are for validation.
+@pytest.mark.parametrize(
+  ("overrides", "expected"),
+  [
+    ((), {"batch_size": 32, "duration": "40 steps", "log_every": "5 steps"}),
+    (("batch_size=512", "min_steps_per_epoch=8"), {"batch_size": 128}),
+    (("batch_size=96", "min_steps_per_epoch=1000"), {"batch_size": 24}),
+    (("batch_size=75", "min_steps_per_epoch=1000", "grad_accum_steps=1"), None),
+    (("duration='1 epochs, at least 64 steps'",), {"duration": "64 steps"}),
+    (
+      (
+        "duration=2 epochs",
+        "log_every=5%",
+        "schedule.warmup='10%, at most 6 steps'",
+        "evaluation.every='5%, at least 1 epochs'",
+        "stop_after=50%",
+      ),
+      {
+        "duration": "2 epochs",
+        "log_every": "4 steps",
+        "schedule.warmup": "6 steps",
+        "evaluation.every": "40 steps",
+        "stop_after": "40 steps",
+        "checkpoint.every": "8 steps",
+      },
+    ),
+  ],
+)
+def test_lengths_follow_from_the_number_of_examples(overrides, expected):
+  config = runs.tiny(*overrides)
+  if expected is None:
+    with pytest.raises(ConfigError, match="batch_size=75 does not split over 2 devices"):
+      make_experiment(config)
+    return
+  experiment = make_experiment(config)
+  found = experiment.config
+  assert {path: find(found, path) for path in expected} == expected
+  assert experiment.steps_per_epoch == Fraction(1294, found.batch_size)
+  # Another resolution, as when the run continues, changes nothing.
+  assert make_experiment(found).config.to_json() == found.to_json()
+
+
+@pytest.mark.parametrize(
+  ("overrides", "warnings"),
+  [
+    (("duration=100 steps",), []),
+    (("duration=99 steps",), ["warning: 99 steps are too few to learn from random weights"]),
+    (("duration=100 steps", "log_every=3 epochs"), ["warning: log_every='3 epochs' is longer"]),
+  ],
+)
+def test_a_run_too_short_to_learn_or_to_log_says_so(overrides, warnings):
+  header = compilation.make_header(make_experiment(runs.tiny(*overrides)), 1, 1, "")
+  found = [line for line in header.splitlines() if line.startswith("warning")]
+  assert len(found) == len(warnings)
+  for line, words in zip(found, warnings, strict=True):
+    assert line.startswith(words)

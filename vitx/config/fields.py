@@ -58,6 +58,7 @@ TaskChoice = Annotated[Group, ChoiceTable("vitx.tasks:TASKS")]
 OptimizerChoice = Annotated[Group, ChoiceTable("vitx.training.optim.optimizers:OPTIMIZERS")]
 ScheduleChoice = Annotated[Group, ChoiceTable("vitx.training.optim.schedules:SCHEDULES")]
 TrackingChoice = Annotated[Group, ChoiceTable("vitx.training.record.trackers:TRACKERS")]
+SMALLEST_BATCH = 16  # min_steps_per_epoch halves no batch below it
 SEEDS = ("init_seed", "data_seed", "graph_seed")
 
 
@@ -243,7 +244,10 @@ class CheckpointSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-  """The settings of a run. Durations are strings: "300 steps", "2.5 epochs".
+  """The settings of a run.
+
+  Durations are strings: "300 steps", "2.5 epochs", with bounds "30 epochs, at least 200 steps", and
+  for all but `duration` shares of the run: "5%".
 
   Attributes:
     seed: The default of the other three seeds.
@@ -251,6 +255,8 @@ class RunSettings:
     data_seed: The seed of order, splits, augmentation and dropout; None means seed.
     graph_seed: The seed of random attention graphs; None means seed.
     batch_size: The number of examples in a step over all devices and processes.
+    min_steps_per_epoch: The number of steps per epoch below which the batch is halved, down to 16
+      examples; 0 never halves it.
     grad_accum_steps: The number of micro-batches per step.
     steps_per_dispatch: The maximum number of steps in one call, which does not change a bit of the
       results; None chooses 1 to 16 by the FLOPs of a step.
@@ -298,6 +304,7 @@ class RunSettings:
   augment: AugmentSettings = AugmentSettings()
   evaluation: EvaluationSettings = EvaluationSettings()
   batch_size: PositiveInt = declare(128, "bs", "train_batch_size", "per_device_train_batch_size")
+  min_steps_per_epoch: NonNegativeInt = 0
   grad_accum_steps: PositiveInt = declare(1, "accumulate", "gradient_accumulation_steps")
   steps_per_dispatch: PositiveInt | None = None
   duration: Duration = declare("10 epochs", "epochs", "num_train_epochs", "max_steps")

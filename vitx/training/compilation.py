@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.data.dataset import ROLES
-from vitx.training import parallel
+from vitx.training import durations, parallel
 from vitx.training.experiment import Experiment, batch_shapes, evaluation_shapes
 from vitx.training.record.progress import Progress, announce
 from vitx.training.step import Step
@@ -21,6 +21,7 @@ from vitx.training.step import Step
 # that the run soon reacts to a signal.
 FLOPS_PER_DISPATCH = 2**37
 MOST_STEPS = 16
+FEW_STEPS = 100  # a network with random weights learns little in fewer steps
 # XLA's default schedule keeps more operations of a step ready to run in parallel, and needs a third
 # more memory for their operands. A device of one core gains nothing from that.
 CPU_OPTIONS = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
@@ -156,8 +157,23 @@ def make_header(experiment: Experiment, flops: int, steps: int, workdir: str) ->
     f"steps: {experiment.total_steps:,} of {config.batch_size:,} examples,"
     f" {float(experiment.steps_per_epoch):,.1f} per epoch, up to {steps} in a dispatch\n"
     f"model: {config.model.name}, {parameters:,} parameters,"
-    f" {flops:,} FLOPs per example forward{mixers}"
+    f" {flops:,} FLOPs per example forward{mixers}{''.join(_find_warnings(experiment))}"
   )
+
+
+def _find_warnings(experiment: Experiment) -> Iterator[str]:
+  """Yields a line for each sign that a run is too short to learn or to be watched."""
+  config, total = experiment.config, experiment.total_steps
+  if total < FEW_STEPS and not config.init_from:
+    yield (
+      f"\nwarning: {total:,} steps are too few to learn from random weights; lengthen"
+      f" duration={config.duration!r}, or lower batch_size={config.batch_size}"
+    )
+  if durations.to_steps(config.log_every, experiment.steps_per_epoch, "log_every") > total:
+    yield (
+      f"\nwarning: log_every={config.log_every!r} is longer than the run, which will log one line,"
+      ' at its end; set log_every="5%"'
+    )
 
 
 def _count(names: Iterable[str]) -> str:

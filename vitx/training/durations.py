@@ -3,14 +3,23 @@
 "300 steps", "300" and 300 are steps; "2.5 epochs" depends on the steps per epoch, which need not be
 an integer: an epoch of 1,617 examples in batches of 128 has 12.6328125 steps. Amounts are kept as
 fractions, so that event 3 of "0.1 epochs" falls exactly where "0.3 epochs" ends.
+
+A config may also give a duration bounds, as in "30 epochs, at least 200 steps", and every duration
+but the run's own may be a share of the run: "5%". `settle` turns both into plain steps.
 """
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 from vitx.config.errors import ConfigError
 
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:\s*(steps?|epochs?))?")
+_AMOUNT = r"(\d+(?:\.\d*)?|\.\d+)"
+_DURATION = re.compile(rf"{_AMOUNT}(?:\s*(steps?|epochs?))?")
+_SHARE = re.compile(rf"{_AMOUNT}\s*%")
+_BOUND = re.compile(r"\s*,\s*at (least|most)\s+")
+_BOUNDS: dict[str, Callable[..., Fraction]] = {"least": max, "most": min}
 
 
 def to_steps(
@@ -27,6 +36,46 @@ def to_steps(
     ConfigError: The duration has neither form, is negative, or has a fraction of a step.
   """
   return round(_period(duration, steps_per_epoch, field))
+
+
+def settle(
+  value: Any,
+  steps_per_epoch: int | float | Fraction,
+  total_steps: int | None = None,
+  field: str = "duration",
+) -> Any:
+  """Returns a value of a config with its durations freed from bounds and shares of the run.
+
+  The bounds of a duration are applied in their order. The result has at least one step, unless the
+  duration is zero. A value without bounds and shares is returned unchanged, whatever its type.
+
+  Args:
+    value: A duration, a sequence of durations, or any other value.
+    steps_per_epoch: The number of examples divided by the batch size.
+    total_steps: The length of the run, which "100%" is; None for the length of the run itself.
+    field: The name of the config field, for the error message.
+
+  Raises:
+    ConfigError: A part of the duration is no duration, or is a share where there is no run.
+  """
+  if isinstance(value, (tuple, list)):
+    return type(value)(settle(each, steps_per_epoch, total_steps, field) for each in value)
+  if not isinstance(value, str) or not ("%" in value or "," in value):
+    return value
+
+  def read(text: str) -> Fraction:
+    share = _SHARE.fullmatch(text.strip())
+    if share is None:
+      return _period(text, steps_per_epoch, field)
+    if total_steps is None:
+      raise ConfigError(f'{field}={value!r} has no run to be a share of; write "30 epochs"')
+    return Fraction(share[1]) * total_steps / 100
+
+  amount, *bounds = _BOUND.split(value)
+  steps = read(amount)
+  for word, bound in zip(bounds[::2], bounds[1::2], strict=True):
+    steps = _BOUNDS[word](steps, read(bound))
+  return f"{max(1, round(steps)) if steps else 0} steps"
 
 
 def is_due(

@@ -13,7 +13,15 @@ from ml_collections import ConfigDict
 from vitx.analysis.implementations import implementations
 from vitx.checkpoints.store import check_keep
 from vitx.config.errors import ConfigError
-from vitx.config.fields import SEEDS, RunSettings, check_config, named_choices
+from vitx.config.fields import (
+  SEEDS,
+  SMALLEST_BATCH,
+  Duration,
+  RunSettings,
+  check_config,
+  declarations,
+  named_choices,
+)
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
@@ -29,6 +37,10 @@ from vitx.training.record import tracking
 from vitx.training.step import Step, TrainState
 
 LONGEST = 2**31 - 1  # steps that the counter of a run can hold
+# The fields that hold a duration, but for the length of the run.
+DURATIONS = tuple(
+  path for path, each in declarations().items() if each.type == Duration and path != "duration"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,9 +233,10 @@ def make_experiment(
   source = open_source(config.data, seed, class_names)
   config = resolve(config, source)
   task = build_task(config)
+  examples = read_examples(task, source)
+  config = fit_to_examples(config, len(examples.train))
   arrays = {"input of the model": task.input_spec, **task.train_spec}
   sizes.check_batch(arrays, config.batch_size // jax.process_count())
-  examples = read_examples(task, source)
   _check(config, examples)
   draws = task.transform(train=True).draws
   resident.check(config.data.device, are_kept=config.data.memory != "never" and not draws)
@@ -247,6 +260,47 @@ def make_experiment(
     constants |= teacher.load_constants(step.task, config, source.info)
   step = dataclasses.replace(step, axis=parallel.AXIS)
   return Experiment(config, source, examples, step, shapes, constants, steps_per_epoch, end)
+
+
+def halve_batch(config: ConfigDict, examples: int) -> int:
+  """Returns the batch size, halved until an epoch has `config.min_steps_per_epoch` steps.
+
+  No batch is halved below `SMALLEST_BATCH`. With 0 examples the result is the smallest batch that
+  the config can have.
+  """
+  least = config.get("min_steps_per_epoch", RunSettings.min_steps_per_epoch)
+  batch = config.batch_size
+  while batch >= 2 * SMALLEST_BATCH and batch % 2 == 0 and batch * least > examples:
+    batch //= 2
+  return batch
+
+
+def fit_to_examples(config: ConfigDict, examples: int) -> ConfigDict:
+  """Returns a resolved config in which the batch size and the durations are plain numbers.
+
+  The batch is halved as `config.min_steps_per_epoch` says, see `halve_batch`. Bounds and shares of
+  durations become steps, see `durations.settle`.
+
+  Args:
+    config: The resolved config, which is not changed.
+    examples: The number of training examples.
+
+  Raises:
+    ConfigError: A duration has no valid form.
+  """
+  config = config.copy_and_resolve_references()
+  batch = halve_batch(config, examples)
+  per_epoch = Fraction(examples, batch)
+  with config.unlocked():
+    config.batch_size = batch
+    config.duration = durations.settle(config.duration, per_epoch)
+    total = durations.to_steps(config.duration, per_epoch)
+    for path in (*DURATIONS, *(f"schedule.{name}" for name in config.schedule)):
+      section, _, name = path.rpartition(".")
+      node = config[section] if section else config
+      if name in node:  # a run of an earlier version may lack a field
+        node[name] = durations.settle(node[name], per_epoch, total, path)
+  return config
 
 
 def read_examples(task: Task, source: Source) -> Source:

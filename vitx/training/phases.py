@@ -20,7 +20,7 @@ from vitx.config.errors import ConfigError, listing
 from vitx.config.fields import MISSING, check_config, check_is_config, find, suggest
 from vitx.training import durations, loop, parallel, teacher, unevaluated
 from vitx.training.distributed import is_writer
-from vitx.training.experiment import Experiment, make_experiment
+from vitx.training.experiment import Experiment, halve_batch, make_experiment
 from vitx.training.failures import count_received
 from vitx.training.loop import Result
 from vitx.training.record import provenance
@@ -147,10 +147,11 @@ def _check_ends(
   phases: Mapping[str, ConfigDict], experiments: Iterable[Experiment], workdir: str
 ) -> None:
   """Raises ConfigError if a phase would end elsewhere than when another phase began from it."""
-  for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
+  for name, experiment in zip(phases, experiments, strict=True):
     run = wd.join(workdir, name)
     stored = wd.read_json(run, "config.json")
-    ends = [field for field in ENDS if find(stored, field) not in (MISSING, find(phase, field))]
+    wanted = experiment.config
+    ends = [field for field in ENDS if find(stored, field) not in (MISSING, find(wanted, field))]
     step = unevaluated.find_step(run)
     if not ends or step >= experiment.total_steps:
       continue
@@ -158,7 +159,7 @@ def _check_ends(
       place = wd.join(workdir, other)
       if run in (later.init_from, later.task.get("teacher")) and unevaluated.find_step(place):
         raise ConfigError(
-          f"phases.{name}.{ends[0]}={find(phase, ends[0])!r} was {find(stored, ends[0])!r} when"
+          f"phases.{name}.{ends[0]}={find(wanted, ends[0])!r} was {find(stored, ends[0])!r} when"
           f" {other} began from step {step} of {name}; set it back, or move {place} away, so that"
           f" {other} begins anew"
         )
@@ -177,7 +178,7 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
   each = [phase for run in runs for phase in run]
   for phase in each:
     check_config(phase)
-  parallel.use_cores(phase.batch_size // phase.grad_accum_steps for phase in each)
+  parallel.use_cores(halve_batch(phase, 0) // phase.grad_accum_steps for phase in each)
 
 
 def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
