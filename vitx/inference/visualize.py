@@ -41,6 +41,8 @@ from vitx.tasks.density import Density
 from vitx.training.experiment import resolve
 from vitx.training.trial import complete_config, count_training_flops, measure_training_bytes
 
+BRIGHT = 0.9  # The quantile of attention over a photo from which the photo is not dimmed.
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -231,7 +233,10 @@ def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
     return None
   planes = read_row(maps.layers[-1].mean(axis=1), maps.layouts[-1])
   planes = planes - planes.min(axis=(1, 2), keepdims=True)
-  return planes / np.maximum(planes.max(axis=(1, 2), keepdims=True), 1e-12)
+  highest = np.quantile(
+    planes, BRIGHT, axis=(1, 2), keepdims=True
+  )  # One peak leaves all else dark.
+  return np.minimum(planes / np.maximum(highest, 1e-12), 1)
 
 
 def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.ndarray:
