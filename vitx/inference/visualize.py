@@ -233,10 +233,9 @@ def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
     return None
   planes = read_row(maps.layers[-1].mean(axis=1), maps.layouts[-1])
   planes = planes - planes.min(axis=(1, 2), keepdims=True)
-  highest = np.quantile(
-    planes, BRIGHT, axis=(1, 2), keepdims=True
-  )  # One peak leaves all else dark.
-  return np.minimum(planes / np.maximum(highest, 1e-12), 1)
+  # The highest value alone would leave all else dark where attention has one peak.
+  bright = np.quantile(planes, BRIGHT, axis=(1, 2), keepdims=True)
+  return np.minimum(planes / np.maximum(bright, 1e-12), 1)
 
 
 def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.ndarray:

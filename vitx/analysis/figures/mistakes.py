@@ -17,7 +17,7 @@ SMALLEST, LARGEST = 256, 768  # The sides in pixels between which pictures are d
 DIM = 0.45  # The brightness of a photo where attention is lowest.
 SHOWN = (
   "Bright and colored: high attention in the last layer, mean of its heads, each picture by its own"
-  " scale, on which the highest tenth is as bright as the photo"
+  " scale, on which the highest tenth is as bright as the photo; the model does not see a dim frame"
 )
 TINT, ORANGE = 0.4, (255, 140, 0)  # The share of a color where a gray photo has attention.
 TITLES = {"mistakes": "Most confident mistakes", "doubts": "Least certain examples"}
