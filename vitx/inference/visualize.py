@@ -43,6 +43,8 @@ from vitx.training import cache
 from vitx.training.experiment import resolve
 from vitx.training.trial import complete_config, count_training_flops, measure_training_bytes
 
+BRIGHT = 0.9  # The quantile of attention over a photo from which the photo is not dimmed.
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -236,7 +238,9 @@ def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
     return None
   planes = read_row(maps.layers[-1].mean(axis=1), maps.layouts[-1])
   planes = planes - planes.min(axis=(1, 2), keepdims=True)
-  return planes / np.maximum(planes.max(axis=(1, 2), keepdims=True), 1e-12)
+  # The highest value alone would leave all else dark where attention has one peak.
+  bright = np.quantile(planes, BRIGHT, axis=(1, 2), keepdims=True)
+  return np.minimum(planes / np.maximum(bright, 1e-12), 1)
 
 
 def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.ndarray:

@@ -14,10 +14,10 @@ from vitx.analysis.figures import style
 COLUMNS = 4
 SIDE = 2.3  # The side of a picture, in inches.
 SMALLEST, LARGEST = 256, 768  # The sides in pixels between which pictures are drawn.
-DIM = 0.4  # The brightness of a photo where attention is lowest.
+DIM = 0.45  # The brightness of a photo where attention is lowest.
 SHOWN = (
-  "Bright and colored: high attention in the last layer, mean of its heads, each picture from its"
-  " own lowest to its own highest"
+  "Bright and colored: high attention in the last layer, mean of its heads, each picture by its own"
+  " scale, on which the highest tenth is as bright as the photo; the model does not see a dim frame"
 )
 TINT, ORANGE = 0.4, (255, 140, 0)  # The share of a color where a gray photo has attention.
 TITLES = {"mistakes": "Most confident mistakes", "doubts": "Least certain examples"}
