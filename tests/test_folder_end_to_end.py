@@ -177,6 +177,7 @@ def test_rectangles_are_learned_evaluated_and_predicted(trained, tmp_path, capsy
   assert vitx.predict(loaded, [tmp_path / "new-rgb.jpg"]).classes == ["striped"]
 
 
+@pytest.mark.slow
 def test_a_rectangle_in_every_config(trained_config_json, capsys):
   """A config written with a square's side takes a rectangle, and what assumes squares says so."""
   path = trained_config_json

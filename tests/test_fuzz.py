@@ -275,6 +275,7 @@ def test_damaged_records_of_a_prepared_set(fuzz, data_dir, tmp_path):
   fuzz(samples, 400, read, lambda name: str(directory))
 
 
+@pytest.mark.slow
 def test_damaged_workdirs(fuzz, run_copy):
   """The records of sweeps, trackers and phases lie beside the run's own.
 

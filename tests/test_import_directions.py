@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 FREE = {"config", "files"}  # any room may import these
 LOOSE = {"configs"}  # the config files, which lie beside the package
@@ -139,6 +141,7 @@ PUBLIC = (
 )
 
 
+@pytest.mark.slow  # a process of its own
 def test_imports_no_tensorflow_and_touches_no_device():
   code = (
     "import importlib, sys\n"

@@ -62,7 +62,9 @@ def config(task, table, *overrides):
   return runs.tiny(*fields, *overrides)
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(
+  scope="module", params=["multilabel", pytest.param("regression", marks=pytest.mark.slow)]
+)
 def run(request, table, tmp_path_factory):
   workdir = tmp_path_factory.mktemp(request.param)
   with jax.numpy_dtype_promotion("standard"):

@@ -169,6 +169,7 @@ def thirteen(name):
   ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "across"), [("m", 5), ("simplified_w128_d8_inverse_dynamic", 3)])
 def test_of_more_than_twelve_methods_each_has_a_diagram(name, across):
   canvas = curves.plot_curves(thirteen(name), "top1")

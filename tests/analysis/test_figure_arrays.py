@@ -160,6 +160,7 @@ def make_layer():
   return MixerCapture("block_0/token_mixer", "Softmax", TokenLayout((12,)), None, q, k, 0.5)
 
 
+@pytest.mark.slow
 def test_errors_of_features_fall_with_their_number():
   errors = approximation.measure_errors([make_layer()], approximation.PERFORMER, (4, 1024), 4)
   for values in errors.values.values():

@@ -88,6 +88,7 @@ def test_what_is_sown():
   np.testing.assert_allclose(found["approximation"], raw @ params["basis"].T, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", all_but("kernelized", of=["masked", "kernelized"]))
 def test_the_mask_has_no_gradient(implementation):
   """While keys are dropped, the predictor learns nothing; its approximation teaches it."""

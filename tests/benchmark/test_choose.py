@@ -50,6 +50,7 @@ def test_several_mixers_share_a_rule():
   assert choose.fit([*ratios([[0.3, 0.4], [0.6, 0.6]]), *other]) == ((64, None),)
 
 
+@pytest.mark.slow
 def test_every_family_has_a_mixer_that_calls_it():
   found = {
     choose.Candidate(spec, Setting(heads=2, head_dim=4)).find_family((64,))

@@ -51,6 +51,7 @@ def test_what_does_not_fit_is_skipped_and_named(monkeypatch):
   assert all("GB are free" in row.note for row in skipped)
 
 
+@pytest.mark.slow
 def test_a_mixer_of_ones_own():
   setting = mixers.Setting(heads=2, head_dim=4)
   name = "vitx.attention.softmax:SoftmaxAttention"

@@ -82,6 +82,7 @@ def test_memory_of_a_third_size(data_dir):
   )
 
 
+@pytest.mark.slow
 def test_small_sizes_pick_what_the_batch_picks(data_dir, monkeypatch):
   """At 32 examples a device 64 matrices; the sizes compiled have fewer, 8 examples and 32."""
   picked = {}

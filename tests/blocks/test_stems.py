@@ -39,6 +39,7 @@ def test_the_hybrid_stem_is_bare():
   assert set(variables["params"]["conv_2"]) == {"kernel", "bias"}
 
 
+@pytest.mark.slow
 def test_the_tokenizer_takes_maxima_of_what_is_not_negative():
   stem = STEMS["cct"](width=6, channels=(), pool_stride=1)
   tokens, variables = stem.init_with_output(jax.random.key(0), IMAGES)

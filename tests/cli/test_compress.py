@@ -127,6 +127,7 @@ def test_windows_are_those_of_the_evaluation():
   assert (short.starts.tolist(), short.first, short.stop) == ([0], 0, 7)
 
 
+@pytest.mark.slow
 def test_another_models_file_and_damage_are_told(text, tmp_path):
   (tmp_path / "data").write_bytes(draw_bytes(100))
   data = compress(text, tmp_path / "data").data

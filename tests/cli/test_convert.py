@@ -136,6 +136,7 @@ def test_other_classes(tmp_path, capsys):
   assert "params/head/kernel ([12, 5] -> [12, 10]: of other classes)" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_the_data(tmp_path, capsys):
   """Five classes of 24 x 24, of a data set that is not here."""
   row = "deit_ti,model.width=12,model.depth=2,model.num_heads=3,model.mlp_dim=48,stem.patch=8"

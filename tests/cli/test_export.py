@@ -57,6 +57,7 @@ def exported(run, tmp_path_factory):
   return path
 
 
+@pytest.mark.slow
 def test_runs_where_vitx_is_not(exported, run, digits, tmp_path):
   np.save(tmp_path / "given.npy", digits)
   environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}

@@ -17,6 +17,7 @@ from vitx.tasks.density_images import to_values
 from vitx.training.record import progress
 
 
+@pytest.mark.slow
 def test_samples_of_images_in_a_grid(digits, command, tmp_path):
   found = vitx.sample(digits, count=5, seed=2)
   assert found.images.shape == (5, 8, 8, 1) and found.images.dtype == np.uint8
@@ -47,6 +48,7 @@ def test_samples_stay_in_their_workdir(digits, command, tmp_path):
   )
 
 
+@pytest.mark.slow
 def test_completions_begin_as_their_originals(digits, command, tmp_path):
   found = vitx.sample(digits, count=3, complete=0.5)
   assert found.originals.shape == (3, 64) and found.tokens.shape == (12, 64) and found.given == 32

@@ -259,6 +259,7 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(tmp_path, quick, monkeypat
 # What they leave
 
 
+@pytest.mark.slow
 def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
   command = ["sweep", f"--config=digits.py:{TINY}", "--over=row=[softmax,fnet]", "--seeds=2"]
   command += [f"--workdir={tmp_path / 'mixers'}", f"--out={tmp_path / 'out'}"]

@@ -417,6 +417,7 @@ def test_no_command_looks_for_packages_among_their_files(
   sys.modules.pop(theirs.name, None)
 
 
+@pytest.mark.slow
 def test_python_m_vitx_finds_no_package_among_their_files(tmp_path):
   for name in ("ml_collections", "wandb", "json"):
     (tmp_path / f"{name}.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")

@@ -68,6 +68,7 @@ def test_a_sample_depends_on_its_number_and_the_seed_alone():
   assert sum(done) == 64 and len(done) > 10
 
 
+@pytest.mark.slow
 def test_draws_have_the_models_probabilities():
   loaded = make(grid=(1, 2, 1))
   found = draw(loaded, np.zeros((4000, 0), np.int32))[:, 0]

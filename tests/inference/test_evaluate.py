@@ -347,6 +347,7 @@ def rename(workdir, class_names, **data):
   return workdir
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the mean of no example
 def test_classes_are_found_by_their_names(exported, copy):
   """The model's output k is called 9 - k, and the source lacks two classes."""

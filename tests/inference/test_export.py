@@ -74,6 +74,7 @@ def alone(name):
   return SimpleNamespace(task=task, variables=variables)
 
 
+@pytest.mark.slow
 def test_one_program_for_all_platforms_and_batches():
   loaded = untrained.make(**SMALL, pool="mean")
   program = make_program(loaded, ALL, None, "masked")
@@ -100,6 +101,7 @@ def test_every_network(name):
   check(loaded, make_program(loaded, ALL, None, "masked"), 3)
 
 
+@pytest.mark.slow
 def test_a_density_model():
   loaded = density_models.make()
   tokens = np.random.default_rng(0).integers(0, 17, (2, 64), np.uint8)
@@ -113,6 +115,7 @@ def test_a_density_model():
     np.testing.assert_allclose(bits, rows["bits"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_platform_alone_has_its_own_kernels(monkeypatch):
   monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)  # as if it were there
   half = untrained.make(**SMALL, dtype="bfloat16")

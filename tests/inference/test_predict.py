@@ -164,6 +164,7 @@ def test_logits_features_and_the_best_classes(loaded, digits):
       result.top_k(k)
 
 
+@pytest.mark.slow
 def test_the_command_tells_the_best_classes_and_writes_logits(run, digits, tmp_path, capsys):
   Image.fromarray(digits[0][..., 0]).save(tmp_path / "0.png")
   path = str(tmp_path / "0.png")

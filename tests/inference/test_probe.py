@@ -143,6 +143,7 @@ def test_shots_are_drawn_for_each_class_and_nested():
   np.testing.assert_array_equal(few, draw_shots(labels, 2, 1, 2))
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes(run, kept, tmp_path, capsys, frozen):
   table, data, pictures = tmp_path / "p.csv", tmp_path / "p.json", tmp_path / "pictures"
   words = ["probe", "--workdir", str(run), "--cache", str(kept), "--methods", "ridge,knn"]

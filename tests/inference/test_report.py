@@ -84,6 +84,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_evaluating(
     evaluate(finished_run[0], report=tmp_path / "file")
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_command(finished_run, tmp_path):
   workdir = str(finished_run[0])
   counts, bins, listed = [], [], []

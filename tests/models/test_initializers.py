@@ -74,6 +74,7 @@ def test_truncated_normal():
   np.testing.assert_allclose(narrow["stem/conv_2/kernel"].std(), (2 / (9 * 64)) ** 0.5, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_truncated_normal_may_leave_convolutions_to_pytorch():
   params = made("truncated_normal", convolutions="pytorch")
   torch, he = made("pytorch"), made("truncated_normal")

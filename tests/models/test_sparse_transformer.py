@@ -125,6 +125,7 @@ def test_a_block_written_out():
   np.testing.assert_allclose(after[0], x + a + b, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_initial_scales():
   sizes = SMALL | {"width": 256, "mlp_dim": 512}
   model = vitx.create_model("sparse_transformer", token_mixer="softmax", **sizes)

@@ -130,6 +130,7 @@ def test_one_place_compiles_once_for_all():
   assert step._cache_size() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("mixer", "posemb"),
   [

@@ -158,6 +158,7 @@ def test_no_square_of_patterns_for_tpu(name):
   check_pattern("tpu", 2048, jnp.float32, name)
 
 
+@pytest.mark.slow
 def test_most_patterns_leave_tiles_empty():
   """So the exception for those that fill all is one."""
   filled = {name for name, each in PATTERNS.items() if fills_its_tiles(each, GRIDS[2048])}

@@ -48,6 +48,7 @@ def drawn(task):
   return draw_variables(task.init, batch(task), scale=0.5)["params"]
 
 
+@pytest.mark.slow
 def test_bits_of_the_scored_tokens():
   task = text_task()
   rows, mask = batch(task), np.array([True, True, False])

@@ -66,6 +66,7 @@ def log_softmax(x):
   return x - np.log(np.exp(x).sum(-1, keepdims=True))
 
 
+@pytest.mark.slow
 def test_every_term_is_its_definition():
   weights = dict(classes=0.3, hard=0.7, logits=0.5, tokens=2.0)
   task, params, state, constants = make(

@@ -101,6 +101,7 @@ def name_classes(run, names):
   (run / "environment.json").write_text(json.dumps(environment))
 
 
+@pytest.mark.slow
 def test_a_teachers_classes_are_found_by_their_names(run_copy):
   """The record says that the teacher's output k is called 9 - k."""
   loaded = vitx.load(run_copy)

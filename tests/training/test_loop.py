@@ -356,7 +356,7 @@ def never_stopped(tmp_path_factory):
 @pytest.mark.parametrize(
   ("name", "stops"),
   [
-    ("plateau", ("stop_after=7 steps",)),
+    pytest.param("plateau", ("stop_after=7 steps",), marks=SLOW),
     *(pytest.param(name, ("stop_after=7 steps",), marks=SLOW) for name in list(SCHEDULES)[1:]),
     *(pytest.param(name, ("duration=7 steps",), marks=SLOW) for name in FREE_END),
     pytest.param("plateau", ("stop_after=3", "stop_after=6", "stop_after=11"), marks=SLOW),
@@ -431,6 +431,7 @@ def lose(monkeypatch, name):
   monkeypatch.setattr(loop, name, fail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", all_but(8, "saved", of=(5, 8, "saved", "tested")))
 def test_a_run_that_was_disturbed_ends_as_early(at, tmp_path, monkeypatch, stopped_early):
   config = runs.tiny(*PATIENT)
@@ -482,6 +483,7 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
   assert runs.final_state(tmp_path)["step"] == 6
 
 
+@pytest.mark.slow
 def test_a_look_at_test_and_examples_on_the_devices_change_nothing(finished_run, tmp_path):
   """The rows are there besides, and all else is as without them."""
   loop.train(runs.tiny("evaluation.on_test=True", "data.device=always"), tmp_path)

@@ -120,6 +120,7 @@ def test_a_workdir_of_phases_is_that_of_the_last_that_has_a_checkpoint(tmp_path)
   assert find_run(tmp_path) == f"{tmp_path}/two"
 
 
+@pytest.mark.slow
 def test_a_signal_as_a_phase_ends_ends_the_run(tmp_path, monkeypatch):
   ran = []
 
@@ -162,6 +163,7 @@ def trusts(begun):
   return [trusted for _, trusted in begun.values()]
 
 
+@pytest.mark.slow
 def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
   """As a group, as a bare name, and as code of one's own, from which the next phase begins."""
   own = {"name": f"{__name__}:Mine"}

@@ -96,6 +96,7 @@ def test_a_full_disk_is_noticed_before_compiling(tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_deleted_at_the_end_are_missed(tmp_path, monkeypatch):
   write = Recorder.write_figures
 

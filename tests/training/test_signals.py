@@ -31,6 +31,7 @@ def signal_in(role, at, monkeypatch):
   monkeypatch.setattr(evaluation, "split_batches", batches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("role", "at", "step"),
   [

@@ -63,6 +63,7 @@ def test_memory_holds_the_state_and_grows_with_the_batch():
   assert large["activations"] - small["activations"] > 252 * 4 * 4 * 8  # at the least the tokens
 
 
+@pytest.mark.slow
 def test_a_step_goes_on_from_its_own_state():
   config = complete("batch_size=2")
   step, needed = trial.prepare_training(config, lambda: trial.begin(config))

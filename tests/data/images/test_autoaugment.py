@@ -168,6 +168,7 @@ def test_randaugment_draws_each_of_the_14_operations_equally_often_in_both_direc
   }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_randaugment_of_magnitude_zero_only_knows_operations_without_magnitude():
   out = draws(randaugment, 560)
   choices = [pillow(name, PICTURE, 0) for name in ("identity", "autocontrast", "equalize")]

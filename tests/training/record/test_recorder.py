@@ -15,6 +15,7 @@ from vitx.training import loop
 from vitx.training.record.recorder import Record, Recorder
 
 
+@pytest.mark.slow
 def test_the_test_row_comes_after_the_last_checkpoint(tmp_path, monkeypatch):
   """Which says that the run is over: killed between the two, it would never be."""
   finalize, write = ocp.CompositeCheckpointHandler.finalize, Recorder.write_figures
