@@ -2,7 +2,7 @@
 
 `digits`, `cifar10` and `tiny_shakespeare` are TFDS sets of images or texts. `folder:PATH` is a
 folder of images, `csv:FILE` a table of images and their labels, `bytes:FILE` any file as a sequence
-of bytes, `audio:FOLDER` a folder of WAV files.
+of bytes, `audio:FOLDER` a folder of WAV files, `hf:NAME` a set of the library `datasets`.
 
 Your own source is a function from the config's `data` (a mapping with at least the fields of
 `DataSettings`) to a `Dataset`. Select it by `data.source=my_package.my_file:open_mine`. It reads
@@ -36,7 +36,7 @@ from vitx.data.class_names import renumber
 from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
 from vitx.data.fingerprint import digest_arrays
 from vitx.data.readable import skip_unreadable
-from vitx.data.sources import audio, byte_file, csv_table, folder, tfds
+from vitx.data.sources import audio, byte_file, csv_table, folder, hub, tfds
 
 Opener = Callable[[Mapping[str, Any]], Dataset]
 # The functions that open a source `KIND:REST`, by KIND.
@@ -45,6 +45,7 @@ SOURCES: dict[str, Opener] = {
   "bytes": byte_file.open_bytes,
   "csv": csv_table.open_csv,
   "folder": folder.open_folder,
+  "hf": hub.open_hub,
 }
 
 

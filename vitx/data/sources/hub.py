@@ -1,0 +1,152 @@
+"""The source `hf:NAME`: labeled images of the Hugging Face library `datasets`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitx.config.errors import ConfigError, MissingExtraError, listing
+from vitx.config.fields import DataSettings, read_fields
+from vitx.data.dataset import Dataset, DatasetInfo, Example
+from vitx.data.fingerprint import choose_sample, digest
+from vitx.data.images.decode import Encoded, decode_example
+from vitx.data.images.settings import check_file_settings, image_spec
+from vitx.data.sources.folder import join_splits
+from vitx.data.split_names import find_roles
+from vitx.data.splits import find_bases
+from vitx.files import read_bytes
+
+SAVED = ("dataset_dict.json", "state.json")  # the files that `save_to_disk` writes
+
+
+@dataclass(frozen=True)
+class HubImages:
+  """The images of one split, with their classes.
+
+  Attributes:
+    table: The split, a `datasets.Dataset` whose images are encoded.
+    split: The name of the split.
+    image: The column of the images.
+    labels: The classes, int32 (n,).
+    settings: The settings for reading images.
+  """
+
+  table: Any
+  split: str
+  image: str
+  labels: np.ndarray
+  settings: DataSettings
+
+  def __len__(self) -> int:
+    return len(self.labels)
+
+  def __getitem__(self, i: int) -> Example:
+    """Returns image uint8 (height, width, C) in native size, and label int32 ()."""
+    return decode_example(self.encoded(i))
+
+  def encoded(self, i: int) -> dict[str, Any]:
+    """Returns an example whose image is still `Encoded`."""
+    channels, values = self.settings.channels, self.settings.value_range
+    image = Encoded(self.read(i), channels, self.name(i), upright=True, value_range=values)
+    return {"image": image, "label": np.asarray(self.labels[i])}
+
+  def read(self, i: int) -> bytes:
+    """Returns the content of an image file, which is in the table or beside it."""
+    stored = self.table[int(i)][self.image]
+    try:
+      return stored["bytes"] or read_bytes(stored["path"])
+    except (OSError, TypeError) as error:
+      raise ConfigError(
+        f"{self.name(i)} cannot be read ({error}). Replace or remove it."
+      ) from error
+
+  def name(self, i: int) -> str:
+    return f"{self.split}[{i}]"
+
+
+def open_hub(data: Mapping[str, Any]) -> Dataset:
+  """Opens `hf:NAME`, or `hf:NAME:CONFIG` for a set with several configs.
+
+  NAME is a set of the Hugging Face Hub, a directory that `datasets.load_dataset` reads, or one that
+  `save_to_disk` wrote. Its one column of images and its one column of classes (`ClassLabel`) are
+  used. The library downloads a set of the Hub to its own cache and runs no code of the set.
+
+  Args:
+    data: The config's `data`, of which these fields are read: source, channels, value_range.
+
+  Raises:
+    ConfigError: The set cannot be loaded, or has not one column of images and one of classes.
+    MissingExtraError: The library is not installed.
+  """
+  settings = read_fields(DataSettings, data)
+  check_file_settings(settings)
+  name = settings.source
+  tables = _load(name)
+  first = next(iter(tables.values()))
+  image, label = _choose_column(name, first, "Image"), _choose_column(name, first, "ClassLabel")
+  opened = {split: _take(table, split, image, label, settings) for split, table in tables.items()}
+  unlabeled = tuple(split for split, examples in opened.items() if (examples.labels < 0).any())
+  names = tuple(first.features[label].names)
+  parts: list[str | bytes] = [*names]
+  for split in sorted(opened):
+    parts += [split, str(len(opened[split])), digest(_content(opened[split]))]
+  return Dataset(
+    info=DatasetInfo(name, image_spec(settings.channels), names, fingerprint=digest(parts)),
+    splits=tuple(split for split in opened if split not in unlabeled),
+    unlabeled=unlabeled,
+    roles=find_roles(opened),
+    open_split=lambda expression: join_splits(name, opened, expression),
+    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
+  )
+
+
+def _load(name: str) -> Mapping[str, Any]:
+  """Returns the tables of a set by split."""
+  try:
+    import datasets
+  except ImportError as error:
+    raise MissingExtraError(f"data.source={name!r}", "datasets") from error
+  path, _, config = name.removeprefix("hf:").partition(":")
+  is_saved = any((Path(path).expanduser() / file).exists() for file in SAVED)
+  datasets.disable_progress_bars()
+  try:
+    if is_saved:
+      found = datasets.load_from_disk(str(Path(path).expanduser()))
+    else:
+      found = datasets.load_dataset(path, config or None)
+  except Exception as error:  # the library raises errors of many kinds
+    raise ConfigError(
+      f"data.source={name!r} cannot be loaded by the library datasets ({error}). Write hf:NAME,"
+      " hf:NAME:CONFIG, or hf:PATH of a directory that it can read."
+    ) from error
+  return found if isinstance(found, dict) else {"train": found}
+
+
+def _choose_column(name: str, table: Any, kind: str) -> str:
+  """Returns the one column of a table whose feature is of a kind."""
+  found = [column for column, each in table.features.items() if type(each).__name__ == kind]
+  if len(found) != 1:
+    raise ConfigError(
+      f"data.source={name!r} must have one column of kind {kind}, but has"
+      f" {listing(found) if found else 'none'}; its columns are {listing(table.features)}. Choose"
+      " or cast its columns with the library datasets, and name what save_to_disk wrote."
+    )
+  return found[0]
+
+
+def _take(table: Any, split: str, image: str, label: str, settings: DataSettings) -> HubImages:
+  """Returns the images of a table, without decoding one."""
+  import datasets
+
+  labels = np.array([-1 if each is None else each for each in table[label]], np.int32)
+  encoded = table.cast_column(image, datasets.Image(decode=False))
+  return HubImages(encoded, split, image, labels, settings)
+
+
+def _content(examples: HubImages) -> Iterator[str | bytes]:
+  """Yields what identifies a split: its labels and its images, or some of many."""
+  yield examples.labels.tobytes()
+  for i in choose_sample(len(examples), examples.table.data.nbytes).tolist():
+    yield examples.read(i)
