@@ -18,9 +18,9 @@ def test_spread_by_hand():
   found = statistics.spread([1.0, 2.0, 6.0])
   assert found == statistics.Spread(3.0, pytest.approx(math.sqrt(7)), 3)
   assert statistics.spread([4.0]) == statistics.Spread(4.0, None, 1)
-  with pytest.raises(ValueError, match="no values"):
+  with pytest.raises(ValueError, match="values is empty"):
     statistics.spread([])
-  with pytest.raises(ValueError, match="no pairs"):
+  with pytest.raises(ValueError, match="values and base are empty"):
     statistics.compare_pairs([], [])
 
 

@@ -150,8 +150,8 @@ def test_checkpoints_that_are_all_damaged(command, run_copy, capsys):
 @pytest.mark.parametrize(
   ("arguments", "part"),
   [
-    (["--checkpoint", "7"], "checkpoint='7' does not exist; choose best, latest or one of"),
-    (["--checkpoint", "bst"], "checkpoint='bst' does not exist; choose best, latest"),
+    (["--checkpoint", "7"], "checkpoint='7' does not exist in workdir='"),
+    (["--checkpoint", "bst"], "choose best, latest or one of the steps"),
     (["--checkpoint", "-1"], "checkpoint='-1' does not exist"),
     (["--weights", "emma"], "weights='emma' is unknown. Did you mean 'ema'?"),
     (["--split", "tset"], "split='tset' is unknown. Did you mean 'test'?"),
@@ -197,7 +197,7 @@ def test_what_cannot_be_predicted(case, finished_run, elsewhere, capsys):
 @pytest.mark.parametrize(
   ("arguments", "part"),
   [
-    (["--checkpoint", "3"], "checkpoint='3' does not exist; choose best, latest or one of"),
+    (["--checkpoint", "3"], "checkpoint='3' does not exist in workdir='"),
     (["--out", "there"], "out='there': there exists already; name another"),
     (["--out", "described"], "described.json exists already"),
     (["--platforms", "gpu"], "platforms='gpu' must be some of cpu, cuda, tpu, each once"),
@@ -208,7 +208,7 @@ def test_what_cannot_be_predicted(case, finished_run, elsewhere, capsys):
     (["--batch", "all"], "argument --batch: 'all' must be symbolic"),
     (["--batch", "9999999"], "batch=9999999 is out of range"),
     (["--implementation", "auto"], "implementation='auto' is unknown"),
-    (["--implementation", "kernelized"], "give its size as --batch N, or use"),
+    (["--implementation", "kernelized"], "give its size, such as batch=8, or use"),
   ],
 )
 def test_what_cannot_be_exported(arguments, part, finished_run, elsewhere, capsys):

@@ -353,14 +353,14 @@ def test_curves_of_runs_and_of_sweeps(tmp_path, quick, capsys):
   assert main(["visualize", "curves", "--workdir", str(row), out, *source]) == 0
   assert (tmp_path / "pictures" / "curves_vanilla_w96_d8.png").exists()
   assert main(["visualize", "curves", "--workdir", str(tmp_path / "sweep"), out, *source]) == 1
-  message = "its source printed no training top1 of fnet, softmax; leave it out"
+  message = "its source printed no training top1 of fnet, softmax; leave config out"
   assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    (["curves", "--config=digits.py"], "curves draws runs"),
+    (["curves", "--config=digits.py"], "figure='curves' draws runs"),
     (["curves", "--workdir", "nowhere"], "no config.json"),
     (["curve", "--workdir", "a"], "Did you mean 'curves'"),
   ],

@@ -44,12 +44,15 @@ def read(path):
     (["patterns", "--config=density_digits", "--examples=0"], "examples=0 is out of range"),
     (["attention_past", "--config=density_digits:dense", "--queries=64"], "choose from 0 to 63"),
     (["attention", "--config=digits", "--inputs", "a.png"], "does not have the statistics of"),
-    (["gallery", "--inputs", "a.png"], "gallery uses no inputs"),
+    (["gallery", "--inputs", "a.png"], "inputs are given, but figure='gallery' uses none"),
     (["gallery", "--patterns=windw"], "Did you mean 'window'?"),
     (["gallery", "--grid=12"], "grid=12 must be rows,columns"),
     (["gallery", "--grid=100,100"], "at most 2,304 tokens"),
-    (["gallery", "--config=digits"], "gallery draws --patterns; leave"),
-    (["patterns", "--config=digits", "--patterns=window"], "use the figure gallery"),
+    (["gallery", "--config=digits"], "figure='gallery' draws patterns; omit"),
+    (
+      ["patterns", "--config=digits", "--patterns=window"],
+      "figure='patterns' uses none; use figure='gallery'",
+    ),
     (["attention", f"--config=digits:softmax,{NARROW}", "--queries=64"], "choose from 0 to 63"),
     (["attention", f"--config=density_digits:dense,{NARROW}"], "has no grid of image patches"),
     (["attention", f"--config=digits:linformer,{NARROW}"], "has no matrix of the 64 tokens"),
@@ -66,10 +69,13 @@ def read(path):
     ),
     (["performer_error", f"--config=digits:fnet,{NARROW}"], "has no queries and keys"),
     (["landmarks", f"--config=digits:softmax,{NARROW}"], "model.token_mixer='nystromformer'"),
-    (["memory", "--config=digits"], "give the CSV file of vitx reproduce as --results"),
+    (["memory", "--config=digits"], "give the CSV file of vitx reproduce as results"),
     (["memory", "--config=digits", "--results=nowhere.csv"], "'nowhere.csv' cannot be read"),
-    (["posemb", "--config=digits", "--results=a.csv"], "posemb uses no results"),
-    (["posemb", "--workdir", "a", "b"], "posemb draws one run; give one of the 2 workdirs"),
+    (
+      ["posemb", "--config=digits", "--results=a.csv"],
+      "figure='posemb' uses none; leave results out",
+    ),
+    (["posemb", "--workdir", "a", "b"], "workdir=['a', 'b']: figure='posemb' draws one run"),
   ],
 )
 def test_errors_name_the_fix(arguments, message, tmp_path, capsys):
@@ -146,7 +152,7 @@ def test_every_figure_of_a_config_writes_its_files(figure, row, files, tmp_path)
 @pytest.mark.slow  # loads a run twice and draws three pictures
 def test_models_side_by_side(tmp_path, finished_run, run_copy):
   one = str(finished_run[0])
-  with pytest.raises(ConfigError, match="two have one name"):
+  with pytest.raises(ConfigError, match="two runs have one name"):
     visualize("attention", tmp_path, workdir=[one, one])
   options = Options(examples=1)
   files = visualize("attention", tmp_path, workdir=[one, str(run_copy)], options=options)

@@ -136,9 +136,11 @@ def test_one_platform_alone_has_its_own_kernels(monkeypatch):
 
 def test_what_must_know_its_batch_says_so():
   loaded = untrained.make(**SMALL)
-  with pytest.raises(ConfigError, match=r"batch='symbolic'.*kernelized.*--batch N, or use.*masked"):
+  with pytest.raises(
+    ConfigError, match=r"batch='symbolic'.*kernelized.*batch=8, or use implementation=.masked"
+  ):
     make_program(loaded, ALL, None, "kernelized")
   assert make_program(loaded, ALL, 3, "kernelized").in_avals[0].shape[0] == 3
   told = untrained.make(**SMALL, token_mixer=dict(name="softmax", implementation="kernelized"))
-  with pytest.raises(ConfigError, match=r"give its size as --batch N\.$"):
+  with pytest.raises(ConfigError, match=r"give its size, such as batch=8\.$"):
     make_program(told, ALL, None, "masked")

@@ -167,12 +167,15 @@ BAD = (
   ({"workdir": "x", "config": "digits"}, "workdir and config: both given"),
   ({"config": "digits"}, "has no weights.*set init_from"),
   ({"config": "density_digits"}, "task 'density' learns no classes"),
-  ({"config": "digits", "source": "cifar10"}, "set data.source in it"),
+  ({"config": "digits", "source": "cifar10"}, "with config, set its data.source"),
   ({"workdir": "x", "methods": ("knn", "tree")}, "methods='tree' is unknown.*knn, logistic, ridge"),
   ({"workdir": "x", "methods": ("knn", "knn")}, "each once"),
   ({"workdir": "x", "shots": (0,)}, "shots=0 is out of range"),
   ({"workdir": "x", "draws": -1}, "draws=-1 is out of range"),
-  ({"workdir": "x", "draws": 0, "out": "pictures"}, "out: a picture shows the few-shot curves"),
+  (
+    {"workdir": "x", "draws": 0, "out": "pictures"},
+    "out='pictures': a picture needs few-shot curves; set",
+  ),
   ({"config": "digits:init_from=nowhere"}, "nowhere"),
 )
 

@@ -106,7 +106,10 @@ def test_the_figures_of_the_command(finished_run, tmp_path):
   ("options", "message"),
   [
     ({"config": "digits"}, "give its --workdir"),
-    ({"figure": "posemb", "split": "test", "workdir": "x"}, "posemb evaluates no split"),
+    (
+      {"figure": "posemb", "split": "test", "workdir": "x"},
+      "split='test': figure='posemb' uses none",
+    ),
     ({"workdir": ("a", "b")}, "one of the 2 workdirs"),
   ],
 )

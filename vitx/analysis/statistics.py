@@ -65,7 +65,7 @@ class Agreement:
 def spread(values: Sequence[float]) -> Spread:
   """Returns mean and standard deviation; raises ValueError if there are no values."""
   if not len(values):
-    raise ValueError("no values")
+    raise ValueError("values is empty; give at least one value")
   sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
   return Spread(float(np.mean(values)), sd, len(values))
 
@@ -91,7 +91,7 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
   differences = np.asarray(values, float) - np.asarray(base, float)
   count = differences.size
   if not count:
-    raise ValueError("no pairs")
+    raise ValueError("values and base are empty; give at least one value in each")
   mean = float(differences.mean())
   # Accuracies on few examples tie: a spread that is only due to rounding does not count.
   if count == 1 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():

@@ -136,7 +136,7 @@ class Candidate:
       except TooLargeError as error:
         if way == "masked":
           return math.inf, 0.0
-        raise ConfigError(str(error)) from error
+        raise ConfigError(f"tokens={n}, batch={batch}: a step {error}; lower one.") from error
     times = interleave(runs, repeats=repeats, seconds=seconds)
     spent = sum(found.seconds * found.samples for found in times.values())
     return times["masked"].seconds / times["kernelized"].seconds, spent

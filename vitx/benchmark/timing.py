@@ -240,7 +240,7 @@ def _measure_peak(
 def _read_peak() -> int:
   """Returns this process's peak resident bytes; `getrusage` would include the parent's."""
   if not STATUS.exists():
-    raise ConfigError(f"peak memory is read from {STATUS}, which only Linux has; use Linux.")
+    raise ConfigError(f"vitx benchmark data reads its peak memory from {STATUS}; use Linux.")
   lines = STATUS.read_text().splitlines()
   return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 

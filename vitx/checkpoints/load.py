@@ -245,8 +245,8 @@ def explained(workdir: str | Path) -> Iterator[None]:
   except (AttributeError, KeyError) as error:
     field = str(error.args[0]).strip("'\"")
     raise ConfigError(
-      f"{where} lacks the field {field!r}. The file was edited, or written by a version of vitx"
-      " whose fields had other names; restore it from a copy."
+      f"{where} lacks the field {field!r}. If the file was edited, restore it"
+      " from a copy; if another version of vitx wrote it, use that version."
     ) from error
   except Exception as error:  # a bad value may raise anything in the code that it reaches
     if registry.is_trusted():  # the user's own code may have raised it and needs its traceback
@@ -282,8 +282,8 @@ def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:
     if choice not in CHOICES:
       if choice not in map(str, steps):
         raise ConfigError(
-          f"checkpoint={checkpoint!r} does not exist; choose best, latest or one of the steps"
-          f" {steps}."
+          f"checkpoint={checkpoint!r} does not exist in workdir={str(workdir)!r};"
+          f" choose best, latest or one of the steps {steps}."
         )
       return store.restore(int(choice), only=WANTED)
     latest = store.restore_latest(only=WANTED)

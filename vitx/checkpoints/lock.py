@@ -172,7 +172,7 @@ class Lock:
       if self._path.exists():
         return False
       logging.warning(
-        "%s: an object store cannot lock for sure; start only one training there at a time",
+        "%s: locks of an object store are not safe; start only one training there",
         self._directory,
       )
       self._write()
@@ -284,7 +284,8 @@ def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
     refusal = error
   if not processes.ask_first(refusal is None):
     raise refusal or WorkdirInUseError(
-      f"workdir={str(directory)!r} is in use; the message of process 0 names the holder."
+      f"workdir={str(directory)!r} is in use by another training, which the message"
+      " of process 0 names. Wait for it, stop it or choose another --workdir."
     )
   try:
     yield lock

@@ -74,4 +74,4 @@ def check_folder(path: str | Path, field: str) -> None:
 
 def _check_writable(place: Path, path: str | Path, field: str) -> None:
   if not os.access(place, os.W_OK):
-    raise ConfigError(f"{field}={str(path)!r} cannot be written; name another place.")
+    raise ConfigError(f"{field}={str(path)!r}: no permission to write there; name another place.")

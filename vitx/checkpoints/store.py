@@ -68,7 +68,7 @@ def check_keep(keep: int) -> None:
   """Raises ConfigError if fewer than two checkpoints are to be kept."""
   if keep < 2:
     raise ConfigError(
-      f"checkpoint.keep={keep}: at least 2 are kept, so that a damaged one can be skipped."
+      f"checkpoint.keep={keep} must be at least 2, so that a damaged one can be skipped."
     )
 
 

@@ -110,8 +110,9 @@ def check_name(workdir: str | Path) -> None:
   except (ImportError, KeyError) as error:  # no package, or no such scheme
     if str(workdir).startswith("gs://"):
       raise MissingExtraError(f"workdir={str(workdir)!r}", "gcs") from error
+    why = "there is no such file system" if isinstance(error, KeyError) else error
     raise ConfigError(
-      f"workdir={str(workdir)!r} cannot be reached ({error}). Name a local directory or gs://..."
+      f"workdir={str(workdir)!r} cannot be reached ({why}). Name a local directory or gs://..."
     ) from error
 
 

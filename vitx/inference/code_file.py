@@ -81,7 +81,7 @@ def read(path: str | Path) -> tuple[Header, bytes]:
     declared = 4 * math.prod(header.shape)  # bytes of tokens
     check_integer(declared, "shape")
   except (ValueError, KeyError, TypeError) as error:
-    raise ConfigError(f"{path} is damaged: its header cannot be read ({error}).") from error
+    raise ConfigError(f"{path} has a damaged header; restore the file from a copy.") from error
   check_inflated(str(path), declared, len(data))
   return header, data[_HEAD.size + size :]
 

@@ -156,8 +156,9 @@ def _decode(coder: WindowCoder, header: code_file.Header, code: bytes, path: str
     intact = False
   if not intact:
     raise ConfigError(
-      f"{path} does not decode to the original: it is damaged, or logits round otherwise here"
-      f" ({code_file.describe_machine()}) than on the machine that wrote it ({header.made_on})."
+      f"{path} does not decode to the original. It is damaged (restore it from"
+      f" a copy), or this machine ({code_file.describe_machine()}) computes"
+      f" other logits than its writer ({header.made_on}; decompress it there)."
     )
   return tokens
 

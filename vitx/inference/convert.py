@@ -75,8 +75,8 @@ def _resolve(
     info = task_class(config.task).state_info(config)
     if info is None:
       raise ConfigError(
-        "without_data: the config lacks the number of classes or the image size; set"
-        " model.num_classes and data.image_size."
+        "without_data=True, but the config lacks the number of classes"
+        " or the image size; set model.num_classes and data.image_size."
       )
     named = read_names(Path(source).parent / FILE) if Path(source).is_file() else None
     names = list(info.class_names or ())
@@ -140,7 +140,7 @@ def export_weights(
   if loaded.class_names and fit_lines(loaded.class_names):
     write_file(path.parent / FILE, "".join(f"{name}\n" for name in loaded.class_names))
   elif loaded.class_names:
-    logging.warning("%s is not written: the name of a class is not one line", FILE)
+    logging.warning("%s is not written: the name of a class does not fit a line of it", FILE)
   return network
 
 

@@ -54,8 +54,8 @@ def check_tokens(tokens: np.ndarray, loaded: Loaded, where: str) -> np.ndarray:
   wrong = np.flatnonzero((tokens < 0) | (tokens >= V))
   if wrong.size:
     raise ConfigError(
-      f"{where} has the byte {int(tokens[wrong[0]])} at position {int(wrong[0])}; the model's"
-      f" vocabulary is 0 ... {V - 1}"
+      f"{where} has the byte {int(tokens[wrong[0]])} at position {int(wrong[0])},"
+      f" but the model knows only 0 to {V - 1}; remove or replace such bytes"
     )
   return tokens.astype(np.int32)
 

@@ -293,7 +293,7 @@ def _open(
   same = dataset.info.fingerprint == loaded.fingerprint
   if own and not same:
     logging.warning(
-      "%s has changed since the run; its present %s may contain examples of the training",
+      "%s has changed since the run; its %s may have examples on which the run trained",
       dataset.info.name,
       split,
     )

@@ -149,9 +149,9 @@ def make_program(
     if batch is not None:
       raise
     # A network that needs its batch size raises a different error at each such place.
-    reason, other = str(error).partition("\n")[0], ", or use --implementation masked"
+    reason, other = str(error).partition("\n")[0], ", or use implementation='masked'"
     raise ConfigError(
-      f"batch='symbolic': with implementation={implementation!r} this network needs a fixed"
-      f" batch ({type(error).__name__}: {reason}); give its size as --batch N"
-      f"{other * (implementation != 'masked')}."
+      f"batch='symbolic': with implementation={implementation!r} this network"
+      f" needs a fixed batch ({type(error).__name__}: {reason}); give its"
+      f" size, such as batch=8{other * (implementation != 'masked')}."
     ) from error

@@ -98,8 +98,8 @@ def _make_compute(model: Loaded) -> Callable[[Mapping[str, np.ndarray]], jax.Arr
   shape = jax.eval_shape(features, *arguments, blank).shape
   if len(shape) != 2:
     raise ConfigError(
-      f"probe: the head of this network reads {list(shape[1:])} for an example, and a probe needs"
-      " one vector; use a network that classifies an example as a whole"
+      f"probe: the head of this network reads an array {list(shape[1:])} for an example,"
+      " and a probe needs one vector; use a network that classifies an example as a whole"
     )
   compiled = model.program(FEATURES, lambda: jax.jit(features))
   placed = jax.device_put(arguments)
@@ -116,7 +116,7 @@ def _compute(
   task, config = model.task, model.config
   examples = task.examples(examples, train=False)
   if not len(examples):
-    raise ConfigError(f"data.source: {role} has no examples; see data.splits and data.validation")
+    raise ConfigError(f"{role} has no examples; change data.splits.{role} or data.validation")
   batches = evaluation_batches(
     examples,
     transform=task.transform(train=False),
@@ -152,7 +152,7 @@ def _read(path: Path, source: Source) -> dict[str, LabeledFeatures] | None:
   for role, each in found.items():
     labels = np.asarray(source.role(role).labels)
     if each.values.ndim != 2 or len(each.values) != len(labels) or (each.labels != labels).any():
-      logging.warning("%s has other examples, so the features are computed again", path)
+      logging.warning("%s was made of other examples, so the features are computed again", path)
       return None
   return found
 

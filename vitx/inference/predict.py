@@ -178,7 +178,10 @@ def with_features(
     with nn.intercept_methods(note):
       result = evaluate(*arguments)
     if not read:
-      raise ConfigError(f"features: the network has no {names.HEAD!r}; leave them out.")
+      raise ConfigError(
+        f"features are the input of {names.HEAD!r}, which this network"
+        " lacks; use features=False, or probe another network."
+      )
     return {**result, "rows": {**result["rows"], FEATURES: read[0]}}
 
   return run

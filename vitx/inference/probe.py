@@ -95,7 +95,7 @@ def probe(
   if out is not None:
     check_folder(out, "out")
     if not draws or not shots:
-      raise ConfigError("out: a picture shows the few-shot curves; set draws and shots, or no out")
+      raise ConfigError(f"out={str(out)!r}: a picture needs few-shot curves; set draws and shots.")
   folder = cache_directory() / "features" if cache is None else Path(cache)
   check_folder(folder, "cache")
   with registry.trusting(trust_code or None):
@@ -147,9 +147,9 @@ def _open(
       return model, _open_run(model, source, data_dir)
   if config is None or workdir is not None:
     given = "neither" if workdir is None else "both"
-    raise ConfigError(f"workdir and config: {given} given; a probe is of one of them")
+    raise ConfigError(f"workdir and config: {given} given; give exactly one of them")
   if source is not None:
-    raise ConfigError("source: a config names its own; set data.source in it")
+    raise ConfigError(f"source={source!r} is for a workdir; with config, set its data.source")
   return _open_config(config, data_dir)
 
 
@@ -227,15 +227,15 @@ def _check_data(model: Loaded, source: Source) -> None:
     )
   if len(np.unique(labels)) < 2:
     raise ConfigError(
-      f"data.source={info.name!r}: train has {len(np.unique(labels))} classes; a probe needs two"
+      f"data.source={info.name!r}: train has fewer than 2 classes; choose another source"
     )
   if isinstance(model.task, Classification):
     check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, model.config.task.name)
     channels = info.spec["image"].shape[-1]
     if channels not in (None, model.config.data.channels):
       raise ConfigError(
-        f"data.source={info.name!r} has images of {channels} channels, the model takes"
-        f" {model.config.data.channels}"
+        f"data.source={info.name!r} has images of {channels} channels, but the model"
+        f" takes {model.config.data.channels}; choose a source with that number"
       )
 
 

@@ -112,8 +112,8 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
     tokens = np.frombuffer(prompt, np.uint8)
   elif kind == "image":
     raise ConfigError(
-      f"prompt={str(prompt)!r:.80} is a whole image here; set complete to the share of it that"
-      " is given."
+      f"prompt={str(prompt)!r:.80} is an image to complete; also set complete,"
+      " the share of it that the model is given, such as complete=0.5."
     )
   elif os.path.isfile(prompt):  # This is False for a text that can be no path.
     tokens = _read_file(Path(prompt), kind)
@@ -144,10 +144,11 @@ def _originals(
   """Returns the originals to complete, int32 (R, N): the prompt's image, or the first of test."""
   task = density_model.density_task(loaded)
   if prompt is not None:
-    if density_model.kind_of(loaded) != "image" or isinstance(prompt, bytes):
+    if (kind := density_model.kind_of(loaded)) != "image" or isinstance(prompt, bytes):
+      what = "this prompt is bytes" if kind == "image" else f"this is a model of {kind}"
       raise ConfigError(
-        "complete and prompt are both set, which needs a model of images and an image file;"
-        " set one of the two."
+        f"complete and prompt={prompt!r:.80} are both set. A prompt to complete is"
+        f" an image file for a model of images, but {what}; set one of the two."
       )
     return density_model.image_tokens(density_model.read_image(prompt, loaded)[None], loaded)
   data = copy_data_fields(loaded, data_dir)

@@ -111,29 +111,29 @@ def visualize(
   make_canvas(1, 1)  # A missing matplotlib is reported before the long computation.
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
   if options and options.inputs and figure not in {**figures.FIGURES, **figures.SIDE_BY_SIDE}:
-    raise ConfigError(f"--inputs: {figure} uses no inputs; leave them out.")
+    raise ConfigError(f"inputs are given, but figure={figure!r} uses none; leave them out.")
   if split is not None and figure not in figures.ANSWER_FIGURES:
-    raise ConfigError(f"split={split!r}: {figure} evaluates no split; leave it out.")
+    raise ConfigError(f"split={split!r}: figure={figure!r} uses none; leave split out.")
   if figure in figures.RESULT_FIGURES:
     return _draw_results(figure, Path(out), results, config, workdirs)
   if results is not None:
-    raise ConfigError(f"results={results!r}: {figure} uses no results; leave them out.")
+    raise ConfigError(f"results={results!r}: figure={figure!r} uses none; leave results out.")
   if figure in figures.RUN_FIGURES:
     with registry.trusting(trust_code):
       return _draw_runs(figure, Path(out), workdirs, config)
   if figure in figures.PATTERN_FIGURES:
     if workdirs or config is not None:
-      raise ConfigError(f"{figure} draws --patterns; leave --workdir and --config out.")
+      raise ConfigError(f"figure={figure!r} draws patterns; omit workdir and config.")
     return figures.find_figure(figure)(patterns, grid or GRID, Path(out))
   if patterns:
-    raise ConfigError(f"--patterns: {figure} draws a model; use the figure gallery for patterns.")
+    raise ConfigError(f"patterns={patterns!r}: figure={figure!r} uses none; use figure='gallery'.")
   if len(workdirs) > 1 and figure not in figures.SIDE_BY_SIDE:
-    raise ConfigError(
-      f"--workdir: {figure} draws one run; give one of the {len(workdirs)} workdirs."
-    )
+    raise ConfigError(f"workdir={workdirs!r}: figure={figure!r} draws one run; give one workdir.")
   if figure in figures.ANSWER_FIGURES:
     if config is not None or not workdirs:
-      raise ConfigError(f"{figure} is a figure of a trained model's answers; give its --workdir.")
+      raise ConfigError(
+        f"figure={figure!r} draws a trained model's answers; give workdir, not config."
+      )
     with registry.trusting(trust_code):
       examples = (options or Options()).examples
       return _draw_answers(figure, Path(out), workdirs[0], checkpoint, split, examples)
@@ -141,7 +141,7 @@ def visualize(
   subjects = [open_subject(workdir=each, config=config, **chosen) for each in workdirs or (None,)]
   labels = [subject.label for subject in subjects]
   if len(set(labels)) < len(labels):
-    raise ConfigError(f"--workdir: two have one name ({', '.join(labels)}); rename one.")
+    raise ConfigError(f"workdir: two runs have one name ({', '.join(labels)}); rename one.")
   with registry.trusting(trust_code):
     shown = subjects if figure in figures.SIDE_BY_SIDE else subjects[0]
     return figures.find_figure(figure)(shown, Path(out))
@@ -169,7 +169,7 @@ def open_subject(
   """
   if (workdir is None) == (config is None):
     given = "neither is" if workdir is None else "both are"
-    raise ConfigError(f"--workdir and --config: {given} given; give one of them.")
+    raise ConfigError(f"workdir and config: {given} given; give one of them.")
   chosen = options or Options()
   cache.enable()
   with registry.trusting(trust_code):
@@ -264,8 +264,8 @@ def _draw_results(
   """Draws a figure of a sweep over rows; their training steps are compiled to know their memory."""
   if results is None or config is None or workdirs:
     raise ConfigError(
-      f"{figure} draws results; give the CSV file of vitx reproduce as --results, the config file"
-      " with its rows as --config, and no --workdir."
+      f"figure={figure!r} draws results; give the CSV file of vitx reproduce"
+      " as results, the config file with its rows as config, and no workdir."
     )
   cache.enable()
   path, overrides = split_text(config)
@@ -279,7 +279,10 @@ def _draw_results(
       check_cost(row, count_training_flops(own), costs[row], config)
     used = measure_training_bytes(own)
     if used is None:
-      raise ConfigError(f"{figure}: {jax.default_backend()} does not report a program's memory.")
+      raise ConfigError(
+        f"figure={figure!r} needs the memory of compiled programs, which the"
+        f" backend {jax.default_backend()!r} does not report; use another backend."
+      )
     memory[row] = used / 1e9
   kind, backend = jax.devices()[0].device_kind, jax.default_backend()
   title = f"{Path(results).name}, rows of {config}: test figure of finished runs"
@@ -293,15 +296,15 @@ def _draw_results(
 def _draw_runs(figure: str, out: Path, workdirs: Sequence[str], config: str | None) -> list[Path]:
   if not workdirs:
     raise ConfigError(
-      f"{figure} draws runs; give their --workdir, and as --config at most a file whose source"
-      " printed such curves."
+      f"figure={figure!r} draws runs; give their workdir, and as"
+      " config at most a file whose source printed such curves."
     )
   curves, value = read_curves(find_runs(workdirs))
   printed = find_printed(find_published(split_text(config)[0]), value) if config else {}
   if config and not printed.keys() & {curve.method for curve in curves}:
     methods = listing({curve.method for curve in curves})
     raise ConfigError(
-      f"config={config!r}: its source printed no training {value} of {methods}; leave it out."
+      f"config={config!r}: its source printed no training {value} of {methods}; leave config out."
     )
   first = Path(workdirs[0]).resolve().name
   return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", printed)
@@ -318,8 +321,8 @@ def _of_run(loaded: Loaded, options: Options) -> Subject:
 def _of_config(text: str, options: Options) -> Subject:
   if options.inputs:
     raise ConfigError(
-      "--inputs: a config does not have the statistics of its data; give a --workdir, which vitx"
-      " train or vitx convert makes."
+      f"inputs={options.inputs!r:.80}: a config does not have the statistics"
+      " of its data; give a workdir, which vitx train or vitx convert makes."
     )
   config = complete_config(load_config(text))
   path, arg = split_text(text)

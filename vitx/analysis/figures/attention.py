@@ -127,7 +127,7 @@ def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
     raise ConfigError(f"rollout: skip={skip} must be in [0, 1]")
   sizes = sorted({layer.shape[-1] for layer in layers})
   if len(sizes) > 1:
-    raise ConfigError(f"rollout: layers have {sizes} tokens; all layers need equally many")
+    raise ConfigError(f"layers have {sizes} tokens; pass layers of equally many")
   eye = np.eye(sizes[0])
   product = np.broadcast_to(eye, (layers[0].shape[0], *eye.shape))
   for layer in layers:

@@ -73,7 +73,7 @@ def draw_curves(
 def plot_curves(curves: Sequence[Curve], figure: str, published: Published | None = None) -> Any:
   """Returns the figure of `draw_curves`, with its arguments and errors."""
   if not any(curve.figure for curve in curves):
-    raise ConfigError("curves: no run has a validation figure yet; train for evaluation.every")
+    raise ConfigError("curves: no run has a validation; train until the first (evaluation.every)")
   methods: dict[str, list[Curve]] = {}
   for curve in curves:
     methods.setdefault(curve.method, []).append(curve)

@@ -80,7 +80,7 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   layout = layers[0].layout
   if layout.length != np.asarray(layers[0].q).shape[1]:
     raise ConfigError(
-      f"landmarks: {subject.label} pads its tokens at the front; use token_mixer.padding='masked'"
+      f"landmarks: {subject.label} pads tokens; use model.token_mixer.padding='masked'"
     )
   counts = [each for each in COUNTS if each <= layout.length]
   errors = approximation.measure_errors(layers, {"landmarks": approximation.landmarks}, counts, 1)

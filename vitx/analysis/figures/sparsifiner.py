@@ -79,8 +79,8 @@ def capture(
   sparse = _sown(model, variables, images)
   if not sparse["coefficients"] or not fields.get("sparse", True):
     raise ConfigError(
-      "sparsifiner: this model has no masks; use the --workdir of a run with"
-      " model.token_mixer='sparsifiner' and token_mixer.sparse=True"
+      "sparsifiner: this model has no masks; use the workdir of a run with"
+      " model.token_mixer='sparsifiner' and model.token_mixer.sparse=True"
     )
   dense = model.clone(token_mixer=partial(mixer.func, **{**fields, "sparse": False}))
   full = _sown(dense, variables, images)
