@@ -24,8 +24,11 @@ FILES = {
   "import": ("import nowhere_to_be_found\n", "line 1: ModuleNotFoundError", "nowhere_to_be_found"),
   "name": ("\nx = y\n", "mine.py, line 2: NameError: name 'y' is not defined"),
   "exit": ("raise RuntimeError('not today')\n", "line 1: RuntimeError: not today"),
-  "none": ("x = 3\n", "config='mine.py' has no function get_config(arg)"),
-  "no_function": ("get_config = 3\n", "config='mine.py' has no function get_config(arg)"),
+  "none": ("x = 3\n", "config='mine.py' has no function get_config(arg); define it"),
+  "no_function": (
+    "get_config = 3\n",
+    "config='mine.py' has no function get_config(arg); define it",
+  ),
   "no_argument": ("def get_config():\n  return 3\n", "get_config() takes 0 positional arguments"),
   "nothing": ("def get_config(arg=None):\n  pass\n", "get_config returned NoneType; return a"),
   "raises": (
@@ -37,7 +40,7 @@ FILES = {
     "ConfigError: row=7 is unknown; choose 8",
   ),
   "binary": (b"\xff\xfe\x00\x01", "config='mine.py'", "SyntaxError"),
-  "empty": ("", "config='mine.py' has no function get_config(arg)"),
+  "empty": ("", "config='mine.py' has no function get_config(arg); define it"),
 }
 
 
@@ -62,7 +65,7 @@ NAMES = [
   ("digts.py", "config='digts.py' does not exist. Did you mean 'digits'?"),
   ("folder", "config='folder' does not exist"),
   ("nowhere.json", "config='nowhere.json' cannot be read as JSON"),
-  ("list.json", "config='list.json' must be an object with the fields of a config"),
+  ("list.json", "config='list.json' must hold a JSON object, the fields of a config"),
   ("cut.json", "config='cut.json' cannot be read as JSON"),
   ("text.json", "config='text.json' cannot be read as JSON"),
   ("unknown.json", "has no field 'wdth'"),
@@ -134,7 +137,7 @@ def test_a_port_that_another_program_has(elsewhere, capsys):
 @pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"])
 def test_a_launcher_that_gives_no_number(name, elsewhere, capsys, monkeypatch):
   monkeypatch.setenv(name, "many")
-  message = f"{name}='many' in the environment must be the number of processes. Unset it"
+  message = f"the environment variable {name}='many' must be the number of processes. Unset it"
   refuse(capsys, elsewhere, ["train", "--config", TINY, "--workdir", "run"], message)
 
 
@@ -229,4 +232,4 @@ def test_results_that_are_folders_are_refused_first(elsewhere, capsys):
 def test_a_sweep_that_nobody_waits_for_is_refused_at_once(more, elsewhere, capsys, monkeypatch):
   monkeypatch.setattr(points, "load_config", lambda *_: pytest.fail("it began"))
   command = ["sweep", "--config", "digits:softmax", "--workdir", "runs", *more]
-  refuse(capsys, elsewhere, command, more[0][2:], " points are too many; vary at most 10,000")
+  refuse(capsys, elsewhere, command, more[0][2:], " points, but 10,000 is the most; vary less")

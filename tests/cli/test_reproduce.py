@@ -70,7 +70,7 @@ def test_a_budget_gives_every_row_the_same_operations(monkeypatch):
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    (["--rows=fnett"], "no row 'fnett'. Did you mean 'fnet'"),
+    (["--rows=fnett"], "rows='fnett' is no row of 'digits.py'. Did you mean 'fnet'"),
     (
       ["--rows=fnet", "--config=digits.py:model.depth=1", "--budget=1FLOP"],
       "less than the .* of one step of fnet; raise it",

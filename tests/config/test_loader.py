@@ -168,7 +168,7 @@ def test_seeds_of_a_run_follow_an_override(written):
     ({"data": {"select": 0.1}}, "no field 'data.select'. Did you mean 'data.validation'"),
     ({"batch_sise": 3}, "no field 'batch_sise'. Did you mean 'batch_size'"),
     ({"batch_size": "many"}, "batch_size='many'"),
-    ({"model": 3}, "must be an object with the fields of a config"),
+    ({"model": 3}, "must hold a JSON object, the fields of a config"),
   ],
 )
 def test_a_written_config_that_cannot_be(written, changes, message):

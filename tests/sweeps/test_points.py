@@ -81,9 +81,11 @@ def test_a_row_has_one_place():
 def test_rows_of_a_file():
   assert find_rows("digits.py", ["fnet", "softmax"]) == ["fnet", "softmax"]
   assert len(find_rows("vix_cifar10.py", [])) > 40
-  with pytest.raises(ConfigError, match=r"no row 'fnett'\. Did you mean 'fnet'"):
+  with pytest.raises(
+    ConfigError, match=r"rows='fnett' is no row of 'digits.py'\. Did you mean 'fnet'"
+  ):
     find_rows("digits.py", ["fnett"])
-  with pytest.raises(ConfigError, match="occurs twice"):
+  with pytest.raises(ConfigError, match=r"rows=.*has .fnet. twice"):
     find_rows("digits.py", ["fnet", "fnet"])
   with pytest.raises(ConfigError, match="has no ROWS"):
     find_rows("run/config.json", [])

@@ -104,7 +104,7 @@ def _dispatch(arguments: list[str]) -> int | None:
   name = options.__dict__.pop("command")
   if overrides:
     if getattr(options, "config", None) is None:
-      parser.error(f"unrecognized arguments: --config.{overrides[0]}")
+      parser.error(f"unrecognized arguments: --config.{overrides[0]}; give --config FILE")
     options.config = join_text(options.config, overrides)
   with registry.trusting(options.__dict__.pop("trust_code", False) or None):
     return importlib.import_module(f"vitx.cli.{name}").run(**vars(options))

@@ -214,13 +214,13 @@ def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> N
     return
   given = ",".join(options.pareto)
   if len(set(options.pareto)) != 2 or len(options.pareto) != 2:
-    raise ConfigError(f"pareto={given!r} must be two columns, such as train_mb,gflops.")
+    raise ConfigError(f"--pareto {given} must be two different columns, such as train_mb,gflops.")
   for column in options.pareto:
     if column in RATED and column not in columns:
-      raise ConfigError(f"pareto={column!r} needs a measurement; add --rates.")
-    check_choice(column, "pareto", columns)
+      raise ConfigError(f"--pareto {column} needs a measurement; add --rates.")
+    check_choice(column, "--pareto", columns)
   if not Path(options.out).is_dir():
-    raise ConfigError(f"out={options.out!r} is not a folder; make it first.")
+    raise ConfigError(f"--out {options.out} is not a folder; make it first.")
   from vitx.analysis.figures.style import make_canvas
 
   make_canvas(1, 1)  # This raises MissingExtraError without matplotlib.
@@ -275,7 +275,7 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
     x, y = options.pareto
     points = {name: (row[x], row[y]) for name, row in figures.items() if x in row and y in row}
     if not points:
-      raise ConfigError(f"pareto={x + ',' + y!r}: no row has both figures; choose other columns.")
+      raise ConfigError(f"--pareto {x},{y}: no row has both figures; choose other columns.")
     more = x.endswith(MORE), y.endswith(MORE)
     front = pareto.find_front(points, more)
     figures = {name: row | {"front": name in front} for name, row in figures.items()}

@@ -110,7 +110,7 @@ def check_pattern(value: str, field: str) -> re.Pattern[str]:
   try:
     return re.compile(value)
   except re.error as error:
-    raise ConfigError(f"{field}: {value!r} is not a valid regular expression: {error}") from error
+    raise ConfigError(f"{field}={value!r} is not a valid regular expression: {error}") from error
 
 
 def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> None:

@@ -106,7 +106,7 @@ def open_config(path: str) -> dict[str, Any]:
     names = runpy.run_path(str(file))
   get_config = names.get("get_config")
   if not callable(get_config):
-    raise ConfigError(f"config={path!r} has no function get_config(arg).")
+    raise ConfigError(f"config={path!r} has no function get_config(arg); define it.")
 
   @functools.wraps(get_config)
   def get_checked(*arguments: str) -> ConfigDict:
@@ -218,7 +218,7 @@ def _parse(path: str) -> dict[str, Any]:
   except (OSError, ValueError) as error:
     raise ConfigError(f"config={path!r} cannot be read as JSON: {error}") from error
   if not isinstance(tree, dict) or not isinstance(tree.get("model", {}), dict):
-    raise ConfigError(f"config={path!r} must be an object with the fields of a config.")
+    raise ConfigError(f"config={path!r} must hold a JSON object, the fields of a config.")
   return tree
 
 

@@ -171,7 +171,7 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
   """Sets a change of a phase; the fields are checked later, when the phases are split."""
   *parents, last = path.split(".")[1:]  # the phase's name, then a path of a config
   if not parents and not isinstance(value, dict):
-    raise ValueError(f"{path}={value!r} must be a group of a config's fields.")
+    raise ValueError(f"{path}={value!r} must be a group; set its fields, such as {path}.seed=1.")
   like = fields.find(config, path.split(".", 2)[2]) if parents else None
   node = config.phases
   for key in parents:

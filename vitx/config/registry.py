@@ -158,7 +158,7 @@ def _import(name: str, field: str) -> Any:
   try:
     return import_name(name)
   except (ImportError, AttributeError, ValueError) as error:
-    raise ConfigError(f"{field}={name!r} cannot be imported ({error}).") from error
+    raise ConfigError(f"{field}={name!r} cannot be imported ({error}); correct it.") from error
 
 
 def import_name(name: str) -> Any:
@@ -233,7 +233,7 @@ def build(
     raise ConfigError(f"{field}={spec!r} must be a name. Valid: {listing(table)}.")
   fields = fields_of(spec)
   if "name" not in fields:
-    raise ConfigError(f"{field} needs a name. Valid: {listing(table)}.")
+    raise ConfigError(f"{field} needs a name; set {field}.name. Valid: {listing(table)}.")
   function = lookup(table, fields.pop("name"), f"{field}.name")
   check_options(function, fields, field, hidden)
   check_fields(function, fields, field)

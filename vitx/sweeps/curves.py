@@ -60,7 +60,7 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     per_epoch = data.get("examples", {}).get("train", 0) / (config.get("batch_size") or 1)
     curves.append(Curve(method, loss, value, training, per_epoch))
   if len(figures) > 1:
-    raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}.")
+    raise ConfigError(f"give runs with one primary figure, not {json.dumps(figures)}.")
   return curves, next(iter(figures))
 
 

@@ -36,15 +36,15 @@ def parse_grid(text: str) -> dict[str, list[str]]:
     field, _, values = (part.strip() for part in item.partition("="))
     if not field or not re.fullmatch(r"\[.*\]", values, re.DOTALL):
       raise ConfigError(
-        f"over: {item!r} is not of the form field=[value,value], such as learning_rate=[1e-3,2e-3]."
+        f"over={item!r} is not of the form field=[value,value], such as learning_rate=[1e-3,2e-3]."
       )
     if field in grid:
       raise ConfigError(f"over: {field} occurs twice; give all its values in one list.")
     grid[field] = split(values[1:-1])
     if not grid[field]:
-      raise ConfigError(f"over: {field}=[] has no value: the sweep is empty. Give a value.")
+      raise ConfigError(f"over='{field}=[]' has no value: the sweep is empty. Give a value.")
   if "seed" in grid:
-    raise ConfigError("over: give the number of seeds by --seeds, which pairs methods by seed.")
+    raise ConfigError("over='seed=[...]': give the number of seeds by --seeds instead.")
   return grid
 
 
@@ -61,10 +61,10 @@ def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
   for row in wanted:
     if row not in known:
       raise ConfigError(
-        f"rows: {path!r} has no row {row!r}.{nearest(row, known)} Its rows are {listing(known)}."
+        f"rows={row!r} is no row of {path!r}.{nearest(row, known)} Its rows are {listing(known)}."
       )
     if list(wanted).count(row) > 1:
-      raise ConfigError(f"rows: {row!r} occurs twice; name each row once.")
+      raise ConfigError(f"rows={','.join(wanted)!r} has {row!r} twice; name each row once.")
   return list(wanted or known)
 
 
@@ -115,7 +115,7 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
     parts = [f"{'' if f == ROW else f'{short[f]}-'}{_clean(v)}" for f, v in chosen.items()]
     name = "_".join(parts or own or [_clean(name_file(path))])
     if name in texts:
-      raise ConfigError(f"over: two points have the name {name!r}; leave one of them out.")
+      raise ConfigError(f"over: two points have the name {name!r}; leave out one of the values.")
     texts[name] = f"{path}:{','.join([*row, *items, *settings])}"
   return texts
 
@@ -128,7 +128,7 @@ def fit_budget(row: str, text: str, budget: float) -> str:
   """
   config = load_config(text)
   if config.get("phases"):
-    raise ConfigError(f"budget: {row} runs in phases; give a duration or phases.NAME.duration.")
+    raise ConfigError(f"budget={budget:.3g}: {row} has phases; set phases.NAME.duration instead.")
   each = count_training_flops(complete_config(config))
   if budget < each:
     raise ConfigError(
@@ -172,14 +172,14 @@ def make_points(
 
 def _check_count(points: int, field: str) -> None:
   if points > MOST:
-    raise ConfigError(f"{field}: {points:,} points are too many; vary at most {MOST:,}.")
+    raise ConfigError(f"{field} gives {points:,} points, but {MOST:,} is the most; vary less.")
 
 
 def _check_apart(points: Iterable[Point]) -> None:
   seen: dict[str, str] = {}
   for point in points:
     if len(point.name) > LONGEST:
-      raise ConfigError(f"the name of point {point.name!r} exceeds {LONGEST} characters.")
+      raise ConfigError(f"over: the name {point.name!r} exceeds {LONGEST} characters; vary less.")
     config = _fingerprint(point.config)
     if config in seen:
       raise ConfigError(

@@ -201,8 +201,8 @@ def _read_count(name: str) -> int:
   value = os.environ.get(name, "1")
   if not value.isdecimal():
     raise ConfigError(
-      f"{name}={value!r} in the environment must be the number of processes. Unset it, or set the"
-      " launcher's number."
+      f"the environment variable {name}={value!r} must be the number"
+      " of processes. Unset it, or set it as the launcher does."
     )
   return int(value)
 

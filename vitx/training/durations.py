@@ -67,7 +67,7 @@ def settle(
     if share is None:
       return _period(text, steps_per_epoch, field)
     if total_steps is None:
-      raise ConfigError(f'{field}={value!r} has no run to be a share of; write "30 epochs"')
+      raise ConfigError(f'{field}={value!r} cannot be a share of itself; write "30 epochs".')
     return Fraction(share[1]) * total_steps / 100
 
   amount, *bounds = _BOUND.split(value)

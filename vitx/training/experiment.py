@@ -140,8 +140,8 @@ class Experiment:
         own = f"no {name}" if found is None else f"{name} {found.dtype} {found.shape}"
         raise ConfigError(
           f"data.source={self.source.info.name!r}: the task takes {name} {wanted.dtype}"
-          f" {wanted.shape}, but the examples have {own}. Let the source give the arrays"
-          " of its spec."
+          f" {wanted.shape}, but the examples have {own}. In the source's code, return"
+          " examples as its spec declares them, or choose another data.source."
         )
     return batches
 
@@ -413,6 +413,6 @@ def _check(config: ConfigDict, source: Source) -> None:
   per_epoch = Fraction(len(source.train), config.batch_size)
   total = durations.to_steps(config.duration, per_epoch, "duration")
   if total < 1:
-    raise ConfigError(f"duration={config.duration!r} has no step; lengthen it.")
+    raise ConfigError(f"duration={config.duration!r} is shorter than one step; lengthen it.")
   if total > LONGEST:
     raise ConfigError(f"duration={config.duration!r} is longer than {LONGEST:,} steps; shorten it.")

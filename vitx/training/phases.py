@@ -224,8 +224,8 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
     changes = config.phases[name]
     if not isinstance(changes, Mapping | ConfigDict) or not re.fullmatch(wd.PHASE_NAME, name):
       raise ConfigError(
-        f"phases.{name}={changes!r} must be a group of fields, such as"
-        " phases.phase1=dict(duration='5 epochs')."
+        f"phases.{name}={changes!r} must be a group of fields with a name of"
+        " letters, digits and _, such as phases.phase1=dict(duration='5 epochs')."
       )
     phase = config.copy_and_resolve_references()
     with phase.unlocked():
@@ -283,6 +283,6 @@ def _locate(
   other = source.removeprefix(PREFIX)
   if other not in phases:
     raise ConfigError(
-      f"phases.{name}.{field}={source!r} must name a phase before {name!r}: {listing(phases)}."
+      f"phases.{name}.{field}={source!r} must name an earlier phase ({listing(phases) or 'none'})."
     )
   return wd.join(workdir, other)

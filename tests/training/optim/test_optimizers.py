@@ -247,7 +247,10 @@ def test_parameter_names_are_in_the_order_of_leaves():
     (dict(optimizer={"name": "sgd", "momentum": 1.0}), r"optimizer\.momentum=1\.0"),
     (dict(optimizer={"name": "sgd", "momentum": 0.0, "nesterov": True}), r"optimizer\.nesterov"),
     (dict(optimizer={"name": "adamw", "weight_decay": "1"}), r"optimizer\.weight_decay='1'"),
-    (dict(freeze=("stem",)), r"'stem' matches the whole name of no parameter.*stem/conv/bias"),
+    (
+      dict(freeze=("stem",)),
+      r"freeze='stem' must match the whole name of a parameter.*stem/conv/bias",
+    ),
     (dict(freeze=("blocks_0/mlp/.*",)), r"nearest names are .*block_1/mlp/"),
     (dict(freeze=("stem/(",)), r"'stem/\(' is not a valid regular expression"),
     (dict(freeze="stem/.*"), r"must be a tuple"),

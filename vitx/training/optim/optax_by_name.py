@@ -56,8 +56,8 @@ def build(
   except Exception as error:
     said = (str(error).splitlines() or [""])[0]
     raise ConfigError(
-      f"optimizer={dict(name=name, **fields)!r} cannot train this model:"
-      f" {type(error).__name__}: {said}"
+      f"optimizer={dict(name=name, **fields)!r} cannot train this model: {type(error).__name__}:"
+      f" {said.rstrip('.')}. Correct its fields, or choose another optimizer."
     ) from error
   return optax.chain(transformation, optax.scale(-1.0)) if descends else transformation
 

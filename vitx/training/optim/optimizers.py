@@ -230,8 +230,8 @@ def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
     if not matched:
       near = difflib.get_close_matches(pattern, paths, cutoff=0.0)
       raise ConfigError(
-        f"freeze: {pattern!r} matches the whole name of no parameter."
-        f" The nearest names are {', '.join(near)}."
+        f"freeze={pattern!r} must match the whole name of a parameter,"
+        f" and matches none. The nearest names are {', '.join(near)}."
       )
     frozen.update(matched)
   if len(frozen) == len(paths):

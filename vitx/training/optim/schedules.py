@@ -106,8 +106,8 @@ def epoch_cosine(
   rise, rest = run.epochs(run.warmup_steps(warmup)), run.steps(cooldown, "cooldown")
   if rest >= run.total_steps:
     raise ConfigError(
-      f"schedule.cooldown={cooldown!r} takes {rest} steps, but the run has only"
-      f" {run.total_steps}. Shorten the cooldown or raise duration."
+      f"schedule.cooldown={cooldown!r} takes {rest} steps, but must be shorter than"
+      f" the run, of {run.total_steps} steps. Shorten the cooldown or raise duration."
     )
   fall = run.epochs(run.total_steps - rest)
   first = [

@@ -87,8 +87,8 @@ class MetricsLog:
         own_files.replace(self._workdir, path.name, "".join(own))
     if kept < keep:
       raise ConfigError(
-        f"{self._workdir / _NAME} has {kept} rows, but the checkpoint from which the run continues"
-        f" had {keep}. Restore the file from a copy, or choose another --workdir."
+        f"{self._workdir / _NAME} has {kept} rows, but had {keep} when the checkpoint was saved"
+        " from which the run continues. Restore the file from a copy, or choose another --workdir."
       )
 
   def _remember(self, lines: list[str]) -> None:
