@@ -105,12 +105,12 @@ def test_the_figures_of_the_command(finished_run, tmp_path):
 @pytest.mark.parametrize(
   ("options", "message"),
   [
-    ({"config": "digits"}, "give its --workdir"),
+    ({"config": "digits"}, "give workdir, not config"),
     (
       {"figure": "posemb", "split": "test", "workdir": "x"},
       "split='test': figure='posemb' uses none",
     ),
-    ({"workdir": ("a", "b")}, "one of the 2 workdirs"),
+    ({"workdir": ("a", "b")}, "draws one run; give one workdir"),
   ],
 )
 def test_bad_options(options, message, tmp_path):
