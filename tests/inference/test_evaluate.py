@@ -146,7 +146,7 @@ def test_a_study_without_classes_is_refused_before_evaluating(run, monkeypatch):
   monkeypatch.setattr("vitx.training.evaluation.evaluate", lambda *a: pytest.fail("evaluated"))
   loaded = vitx.load(run[0])
   other = dataclasses.replace(loaded, task=object())
-  with pytest.raises(ConfigError, match="of a classifier's run"):
+  with pytest.raises(ConfigError, match="give the run of a classifier"):
     evaluate(other, calibrate=True)
 
 
