@@ -34,11 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   _add_common(add, repeats=3)
   words = "Measure and store what auto picks on this kind of device."
   add = what.add_parser("choose", help=words).add_argument
-  add("--out", metavar="FILE", help="The file to write; the default is the file that auto reads.")
+  words = "The file to write; the default is the file by which vitx chooses for auto."
+  add("--out", metavar="FILE", help=words)
   add("--ops", type=names, help="The families of operations to measure; the default is all.")
-  add("--minutes", type=float, default=20.0, help="The limit on timing, without compilation.")
-  add("--tokens", type=positives, help="The numbers of tokens, N; the default is 64 to 512.")
-  add("--batches", type=positives, help="The batch sizes, B; the default is 1 to 64.")
+  words = "The limit of minutes for all timings, to which compilation adds."
+  add("--minutes", type=float, default=20.0, help=words)
+  words = "The numbers of tokens, N; the default is 64, 128, 256 and 512."
+  add("--tokens", type=positives, help=words)
+  words = "The batch sizes, B; the default is 1, 4, 16 and 64."
+  add("--batches", type=positives, help=words)
   _add_common(add, repeats=5)
   add = what.add_parser("data", help="Measure how fast batches are read.").add_argument
   add("--config", metavar="FILE:ROW,...", required=True, help=flags.CONFIG)

@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("file", metavar="FILE", help="The file to compress.")
   add("--workdir", required=True, help=DENSITY_RUN)
   add("--out", metavar="FILE", help=f"The compressed file; the default is FILE{SUFFIX}.")
-  add("--lanes", type=int, default=32, help="The number of windows coded at a time.")
+  words = "The number of parts of the file that are coded in parallel; more need more memory."
+  add("--lanes", type=int, default=32, help=words)
   add("--checkpoint", default="best", help=CHECKPOINT)
   add_trust(add)
 

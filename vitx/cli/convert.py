@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("source", metavar="SOURCE", help="A file of weights, hf:NAME or a workdir.")
   add("--out", required=True, help="The new workdir, or the .safetensors file to write.")
-  add("--config", default="", help="The config of the network in a file of weights.")
+  words = "The config of the network whose weights are in the file SOURCE."
+  add("--config", default="", help=words)
   add("--without_data", action="store_true", help="Does not open the config's data set.")
   add("--checkpoint", default="best", help=CHECKPOINT)
   add_trust(add)

@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--platforms", type=names, default="cpu,cuda,tpu", metavar="NAMES", help=words)
   words = "The batch size, B, or symbolic for a program that takes any."
   add("--batch", type=batch, default="symbolic", metavar="N", help=words)
-  add("--implementation", default="masked", help="The choice in place of auto.")
+  words = "The implementation of token mixers whose config says auto: masked or kernelized."
+  add("--implementation", default="masked", help=words)
   add_trust(add)
 
 

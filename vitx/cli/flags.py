@@ -11,14 +11,14 @@ from typing import Any
 from vitx.checkpoints.outputs import check_file
 
 CHECKPOINT = "The checkpoint: best, latest or a step."
-CONFIG = "The config: FILE, FILE:ROW,field=value or a config.json."
+CONFIG = "A config file, one of its rows as FILE:ROW or FILE:ROW,field=value, or a config.json."
 DATA_DIR = "The folder of the TFDS sets; the default is the run's."
 DENSITY_RUN = "The workdir of a density model."
 RUN = "The workdir of a training run."
-TRUST = "Allows a foreign config, run or data set to import Python code that it names."
+TRUST = "Allows a config, run or data set from others to import the Python code that it names."
 CSV = "Writes the rows to this CSV file."
-REPEATS = "The number of rounds, whose median counts."
-SECONDS = "The seconds that one program may take; a slower one runs fewer rounds."
+REPEATS = "The number of rounds; the result is their median."
+SECONDS = "The seconds for all rounds of a program; slow programs run fewer rounds."
 
 
 def add_trust(add: Callable[..., object]) -> None:

@@ -89,9 +89,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   words = "The device's memory, such as 16GB; the default is nine tenths of the free memory."
   add("--memory", type=parse_memory, help=words)
   switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": True}
-  add("--compile", **switch, help="Compiles each row for its memory and largest batch.")
-  add("--time", **switch, help="Runs the compiled steps for their time.")
-  add("--rates", action="store_true", help="Measures the best rates and the peak memory.")
+  words = "Compiles each row, which gives its memory and its largest batch."
+  add("--compile", **switch, help=words)
+  add("--time", **switch, help="Runs the compiled steps, which gives their time.")
+  words = "Measures the highest number of examples per second and the peak memory."
+  add("--rates", action="store_true", help=words)
   add("--repeats", type=positive, default=5, help=flags.REPEATS)
   add("--seconds", type=float, default=60.0, help=flags.SECONDS)
   add("--csv", action=OutFile, metavar="FILE", help=flags.CSV)

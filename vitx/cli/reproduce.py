@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   length.add_argument("--duration", help="The duration of every run, such as '2 epochs'.")
   words = "The floating-point operations of every run, such as 0.05PFLOP."
   length.add_argument("--budget", type=parse_budget, help=words)
-  add("--workdir", metavar="DIR", help="The default is runs/reproduce_FILE.")
+  words = "The directory of the runs; the default is runs/reproduce_FILE."
+  add("--workdir", metavar="DIR", help=words)
   add_output(parser)
 
 

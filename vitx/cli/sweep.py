@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--config", required=True, help=f"{CONFIG} It has no seed.")
-  add("--over", help="field=[value,value],...; `row` means the file's rows.")
+  add("--config", required=True, help=f"{CONFIG} It sets no seed.")
+  add("--over", help="Lists as field=[value,value],...; row=[a,b] are rows of the file.")
   add("--seeds", type=int, default=1, help="The number of seeds, which begin at 0.")
   add(
     "--workdir",

@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("--config", required=True, help=CONFIG)
   add("--workdir", required=True, help="The directory of the run, which may be gs://...")
-  add("--dry_run", action="store_true", help="Prints the memory and time of a step.")
+  words = "Measures the memory and time of a step, and trains nothing."
+  add("--dry_run", action="store_true", help=words)
   add_trust(add)
   add("--coordinator", metavar="HOST:PORT", help="The address of process 0.")
   add("--processes", type=int, help="The number of processes.")
