@@ -3,7 +3,7 @@
 Rows 2p and 2p + 1 of the global batch form pair p. Both are on one device, so mixing needs no
 communication and does not depend on the number of devices. (timm mixes a batch with its reverse. In
 a shuffled batch any other partner is equivalent. If `data.repeats` puts copies of an example into a
-batch, `order.places` arranges the rows so that neighbors are the partners in timm.)
+batch, `order.places` arranges the rows so that timm's partners are neighbors.)
 """
 
 import functools

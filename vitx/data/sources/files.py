@@ -1,4 +1,4 @@
-"""Finds the files in the user's own folder."""
+"""The search for files in the user's own folder."""
 
 import os
 from collections.abc import Sequence
