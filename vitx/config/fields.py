@@ -78,12 +78,14 @@ def declare(default: Any, *names: str, **paths: str) -> Any:
 
 @dataclass(frozen=True)
 class SplitSettings:
-  """The splits for train, validation and test; "" finds one by its name or carves one from train.
+  """The source's splits by role.
 
   Attributes:
-    train: The split that the model learns from.
-    validation: The split that chooses the best checkpoint.
-    test: The split that is evaluated once, at the end.
+    train: The split that the model learns from; "" finds it by its name.
+    validation: The split that chooses the best checkpoint; "" finds it by its name or carves it
+      from train.
+    test: The split that is evaluated once, at the end; "" finds it by its name, takes the
+      validation split or carves it from train.
   """
 
   train: str | None = declare("", "train_split")
@@ -93,7 +95,7 @@ class SplitSettings:
 
 @dataclass(frozen=True)
 class DataSettings:
-  """The training examples, how they are read, and the size of the images that the host keeps.
+  """The data set, its splits, and the reading and resizing of its examples.
 
   Attributes:
     source: The name of a TFDS set, `KIND:REST` with a KIND of `vitx.data.sources.SOURCES`, or your

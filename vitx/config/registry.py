@@ -202,7 +202,7 @@ def options(function: Callable) -> dict[str, inspect.Parameter]:
 
 
 def check_options(function: Callable, given: Mapping[str, Any], field: str, hidden=()) -> None:
-  """Raises ConfigError if `given` has a key that `function` does not take or that is `hidden`."""
+  """Raises ConfigError if `given` has a key that `function` does not take or that `hidden` has."""
   valid = [name for name in options(function) if name not in hidden]
   for key in given:
     if key not in valid:

@@ -1,6 +1,6 @@
 """Types of data sets before and after their splits get roles: train, validation, test.
 
-They do not depend on what an example is.
+The types do not depend on what an example contains.
 """
 
 import functools

@@ -42,7 +42,7 @@ _DTYPES = {
 
 
 def is_file(source: str) -> bool:
-  """Returns whether `init_from` names a file of weights, local or on the Hub, not a workdir."""
+  """Returns whether `source` names a file of weights, local or on the Hub, not a workdir."""
   with files.reading(f"init_from={source!r} is no path"):
     path = Path(source)
     named = source.endswith(SUFFIXES) and not path.is_dir()

@@ -60,8 +60,8 @@ def draw(
     key: The random key of the pair or the batch.
     size: The (height, width) of the images.
     mixup: The alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0: off.
-    cutmix: The alpha of the distribution of the kept share of the area; 0: off. If both are on,
-      each is drawn with probability 1/2.
+    cutmix: The alpha of Beta(alpha, alpha), from which the kept share of the area is drawn; 0: off.
+      If both are on, each is drawn with probability 1/2.
 
   Returns:
     The weights of the own image, (height, width, 1), and the share of the own target, which is the

@@ -62,7 +62,7 @@ def versions(directory: epath.Path) -> list[epath.Path]:
 
 
 def find(name: str, data_dir: epath.Path) -> epath.Path | None:
-  """Returns the directory of the named or else the newest prepared version, or None.
+  """Returns a prepared version's directory, of the version in the name or the newest, or None.
 
   Raises:
     ConfigError: The set has configs and the name does not choose one.
@@ -107,7 +107,7 @@ def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
 
 
 def file_formats(directory: epath.Path) -> list[str]:
-  """Returns the formats of a prepared version; TFDS before 4.4 wrote TFRECORD without its name."""
+  """Returns the formats of a prepared version; TFDS before 4.4 wrote TFRECORD without naming it."""
   path = directory / "dataset_info.json"
   try:
     info = json.loads(path.read_bytes())
@@ -127,7 +127,7 @@ def make_damage_error(path: epath.Path, why: object) -> ConfigError:
 
 
 def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
-  """Raises ConfigError, with the command to convert it, unless a copy is ArrayRecord."""
+  """Raises ConfigError unless a copy is ArrayRecord; the message has the command to convert it."""
   formats = file_formats(directory)
   if READABLE in formats:
     return
