@@ -30,7 +30,7 @@ _DTYPES = {
   "CharStorage": np.int8,
   "ByteStorage": np.uint8,
   "BoolStorage": np.bool_,
-  # Tensors that state their own type use this untyped storage; the entries below are those types.
+  # A tensor that states its own type, which is one of those below, uses this untyped storage.
   "UntypedStorage": np.uint8,
   "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
   "float8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
@@ -40,7 +40,7 @@ _DTYPES = {
   **{name: np.dtype(name) for name in ("uint16", "uint32", "uint64")},
 }
 _PARAMETERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
-# The most memory, in bytes, that one byte of a pickle may need: an empty dict is written as one.
+# The most memory, in bytes, that one byte of a pickle may need; one byte can be an empty dict.
 _GROWTH = 64
 # A file from before PyTorch 1.6 begins with these numbers, each pickled separately.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -83,7 +83,7 @@ def _read_archive(path: str | Path) -> Any:
 
 
 def _read_stream(path: str | Path) -> Any:
-  """Reads the older format twice, since its storages come after the objects that use them."""
+  """Reads a file of the older format twice, since storages come after objects that use them."""
   storages: dict[str, np.ndarray] = {}
   wanted: dict[str, tuple[np.dtype, int]] = {}
 
@@ -118,8 +118,8 @@ _TUPLES = {code[0] for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pick
 def _count_tuple(run: Callable) -> Callable:
   """Wraps a tuple instruction of the unpickler so that it raises ValueError for too large a tuple.
 
-  A hundred bytes can write forty tuples, each of the previous one twice; hashing the last one would
-  never end.
+  A hundred bytes can encode forty tuples of which each contains the previous one twice; hashing the
+  last tuple would never end.
   """
 
   def make(reader: "_Reader") -> None:
@@ -150,7 +150,7 @@ class _Reader(pickle._Unpickler):
   def __init__(self, file: Any, path: str | Path, load: Callable | None = None) -> None:
     super().__init__(file)
     self._path, self._load = path, load
-    self._viewed = 0  # The bytes of all tensors, since many may view one storage.
+    self._viewed = 0  # The bytes of all tensors; many may view one storage.
     self._opaque: dict[str, type[Opaque]] = {}
     self.tuples: dict[int, tuple[int, tuple]] = {}  # The number of values in each tuple, by its id.
 
@@ -223,8 +223,8 @@ class _Inert:
 class Opaque(_Inert):
   """A substitute for any object that is neither a tensor nor a container; it drops all arguments.
 
-  Each name gets a class of its own, so that a pickle may instantiate it, call it as a function and
-  set any attribute that it sets on the real object.
+  Each name gets a class of its own, so that a pickle may instantiate the class, call it as a
+  function and set any attribute that it would set on the real object.
   """
 
   def __new__(cls, *_: Any, **__: Any) -> "Opaque":
@@ -274,7 +274,7 @@ class _Mapping(dict):
 
 
 class _Settings(dict):
-  """The arguments of a command, as a dict."""
+  """A dict in place of `argparse.Namespace`, the arguments of a command."""
 
   def __setstate__(self, state: Any) -> None:
     if isinstance(state, dict):

@@ -2,8 +2,8 @@
 
 BBViT's code is this ViT with BigBird's attention. VisionXformer's is this ViT with the attention of
 the packages performer-pytorch, linformer and nystrom-attention. The names inside a mixer are those
-of its package. Its position in the network, `layers.{}.0.fn`, is a guess after the original ViT:
-neither project published a file.
+of its package. The place of the mixer in the network, `layers.{}.0.fn`, is a guess from the
+original ViT, since neither project published a file.
 """
 
 import math
@@ -43,7 +43,7 @@ def _patches(theirs: str, ours: str) -> NameRule:
 
 
 def _query_and_key() -> NameRule:
-  """Returns the rule of linear maps of queries (H D, C) and keys (H D, C), or (D, C) if shared."""
+  """Returns the rule of linear maps to queries (H D, C) and keys (H D, C) or, if shared, (D, C)."""
 
   def into(xs: Several, heads: int) -> Several:
     query, key = xs

@@ -1,4 +1,4 @@
-"""Checks `config.augment` against the images, before anything is compiled."""
+"""Checks of `config.augment` against the images, before anything is compiled."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The source `csv:FILE`: images that a table lists, with their labels, beside the table."""
+"""The source `csv:FILE`: image files in the folder of a table that lists them with labels."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ from vitx.files import read_bytes
 
 SPLIT = "split"  # the column that names the split of each file
 LARGEST = float(np.finfo(np.float32).max)
-SEPARATORS = re.compile(r"[;|]")  # between several classes in one cell
+SEPARATORS = re.compile(r"[;|]")  # separate the classes in one cell
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class LabeledFiles:
 def open_csv(data: Mapping[str, Any]) -> Dataset:
   """Opens `csv:FILE`, a table with a head, whose first column names image files.
 
-  File names are relative to the folder of the table, and lead to files in it. A column `split`
+  File names are relative to the folder of the table, and must not lead outside it. A column `split`
   names the split of each file; without it all files are train. The other columns, or those in
   `data.label_columns`, are the labels:
 
@@ -268,7 +268,7 @@ KINDS: dict[str, Callable[[str, Path, Sequence[str], Sequence[TableRow]], TableT
 
 
 def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
-  """Returns the names of the classes in the order of `classes.txt`, or in their own."""
+  """Returns the names of the classes in the order of `classes.txt`, else of `sort_names`."""
   stated = class_names.read_names(path.parent / class_names.FILE)
   if stated is not None and present - set(stated):
     raise ConfigError(
