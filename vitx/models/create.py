@@ -107,8 +107,8 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
 def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
   """Returns the variables with which training starts.
 
-  `model.init` makes them, and a field `initialization` of the model is then applied to the
-  parameters. `model.init` itself is Flax's own and knows nothing of `initialization`.
+  `model.init` makes the variables, and the model's field `initialization`, if it has one, is then
+  applied to the parameters. `model.init` alone, a method of Flax, does not apply it.
 
   Args:
     model: The network, with or without a field `initialization`, `(key, params) -> params`.
