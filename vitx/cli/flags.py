@@ -27,7 +27,7 @@ def add_trust(add: Callable[..., object]) -> None:
 
 
 class OutFile(argparse.Action):
-  """An action for the path of an output file; it checks early that the file can be written."""
+  """An action for the path of an output file, which checks early that the file can be written."""
 
   def __call__(
     self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
@@ -37,12 +37,12 @@ class OutFile(argparse.Action):
 
 
 def names(text: str) -> list[str]:
-  """Returns the names of a text that separates them by commas."""
+  """Returns the names in a comma-separated text."""
   return text.split(",")
 
 
 def positives(text: str) -> list[int]:
-  """Returns the positive integers of a text that separates them by commas; raises as `positive`."""
+  """Returns the positive integers in a comma-separated text; raises the error of `positive`."""
   return [positive(part) for part in text.split(",")]
 
 
@@ -58,7 +58,7 @@ def positive(text: str) -> int:
 
 
 def integers(text: str) -> tuple[int, ...]:
-  """Returns the integers of a text that separates them by commas.
+  """Returns the integers in a comma-separated text.
 
   Raises:
     argparse.ArgumentTypeError: A part is not an integer.

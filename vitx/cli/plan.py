@@ -10,11 +10,11 @@ Each row is printed as soon as it is finished, beside the figures that the confi
 source. Parameters are counted twice: all of them, and by torchsummary's convention, which several
 papers print. Operations are those of the forward pass of one example; a multiply-add counts as two.
 Memory is that of programs compiled for the current device, never run, and is no estimate for
-another kind of device. Memory and seconds of a training step grow linearly with its examples: two
-measured batch sizes give both lines, and so the largest batch that fits. They are per device, with
-its share of the batch; a CPU's cores are devices that share its memory. If the batch of a single
-row does not fit, its step is also compiled with gradient accumulation, recomputation and bfloat16,
-and the memory of each is printed.
+another kind of device. Memory and seconds of a training step grow linearly with its examples, so
+two measured batch sizes determine them for every batch size, and thereby the largest batch that
+fits. Both are per device, for the device's share of the batch; a CPU's cores are devices that share
+its memory. If the batch of a single row does not fit, its step is also compiled with gradient
+accumulation, recomputation and bfloat16, and the memory of each variant is printed.
 """
 
 import argparse
@@ -195,7 +195,7 @@ def run(config: str, **arguments: Any) -> None:
 
 
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
-  """Returns the columns to print; a published figure comes right after our own, if we have it."""
+  """Returns the columns to print; a published figure follows our own figure, if there is one."""
   columns = [*COUNTED, *(["size_mb"] if "size_mb" in quoted else [])]
   columns += [*COMPILED] * options.compile + [*TIMED] * (options.compile and options.time)
   columns += [*RATED] * options.rates

@@ -1,8 +1,8 @@
 """Predicts with a trained model: `vitx predict --workdir runs/digits scan.png photographs ...`.
 
 Each line shows an input's name, its most probable class and the probability. A model without
-classes shows the columns of its task. A folder means all images beneath it, sorted; files with
-other suffixes are skipped, and stderr shows their number.
+classes shows the columns of its task. A folder means all images in it at any depth, sorted; files
+with other suffixes are skipped, and stderr shows their number.
 """
 
 import argparse

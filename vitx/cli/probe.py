@@ -6,8 +6,8 @@
 
 A feature is the input of the network's head. The features of train, validation and test are
 computed once, and kept in a file of the cache directory. Nearest neighbors, ridge regression and
-logistic regression learn from train, validation chooses their setting, and test gives the result.
-The few-shot curves show the accuracy with few training examples of each class.
+logistic regression learn from train, their setting is chosen on validation, and the result is the
+accuracy on test. The few-shot curves show the accuracy with few training examples of each class.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def _few_table(result: Mapping[str, Any]) -> str:
 
 
 def _records(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """Returns the rows of the CSV file; `shots` is "all" where a method learned from all of train."""
+  """Returns the rows of the CSV file; `shots` is "all" if a method learned from all of train."""
   records: list[dict[str, Any]] = []
   for method, found in result["methods"].items():
     setting, value = next(iter(found.items()))

@@ -4,7 +4,7 @@
     vitx train --config configs/digits.py:performer,seed=3 --config.model.depth=2 --workdir runs/p
 
 Exit status: 0 finished, 75 stopped by SIGTERM or SIGINT with everything saved (the same command
-resumes), 1 anything else.
+resumes), 1 any other end.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
 
   from vitx.training import distributed, failures, phases
 
-  flags.FLAGS.mark_as_parsed()  # else absl's first message is that no flags were parsed
+  flags.FLAGS.mark_as_parsed()  # otherwise absl's first message is that no flags were parsed
   flags.FLAGS["logtostderr"].value = True
   logging.use_absl_handler()
   logging.set_verbosity(logging.WARNING)

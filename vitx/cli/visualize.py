@@ -10,10 +10,10 @@
     vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
     vitx visualize memory --results results/vix.csv --config vix_cifar10 --out pictures
 
-Files are named after the figure and the row, or after the workdir. A model of a config has its
-initial weights; `vitx convert` makes a workdir of foreign weights. The workdir of a sweep means all
-its runs. Curves also show the published ones, of the rows of `--config` that have the names of the
-workdirs. Figures:
+Files are named after the figure and the row, or after the workdir. With `--config`, a model has its
+initial weights; for published weights, make a workdir with `vitx convert`. The workdir of a sweep
+means all its runs. With `--config`, curves are drawn beside the published curves of the rows that
+have the names of the workdirs. Figures:
 """
 
 import argparse
