@@ -110,7 +110,7 @@ class TokenMixer(nn.Module):
         " token by token. Set model.causal=True."
       )
     if x.shape[1] != 1:
-      raise ValueError(f"Decoding takes one token at a time, not {x.shape[1]}.")
+      raise ValueError(f"x has {x.shape[1]} tokens, but decoding with a cache takes one at a time.")
     return True
 
   def sow_matrix(self, matrix: jax.Array | None, probabilities: jax.Array | None = None) -> None:
@@ -205,8 +205,8 @@ class AttentionModule(TokenMixer):
       if not layout.has_places and getattr(self, field) != "none":
         raise ConfigError(
           f"token_mixer.{field}={getattr(self, field)!r} needs the places of the tokens,"
-          " but model.token_reduction leaves none. Use 'none' (model.posemb='learned'),"
-          " or model.token_reduction='zeroed'."
+          " but model.token_reduction drops them. Use model.token_reduction='zeroed',"
+          f" which keeps them, or token_mixer.{field}='none' and model.posemb='learned'."
         )
     if self.rotary != "none":
       try:

@@ -45,7 +45,7 @@ class MLPMixing(TokenMixer):
     """
     if self.implementation != "auto":
       raise ConfigError(
-        f"token_mixer.implementation={self.implementation!r}: MLP mixing has one path. Use 'auto'."
+        f"token_mixer.implementation={self.implementation!r} must be 'auto' for MLP mixing."
       )
     length = x.shape[1]
     check_length(self, "up", length, leaf="kernel")

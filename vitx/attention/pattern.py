@@ -126,8 +126,8 @@ class PatternAttention(AttentionModule):
     """Attends from all tokens; returns (B, N, H, D) and sows the matrix, if there is one."""
     if at is not None:
       raise ConfigError(
-        f"model.token_mixer: {type(self).__name__} cannot be called for tokens `at` some places of"
-        " the layout, except for one token at a time with a cache. Use another token_mixer."
+        f"model.token_mixer: {type(self).__name__} takes `at`, the places of the tokens, only to"
+        " decode one token with a mutable 'cache'. Pass all tokens, or use another mixer."
       )
     out, matrix = ops.attention_with_weights(
       q,

@@ -227,7 +227,7 @@ class NormalizedStem(nn.Module):
     settings = {"channels": self.channels, "kernels": self.kernels, "strides": self.strides}
     if len({len(numbers) for numbers in settings.values()}) > 1:
       said = ", ".join(f"model.stem.{name}={numbers}" for name, numbers in settings.items())
-      raise ConfigError(f"{said} must have one entry for each convolution.")
+      raise ConfigError(f"{said} must be equally long: one entry for each convolution.")
     x = images
     for i, (channels, kernel, stride) in enumerate(zip(*settings.values(), strict=True)):
       fields = {"use_bias": False, "dtype": self.dtype, "name": f"conv_{i}"}

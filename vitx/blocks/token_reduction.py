@@ -41,7 +41,7 @@ class TokenReduction:
     if layers != sorted(set(layers)) or (layers and layers[-1] >= depth):
       raise ConfigError(
         f"model.token_reduction.layers={tuple(layers)} must name layers of 0 ... {depth - 1}"
-        f" in ascending order, because model.depth={depth}."
+        f" in ascending order, each once, because model.depth={depth}."
       )
 
   def at(self, layer: int) -> Reduce | None:

@@ -25,10 +25,10 @@ def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray
   """
   if batch_size < 1 or batch_size % process_count:
     low = batch_size // process_count * process_count
-    fitting = [size for size in (low, low + process_count) if size > 0]
+    fitting = [size for size in (low, low + process_count) if size > 0] or [process_count]
     raise ConfigError(
-      f"batch_size={batch_size} cannot be divided evenly among {process_count} processes."
-      f" The nearest sizes that can: {', '.join(map(str, fitting))}."
+      f"batch_size={batch_size} must be a positive multiple of {process_count}, the number"
+      f" of processes. The nearest such sizes: {', '.join(map(str, fitting))}."
     )
   rows = batch_size // process_count
   return np.arange(process_index * rows, (process_index + 1) * rows)
@@ -156,8 +156,8 @@ def check_sampling(examples: Examples, sampling: str | None) -> None:
   """Raises ConfigError if examples without classes should be balanced over them."""
   if sampling == "balanced" and getattr(examples, "labels", None) is None:
     raise ConfigError(
-      "data.sampling='balanced' draws each class equally often, and these examples have no classes;"
-      " leave it out"
+      "data.sampling='balanced' draws each class equally often, but these examples have no classes;"
+      " leave data.sampling out"
     )
 
 

@@ -240,7 +240,7 @@ def _check_folds(
   folds, fold, name = settings.folds, settings.fold, dataset.info.name
   if folds is None:
     raise ConfigError(
-      f"data.fold={fold} is a part of data.folds, which is not set; set it, such as 5"
+      f"data.fold={fold} needs data.folds, which is not set; set it, such as data.folds=5"
     )
   if fold is None or fold >= folds:
     raise ConfigError(
@@ -250,12 +250,12 @@ def _check_folds(
   if given.get("test"):
     raise ConfigError(
       f"data.splits.test={given['test']!r} and data.folds={folds} both name the test examples;"
-      " leave one out"
+      " leave one of these fields out"
     )
   if dataset.carve is not None:
     raise ConfigError(
       f"data.folds={folds}: the examples of {name!r} are parts of a sequence, which has no folds;"
-      " leave it out"
+      " leave data.folds and data.fold out"
     )
   numbers, counts = np.unique(_classes(train), return_counts=True)
   if len(train) < folds or counts.min() < folds:

@@ -86,7 +86,7 @@ class Windows:
 def _check_lengths(documents: Examples, lengths: np.ndarray, size: int) -> None:
   if not len(lengths):
     raise ConfigError(
-      "data.source: one of the roles has no documents. Change data.splits or data.validation."
+      "data.source: train, val or test has no documents. Change data.splits or data.validation."
     )
   short = np.flatnonzero(lengths < size)
   if len(short):

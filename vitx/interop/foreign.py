@@ -153,10 +153,10 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
     others = {name: value for name, value in content.items() if str(name) != key}
     beside |= {f"{where}{name}": _describe(value) for name, value in others.items()}
     content, where = inner[key], f"{where}{key}."
-  what = "not a dict"
-  if isinstance(content, Opaque):
-    what = f"{_describe(content)}; save its state_dict()"
-  raise ConfigError(f"init_from={path!r} has no arrays by name: it is {what}.")
+  raise ConfigError(
+    f"init_from={path!r} must hold a dict of arrays, but its content is"
+    f" {_describe(content)}; save the state_dict() of the network."
+  )
 
 
 def _split(
@@ -170,8 +170,8 @@ def _split(
   }
   other = {f"{where}{key}": _describe(x) for key, x in content.items() if str(key) not in arrays}
   if not arrays:
-    some = "".join(f"; {name} is {what}" for name, what in list(other.items())[:3])
-    raise ConfigError(f"init_from={path!r} has no arrays by name{some}.")
+    some = "; ".join(f"{name} is {what}" for name, what in list(other.items())[:3]) or "nothing"
+    raise ConfigError(f"init_from={path!r} needs a dict of arrays, but has only: {some}.")
   return arrays, {**(beside or {}), **other}
 
 

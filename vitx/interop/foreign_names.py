@@ -100,7 +100,8 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
   plain = {_WRAPPERS.sub("", name): x for name, x in theirs.items()}
   if len(plain) < len(theirs):
     raise ConfigError(
-      "two of its arrays have one name after the wrappers of PyTorch are removed from the names."
+      "two of its arrays have one name without the prefixes of PyTorch's wrappers, such"
+      " as '_orig_mod.'; save the state_dict() of the network inside the wrapper."
     )
   notes = {}
   if plain.keys() != theirs.keys():
@@ -173,5 +174,5 @@ def to_theirs(ours: Arrays, family: str) -> dict[str, np.ndarray]:
   """
   theirs, left = convert_out(FAMILIES[family].rules, ours)
   if left:
-    raise ConfigError(f"{sorted(left)[0]} has no place in a state dict of {family!r}.")
+    raise ConfigError(f"out: {family!r} has no parameter {sorted(left)[0]}; export another run.")
   return theirs

@@ -163,7 +163,7 @@ def _take(
     names = [template.format(number) for template in templates]
     missing = [name for name in names if name not in left]
     if missing:
-      raise ConfigError(f"{first} is only usable with {missing[0]}, which is missing")
+      raise ConfigError(f"{first} needs {missing[0]}, which the file does not have")
     yield first, number, [left.pop(name) for name in names]
 
 

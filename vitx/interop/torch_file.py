@@ -74,7 +74,7 @@ def _read_archive(path: str | Path) -> Any:
     folder = names[0].removesuffix("data.pkl")
     order = f"{folder}byteorder"
     if order in archive.namelist() and archive.read(order) != b"little":
-      raise ValueError("its numbers are not little-endian")
+      raise ValueError("its numbers are big-endian; save it on a little-endian machine")
 
     def load(key: str, dtype: np.dtype, count: int) -> np.ndarray:
       return np.frombuffer(archive.read(f"{folder}data/{key}"), dtype)
@@ -99,15 +99,15 @@ def _read_stream(path: str | Path) -> Any:
     _Reader(file, path, note).load()
     for key in _Reader(file, path).load():
       if key not in wanted:
-        raise ValueError(f"storage {key} holds numbers of a type that NumPy does not have")
+        raise ValueError("a tensor has a type of number that NumPy lacks; save it as float32")
       dtype, count = wanted[key]
       stored = int.from_bytes(file.read(8), "little")
       content = file.read(stored * dtype.itemsize)
       if stored != count or len(content) != stored * dtype.itemsize:
-        raise ValueError(f"storage {key} is cut short")
+        raise ValueError(f"the data of tensor {key} are cut short; copy the file again")
       storages[key] = np.frombuffer(content, dtype)
     for key in wanted.keys() - storages.keys():
-      raise ValueError(f"storage {key} is missing")
+      raise ValueError(f"the data of tensor {key} are missing; copy the file again")
     file.seek(start)
     return _Reader(file, path, note).load()
 
@@ -177,12 +177,12 @@ class _Reader(pickle._Unpickler):
     if isinstance(storage, Opaque):
       return storage
     if not all(isinstance(n, int) and n >= 0 for n in (offset, *size, *stride)):
-      raise ValueError("it has a tensor with a negative extent")
+      raise ValueError("a tensor has an offset, size or stride that is no integer >= 0")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if 0 in size:
       return np.empty(size, storage.dtype)
     if last >= storage.size or math.prod(size) > storage.size:
-      raise ValueError(f"a tensor {tuple(size)} extends beyond its storage of {storage.size}")
+      raise ValueError(f"a tensor of shape {tuple(size)} reaches beyond its {storage.size} numbers")
     steps = tuple(step * storage.itemsize for step in stride)
     found = np.lib.stride_tricks.as_strided(storage[offset:], size, steps).copy()
     self._viewed += found.nbytes
@@ -197,7 +197,7 @@ class _Reader(pickle._Unpickler):
 
   def persistent_load(self, pid: Any) -> Any:
     if self._load is None:
-      raise ValueError("it has a tensor in a part that cannot have one")
+      raise ValueError("it has a tensor in a part that torch.save writes without tensors")
     tag, kind, *_ = pid
     if tag == "module" and isinstance(kind, type) and issubclass(kind, Opaque):
       return kind  # The older format includes the source of a class.
@@ -205,9 +205,9 @@ class _Reader(pickle._Unpickler):
     if tag == "storage" and isinstance(kind, type) and issubclass(kind, Opaque):
       return kind()  # NumPy has no such type of number.
     if tag != "storage" or not isinstance(kind, _Kind) or not isinstance(key, str):
-      raise ValueError("it has a reference that is not a storage")
+      raise ValueError("it refers to something other than the numbers of a tensor")
     if any(part is not None for part in view):
-      raise ValueError("it has a storage that is a view of another storage")
+      raise ValueError("a tensor views the data of another; save it with a newer PyTorch")
     return self._load(key, kind.dtype, count)
 
 

@@ -37,7 +37,7 @@ def _patches(theirs: str, ours: str) -> NameRule:
       side = math.isqrt(x.shape[1] // channels)
       if side * side * channels == x.shape[1]:
         return (x.reshape(-1, side, side, channels).transpose(1, 2, 3, 0),)
-    raise ValueError(f"{x.shape[1]} inputs are no square patch of 3 channels or of 1")
+    raise ValueError(f"its {x.shape[1]} inputs are no square patch with 3 channels or 1")
 
   return rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
 

@@ -100,7 +100,7 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
   """
   made = lookup(MODELS, model.get("name", ""), "model.name")
   if model.get("num_classes") is None and "num_classes" in options(made):
-    raise ConfigError("model.num_classes is not set; set it, or resolve the config first.")
+    raise ConfigError("model.num_classes is not set; set it, such as model.num_classes=10.")
   return create_model(**model)
 
 

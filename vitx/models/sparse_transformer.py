@@ -106,7 +106,8 @@ class SparseTransformer(Trunk, kw_only=True):
     layout = self.layout
     if at is None and tokens.shape[1] != layout.length:
       raise ConfigError(
-        f"model.grid={self.grid} has {layout.length} places, but there are {tokens.shape[1]} tokens"
+        f"model.grid={self.grid} needs {layout.length} tokens, one for each place, but there"
+        f" are {tokens.shape[1]}."
       )
     x = self._enter(tokens, layout, at)  # (B, N, C)
     settings: dict[str, Any] = dict(

@@ -39,7 +39,7 @@ def example_keys(key: jax.Array, batch: int) -> jax.Array:
   index = jnp.arange(batch) if index is None else index
   if index.shape != (batch,):
     raise ValueError(
-      f"A batch of {batch} does not fit examples_at(index) with an index of shape {index.shape}."
+      f"examples_at got an index of shape {index.shape}; a batch of {batch} needs ({batch},)."
     )
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
 

@@ -48,7 +48,7 @@ def check_inputs(
     )
   if (same_length or layout is not None) and q.shape[1] != k.shape[1]:
     raise ConfigError(
-      f"q has {q.shape[1]} tokens and k has {k.shape[1]}. Here they must be equally many."
+      f"q has {q.shape[1]} tokens, but k has {k.shape[1]}. This op needs equally many."
     )
   if layout is not None and layout.length != q.shape[1]:
     raise ConfigError(

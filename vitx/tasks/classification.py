@@ -340,8 +340,8 @@ def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size
     return size[0]
   if default is not None:
     return default
-  what = "images of various sizes" if size is None else f"images of {size[0]} x {size[1]} pixels"
+  what = "vary in size" if size is None else f"are {size[0]} x {size[1]} pixels, not square"
   raise ConfigError(
-    f"data.image_size is not set, and data.source={name!r} has {what}; set it, such as"
-    " data.image_size=224 or data.image_size=(224, 160)."
+    f"data.image_size is not set and has no default: the images of data.source={name!r}"
+    f" {what}; set it, such as data.image_size=224 or data.image_size=(224, 160)."
   )

@@ -108,8 +108,8 @@ class Density(Task):
     """
     if min_context and (window is None or min_context >= window):
       raise ConfigError(
-        f"task.min_context={min_context} leaves no token of task.window={window} to score; choose a"
-        " smaller task.min_context."
+        f"task.min_context={min_context} must be less than task.window={window}, so that"
+        " a token is scored; for images, which have no window, it must be 0."
       )
     return cls(model_from_config(config.model), window, levels, min_context)
 

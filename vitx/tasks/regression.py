@@ -210,6 +210,6 @@ def _measure_targets(train: Examples, name: str) -> tuple[float, float]:
   values = np.array([read_encoded(train, i)["target"] for i in chosen.tolist()], np.float64)
   if np.ptp(values) == 0:
     raise ConfigError(
-      f"data.source={name!r}: all training targets are {values[0]:g}, so there is nothing to learn"
+      f"data.source={name!r}: all training targets are {values[0]:g}; use data where they differ"
     )
   return float(values.mean()), float(values.std())

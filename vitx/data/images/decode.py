@@ -207,7 +207,7 @@ def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
   fix = "set data.value_range to the values of black and white, such as"
   if not image.mode.startswith("I;16") and image.format != "PPM":
     raise ValueError(
-      f"its values, of the mode {image.mode!r}, lie in {values.min():g}..{values.max():g}, and its"
+      f"its values, of the mode {image.mode!r}, are in {values.min():g}..{values.max():g}, but its"
       f" format does not define the values of black and white; {fix} (0, 1)"
     )
   tags: Mapping[int, Any] = getattr(image, "tag_v2", {})

@@ -108,16 +108,19 @@ def _check_examples(info: DatasetInfo, split: str, examples: Examples) -> None:
     ConfigError: The examples lack an attribute or an array, or a label has no class name.
   """
   beginning = f"data.source={info.name!r}: the examples of {split!r}"
-  for name, meaning in (("labels", "the classes, int32 (n,), or None"), ("name", "a function")):
+  for name, meaning in (
+    ("labels", "labels, the classes as int32 (n,), or None"),
+    ("name", "a method name(i) that returns a string"),
+  ):
     if not hasattr(examples, name):
-      raise ConfigError(f"{beginning} have no attribute {name!r}. Define {name}: {meaning}.")
+      raise ConfigError(f"{beginning} have no {name!r}. Their class must define {meaning}.")
   names, labels = info.class_names, examples.labels
   if names is not None and labels is not None:
     wrong = np.setdiff1d(labels, np.arange(len(names)))
     if wrong.size:
       raise ConfigError(
-        f"{beginning} have the label {wrong[-1]}, but class_names has only {len(names)}"
-        " names. Name the class of each label, from 0."
+        f"{beginning} have the label {wrong[-1]}, but the {len(names)} class_names are"
+        f" for 0 to {len(names) - 1}. Correct the labels, or name the class of each."
       )
   try:
     found = examples[0].keys() if len(examples) else info.spec.keys()

@@ -98,7 +98,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   path = name.removeprefix("folder:")
   root, field = Path(path).expanduser(), f"data.source={name!r}"
   if not path or not root.is_dir():
-    raise ConfigError(f"{field}: {root if path else 'PATH'} is not a directory.")
+    raise ConfigError(f"{field}: {root if path else 'an empty path'} is not a directory. Name one.")
   stated = class_names.read_names(root / class_names.FILE) or ()
   given = filter(None, data.get("splits", {}).values())
   named = {base for split in given for base in find_bases(split)}
@@ -181,8 +181,8 @@ def _name_classes(
     deeper = inside != root and any(path.is_dir() for path in inside.iterdir())
     hint = f" Did you mean folder:{inside}?" if deeper else ""
     raise ConfigError(
-      f"{field}: found {len(present)} classes ({listing(present) or 'none'}). Put a directory per"
-      f" class, with its images, in PATH or in PATH/train, PATH/val and PATH/test.{hint}"
+      f"{field} has fewer than two classes: {listing(present) or 'none'}. Put a directory"
+      f" per class, with its images, into {root} or into its train, val and test.{hint}"
     )
   return (stated, True) if stated else (class_names.sort_names(sorted(present)), False)
 

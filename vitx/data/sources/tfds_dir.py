@@ -29,8 +29,8 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
   match = _NAME.fullmatch(name)
   if match is None:
     raise ConfigError(
-      f"data.source={name!r} does not have one of the forms NAME, NAME/CONFIG,"
-      " NAME:VERSION, folder:PATH, bytes:FILE, audio:FOLDER and module:function."
+      f"data.source={name!r} does not have one of the forms NAME, NAME/CONFIG, NAME:VERSION,"
+      " folder:PATH, csv:FILE, bytes:FILE, audio:FOLDER, hf:NAME and module:function."
     )
   return match["name"], match["config"], match["version"]
 
@@ -42,7 +42,7 @@ def check_known(name: str) -> None:
   if base not in names:
     raise ConfigError(
       f"data.source={name!r} is unknown.{nearest(base, names)} Valid: {listing(BUILDERS)},"
-      " folder:PATH, bytes:FILE, audio:FOLDER, a set of images or texts of TFDS"
+      " folder:PATH, csv:FILE, bytes:FILE, audio:FOLDER, hf:NAME, images or texts of TFDS"
       " (tfds.list_builders()) or in your TFDS directory, or your own source as module:function."
     )
 

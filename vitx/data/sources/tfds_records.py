@@ -65,7 +65,7 @@ def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
     return Content(text="text" if "text" in texts else texts[0])
   raise ConfigError(
     f"data.source={name!r} is neither a set of single images nor a set of texts. Its features are"
-    f" {listing(f'{key} ({type(features[key]).__name__})' for key in features)}."
+    f" {listing(f'{key} ({type(features[key]).__name__})' for key in features)}; use another."
   )
 
 

@@ -54,8 +54,8 @@ def flash_attention(
   stairs = steps if causal else None
   if causal and -(-q.shape[1] // steps[0]) != -(-k.shape[1] // steps[1]):
     raise ValueError(
-      f"Causal attention of {q.shape[1]} queries over {k.shape[1]} keys in steps of"
-      f" {steps} needs as many steps of queries as of keys."
+      f"causal=True with steps={steps} needs ceil(N / {steps[0]}) = ceil(M / {steps[1]}),"
+      f" not N = {q.shape[1]} queries and M = {k.shape[1]} keys. Change steps, q or k."
     )
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   bias = None

@@ -66,8 +66,8 @@ def kept_keys_attention(
   batch, n, heads, dim = q.shape
   if indices.shape[:3] not in ((batch, heads, n), (batch, 1, n)):
     raise ValueError(
-      f"The indices of kept keys have the shape {indices.shape}; for queries {q.shape}"
-      f" it must be ({batch}, {heads} or 1, {n}, K)."
+      f"indices has the shape {indices.shape}, but for q of shape {q.shape} it must be"
+      f" ({batch}, {heads} or 1, {n}, K), with K kept keys for each query."
     )
   scale = 1 / math.sqrt(dim) if scale is None else scale
   return _attend(q, k, v, indices, valid, scale)

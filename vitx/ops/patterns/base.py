@@ -307,7 +307,7 @@ class Cycle(Combination):
     return self.patterns[layer % len(self.patterns)].at(layer)
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    raise ConfigError("A cycle of patterns has edges only in a layer. Use pattern.at(layer).")
+    raise ConfigError("A cycle has a pattern per layer. Choose one by pattern.at(layer).")
 
 
 @dataclasses.dataclass(frozen=True)

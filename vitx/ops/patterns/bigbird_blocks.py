@@ -49,8 +49,9 @@ class RandomBlocks(Drawn):
   def __post_init__(self):
     if self.plan not in PLANS:
       raise ConfigError(f"RandomBlocks.plan={self.plan!r} is unknown. Valid: {listing(PLANS)}.")
-    if self.count < 1 or self.block < 1 or self.heads < 1:
-      raise ConfigError(f"{self}: count, block and heads must be at least 1.")
+    for field in ("count", "block", "heads"):
+      if getattr(self, field) < 1:
+        raise ConfigError(f"RandomBlocks.{field}={getattr(self, field)} must be at least 1.")
 
   @property
   def tile(self) -> int | None:
@@ -224,7 +225,7 @@ def bigbird(
     raise ConfigError(f"variant={variant!r} is unknown. Valid: {listing(VARIANTS)}.")
   if window < 1 or window % 2 == 0:
     raise ConfigError(
-      f"window={window} must be odd: a query's own block and as many blocks on each side of it."
+      f"window={window} must be odd and positive: a query's own block and as many on each side."
     )
   if "G" in letters and not global_blocks:
     raise ConfigError(

@@ -175,8 +175,8 @@ class Fixed(Pattern):
     l = _stride(self.stride, layout)  # noqa: E741
     if self.summary * self.distinct > l:
       raise ConfigError(
-        f"Fixed(summary={self.summary}, distinct={self.distinct}) does not fit a run of"
-        f" {l} tokens. Their product may be at most the length of a run."
+        f"Fixed(summary={self.summary}, distinct={self.distinct}): summary * distinct must"
+        f" be at most {l}, the stride. Lower one of them, or raise the stride."
       )
     return l
 

@@ -29,7 +29,7 @@ class Order:
     numbers = np.ascontiguousarray(self.numbers, np.int64)
     if not np.array_equal(np.sort(numbers), np.arange(numbers.size)) or numbers.size < self.length:
       raise ValueError(
-        f"An order of {self.length} tokens must hold every number from 0 to N' - 1 once, N' >= N."
+        f"numbers must hold 0 ... {numbers.size - 1} in any order, at least {self.length}."
       )
     numbers.flags.writeable = False
     object.__setattr__(self, "numbers", numbers)

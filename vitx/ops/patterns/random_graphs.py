@@ -71,11 +71,12 @@ class WattsStrogatz(Drawn):
   layer: int = 0
 
   def __post_init__(self):
-    if self.neighbors < 2 or self.neighbors % 2 or not 0 <= self.beta <= 1 or self.heads < 1:
-      raise ConfigError(
-        f"{self}: neighbors must be an even number from 2 on, beta must be in [0, 1],"
-        " and heads must be at least 1."
-      )
+    if self.neighbors < 2 or self.neighbors % 2:
+      raise ConfigError(f"WattsStrogatz.neighbors={self.neighbors} must be even and > 0.")
+    if not 0 <= self.beta <= 1:
+      raise ConfigError(f"WattsStrogatz.beta={self.beta} must be in [0, 1].")
+    if self.heads < 1:
+      raise ConfigError(f"WattsStrogatz.heads={self.heads} must be at least 1.")
 
   def targets(self, layout: TokenLayout) -> np.ndarray:
     """Returns the far ends of each token's links.

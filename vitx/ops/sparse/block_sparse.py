@@ -78,7 +78,7 @@ def block_sparse_attention_dynamic(
   G, R, _ = indices.shape
   if -(-q.shape[1] // block) != R:
     raise ValueError(
-      f"The indices have {R} query blocks of {block} tokens, which do not fit {q.shape[1]} tokens."
+      f"indices has {R} query blocks, but q needs {-(-q.shape[1] // block)} of block={block}."
     )
   _check(q, q.shape[1], G, "A table of blocks")
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -89,8 +89,8 @@ def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
   _, n, heads, _ = q.shape
   if length != n or layouts not in (1, heads):
     raise ValueError(
-      f"{what} of {length} tokens and {layouts} layouts cannot serve {n} tokens and"
-      f" {heads} heads. Build one for {n} tokens with 1 or {heads} layouts."
+      f"{what} for {length} tokens and {layouts} heads does not fit q of {n} tokens and"
+      f" {heads} heads. Build one for {n} tokens and 1 or {heads} heads."
     )
 
 
