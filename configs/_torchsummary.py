@@ -4,8 +4,8 @@ torchsummary 1.5.1 adds 8 bytes for every number that a module returns for one i
 backward), 4 for every number of the image and 4 for every parameter that it counts, in units of
 2^20 bytes. It visits every module except the network, `Sequential` and `ModuleList`. So the result
 of a wrapper counts again, and a result computed between modules does not count: the products inside
-an X-former count nothing, but a softmax that is a module counts all of its H N N numbers. The first
-axis is taken for the batch, even if heads are folded into it.
+an X-former do not, but a softmax that is a module counts with all of its H N N numbers.
+torchsummary takes the first axis for the batch, even if heads are folded into it.
 
 So the figure depends on the division of the code into modules. It is computed here only for the
 authors' code: vit-pytorch of 2021 with the mixers of performer-pytorch, linformer and
@@ -70,7 +70,7 @@ def _layer(model: Mapping[str, Any], tokens: int, stage: int = 0) -> Layer:
 
 
 def _softmax(x: Layer) -> int:
-  """Counts query, key and value in one; softmax or its dropout; out; dropout; the whole mixer."""
+  """Counts joint query, key and value; softmax or its dropout; out; dropout; the whole mixer."""
   return x.tokens * (3 * x.inner + 3 * x.width) + x.heads * x.tokens**2
 
 
@@ -98,12 +98,12 @@ def _fourier(x: Layer) -> int:
 
 
 def _levit(x: Layer) -> int:
-  """Counts query, key, value and out, each also normalized; softmax; GELU; dropout; the whole."""
+  """Counts query, key, value and out, each also normalized; softmax; GELU; dropout; the mixer."""
   return x.tokens * (7 * x.inner + 4 * x.width) + x.heads * x.tokens**2
 
 
 def _cvt(x: Layer) -> int:
-  """Counts separable convolutions of query and of key and value; softmax; out; dropout; whole."""
+  """Counts separable convolutions of query, and of key and value; softmax; out; dropout; mixer."""
   query = 2 * x.width + 2 * x.inner  # depthwise and normalized; pointwise; the whole module
   both = 2 * x.width + 4 * x.inner
   # torchsummary ignores the heads of the softmax, since they are folded into the batch axis.
@@ -141,7 +141,7 @@ def _pre_norm(x: Layer) -> int:
 
 
 def _stem(model: Mapping[str, Any], side: int) -> tuple[int, int]:
-  """Returns N, and the size of a stem's outputs: patches laid out and mapped, or convolutions."""
+  """Returns N, and the size of a stem's outputs: patches unfolded and mapped, or convolutions."""
   stem, width = model["stem"], model["width"]
   width = width[0] if isinstance(width, tuple) else width
   if stem["name"] == "linear":

@@ -4,13 +4,14 @@ vitx prepare cifar10
 python train.py --config configs/cifar10.py --workdir runs/cifar10
 python train.py --config configs/cifar10.py:cct_4_3x2 --workdir runs/cct_4
 
-Row `vit`: 0.6 M parameters, 64 tokens. Ours, test top-1: 49.45 % after `duration=2 epochs`, on a
-JPEG (quality 75) copy of the set (2 shared CPU cores, 13 min, 2026-11-21); the 100 epochs: not yet
-run.
+Row `vit`: 0.6 M parameters, 64 tokens. Our test top-1 is 49.45 % after `duration=2 epochs`, on a
+JPEG (quality 75) copy of the set (2 shared CPU cores, 13 min, 2026-11-21); the full 100 epochs are
+not yet run.
 
 The other rows, whose published figures are in `PUBLISHED` (ours: not yet run):
 - `cct_2_3x2 cct_4_3x2 vit_lite_7_4`: compact transformers (Hassani et al. 2021), 200 epochs.
-- `cct_7_3x1`: their recipe of 300 epochs, except that they turn mixing off after epoch 175.
+- `cct_7_3x1`: the authors' recipe of 300 epochs, but they turn mixup and CutMix off after epoch
+  175.
 - `swin`: windows of 4 x 4 tokens in three stages (Liu et al. 2021), 2.6 M parameters, with the
   recipe of Lee et al. 2021 for small data sets, but without repeated augmentation and with our
   CIFAR policy.

@@ -1,4 +1,4 @@
-"""The digits as 64 gray levels of 17: density models that train in minutes on a laptop.
+"""The digits as 64 pixels with 17 gray levels: density models that train in minutes on a laptop.
 
 python train.py --config configs/density_digits.py:strided --workdir runs/density_digits
 
@@ -12,10 +12,10 @@ eight runs at a time, 1 to 3 minutes each (2026-11-22; docs/density.md):
   strided  1.781 ± 0.001
   dense    1.872 ± 0.024
 
-Seed 0 on one CPU core, 19 minutes (2026-11-22): `strided` 1.781, `dense` 1.869.
-The first CPU run of `strided` codes the test set in 5,268 bytes with `vitx compress`: 1.7813 bits.
-Baselines without learning, on these pixels: each place alone 2.406; counts of order 0 to 5: 2.971,
-2.688, 2.521, 2.567, 2.650, 2.783; gzip 3.177, bz2 2.817, xz 2.869.
+Seed 0 on one CPU core, 19 minutes (2026-11-22): `strided` 1.781, `dense` 1.869. The first CPU run
+of `strided` codes the test set in 5,268 bytes with `vitx compress`: 1.7813 bits. Baselines without
+a network, on these pixels: each place alone 2.406; counts of order 0 to 5: 2.971, 2.688, 2.521,
+2.567, 2.650, 2.783; gzip 3.177, bz2 2.817, xz 2.869.
 """
 
 from ml_collections import ConfigDict

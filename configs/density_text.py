@@ -5,10 +5,11 @@ python train.py --config configs/density_text.py:dense --workdir runs/density_te
 
 The test set is the last 10 % of the text, TFDS's validation and test together, as in nanoGPT, whose
 model of 10.6 M parameters reaches 2.12 bits per byte (1.4697 nats). Counts of order 4, learned from
-our training text, reach 2.46. The checkpoint is chosen on the last 1 % of the training text, since
-the test set continues the play at its end: without the last 5 % the counts need 2.91. Each row is a
-causal token mixer in one model of 1.8 M parameters. Muon updates the hidden matrices, since AdamW
-(2e-3, as many steps) ends at 2.21 for `dense` and 2.23 for `strided`.
+our training text, reach 2.46. The checkpoint is chosen on no more than the last 1 % of the training
+text, since the test set continues the play at that end: without the last 5 % of the training text,
+the counts reach only 2.91. Each row is a causal token mixer in one model of 1.8 M parameters. Muon
+updates the hidden matrices, since AdamW (2e-3, as many steps) ends at 2.21 for `dense` and 2.23 for
+`strided`.
 
 Bits per byte of the test set, mean ± standard deviation of seeds 0 to 2, one H100 shared by eight
 runs at a time, 2 to 3 minutes each (2026-11-22; docs/density.md):
@@ -66,6 +67,6 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.checkpoint.every = "250 steps"
   config.log_every = "50 steps"
   config = with_overrides(config, overrides)
-  if config.data.source == "tiny_shakespeare":  # Another text has other splits.
+  if config.data.source == "tiny_shakespeare":  # A different text has different splits.
     config.data.splits.test = config.data.splits.test or "validation+test"
   return config

@@ -5,8 +5,8 @@ vitx train --config configs/digits.py:performer --workdir runs/performer
 
 Each row is a token mixer, or a pattern of edges for attention, in one network: three small
 convolutions, 64 tokens, 4 blocks of width 64, 0.2 M parameters. The split is our own, so there is
-no published figure. For 40 epochs, `bilevel`, `cvt`, `levit`, `sparsifiner` and the patterns
-without a mixer of their own are not yet run. Our test top-1 of the others (359 scans, one of them
+no published figure. Not yet run for the full 40 epochs are `bilevel`, `cvt`, `levit`, `sparsifiner`
+and the patterns without a mixer of their own. Our test top-1 of the others (359 scans, one of them
 is 0.28 %; seed 0, 2 shared CPU cores, 2026-11-21; docs/papers.md):
 
   linformer   99.16  axial         98.89  strided        98.89  erdos_renyi        98.89
@@ -24,10 +24,10 @@ One seed each is weak evidence. `bigbird`, seeds 0 to 7 (two shared cores of an 
   98.61  98.33  99.44  98.61  98.89  98.05  98.05  99.44  mean 98.68 ± 0.55
 
 Seed 0 ended at 97.77 on one core and at 99.44 on two cores of another machine: the last bits depend
-on the processor's kernels and on the number of threads and devices, and the differences grow. The
-two implementations of `bigbird`, which differ by rounding, ended at 98.61 and 99.16. It is the
-default since no row was better on *validation* (99.31 %, tied with `erdos_renyi`; softmax 98.61);
-its run takes two minutes.
+on the processor's kernels and on the number of threads and devices, and these differences grow
+during training. The two implementations of `bigbird`, which differ by rounding, ended at 98.61 and
+99.16. It is the default since no row was better on *validation* (99.31 %, tied with `erdos_renyi`;
+softmax 98.61); its run takes two minutes.
 """
 
 from ml_collections import ConfigDict

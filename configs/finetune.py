@@ -12,7 +12,7 @@ positions are resized, and any other mismatch is an error.
 - `augreg_ti augreg_s augreg_b`: patches of 16, trained on ImageNet-21k with augmentation and
   regularization (Steiner et al. 2022); GELU is computed by tanh. The recipe is that of Dosovitskiy
   et al. 2021 (appendix B.1.1): SGD with momentum 0.9, batches of 512, no weight decay, clipping at
-  norm 1, 10,000 steps along a cosine after 500 of warm-up; of their four rates 0.01.
+  norm 1, 10,000 steps along a cosine after 500 of warm-up, and a rate of 0.01, one of their four.
 - `deit_ti deit_s deit_b`: DeiT, trained on ImageNet-1k (Touvron et al. 2021).
 - `dinov2_s dinov2_b`, and `dinov2_reg_s dinov2_reg_b` with four registers: patches of 14, trained
   without labels at 518 pixels (Oquab et al. 2024; Darcet et al. 2024), with LayerScale.
@@ -24,7 +24,7 @@ Ours: not yet run. The data set is CIFAR-10 at 224 pixels unless `dataset=` name
 sources print figures for other sizes and recipes, so none is quoted. Images are normalized as in
 the backbone's training. Gray images need a new first convolution and their own mean:
 `dataset=mnist,data.mean=None,data.std=None,init_from_except=('.*stem/embed/kernel',)`. Any mixer
-may replace the backbone's; it keeps the projections that both have:
+may replace the backbone's mixer; projections that both have are kept:
 `token_mixer=linformer,init_from_except=('.*_slots',)`.
 
   @article{steiner2022train,
@@ -48,7 +48,7 @@ from ml_collections import ConfigDict
 
 from vitx.config import default_config, parse_arg, with_overrides, with_source_facts
 
-WIDTHS = {"ti": 192, "s": 384, "b": 768}  # All have depth 12 and heads of width 64.
+WIDTHS = {"ti": 192, "s": 384, "b": 768}  # All backbones have depth 12 and heads of width 64.
 # The names of the published files.
 FILES = {
   "augreg_ti": "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0.npz",

@@ -16,26 +16,26 @@ python train.py --config configs/imagenet.py:deit_s --workdir runs/deit_s
     year      = {2021}
   }
 
-Rows: DeiT's three sizes, plain and `_distilled` (with a second token and head; these recipes have
-no teacher for it), `deit_s_linformer` (the baseline in Sparsifiner's released code: tokens are
-mixed to a quarter of their number by separate matrices for keys and values, shared by the heads, on
-a trained DeiT-S: `init_from=FILE,init_from_except=('.*_slots',)`), and LV-ViT's `lv_vit_t`, `_s`
-and `_m`. Not yet run.
+Rows: DeiT's three sizes, plain and `_distilled` (with a second token and head, but without a
+teacher for them), `deit_s_linformer` (the baseline in Sparsifiner's released code, which starts
+from a trained DeiT-S: `init_from=FILE,init_from_except=('.*_slots',)`; separate matrices for keys
+and values, shared by the heads, mix the tokens to a quarter of their number), and LV-ViT's
+`lv_vit_t`, `_s` and `_m`. Not yet run.
 
-The recipes are those of the released code, including its less obvious details: DeiT's rate comes an
-epoch late, its raw weights are evaluated, and RandAugment replaces color jitter. RandAugment is
-timm's with 15 operations, random levels, and a chance of one half for each operation; erasing
-writes noise.
+The recipes are those of the released code, including its less obvious details: DeiT's learning rate
+follows its schedule an epoch late, its raw weights are evaluated, and RandAugment replaces color
+jitter. RandAugment is timm's with 15 operations, random levels, and a chance of one half for each
+operation; erasing writes noise.
 
 Differences from DeiT's recipe:
 - 1 % of the training set is withheld to choose the checkpoint.
 - Arithmetic is bfloat16; theirs is float16 with a scaled loss.
 - Batches continue from epoch to epoch; theirs drop the remainder of an epoch.
 - One share of mixup or CutMix is drawn for the global batch of 1,024; theirs is drawn for the
-  images of each GPU. Image 2i is mixed with 2i + 1; theirs mix the first with the last.
+  images of each GPU. We mix image 2i with image 2i + 1; they mix the first with the last.
 
-Differences from LV-ViT's recipe: the batch statistics beside the moving average are the current
-ones, and there are no token labels and no MixToken, so that its printed accuracies belong to
+Differences from LV-ViT's recipe: the moving average of the weights is used with the current batch
+statistics, and there are no token labels and no MixToken, so LV-ViT's printed accuracies belong to
 another recipe.
 
 The data set is TFDS's `imagenet2012`, which needs the archives of image-net.org: see its page in

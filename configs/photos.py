@@ -9,8 +9,8 @@ The duration follows the number of images and has a minimum; the batch is halved
 
 - `from_scratch`: a convolutional stem, CvT's attention and a mean of the tokens, 64 pixels.
 - `finetune`: DINOv2 S/14 (Oquab et al. 2024) at 224 pixels, all parameters. `init_from` downloads
-  timm's copy of the weights; it may be a file or a workdir instead.
-- `frozen`: that backbone, of which only the head is trained. `vitx probe` is faster still.
+  timm's copy of the weights by default; it may name a file or a workdir.
+- `frozen`: the backbone of `finetune`, but only the head is trained. `vitx probe` is faster still.
 """
 
 from typing import Any

@@ -2,14 +2,13 @@
 
 python train.py --config configs/sparse_transformer_enwik8.py --workdir runs/st_enwik8
 
-Reads the file `enwik8` in the current directory (mattmahoney.net/dc/enwik8.zip, unpacked);
-`dataset=bytes:PATH` reads another place. The first 90 MB are for training, the next 5 choose the
-checkpoint, the last 5 are the test set. 30 layers of width 512, 8 heads, dropout 0.4, 94.9 M
-parameters.
+The config reads the file `enwik8` in the current directory (mattmahoney.net/dc/enwik8.zip,
+unpacked); `dataset=bytes:PATH` names another file. The first 90 MB are for training, the next 5
+choose the checkpoint, the last 5 are the test set. 30 layers of width 512, 8 heads, dropout 0.4,
+94.9 M parameters.
 
-Bits per byte of the paper (Table 2): `fixed` 0.99, `dense` 1.00, `strided` 1.13. Table 3 has
-`fixed` by the least context of a scored byte, which is `min_context` in `vitx evaluate --task
-min_context=6144`:
+Bits per byte of the paper (Table 2): `fixed` 0.99, `dense` 1.00, `strided` 1.13. Table 3 lists
+`fixed` by the least context of a scored byte, here `vitx evaluate --task min_context=6144`:
 
   0: 0.99   6,144: .9952   9,216: .9936   10,752: .9932   11,904: .9930   12,096: .9922
   12,160: .9908

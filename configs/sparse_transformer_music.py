@@ -7,8 +7,8 @@ FOLDER has WAV files of any rate. The paper trained on the music of Dieleman et 
 not available, and prints bits per byte at three lengths: 1.97 at 65,536 bytes (5 s; 152 M
 parameters), 2.17 at 262,144 (25 M) and 2.99 at 1,048,576 (3 M). Ours: not yet run.
 
-Depth and width are unpublished: **those below are our guess**, chosen to come near the published
-numbers of parameters. Batch size, learning rate and dropout are guesses too.
+Depth and width are unpublished: **the values below are our guess**, chosen to come near the
+published numbers of parameters. Batch size, learning rate and dropout are guesses too.
 """
 
 from ml_collections import ConfigDict

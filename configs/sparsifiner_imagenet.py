@@ -24,10 +24,10 @@ coefficients, a threshold of 0.02 on the basis, a weight of 0.01 on the attentio
 published figures are top-1 and millions of multiplications of attention (QKᵀ, AV and predictor).
 Not yet run.
 
-Differences from the released code: the attention's error is a mean over images, so its weight is
-168 times theirs, which sum over the 168 images of one GPU. Phase 1 runs the backbone as in
-evaluation, so that LV-ViT's batch statistics do not change. The weight of the L1 norm is the
-default of the code's argument parser, since the published run's is not known, and falls to zero
+Differences from the released code: here the attention's error is a mean over images; theirs is a
+sum over the 168 images of one GPU, so our weight of it is 168 times theirs. Phase 1 runs the
+backbone as in evaluation, so LV-ViT's batch statistics do not change. The weight of the L1 norm is
+the default of the code's argument parser, since the published run's is not known, and falls to zero
 over phase 1.
 """
 
@@ -144,7 +144,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def _phase1(attention_weight: float, is_l1: bool) -> dict[str, Any]:
-  """Returns the fields that change in the predictors' phase; an L1 norm replaces decay of bases."""
+  """Returns the fields that phase 1 changes; an L1 norm replaces the weight decay of the bases."""
   steps = 5 * 1_281_167 // (8 * GPU_BATCH)
   return dict(
     model=dict(token_mixer=dict(sparse=False)),
@@ -206,11 +206,11 @@ def dense_macs(sizes: Sizes) -> int:
 def published_macs(sizes: Sizes, kept: int) -> float:
   """Returns the multiply-adds that reproduce the paper's tables.
 
-  Included are attention from the patches to B keys each and from the class token to all keys, and
-  of the predictor one reduction of channels, one mixing of the keys, the product of both at half
-  the channels, and the sparse-sparse product. Slope and constant were fitted to the tables: 75.28 M
-  + 1.80634 M B for DeiT-S. The parts of the constant are a guess, and one product of the released
-  code is missing.
+  They include attention from each patch to B keys and from the class token to all keys, and these
+  parts of the predictor: one reduction of channels, one mixing of the keys, the product of both at
+  half the channels, and the sparse-sparse product. Slope and constant were fitted to the tables:
+  75.28 M + 1.80634 M B for DeiT-S. The parts of the constant are a guess, which lacks one product
+  of the released code.
 
   Args:
     sizes: The sizes of the backbone.
@@ -226,8 +226,8 @@ def published_macs(sizes: Sizes, kept: int) -> float:
 def released_macs(sizes: Sizes, kept: int) -> float:
   """Returns the multiply-adds in the released code, with its sparse product counted as sparse.
 
-  Included are both reductions of channels, the mixing of the keys, the product with the mixtures,
-  and attention as in `published_macs`; the released code itself multiplies dense matrices.
+  They include both reductions of channels, the mixing of the keys, the product with the mixtures,
+  and attention as in `published_macs`. The released code itself multiplies dense matrices.
   """
   n, d, S = sizes.tokens, sizes.width, sizes.slots
   reduced = d // sizes.heads // sizes.channel_divisor  # the reduced channels of a head

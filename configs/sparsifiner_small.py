@@ -10,11 +10,11 @@ teacher. `backbone=WORKDIR` uses an existing dense network, of the row `DATA_den
 
 Rows are DATA_METHOD, with data `digits` (1,797 scans, which scikit-learn includes), `cifar10` and
 `imagenette` (TFDS; 64 pixels). Methods: `dense`; `predictors`, the first phases alone; `keep_R`, a
-share R of the keys by Sparsifiner; `random_R`, a random graph of that share of edges, drawn for
-every layer and head, and fine-tuned by that recipe (every token also attends to itself and the
-class token, which Sparsifiner does not guarantee); `bilevel`, BiFormer's routing to a quarter of
-the regions; `evit_R`, EViT, which keeps a share R of the tokens twice, after a quarter and a half
-of the layers (since the tokens differ from the teacher's, they are not compared).
+share R of the keys by Sparsifiner; `random_R`, a random graph with a share R of the edges, drawn
+for every layer and head, and fine-tuned by Sparsifiner's recipe (every token also attends to itself
+and the class token, which Sparsifiner does not guarantee); `bilevel`, BiFormer's routing to a
+quarter of the regions; `evit_R`, EViT, which keeps a share R of the tokens twice, after a quarter
+and a half of the layers (since its tokens are not the teacher's, tokens are not compared).
 
 The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. There is no published
 figure. Our test top-1 of three seeds on two CPU cores: digits, 2026-11-22, dense 98.70 ± 0.70,

@@ -15,7 +15,7 @@ Rows: ViT, LeViT, CCT, CvT and PiT with softmax attention (`vit levit cct cvt pi
 letter p), Linformer (l) or Nyströmformer (n); FNet and MLP-Mixer; `hybrid_` with three convolutions
 instead of the patches, `rope_` with rotary positions. `PUBLISHED` has the paper's figures.
 
-The default recipe is the one really run, according to the authors' scripts and logs:
+The default recipe is what the authors really ran, according to their scripts and logs:
 - Adam with decoupled decay on all parameters, constant rate 1e-3, no augmentation, float32. Batch
   size and epochs are the scripts'; every log ends earlier, after 2 to 39 epochs. The paper says
   best of three runs. For about 10 of its 62 rows there is a log, of one run, whose best epoch on
@@ -26,10 +26,11 @@ The default recipe is the one really run, according to the authors' scripts and 
   Nyströmformers with rotation; we do not use these.
 - Performer has the softmax kernel and no local window. Its random directions are uniform here,
   while the authors' package keeps the signs of the QR decomposition. Linformer has one head of
-  keys, which are also the values; with rotation four. The committed script of `hybrid_vil`, and its
-  one log, have separate heads (557,642 parameters: `token_mixer.one_kv_head=False`); the row has
-  one, as the printed 508,490 require. Nyströmformer pads at the front with zeros that take part.
-- Positions and class token begin with standard deviation 1.
+  keys, which are also the values; with rotary positions it has four. The committed script of
+  `hybrid_vil`, and its one log, have separate heads (557,642 parameters:
+  `token_mixer.one_kv_head=False`); the row has one, as the printed 508,490 require. Nyströmformer
+  pads at the front with zeros that take part in attention.
+- Positions and class token are initialized with standard deviation 1.
 - LeViP, LeViL and LeViN have no normalization anywhere: besides LeViT's attention they lack its
   batch norm and a GELU (a fair comparison: `levit,token_mixer=softmax`). CvP, CvL and CvN lack
   CvT's convolutions in the attention (a fair comparison: `cvt,token_mixer=softmax`).
@@ -40,16 +41,15 @@ batch 64, a ReLU kernel with a local window of 256, no dropout, width 128 and ML
 Epochs remain the scripts', since the paper states none. `stride=2` has patches of 2 x 2 pixels, or
 a first convolution of that stride, and so a quarter of the tokens; `stride=4` a sixteenth. A mixer
 set by an override (`token_mixer=performer`) has none of the authors' peculiarities. The rows `pil`,
-`hybrid_pil` and rotation outside ViT are ours: the paper has no figures.
+`hybrid_pil` and rotary rows other than ViT's are ours: the paper has no figures.
 
 Ours at `stride=2`, `batch_size=64` and one budget of 0.05 PFLOP a row, seed 0, test top-1 on a JPEG
 copy (quality 75), one core of an AMD EPYC, 9 to 15 minutes each, 2026-11-25: `vit` 38.29, `vip`
-32.42, `vil` 50.52, `vin` 42.43, `fnet` 37.14, `mlp_mixer` 53.71; `hybrid_` 46.46, 33.15, 51.23,
-45.65, 41.34, 52.76 (results/vix_cifar10_stride_2.md). The order differs from the printed one
-(Spearman 0.08). As published: not yet run.
+32.42, `vil` 50.52, `vin` 42.43, `fnet` 37.14, `mlp_mixer` 53.71; with `hybrid_`, in this order,
+46.46, 33.15, 51.23, 45.65, 41.34, 52.76 (results/vix_cifar10_stride_2.md). The order differs from
+the printed one (Spearman 0.08). As published: not yet run.
 
-The memory advantage holds in comparison to attention that stores the N x N matrix, as the paper's
-did.
+The memory advantage is relative to attention that stores the N x N matrix, as the paper's did.
 """
 
 from typing import Any
@@ -162,7 +162,7 @@ COMPUTED = {
   "size_mb": lambda config, seen: estimate_size(config.model, config.data.image_size, seen)
 }
 
-# The epochs in the scripts, by family, else 40. There are no scripts for softmax models and PiX,
+# The epochs in the scripts, by family, or 40. There are no scripts for softmax models and PiX,
 # except ViT's and CCT's, whose 40 epochs they all use.
 EPOCHS = {"fnet": 100, "levi": 150, "cv": 150, "cc": 150}
 # The training batch sizes in the scripts, by family and mixer, or 64 (from the text) without one.

@@ -12,8 +12,8 @@ python train.py --config configs/vix_tiny_imagenet.py:hybrid_vin --workdir runs/
   }
 
 The models are those of `vix_cifar10.py` (which describes the authors' experiments), for 64 x 64
-pixels and 200 classes: patches of 2, or a first convolution of stride 2, so again 1,024 tokens. The
-paper has no PiT and no rotary row here; ours are
+pixels and 200 classes: patches of 2 x 2 pixels, or a first convolution of stride 2, so again 1,024
+tokens. For this data set the paper has no PiT and no rotary row; ours are
 `configs/vix_cifar10.py:pin,dataset=tiny_imagenet,stem.patch=2`, or here `vin,posemb=rope`.
 """
 

@@ -7,9 +7,9 @@
     vitx.evaluate("runs/digits")
     vitx.export(loaded, "digits.jaxprogram")
 
-`dir(vitx)` lists the names. Each is imported at its first use: `import vitx` touches no device.
-One's own mixer begins with `from vitx.attention import AttentionModule`, and arithmetic on arrays
-with `from vitx import ops`.
+`dir(vitx)` lists the names. Each is imported at its first use, so `import vitx` touches no device.
+To write a mixer of your own, begin with `from vitx.attention import AttentionModule`; for
+operations on arrays, begin with `from vitx import ops`.
 """
 
 import importlib

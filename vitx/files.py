@@ -1,4 +1,4 @@
-"""Safe reading of files from others: regular files only, one error, a limit on inflated size."""
+"""Safe reading of untrusted files: only regular files, one kind of error, limited inflation."""
 
 import contextlib
 import errno
@@ -46,7 +46,7 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 def replace_text(path: Path, text: str) -> None:
-  """Writes a file of text by `replace_bytes`."""
+  """Writes a text file by `replace_bytes`."""
   replace_bytes(path, text.encode())
 
 
@@ -65,15 +65,15 @@ def replace_bytes(path: Path, content: bytes) -> None:
 def reading(problem: str) -> Iterator[None]:
   """Turns any exception from reading a damaged file into a ConfigError of one line.
 
-  Libraries raise many kinds of exceptions for damaged files: of zlib and struct, of memory and
-  recursion, and for missing attributes.
+  Libraries raise many kinds of exceptions for damaged files: those of zlib and struct, MemoryError,
+  RecursionError and AttributeError.
 
   Args:
     problem: The beginning of the message, with the file and the failure, such as "'a.npz' cannot be
       read as arrays".
 
   Raises:
-    ConfigError: The block raised anything but a ConfigError or MissingExtraError.
+    ConfigError: The `with` block raised any exception but ConfigError or MissingExtraError.
   """
   try:
     yield
@@ -89,7 +89,7 @@ def check_inflated(where: str, declared: int, stored: int) -> None:
 
   Args:
     where: The name of the file, for the error.
-    declared: The size of the content in memory that the file declares, in bytes.
+    declared: The size of the inflated content, in bytes, as the file declares it.
     stored: The size of the file in bytes.
 
   Raises:

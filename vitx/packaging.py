@@ -1,9 +1,9 @@
 """The build step that puts the top-level `configs/` into the wheel as `vitx.configs`.
 
 A table of directories in pyproject.toml would do this too. But then an editable installation finds
-the package by an import hook that comes after the current folder, so that Python takes a clone
-called `vitx` there for the package. If every package is in the directory of its name, setuptools
-writes a path instead, which comes first.
+the package by an import hook, which Python tries after the current folder; a clone there that is
+called `vitx` would be imported in its place. If every package is in the directory of its name,
+setuptools adds a path instead, which has precedence over such a clone.
 """
 
 from setuptools.command.build_py import build_py

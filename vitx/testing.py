@@ -1,4 +1,4 @@
-"""Tests of any token mixer, including a user's own, against the contract, in one call.
+"""A check, in one call, that a token mixer, such as your own, fulfills the contract.
 
 from vitx.testing import check_token_mixer
 check_token_mixer(MyAttention, window=3)
@@ -21,7 +21,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
 
-LAYOUTS = (TokenLayout((4, 4)), TokenLayout((4, 4), prefix=1))  # an aligned N and an odd N
+LAYOUTS = (TokenLayout((4, 4)), TokenLayout((4, 4), prefix=1))  # N = 16 and an odd N
 
 
 # For programs that run once on a few tokens, almost all of the time is compilation.
@@ -42,21 +42,21 @@ def check_token_mixer(
 ) -> None:
   """Checks a token mixer against the contract (`vitx.attention`).
 
-  All implementations agree in outputs and gradients, with and without a mask. bfloat16 equals
-  float32 up to rounding, jit equals no jit, and two devices equal one. A mask, permutations,
-  another length and `causal` have the effect that `properties` states. The gradient lowers for CUDA
-  and TPU.
+  All implementations must agree in outputs and gradients, with and without a mask. bfloat16 must
+  equal float32 up to rounding, and neither jit nor a second device may change outputs. A mask,
+  permutations, another length and `causal` must have the effect that `properties` states. The
+  gradient must lower for CUDA and TPU.
 
   Args:
     module: The class of the token mixer, which is built with num_heads, dtype, layer, depth and
       `fields`.
-    properties: The promises of the mixer; `None` means those of the class, or none.
+    properties: The promises of the mixer; `None` means those of the class, if any.
     layouts: The layouts of the tokens to run it on.
     width: The width C of the tokens.
     num_heads: The number of heads H.
-    pairwise: Whether to save time: only the last layout; gradients (the only part to be lowered)
-      and bfloat16 each either with or without a mask; always jitted, on one device, and compiled
-      without optimization.
+    pairwise: Whether to save time: only the last layout; gradients, and their lowering, only with a
+      mask if the mixer accepts one; bfloat16 only without one; always jitted, on one device, and
+      compiled without optimization.
     tolerance: The tolerance of float32 outputs and gradients, relative to their largest entry.
     half_tolerance: The tolerance of bfloat16 outputs, relative to their largest entry.
     **fields: The fields of the module.
@@ -117,7 +117,7 @@ class _Case:
     random = np.random.default_rng(0)
     self.x, self.weight = random.normal(size=(2, 4, layout.length, width)).astype(np.float32)
     self.mask = random.random(self.x.shape[:2]) < 0.6
-    self.mask[0], self.mask[1], self.mask[:, -1] = True, False, False  # example 1 has no token
+    self.mask[0], self.mask[1], self.mask[:, -1] = True, False, False  # example 1 is all masked
     init = self.jit(lambda key: self.build().init(key, self.x, layout, train=False))
     self.state = dict(init(jax.random.key(0)))
     # The noise makes parameters that start at zero affect the outputs.
@@ -141,8 +141,8 @@ class _Case:
   def everything(self, params, x, mask):
     """Returns float32 outputs, bfloat16 outputs and gradients, by (implementation, masked).
 
-    One program for all compiles faster than one for each. In the fast mode, gradients and bfloat16
-    are each computed either with or without a mask.
+    One program for all compiles faster than one for each. The fast mode computes gradients only for
+    the last of `masks`, bfloat16 outputs only without a mask.
     """
     found: tuple[dict, dict, dict] = ({}, {}, {})
     full, half, slopes = found
@@ -157,7 +157,7 @@ class _Case:
     return found
 
   def _gradients(self, name, params, x, mask):
-    """Returns the output, and gradients by params and x of a weighted sum over unmasked tokens."""
+    """Returns the output, and gradients by (params, x) of a weighted sum of its unmasked tokens."""
 
     def loss(params, x):
       out = self.apply(params, x, mask, implementation=name)
@@ -182,7 +182,7 @@ class _Case:
         self.close(slopes[key], slopes[first], what + "gradients")
 
   def check_mask(self):
-    """Checks that masked tokens affect no output and have no gradient, and that others have one."""
+    """Checks that masked tokens affect no output and have no gradient, unlike unmasked tokens."""
     kept = self.mask[..., None]
     other = self.x + np.where(kept, 0, 3 * self.weight)
     full, _, slopes = self.results
@@ -241,7 +241,7 @@ class _Case:
     self.close(found[key], plain[key][:, order], "permuted tokens do not give permuted outputs")
 
   def check_execution(self):
-    """Checks that jit equals no jit, and that two devices equal one."""
+    """Checks that neither jit nor several devices change the output."""
     plain = self.apply(self.params, self.x)
     self.close(self.jit(self.apply)(self.params, self.x), plain, "jit changes the result")
     if jax.device_count() > 1:
@@ -266,7 +266,7 @@ class _Case:
     tolerance = self.tolerance if tolerance is None else tolerance
     trees = ([np.asarray(y, np.float32) for y in jax.tree.leaves(t)] for t in (found, expected))
     pairs = list(zip(*trees, strict=True))
-    # For a gradient that is zero in exact arithmetic (a key's bias) the largest one sets the scale.
+    # A gradient that is exactly zero in theory (a key's bias) is compared at the largest's scale.
     largest = max(np.abs(b).max() for _, b in pairs)
     for a, b in pairs:
       size = max(np.abs(b).max(), 0.05 * largest)
@@ -275,7 +275,7 @@ class _Case:
 
 @contextlib.contextmanager
 def _refusal(what: str) -> Iterator[None]:
-  """Checks that the block raises ConfigError."""
+  """Checks that the `with` block raises ConfigError."""
   try:
     yield
   except ConfigError:

@@ -145,9 +145,11 @@ def test_no_cache_is_made_of_a_mixer_that_has_none():
 def test_what_a_call_with_places_must_be():
   with pytest.raises(ConfigError, match=r"causal=False: .* Set model.causal=True"):
     call(MIXERS["softmax"](num_heads=HEADS), [0], mutable=["cache"])
-  with pytest.raises(ConfigError, match="StridedAttention cannot be called for tokens `at`"):
+  with pytest.raises(
+    ConfigError, match="StridedAttention takes `at`, the places of the tokens, only to"
+  ):
     call(make("strided", stride=8), [0])
-  with pytest.raises(ValueError, match="one token at a time, not 2"):
+  with pytest.raises(ValueError, match=r"x has 2 tokens, but decoding.*one at a time"):
     call(make("softmax"), [0, 1], n=2, mutable=["cache"])
 
 

@@ -107,7 +107,7 @@ def other_classes(root):
   [
     (loop, ["images/ant/again leads back to", "Remove the link"]),
     (not_utf8, [r"\xff.png' is not UTF-8. Rename the file"]),
-    (one_class, ["found 1 classes (ant)", "directory per class"]),
+    (one_class, ["fewer than two classes: ant. Put", "directory per class"]),
     (empty_class, ["no images of cow", "one of the suffixes"]),
     (dangling, ["images/ant/x.png"]),
     (other_classes, ["have different classes. Only in 'train': b. Only in 'test': c"]),
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_read(change, parts, images, capsys):
 @pytest.mark.parametrize(
   ("source", "parts"),
   [
-    ("folder:empty", ["found 0 classes", "directory per class"]),
+    ("folder:empty", ["fewer than two classes: none. Put", "directory per class"]),
     ("folder:file.png", ["file.png is not a directory"]),
     ("bytes:empty", ["empty is a directory. Name one file"]),
     ("bytes:nothing", ["nothing does not exist"]),

@@ -171,9 +171,9 @@ def test_auto_keeps_what_fits_half_of_the_memory(monkeypatch):
   [
     ({"resize_mode": "random"}, r"data\.memory='always'.*random"),
     ({"resize_mode": "crop"}, r"data\.resize_mode='crop'"),
-    ({"batch_size": 9, "process_count": 2}, "batch_size=9 cannot.*2 processes.*8, 10"),
-    ({"batch_size": 1, "process_count": 2}, "batch_size=1.*nearest sizes that can: 2"),
-    ({"batch_size": 0}, "batch_size=0"),
+    ({"batch_size": 9, "process_count": 2}, "batch_size=9 must be.*2, the number of.*8, 10"),
+    ({"batch_size": 0}, "batch_size=0 must be a positive multiple of 1.*nearest such sizes: 1"),
+    ({"batch_size": 1, "process_count": 2}, "batch_size=1.*nearest such sizes: 2"),
     ({"examples": drawn(0)}, "no examples"),
   ],
 )

@@ -113,13 +113,13 @@ def test_the_fingerprint_follows_labels_and_pixels_but_not_the_place(folder, tmp
 
 CATS = ["cat", "dog"] * 6
 BAD = (
-  (["cat"] * 12, "file,label", {}, "found 1 classes"),
+  (["cat"] * 12, "file,label", {}, "the labels name fewer than two classes: cat; add rows"),
   ([*CATS[:4], ""], "file,label", {}, None),  # an empty line is none
   ([*CATS[:4], "pictures/4.png,"], "file,label", {}, "line 6: the cell of 'label' is empty"),
   ([*CATS[:4], "pictures/x.png,cat"], "file,label", {}, "line 6: 'pictures/x.png' is no image"),
-  ([*CATS[:4], "pictures/4.png"], "file,label", {}, "line 6: 1 cells, and the head has 2"),
-  ([*CATS[:4], "../4.png,cat"], "file,label", {}, "line 6: '../4.png' leads out of the folder"),
-  ([*CATS[:4], "/etc/4.png,cat"], "file,label", {}, "line 6: '/etc/4.png' leads out of the folder"),
+  ([*CATS[:4], "pictures/4.png"], "file,label", {}, "line 6 must have 2 cells, not 1"),
+  ([*CATS[:4], "../4.png,cat"], "file,label", {}, "line 6: '../4.png' must be inside"),
+  ([*CATS[:4], "/etc/4.png,cat"], "file,label", {}, "line 6: '/etc/4.png' must be inside"),
   ([*CATS[:4], "pictures/1.png,cat"], "file,label", {}, "line 6: 'pictures/1.png' is in line 3"),
   ([], "file,label", {}, "has no row below its head"),
   (CATS, "file,file", {}, "must name two or more different columns"),

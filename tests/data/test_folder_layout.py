@@ -190,7 +190,11 @@ def test_what_is_no_split_is_told_and_never_counts(make, caplog):
 
 def test_a_folder_around_the_folder_is_told(make):
   root = make(*files("archive/Training", CLASSES))
-  with pytest.raises(ConfigError, match=rf"found 1 classes.*Did you mean folder:{root}/archive\?"):
+  with pytest.raises(
+    ConfigError, match=rf"fewer than two classes: .*Did you mean folder:{root}/archive\?"
+  ):
     find(root)
-  with pytest.raises(ConfigError, match=r"data\.source='folder:': PATH is not a directory"):
+  with pytest.raises(
+    ConfigError, match=r"data\.source='folder:': an empty path is not a directory"
+  ):
     open_dataset({"source": "folder:"})

@@ -143,7 +143,9 @@ def test_code_that_is_not_trusted_is_not_imported():
 
 
 def test_a_label_without_a_name_is_told():
-  with pytest.raises(ConfigError, match=r"'train' have the label 9, but class_names has only 3"):
+  with pytest.raises(
+    ConfigError, match=r"'train' have the label 9, but the 3 class_names are for 0 to 2"
+  ):
     open_dataset(make("open_labeled", classes=3))
   assert len(open_dataset(make("open_labeled", classes=12)).info.class_names) == 12
 
@@ -165,8 +167,8 @@ class Incomplete:
 @pytest.mark.parametrize(
   ("attributes", "message"),
   [
-    ((), r"'train' have no attribute 'labels'. Define labels: the classes, int32 \(n,\), or None"),
-    (("labels",), r"'train' have no attribute 'name'"),
+    ((), r"'train' have no 'labels'. Their class must define labels, the classes as int32 \(n,\)"),
+    (("labels",), r"'train' have no 'name'. Their class must define a method name\(i\) that"),
     (("labels", "name"), r"'train' have no array target, which the spec .* target, vector"),
   ],
 )

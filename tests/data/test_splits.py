@@ -138,7 +138,7 @@ def test_folds_without_classes_have_one_size():
       r"data\.folds=5 has the folds 0 to 4; name one, or .* --over 'data\.fold",
     ),
     ({"folds": 5}, r"data\.fold=None: data\.folds=5 has the folds 0 to 4"),
-    ({"fold": 1}, r"data\.fold=1 is a part of data\.folds, which is not set"),
+    ({"fold": 1}, r"data\.fold=1 needs data\.folds, which is not set"),
     ({"folds": 2, "fold": 0, "splits": {"test": "test"}}, "both name the test examples"),
   ],
 )

@@ -71,7 +71,7 @@ def test_crops_reach_every_place_and_draw_evenly():
   [
     ((20, 7, 6), {}, r"task\.window=8 .*'doc1'.* 7 tokens \(1 other .*at most 6"),
     ((20, 7), {"stretch": True}, r"task\.window=8 .*'doc1'"),
-    ((), {}, r"data\.source: one of the roles has no documents"),
+    ((), {}, r"data\.source: train, val or test has no documents"),
   ],
 )
 def test_windows_that_cannot_be_cut(lengths, changes, message):

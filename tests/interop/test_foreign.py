@@ -170,8 +170,14 @@ def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
       lambda w: in_front("module._orig_mod.", w) | in_front("module.", w),
       "two of its arrays have one name",
     ),
-    (lambda w: {"epoch": 3, "name": "x"}, "no arrays by name; epoch is of the type int"),
-    (lambda w: [w], "no arrays by name: it is not a dict"),
+    (
+      lambda w: {"epoch": 3, "name": "x"},
+      "needs a dict of arrays, but has only: epoch is of the type int",
+    ),
+    (
+      lambda w: [w],
+      "dict of arrays, but its content is of the type list; save the state_dict",
+    ),
   ],
 )
 def test_files_whose_weights_nobody_can_tell(wrap, message, tmp_path):

@@ -73,7 +73,9 @@ def test_a_pickle_that_wants_to_execute_does_not(tmp_path, write, call):
   path = write(content, tmp_path / "wicked.pth")
   before = path.read_bytes()
   assert isinstance(read_torch(path)["model"], Opaque)
-  with pytest.raises(ConfigError, match=rf"wicked\.pth.*no arrays.*{call.__name__}.*not executed"):
+  with pytest.raises(
+    ConfigError, match=rf"wicked\.pth.*dict of arrays.*{call.__name__}.*not executed"
+  ):
     foreign.read_arrays(str(path))
   assert not touched.exists() and path.read_bytes() == before
 
@@ -134,7 +136,7 @@ def test_types_that_no_kind_of_storage_is_of(tmp_path):
 
 
 def test_a_whole_model_says_what_to_save(tmp_path):
-  with pytest.raises(ConfigError, match=r"a\.pth.*Own, .*not executed; save its state_dict"):
+  with pytest.raises(ConfigError, match=r"a\.pth.*Own, .*not executed; save the state_dict"):
     foreign.read_arrays(torch_writer.save(Own(), tmp_path / "a.pth"))
 
 
@@ -250,7 +252,7 @@ def test_a_tensor_within_its_storage(tmp_path):
 )
 def test_a_tensor_beyond_its_storage_is_refused(tmp_path, offset, size, stride):
   path = archive(rebuild(offset, size, stride), tmp_path / "a.pth", **{"0": bytes(16)})
-  with pytest.raises(ConfigError, match=r"a\.pth.*(beyond its storage|negative extent)"):
+  with pytest.raises(ConfigError, match=r"a\.pth.*(beyond its \d|no integer >= 0)"):
     read_torch(path)
 
 

@@ -209,5 +209,5 @@ def test_refusals(fields, message):
 
 def test_tokens_that_do_not_fill_the_grid():
   model = vitx.create_model("sparse_transformer", **SMALL)
-  with pytest.raises(ConfigError, match="20 places, but there are 19 tokens"):
+  with pytest.raises(ConfigError, match="needs 20 tokens, one for each place, but there are 19"):
     jax.eval_shape(model.init, jax.random.key(0), draw(1, 19))

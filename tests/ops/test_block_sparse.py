@@ -116,7 +116,7 @@ def test_without_jit_under_vmap_on_two_devices_and_again():
 
 def test_a_mask_of_another_shape_is_refused():
   mask, _ = block_mask(2, 65, 16)
-  with pytest.raises(ValueError, match="65 tokens and 2 layouts cannot serve 64 tokens"):
+  with pytest.raises(ValueError, match="65 tokens and 2 heads does not fit q of 64 tokens"):
     block_sparse_attention(*cases.inputs(1, 64, 2, 8)[:3], mask)
   with pytest.raises(ValueError, match="4 heads"):
     block_sparse_attention(*cases.inputs(1, 65, 4, 8)[:3], mask)

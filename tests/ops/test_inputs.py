@@ -68,7 +68,7 @@ def test_arrays_that_do_not_fit_are_refused(name, implementation):
     trace(name, implementation, q=shape(B + 1, N, H, D))
   if name not in ("attention_with_weights", "linear_attention"):  # which attend other tokens too
     other = shape(B, N + 4, H, D)
-    with pytest.raises(ConfigError, match="q has 16 tokens and k has 20"):
+    with pytest.raises(ConfigError, match="q has 16 tokens, but k has 20"):
       trace(name, implementation, k=other, v=other)
 
 

@@ -131,7 +131,11 @@ def test_what_follows_from_images():
     (text, IMAGES, "task.window=256 is .* the images .* are read whole"),
     (digits, SEQUENCES, "task.window is not set"),
     (lambda arg: text(f"{arg},task.window=0"), SEQUENCES, "task.window=0"),
-    (lambda arg: text(f"{arg},task.min_context=256"), SEQUENCES, "task.min_context=256 leaves"),
+    (
+      lambda arg: text(f"{arg},task.min_context=256"),
+      SEQUENCES,
+      "task.min_context=256 must be less",
+    ),
     (lambda arg: text(f"{arg},model.grid=(3,5)"), SEQUENCES, r"model.grid=\(3, 5\) has 15 places"),
     (lambda arg: text(f"{arg},model.vocabulary=7"), SEQUENCES, "model.vocabulary=7"),
     (lambda arg: digits(f"{arg},task.levels=300"), IMAGES, r"task.levels=300 .*\[2, 256\]"),

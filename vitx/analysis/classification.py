@@ -1,8 +1,8 @@
 """Figures of a classifier's answers: confusion, calibration, and bootstrap intervals.
 
 Everything is computed by NumPy on the host from the labels and the logits of a split's examples.
-Every figure is a function of sums over the examples, so that a bootstrap resample is a weighting of
-the examples, and all resamples are one product of matrices.
+Every figure is a function of sums over the examples, so a bootstrap resample is a vector of weights
+of the examples, and one product of matrices computes many resamples.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ PERCENTILES = (2.5, 97.5)  # The ends of a 95 % interval.
 BINS = 15  # The equal bins of the top probability, as in training.
 TOP = 5
 HOTTEST = 100.0  # A temperature lies between 1 / HOTTEST and HOTTEST.
-AT_ONCE = 2**22  # The most weights of examples that are held at once.
+AT_ONCE = 2**22  # The most weights of examples in memory at once.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +86,9 @@ def join_answers(parts: Sequence[Answers]) -> Answers:
 def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES) -> dict[str, Any]:
   """Returns the figures of answers, with percentile intervals from a bootstrap over the examples.
 
-  A ratio without examples is 0, and a macro average is over the classes that occur as a label or as
-  a prediction; both are scikit-learn's conventions. The balanced accuracy averages over the classes
-  that have examples.
+  A ratio whose denominator is 0 is 0, and a macro average is over the classes that occur as a label
+  or as a prediction; both are scikit-learn's conventions. The balanced accuracy averages over the
+  classes that have examples.
 
   Args:
     answers: The answers to n examples.
@@ -98,9 +98,9 @@ def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES
   Returns:
     precision, recall, f1 (macro averages) and balanced_accuracy; class_examples, class_precision,
     class_recall and class_f1 by class, None for a class that does not occur; confusion, the counts
-    by true class (rows) and predicted class; reliability, by bin of the top probability the number
-    of examples, the mean probability and the accuracy; intervals, (low, high) of each figure, of
-    top1, top5, nll and ece too; resamples.
+    by true class (rows) and predicted class (columns); reliability, the number of examples, mean
+    probability and accuracy in each bin of the top probability; intervals, the (low, high) of each
+    figure, also of top1, top5, nll and ece; resamples, their number.
   """
   figures, intervals = measure_answers(answers, classes, resamples)
   return {
@@ -117,7 +117,7 @@ def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES
 def measure_answers(
   answers: Answers, classes: int, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Returns the figures of answers, and the interval of each ({} without resamples), by name.
+  """Returns the figures of answers by name, and their intervals by name ({} without resamples).
 
   The figures are top1, top5, nll, ece, precision, recall, f1, balanced_accuracy, class_precision,
   class_recall and class_f1, as `summarize_answers` defines them.
@@ -166,7 +166,8 @@ def find_interval(values: np.ndarray) -> Any:
       undefined figure, and is left out.
 
   Returns:
-    [low, high], None if the figure is never defined; for classes a list of them.
+    The interval [low, high], or None if no resample defines the figure; for classes, a list of
+    these.
   """
   if values.ndim == 2:
     return [find_interval(column) for column in values.T]
@@ -177,8 +178,8 @@ def find_interval(values: np.ndarray) -> Any:
 def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float:
   """Returns the temperature that divides logits (n, K) for the least mean NLL (Guo et al. 2017).
 
-  The mean NLL is convex in the inverse temperature, which is searched between 1/100 and 100. A
-  split without a mistake has no optimum, and gives the end of that range.
+  The mean NLL is convex in the inverse temperature, which is searched between 1/100 and 100. For a
+  split without mistakes no optimum exists, and the result is about an end of this range.
   """
   logits, rows = np.asarray(logits, np.float64), np.arange(len(labels))
 
@@ -193,7 +194,7 @@ def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float:
 def calibrate(
   temperature: float, labels: np.ndarray, logits: np.ndarray, resamples: int = RESAMPLES
 ) -> dict[str, Any]:
-  """Returns NLL and calibration error of logits (n, K) before and after their division.
+  """Returns NLL and calibration error of logits (n, K) before and after division by a temperature.
 
   Args:
     temperature: The temperature that divides the logits.
@@ -202,7 +203,7 @@ def calibrate(
     resamples: The number of bootstrap resamples; 0 gives no intervals.
 
   Returns:
-    before and after: dicts of nll, ece and, with resamples, intervals, as `summarize_answers`.
+    before and after: dicts of nll, ece and, with resamples, intervals, see `summarize_answers`.
   """
   found: dict[str, Any] = {}
   for name, divisor in (("before", 1.0), ("after", temperature)):
@@ -215,7 +216,7 @@ def calibrate(
 
 
 class _Terms:
-  """The terms that each example adds to sums, and the figures of such sums."""
+  """The terms that each example adds to the sums, and the figures computed from the sums."""
 
   def __init__(self, classes: int):
     widths = {"right": classes, "examples": classes, "predicted": classes, "gap": BINS}
@@ -245,7 +246,7 @@ class _Terms:
     return scipy.sparse.csr_array((values, (rows, columns)), shape=(n, self._width))
 
   def figures(self, sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the figures of R sums (R, terms): arrays (R,), by class (R, K)."""
+    """Returns the figures of R resamples from sums (R, terms): arrays (R,), or (R, K) by class."""
     part = {name: sums[:, place] for name, place in self._slices.items()}
     right, examples, predicted = part["right"], part["examples"], part["predicted"]
     occurs = examples + predicted > 0
@@ -264,7 +265,7 @@ class _Terms:
 
 
 def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
-  """Yields the numbers of times that resamples contain each example, float64 (some, n)."""
+  """Yields, for some resamples at a time, the counts of each example, float64 (some, n)."""
   generator = np.random.default_rng(SEED)
   most = max(AT_ONCE // count, 1)
   for start in range(0, resamples, most):

@@ -38,7 +38,7 @@ class Method:
     steps: The number of training steps.
     flops: The operations of the training, without evaluations.
     parameters: The number of parameters of the network.
-    published: The figures of the source, by name; a mapping has one per epoch.
+    published: The source's figures by name; a mapping has a figure for each epoch.
   """
 
   name: str
@@ -60,7 +60,7 @@ class Outcome:
     test: The test figures of that checkpoint.
     seen: The figures of every evaluation on *test* during the run, if it made any.
     seconds: The duration of the training in seconds.
-    problem: The reason of the failure, or "" without one.
+    problem: The reason for the failure, or "" if the run did not fail.
     fold: The fold of the examples that the run tested, or `None` without folds.
   """
 
@@ -82,20 +82,20 @@ class Outcome:
 
 @dataclasses.dataclass
 class MethodSummary:
-  """A method's line of the table.
+  """A line of the table, which has the figures of one method.
 
   Attributes:
     method: The method.
     validation: The best validation figure, or `None` without a finished run.
     test: The test figure of the checkpoints that validated best.
     best_on_test: The best figure of any evaluation on *test*, or `None` if the runs have none.
-    difference: The difference of the test figure to the first method's, paired by seed, or `None`
+    difference: The difference of the test figure from the first method's, paired by seed, or `None`
       for the first method.
     rank: The rank of the mean test figure.
     p: The p-value of the difference, corrected for the number of differences in the table.
-    published: The printed figure.
-    published_rank: The rank of the printed figure among the methods with both figures, or `None`
-      for a further variant of a row.
+    published: The source's figure.
+    published_rank: The rank of the source's figure among methods that also have a test figure, or
+      `None` for further variants of a row.
   """
 
   method: Method
@@ -126,7 +126,7 @@ class Comparison:
   outcomes: Sequence[Outcome]
 
   def values(self, method: str, role: str) -> dict[tuple[int, int], float]:
-    """Returns the figures of a role ("validation" or "test") by fold and seed of finished runs."""
+    """Returns a method's figures ("validation" or "test") by fold and seed of finished runs."""
     return {
       each.pair: getattr(each, role)[self.figure]
       for each in self.outcomes
@@ -148,7 +148,7 @@ class Comparison:
     return lines
 
   def agreement(self) -> Agreement | None:
-    """Returns the agreement of our order with the published one, or `None` if it is undefined."""
+    """Returns the agreement of our order of methods with the published order, if it is defined."""
     both = _find_published(self.lines())
     ours = [line.test.mean for line, _ in both if line.test]
     return agree(ours, [published for _, published in both])
@@ -179,7 +179,7 @@ class Comparison:
 
 
 def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary, float]]:
-  """Returns the lines with both figures, and the published one; of a row's variants, the first."""
+  """Returns lines with test and published figure, and the latter; only a row's first variant."""
   both = [(line, line.published) for line in lines if line.test and line.published is not None]
   rows = [line.method.published for line, _ in both]
   return [pair for i, pair in enumerate(both) if rows[i] not in rows[:i]]
@@ -259,7 +259,7 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
 
 
 def _describe_counts(comparison: Comparison) -> list[str]:
-  """Returns a sentence on the number of examples behind a figure, and the resulting precision."""
+  """Returns a sentence on the number of examples per figure and the resulting precision."""
   good = [each for each in comparison.outcomes if each.test]
   counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}
   if len(counts) != 1 or 0 in (known := counts.pop()):
@@ -294,7 +294,7 @@ def _number(value: float | None, form: str = "g") -> str:
 
 
 def format_csv(comparison: Comparison) -> str:
-  """Returns CSV with a line per point: its method's cost and its numeric figures, without times."""
+  """Returns CSV with a line per point: the cost of its method and its figures, without times."""
   methods = {method.name: method for method in comparison.methods}
   rows = [_flatten(each, methods[each.method]) for each in comparison.outcomes]
   return csv_files.format_records(rows)

@@ -30,7 +30,7 @@ REDUCING = frozenset(
     *("reduce_max", "reduce_min", "reduce_prod", "reduce_sum"),
   }
 )
-# These count one operation per element that is added, compared or multiplied in.
+# These count one operation per element that they add, compare or multiply into the result.
 SCATTERING = frozenset(f"scatter{how}" for how in ("-add", "-max", "-min", "-mul", "-sub"))
 WINDOWED = frozenset(f"reduce_window_{how}" for how in ("max", "min", "sum"))
 SINGLE = ELEMENTWISE | REDUCING | SCATTERING | WINDOWED
@@ -53,7 +53,7 @@ def flops(function: Callable, *args: Any, elementwise: bool = False) -> int:
       work on integers and random bits.
   """
   jaxpr = jax.make_jaxpr(function)(*args).jaxpr
-  # Unused results, such as a gradient of the images, are left out: the compiler drops them too.
+  # Unused results, such as a gradient of the images, do not count: the compiler drops them too.
   alive, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
   return _count(alive, elementwise)
 
@@ -71,7 +71,7 @@ def _equation(equation: Any, elementwise: bool) -> int:
   if name == "conv_general_dilated":
     kernel = equation.invars[1].aval.shape
     features = kernel[params["dimension_numbers"].rhs_spec[0]]
-    spread = math.prod(params["lhs_dilation"])  # Products with the zeros between are free.
+    spread = math.prod(params["lhs_dilation"])  # Products with the zeros in between are free.
     return 2 * _size(equation) * math.prod(kernel) // (features * spread)
   if name == "fft":
     return _fourier(equation.invars[0].aval, equation.outvars[0].aval, params["fft_lengths"])

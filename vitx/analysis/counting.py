@@ -30,7 +30,7 @@ def count_parameters(model: nn.Module, inputs: Input) -> Count:
 
   Args:
     model: A network.
-    inputs: The inputs of the network; a shape is that of images, (B, height, width, channels).
+    inputs: The inputs of the network, or the shape of images, (B, height, width, channels).
   """
   return count_variables(variable_shapes(model, inputs))
 

@@ -2,7 +2,7 @@
 
 A spreadsheet interprets a cell that begins with one of `= + - @` as a formula, which may open links
 and start programs. So an apostrophe is written before a text of that form, for example a class
-name. Numbers, also those written as text, are unchanged. `read` removes the apostrophe.
+name. Numbers are unchanged, even if they are written as text. `read` removes the apostrophe.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
 
 def guard(cell: Any) -> Any:
-  """Returns a cell, with an apostrophe before a text that would be a formula and is no number."""
+  """Returns a cell; a text that would be a formula and is no number gets an apostrophe in front."""
   if not isinstance(cell, str) or not _FORMULA.match(cell) or _is_number(cell):
     return cell
   return f"'{cell}"
@@ -58,20 +58,20 @@ def create(path: str | Path) -> Iterator[Table]:
 
 
 def write(path: str | Path, rows: Iterable[Iterable[Any]]) -> None:
-  """Writes a file from rows; the first row is the head. Raises the errors of `create`."""
+  """Writes a file from rows, of which the first is the head. Raises the errors of `create`."""
   with create(path) as table:
     for row in rows:
       table.add(row)
 
 
 def write_records(path: str | Path, records: Sequence[Mapping[str, Any]]) -> None:
-  """Writes a row per record; the columns are the keys of all. Raises the errors of `create`."""
+  """Writes a row per record, a column per key of any record. Raises the errors of `create`."""
   with naming(path):
     Path(path).write_text(format_records(records), encoding="utf-8", newline="")
 
 
 def format_records(records: Sequence[Mapping[str, Any]]) -> str:
-  """Returns the text of a CSV file with a row for each record; the columns are the keys of all."""
+  """Returns the text of a CSV file with a row per record, and a column per key of any record."""
   heads, file = dict.fromkeys(key for record in records for key in record), io.StringIO()
   table = Table(file)
   table.add(heads)

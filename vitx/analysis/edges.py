@@ -35,7 +35,7 @@ def from_pattern(
 ) -> scipy.sparse.csr_array:
   """Returns one head's edges, found tile by tile: memory grows with their number, not with N²."""
   mask = BlockMask.from_pattern(pattern, layout, block, head + 1)
-  before = (mask.heads - 1) * mask.rows  # The blocks of queries of the heads before.
+  before = (mask.heads - 1) * mask.rows  # The blocks of queries of all earlier heads.
   first = np.searchsorted(mask.queries, before)
   query, N = mask.queries[first:] - before, layout.length
   key, table = mask.keys[first:], mask.table[first:]
@@ -54,8 +54,8 @@ def distances(edges: scipy.sparse.csr_array, sources: np.ndarray) -> np.ndarray:
   """Counts the ordered pairs (source, token) by the length of the shortest path between them.
 
   Args:
-    edges: The edges. Information flows from key to query, but a path starts at the source as a
-      query and follows its edges.
+    edges: The edges. A path runs from query to key, against the flow of information: it starts at a
+      source as a query.
     sources: The source tokens, distinct indices (S,).
 
   Returns:
@@ -69,7 +69,7 @@ def distances(edges: scipy.sparse.csr_array, sources: np.ndarray) -> np.ndarray:
 
 
 def _count_by_distance(incoming: scipy.sparse.csr_array, sources: np.ndarray) -> list[int]:
-  """Searches breadth-first from all sources at once, with one bit for each source and token."""
+  """Searches breadth-first from all sources at once, with a bit for each (source, token)."""
   slot = np.arange(sources.size)
   reached = np.zeros((incoming.shape[0], -(-sources.size // 64)), np.uint64)
   reached[sources, slot // 64] = np.uint64(1) << (slot % 64).astype(np.uint64)

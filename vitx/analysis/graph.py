@@ -1,6 +1,6 @@
 """Graph properties of an attention pattern, or of an attention matrix, over its tokens.
 
-An edge (q, k) says that query q reads key k. Above `EXACT` tokens, distances start from `SAMPLE`
+An edge (q, k) means that query q reads key k. Above `EXACT` tokens, distances start from `SAMPLE`
 random tokens (each search is exact over the whole graph), and clustering is averaged over `SAMPLE`
 random tokens. Degrees, density and the spectrum are always exact; the spectrum comes from Lanczos
 iterations above `DENSE_SPECTRUM` tokens. Memory grows with the number of edges.
@@ -122,7 +122,7 @@ def _degrees(degrees: np.ndarray) -> tuple[int, float, int]:
 
 
 def _add_directions(edges: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-  """Returns the number of edges between two different tokens, (N, N) with entries 0, 1 and 2."""
+  """Returns the number of edges between every two tokens, 0, 1 or 2, (N, N), diagonal 0."""
   ones = scipy.sparse.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), edges.shape)
   both = ones + ones.T
   return both - scipy.sparse.diags_array(both.diagonal())
@@ -134,7 +134,7 @@ def compute_clusterings(
   """Returns mean C_i, transitivity and mean directed C_i, over all tokens or a sample.
 
   Args:
-    both: The number of edges between two tokens, A + Aᵀ without its diagonal.
+    both: The number of edges between every two tokens, A + Aᵀ without its diagonal.
     tokens: The tokens of the sample, or all tokens.
   """
   undirected = (both > 0).astype(np.float64)
@@ -189,5 +189,5 @@ def compute_laplacian(both: scipy.sparse.csr_array) -> float:
 
 
 def _start(matrix: scipy.sparse.sparray) -> np.ndarray:
-  """Returns Lanczos's start: fixed, for repeatability; random, to have all eigenvectors in it."""
+  """Returns Lanczos's start: random, to have a part of each eigenvector, with a fixed seed."""
   return np.random.default_rng(0).normal(size=matrix.shape[0])

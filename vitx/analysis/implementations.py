@@ -15,8 +15,8 @@ def implementations(model: nn.Module, inputs: Input, examples: int | None = None
 
   Args:
     model: A network.
-    inputs: The inputs of the network; a shape is that of images, (B, rows, columns, C).
-    examples: The batch size B, or `None` for that of `inputs`.
+    inputs: The inputs of the network, or the shape of images, (B, rows, columns, C).
+    examples: The batch size B, or `None` for the batch size of `inputs`.
 
   Returns:
     "masked", "kernelized", or "auto" for a mixer with only one path, by the mixer's path in the

@@ -1,7 +1,7 @@
-"""Markdown in which a foreign name is plain text and an absolute path loses its folders.
+"""Markdown in which a foreign name is plain text and an absolute path is cut to its last part.
 
-Classes, methods, figures and errors may have any name: `<script>`, a link, the end of a cell. A
-file that leaves the machine has only the last part of an absolute path.
+Names of classes, methods and figures, and errors, may contain any text: `<script>`, a link, the end
+of a cell. A file for other people shows only the last part of an absolute path.
 """
 
 import re

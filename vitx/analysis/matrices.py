@@ -1,4 +1,4 @@
-"""Models whose token mixers hold their matrices, and the entropy of their attention."""
+"""Models whose token mixers compute their attention matrices, and the entropy of attention."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from vitx.models.sown import collect
 
 
 def hold_matrices(model: ConfigDict) -> ConfigDict:
-  """Returns a model config whose mixers hold their matrices if they can, with equal parameters.
+  """Returns a model config, with equal parameters, whose mixers compute their matrices if they can.
 
   Args:
     model: The `config.model`, which is not changed.
@@ -24,9 +24,9 @@ def hold_matrices(model: ConfigDict) -> ConfigDict:
   held = model.copy_and_resolve_references()
   with held.unlocked():
     if held.get("layer_cycle"):
-      held.layer_cycle = 0  # Nothing can be sown inside its loop.
+      held.layer_cycle = 0  # Nothing can be sown inside the loop over layers.
     if held.get("remat"):
-      held.remat = False  # Rematerialization would not let the matrices out.
+      held.remat = False  # Sown matrices cannot leave a rematerialized block.
     mixer = registry.fields_of(held.get("token_mixer", "softmax"))
     found = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
     several = getattr(getattr(found, "properties", None), "implementations", ("masked",))
@@ -48,7 +48,7 @@ def attention_entropies(
 
   Args:
     model: A model of a config from `hold_matrices`.
-    variables: Its variable collections.
+    variables: The model's variable collections.
     inputs: The inputs, (B, ...), prepared by the task.
 
   Returns:

@@ -85,7 +85,7 @@ def score(
     test: The features of the result.
   """
   chosen = METHODS[method]
-  # Neighbors cannot be more than there are examples.
+  # There cannot be more neighbors than examples.
   is_count = chosen.setting == "k"
   grid = [x for x in chosen.grid if not is_count or x <= len(train)]
   predicted = chosen.predict(train, validation.values, grid)
@@ -100,7 +100,7 @@ def _accuracy(predicted: np.ndarray, examples: LabeledFeatures) -> float:
 
 
 def _vote(train: LabeledFeatures, values: np.ndarray, grid: Sequence[int]) -> Iterator[np.ndarray]:
-  """Yields the most frequent class of the k nearest neighbors; ties have the lowest class."""
+  """Yields the most frequent class of the k nearest neighbors; in a tie, the lowest class."""
   search = NearestNeighbors(n_neighbors=max(grid), metric="cosine").fit(train.values)
   classes, places = np.unique(train.labels, return_inverse=True)
   voters = places[search.kneighbors(values, return_distance=False)]
@@ -114,7 +114,7 @@ def _vote(train: LabeledFeatures, values: np.ndarray, grid: Sequence[int]) -> It
 def _regress(
   make: Callable[[float], Any], train: LabeledFeatures, values: np.ndarray, grid: Sequence[float]
 ) -> Iterator[np.ndarray]:
-  """Yields the predictions of a linear classifier of standardized features."""
+  """Yields the predictions of a linear classifier of standardized features for each setting."""
   scaler = StandardScaler().fit(train.values.astype(np.float64))
   known, asked = (scaler.transform(x.astype(np.float64)) for x in (train.values, values))
   for value in grid:

@@ -12,11 +12,11 @@ Input = tuple[int, ...] | jax.ShapeDtypeStruct
 
 
 def variable_shapes(model: nn.Module, inputs: Input) -> Any:
-  """Returns all variables as shapes; it traces `initialize`, and so raises its errors.
+  """Returns the shapes of all variables; traces `initialize`, and so raises its errors.
 
   Args:
     model: A network.
-    inputs: The inputs of the network; a shape is that of images, (B, height, width, channels).
+    inputs: The inputs of the network, or the shape of images, (B, height, width, channels).
   """
   if isinstance(inputs, tuple):
     inputs = jax.ShapeDtypeStruct(inputs, jnp.float32)

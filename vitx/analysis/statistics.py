@@ -30,7 +30,7 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """The difference of two methods over the seeds that both have.
+  """The difference between two methods over the seeds that both have.
 
   Attributes:
     mean: The mean of the differences.
@@ -122,12 +122,12 @@ def rank(values: Sequence[float], mode: Literal["max", "min"]) -> list[float]:
 
 
 def _rank(values: Sequence[float]) -> np.ndarray:
-  """Returns ranks from 1, the lowest; values that differ only by rounding tie."""
+  """Returns ranks, 1 for the lowest value; values that differ only by rounding tie."""
   return stats.rankdata([float(f"{value:.12g}") for value in values])
 
 
 def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None:
-  """Returns Spearman's correlation of two lists of a figure, or `None` if it is not defined.
+  """Returns Spearman's correlation of two lists of values, or `None` if it is not defined.
 
   It is not defined for fewer than three methods, or if all values of a list tie. The p-value is
   exact for up to 8 methods, and comes from 9,999 permutations for more.
@@ -138,7 +138,7 @@ def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None
   rho, centered = float(stats.spearmanr(x, y).statistic), y - y.mean()
   tested = stats.permutation_test(
     (x,),
-    lambda order, axis: (order * centered).sum(axis),  # This increases with rho.
+    lambda order, axis: (order * centered).sum(axis),  # This sum increases with rho.
     permutation_type="pairings",
     vectorized=True,
     n_resamples=9_999 if len(x) > 8 else 50_000,

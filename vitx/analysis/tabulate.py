@@ -17,10 +17,10 @@ class LayerSizes:
 
   Attributes:
     path: The names from the network down to the module; empty for the network.
-    kind: The name of its class.
+    kind: The name of the module's class.
     output: The shape of the first array that it returned.
-    own: The shapes of its own parameters, by name.
-    parameters: The number of its parameters, including all modules below.
+    own: The shapes of the module's own parameters, by name.
+    parameters: The number of parameters of the module and of all modules inside it.
   """
 
   path: tuple[str, ...]
@@ -37,14 +37,14 @@ def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
 
   Args:
     model: A network.
-    inputs: The inputs of the network; a shape is that of images, (B, height, width, channels).
+    inputs: The inputs of the network, or the shape of images, (B, height, width, channels).
   """
   calls: dict[tuple[str, ...], tuple] = {}
 
   def record(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
     if context.method_name != "__call__":
       return call(*args, **kwargs)
-    calls.setdefault(context.module.path, ())  # The order is that of entering the modules.
+    calls.setdefault(context.module.path, ())  # Modules are in the order of entry.
     out = call(*args, **kwargs)
     calls[context.module.path] = (type(context.module).__name__, _shape(args), _shape(out))
     return out

@@ -1,11 +1,11 @@
-"""Token mixers: Flax modules called as `module(x, layout, *, mask=None, train)`, x (B, N, C).
+"""Token mixers: Flax modules called as `module(x, layout, *, mask=None, train)` on x (B, N, C).
 
     from vitx.attention import AttentionModule, Properties, from_heads
 
-To begin a variant of your own, copy `softmax.py`; name it in a config as
+To write your own mixer, start from a copy of `softmax.py`, and name your class in a config as
 `token_mixer=dict(name="my_package.my_file:MyAttention", ...)`. The model sets the fields
-`num_heads`, `dtype`, `layer` and `depth`; every other field is yours. `MIXERS` has the classes by
-the names that configs use; the attribute `properties` of a class says what the class promises.
+`num_heads`, `dtype`, `layer` and `depth`; every other field is yours. `MIXERS` maps the names that
+configs use to classes; the attribute `properties` of a class lists its guarantees.
 """
 
 from vitx.attention.base import AttentionModule, TokenMixer
@@ -34,7 +34,7 @@ from vitx.attention.sparse_transformer import FixedAttention, StridedAttention
 from vitx.attention.sparsifiner import Sparsifiner
 from vitx.layers.projections import from_heads, to_heads
 
-# Set by the model, not by the config entry of a mixer.
+# The model sets these fields, not the config entry of a mixer.
 FROM_MODEL = ("num_heads", "dtype", "layer", "depth", "name")
 MIXERS = {
   "axial": AxialAttention,

@@ -24,25 +24,26 @@ from vitx.ops.sparse.slots import decode_plan
 
 
 class TokenMixer(nn.Module):
-  """Base of the token mixers: modules called as `module(x, layout, *, mask=None, train)`.
+  """The base class of token mixers, called as `module(x, layout, *, mask=None, train)`.
 
   Attributes:
-    num_heads: The number of heads H; the model sets it for every mixer, with heads or without.
-    relative_bias: The learned bias of the logits, per head. "axial" adds, for every axis of the
-      grid, the entry of a table (H, 2 g - 1) at the difference of the coordinates. It starts at
-      zero and is zero for prefix tokens. A mixer without logits between tokens raises ConfigError.
-    implementation: The way to compute: "masked" holds the attention matrix and sows it as the
-      intermediate `attention` (B, H, N, N); "kernelized" never holds it; "auto" lets the op choose
-      the faster one.
-    causal: Whether a token attends only itself and earlier tokens; prefix tokens come first. A
-      mixer that cannot do this raises ConfigError.
+    num_heads: The number of heads H; the model sets it even for mixers without heads.
+    relative_bias: The learned bias of the logits, per head. "axial" has a table (H, 2 g - 1) for
+      each axis of the grid (of extent g) and adds the entry for the difference between the
+      coordinates of query and key. The bias starts at zero and is zero for prefix tokens. A mixer
+      without logits between tokens raises ConfigError.
+    implementation: The way to compute: "masked" computes the whole attention matrix and sows it as
+      the intermediate `attention` (B, H, N, N); "kernelized" never stores it; "auto" lets the op
+      choose the faster way.
+    causal: Whether a token attends only itself and earlier tokens; prefix tokens are the earliest.
+      A mixer that cannot do this raises ConfigError.
     dtype: The dtype of the computation; probabilities, features and their sums are float32.
-    layer: The number of the block that this mixer serves, from 0.
+    layer: The number of the mixer's block, from 0.
     depth: The number of blocks L.
   """
 
   properties: ClassVar = Properties()
-  without_logits: ClassVar[str] = ""  # the reason why no logits can take a bias
+  without_logits: ClassVar[str] = ""  # why there are no logits to add a bias to
   decodes: ClassVar[bool] = False  # whether the mixer can be called token by token
   # Whether `__call__` accepts `class_attention=True`. It then also returns the attention of the
   # first token to all tokens: (B, N) float32, the mean over the heads.
@@ -87,7 +88,7 @@ class TokenMixer(nn.Module):
       )
 
   def is_decoding(self, x: jax.Array, at: jax.Array | None) -> bool:
-    """Returns whether this call decodes a token: it has places `at` and a mutable "cache".
+    """Returns whether this call decodes a token, that is, has places `at` and a mutable "cache".
 
     Args:
       x: The tokens, (B, N, C); N is 1 in decoding.
@@ -100,7 +101,7 @@ class TokenMixer(nn.Module):
     if at is None or not self.is_mutable_collection("cache"):
       return False
     if self.is_initializing() and not (self.causal and x.shape[1] == 1):
-      return False  # this call makes parameters; only a single token makes a cache too
+      return False  # `init` makes a cache only for a single token of a causal mixer
     if not self.decodes:
       raise ConfigError(cannot_decode(self))
     if not self.causal:
@@ -109,7 +110,7 @@ class TokenMixer(nn.Module):
         " token by token. Set model.causal=True."
       )
     if x.shape[1] != 1:
-      raise ValueError(f"Decoding takes one token at a time, not {x.shape[1]}.")
+      raise ValueError(f"x has {x.shape[1]} tokens, but decoding with a cache takes one at a time.")
     return True
 
   def sow_matrix(self, matrix: jax.Array | None, probabilities: jax.Array | None = None) -> None:
@@ -118,8 +119,8 @@ class TokenMixer(nn.Module):
     Args:
       matrix: The mixing matrix, (B, H, N, N), sown as `attention`; None sows nothing.
       probabilities: The softmax attention of the queries, (B, H, N, N), sown as `probabilities`.
-        None means that `matrix` is sown in its place, or nothing for a mixer that is
-        `without_logits`.
+        None sows `matrix` under this name too. A mixer that is `without_logits` sows no
+        probabilities.
     """
     if matrix is None:
       return
@@ -138,7 +139,7 @@ def cannot_decode(mixer: nn.Module) -> str:
 
 
 class AttentionModule(TokenMixer):
-  """Base of the mixers with queries, keys and values; call its helpers inside `nn.compact`.
+  """The base class of mixers with queries, keys and values; call its methods inside `nn.compact`.
 
   Attributes:
     head_dim: The width D of a head; None means C / H.
@@ -169,8 +170,8 @@ class AttentionModule(TokenMixer):
 
     Args:
       x: The tokens, (B, N, C).
-      value_dim: The D of the values; None means the D of the queries and keys.
-      value_bias: Whether the values have a bias where the queries and keys have one.
+      value_dim: The head width of the values; None means D, as for queries and keys.
+      value_bias: Whether `use_bias` also applies to the values.
     """
 
     def make(name: str, dim: int, bias: bool) -> jax.Array:
@@ -188,23 +189,24 @@ class AttentionModule(TokenMixer):
     scale: float = 1.0,
     at: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Applies `rotary` and `relative_bias`; the latter makes queries and keys wider than D.
+    """Applies `rotary` and `relative_bias`; the bias makes queries and keys wider than D.
 
     Args:
       q, k: The queries and keys, (B, N, H, D).
       layout: The layout of all tokens.
       scale: The factor by which the logits will be multiplied; the bias is not scaled.
-      at: The places in the layout of these tokens, int (N,), as in decoding; None means all places.
+      at: The places of these tokens in the layout, int (N,), as in decoding; None means all.
 
     Raises:
-      ConfigError: If the kind of position does not fit, or if the tokens have no places.
+      ConfigError: If D does not suit `rotary`, if the tokens have no places, or if the tables of
+        the bias were made for another grid.
     """
     for field in ("rotary", "relative_bias"):
       if not layout.has_places and getattr(self, field) != "none":
         raise ConfigError(
           f"token_mixer.{field}={getattr(self, field)!r} needs the places of the tokens,"
-          " but model.token_reduction leaves none. Use 'none' (model.posemb='learned'),"
-          " or model.token_reduction='zeroed'."
+          " but model.token_reduction drops them. Use model.token_reduction='zeroed',"
+          f" which keeps them, or token_mixer.{field}='none' and model.posemb='learned'."
         )
     if self.rotary != "none":
       try:
@@ -221,7 +223,7 @@ class AttentionModule(TokenMixer):
   def class_attention(
     self, q: jax.Array, k: jax.Array, scale: float, mask: jax.Array | None
   ) -> jax.Array:
-    """Returns the attention of the first token, the mean over the heads, float32 (B, N).
+    """Returns the attention of the first token to all, averaged over the heads, float32 (B, N).
 
     Args:
       q, k: The queries and keys with positions, (B, N, H, D).
@@ -243,9 +245,10 @@ class AttentionModule(TokenMixer):
   ) -> jax.Array:
     """Attends from one token to itself and to the earlier tokens in the collection "cache".
 
-    The pattern needs M slots of the cache. The variables `cached_key` (B, H, M, D) and
-    `cached_value` (B, H, M, E) hold them, and `cached_place` (G, M), if the plan has one, holds the
-    token of each slot. All are zeros before the first token; tokens must come in order.
+    The cache has M slots, as many as the pattern needs at once, in the variables `cached_key`
+    (B, H, M, D) and `cached_value` (B, H, M, E). If the attended slots are found at run time,
+    `cached_place` (G, M) has the token in each slot, for G groups of heads with equal edges. All
+    are zeros before the first token; tokens must be decoded in order.
 
     Args:
       q, k: The query and key with positions, (B, 1, H, D).
@@ -273,12 +276,12 @@ class AttentionModule(TokenMixer):
     return out
 
   def places(self, layout: TokenLayout) -> list[Places]:
-    """Returns the coordinates of the tokens, for each table of `relative_bias`.
+    """Returns the coordinates of the tokens for each table of `relative_bias`.
 
-    The base class has the "axial" tables; a mixer with another kind of bias replaces this method.
+    The base class has the "axial" tables; a mixer with another kind of bias overrides this method.
     """
     return axial_places(layout)
 
   def dropout_key(self, train: bool) -> jax.Array | None:
-    """Returns the key that drops attention probabilities, or None if none are dropped."""
+    """Returns the key for dropping attention probabilities, or None if none are dropped."""
     return self.make_rng("dropout") if train and getattr(self, "dropout", False) else None

@@ -16,26 +16,27 @@ from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redraw_block
 class BigBirdAttention(PatternAttention):
   """Window, global and random blocks (Zaheer et al. 2020, section 2 and appendix D).
 
-  The extended construction (ETC) has g learned tokens in front of all blocks, which are global and
-  pass through the whole network. It is `prefix_global=True` with `model.extra_tokens=g`.
+  The extended construction (ETC) puts g learned global tokens in front of all blocks; they pass
+  through the whole network. To use it, set `prefix_global=True` and `model.extra_tokens=g`.
 
   Attributes:
-    variant: The parts, joined by "+": "R+W+G", "W+G", "R", ...
+    variant: The parts (R random, W window, G global), joined by "+": "R+W+G", "W+G", "R", ...
     block: The number of tokens in a block; it need not divide N.
     window: The number of blocks in the window, odd.
-    random: The number of random blocks of a query block. It must not exceed the number of blocks;
-      only the default is reduced to it.
-    global_blocks: The indices of blocks that attend all and are attended by all.
-    keep_self: Whether every block attends itself, in variants whose parts do not include this.
-    plan: The plan of the random draw: "uniform", or "bigbird" as in the released code.
+    random: The number of random blocks of a query block. A number above the default must not exceed
+      the number of blocks; any other is reduced to it.
+    global_blocks: The indices of blocks that attend all blocks and are attended by all.
+    keep_self: Whether every block attends itself even if the variant has no window.
+    plan: The rule of the random draw: "uniform", or "bigbird" as in the released code.
     seed: The seed of the random draw, which differs by head and layer.
-    redraw: The time of the random draw: "never" keeps it fixed; "step" draws the blocks anew at
-      every training step from the stream "graph", for all examples and devices at once. Evaluation
-      always uses the fixed draw.
-    query_parts: The kinds of query blocks that attend at all, of "random", "window" and "global",
-      like the flags in the code of BBViT's authors; () means all.
-    prefix_global: Whether blocks are counted on the grid, and prefix tokens attend all tokens and
-      are attended by all. If not, prefix tokens are the first tokens of block 0, as published.
+    redraw: The times of new random draws: "never", or "step" for every training step, from the
+      stream "graph", with one draw for all examples and devices. Evaluation always uses the draw of
+      `seed`.
+    query_parts: The query blocks that attend anything, named by the flags in the code of BBViT's
+      authors: "random" is block 0, "global" the last block, "window" all between; () means all.
+    prefix_global: Whether block 0 begins behind the prefix tokens, and prefix tokens attend all
+      tokens and are attended by all. If not, prefix tokens are the first tokens of block 0, as
+      published.
 
   `PatternAttention` has the other attributes.
   """
@@ -71,7 +72,7 @@ class BigBirdAttention(PatternAttention):
         heads=self.num_heads,
         seed=self.seed,
       )
-    except ConfigError as error:  # the arguments have the names of the fields
+    except ConfigError as error:  # arguments have the names of the fields
       raise ConfigError(f"token_mixer.{error}") from error
     parts = tuple(self.query_parts)
     pattern = pattern & QueryParts(parts, self.block) if parts else pattern

@@ -8,10 +8,10 @@ class Properties:
   """The guarantees of a mixer with its default fields; a class declares its own as `properties`.
 
   Attributes:
-    implementations: The implementations that exist and must agree; empty if there is one path only.
+    implementations: The implementations that exist and must agree; empty if there is only one.
     accepts_mask: Whether masked tokens contribute exactly nothing; if not, a mask raises
       ConfigError.
-    accepts_causal: Whether with `causal=True` no output depends on a later token; if not,
+    accepts_causal: Whether `causal=True` makes outputs independent of later tokens; if not,
       `causal=True` raises ConfigError.
     permutation_equivariant: Whether permuted tokens give permuted outputs.
     masking_is_deletion: Whether masking tokens has the same effect as leaving them out.

@@ -52,9 +52,10 @@ class _BatchStatisticsAttention(AttentionModule):
 class LeViTAttention(_BatchStatisticsAttention):
   """LeViT's attention (Graham et al. 2021, section 4.4), as in vit-pytorch 0.19.6.
 
-  Queries, keys and values are batch-normalized. The output of the heads passes a GELU (Hardswish in
-  LeViT's own code), the projection and a batch normalization whose factor starts at zero. There is
-  no attention bias, as in ViX (section 3); `relative_bias="axial"` adds one.
+  Queries, keys and values are batch-normalized. The output of the heads goes through a GELU
+  (Hardswish in LeViT's own code), the output projection and a batch normalization whose factor
+  starts at zero. There is no attention bias, as in ViX (section 3); `relative_bias="axial"` adds
+  one.
 
   Attributes:
     use_bias: Whether the query, key and value projections have a bias.
@@ -90,7 +91,7 @@ class CvTAttention(_BatchStatisticsAttention):
   """CvT's attention (Wu et al. 2021, section 3.2): projections of depthwise convolutions.
 
   A depthwise convolution, a batch normalization and a linear map make the queries. Keys and values
-  share a second convolution, perhaps strided, and normalization, as in vit-pytorch 0.19.6.
+  share another convolution, which may be strided, and normalization, as in vit-pytorch 0.19.6.
 
   Attributes:
     use_bias: Whether the query, key and value projections have a bias.
@@ -110,8 +111,8 @@ class CvTAttention(_BatchStatisticsAttention):
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
 
     Raises:
-      ConfigError: If the kernel is even, the grid is not two-dimensional, strided keys have
-        positions, or there is a mask or a prefix token.
+      ConfigError: If the kernel is even, the grid is not two-dimensional, rotation or a relative
+        bias is combined with a stride, or there is a mask or a prefix token.
     """
     self.refuse_mask(mask)
     self._check(layout)

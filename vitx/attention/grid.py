@@ -20,7 +20,7 @@ class AxialAttention(PatternAttention):
 
 
 class NeighborhoodAttention(PatternAttention):
-  """Attention to the k x k neighborhood, kept inside the border (Hassani et al. 2023, section 3.1).
+  """Attention to k x k neighborhoods, moved inward at borders (Hassani et al. 2023, section 3.1).
 
   Attributes:
     size: The side k along each axis; no larger than the grid.
@@ -43,13 +43,13 @@ class ShiftedWindowAttention(PatternAttention):
   does not divide the grid, the grid is padded at its end before it is rolled, as in Hugging Face's
   `SwinLayer`. Here no query attends the padding. In `SwinLayer`, and in timm, which pads after
   rolling, the padding's zeros take a share of each softmax. If the window divides the grid, all
-  three agree.
+  three implementations agree.
 
   Attributes:
     size: The side of a window in tokens.
-    relative_bias: The learned bias of the logits: beside "none" and "axial" also "window", as
-      published (equation 4): one table (H, 2 M - 1, 2 M - 1), indexed by the difference of both
-      coordinates inside a window of M x M.
+    relative_bias: The learned bias of the logits: "none", "axial", or "window", as published
+      (equation 4), with one table (H, 2 M - 1, 2 M - 1) for windows of M x M tokens, indexed by the
+      differences of both coordinates.
 
   `PatternAttention` has the other attributes.
   """

@@ -36,10 +36,9 @@ class LinearTransformer(AttentionModule):
   ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
 
-    `at`, integers (N,), ascending, has the places in the layout of these tokens; None means all
-    places.
+    `at` gives the places of these tokens in the layout, ascending integers (N,); None means all.
     """
-    self.is_decoding(x, at)  # decoding is refused: sums over keys are not cached
+    self.is_decoding(x, at)  # refuses decoding: sums over keys are not cached
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     q, k = elu_features(q), elu_features(k, mask=mask)

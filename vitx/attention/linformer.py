@@ -25,15 +25,15 @@ class Linformer(AttentionModule):
   """Linformer attention (Wang et al. 2020). The number of tokens is fixed at `init`.
 
   Attributes:
-    slots: The number of slots M to which N tokens are mixed.
+    slots: The number M of slots into which the N tokens are mixed.
     share_projection: Whether one matrix mixes both keys and values.
-    share_kv: Whether the values are the keys themselves, without rotation; this implies
+    share_kv: Whether the keys, before rotation, are also the values; this implies
       `share_projection`.
-    one_kv_head: Whether keys and values have one head, which all query heads read.
+    one_kv_head: Whether keys and values have one head, which all query heads share.
     dropout: The rate at which attention probabilities are dropped; only "masked" can drop them.
 
-  `AttentionModule` has the other attributes; keys are rotated before they are mixed, and the matrix
-  is (B, H, N, M).
+  `AttentionModule` has the other attributes; keys are rotated before they are mixed, and the sown
+  matrix is (B, H, N, M).
   """
 
   properties: ClassVar = Properties(fixed_length=True)
@@ -61,7 +61,7 @@ class Linformer(AttentionModule):
       The mixed tokens, (B, N, C).
 
     Raises:
-      ConfigError: If N is not the N of `init`, or if "kernelized" meets dropout.
+      ConfigError: If N is not the N of `init`, or if "kernelized" is combined with dropout.
     """
     length, width = x.shape[1:]
     head_dim = self.resolve_head_dim(x)

@@ -20,13 +20,14 @@ class LongformerAttention(PatternAttention):
 
   Attributes:
     window: The number of keys on each side of the query.
-    dilation: The step between keys, for each head; fewer than H values repeat.
-    global_tokens: The tokens that are global beside the prefix, 0 ... N-1 with prefix tokens
-      counted; negative numbers count from the end.
+    dilation: The step between keys, for each head; if there are fewer than H values, they repeat.
+    global_tokens: The numbers of the tokens that are global besides the prefix: 0 ... N-1, counted
+      from the first prefix token; negative numbers count from the end.
     global_projections: The projections of global tokens: "shared", or "separate", as published.
-      "separate" lets global queries attend all keys by their own projections (`query_global`,
-      `key_global`, `value_global`, which start as copies of the local projections). The other
-      queries read global keys by the local projections, in one softmax with their window.
+      With "separate", global queries attend all keys through projections of their own
+      (`query_global`, `key_global`, `value_global`, which start as copies of the local
+      projections). The other queries attend global keys through the local projections, in one
+      softmax with the window.
 
   `PatternAttention` has the other attributes.
   """

@@ -16,14 +16,14 @@ from vitx.ops.shapes import TokenMask, Tokens
 
 
 class MLPMixing(TokenMixer):
-  """Two linear maps over the tokens with a GELU between them, shared by the channels.
+  """Two linear maps over the tokens with a GELU between them, shared by all channels.
 
   (Tolstikhin et al. 2021, equation 1.) The number of tokens is fixed at `init`. There is only one
-  path, since the maps themselves are the matrix.
+  implementation, since the maps themselves are the mixing matrix.
 
   Attributes:
     hidden: The width between the two maps; None means N.
-    implementation: "auto", the only path.
+    implementation: The way to compute: "auto", the only one.
 
   `TokenMixer` has the other attributes.
   """
@@ -45,7 +45,7 @@ class MLPMixing(TokenMixer):
     """
     if self.implementation != "auto":
       raise ConfigError(
-        f"token_mixer.implementation={self.implementation!r}: MLP mixing has one path. Use 'auto'."
+        f"token_mixer.implementation={self.implementation!r} must be 'auto' for MLP mixing."
       )
     length = x.shape[1]
     check_length(self, "up", length, leaf="kernel")

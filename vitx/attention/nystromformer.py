@@ -15,25 +15,26 @@ from vitx.ops.kernels.nystrom import depthwise_convolution
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
-Iterations = Annotated[int, Range("[1, 100]")]  # the program unrolls every iteration
+Iterations = Annotated[int, Range("[1, 100]")]  # the compiled program unrolls every iteration
 
 
 class Nystromformer(AttentionModule):
-  """Nyström attention with a depthwise convolution of the values beside it (Xiong et al. 2021).
+  """Nyström attention plus a depthwise convolution of the values (Xiong et al. 2021).
 
   Attributes:
-    landmarks: The largest number of landmarks M.
+    landmarks: The largest number M of landmarks.
     iterations: The number of iterations of the pseudo-inverse.
     kernel_size: The number of taps of the convolution over the tokens, odd; 0 means no convolution.
     padding: The treatment of an N that is no multiple of `landmarks`: "masked" makes the last
-      segment shorter. "front" puts tokens of zeros in front, which take part in everything and are
-      cut off at the end, as in the published code; a mask leaves them out. Both rotate tokens by
-      their original positions: a shift of all positions changes no logit.
-    pinv_scale: The extent of the maxima in the first guess of the inverse: "example" takes them per
-      matrix, "batch" over all examples, as published.
+      segment shorter. "front" puts tokens of zeros in front, as in the published code: without a
+      mask they count like other tokens, with a mask they are left out, and at the end they are cut
+      off. Both rotate tokens by their original positions, since a shift of all positions changes no
+      logit.
+    pinv_scale: The scope of the maxima in the first guess of the inverse: "example" takes them over
+      each matrix, "batch" over the whole batch, as published.
 
   `AttentionModule` has the other attributes. Tokens are rotated before landmarks are made. The sown
-  matrix does not include the convolution, and includes the padding in front.
+  matrix includes the padding in front but not the convolution.
   """
 
   without_logits: ClassVar = "queries and keys meet landmarks, each a mean of many"
@@ -83,7 +84,7 @@ class Nystromformer(AttentionModule):
     return from_heads(width, dtype=self.dtype)(out[:, front:])
 
   def _apply_positions(self, q: jax.Array, k: jax.Array, layout: TokenLayout, front: int):
-    """Applies positions to the tokens behind the padding, whose zeros no rotation would change."""
+    """Applies positions to the tokens behind the padding; the padding has no positions."""
     placed = self.apply_positions(q[:, front:], k[:, front:], layout)
     if not front:
       return placed

@@ -18,18 +18,18 @@ from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
 
 class PatternAttention(AttentionModule):
-  """Softmax attention along the edges of a pattern, which a subclass returns from `pattern`.
+  """Softmax attention along a pattern's edges (query, key); a subclass defines `pattern`.
 
   Attributes:
-    value_dim: The D of the values; None means the D of the queries and keys.
+    value_dim: The head width of the values; None means D, as for queries and keys.
     out_projection: Whether a learned projection mixes the heads at the end.
     prefix_global: Whether prefix tokens (the class token, a model's `extra_tokens`) attend all
       tokens and are attended by all.
-    tile: The number of tokens in a block of the kernelized path, without effect on the result; None
-      chooses one that suits the pattern.
+    tile: The number of tokens in a block of the kernelized path, which has no effect on the result;
+      None chooses a number that suits the pattern.
     dropout: The rate at which attention probabilities are dropped; only "masked" can drop them.
 
-  `AttentionModule` has the other attributes; "kernelized" works on the tiles that hold edges.
+  `AttentionModule` has the other attributes; "kernelized" computes only tiles that contain edges.
   """
 
   properties: ClassVar = Properties(accepts_causal=True)
@@ -46,7 +46,7 @@ class PatternAttention(AttentionModule):
     raise NotImplementedError
 
   def by_half(self, first: Pattern, second: Pattern) -> Pattern:
-    """Gives the first pattern to the first half of the heads and the second to the others."""
+    """Returns a pattern with `first` in the first half of the heads, `second` in the others."""
     half = self.num_heads // 2
     return per_head(*[first] * half, *[second] * (self.num_heads - half))
 
@@ -59,7 +59,7 @@ class PatternAttention(AttentionModule):
     return pattern | Global(prefix=True) if self.prefix_global and layout.prefix else pattern
 
   def training_pattern(self, layout: TokenLayout) -> Pattern:
-    """Returns the edges of this layer at a training step; a subclass may draw them anew."""
+    """Returns the edges of this layer at a training step; a subclass may draw new ones."""
     return self.full_pattern(layout)
 
   def replace_rows(
@@ -99,8 +99,8 @@ class PatternAttention(AttentionModule):
       x: The tokens, (B, N, C).
       layout: The arrangement of the tokens.
       mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      at: The place of the token to decode, int32 (1,), if the collection "cache" is mutable; None
-        means all tokens.
+      at: The place of the one token to decode, int32 (1,), with a mutable collection "cache"; None
+        means that x has all tokens.
       train: Whether dropout is active; it draws from the stream "dropout".
 
     Returns:
@@ -126,8 +126,8 @@ class PatternAttention(AttentionModule):
     """Attends from all tokens; returns (B, N, H, D) and sows the matrix, if there is one."""
     if at is not None:
       raise ConfigError(
-        f"model.token_mixer: {type(self).__name__} cannot be called for tokens `at` some places of"
-        " the layout, except for one token at a time with a cache. Use another token_mixer."
+        f"model.token_mixer: {type(self).__name__} takes `at`, the places of the tokens, only to"
+        " decode one token with a mutable 'cache'. Pass all tokens, or use another mixer."
       )
     out, matrix = ops.attention_with_weights(
       q,

@@ -1,4 +1,4 @@
-"""Performer: softmax attention by positive random features, or any kernel of random features."""
+"""Performer: softmax attention by positive random features, or generalized kernel attention."""
 
 from typing import Any, ClassVar, Literal
 
@@ -20,9 +20,10 @@ from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 class Performer(AttentionModule):
   """FAVOR+ attention (Choromanski et al. 2021).
 
-  The random projection is not a parameter. It is kept in the collection "features", one per layer
-  for all heads. With `redraw` it is drawn anew in training: the features of training call t are a
-  function of (the seed drawn at `init`, t // redraw, layer). The same collection counts t.
+  The random projection is not a parameter. Each layer has one, shared by all heads, in the
+  collection "features". With `redraw` it is drawn again in training: the features of training call
+  t are a function of the seed drawn at `init`, t // redraw and the layer. The collection also
+  counts t.
 
   Attributes:
     features: The number of features M; None means floor(D ln D).
@@ -30,12 +31,16 @@ class Performer(AttentionModule):
       ...) for generalized attention.
     eps: The number added to the features; None means the published values, 1e-4 with "softmax" and
       1e-3 with the other kernels.
-    stabilizer: The extent of the maximum that is subtracted in the softmax features of keys:
-      "example" takes it per example and head, "batch" over the batch, as in the authors' first
-      code. A causal mixer subtracts none, since a maximum over all keys would reveal later tokens.
-    redraw: The number of training calls between two draws (each micro-batch counts); 0 draws once.
-    local_heads: The number of heads, the last of H, that use plain softmax over `local_window`.
-    local_window: The number of tokens per block; a token attends its block and those beside it.
+    stabilizer: The scope of the maximum that is subtracted in the softmax features of keys:
+      "example" takes it over each example and head, "batch" over the batch, as in the authors'
+      first code. A causal mixer subtracts none, since a maximum over all keys would reveal later
+      tokens.
+    redraw: The number of training calls between two draws (each micro-batch is one call); 0 draws
+      only once.
+    local_heads: The number of heads, the last ones, that use plain softmax attention (see
+      `local_window`).
+    local_window: The number of tokens in a block; a local head attends a token's block and its
+      neighbors.
 
   `AttentionModule` has the other attributes; queries and keys are rotated before the features.
   """
@@ -70,21 +75,22 @@ class Performer(AttentionModule):
       x: The tokens, (B, N, C).
       layout: The arrangement of the tokens, for rotary positions.
       mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      at: The places in the layout of these tokens, integers (N,), ascending; None means all places.
-      train: Whether features are redrawn; then the collection "features" must be mutable.
+      at: The places of these tokens in the layout, ascending integers (N,); None means all.
+      train: Whether `redraw` applies; if so, the collection "features" must be mutable.
 
     Returns:
       The mixed tokens, (B, N, C).
 
     Raises:
-      ConfigError: If a field has no valid value, or if features to redraw are not mutable.
+      ConfigError: If a field has no valid value, or if "features" must be redrawn and is not
+        mutable.
     """
     if self.local_heads > self.num_heads:
       raise ConfigError(
         f"token_mixer.local_heads={self.local_heads} must be between 0 and"
         f" model.num_heads={self.num_heads}."
       )
-    self.is_decoding(x, at)  # decoding is refused: sums over keys are not cached
+    self.is_decoding(x, at)  # refuses decoding: sums over keys are not cached
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     distant = self.num_heads - self.local_heads
@@ -117,7 +123,7 @@ class Performer(AttentionModule):
     )
 
   def _projection(self, head_dim: int, train: bool) -> jax.Array:
-    """Returns this call's projection (M, D); a training call is counted and may draw it anew."""
+    """Returns this call's projection (M, D); a training call is counted and may redraw it."""
     count = features.default_count(head_dim) if self.features is None else self.features
 
     def draw(seed: jax.Array, epoch: jax.Array | int) -> jax.Array:

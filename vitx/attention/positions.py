@@ -1,4 +1,4 @@
-"""Parameters of mixers that belong to positions: tables of bias, and parameters that fix N."""
+"""Parameters of mixers that are bound to positions: tables of bias, and parameters that fix N."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from vitx.ops.relative_bias import Places, table_shape
 
 
 def bias_tables(module: nn.Module, places: Sequence[Places], heads: int) -> list[jax.Array]:
-  """Creates the tables (H, 2 g - 1, ...) of a relative bias as `relative_bias_0`, ..., all zero.
+  """Creates the tables (H, 2 g - 1, ...) of a relative bias, `relative_bias_0`, ..., as zeros.
 
   Published code draws them with a standard deviation of 0.02, which is close to zero. With zeros a
   mixer starts exactly as it would without a bias.
@@ -39,9 +39,9 @@ def check_length(module: nn.Module, name: str, length: int, leaf: str | None = N
 
   Args:
     module: The module that owns the parameter.
-    name: The name of the parameter, whose first axis is the tokens, or of a submodule.
+    name: The name of the parameter, whose first axis is the tokens, or of its submodule.
     length: The number of tokens N of the call.
-    leaf: The name of the parameter in that submodule; None for a parameter of the module.
+    leaf: The name of the parameter in the submodule; None if `name` is the parameter's.
 
   Raises:
     ConfigError: The parameter was made for another number of tokens.

@@ -13,7 +13,7 @@ from vitx.layers.projections import from_heads, resolve_head_dim, to_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
-# (α, β) of layer i = 1, ..., L. γ starts at β, so that β A - γ C starts centered.
+# The initial (α, β) of layer i = 1, ..., L. γ starts at β, so that β A - γ C starts centered.
 STARTS = {
   "ones": lambda i: (1.0, 1.0),
   "equal": lambda i: (0.5, 0.5),
@@ -29,27 +29,28 @@ def _zeros(wanted: bool) -> dict:
 
 
 class ShapedAttention(AttentionModule):
-  """Attention (α I + β A - γ C) v, A softmax, C uniform attention (He and Hofmann 2024, section 4).
+  """Attention (α I + β A - γ C) v, softmax A, uniform C (He and Hofmann 2024, section 4).
 
-  The model's heads share one attention map or have one each; the scalars α, β, γ are learned.
+  The heads share one softmax attention A or have one each; C attends all tokens equally. The
+  scalars α, β, γ are learned.
 
   Attributes:
-    one_map: Whether one pair of query and key projections makes one matrix A for all channels.
+    one_map: Whether all heads share one matrix A, from one pair of query and key projections.
     per_head: Whether each head has its own α, β, γ; if not, the layer has one of each.
-    center: Whether there is γ C. The query kernel then starts at zero, so that A = C and the mixer
-      starts as α I.
+    center: Whether there is a term γ C. If so, the query kernel starts at zero, so that A = C and
+      the mixer starts as α I.
     start: The initial values of α and β, a name of `STARTS`; "dynamic" is 1/i and 1 - 1/i in layer
       i.
     values: The value projection: "kept"; "dropped" (the heads are groups of channels); "identity",
-      which is s I + r ΔW with ΔW starting at zero and learned gains s, r at one; or "first", which
-      is "identity" without bias in layer 0 and "dropped" in the others.
+      which is s I + r ΔW, where ΔW starts at zero and the learned gains s and r at one; or "first",
+      which is "identity" without bias in layer 0 and "dropped" in the others.
     output: The output projection: "kept", "dropped" or "identity", with the meanings of `values`.
     large_logits: Whether logits are multiplied by sqrt(D) instead of 1/sqrt(D), as in one published
       listing.
 
   `AttentionModule` has the other attributes. `head_dim` is the width of queries and keys,
-  `use_bias` also applies to the output projection, and the matrix is (B, 1, N, N) if heads share
-  map and scalars.
+  `use_bias` also applies to the output projection, and the sown matrix is (B, 1, N, N) if the heads
+  share A and the scalars.
   """
 
   properties: ClassVar = Properties(

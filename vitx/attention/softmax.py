@@ -19,10 +19,9 @@ class SoftmaxAttention(AttentionModule):
   """Multi-head softmax attention (Vaswani et al. 2017, section 3.2).
 
   Attributes:
-    value_dim: The D of the values; None means the D of the queries and keys.
+    value_dim: The head width of the values; None means D, as for queries and keys.
     value_bias: Whether the projections of the values and of the output have biases.
-    qk_norm: Whether queries and keys pass a layer normalization without bias (Dehghani et al.
-      2023).
+    qk_norm: Whether queries and keys are layer-normalized, without bias (Dehghani et al. 2023).
     dropout: The rate at which attention probabilities are dropped; only "masked" can drop them.
 
   `AttentionModule` has the other attributes.
@@ -60,8 +59,8 @@ class SoftmaxAttention(AttentionModule):
       x: The tokens, (B, N, C).
       layout: The arrangement of the tokens, for positions.
       mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      at: The places in the layout of these tokens, integers (N,), ascending; None means all places.
-        With a mutable collection "cache" N is 1, and the token also attends the earlier ones.
+      at: The places of these tokens in the layout, ascending integers (N,); None means all. With a
+        mutable collection "cache" N is 1, and the token also attends the earlier tokens in it.
       class_attention: Whether to return the attention of the first token as well.
       train: Whether dropout is active; it draws from the stream "dropout".
 
@@ -70,8 +69,8 @@ class SoftmaxAttention(AttentionModule):
       float32 (B, N), the mean over the heads.
 
     Raises:
-      ConfigError: If the implementation is unknown, "kernelized" meets dropout, or a cache is not
-        `causal`.
+      ConfigError: If the implementation is unknown, "kernelized" is combined with dropout, or there
+        is a cache without `causal`.
     """
     q, k, v = self.project(x, self.value_dim, self.value_bias)  # (B, N, H, D)
     if self.qk_norm:

@@ -10,12 +10,13 @@ from vitx.ops.patterns import Fixed, Pattern, Strided, cycle
 
 
 class _Factorized(PatternAttention):
-  """A pattern of two parts, arranged in one head, over heads, or over layers.
+  """Attention along a pattern of two parts, which share each head or divide heads or layers.
 
   Attributes:
-    stride: The number of tokens l; None means the width of the grid.
-    arrangement: The arrangement: "merged" unites the parts; "heads" gives the local part to the
-      first half of the heads and the second part to the others; "layers" cycles through layers.
+    stride: The number l of tokens in a stride or run; None means the width of the grid.
+    arrangement: The arrangement of the parts: "merged" unites them; "heads" gives the local part to
+      the first half of the heads and the second part to the others; "layers" gives a layer one of
+      them, in turn.
     local_layers: The number of local layers for each layer of the second part, with "layers".
     first: The first layer that has the second part, with "layers".
 
@@ -49,10 +50,12 @@ class StridedAttention(_Factorized):
   """The last l tokens, and every l-th token (Child et al. 2019, section 4.3, "strided").
 
   Attributes:
-    form: The form: "paper" and "code" are causal, with l + 1 and l local keys; "bidirectional" has
-      the local keys |i - j| < l; "axial" has the query's own row, in both directions.
+    form: The form of the local part: "paper" and "code" are causal, with l + 1 and l keys;
+      "bidirectional" has the keys j with |i - j| < l for query i; "axial" has the query's own row,
+      in both directions.
 
-  `_Factorized` has `stride`, `arrangement`, `local_layers`, `first`; `PatternAttention` the others.
+  `_Factorized` has `stride`, `arrangement`, `local_layers` and `first`; `PatternAttention` has the
+  other attributes.
   """
 
   second: ClassVar = "column"
@@ -70,11 +73,13 @@ class FixedAttention(_Factorized):
 
   Attributes:
     summary: The number c of summary tokens in a run.
-    distinct: The number of different summaries of a run: head h reads the sub-run h mod `distinct`
-      of c tokens, counted from the end of the run.
-    causal: Whether attention is causal, as published; False reads summaries in both directions.
+    distinct: The number of sub-runs of c tokens, counted from the end of a run: head h reads the
+      summary in sub-run h mod `distinct`.
+    causal: Whether attention is causal, as published; with False, queries read summaries in both
+      directions.
 
-  `_Factorized` has `stride`, `arrangement`, `local_layers`, `first`; `PatternAttention` the others.
+  `_Factorized` has `stride`, `arrangement`, `local_layers` and `first`; `PatternAttention` has the
+  other attributes.
   """
 
   second: ClassVar = "summary"

@@ -24,29 +24,31 @@ DRAW = nn.initializers.truncated_normal(0.02)
 
 
 class Sparsifiner(AttentionModule):
-  """Softmax attention under a mask of each image, head and query (Wei et al. 2023, section 3).
+  """Softmax attention to keys chosen per image, head and query (Wei et al. 2023, section 3).
 
-  The predictor is that of the released code. Queries and keys of fewer channels meet `slots`
-  mixtures of the keys. The softmax over them gives each query the coefficients of a learned basis
-  over the tokens, and the query attends the ceil(keep N) keys with the largest sum. Queries in
-  front of the grid (the class token) attend all keys. The number of tokens is fixed at `init`.
+  The predictor is that of the released code. It reduces the channels of queries and keys and mixes
+  the keys into `slots` slots. The softmax of a query over the slots gives the coefficients of a
+  learned basis over the tokens, and the query attends the ceil(keep N) keys with the largest sums
+  of weighted basis entries. Queries in front of the grid (the class token) attend all keys. The
+  number of tokens is fixed at `init`.
 
   Attributes:
     keep: The share of the keys that a query attends.
-    sparse: Whether queries attend that share only; False attends all keys and computes the
-      predictor only for its loss (phase 1).
+    sparse: Whether queries attend only that share; with False they attend all keys, and the
+      predictor is computed only for its loss (phase 1).
     slots: The number of slots S; the released code has N // 6, which is 32 for 197 tokens.
     channel_divisor: The factor by which the head's channels are reduced.
     coefficient_threshold: The threshold up to which coefficients become zero; None keeps all.
     coefficient_top: The number of largest coefficients that each query keeps; None keeps all.
-    basis_threshold: The threshold of absolute value up to which entries of the basis become zero;
-      the other entries become their absolute values. None keeps the basis with its signs.
-    predictor_implementation: The way to predict: "dense" multiplies with all coefficients, "sparse"
-      adds the basis entries of the coefficients that are left; "auto" chooses the faster one.
-    granularity: The unit of the choice: "token", as published, or "block" (ours), with the same
-      parameters. "block" groups the tokens behind the prefix into blocks. The score of two blocks
-      is the sum of their tokens' scores, and each query block attends all tokens of the ceil(keep
-      R) best of R key blocks. All queries attend the prefix.
+    basis_threshold: The absolute value up to which entries of the basis become zero; the other
+      entries become their absolute values. None keeps the basis with its signs.
+    predictor_implementation: The way to predict: "dense" multiplies the basis by all coefficients,
+      "sparse" adds basis entries only for coefficients that are not zero; "auto" chooses the faster
+      one.
+    granularity: The unit in which keys are chosen: "token", as published, or "block" (ours), with
+      the same parameters. "block" groups the tokens behind the prefix into blocks. The score of two
+      blocks is the sum of their tokens' scores, and each query block attends all tokens of the
+      ceil(keep R) best of R key blocks. All queries attend the prefix.
     block: The number of tokens in a block.
 
   `AttentionModule` has the other attributes. The predictor sees queries and keys without positions.
@@ -73,8 +75,8 @@ class Sparsifiner(AttentionModule):
     """Checks the fields; see `TokenMixer`.
 
     Raises:
-      ConfigError: If "block" meets the "sparse" predictor, whose sums of coefficients are not
-        sparse.
+      ConfigError: If "block" is combined with the "sparse" predictor, since a block's sums of
+        coefficients are not sparse.
     """
     super().__post_init__()
     if self.granularity == "block" and self.predictor_implementation == "sparse":
@@ -99,8 +101,8 @@ class Sparsifiner(AttentionModule):
     Args:
       x: The tokens, (B, N, C), with the N of `init`.
       layout: The arrangement of the tokens, for its prefix and for rotary positions.
-      mask: A boolean mask (B, N), True = may be attended. Masked tokens are left out of every
-        mixture, and no query keeps them.
+      mask: A boolean mask (B, N), True = may be attended. Masked tokens are left out of every slot,
+        and no query attends them.
       class_attention: Whether to return the attention of the first token as well.
       train: Not used, since nothing is random.
 
@@ -109,8 +111,8 @@ class Sparsifiner(AttentionModule):
       float32 (B, N), the mean over the heads.
 
     Raises:
-      ConfigError: If N is not the N of `init`, if `coefficient_top` exceeds the slots, or if the
-        divisor leaves no channels.
+      ConfigError: If N is not the N of `init`, if `coefficient_top` exceeds the slots, or if
+        `channel_divisor` leaves no channels.
     """
     q, k, v = self.project(x)  # (B, N, H, D)
     coefficients, basis = self._predict(q, k, layout.prefix, mask)
@@ -170,11 +172,11 @@ class Sparsifiner(AttentionModule):
 
     q, k = reduce(q[:, prefix:], "reduce_query"), reduce(k, "reduce_key")
     down, basis = table("down"), table("basis")
-    # The released code divides by the root of the number of heads, not of their channels.
+    # The released code divides by the square root of the number of heads, not of their channels.
     return predict_coefficients(q, k, down, key_mask=mask, scale=heads**-0.5), basis
 
   def _prune(self, coefficients: jax.Array) -> jax.Array:
-    """Returns the coefficients, zero outside the threshold and the top."""
+    """Returns the coefficients, with zeros for those up to the threshold or not in the top."""
     if self.coefficient_threshold is not None:
       coefficients = jnp.where(coefficients > self.coefficient_threshold, coefficients, 0)
     if self.coefficient_top is not None:

@@ -1,1 +1,1 @@
-"""Time, memory and FLOPs of the token mixers side by side: `vitx benchmark mixers`."""
+"""Comparison of the token mixers in time, memory and FLOPs: `vitx benchmark mixers`."""

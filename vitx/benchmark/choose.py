@@ -1,4 +1,4 @@
-"""Measurement of the rule for "auto": every mixer in both implementations, at many sizes."""
+"""Measurement for the rule of "auto": every mixer in both implementations, at many sizes."""
 
 import dataclasses
 import datetime
@@ -23,10 +23,10 @@ from vitx.ops.rule import FAMILIES, Bound, Rule
 
 TOKENS = (64, 128, 256, 512)
 BATCHES = (1, 4, 16, 64)
-# The masked path is only worth its matrix if its time is at most this share of the other's.
+# The masked path is picked only if its time is at most this share of the kernelized path's.
 WORTH = 0.95
 
-# The mixers that represent the families: all of them, and one option that has an op of its own.
+# The mixers that represent the families: all mixers, and one option that has an op of its own.
 SUBJECTS: tuple[dict[str, Any], ...] = (
   *({"name": name} for name in MIXERS),
   {"name": "sparsifiner", "granularity": "block"},
@@ -37,7 +37,7 @@ KERNELIZED = Rule("any", "kernelized throughout", dict.fromkeys(FAMILIES, ()))
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-  """The time of a mixer's masked path divided by its kernelized path's, forward and backward.
+  """The time of a mixer's masked path divided by that of its kernelized path, forward and backward.
 
   Attributes:
     family: The family of the op that the mixer calls, a key of `FAMILIES`.
@@ -72,8 +72,8 @@ def measure(
     batches: The batch sizes, B.
     setting: The sizes and dtype of the mixers; its batch size is ignored.
     repeats: The number of rounds; the median counts.
-    minutes: The limit on all timing in minutes, without compilation. Time that one comparison
-      leaves is shared by the later ones.
+    minutes: The limit on all timing in minutes, without compilation. Time that one comparison does
+      not use is shared by the later comparisons.
     say: A function called with messages on the progress.
   """
   subjects = [Candidate(spec, setting) for spec in SUBJECTS]
@@ -143,17 +143,18 @@ class Candidate:
 
 
 def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
-  """Returns the bounds of one family that lose the least time, summed as logarithms of ratios.
+  """Returns one family's bounds (N, B H) up to which "auto" picks "masked", for the least loss.
 
-  The masked number of matrices never grows with the number of tokens, so that noise cannot make
-  islands. If "masked" is faster for the largest measured number of matrices, it has no limit.
+  The loss is the sum of the logarithms of the ratios that a wrong pick costs. A larger N never has
+  a larger bound on B H, which keeps out isolated noise. If "masked" wins at the largest measured B
+  H, B H has no bound.
   """
   ratios = list(ratios)
   tokens = sorted({ratio.tokens for ratio in ratios})
   matrices = sorted({ratio.matrices for ratio in ratios})
 
   def lost(counts: tuple[int, ...]) -> float:
-    """Returns the loss if the `counts[i]` least numbers of matrices are masked at `tokens[i]`."""
+    """Returns the loss if "masked" is picked for the `counts[i]` smallest B H at `tokens[i]`."""
     total = 0.0
     for ratio in ratios:
       gain = -math.log(ratio.value / WORTH)  # The gain of "masked" over "kernelized".
@@ -194,7 +195,7 @@ def describe(
 
 
 def format_ratios(ratios: Sequence[Ratio], bounds: Mapping[str, Sequence[Bound]]) -> str:
-  """Returns the ratios by family, mixer and N, with the resulting bounds, as text."""
+  """Returns the ratios by family, mixer and N, and the resulting bounds, as text."""
   matrices = sorted({ratio.matrices for ratio in ratios})
   lines = [
     "Time of masked over kernelized, forward + backward of the module, by M = B H matrices.",

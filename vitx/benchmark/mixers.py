@@ -1,4 +1,4 @@
-"""Measurement of every token mixer, in both implementations, in comparison to dense softmax."""
+"""Measurement of every token mixer in both implementations, compared with dense softmax."""
 
 import dataclasses
 import math
@@ -90,7 +90,7 @@ def measure(
   seconds: float = 10.0,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[MixerCost]:
-  """Measures each mixer forward and backward, by input and parameters, projections included.
+  """Measures output and gradients (by input and parameters) of each mixer with its projections.
 
   Args:
     mixers: Names of `MIXERS` or user-defined ones as "module:Name"; a mapping may set fields as
@@ -102,7 +102,8 @@ def measure(
     say: A function called with messages on the progress.
 
   Returns:
-    A row for every N, mixer and implementation; the two of dense softmax come first for every N.
+    A row for every N, mixer and implementation; for every N the two rows of dense softmax come
+    first.
 
   Raises:
     ConfigError: A mixer or field is unknown.
@@ -147,7 +148,7 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[MixerCost]:
 
 
 def find_choices(module: nn.Module, n: int, setting: Setting) -> list[Choice] | None:
-  """Returns the choices of a mixer's ops for N tokens, by tracing, or `None` if N does not fit."""
+  """Returns the implementations that a mixer's ops pick for N tokens; `None` if N does not fit."""
   x = jax.ShapeDtypeStruct((setting.batch, n, setting.width), setting.dtype)
   layout = make_grid(n)
   with recording_implementations() as found:
@@ -177,12 +178,13 @@ def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any
 def compile_mixer(
   module: nn.Module, variables: Mapping[str, Any], implementation: str, n: int, setting: Setting
 ) -> TimedProgram:
-  """Compiles forward and backward of a mixer, by input and parameters, for N tokens.
+  """Compiles a mixer's output for N tokens, and the gradients by input and parameters.
 
   Args:
     module: The mixer in one implementation.
     variables: The variables from `draw_variables`.
-    implementation: The implementation's name; "masked" is not tried if its matrices would not fit.
+    implementation: The name of the implementation; "masked" is not compiled if its matrices would
+      not fit.
     n: The number of tokens, N, in the layout of `make_grid`.
     setting: The sizes and the dtype.
 

@@ -1,4 +1,4 @@
-"""Reading rates of a config's streamed training batches, in comparison to a thread of Pillow."""
+"""Reading rates of a config's streamed training batches, compared with one thread of Pillow."""
 
 import io
 import statistics
@@ -48,7 +48,7 @@ def measure_rates(
   """Returns the examples per second of each reader, one figure per run.
 
   Args:
-    readers: Functions that each read the same examples once. Each is called once untimed, then all
+    readers: Functions that each read the same examples once. Each is called once untimed; then they
       take turns.
     examples: The number of examples.
     runs: The number of timed runs of each reader.
@@ -97,12 +97,12 @@ def count_steps(experiment: Experiment, examples: int) -> int:
 
 
 def make_stream(examples: int, text: str) -> Callable[[], None]:
-  """Returns the function of `read_batches` for the config `text`."""
+  """Returns the function from `read_batches` for the config `text`."""
   return read_batches(open_streamed(text), examples)
 
 
 def read_batches(experiment: Experiment, examples: int) -> Callable[[], None]:
-  """Returns a function that reads the first batches of a training, about `examples` examples."""
+  """Returns a function that reads the first training batches, about `examples` examples."""
   batches, steps = experiment.batches(), count_steps(experiment, examples)
 
   def run() -> None:
@@ -113,7 +113,7 @@ def read_batches(experiment: Experiment, examples: int) -> Callable[[], None]:
 
 
 def make_readers(experiment: Experiment, examples: int) -> dict[str, Callable[[], None]]:
-  """Returns a reader of the first batches, and one that decodes their files by Pillow, if any."""
+  """Returns a reader of the first batches and, for image files, one that decodes them by Pillow."""
   readers = {STREAM: read_batches(experiment, examples)}
   config, train = experiment.config, experiment.examples.train
   positions = np.arange(count_steps(experiment, examples) * config.batch_size)

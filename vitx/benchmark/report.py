@@ -18,7 +18,7 @@ NAMES = ("time masked", "kernelized", "memory masked", "kernelized", "FLOPs mask
 
 
 def is_gpu() -> bool:
-  """Returns whether absolute times are meaningful; on a CPU they are not: its cores are shared."""
+  """Returns whether absolute times are meaningful: not on a CPU, whose cores are shared."""
   return jax.default_backend() == "gpu"
 
 
@@ -38,14 +38,14 @@ def find_baseline(rows: Iterable[MixerCost], tokens: int, implementation: str) -
 def compute_ratio(
   rows: Iterable[MixerCost], row: MixerCost, name: str, implementation: str
 ) -> float | None:
-  """Returns a quantity of dense softmax divided by the row's; `None` if either was skipped."""
+  """Returns dense softmax's quantity divided by the row's; `None` if either program was skipped."""
   base = find_baseline(rows, row.tokens, implementation)
   mine, other = read_quantity(row, name), None if base is None else read_quantity(base, name)
   return None if mine is None or other is None else other / max(mine, 1e-12)
 
 
 def find_crossover(rows: Sequence[MixerCost], mixer: str, against: str) -> int | None:
-  """Returns the smallest measured N from which on a mixer's kernelized path beats another path.
+  """Returns the smallest measured N from which a mixer's kernelized path beats a given path.
 
   Args:
     rows: The rows of one run.
@@ -145,9 +145,9 @@ def _record(rows: Sequence[MixerCost], row: MixerCost) -> dict[str, Any]:
 def write_plot(path: str | Path, rows: Sequence[MixerCost]) -> None:
   """Draws two panels over N: time and temporary memory of each kernelized path.
 
-  A circle marks the N from which on a mixer beats dense softmax's kernelized path; a triangle marks
-  the N from which on it beats its own masked path. Time is in ms on a GPU, and otherwise relative
-  to dense kernelized softmax at the smallest N.
+  A circle marks the N from which a mixer is faster than dense softmax's kernelized path; a triangle
+  marks the N from which it is faster than its own masked path. Time is in ms on a GPU, and
+  otherwise relative to dense kernelized softmax at the smallest N.
 
   Args:
     path: The path of a file with a suffix that matplotlib supports, such as .png.

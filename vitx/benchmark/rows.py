@@ -1,8 +1,8 @@
 """The costs of a config's row: counted, compiled and timed, and the largest batch that fits.
 
-Memory and seconds of a training step grow linearly with its examples: two measured sizes determine
-both lines, and so the largest batch. The metrics are those of Nauen et al. (Which Transformer to
-Favor, WACV 2025).
+Memory and seconds of a training step grow linearly with its examples, so two measured sizes
+determine both lines, and thereby the largest batch. The metrics are those of Nauen et al. (Which
+Transformer to Favor, WACV 2025).
 """
 
 import functools
@@ -43,13 +43,13 @@ def fill(
   effort: Mapping[str, Any] | None,
   say: Callable[[str], None],
 ) -> None:
-  """Fills the columns of a row one after the other; an error keeps the columns before it.
+  """Fills the columns of a row one after the other; on an error, the columns filled so far remain.
 
   Args:
     row: The row to fill.
     config: The completed config of the row.
-    computed: Functions of the config file by column, from the config and the number of parameters
-      that torchsummary counts.
+    computed: The config file's functions by column; each computes a column from the config and the
+      number of parameters that torchsummary counts.
     memory: The bytes that a device may use, or `None` to compile nothing.
     timed: Whether to run the training steps.
     effort: Arguments of `timing.interleave` for the search for the best batches, or `None` to skip
@@ -109,7 +109,7 @@ def with_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict
 
 
 def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
-  """Returns offset and slope of the line through two points as columns; neither is negative."""
+  """Returns offset and slope, at least 0 each, of the line through two points, as columns."""
   (small, large), (low, high) = sizes, values
   each = max(0.0, (high - low) / (large - small))
   return {f"step_{unit}": max(0.0, low - each * small), f"example_{unit}": each}
@@ -121,7 +121,7 @@ def at(needs: Costs, unit: str, size: int) -> float:
 
 
 def find_largest(needs: Costs, memory: float, step: int) -> int:
-  """Returns the most examples that fit a device, a multiple of `step`; 0 if none do."""
+  """Returns the largest multiple of `step` examples that fits a device, or 0."""
   if at(needs, "mb", step) > memory / 1e6:
     return 0
   if not needs["example_mb"]:
@@ -138,7 +138,7 @@ def measure_needs(
     config: The completed config; its `batch_size` bounds the sizes.
     say: A function that prints progress.
     timed: Whether to run the steps as well.
-    most: The most examples of the larger size.
+    most: The largest number of examples of the larger size.
 
   Returns:
     The cost of a step of one device without examples, and the cost that each example adds.
@@ -171,10 +171,10 @@ def share(config: ConfigDict) -> int:
 
 
 def _compile(config: ConfigDict, size: int, steps: int) -> trial.Dispatch:
-  """Returns a compiled dispatch of `size` examples a step on each device.
+  """Returns a compiled dispatch (some steps) with `size` examples a step on each device.
 
-  The ops pick the implementations of a step of the config's own batch, since memory and time only
-  grow linearly within one choice of implementations.
+  The ops pick the implementations that they pick for the config's own batch, since memory and time
+  grow linearly only while the implementations do not change.
   """
   with choosing_by(current_rule().scaled(Fraction(size, share(config)))):
     whole = {"batch_size": size * jax.device_count()}
@@ -192,7 +192,7 @@ def _time(programs: Sequence[trial.Dispatch], config: ConfigDict) -> list[float]
 
 
 def find_memory(given: float | None = None) -> float:
-  """Returns a device's share of the given or free memory in bytes; only CPU devices share it."""
+  """Returns a device's bytes of the given or free memory; only CPU devices share their memory."""
   memory = given or USABLE * timing.find_free_bytes()
   return memory / jax.local_device_count() if jax.default_backend() == "cpu" else memory
 
@@ -209,8 +209,8 @@ def measure_remedies(
 ) -> Iterator[tuple[Costs, int]]:
   """Yields settings that may help if the batch does not fit, the cheapest in time first.
 
-  Each comes with the compiled memory of its step in bytes. Accumulation is tried with the fewest
-  micro-batches such that one fits, and at the end with the most.
+  Each setting comes with the compiled memory of its step in bytes. Accumulation is tried with the
+  fewest micro-batches that are small enough to fit, and at the end with the most.
   """
   accum, batch = config.grad_accum_steps, share(config)
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
@@ -229,9 +229,9 @@ def measure_remedies(
 
 
 def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Costs]:
-  """Returns the measured peak memory of training by row, or nothing if the device has no figure.
+  """Returns the measured peak memory of training by row, or {} if the device does not report it.
 
-  Each row is measured in a process of its own, before this process takes the device's memory.
+  Each row is measured in a separate process, before this process takes the device's memory.
   """
   found: dict[str, Costs] = {}
   for name, text in texts.items():
@@ -247,7 +247,7 @@ def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[
 
 
 def _read_peak() -> int:
-  """Returns the device's peak memory in bytes, or raises LookupError if it has no figure."""
+  """Returns the device's peak memory in bytes; raises LookupError if it does not report it."""
   return (jax.local_devices()[0].memory_stats() or {})["peak_bytes_in_use"]
 
 
@@ -282,7 +282,7 @@ def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
 def _make(
   prepare: Callable, start: Callable[[], Any], config: ConfigDict, batch: int
 ) -> Callable[[], None]:
-  """Returns a program of `batch` examples, or raises TooLargeError if it does not fit."""
+  """Returns a program for `batch` examples; raises TooLargeError if it does not fit."""
   program, needed = prepare(_at(config, batch), start)
   if needed is not None:
     timing.check_memory(needed)

@@ -1,4 +1,4 @@
-"""Timing of programs in turns, their best batches, and the memory of a separate process."""
+"""Timing of programs in turns, search for their best batch size, and peak memory of a process."""
 
 import dataclasses
 import multiprocessing
@@ -19,12 +19,12 @@ MIN_SAMPLE = 0.02  # Seconds; a shorter program runs several times in one sample
 # Seconds. The first run after another program refills caches and pages, which in training does not
 # happen. Programs that take longer than this are hardly affected.
 WARM_BELOW = 0.5
-GROWTH = 1.05  # Doubling goes on if a batch reaches at least this multiple of the best rate so far.
+GROWTH = 1.05  # The batch is doubled again if it reaches this multiple of the best rate so far.
 STATUS = Path("/proc/self/status")
 
 
 class TooLargeError(Exception):
-  """Raised for a program that would not fit the device's free memory; the message has its size."""
+  """An error for a program that does not fit the device's free memory; the message has its size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Times:
 def compile_step(
   function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()
 ) -> TimedProgram:
-  """Compiles a function and its gradients by all `args`, for a weighted sum of the output.
+  """Compiles a function, and the gradients of a weighted sum of its output by all `args`.
 
   Args:
-    function: A function of the arguments, then the fixed ones, that returns one array.
+    function: A function of `args`, followed by `fixed`, that returns one array.
     *args: Trees of floating-point arrays.
     fixed: Trees of arrays without gradients.
 
@@ -101,7 +101,7 @@ def check_memory(needed: int) -> None:
 def check_masked(batch: int, heads: int, tokens: int) -> None:
   """Raises TooLargeError if the matrices of a masked path do not fit, before any is allocated.
 
-  Forward and backward hold three matrices (B, H, N, N) in float32.
+  Forward and backward together need three matrices (B, H, N, N) in float32.
   """
   check_memory(3 * 4 * batch * heads * tokens**2)
 
@@ -113,13 +113,13 @@ def interleave(
   seconds: float,
   clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Times]:
-  """Measures programs in turns, so that a slow minute of the machine affects all equally.
+  """Measures programs in turns, so a slow minute of the machine affects all of them equally.
 
   Args:
     runs: Functions that each run one program to its end. Each runs untimed first, then timed at
       least once. A short program also runs untimed before each of its samples.
     repeats: The number of rounds.
-    seconds: The time after which a program takes no part in further rounds.
+    seconds: The total time after which a program takes no part in further rounds.
     clock: A function that returns the time in seconds.
   """
   counts, short, spent = {}, {}, dict.fromkeys(runs, 0.0)
@@ -171,8 +171,8 @@ def find_rates(
 ) -> dict[str, BestRate]:
   """Returns the best rate of each program; batch sizes 1, 2, 4, ... of all programs take turns.
 
-  A program drops out if a batch does not fit the free memory, or if its rate is not `GROWTH` times
-  the best before it. A program whose first batch does not fit has no rate.
+  A program drops out if a batch does not fit the free memory, or if its rate is less than `GROWTH`
+  times the best rate before. A program whose first batch does not fit has no rate.
 
   Args:
     makers: Functions that each return a function to run one batch of the given size to its end, or
@@ -211,15 +211,16 @@ def peak_bytes(
   steps: int = 3,
   read: Callable[[], int] | None = None,
 ) -> int:
-  """Returns the peak memory of some steps in a process of its own, above that of its imports.
+  """Returns the peak bytes of some steps in a separate process, beyond the peak after its imports.
 
   Args:
-    prepare: A function that imports all that the step needs; it must be importable, as must the
-      other functions.
+    prepare: A function that imports all that the step needs. This function, `make` and `read` must
+      be importable.
     make: A function that returns a step, given its name.
     name: The name of the step.
     steps: The number of steps to run.
-    read: A function that returns the peak of its process so far; the default is resident memory.
+    read: A function that returns the peak bytes of its process so far; by default, of resident
+      memory.
   """
   spawn = multiprocessing.get_context("spawn")
   with ProcessPoolExecutor(1, mp_context=spawn) as pool:
@@ -269,5 +270,5 @@ class Neighbors:
   def _others() -> float:
     """Returns the CPU seconds of all processes except this one."""
     machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    nice = getattr(machine, "nice", 0.0)  # Where it exists, `user` does not include it.
+    nice = getattr(machine, "nice", 0.0)  # If this field exists, `user` does not include its time.
     return machine.user + nice + machine.system - own.user - own.system

@@ -20,14 +20,15 @@ Mix = Callable[[jax.Array], jax.Array]
 class Block(nn.Module):
   """One token mixer and one channel MLP; subclasses arrange them.
 
-  A subclass defines `arrange`, or `__call__` itself, which passes its arguments to `mix_tokens`.
+  A subclass defines `arrange`, or its own `__call__`, which passes its arguments to `mix_tokens`.
 
   Attributes:
     token_mixer: A function of `name` that makes the mixer.
     mlp_dim: The hidden width of the MLP.
     norm: A function of `dtype` and `name` that makes a normalization.
     dropout: The dropout rate on both branches and inside the MLP.
-    stochastic_depth: The probability that a branch is dropped for an example, drawn per branch.
+    stochastic_depth: The probability that a branch is dropped for an example, drawn separately for
+      each branch.
     dtype: The dtype of the computation; normalization statistics are float32.
   """
 
@@ -82,11 +83,11 @@ class Block(nn.Module):
     train: bool,
     dropout: float | None = None,
   ) -> jax.Array:
-    """Applies the token mixer to (B, N, C), then dropout with the rate `dropout`, or the block's.
+    """Applies the token mixer to (B, N, C), then dropout at rate `dropout`; None means the block's.
 
     Raises:
-      ConfigError: If there are places `at` that the mixer's call does not accept, or if they come
-        with a mutable collection "cache" and the mixer cannot be decoded token by token.
+      ConfigError: If `at` is set and the mixer's call does not accept it, or if the collection
+        "cache" is also mutable and the mixer cannot be decoded token by token.
     """
     mixer = self.token_mixer(name="token_mixer")
     if at is None:
@@ -112,10 +113,10 @@ class Block(nn.Module):
     train: bool,
     dropout: float | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Mixes tokens (B, N, C) as `mix_tokens` does, and finds the attention of the first token.
+    """Mixes tokens (B, N, C) as in `mix_tokens`; also returns the attention of the first token.
 
     Returns:
-      The mixed tokens (B, N, C), and the attention, float32 (B, N), the mean over the heads.
+      The mixed tokens (B, N, C), and the attention, float32 (B, N), averaged over the heads.
 
     Raises:
       ConfigError: If the mixer cannot return the attention of the first token.
@@ -141,7 +142,7 @@ class Block(nn.Module):
     return Dropout(self.stochastic_depth, whole_example=True)(y, train)
 
   def refuse_stochastic_depth(self, block: str) -> None:
-    """Raises ConfigError if the rate is not zero: without a skip no branch can be left out."""
+    """Raises ConfigError if there is stochastic depth, which needs a skip around the branch."""
     if self.stochastic_depth:
       raise ConfigError(
         f"model.stochastic_depth={self.stochastic_depth:g} drops branches beside a skip, and"

@@ -14,9 +14,9 @@ from vitx.ops.layout import TokenLayout
 class DepthwisePool(nn.Module):
   """PiT's pooling layer as in vit-pytorch 0.19.6 (cf. Heo et al. 2021, section 3.2).
 
-  The grid passes two convolutions: a depthwise one of 3 x 3 and stride 2, which makes `width / C`
-  channels of each channel, and one of 1 x 1, which PiT's own code does not have. Prefix tokens pass
-  a linear map.
+  The grid goes through two convolutions: a depthwise one of 3 x 3 and stride 2, which turns each
+  channel into `width / C` channels, and one of 1 x 1, which PiT's own code does not have. Prefix
+  tokens go through a linear map.
 
   Attributes:
     width: The number of channels of the output, a multiple of C.
@@ -28,7 +28,7 @@ class DepthwisePool(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout) -> tuple[jax.Array, TokenLayout]:
-    """Returns (B, N', width) and the layout of the N' tokens.
+    """Returns the N' tokens (B, N', width) and their layout.
 
     Raises:
       ConfigError: If the width is no multiple of C.

@@ -9,8 +9,8 @@ class ParallelBlock(Block):
   """y = norm(x), then x + mixer(y) + MLP(y), with one normalization for both branches.
 
   This is GPT-J's block (Wang and Komatsuzaki 2021). ViT-22B's block (Dehghani et al. 2023, section
-  2.1) also normalizes queries and keys and has no biases in their projections: token mixer
-  `dict(name="softmax", use_bias=False, qk_norm=True)`.
+  2.1) also normalizes queries and keys and has no biases in their projections; for it, set the
+  token mixer to `dict(name="softmax", use_bias=False, qk_norm=True)`.
 
   Attributes:
     separate_norms: Whether each branch has a normalization of its own, as in GPT-NeoX (Black et al.

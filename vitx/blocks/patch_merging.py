@@ -11,10 +11,10 @@ from vitx.ops.layout import TokenLayout
 
 
 class PatchMerging(nn.Module):
-  """The tokens of each 2 x 2 cell, concatenated, normalized, and mapped linearly to twice C.
+  """The tokens of each 2 x 2 cell, concatenated, normalized, and mapped linearly to 2 C channels.
 
-  (Liu et al. 2021, section 3.1.) The order in a cell is that of the released code, down the
-  columns. An odd grid has a row or column of zeros added at its end.
+  (Liu et al. 2021, section 3.1.) The tokens of a cell are concatenated down the columns, as in the
+  released code. A row or column of zeros is added at the end of a grid with an odd side.
 
   Attributes:
     norm: A function of `dtype` and `name` that makes the normalization.
@@ -26,7 +26,7 @@ class PatchMerging(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout) -> tuple[jax.Array, TokenLayout]:
-    """Returns (B, N', 2 C) and the layout of the N' tokens; there must be no prefix token."""
+    """Returns the N' tokens (B, N', 2 C) and their layout; there must be no prefix token."""
     rows, columns = layout.grid
     batch, _, width = x.shape
     grid = x.reshape(batch, rows, columns, width)

@@ -47,7 +47,7 @@ class Mean(nn.Module):
 
 
 class MeanOfAll(nn.Module):
-  """The mean of all tokens with a class token in front of the grid, in float32.
+  """The mean, in float32, of all tokens, including a class token in front of the grid.
 
   Attributes:
     stddev: The standard deviation of the class token's normal initialization.
@@ -63,7 +63,7 @@ class MeanOfAll(nn.Module):
 
 
 class SequencePooling(nn.Module):
-  """The mean of the grid's tokens by a softmax of learned scores (Hassani et al. 2021, 3.2)."""
+  """The mean of grid tokens, weighted by a softmax of learned scores (Hassani et al. 2021, 3.2)."""
 
   prefix: ClassVar[int] = 0
 

@@ -18,11 +18,12 @@ class PreNormBlock(Block):
 
   Attributes:
     mixer_dropout: The dropout rate on the mixer's branch; `None` means `dropout`.
-    activation: The activation of the MLP; "gelu" is exact, "gelu_tanh" is that of Google's code.
-    branch_divisor: The number that divides both branches before they are added (Jiang et al. 2021,
-      released code: `skip_lam`, 2 in LV-ViT-S).
+    activation: The activation of the MLP; "gelu" is exact, "gelu_tanh" is the approximation in
+      Google's code.
+    branch_divisor: The number that divides both branches before they are added to the tokens (Jiang
+      et al. 2021, released code: `skip_lam`, 2 in LV-ViT-S).
     layer_scale: The initial value of learned factors, one per channel, that multiply both branches
-      (LayerScale; Touvron et al. 2021b, equation 4); `None` means no factors. DINOv2 has 1e-5.
+      (LayerScale; Touvron et al. 2021b, equation 4); `None` means no factors. DINOv2 uses 1e-5.
   """
 
   mixer_dropout: Rate | None = None
@@ -43,8 +44,8 @@ class PreNormBlock(Block):
   ) -> Any:
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the other arguments.
 
-    With `reduce`, from a `TokenReduction`, some tokens are removed before the MLP. The block then
-    returns (B, N', C) and their mask (B, N') or None.
+    With `reduce`, from `TokenReduction.at`, some tokens are removed before the MLP. The block then
+    returns the others, (B, N', C), and their mask, (B, N') or None.
     """
     y, attention = self.normalize(x, "mixer_norm"), None
     if reduce is None:
@@ -64,7 +65,7 @@ class PreNormBlock(Block):
     return self.apply_mlp(x, train, ACTIVATIONS[self.activation])
 
   def scale(self, branch: jax.Array, name: str) -> jax.Array:
-    """Multiplies the channels of a branch (B, N, C) by factors, the parameter called `name`."""
+    """Multiplies the channels of a branch (B, N, C) by the learned factors called `name`."""
     if self.layer_scale is None:
       return branch
     start = nn.initializers.constant(self.layer_scale)
@@ -81,7 +82,7 @@ class PreNormBlock(Block):
 
 
 class NormalizedStreamBlock(PreNormBlock):
-  """x + mixer(norm(x)), then y = norm(x), y + MLP(y): CCT's (Hassani et al. 2021, their code).
+  """CCT's block: x + mixer(norm(x)), then y = norm(x), y + MLP(y) (Hassani et al. 2021, code).
 
   The second normalization is applied to the residual stream itself.
   """

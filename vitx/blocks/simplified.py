@@ -15,13 +15,13 @@ from vitx.config.checks import Finite
 
 
 class SASParallelBlock(Block):
-  """y = norm(x), then g mixer(y) + h MLP(y), no skip: SAS-P (He and Hofmann 2024, section 4.3).
+  """SAS-P, without skips: y = norm(x), then g mixer(y) + h MLP(y) (He and Hofmann 2024, 4.3).
 
   Attributes:
     stochastic_depth: The probability that a branch is dropped; must be 0.
     mixer_gain: The initial value of the learned g.
-    mlp_gain: The initial value of the learned h. He and Hofmann use 0.1 at 18 layers, of order
-      1 / sqrt(depth).
+    mlp_gain: The initial value of the learned h. He and Hofmann use 0.1 for 18 layers, a value of
+      order 1 / sqrt(depth).
   """
 
   logged: ClassVar[tuple[str, ...]] = ("mixer_gain", "mlp_gain")
@@ -47,7 +47,7 @@ class SASParallelBlock(Block):
 
 
 class SASBlock(SASParallelBlock):
-  """y = g mixer(norm(x)), then s y + h MLP(norm(y)): SAS (He and Hofmann 2024, section 4.2).
+  """SAS: y = g mixer(norm(x)), then s y + h MLP(norm(y)) (He and Hofmann 2024, section 4.2).
 
   Only the MLP has a skip.
 
@@ -73,13 +73,13 @@ class SASBlock(SASParallelBlock):
 
 
 class SimplifiedBlock(Block):
-  """y = norm(x), then mixer(y) + MLP(y), no skip and no gains (Diaz 2023).
+  """y = norm(x), then mixer(y) + MLP(y), without skips and gains (Diaz 2023).
 
   This is the block in the source's figure: SAS-P without its gains.
 
   Attributes:
     stochastic_depth: The probability that a branch is dropped; must be 0.
-    serial: Whether the block is MLP(mixer(y)) instead, like the source's formula of the vanilla
+    serial: Whether the block is MLP(mixer(y)) instead, as in the source's formula of the vanilla
       block.
   """
 

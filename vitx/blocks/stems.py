@@ -21,7 +21,8 @@ class LinearStem(nn.Module):
   Attributes:
     width: The number of channels C of a token.
     patch: The side of a patch in pixels.
-    stride: The step from patch to patch; `None` means `patch`, without overlap (PiT's overlap).
+    stride: The step from patch to patch; `None` means `patch`, that is, no overlap (PiT's patches
+      overlap).
     dtype: The dtype of the computation.
   """
 
@@ -149,7 +150,7 @@ class HybridStem(_Convolutions):
     width: The number of channels C of the last convolution.
     channels: The output channels of the convolutions before the last.
     strides: The stride of each convolution, the last included; empty means all 1.
-    kernel: The side of each convolution; half of it is padded around the image.
+    kernel: The side of each convolution's kernel; its input is padded by half of it.
     dtype: The dtype of the computation.
   """
 
@@ -166,14 +167,14 @@ class HybridStem(_Convolutions):
 
 
 class CCTTokenizer(HybridStem):
-  """Convolutions without bias, each with ReLU and a maximum over windows (Hassani et al. 2021).
+  """Convolutions without bias, each followed by ReLU and max pooling (Hassani et al. 2021).
 
   Attributes:
     channels: The output channels of the convolutions before the last, which has `width`.
     strides: The stride of each convolution, the last included; empty means all 1.
-    kernel: The side of each convolution; half of it is padded around the image.
-    pool: The side of the windows.
-    pool_stride: The step from window to window.
+    kernel: The side of each convolution's kernel; its input is padded by half of it.
+    pool: The side of the pooling windows.
+    pool_stride: The step from one pooling window to the next.
   """
 
   channels: tuple[PositiveInt, ...] = (64,)
@@ -197,12 +198,12 @@ class CCTTokenizer(HybridStem):
 class NormalizedStem(nn.Module):
   """Convolutions, each with batch normalization and ReLU, then patches (Jiang et al. 2021).
 
-  This is LV-ViT's "4_2", which divides the sides of the image by 2 and then by 8.
+  This is LV-ViT's stem "4_2", which divides the sides of the image by 2 and then by 8.
 
   Attributes:
     width: The number of channels C of a token.
     channels: The output channels of each convolution.
-    kernels: The side of each convolution; half of it is padded around its input.
+    kernels: The side of each convolution's kernel; its input is padded by half of it.
     strides: The stride of each convolution.
     patch: The side of the patches of the last feature map.
     dtype: The dtype of the computation; batch statistics are float32.
@@ -226,7 +227,7 @@ class NormalizedStem(nn.Module):
     settings = {"channels": self.channels, "kernels": self.kernels, "strides": self.strides}
     if len({len(numbers) for numbers in settings.values()}) > 1:
       said = ", ".join(f"model.stem.{name}={numbers}" for name, numbers in settings.items())
-      raise ConfigError(f"{said} must have one entry for each convolution.")
+      raise ConfigError(f"{said} must be equally long: one entry for each convolution.")
     x = images
     for i, (channels, kernel, stride) in enumerate(zip(*settings.values(), strict=True)):
       fields = {"use_bias": False, "dtype": self.dtype, "name": f"conv_{i}"}

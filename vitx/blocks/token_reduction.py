@@ -41,14 +41,14 @@ class TokenReduction:
     if layers != sorted(set(layers)) or (layers and layers[-1] >= depth):
       raise ConfigError(
         f"model.token_reduction.layers={tuple(layers)} must name layers of 0 ... {depth - 1}"
-        f" in ascending order, because model.depth={depth}."
+        f" in ascending order, each once, because model.depth={depth}."
       )
 
   def at(self, layer: int) -> Reduce | None:
-    """Returns the function that a block calls in the given layer, None if no tokens are removed.
+    """Returns the function that a block calls in the given layer, or None if it removes no tokens.
 
-    It maps x (B, N, C), the layout, a mask (B, N) or None, and the class token's attention (B, N),
-    float32, to x (B, N', C) and the mask (B, N') or None.
+    The function maps x (B, N, C), the layout, a mask (B, N) or None, and the class token's
+    attention (B, N), float32, to x (B, N', C) and the mask (B, N') or None.
     """
     return partial(self.reduce, number=self.layers.index(layer)) if layer in self.layers else None
 
@@ -61,7 +61,7 @@ class TokenReduction:
     return layout
 
   def settle(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns the output (B, N, C) of any block, changed as the mask (B, N) requires."""
+    """Returns the output (B, N, C) of a block, changed as the mask (B, N) requires."""
     return x
 
 
@@ -76,10 +76,10 @@ class NoReduction(TokenReduction):
 class FuseInattentive(TokenReduction):
   """EViT: inattentive tokens become one (Liang et al. 2022, section 3.2).
 
-  Of the n tokens after the prefix, the ceil(keep n) tokens to which the class token attends most
-  stay; its attention is the mean over the heads. The sum of the other tokens, weighted by this
-  attention, becomes one more token, which later layers may remove like any other. If ceil(keep n)
-  is n, nothing is removed. The remaining tokens have no order, so the mixer must not need one.
+  The attention of the class token, averaged over the heads, ranks the n tokens after the prefix;
+  the ceil(keep n) best stay. The sum of the other tokens, weighted by this attention, becomes one
+  more token, which later layers may remove like any other. If ceil(keep n) is n, nothing is
+  removed. The remaining tokens have no order, so the mixer must not need one.
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.
@@ -124,11 +124,11 @@ class FuseInattentive(TokenReduction):
 class ZeroInattentive(TokenReduction):
   """Inattentive tokens become zeros that no token attends, as in Sparsifiner's released code.
 
-  The i-th reduction keeps ceil(keep^i n) of the n tokens of the grid: those of the tokens kept
-  before to which the class token attends most, in the mean over the heads. N and all places remain,
-  so that parameters bound to N still fit; only mixers that skip masked tokens save time. A pool
-  that reads more than the class token sees the zeros. (In the released code, the zeros still count
-  in the denominator of the class token's softmax.)
+  Of the n tokens of the grid, the i-th reduction keeps ceil(keep^i n): among the tokens that are
+  left, those with the most attention of the class token, averaged over the heads. N and all places
+  stay as they are, so that parameters bound to N still fit; only mixers that skip masked tokens
+  save time. A pool that reads more than the class token sees the zeros. (In the released code, the
+  zeros still count in the denominator of the class token's softmax.)
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.

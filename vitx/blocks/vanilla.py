@@ -18,7 +18,8 @@ class VanillaBlock(Block):
   Attributes:
     norms: The normalizations: "shared" has one, used in both places; "mlp" has one, before the MLP
       only; "two" has one in each place, which is `PreNormBlock`.
-    skips: Whether each branch is added to x; False puts it in place of x, without stochastic depth.
+    skips: Whether each branch is added to x; with False, each branch replaces x, and stochastic
+      depth must be 0.
   """
 
   norms: Norms = "shared"

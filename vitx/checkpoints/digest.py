@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-SIZE = 16  # bytes; an accident passes unnoticed once in 2^128
+SIZE = 16  # bytes; random damage goes unnoticed once in 2^128 cases
 
 
 def digest_array(array: np.ndarray) -> str:
@@ -25,7 +25,7 @@ def digest_json(value: Any) -> str:
 
 
 def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-  """Returns the digest, shape and dtype of each leaf by its name, in types that JSON has."""
+  """Returns the digest, shape and dtype of each leaf by its name, as values that fit JSON."""
   with ThreadPoolExecutor() as pool:  # hashing releases the GIL
     digests = list(pool.map(digest_array, leaves.values()))
   return {
@@ -35,6 +35,6 @@ def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 
 def find_altered(leaves: Mapping[str, np.ndarray], described: Mapping[str, Mapping]) -> list[str]:
-  """Returns the names of the leaves that do not match their descriptions, missing ones included."""
+  """Returns the names of the leaves that are missing or do not match their descriptions."""
   found = describe(leaves)
   return [name for name, expected in described.items() if found.get(name) != expected]

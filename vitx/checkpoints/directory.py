@@ -13,14 +13,14 @@ from pathlib import Path
 from etils import epath
 
 STEP = re.compile(r"0|[1-9]\d*")
-UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of a save that is in progress or was killed
-DELETED = "deleted-"  # begins the name if a checkpoint's deletion is in progress or was killed
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the directory's name while a save runs or after a kill
+DELETED = "deleted-"  # precedes a checkpoint's name while its deletion runs or after a kill
 CORRUPT = "corrupt-"
-COMMITTED = "commit_success.txt"  # Orbax's marker
+COMMITTED = "commit_success.txt"  # Orbax's marker of a complete checkpoint in an object store
 
 
 class Directory:
-  """The checkpoints of a run by step, in the directory `path`."""
+  """The directory `path` of a run, which has one folder per checkpoint."""
 
   def __init__(self, path: str | Path | epath.Path):
     self.remote = "://" in str(path)
@@ -39,7 +39,7 @@ class Directory:
     return sorted(int(path.name) for path in self.path.iterdir() if self._complete(path))
 
   def delete(self, step: int) -> None:
-    """Deletes a checkpoint; if the process is killed meanwhile, the remains no longer count."""
+    """Deletes a checkpoint; remains of a killed deletion do not count as a checkpoint."""
     path = self / step
     if self.remote:
       (path / COMMITTED).unlink()
@@ -63,9 +63,9 @@ class Directory:
         _remove(path)
 
   def strangers(self) -> list[epath.Path]:
-    """Returns the paths with a step's name that are no directories, such as links.
+    """Returns the paths that have a step as their name but are no directories, such as links.
 
-    vitx itself makes none.
+    vitx itself makes no such path.
     """
     if self.remote or not self.path.is_dir():
       return []
@@ -94,7 +94,7 @@ class Directory:
 
 
 def _remove(path: epath.Path) -> None:
-  """Removes a directory with its content; removes anything else, such as a link, alone."""
+  """Removes a directory with its content, a file, or a link without its target."""
   if path.is_dir() and not os.path.islink(path):
     path.rmtree()
   else:

@@ -7,7 +7,7 @@ from vitx.config.errors import ConfigError, UserError
 # Errors of a read that say nothing about the content.
 TRANSIENT = (PermissionError, MemoryError, TimeoutError, ConnectionError)
 TRANSIENT_CODES = ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE", "RESOURCE_EXHAUSTED")
-HALF = 150  # characters that are kept at either end of a long reason
+HALF = 150  # characters that are kept at either end of a long message
 
 
 class CheckpointError(UserError, RuntimeError):
@@ -15,11 +15,11 @@ class CheckpointError(UserError, RuntimeError):
 
 
 class CorruptCheckpoint(CheckpointError):  # noqa: N818 (a state of the checkpoint)
-  """A checkpoint differs from the saved one: it is truncated, incomplete or altered."""
+  """A checkpoint differs from what was saved: it is truncated, incomplete or altered."""
 
 
 class ShapeMismatch(ConfigError):  # noqa: N818
-  """An intact checkpoint holds other arrays than the model needs."""
+  """The arrays of an intact checkpoint are not the ones that the model needs."""
 
 
 def make_corrupt_error(where: str, part: str, why: str) -> CorruptCheckpoint:
@@ -28,14 +28,14 @@ def make_corrupt_error(where: str, part: str, why: str) -> CorruptCheckpoint:
 
 
 def make_read_error(where: str, part: str, error: Exception) -> CheckpointError:
-  """Returns the error for a failed read: corrupt, unless memory, rights or connection failed."""
+  """Returns CorruptCheckpoint for a failed read, unless memory, rights or connection failed."""
   if isinstance(error, TRANSIENT) or any(code in str(error) for code in TRANSIENT_CODES):
     return CheckpointError(f"cannot read the {part} of {where}: {format_error(error)}")
   return make_corrupt_error(where, part, format_error(error))
 
 
 def format_error(error: Exception) -> str:
-  """Returns an error with its notes in one line; a long message loses its middle."""
+  """Returns an error and its notes in one line, without the middle of a long message."""
   text = re.sub(r" \[tensorstore_spec=.*?\}'\]", "", " ".join(str(error).split())).rstrip(".")
   if len(text) > 2 * HALF:
     text = f"{text[:HALF]} ... {text[-HALF:]}"

@@ -32,8 +32,8 @@ SECTIONS = ("model", "task", "data", "evaluation")  # sections of a config that 
 CHOICES = ("best", "latest")
 WEIGHTS = ("ema", "raw")
 WANTED = ("params", "ema", "model_state")  # parts of the training state; "opt_state" is not read
-READ = (*SECTIONS, "augment")  # sections from which a shipped task is built
-TASKS_KEPT, PROGRAMS_KEPT = 16, 8  # the most tasks of a process, and programs of a task
+READ = (*SECTIONS, "augment")  # sections from which a task of vitx itself is built
+TASKS_KEPT, PROGRAMS_KEPT = 16, 8  # the most tasks per process and programs per task
 
 T = TypeVar("T")
 
@@ -43,15 +43,15 @@ class Loaded:
   """A trained model.
 
   Attributes:
-    task: The task that was learned; it has the model, prepares its inputs and names its
-      predictions.
+    task: The task that was learned; it has the model, prepares the model's inputs and names
+      its predictions.
     variables: The collections, "params" among them, with the weights that `load` was asked for.
     config: The resolved config of the run.
     data: The run's record of its data: source, fingerprint, class_names, vocabulary.
     step: The step of the checkpoint.
     workdir: The workdir of the run.
-    programs: The compiled programs of this task, see `program`; all models that are loaded with the
-      task share them.
+    programs: The compiled programs of the task, see `program`; models with equal configs share
+      them.
   """
 
   task: Task
@@ -63,16 +63,16 @@ class Loaded:
   programs: dict[Hashable, tuple[Task, Any]] = dataclasses.field(default_factory=dict, repr=False)
 
   def with_task(self, config: ConfigDict) -> "Loaded":
-    """Returns the model with the task of another config, such as a config with one other field."""
+    """Returns a copy with the task of another config, such as its own with a changed field."""
     task, programs = build_once(config)
     return dataclasses.replace(self, task=task, programs=programs)
 
   def program(self, name: Hashable, make: Callable[[], T]) -> T:
-    """Returns the compiled function that `make` returned; it is made once for this task.
+    """Returns a compiled function of this task, which is compiled once and then kept.
 
     Args:
-      name: A key with everything besides the task that decides the program.
-      make: A function that compiles, called if the process has no program under this name.
+      name: A key that contains everything, besides the task, on which the program depends.
+      make: A function that compiles the program, called if no program is kept under `name`.
     """
     entry = self.programs.pop(name, None)
     if entry is None or entry[0] is not self.task:
@@ -82,7 +82,7 @@ class Loaded:
 
   @property
   def model(self) -> nn.Module:
-    """Returns the network: `model.apply(variables, inputs)`, inputs as the task prepares them."""
+    """Returns the network: `model.apply(variables, inputs)`, with inputs that the task prepared."""
     return self.task.model
 
   @property
@@ -92,7 +92,7 @@ class Loaded:
 
   @property
   def knows_class_names(self) -> bool:
-    """Returns whether the classes have names, not numbers alone as in weights without data."""
+    """Returns whether the classes have real names; weights without data may have numbers only."""
     return bool(self.fingerprint) or self.class_names != tuple(
       map(str, range(len(self.class_names)))
     )
@@ -113,21 +113,21 @@ def load(
   """Restores a trained model from its workdir alone.
 
   Args:
-    workdir: The workdir of a training run; of several phases the last that has a checkpoint is
-      loaded.
-    checkpoint: The checkpoint: "best" by the task's primary figure on *validation* (before the
-      first evaluation, the latest one), "latest", or a step. "latest" is the newest saved state,
-      also one whose evaluation a signal broke off. A damaged newest one is skipped with a warning.
-    weights: The weights: "ema", the moving average, or "raw"; None takes the weights that chose the
-      best checkpoint, the first of `evaluation.weights`. A run without an average has only one
-      kind, which None takes.
+    workdir: The workdir of a training run; if the run has phases, the last phase with a checkpoint
+      is loaded.
+    checkpoint: "best", by the task's primary figure on *validation* (or the latest, before the
+      first evaluation); "latest", the newest saved state, even if a signal broke off its
+      evaluation; or a step. For the first two, damaged newer checkpoints are skipped with a
+      warning.
+    weights: The weights: "ema", the moving average; "raw"; or None for the weights that chose the
+      best checkpoint, the first of `evaluation.weights`. Without an average, None takes "raw".
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
     ConfigError: There is no workdir, no checkpoint yet, no such step (the message lists all steps)
       or no such weights, or no model can be built from the config.
-    ShapeMismatch: The checkpoint holds other arrays than the config's model.
-    CorruptCheckpoint: The checkpoint, or every one, is damaged.
+    ShapeMismatch: The checkpoint's arrays are not those of the config's model.
+    CorruptCheckpoint: The wanted checkpoint is damaged, or all checkpoints are.
   """
   workdir = find_run(workdir)
   config = read_config(workdir)
@@ -166,10 +166,10 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
 
 
 def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Returns a resolved config's task and its programs, made once for all equal configs.
+  """Returns the task of a resolved config and its programs, which all equal configs share.
 
-  So a process that loads, evaluates or predicts in a loop compiles once. A program holds memory and
-  memory maps, of which Linux gives a process 65,530.
+  So a process that loads, evaluates or predicts in a loop compiles once. A program occupies memory
+  and memory maps; Linux allows a process 65,530 maps.
 
   Raises:
     ConfigError: The task cannot be built, see `build_task`.
@@ -178,7 +178,7 @@ def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any
   built = _BUILT.pop(key, None)
   if built is None:
     built = build_task(config.copy_and_resolve_references()), {}
-    key = _decide(config)  # a new key, since building has imported the config's code
+    key = _decide(config)  # building imported the config's code, which is in the key
   _put_last(_BUILT, key, built, TASKS_KEPT)
   return built
 
@@ -187,14 +187,14 @@ _BUILT: dict[Hashable, tuple[Task, dict[Hashable, tuple[Task, Any]]]] = {}
 
 
 def _put_last(entries: dict, key: Hashable, value: Any, most: int) -> None:
-  """Puts an entry at the end of a dict, as the last one used, and deletes the first of too many."""
+  """Puts an entry last in a dict, and deletes the first entries while there are too many."""
   entries[key] = value
   while len(entries) > most:
     del entries[next(iter(entries))]
 
 
 def _decide(config: ConfigDict) -> Hashable:
-  """Returns a key of all that decides the task of a config."""
+  """Returns a key of everything on which a config's task depends."""
   plain = to_plain(config)
   if str(plain["task"]["name"]) in TASKS:
     plain = {name: plain[name] for name in READ if name in plain}
@@ -204,7 +204,7 @@ def _decide(config: ConfigDict) -> Hashable:
 
 
 def _find_code(plain: Any) -> Iterator[Any]:
-  """Yields the objects that each `module:Name` now names, which a notebook may redefine."""
+  """Yields the object that each `module:Name` now names; a notebook may have redefined it."""
   if isinstance(plain, dict | list):
     for each in plain.values() if isinstance(plain, dict) else plain:
       yield from _find_code(each)
@@ -222,8 +222,8 @@ def read_task(
   """Returns the task of a workdir's config, and its programs.
 
   Raises:
-    ConfigError: The config lacks a field or has a value from which nothing can be built, such as
-      after an edit or from another version.
+    ConfigError: The config lacks a field or has a value that does not fit, as after an edit or from
+      another version.
   """
   with explained(workdir):
     for name in SECTIONS:
@@ -236,7 +236,7 @@ def read_task(
 
 @contextlib.contextmanager
 def explained(workdir: str | Path) -> Iterator[None]:
-  """Turns an error of a stored config in a `with` block into a ConfigError that names its file."""
+  """Turns errors from a stored config in a `with` block into ConfigErrors that name its file."""
   where = f"config.json of workdir={str(workdir)!r}"
   try:
     yield

@@ -1,12 +1,12 @@
 """The lock on a workdir: one training at a time writes there.
 
 The lock is a file that is created exclusively and names its holder. The holder touches it twice a
-minute and removes it in the end. A process that finds a lock checks whether the holder is alive: on
-the holder's own machine by the process table, elsewhere by the file's age. A process replaces a
-stale lock, in one rename, only while it holds a second lock that is named after the stale one, so
-that one of several takers wins.
+minute, as a sign of life, and removes it in the end. A process that finds a lock checks whether the
+holder is alive: on the holder's own machine by the process table, elsewhere by the file's age. A
+process replaces a stale lock, in one rename, only while it holds a second lock, named after the
+stale one; of several processes that try this, one succeeds.
 
-An object store creates nothing exclusively through our interface. There the file is written and
+On an object store our interface cannot create a file exclusively. There the file is written and
 read back. If two trainings start in the same moment, one of them ends at its first save; the log
 warns of this.
 """
@@ -37,8 +37,8 @@ from vitx.config.errors import ConfigError
 TRAIN = "train.lock"  # the lock of a training
 POINT = "point.lock"  # the lock of a process that is about to train one point of a sweep
 BEAT = 30.0  # seconds between two signs of life
-STALE = 300.0  # seconds without a sign of life after which a holder elsewhere counts as ended
-TORN = 10.0  # seconds after which a lock without content counts as that of a killed process
+STALE = 300.0  # seconds without a sign of life after which a holder elsewhere counts as dead
+TORN = 10.0  # seconds after which an empty lock file counts as left by a killed process
 # The errors of a file system that cannot create a file exclusively.
 UNABLE = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK)
 
@@ -46,7 +46,7 @@ _TOKEN = re.compile(r"\w+")
 
 
 class WorkdirInUseError(ConfigError):
-  """Another training holds the workdir; the message names its host and process."""
+  """Another training has locked the workdir; the message names its host and process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +56,10 @@ class Holder:
   Attributes:
     host: The name of the computer.
     pid: The number of the process.
-    began: The start of the process, in ticks since the machine's start; "" if it is unknown.
-    machine: The place where process numbers are unique: a start of a computer, a container.
-    token: A token of this lock and no other.
+    began: The start time of the process, in ticks since the machine's start; "" if it is unknown.
+    machine: An identity of the computer, its last start and its container, within which `pid` is
+      unique.
+    token: A random text that only this lock has.
     since: The local time at which the lock was made, for people.
   """
 
@@ -71,23 +72,23 @@ class Holder:
 
   @classmethod
   def here(cls) -> "Holder":
-    """Returns a new holder: this process, now."""
+    """Returns a new holder for this process and this moment."""
     pid, since = os.getpid(), datetime.datetime.now().astimezone().isoformat(" ", "seconds")
     return cls(socket.gethostname(), pid, _began(pid), _machine(), uuid.uuid4().hex[:16], since)
 
   @classmethod
   def from_json(cls, stored: Any) -> "Holder":
-    """Returns the holder in a file's JSON; raises TypeError or ValueError if that is malformed."""
+    """Returns the holder that JSON describes; raises TypeError or ValueError if it is malformed."""
     holder = cls(**stored)
     for field in dataclasses.fields(cls):
       if type(value := getattr(holder, field.name)) is not field.type:
         raise TypeError(f"{field.name}={value!r}")
-    if not _TOKEN.fullmatch(holder.token):  # it becomes part of a file's name
+    if not _TOKEN.fullmatch(holder.token):  # the token becomes part of a file's name
       raise ValueError(f"token={holder.token!r}")
     return holder
 
   def is_alive(self) -> bool:
-    """Returns whether the process runs, if called on the process's own machine."""
+    """Returns whether the process runs; only its own machine can tell."""
     try:
       if psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE:
         return False
@@ -95,7 +96,7 @@ class Holder:
       return False
     except psutil.AccessDenied:
       return True
-    return _began(self.pid) == self.began  # the number may be another process's by now
+    return _began(self.pid) == self.began  # the number may belong to another process by now
 
 
 TORN_HOLDER = Holder("?", 0, "", "", "torn", "?")  # for a file without content
@@ -113,7 +114,7 @@ class Lock:
     self._held, self._ended = False, threading.Event()
 
   def acquire(self) -> None:
-    """Takes the lock, and keeps it alive in a thread.
+    """Takes the lock, and gives signs of life in a thread.
 
     Raises:
       WorkdirInUseError: Another process holds the lock.
@@ -130,7 +131,7 @@ class Lock:
       )
       return
     self._held = True
-    for leftover in self._path.parent.glob(f"{self._name}.*"):  # the second locks of killed takers
+    for leftover in self._path.parent.glob(f"{self._name}.*"):  # second locks that a kill left
       leftover.unlink(missing_ok=True)
     threading.Thread(target=self._beat, daemon=True).start()
 
@@ -160,14 +161,14 @@ class Lock:
     own_files.check_no_link(str(self._path))
     if not self._create():
       holder = self._read()
-      # The file may have gone between the two lines: then this is like a first attempt.
+      # The file may have been removed between the two lines: then try to create it again.
       if holder is not None or not self._create():
         self._replace(holder or TORN_HOLDER)
-    if not self._is_own():  # on an object store, or after a long pause of this process
+    if not self._is_own():  # another process won, which only a remote store or a pause allows
       raise self._refusal(self._read() or TORN_HOLDER)
 
   def _create(self) -> bool:
-    """Creates the file; returns False if it is there."""
+    """Creates the file; returns False if it exists."""
     if self._remote:
       if self._path.exists():
         return False
@@ -217,9 +218,9 @@ class Lock:
     """Returns the seconds since the last sign of life, by the clock of the file system."""
     probe = self._path.parent / f"{self._name}.probe-{self._own.token}"
     try:
-      probe.write_text("")  # no link can be there, since nobody knows the name before
+      probe.write_text("")  # this is no link, since nobody knew the name before
       return probe.stat().mtime - self._path.stat().mtime
-    except FileNotFoundError:  # another process was faster
+    except FileNotFoundError:  # another process removed the file
       return 0.0
     finally:
       probe.unlink(missing_ok=True)
@@ -240,7 +241,7 @@ class Lock:
   def _beat(self) -> None:
     """Gives signs of life until the lock is given back or lost."""
     while not self._ended.wait(BEAT):
-      with contextlib.suppress(OSError):  # the next one may reach the file again
+      with contextlib.suppress(OSError):  # the next sign of life may reach the file
         if not self._is_own():
           continue
         if self._remote:
@@ -263,14 +264,14 @@ class Lock:
 def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
   """Holds a workdir's lock while a `with` block trains there.
 
-  Every process of a run calls this; process 0 takes the lock, and a refusal applies to all.
+  Every process of a run calls this; process 0 takes the lock. If it cannot, all processes raise.
 
   Args:
     directory: An existing directory.
     name: The name of the file.
 
   Yields:
-    The lock, to be checked before each write that must not happen twice.
+    The lock; call `check` before each write that only one training may make.
 
   Raises:
     WorkdirInUseError: Another training holds the lock.
@@ -294,7 +295,7 @@ def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
 
 
 def _machine() -> str:
-  """Returns an identity of the machine, its last start and its container, as far as known."""
+  """Returns a text that identifies the machine, its last start and its container, if known."""
   parts = [socket.gethostname()]
   with contextlib.suppress(OSError):
     parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -303,7 +304,7 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> str:
-  """Returns the start of a process, in ticks since the machine's start; "" if it is unknown."""
+  """Returns the start time of a process, in ticks since the machine's start; "" if unknown."""
   try:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
   except OSError:

@@ -1,4 +1,4 @@
-"""Files and folders that a user asks for: checks whether they can be written, and writing."""
+"""Writing of files and folders that a user asks for, and checks whether it is possible."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def check_absent(paths: Iterable[Path], advice: str, where: str = "") -> None:
 
   Args:
     paths: The paths of the files that are to be written.
-    advice: The alternative for the user, for the message.
+    advice: The end of the message, which advises the user.
     where: The beginning of the message, such as "out='x': ".
   """
   for path in paths:
@@ -38,7 +38,7 @@ def check_absent(paths: Iterable[Path], advice: str, where: str = "") -> None:
 
 
 def check_file(path: str | Path | None, field: str) -> None:
-  """Raises ConfigError for a path to which no file may be written; accepts None, for no file.
+  """Raises ConfigError unless a file can be written to a path; accepts None, for no file.
 
   Call it before anything is computed.
   """
@@ -56,7 +56,7 @@ def check_file(path: str | Path | None, field: str) -> None:
 
 
 def check_folder(path: str | Path, field: str) -> None:
-  """Raises ConfigError for a folder that can neither be made nor written; a URL is not checked.
+  """Raises ConfigError for a folder that cannot be created or written; a URL is not checked.
 
   Call it before anything is computed.
   """

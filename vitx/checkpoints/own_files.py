@@ -1,7 +1,7 @@
-"""Files of a workdir: written through descriptors that follow no link, read if they are files.
+"""Files of a workdir: writes follow no link, by means of descriptors; reads take only files.
 
 A workdir may have been made by a stranger. A link in it, such as `log.txt` or `checkpoints`, would
-redirect a write to a file elsewhere. The workdir itself may be a link, which is its user's own. An
+redirect a write to a file elsewhere. The workdir itself may be a link, since its user chose it. An
 object store has neither links nor descriptors.
 """
 
@@ -17,9 +17,9 @@ from etils import epath
 
 from vitx.config.errors import ConfigError
 
-# The errors of opening a link that is not followed (ELOOP; EMLINK on some systems), or a pipe.
+# Error codes of opening a link without following it (ELOOP; EMLINK on some systems), or a pipe.
 _STRANGE = (errno.ELOOP, errno.EMLINK, errno.ENXIO)
-# Files by which the workdir of a run, or of a run of phases, is recognized.
+# A directory with one of these files is the workdir of a run, or of a run of phases.
 _MARKS = ("environment.json", "phases.json")
 
 
@@ -33,7 +33,7 @@ def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -
     sync: Whether to wait until the text is on the disk.
 
   Raises:
-    ConfigError: There is a link of that name, or another thing that is no file.
+    ConfigError: The path is a link, or something else that is no file.
     OSError: The file cannot be written; the error has its path.
   """
   with _open(directory, name, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
@@ -44,16 +44,16 @@ def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -
 
 
 def create(directory: str | Path, name: str, text: str) -> None:
-  """Writes a new file; raises FileExistsError if the path exists, else the errors of `append`."""
+  """Writes a new file; raises FileExistsError if the path exists, or the errors of `append`."""
   with _open(directory, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
     file.write(text.encode())
 
 
 def replace(directory: str | Path, name: str, content: str | bytes) -> None:
-  """Writes a file so that a reader sees the old or the new one, never a part.
+  """Writes a file so that a reader sees the old or the new file, never a part.
 
-  A link of that name is replaced by the file; nothing is written to the link's target. Raises the
-  errors of `append`.
+  If the path is a link, the file replaces the link, and the link's target is not written. Raises
+  the errors of `append`.
   """
   data = content.encode() if isinstance(content, str) else content
   if "://" in str(directory):  # object stores replace a whole object at once
@@ -62,14 +62,14 @@ def replace(directory: str | Path, name: str, content: str | bytes) -> None:
   partial = f".{name}.partial"
   path = os.path.join(directory, partial)
   with contextlib.suppress(FileNotFoundError):
-    os.unlink(path)  # the remains of a kill, or a link
+    os.unlink(path)  # left by a killed process, or a link
   with _open(directory, partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
     file.write(data)
   os.replace(path, os.path.join(directory, name))
 
 
 def read(directory: str | Path, name: str) -> bytes:
-  """Returns the content of a file; follows links, which a downloaded run may have to its files.
+  """Returns the content of a file; follows links, which a downloaded run may have for files.
 
   Raises:
     ConfigError: The path is a pipe, a device or a directory.
@@ -82,13 +82,13 @@ def read(directory: str | Path, name: str) -> bytes:
 
 
 def check_no_link(path: str | Path) -> None:
-  """Raises ConfigError if a path of a workdir's file or directory is a link."""
+  """Raises ConfigError if a file or directory of a workdir is a link."""
   if "://" not in str(path) and os.path.islink(path):
     raise _refuse(path)
 
 
 def check_output(path: str | Path) -> None:
-  """Raises ConfigError for a user's path that leads through a link in a workdir.
+  """Raises ConfigError if a path from the user leads through a link in a workdir.
 
   Links elsewhere, such as `/dev/stdout` or the workdir itself, are followed.
   """
@@ -111,7 +111,7 @@ def _refuse(path: str | Path) -> ConfigError:
 
 @contextlib.contextmanager
 def _open(directory: str | Path, name: str, flags: int) -> Iterator[BinaryIO]:
-  """Opens a file of a directory for writing, unless it is a link or no file."""
+  """Opens a file for writing; raises ConfigError if the path is a link or no file."""
   assert os.path.basename(name) == name, name
   path = os.path.join(directory, name)
   try:

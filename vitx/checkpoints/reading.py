@@ -31,9 +31,9 @@ def read_record(path: epath.Path, where: str) -> dict[str, Any]:
 def read_leaves(
   path: epath.Path, described: Mapping[str, Mapping], where: str
 ) -> dict[str, np.ndarray]:
-  """Reads the described leaves to the host, whatever devices they came from, unverified.
+  """Reads the described leaves to the host, whatever devices saved them; compares no digests.
 
-  Nothing is read if an array has another shape than its description, or if the arrays are larger
+  Nothing is read if the shape of an array is not the described one, or if the arrays are larger
   than `files.check_inflated` allows.
   """
   leaves = {
@@ -67,12 +67,12 @@ def _check_declared(
   described: Mapping[str, Mapping],
   where: str,
 ) -> None:
-  """Compares the shapes that the files declare with the record, before arrays are made."""
+  """Compares the shapes that the files declare with the record, before arrays are allocated."""
   declared = sum(
     math.prod(leaf["shape"]) * jax.numpy.dtype(leaf["dtype"]).itemsize
     for leaf in described.values()
   )
-  # Few states are so large that the sizes of their files must be added up.
+  # The sizes of the files are added up only for a state that is so large; few are.
   if declared > files.limit() and "://" not in str(path):
     stored = sum(each.stat().st_size for each in Path(path).rglob("*") if each.is_file())
     files.check_inflated(where, declared, stored)
@@ -86,10 +86,10 @@ def _check_declared(
 
 
 class _HostArrays(ocp.type_handlers.NumpyHandler):
-  """A handler that reads every leaf to its end, even if one fails, and then names that leaf.
+  """A handler that awaits all reads even if one fails, and then names the leaf that failed.
 
-  Orbax closes its event loop at the first failure; each read still in progress would then print a
-  traceback of its own.
+  Orbax closes its event loop at the first failure; each read that was still in progress would then
+  print a traceback.
   """
 
   async def deserialize(self, infos, args=None):
@@ -104,10 +104,9 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
 
 
 class _Later:
-  """A coroutine that is made when it is awaited.
+  """An awaitable that makes its coroutine only when it is awaited.
 
-  Orbax never awaits the coroutines it has asked for if the next one is of a kind that it does not
-  know.
+  If Orbax meets a leaf of an unknown kind, it never awaits the coroutines that it has got before.
   """
 
   def __init__(self, make: Callable[[], Coroutine]):

@@ -2,9 +2,9 @@
 
 A checkpoint is a directory `STEP/` with two Orbax items: `state`, a nested dict of arrays, and
 `record`, JSON. The record holds the caller's record, the digest, shape and dtype of every leaf, and
-a digest of the whole. Every read is verified against these. Orbax writes to a temporary directory
-that it renames when complete. Steps are listed, retained and set aside here, not by Orbax's
-`CheckpointManager`: the manager's `save` silently returns False when there is a later step.
+a digest of the whole record. Every read is verified against the record. Orbax writes to a temporary
+directory that it renames when complete. This file lists, keeps and sets aside the steps. Orbax's
+`CheckpointManager` is not used: its `save` silently returns False when there is a later step.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ from vitx.checkpoints.errors import (
 from vitx.checkpoints.reading import read_leaves, read_record
 from vitx.config.errors import ConfigError
 
-# Modules of Orbax that end a save after a timeout, by a clock that somebody may set meanwhile.
+# Modules of Orbax that measure the timeout of a save by the wall clock, which may be set meanwhile.
 TIMED = tuple(f"orbax.checkpoint._src.futures.{name}" for name in ("future", "signaling_client"))
 
 
 class _SteadyTime:
-  """Python's module `time`, in which `time.time` is a clock that nobody sets."""
+  """Python's module `time`, but with the monotonic clock as `time.time`."""
 
   def __getattr__(self, name: str) -> Any:
     return getattr(time, "monotonic" if name == "time" else name)
@@ -85,11 +85,11 @@ class CheckpointStore:
 
     Args:
       directory: A local path, or a URL such as gs://bucket/path.
-      keep: The number of newest checkpoints that stay, at least 2; the best stays besides.
+      keep: The number of newest checkpoints that stay, at least 2; the best stays, too.
       read_only: Whether to create, rename and delete nothing.
 
     Raises:
-      ConfigError: `keep` is less than 2, or the directory is a link and is to be written.
+      ConfigError: `keep` is less than 2, or the directory is a link and not opened read-only.
       CheckpointError: The directory cannot be created or tidied.
     """
     check_keep(keep)
@@ -109,7 +109,7 @@ class CheckpointStore:
         raise CheckpointError(f"cannot open {directory} for checkpoints: {error}") from error
     for path in self._directory.strangers():
       logging.warning("%s is no checkpoint but a link or a file; it is ignored", path)
-      if self._tidies:  # a save of that step must find its place free
+      if self._tidies:  # so that this step can be saved
         self._directory.set_aside(int(path.name))
 
   def __enter__(self) -> "CheckpointStore":
@@ -138,12 +138,12 @@ class CheckpointStore:
 
     Args:
       step: The step, greater than every step in the directory.
-      state: A tree of arrays that this host holds whole.
+      state: A tree of arrays that this host has in full.
       record: The caller's record, as JSON.
-      stay: The checkpoints (this or earlier ones) that stay besides the newest `keep`.
+      stay: The steps (this or earlier) whose checkpoints stay besides the newest `keep`.
 
     Raises:
-      CheckpointError: This save, or the one before, cannot be written; the others are untouched.
+      CheckpointError: This checkpoint or the one before cannot be written; others are untouched.
       ConfigError: The state holds something that cannot be saved.
     """
     if self._read_only:
@@ -157,9 +157,9 @@ class CheckpointStore:
       )
     leaves = tree.name_arrays(state)
     stored = {"step": step, "record": record, "leaves": digest.describe(leaves)}
-    stored = json.loads(json.dumps(stored))  # as it will be read
+    stored = json.loads(json.dumps(stored))  # as a read will return it
     stored["digest"] = digest.digest_json(stored)
-    # Orbax refuses arrays without elements; their shape in the record says all.
+    # Orbax refuses arrays without elements; their shape in the record is enough.
     written = tree.nest({name: array for name, array in leaves.items() if array.size})
     if not written:
       raise ConfigError("the state holds no numbers, so there is nothing to save.")
@@ -198,10 +198,9 @@ class CheckpointStore:
         self._directory.delete(old)
 
   def let_go(self, step: int) -> None:
-    """Makes a checkpoint the first to be deleted, once a later one is saved.
+    """Marks a checkpoint to be deleted once a later one is saved.
 
-    It is meant for the checkpoint of a run that was stopped there; a run that never stops does not
-    save it.
+    It is meant for a checkpoint that exists only because the run was stopped at its step.
     """
     self._passing = step
 
@@ -221,12 +220,12 @@ class CheckpointStore:
       step: One of `steps()`.
       target: A tree of arrays or `jax.ShapeDtypeStruct` whose structure, names, shapes and dtypes
         the state must have; `None` gives nested dicts, without None and empty containers.
-      only: The top-level keys of the state to read; the target then has these keys alone. `None`
+      only: The top-level keys of the state to read; the target then has only these keys. `None`
         means all.
 
     Raises:
       ConfigError: There is no such step, or nothing under these keys.
-      ShapeMismatch: The target wants other arrays.
+      ShapeMismatch: The target's arrays differ in name, shape or dtype.
       CorruptCheckpoint: The content differs from the saved content.
       CheckpointError: The checkpoint cannot be read now, because permission, memory or connection
         is missing.
@@ -239,16 +238,16 @@ class CheckpointStore:
   def restore_latest(
     self, target: Any = None, *, only: Iterable[str] | None = None
   ) -> Checkpoint | None:
-    """Restores the newest good checkpoint; names the corrupt ones after it and sets them aside.
+    """Restores the newest intact checkpoint; logs the later, corrupt ones and sets them aside.
 
-    To set one aside means to rename it to `corrupt-STEP`; a read-only store renames none.
+    Setting aside renames a checkpoint to `corrupt-STEP`; a read-only store renames none.
 
     Args:
       target: A tree that the state must match; see `restore`.
       only: The top-level keys of the state to read; see `restore`.
 
     Returns:
-      The checkpoint, or None if there is none at all.
+      The checkpoint, or None if there are no checkpoints.
 
     Raises:
       CorruptCheckpoint: There are checkpoints, but all are corrupt; none is renamed.
@@ -276,7 +275,7 @@ class CheckpointStore:
     return None
 
   def _find_newest(self, bad: Container[int]) -> int:
-    """Returns the newest step that is not bad, as process 0 sees it; -1 if there is none."""
+    """Returns the newest step that is not in `bad`, as process 0 sees it; -1 for none."""
     steps = (step for step in self.steps() if step not in bad)
     return processes.ask_first(max(steps, default=-1))
 
@@ -327,5 +326,5 @@ class CheckpointStore:
 
 
 def _without_tracebacks(entry: std_logging.LogRecord) -> bool:
-  """Filters out Orbax's log entries, one per thread, for a failure that `wait` raises once."""
+  """Returns False for a traceback that a thread of Orbax logs; `wait` raises the error once."""
   return not (entry.exc_info and "orbax" in entry.pathname)

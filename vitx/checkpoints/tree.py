@@ -1,4 +1,4 @@
-"""States as named arrays: `params/blocks_0/kernel`, in whatever containers they come."""
+"""States as arrays with names such as `params/blocks_0/kernel`, in containers of any kind."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ def name_leaves(tree: Any) -> dict[str, Any]:
   """Returns the leaves of any Flax-serializable tree by name; `None` and {} have no leaves.
 
   Raises:
-    ConfigError: A key contains "/", or two names differ only in "/" and "." (one file to Orbax).
+    ConfigError: A key contains "/", or two names differ only in "/" and "." (one file in Orbax).
   """
   leaves = {}
   for path, leaf in flatten_dict(to_state_dict(tree)).items():
@@ -54,7 +54,7 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
-  """Returns a tree of the target's structure with the leaves that have the target's names."""
+  """Returns a tree like the target, in which each leaf is the one of `leaves` with its name."""
 
   def find(path: tuple, _: Any) -> Any:
     return leaves[jax.tree_util.keystr(path, simple=True, separator="/")]

@@ -16,11 +16,11 @@ from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import join, locate_checkpoints
 
-NAME = "unevaluated"  # the name of its directory, which is beside the checkpoints
+NAME = "unevaluated"  # the state's folder, beside those of the checkpoints
 
 
 def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> None:
-  """Saves a state, unless it is saved already.
+  """Saves a state, unless this step is saved already.
 
   Args:
     workdir: The workdir of the run.

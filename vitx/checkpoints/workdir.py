@@ -25,17 +25,17 @@ from vitx.config.checks import check_text
 from vitx.config.errors import ConfigError, MissingExtraError
 
 _RESTORE = "Restore it from a copy, or choose another --workdir."
-PHASES = "phases.json"  # in a workdir of several phases: their names, in order
+PHASES = "phases.json"  # in a workdir of several phases, a file with their names in order
 # Fields of a config, and of its phases, that name files or data to read besides the config.
 PLACES = ("data.source", "data.data_dir", "init_from", "task.teacher")
 DATA_PLACES = PLACES[:2]
 PHASE_NAME = r"\w[\w.-]*"
-# Files and folders that a run adds to in place; through a link the content would go elsewhere.
+# Files and folders that a run appends to; through a link the content would go elsewhere.
 GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
 POINT = "point.json"  # the point of a sweep that a workdir belongs to
 FAILED = "failed.json"  # the reason why a point ended without a result
-TRACKING = "tracking.json"  # the tracker of a run, and the rows that it knows
-# The fields of records that something reads. A field with "?" may be missing or null.
+TRACKING = "tracking.json"  # the tracker of a run, and the rows that the tracker has
+# The fields that vitx reads from each JSON file. A field with "?" may be missing or null.
 RECORDS: dict[str, dict[str, Any]] = {
   "config.json": {
     "batch_size?": int,
@@ -70,7 +70,7 @@ def join(workdir: str | Path, name: str) -> str:
 
 
 def find_run(workdir: str | Path) -> str:
-  """Returns the workdir of a run; for a run of phases, of the last phase with a checkpoint."""
+  """Returns the workdir of a run, or if it has phases, that of the last one with a checkpoint."""
   check_name(workdir)
   runs = [join(workdir, name) for name in read_phases(workdir)]
   with_some = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
@@ -94,8 +94,8 @@ def check_name(workdir: str | Path) -> None:
   """Raises an error for a name that no workdir can have, whether it exists or not.
 
   Raises:
-    ConfigError: The name is empty, holds a NUL, or is a URL whose file system no package here
-      reads.
+    ConfigError: The name is empty, holds a NUL, or is a URL that no installed package can
+      read.
     MissingExtraError: The name is `gs://...`, and the package that reads it is missing.
   """
   if not isinstance(workdir, str | os.PathLike):
@@ -166,8 +166,8 @@ def read_config(workdir: str | Path) -> ConfigDict:
 def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PLACES) -> None:
   """Logs in one line the files, folders and sources that are read because a config names them.
 
-  Somebody else may have written the config. Nothing is logged of a data set of TFDS in the user's
-  own directory, nor after `--trust_code`.
+  This warns the user, since somebody else may have written the config. Data sets of TFDS in the
+  user's own directory are not logged; after `--trust_code` nothing is.
 
   Args:
     config: The config, or its fields by name.
@@ -188,12 +188,12 @@ def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PL
 
 @functools.lru_cache(maxsize=1024)
 def _tell_once(text: str) -> None:
-  """Logs a text in the first of many calls, such as a sweep's for each of its points."""
+  """Logs a text only the first time; a sweep, for example, repeats it for each point."""
   logging.warning("%s", text)
 
 
 def _say_where(value: str) -> str:
-  """Returns a note with the absolute path of a relative one; "" for any other value."""
+  """Returns a note with the absolute path, if the value is a relative path; otherwise ""."""
   place = value.partition(":")[2] or value
   if "://" in value or value.startswith("hf:") or os.path.isabs(os.path.expanduser(place)):
     return ""
@@ -221,11 +221,11 @@ def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
 
 
 def find_problem(value: Any, wanted: Any, where: str = "") -> str:
-  """Returns the problem of a record in words, "" for none.
+  """Returns a description of the first problem of a record; "" for none.
 
   Args:
     value: The JSON value.
-    wanted: A type, `[type]` for a list of it, or fields and their contents, see `RECORDS`.
+    wanted: A type, `[type]` for a list of it, or a dict with the form of each field, see `RECORDS`.
     where: The name of the value, for the message.
   """
   if isinstance(wanted, list):
@@ -266,7 +266,7 @@ def read_data(workdir: str | Path) -> dict[str, Any]:
 
 
 def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
-  """Returns the order of classes that a run, or an earlier phase of it, recorded, or None.
+  """Returns the names, in order, of the classes that a run or an earlier phase recorded, or None.
 
   Raises:
     ConfigError: A file is damaged.
@@ -283,9 +283,9 @@ def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
 
 
 def check_whole(workdir: str | Path) -> None:
-  """Raises ConfigError for a run that has checkpoints and has lost its other files.
+  """Raises ConfigError for a run that has checkpoints but has lost its other files.
 
-  Such a run cannot continue: nobody knows its config or its data.
+  Such a run cannot continue, because its config or its data are unknown.
   """
   check_name(workdir)
   if not Directory(locate_checkpoints(workdir)).steps():
@@ -297,7 +297,7 @@ def check_whole(workdir: str | Path) -> None:
 
 
 def write_json(workdir: str | Path, name: str, value: Any) -> None:
-  """Writes a JSON file so that a reader sees the old or the new one, never a part."""
+  """Writes a JSON file so that a reader sees the old or the new file, never a part."""
   own_files.replace(workdir, name, json.dumps(value, indent=2) + "\n")
 
 
@@ -326,7 +326,7 @@ def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
 
   Args:
     workdir: The workdir of the run.
-    state_bytes: The bytes of one checkpoint.
+    state_bytes: The size of one checkpoint in bytes.
     keep: The number of checkpoints that stay.
 
   Raises:
@@ -338,7 +338,7 @@ def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
   place = Path(workdir).absolute()
   new = [path for path in (place, *place.parents) if not path.exists()]
   check_writable(workdir)
-  # The disk holds the newest checkpoints, the best and the one that is being written.
+  # The disk must hold the newest checkpoints, the best and the one that is being written.
   needed, free = state_bytes * (keep + 2), shutil.disk_usage(workdir).free
   if free < needed:
     with contextlib.suppress(OSError):  # another run may have begun there meanwhile

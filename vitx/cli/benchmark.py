@@ -1,11 +1,11 @@
 """Measures mixers and data on this machine: `vitx benchmark mixers | choose | data`.
 
-Mixers: every token mixer runs as a module in both implementations, forward and backward, beside
-dense softmax. Time, compiled temporary memory and FLOPs are printed as ratios to it. On a CPU no
-absolute time is shown, because its cores are shared. Choose: finds the faster of a mixer's two
-implementations on this device and writes the file that `auto` reads. Data: streams the batches of a
-config's training and compares them with one thread of Pillow that decodes and resizes those images,
-in examples per second, and prints the memory of the batches. `vitx plan` measures a config's rows.
+`mixers` runs every token mixer as a module in both implementations, forward and backward, and
+prints time, compiled temporary memory and FLOPs as ratios to those of dense softmax. On a CPU it
+shows no absolute time, because the cores are shared. `choose` finds the faster of a mixer's two
+implementations on this device and writes the file that `auto` reads. `data` streams the training
+batches of a config, prints examples per second, also for one thread of Pillow that decodes and
+resizes those images, and prints the memory of the batches. `vitx plan` measures a config's rows.
 """
 
 import argparse
@@ -34,11 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   _add_common(add, repeats=3)
   words = "Measure and store what auto picks on this kind of device."
   add = what.add_parser("choose", help=words).add_argument
-  add("--out", metavar="FILE", help="The file to write; the default is the file that auto reads.")
+  words = "The file to write; the default is the file by which vitx chooses for auto."
+  add("--out", metavar="FILE", help=words)
   add("--ops", type=names, help="The families of operations to measure; the default is all.")
-  add("--minutes", type=float, default=20.0, help="The limit on timing, without compilation.")
-  add("--tokens", type=positives, help="The numbers of tokens, N; the default is 64 to 512.")
-  add("--batches", type=positives, help="The batch sizes, B; the default is 1 to 64.")
+  words = "The limit of minutes for all timings, to which compilation adds."
+  add("--minutes", type=float, default=20.0, help=words)
+  words = "The numbers of tokens, N; the default is 64, 128, 256 and 512."
+  add("--tokens", type=positives, help=words)
+  words = "The batch sizes, B; the default is 1, 4, 16 and 64."
+  add("--batches", type=positives, help=words)
   _add_common(add, repeats=5)
   add = what.add_parser("data", help="Measure how fast batches are read.").add_argument
   add("--config", metavar="FILE:ROW,...", required=True, help=flags.CONFIG)
@@ -103,7 +107,7 @@ def _run_choose(
 ) -> None:
   """Measures some families of ops, prints a table, and writes the file of this kind of device.
 
-  The other families keep their bounds and their provenance.
+  The file keeps the bounds and the provenance of the other families.
 
   Raises:
     ConfigError: A family is unknown, the current file is damaged, or the file cannot be written.

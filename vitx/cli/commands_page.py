@@ -9,7 +9,9 @@ INTRODUCTION = """# Every command and its arguments
 
 `vitx COMMAND --help` says more about a command, and `python -m vitx COMMAND` runs it too. If a
 command takes a config, `--config.field=value` sets one of its fields, see [training](training.md).
-`python train.py` takes the arguments of `vitx train`.
+`python train.py` takes the arguments of `vitx train`. A config file such as `configs/digits.py` has
+a table of rows, and `configs/digits.py:bigbird,seed=3` is the row `bigbird` with another seed. The
+implementation `auto` is the choice that vitx makes between `masked` and `kernelized`.
 
 `python -m vitx.cli.commands_page` writes this page from the declarations of the arguments.
 """
@@ -64,7 +66,8 @@ def _default(action: argparse.Action) -> str:
     return ""
   if action.nargs == 0:
     return f"`{action.option_strings[0]}`"
-  return f"`{action.default}`"
+  value = ",".join(map(str, action.default)) if isinstance(action.default, list) else action.default
+  return f"`{value}`"
 
 
 if __name__ == "__main__":

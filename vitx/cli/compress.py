@@ -1,10 +1,10 @@
 """Compresses a file with a density model: `vitx compress --workdir runs/text book.txt`.
 
-The file holds an arithmetic code under the model's own probabilities, about as many bits as the
-model's log-likelihood, and a header of about 200 bytes. `vitx decompress` needs the same workdir,
-the same kind of device and the same versions. A model of images codes an image file of its size, or
-all images of a `.npy` or `.npz` array, uint8 (n, height, width, channels). Any other model codes
-any file.
+The file contains a header of about 200 bytes and an arithmetic code, made with the model's
+probabilities and about as long as the model's negative log-likelihood in bits. `vitx decompress`
+needs the same workdir, the same kind of device and the same versions. A model of images codes an
+image file of its size, or all images of a `.npy` or `.npz` array, uint8 (n, height, width,
+channels). Any other model codes any file.
 """
 
 import argparse
@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("file", metavar="FILE", help="The file to compress.")
   add("--workdir", required=True, help=DENSITY_RUN)
   add("--out", metavar="FILE", help=f"The compressed file; the default is FILE{SUFFIX}.")
-  add("--lanes", type=int, default=32, help="The number of windows coded at a time.")
+  words = "The number of parts of the file that are coded in parallel; more need more memory."
+  add("--lanes", type=int, default=32, help=words)
   add("--checkpoint", default="best", help=CHECKPOINT)
   add_trust(add)
 

@@ -1,8 +1,8 @@
 """Prints a whole config as JSON, a recipe to copy: `vitx config FILE:ROW,field=value > mine.json`.
 
-The JSON has every field, including the fields of the named choices that the row leaves at their
-defaults. `vitx train --config mine.json` trains exactly as the row does, bit for bit. `--explain`
-prints a table of the fields instead: the value, the type and the meaning of each.
+The JSON has every field, including the fields of named choices that the row leaves at the default.
+`vitx train --config mine.json` trains exactly as with the row, bit for bit. `--explain` prints a
+table of the fields instead: the value, the type and the meaning of each.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""A console that shows the control characters of foreign names instead of obeying them.
+"""A console that shows control characters in names as text, so the terminal does not obey them.
 
-Names of classes and files and texts of configs and of other libraries' errors may hold control
-characters, which move the cursor, hide lines or set the window's title. `guard` makes `print`,
-`logging` and errors write them as escapes, such as `\\x1b`.
+Class names, file names, config texts and other libraries' errors may contain control characters,
+which move the cursor, hide lines or set the window's title. `guard` makes `print`, `logging` and
+errors write them as escapes, such as `\\x1b`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _DRAWN = re.compile(r"\r(\033\[K)?|(\033\[\d+A\r)?\033\[J|\n*(\033\[A)+$")
 
 
 class ConsoleGone(BaseException):
-  """Signals that the reader of the output has gone, as `head` does once it has read enough."""
+  """The error that the reader of the output has gone, as `head` goes once it has read enough."""
 
 
 def say(message: str) -> None:
@@ -66,13 +66,13 @@ def _escape_record(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def guard() -> Iterator[None]:
-  """Escapes control characters in all that a `with` block prints and logs.
+  """Escapes control characters in everything that a `with` block prints or logs.
 
   Raises:
     ConsoleGone: The reader has closed the stream, as `vitx ... | head` does.
   """
   logger = logging.getLogger("absl")
-  logger.addFilter(_escape_record)  # A handler may still hold the unguarded stream.
+  logger.addFilter(_escape_record)  # A handler may still refer to the unguarded stream.
   with contextlib.ExitStack() as stack:
     stack.callback(logger.removeFilter, _escape_record)
     stack.enter_context(contextlib.redirect_stdout(_Console(sys.stdout)))  # type: ignore[type-var]

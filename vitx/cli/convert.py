@@ -6,13 +6,13 @@
 
 Import: a file or `hf:NAME` becomes a workdir for `vitx evaluate`, `predict`, `visualize` and
 `init_from`. The config must be the row that describes the network. Every weight must fit; only
-positions are resized. The config's data set is opened for its class names, unless `--without_data`
-is given: then the config must give the number of classes and the image size, and numbers name the
-classes.
+position embeddings are resized. The config's data set is opened for its class names. With
+`--without_data` it is not opened: the config must give the number of classes and the image size,
+and the classes are named by numbers.
 
 Export: the weights are written as `.safetensors` under timm's names (for LV-ViT under the names of
-its own code). Beside it a model card, `README.md`, shows the call that builds the network in timm.
-A network that timm would compute differently is refused.
+its own code). A model card beside the weights, `README.md`, shows the call that builds the network
+in timm. A network that timm would compute differently is refused.
 """
 
 import argparse
@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("source", metavar="SOURCE", help="A file of weights, hf:NAME or a workdir.")
   add("--out", required=True, help="The new workdir, or the .safetensors file to write.")
-  add("--config", default="", help="The config of the network in a file of weights.")
+  words = "The config of the network whose weights are in the file SOURCE."
+  add("--config", default="", help=words)
   add("--without_data", action="store_true", help="Does not open the config's data set.")
   add("--checkpoint", default="best", help=CHECKPOINT)
   add_trust(add)

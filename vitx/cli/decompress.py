@@ -1,6 +1,6 @@
 """Undoes `vitx compress`: `vitx decompress --workdir runs/text book.txt.vitx`.
 
-The output is identical to the compressed file, byte for byte; an image or an array is identical in
+The output is identical to the original file, byte for byte; an image or an array is identical in
 its values. Decompression needs the workdir that compressed the file, the same kind of device and
 the same versions.
 """

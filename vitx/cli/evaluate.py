@@ -12,20 +12,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)
-  add("--weights", help="The weights, ema or raw; the default chose the best.")
-  words = "train, validation, test or all; the default is test, or all of --source."
+  words = "The weights, ema or raw; the default is the kind that chose the best checkpoint."
+  add("--weights", help=words)
+  words = "The split: train, validation, test or all; the default is test, and all with --source."
   add("--split", help=words)
   add("--source", help="A source with the run's classes, such as folder:PATH.")
   add("--data_dir", help=DATA_DIR)
   add("--batch_size", type=int, help="The batch size over all devices; the default is the run's.")
   add("--limit", type=int, help="The number of examples, spread over the split.")
-  add("--task", default="", metavar="FIELD=VALUE,...", help="Changed fields of the task.")
-  add("--predictions", action=OutFile, metavar="FILE", help="Writes a CSV row per example.")
+  words = "Changes fields of the task, such as min_context=64."
+  add("--task", default="", metavar="FIELD=VALUE,...", help=words)
+  words = "Writes a row for each example to this CSV file."
+  add("--predictions", action=OutFile, metavar="FILE", help=words)
   words = "Fits a temperature on validation, and shows NLL and calibration error with it."
   add("--calibrate", action="store_true", help=words)
-  words = "Writes a page of figures, confusions and mistakes into this folder."
+  words = "Writes a web page with all figures and with the mistakes into this folder."
   add("--report", metavar="DIR", help=words)
-  add("--json", action=OutFile, metavar="FILE", help="Writes the figures as JSON.")
+  words = "Writes the measured figures to this JSON file."
+  add("--json", action=OutFile, metavar="FILE", help=words)
   add_trust(add)
 
 

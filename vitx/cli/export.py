@@ -1,23 +1,23 @@
-"""Writes a trained model as a JAX program: a file that holds the weights and runs without vitx.
+"""Writes a trained model as a JAX program: a file with the weights inside that runs without vitx.
 
     vitx export --workdir runs/digits --out digits.jaxprogram
     vitx export --workdir runs/long --out long.jaxprogram \\
       --platforms tpu --implementation kernelized --batch 8
 
-Any machine with jax and flatbuffers runs it: jax.export.deserialize(file.read()).call(images).
+Any machine with jax and flatbuffers can run it: jax.export.deserialize(file.read()).call(images).
 
 The program takes examples as `vitx predict` prepares them on the host. A classifier of images takes
 uint8 (B, S, S, C), pixels 0 ... 255 of images of the run's stored size (data.decode_size). It
 resizes, crops and normalizes as the evaluation does, and returns logits and probabilities, float32
 (B, K). A density model takes tokens, uint8 (B, N). It returns logits (B, N, V), where place t
 depends on the tokens before t, and log_probabilities (B, N) of the tokens in nats. FILE.json beside
-the program lists names, shapes and dtypes, the classes, and the preparation of examples.
+the program lists names, shapes and dtypes, the classes, and the steps that prepare an example.
 
-Mixers with implementation=auto become "masked", which holds the attention matrix and takes any
-batch. A flag selects "kernelized" instead, which never holds the matrix and mostly needs a fixed
-batch. A program for several platforms uses only what runs on all of them. A "kernelized" program
-for tpu alone has the TPU's splash kernel; one for cuda alone, exported where cuDNN is installed,
-has cuDNN's attention in half precision.
+Mixers with implementation=auto become "masked", which stores the attention matrix and takes any
+batch. `--implementation kernelized` never stores the matrix and mostly needs a fixed batch. A
+program for several platforms uses only what runs on all of them. A "kernelized" program for tpu
+alone has the TPU's splash kernel; a program for cuda alone, exported where cuDNN is installed, has
+cuDNN's attention in half precision.
 """
 
 import argparse
@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--platforms", type=names, default="cpu,cuda,tpu", metavar="NAMES", help=words)
   words = "The batch size, B, or symbolic for a program that takes any."
   add("--batch", type=batch, default="symbolic", metavar="N", help=words)
-  add("--implementation", default="masked", help="The choice in place of auto.")
+  words = "The implementation of token mixers whose config says auto: masked or kernelized."
+  add("--implementation", default="masked", help=words)
   add_trust(add)
 
 

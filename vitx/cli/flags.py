@@ -11,14 +11,14 @@ from typing import Any
 from vitx.checkpoints.outputs import check_file
 
 CHECKPOINT = "The checkpoint: best, latest or a step."
-CONFIG = "The config: FILE, FILE:ROW,field=value or a config.json."
+CONFIG = "A config file, one of its rows as FILE:ROW or FILE:ROW,field=value, or a config.json."
 DATA_DIR = "The folder of the TFDS sets; the default is the run's."
 DENSITY_RUN = "The workdir of a density model."
 RUN = "The workdir of a training run."
-TRUST = "Allows a foreign config, run or data set to import Python code that it names."
+TRUST = "Allows a config, run or data set from others to import the Python code that it names."
 CSV = "Writes the rows to this CSV file."
-REPEATS = "The number of rounds, whose median counts."
-SECONDS = "The seconds that one program may take; a slower one runs fewer rounds."
+REPEATS = "The number of rounds; the result is their median."
+SECONDS = "The seconds for all rounds of a program; slow programs run fewer rounds."
 
 
 def add_trust(add: Callable[..., object]) -> None:
@@ -27,7 +27,7 @@ def add_trust(add: Callable[..., object]) -> None:
 
 
 class OutFile(argparse.Action):
-  """An action for the path of an output file; it checks early that the file can be written."""
+  """An action for the path of an output file, which checks early that the file can be written."""
 
   def __call__(
     self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
@@ -37,12 +37,12 @@ class OutFile(argparse.Action):
 
 
 def names(text: str) -> list[str]:
-  """Returns the names of a text that separates them by commas."""
+  """Returns the names in a comma-separated text."""
   return text.split(",")
 
 
 def positives(text: str) -> list[int]:
-  """Returns the positive integers of a text that separates them by commas; raises as `positive`."""
+  """Returns the positive integers in a comma-separated text; raises the error of `positive`."""
   return [positive(part) for part in text.split(",")]
 
 
@@ -58,7 +58,7 @@ def positive(text: str) -> int:
 
 
 def integers(text: str) -> tuple[int, ...]:
-  """Returns the integers of a text that separates them by commas.
+  """Returns the integers in a comma-separated text.
 
   Raises:
     argparse.ArgumentTypeError: A part is not an integer.

@@ -17,14 +17,14 @@ from vitx.training.record.progress import format_seconds
 
 
 class Live:
-  """Shows the state of a sweep, and the latest line that a training prints (`log.txt` has all)."""
+  """A display of a sweep's state and of a training's latest line (`log.txt` has all lines)."""
 
   def __init__(self, points: Sequence[Point], directory: str | Path, figure: str):
     """Starts the display with nothing finished.
 
     Args:
       points: The points of the sweep.
-      directory: The directory of their workdirs.
+      directory: The directory of the points' workdirs.
       figure: The name of the test figure to show.
     """
     self._points, self._directory = points, directory

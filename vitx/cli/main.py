@@ -1,8 +1,8 @@
-"""The command `vitx`: the table of commands, and the place where errors become one line.
+"""The command `vitx`: the table of commands, and the code that prints an error as one line.
 
 Each command is a file of this folder: its docstring is the description, `add_arguments(parser)`
-declares its arguments, and `run(**options)` executes it. Slow imports are inside `run`, so that
-help and error messages do not wait for JAX.
+declares its arguments, and `run(**options)` executes it. Slow imports are inside `run`, so help and
+error messages do not wait for JAX.
 """
 
 import argparse
@@ -40,7 +40,7 @@ GONE = 141  # The shell's exit status for SIGPIPE.
 
 
 class Parser(argparse.ArgumentParser):
-  """A parser that acts as absl does: no abbreviations, and exit status 1 for bad arguments."""
+  """A parser that acts as absl's does: no abbreviations, and exit status 1 for bad arguments."""
 
   def __init__(self, **settings: Any):
     super().__init__(
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def start(*before: str) -> int:
-  """Runs this process's command line, preceded by `before`, and returns the exit status."""
+  """Runs the words `before` and this process's arguments as a command; returns the exit status."""
   return main([*before, *sys.argv[1:]])
 
 
@@ -64,9 +64,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(command: Callable[[], int | None]) -> int:
-  """Runs a command and returns its exit status; an expected error is one line on stderr and 1.
+  """Runs a command and returns its exit status; an expected error prints one line and returns 1.
 
-  The message of such an error is complete in itself; a traceback would bury it.
+  The line goes to stderr. It is complete in itself; a traceback would bury it.
   """
   try:
     with console.guard():

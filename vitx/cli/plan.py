@@ -10,11 +10,11 @@ Each row is printed as soon as it is finished, beside the figures that the confi
 source. Parameters are counted twice: all of them, and by torchsummary's convention, which several
 papers print. Operations are those of the forward pass of one example; a multiply-add counts as two.
 Memory is that of programs compiled for the current device, never run, and is no estimate for
-another kind of device. Memory and seconds of a training step grow linearly with its examples: two
-measured batch sizes give both lines, and so the largest batch that fits. They are per device, with
-its share of the batch; a CPU's cores are devices that share its memory. If the batch of a single
-row does not fit, its step is also compiled with gradient accumulation, recomputation and bfloat16,
-and the memory of each is printed.
+another kind of device. Memory and seconds of a training step grow linearly with its examples, so
+two measured batch sizes determine them for every batch size, and thereby the largest batch that
+fits. Both are per device, for the device's share of the batch; a CPU's cores are devices that share
+its memory. If the batch of a single row does not fit, its step is also compiled with gradient
+accumulation, recomputation and bfloat16, and the memory of each variant is printed.
 """
 
 import argparse
@@ -89,9 +89,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   words = "The device's memory, such as 16GB; the default is nine tenths of the free memory."
   add("--memory", type=parse_memory, help=words)
   switch: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": True}
-  add("--compile", **switch, help="Compiles each row for its memory and largest batch.")
-  add("--time", **switch, help="Runs the compiled steps for their time.")
-  add("--rates", action="store_true", help="Measures the best rates and the peak memory.")
+  words = "Compiles each row, which gives its memory and its largest batch."
+  add("--compile", **switch, help=words)
+  add("--time", **switch, help="Runs the compiled steps, which gives their time.")
+  words = "Measures the highest number of examples per second and the peak memory."
+  add("--rates", action="store_true", help=words)
   add("--repeats", type=positive, default=5, help=flags.REPEATS)
   add("--seconds", type=float, default=60.0, help=flags.SECONDS)
   add("--csv", action=OutFile, metavar="FILE", help=flags.CSV)
@@ -193,7 +195,7 @@ def run(config: str, **arguments: Any) -> None:
 
 
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
-  """Returns the columns to print; a published figure comes right after our own, if we have it."""
+  """Returns the columns to print; a published figure follows our own figure, if there is one."""
   columns = [*COUNTED, *(["size_mb"] if "size_mb" in quoted else [])]
   columns += [*COMPILED] * options.compile + [*TIMED] * (options.compile and options.time)
   columns += [*RATED] * options.rates

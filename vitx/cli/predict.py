@@ -1,8 +1,8 @@
 """Predicts with a trained model: `vitx predict --workdir runs/digits scan.png photographs ...`.
 
 Each line shows an input's name, its most probable class and the probability. A model without
-classes shows the columns of its task. A folder means all images beneath it, sorted; files with
-other suffixes are skipped, and stderr shows their number.
+classes shows the columns of its task. A folder means all images in it at any depth, sorted; files
+with other suffixes are skipped, and stderr shows their number.
 """
 
 import argparse
@@ -20,7 +20,8 @@ from vitx.config.checks import check_integer
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("files", metavar="FILE", nargs="+", help="An image, another input or a folder.")
+  words = "An image file, an .npz file of arrays, or a folder of such files."
+  add("files", metavar="FILE", nargs="+", help=words)
   add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)
   add("--top_k", type=int, default=1, help="The number of classes to show per input.")

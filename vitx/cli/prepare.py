@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("name", metavar="NAME", help="digits, tiny_imagenet or the name of a TFDS set.")
   add_trust(add)
   add("--data_dir", help="The TFDS folder to write to.")
-  words = "A TFRECORD copy to convert, or the archive of tiny_imagenet."
+  words = "A TFRECORD copy of the data set to convert, or the archive of tiny_imagenet."
   add("--from", dest="source", metavar="PATH", help=words)
 
 

@@ -6,8 +6,8 @@
 
 A feature is the input of the network's head. The features of train, validation and test are
 computed once, and kept in a file of the cache directory. Nearest neighbors, ridge regression and
-logistic regression learn from train, validation chooses their setting, and test gives the result.
-The few-shot curves show the accuracy with few training examples of each class.
+logistic regression learn from train, their setting is chosen on validation, and the result is the
+accuracy on test. The few-shot curves show the accuracy with few training examples of each class.
 """
 
 import argparse
@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--workdir", help=RUN)
   add("--config", help="A config whose init_from names weights, instead of a workdir.")
   add("--checkpoint", default="best", help=CHECKPOINT)
-  add("--weights", help="The weights, ema or raw; the default chose the best checkpoint.")
+  words = "The weights, ema or raw; the default is the kind that chose the best checkpoint."
+  add("--weights", help=words)
   add("--source", help="Another source than the run's, of any classes, such as folder:PATH.")
   add("--data_dir", help=DATA_DIR)
   add("--batch_size", type=int, help="The batch size over all devices; the default is the run's.")
@@ -35,14 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--methods", type=names, default=["knn", "ridge", "logistic"], metavar="NAMES", help=words)
   words = "The numbers of examples per class in the few-shot curves, separated by commas."
   add("--shots", type=positives, default=[1, 2, 5, 10], metavar="COUNTS", help=words)
-  words = "The number of draws of the few examples; 0 leaves the curves out."
+  words = "The number of random draws for each point of the curves; 0 makes no curves."
   add("--draws", type=int, default=5, help=words)
-  add("--seed", type=int, default=0, help="The seed of the draws.")
+  add("--seed", type=int, default=0, help="The seed of the random draws.")
   add("--out", metavar="DIR", help="The folder for a picture of the curves, few_shot.png.")
   words = "The folder that keeps the features; the default is ~/.cache/vitx/features."
   add("--cache", metavar="DIR", help=words)
-  add("--json", action=OutFile, metavar="FILE", help="Writes the results as JSON.")
-  add("--csv", action=OutFile, metavar="FILE", help="Writes a row for each accuracy.")
+  add("--json", action=OutFile, metavar="FILE", help="Writes the results to this JSON file.")
+  words = "Writes a row for each method and each number of examples to this CSV file."
+  add("--csv", action=OutFile, metavar="FILE", help=words)
   add_trust(add)
 
 
@@ -91,7 +93,7 @@ def _few_table(result: Mapping[str, Any]) -> str:
 
 
 def _records(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """Returns the rows of the CSV file; `shots` is "all" where a method learned from all of train."""
+  """Returns the rows of the CSV file; `shots` is "all" if a method learned from all of train."""
   records: list[dict[str, Any]] = []
   for method, found in result["methods"].items():
     setting, value = next(iter(found.items()))

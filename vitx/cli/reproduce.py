@@ -5,8 +5,8 @@
     vitx reproduce --config digits.py:ema_decay=0 --rows softmax,fnet
 
 `--budget` gives every row as many steps as its training can make with that number of floating-point
-operations (without evaluations), so that cheap rows train longer. A row that trains on another data
-set has no published figure beside it. In all else the command is `vitx sweep` over rows.
+operations (without evaluations), so cheap rows train longer. For a row that trains on another data
+set no published figure is shown. Otherwise the command acts as `vitx sweep` does over rows.
 """
 
 import argparse
@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   length.add_argument("--duration", help="The duration of every run, such as '2 epochs'.")
   words = "The floating-point operations of every run, such as 0.05PFLOP."
   length.add_argument("--budget", type=parse_budget, help=words)
-  add("--workdir", metavar="DIR", help="The default is runs/reproduce_FILE.")
+  words = "The directory of the runs; the default is runs/reproduce_FILE."
+  add("--workdir", metavar="DIR", help=words)
   add_output(parser)
 
 

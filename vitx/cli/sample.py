@@ -17,9 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
   add("--workdir", required=True, help=DENSITY_RUN)
-  add("--count", type=int, default=16, help="The number of samples or originals.")
+  words = "The number of samples, or of test examples that --complete continues."
+  add("--count", type=int, default=16, help=words)
   add("--prompt", metavar="FILE|TEXT", help="The beginning of every sample.")
-  add("--complete", type=float, metavar="SHARE", help="The given share of each original.")
+  words = "Keeps this share, in 0..1, of each test example, and draws the rest."
+  add("--complete", type=float, metavar="SHARE", help=words)
   add("--temperature", type=float, default=1.0, help="The divisor of the logits.")
   add("--top_k", type=int, help="The number of most probable tokens to draw from.")
   add("--top_p", type=float, help="The total probability of the tokens to draw from.")

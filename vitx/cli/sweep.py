@@ -5,10 +5,10 @@
       --over "learning_rate=[1e-3,2e-3],optimizer.weight_decay=[0,0.05]" --workdir runs/rates
 
 Every combination is a run with an ordinary workdir of its own, DIR/NAME. After a stop, the same
-command resumes. The command may be started several times, also on machines that share the
+command resumes the sweep. The command may be started several times, also on machines that share the
 directory: each run is trained by one of the processes. At the end OUT/NAME.md, .csv and _curves.png
 compare the methods with the first one: means, paired differences with their intervals, ranks. Exit
-status: 0 finished, 75 stopped by SIGTERM or SIGINT with everything saved, 1 anything else.
+status: 0 finished, 75 stopped by SIGTERM or SIGINT with everything saved, 1 any other end.
 """
 
 import argparse
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("--config", required=True, help=f"{CONFIG} It has no seed.")
-  add("--over", help="field=[value,value],...; `row` means the file's rows.")
+  add("--config", required=True, help=f"{CONFIG} It sets no seed.")
+  add("--over", help="Lists as field=[value,value],...; row=[a,b] are rows of the file.")
   add("--seeds", type=int, default=1, help="The number of seeds, which begin at 0.")
   add(
     "--workdir",

@@ -4,7 +4,7 @@
     vitx train --config configs/digits.py:performer,seed=3 --config.model.depth=2 --workdir runs/p
 
 Exit status: 0 finished, 75 stopped by SIGTERM or SIGINT with everything saved (the same command
-resumes), 1 anything else.
+resumes), 1 any other end.
 """
 
 import argparse
@@ -19,7 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("--config", required=True, help=CONFIG)
   add("--workdir", required=True, help="The directory of the run, which may be gs://...")
-  add("--dry_run", action="store_true", help="Prints the memory and time of a step.")
+  words = "Measures the memory and time of a step, and trains nothing."
+  add("--dry_run", action="store_true", help=words)
   add_trust(add)
   add("--coordinator", metavar="HOST:PORT", help="The address of process 0.")
   add("--processes", type=int, help="The number of processes.")
@@ -33,7 +34,7 @@ def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
 
   from vitx.training import distributed, failures, phases
 
-  flags.FLAGS.mark_as_parsed()  # else absl's first message is that no flags were parsed
+  flags.FLAGS.mark_as_parsed()  # otherwise absl's first message is that no flags were parsed
   flags.FLAGS["logtostderr"].value = True
   logging.use_absl_handler()
   logging.set_verbosity(logging.WARNING)

@@ -10,10 +10,10 @@
     vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
     vitx visualize memory --results results/vix.csv --config vix_cifar10 --out pictures
 
-Files are named after the figure and the row, or after the workdir. A model of a config has its
-initial weights; `vitx convert` makes a workdir of foreign weights. The workdir of a sweep means all
-its runs. Curves also show the published ones, of the rows of `--config` that have the names of the
-workdirs. Figures:
+Files are named after the figure and the row, or after the workdir. With `--config`, a model has its
+initial weights; for published weights, make a workdir with `vitx convert`. The workdir of a sweep
+means all its runs. With `--config`, curves are drawn beside the published curves of the rows that
+have the names of the workdirs. Figures:
 """
 
 import argparse
@@ -29,22 +29,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   lines = (f"    {name:<16}{what}" for name, what in ALL_FIGURES.items())
   parser.description = "\n".join([parser.description or "", *lines])
   add = parser.add_argument
-  add("figure", metavar="FIGURE", help="The name of the figure, from the list above.")
+  words = "The name of the figure; vitx visualize --help lists them."
+  add("figure", metavar="FIGURE", help=words)
   add("--workdir", nargs="+", help=f"{RUN} Some figures take several.")
-  add("--config", help="The config of an untrained model or of published curves.")
+  words = "The config of an untrained model, or of the paper whose published curves are shown."
+  add("--config", help=words)
   add("--results", metavar="CSV", help="The results of vitx reproduce or sweep.")
   add("--checkpoint", default="best", help=CHECKPOINT)
-  words = "The split of confusion, mistakes and reliability; the default is validation."
+  words = (
+    "The split for the figures confusion, mistakes and reliability; the default is validation."
+  )
   add("--split", help=words)
   add("--out", required=True, metavar="DIR", help="The folder of the files.")
-  add("--local", type=int, help="The number of near tokens; the default is a row.")
+  words = (
+    "The distance in tokens up to which a key counts as near; the default is one row of the image."
+  )
+  add("--local", type=int, help=words)
   add("--examples", type=int, default=4, help="The number of validation examples.")
   words = "Files or folders to look at instead of validation examples."
   add("--inputs", nargs="+", default=(), metavar="FILE", help=words)
-  add("--queries", type=integers, default=(), help="The positions; the default is a few.")
-  words = "The patterns that gallery draws; the default is eight of them."
+  words = "The numbers of the queries whose attention is drawn; the default is a few of them."
+  add("--queries", type=integers, default=(), help=words)
+  words = "The patterns for the figure gallery; the default is eight of them."
   add("--patterns", type=names, default=(), metavar="NAMES", help=words)
-  words = "The grid under the patterns of gallery, such as 12,12."
+  words = "The grid of tokens for the figure gallery, such as 12,12."
   add("--grid", type=integers, default=(), metavar="ROWS,COLUMNS", help=words)
   add_trust(add)
 

@@ -35,7 +35,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceTable:
-  """The table of the valid names of a field, besides `module:Name` for the user's own code.
+  """The table of a field's valid names; `module:Name` of the user's own code is valid too.
 
   Attributes:
     name: The table as "module:NAME"; the module is imported when the table is read.
@@ -87,7 +87,7 @@ def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
 
 
 def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
-  """Returns `value` if it is one of `choices`, else raises ConfigError with the nearest one."""
+  """Returns `value` if it is one of `choices`; else raises ConfigError with the nearest one."""
   if not any(value == choice and type(value) is type(choice) for choice in choices):
     raise ConfigError(
       f"{field}={value!r} is unknown.{nearest(value, choices)} Valid: {listing(choices)}."
@@ -96,7 +96,7 @@ def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
 
 
 def check_text(value: str, field: str) -> str:
-  """Returns `value` if it holds no NUL; raises ConfigError otherwise.
+  """Returns `value` if it has no NUL character; raises ConfigError otherwise.
 
   No path or name can have this character, and every library fails on it.
   """
@@ -117,8 +117,8 @@ def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> No
   """Checks the values of a config against the types that a class or function declares.
 
   Args:
-    function: The class or function with annotated fields or arguments. Annotations other than
-      numbers, strings, booleans, literals and sequences of these are not checked.
+    function: The class or function with annotated fields or arguments. Values are not checked if
+      their annotation is not of numbers, strings, booleans, literals or sequences of these.
     given: The config's values by name.
     field: The path of the values' section, for the error; "" for the top of the config.
 
@@ -143,7 +143,7 @@ def check_value(value: Any, field: str, kind: Any) -> None:
       return
     except ConfigError as error:
       problems.append(error)
-  # The error of the option that the value resembles is the most useful one.
+  # The most useful error is that of the alternative type that the value resembles.
   raise next(
     (e for e, o in zip(problems, options, strict=True) if _resembles(value, o)), problems[0]
   )
@@ -160,7 +160,7 @@ def base_types(kind: Any) -> set[type]:
 
 
 def _options(kind: Any) -> list[Any] | None:
-  """Returns the alternatives of an annotation, or `None` if it is not one that is checked."""
+  """Returns the alternatives of an annotation, or `None` if values are not checked against it."""
   options = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
   return options if all(_is_known(option) for option in options) else None
 

@@ -1,9 +1,9 @@
 """Descriptions of every field of a config: its value, its type and its meaning.
 
-A config holds only the differences from the defaults of its named choices (`model`, `optimizer`,
-...); `complete` adds the defaults. Types, defaults and meanings come from the declarations of the
-fields: from `vitx.config.fields`, or from the signatures and docstrings of the classes and
-functions that the names of the choices refer to.
+A config contains only the differences from the defaults of its named choices (`model`,
+`optimizer`, ...); `complete` adds the defaults. Types, defaults and meanings come from the
+declarations of the fields: from `vitx.config.fields`, or from the signatures and docstrings of the
+classes and functions that the names of the choices refer to.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ def complete(config: ConfigDict) -> dict[str, Any]:
     for parent in parents:
       node = node.setdefault(parent, {})
     node[last] = described.value
-  tree["phases"] = _plain(config.phases)  # a phase that changes nothing has no field
+  tree["phases"] = _plain(config.phases)  # `describe` has no field for a phase that changes nothing
   return tree
 
 
@@ -104,7 +104,7 @@ def _model(model: ConfigDict) -> dict[str, Description]:
 
 
 def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[str, ...]:
-  """Returns the fields of the mixer that the position embedding sets and a config may not set."""
+  """Returns the mixer's fields that only the position embedding may set, not the config."""
   table, default, _ = parts["posemb"]
   name, fields = _name_and_fields(model.get("posemb", default))
   posemb = registry.lookup(table, name, "model.posemb.name")
@@ -114,7 +114,7 @@ def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[st
 def _choice(
   path: str, spec: Any, table: Mapping[str, Any], hidden: tuple[str, ...]
 ) -> dict[str, Description]:
-  """Describes a named choice: its name, the fields that the config sets, and other defaults."""
+  """Describes a named choice: its name, the config's fields, and the defaults of the others."""
   name, given = _name_and_fields(spec)
   entry = registry.lookup(table, name, f"{path}.name")
   function = registry.function_of(entry)
@@ -183,7 +183,7 @@ def show_kind(annotation: Any) -> str:
 
 
 def read_meanings(function: Callable) -> dict[str, str]:
-  """Returns the docstring entry of each field of a function, or of a class and its bases."""
+  """Returns the docstring entry of each argument of a function, or field of a class or a base."""
   owners = reversed(function.__mro__) if isinstance(function, type) else [function]
   found: dict[str, str] = {}
   for owner in owners:

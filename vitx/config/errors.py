@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-# Characters that a terminal obeys or that change the direction of text, and lone surrogates, which
+# Characters that control a terminal or change the direction of text, and lone surrogates, which
 # UTF-8 cannot encode.
 _OBEYED = re.compile(
   r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -14,10 +14,10 @@ _OBEYED = re.compile(
 
 
 def escape(text: str, *, line: bool = False) -> str:
-  """Escapes the control characters in a text, such as `\\x1b`, which a terminal would obey.
+  """Escapes the control characters in a text, such as `\\x1b`, which would control a terminal.
 
   Args:
-    text: A text that may hold a name from an untrusted file.
+    text: A text that may contain a name from an untrusted file.
     line: Whether the text is part of a line, so that newlines and tabs are escaped too.
   """
   text = _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
@@ -26,9 +26,9 @@ def escape(text: str, *, line: bool = False) -> str:
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-  """Adds the path of the file being written to an OSError of the `with` block.
+  """Names a file in an OSError that the `with` block raises while writing it.
 
-  An error of writing to an open file, such as on a full disk, does not name the file.
+  Without this, an error in writing to an open file, such as on a full disk, names no file.
   """
   try:
     yield

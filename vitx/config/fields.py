@@ -58,7 +58,7 @@ TaskChoice = Annotated[Group, ChoiceTable("vitx.tasks:TASKS")]
 OptimizerChoice = Annotated[Group, ChoiceTable("vitx.training.optim.optimizers:OPTIMIZERS")]
 ScheduleChoice = Annotated[Group, ChoiceTable("vitx.training.optim.schedules:SCHEDULES")]
 TrackingChoice = Annotated[Group, ChoiceTable("vitx.training.record.trackers:TRACKERS")]
-SMALLEST_BATCH = 16  # min_steps_per_epoch halves no batch below it
+SMALLEST_BATCH = 16  # min_steps_per_epoch halves no batch below this size
 SEEDS = ("init_seed", "data_seed", "graph_seed")
 
 
@@ -78,12 +78,14 @@ def declare(default: Any, *names: str, **paths: str) -> Any:
 
 @dataclass(frozen=True)
 class SplitSettings:
-  """The splits of the source for the three roles; "" finds a split by its name or carves one.
+  """The source's splits by role.
 
   Attributes:
-    train: The split that the model learns from.
-    validation: The split that chooses the best checkpoint.
-    test: The split that is evaluated once, at the end.
+    train: The split that the model learns from; "" finds it by its name.
+    validation: The split that chooses the best checkpoint; "" finds it by its name or carves it
+      from train.
+    test: The split that is evaluated once, at the end; "" finds it by its name, takes the
+      validation split or carves it from train.
   """
 
   train: str | None = declare("", "train_split")
@@ -93,26 +95,29 @@ class SplitSettings:
 
 @dataclass(frozen=True)
 class DataSettings:
-  """The training examples, how they are read, and the size of the images that the host keeps.
+  """The data set, its splits, and the reading and resizing of its examples.
 
   Attributes:
-    source: A TFDS set, `KIND:REST` of `vitx.data.sources.SOURCES`, or your own `module:function`.
+    source: The name of a TFDS set, `KIND:REST` with a KIND of `vitx.data.sources.SOURCES`, or your
+      own `module:function`.
     data_dir: The TFDS directory; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
     validation: The share of train that is carved off for validation if no other split can serve.
-    validation_choice: A function from the examples of train to booleans (n,), True = validation: a
-      name of `vitx.data.splits.CHOICES` or your own `module:function`; None draws at random.
+    validation_choice: The function that returns, for the n examples of train, booleans (n,), True
+      for validation: a name in `vitx.data.splits.CHOICES` or your own `module:function`; None draws
+      at random.
     folds: The number of parts into which train is divided for cross-validation, class-balanced
       where there are classes; None uses the source's own splits.
-    fold: The number of the part that serves as test, from 0; the rest is divided into train and
-      validation.
+    fold: The number, counted from 0, of the part that serves as test; the rest is divided into
+      train and validation.
     fraction: The share of train that is used, class-balanced where there are classes.
     repeats: The number of differently augmented copies of an example in a row (Hoffer et al. 2020);
       an epoch keeps its length, so it has fewer different examples.
-    label_columns: The columns with the labels of a CSV table; None is every column besides the
-      first, which names the files, and "split".
-    label_kind: The kind of a table's labels: a class (or None), any number of classes, or a number.
-    sampling: The frequency of classes in training: balanced draws each equally often, and repeats
-      the examples of small classes; None draws each example once in an epoch.
+    label_columns: The columns with the labels of a CSV table; None is every column except "split"
+      and the first, which names the files.
+    label_kind: The kind of a table's labels: class (or None) for one class of each image, classes
+      for any number of them, number for numbers.
+    sampling: The frequency of classes in training: balanced draws each class equally often, so it
+      repeats examples of small classes; None draws each example once in an epoch.
     channels: The number of channels where the source does not fix it: 1 (gray), 3 (RGB) or 4
       (RGBA); your own source may have any number.
     value_range: The values of black and white in images of more than 8 bits; None takes the range
@@ -120,16 +125,17 @@ class DataSettings:
     image_size: The size of the model's input in pixels: the side of a square or (height, width);
       None is the source's own size.
     default_image_size: The image_size for sources whose images vary in size.
-    decode_size: The size of the images that the host keeps, in the form of image_size; None is the
-      source's own size, or if that varies image_size / evaluation.crop_ratio.
-    resize_mode: The way an image gets decode_size, see `vitx.data.images.resizing.ResizeImages`.
-    interpolation: The host's interpolation; random draws bilinear or bicubic for each random crop.
+    decode_size: The size to which the host resizes images: the side of a square or (height, width);
+      None is the source's own size, or image_size / evaluation.crop_ratio if its images vary.
+    resize_mode: The way of resizing to decode_size, see `vitx.data.images.resizing.ResizeImages`.
+    interpolation: The interpolation of the host's resizing; random draws bilinear or bicubic for
+      each random crop.
     memory: Whether examples are read once and kept in memory.
     device: Whether examples kept in memory are copied to the devices; auto does so on accelerators.
     threads: The number of threads that read and decode.
     on_unreadable: The treatment of examples that cannot be read: refuse (or None) raises an error
-      that names them; skip finds, reports and leaves them out before training.
-    mean: The mean per channel, for pixels in 0..1; None is the source's.
+      that names them; skip finds them before training, reports them and leaves them out.
+    mean: The mean per channel, for pixels in 0..1; None is the source's mean.
     std: The standard deviation per channel, for pixels in 0..1; None is the source's.
   """
 
@@ -166,20 +172,21 @@ class AugmentSettings:
 
   Attributes:
     pad_crop: The zero padding in pixels before a random crop back to the image size.
-    random_resized_crop: The (smallest, largest) share of the area; () is off. Not with pad_crop.
+    random_resized_crop: The (smallest, largest) share of the image's area in the crop; () is off.
+      It excludes pad_crop.
     hflip: The probability of a flip from left to right.
     vflip: The probability of a flip upside down.
     rotate: The largest angle in degrees, in either direction.
     color_jitter: The amounts of (brightness, contrast, saturation, hue); () is off.
-    randaugment: The (number of operations, magnitude 0..10); () is off. Not with autoaugment.
+    randaugment: The (number of operations, magnitude 0..10); () is off. It excludes autoaugment.
     randaugment_probability: The probability that a RandAugment operation is applied.
     randaugment_std: The standard deviation of the magnitude, which is drawn for each operation.
     randaugment_operations: The set of operations: the paper's 14, or timm's 15 whose effect
       increases with the magnitude.
     autoaugment: Whether the CIFAR policy is applied.
     random_erasing: The probability of erasing a box.
-    random_erasing_fill: The content of the box: zero (the mean), or normal noise for each pixel, in
-      timm's box.
+    random_erasing_fill: The content of the erased box: zero, which is the mean, or normal noise
+      for each pixel, in a box drawn as in timm.
     mixup: The alpha of mixup; 0 is off.
     cutmix: The alpha of CutMix; 0 is off. If mixup is on too, one of the two is drawn.
     mixing: Whether the share, and the choice of mixup or CutMix, is drawn for each pair or once for
@@ -218,8 +225,9 @@ class EvaluationSettings:
       computed for log rows of kind "train"; 0 is off.
     crop_ratio: The ratio of the image size to the size before the center crop.
     interpolation: The interpolation of the resizing.
-    on_test: Whether each evaluation includes test; its figures choose no checkpoint.
-    weights: The weights to evaluate: ema, raw or both; the first choose the best checkpoint.
+    on_test: Whether each evaluation includes test; figures of test never choose a checkpoint.
+    weights: The weights to evaluate: ema (the moving average), raw or both; the figures of the
+      first choose the best checkpoint.
     stop_early: The number of evaluations in a row without a better primary figure after which the
       run ends; None never ends it early.
   """
@@ -254,8 +262,8 @@ class CheckpointSettings:
 class RunSettings:
   """The settings of a run.
 
-  Durations are strings: "300 steps", "2.5 epochs", with bounds "30 epochs, at least 200 steps", and
-  for all but `duration` shares of the run: "5%".
+  Durations are strings such as "300 steps", "2.5 epochs" or, with a bound, "30 epochs, at least 200
+  steps". All except `duration` itself may also be a share of the run, such as "5%".
 
   Attributes:
     seed: The default of the other three seeds.
@@ -266,8 +274,8 @@ class RunSettings:
     min_steps_per_epoch: The number of steps per epoch below which the batch is halved, down to 16
       examples; 0 never halves it.
     grad_accum_steps: The number of micro-batches per step.
-    steps_per_dispatch: The maximum number of steps in one call, which does not change a bit of the
-      results; None chooses 1 to 16 by the FLOPs of a step.
+    steps_per_dispatch: The maximum number of steps in one call of the compiled program, without any
+      effect on the bits of the results; None chooses 1 to 16 by the FLOPs of a step.
     duration: The length of the run and of its schedule.
     stop_after: The point at which the run ends early; "" is the whole duration.
     learning_rate: The peak of the schedule.
@@ -275,14 +283,14 @@ class RunSettings:
     grad_clip_norm: The global norm to which the gradient is clipped; None is no clipping.
     layer_decay: The ratio of a block's learning rate to the next block's.
     freeze: Patterns of the names of parameters that are not trained, such as "block_0/.*"; the
-      running statistics of such modules are fixed too.
+      running statistics of modules without other parameters are fixed too.
     ema_decay: The decay of the moving average of the parameters; 0 is off.
-    ema_warmup: Whether the moving average is short at first.
+    ema_warmup: Whether the moving average is short at first: its decay grows with the updates.
     log_every: The interval between log rows of kind "train".
-    init_from: A workdir, file of weights or hf:NAME that a new run starts from.
+    init_from: The initial weights of a new run: a workdir, a file of weights, or hf:NAME.
     init_from_except: Regular expressions of the parameter names that need not fit init_from.
-    phases: The changes to the config by the name of each phase, for several runs in a row; empty is
-      one run.
+    phases: The changes to the config for each of several runs in a row, by the name of the phase;
+      empty is one run.
     deterministic: Whether a GPU gives bitwise repeatable results, at lower speed.
   """
 
@@ -422,7 +430,7 @@ def suggest(path: str, valid: Iterable[str]) -> str:
   Args:
     path: The unknown name, such as "lr" or "data.fit". If its last part is another name for a
       field, that field is suggested.
-    valid: The valid fields in its section, of which the nearest is suggested otherwise.
+    valid: The valid fields in the section of `path`; the nearest is suggested otherwise.
   """
   known = {
     f"{field.removesuffix(each.name)}{alias}": f"{field}{below}"

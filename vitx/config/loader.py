@@ -1,4 +1,6 @@
-"""Loads a config from a config file, with a row and overrides, or from the JSON of a run.
+"""A loader of configs from a config file, with a row and overrides, or from the JSON of a run.
+
+A row is a named variant of a file's config.
 
     configs/digits.py                         the file's default row
     configs/digits.py:performer,seed=3        a row and overrides
@@ -51,7 +53,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
       value = next(given, "--")
     if not field or value.startswith("--"):
       raise ConfigError(f"{argument} needs a value; write {FLAG}{field or 'FIELD'}=VALUE.")
-    whole = len(split(value)) < 2  # else the commas would split the value
+    whole = len(split(value)) < 2  # a value that commas would split needs quotes
     overrides.append(f"{field}={value if whole else repr(value)}")
   return rest, overrides
 
@@ -70,15 +72,15 @@ def join_text(text: str, overrides: Iterable[str]) -> str:
 
 
 def load_config(text: str | Path) -> ConfigDict:
-  """Loads the config that a text names.
+  """Loads a config.
 
   Args:
     text: `FILE`, `FILE:ROW,field=value,...`, or the path of a `config.json`, which has no rows.
 
   Raises:
     ConfigError: The argument is neither a string nor a path; the file, row or field does not exist
-      (the message has the nearest name); a value is invalid; or a `config.json` names code outside
-      `registry.trusting(True)`.
+      (the message has the nearest name); a value is invalid; or a `config.json` names code and is
+      not loaded within `registry.trusting(True)`.
   """
   if not isinstance(text, str | Path):
     raise ConfigError(
@@ -110,7 +112,7 @@ def open_config(path: str) -> dict[str, Any]:
 
   @functools.wraps(get_config)
   def get_checked(*arguments: str) -> ConfigDict:
-    with _running(path, ValueError):  # `call` handles a ValueError
+    with _running(path, ValueError):  # the caller handles a ValueError
       config = get_config(*arguments)
     if not isinstance(config, ConfigDict):
       raise ConfigError(
@@ -203,7 +205,7 @@ def _is_text(field: str, value: str) -> bool:
   """Returns whether a field holds plain text, so that a colon in it does not name code."""
   field = re.sub(r"^phases\.[^.]*\.", "", field)
   if field in ("optimizer", "optimizer.name"):
-    return value.startswith("optax:")  # which gives functions of optax only
+    return value.startswith("optax:")  # can only name functions of optax
   if field == "data.source":
     kind, _, rest = value.partition(":")
     return kind in registry.import_name("vitx.data.sources:SOURCES") or not rest.isidentifier()

@@ -41,7 +41,7 @@ def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
 
   Raises:
     ValueError: A field is unknown (the message has the nearest), a value has the wrong type, a
-      field is set twice, or a choice drops fields that were set before it.
+      field is set twice, or a new named choice would drop fields that were set before it.
   """
   config = copy.deepcopy(config)
   seen: dict[str, str] = {}
@@ -85,11 +85,11 @@ def take_override(overrides: str, key: str, choices: Iterable[str] = ()) -> tupl
   Args:
     overrides: The overrides, `field=value,...`.
     key: The key to separate.
-    choices: The valid values; empty for any.
+    choices: The valid values; empty if every value is valid.
 
   Returns:
-    The value and the other overrides. Without an override the value is the first of `choices`, or
-    "" if there are none.
+    The value and the other overrides. If `key` is not among them, the value is the first of
+    `choices`, or "" if there are none.
 
   Raises:
     ValueError: The value is none of the choices; the message lists them and the nearest.
@@ -107,7 +107,7 @@ def take_override(overrides: str, key: str, choices: Iterable[str] = ()) -> tupl
 def with_source_facts(
   config: ConfigDict, source: str, *, num_classes: int, **data: Any
 ) -> ConfigDict:
-  """Sets known facts about a data set, if the config uses it, in fields that are still unset.
+  """Fills the unset fields of a config with known facts about a data set, if the config uses it.
 
   For another data set the classes, image size and statistics are found when it is opened. Call this
   function after the overrides.
@@ -141,7 +141,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
   node = config
   for depth, key in enumerate(parents):
     if isinstance(node.get(key), str) and "name" in node and key != "name":
-      _replace(node, key, ConfigDict({"name": node[key]}))  # a bare name, about to get a field
+      _replace(node, key, ConfigDict({"name": node[key]}))  # a bare name becomes a dict
     if not isinstance(node.get(key), ConfigDict):
       raise ValueError(_unknown(".".join(parents[: depth + 1]), node))
     node = node[key]
@@ -169,7 +169,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
 
 def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
   """Sets a change of a phase; the fields are checked later, when the phases are split."""
-  *parents, last = path.split(".")[1:]  # the phase's name, then a path of a config
+  *parents, last = path.split(".")[1:]  # the phase's name, then the path of a field
   if not parents and not isinstance(value, dict):
     raise ValueError(f"{path}={value!r} must be a group; set its fields, such as {path}.seed=1.")
   like = fields.find(config, path.split(".", 2)[2]) if parents else None
@@ -261,7 +261,7 @@ def split(text: str) -> list[str]:
   for i, character in enumerate(text):
     if quote:
       quote = "" if character == quote else quote
-    elif character in "'\"" and before in "=,:([{":  # else an apostrophe
+    elif character in "'\"" and before in "=,:([{":  # elsewhere an apostrophe
       quote = character
     else:
       depth += (character in "([{") - (character in ")]}")

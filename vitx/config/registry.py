@@ -1,4 +1,4 @@
-"""Turns the named choices of a config into callables.
+"""The resolution of the named choices of a config to callables.
 
 `build` resolves every named choice of a config (`dict(name="softmax", ...)`). An unknown name or
 option raises `ConfigError`, which lists the valid ones and the nearest; no option is dropped
@@ -6,8 +6,8 @@ silently.
 
 A name `module:Name` imports code. So a config that somebody else wrote is read under
 `trusting(False)`, which allows only entries of the tables and imports nothing. The user's own
-config is read in neither state: its names are imported, but names in foreign files (the feature
-classes of a data set) need `trusting(True)`.
+config is read with neither True nor False set: its names are imported, but names in foreign files
+(the feature classes of a data set) need `trusting(True)`.
 """
 
 import contextlib
@@ -77,8 +77,8 @@ def refuse_names_of_code(
   Args:
     tree: Nested mappings and sequences.
     field: The path of the tree in the config, for the error.
-    is_text: A function of a field's path and value; True if the value is never looked up as a name,
-      so that it may hold a colon.
+    is_text: A function of a field's path and value that returns True if the value is never looked
+      up as a name, so that it may contain a colon.
   """
   if hasattr(tree, "items"):
     for key, entry in tree.items():
@@ -91,7 +91,7 @@ def refuse_names_of_code(
 
 
 def _find_shipped(table: Mapping[str, Any], name: str, field: str) -> Any:
-  """Returns the table entry whose own name is `module:Name`, without importing anything."""
+  """Returns the table entry that is defined as `module:Name`, without importing anything."""
   for entry in table.values():
     own = entry.func if isinstance(entry, partial) else entry
     if name == f"{getattr(own, '__module__', '')}:{getattr(own, '__qualname__', '')}":
@@ -109,7 +109,7 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
 
   Raises:
     ConfigError: The name is neither (the message lists the valid names and the nearest), may not be
-      imported here, or refers to an object of another kind.
+      imported here, or refers to an object of a kind that `kind_of` excludes.
   """
   if isinstance(name, str) and name in table:
     return table[name]
@@ -168,7 +168,7 @@ def import_name(name: str) -> Any:
 
 
 def function_of(entry: Any) -> Callable:
-  """Returns the callable of a table entry whose arguments are the config fields."""
+  """Returns the callable whose arguments are the config fields of a table entry."""
   return getattr(entry, "from_config", entry)
 
 
@@ -202,7 +202,7 @@ def options(function: Callable) -> dict[str, inspect.Parameter]:
 
 
 def check_options(function: Callable, given: Mapping[str, Any], field: str, hidden=()) -> None:
-  """Raises ConfigError if `given` has a key that `function` does not take or that is `hidden`."""
+  """Raises ConfigError if `given` has a key that `function` does not take or that `hidden` has."""
   valid = [name for name in options(function) if name not in hidden]
   for key in given:
     if key not in valid:

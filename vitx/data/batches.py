@@ -25,10 +25,10 @@ def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray
   """
   if batch_size < 1 or batch_size % process_count:
     low = batch_size // process_count * process_count
-    fitting = [size for size in (low, low + process_count) if size > 0]
+    fitting = [size for size in (low, low + process_count) if size > 0] or [process_count]
     raise ConfigError(
-      f"batch_size={batch_size} cannot be divided evenly among {process_count} processes."
-      f" The nearest sizes that can: {', '.join(map(str, fitting))}."
+      f"batch_size={batch_size} must be a positive multiple of {process_count}, the number"
+      f" of processes. The nearest such sizes: {', '.join(map(str, fitting))}."
     )
   rows = batch_size // process_count
   return np.arange(process_index * rows, (process_index + 1) * rows)
@@ -37,8 +37,8 @@ def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray
 class TrainBatches:
   """The endless sequence of training batches, with random access by step.
 
-  A batch has the stacked arrays of the transform, and index int32 (b,), the row in the global
-  batch, which the device folds into its random keys.
+  A batch has the stacked arrays of the transform, and index int32 (b,): each example's row in the
+  global batch, which the device folds into its random keys.
 
   Args:
     examples: The source's `train`. The constructor reads them if they are to be kept in memory.
@@ -103,7 +103,7 @@ class TrainBatches:
     return {name: ArraySpec(np.shape(x), np.asarray(x).dtype.name) for name, x in first.items()}
 
   def names(self, step: int) -> HostBatch:
-    """Returns the batch's `index`, and `example`: indices into `arrays`, int32 (b,)."""
+    """Returns a batch's `index` and `example` (the indices into `arrays`), int32 (b,) each."""
     which = self._examples_at(step, self._places)
     return {"example": which.astype(np.int32), "index": self._rows.astype(np.int32)}
 
@@ -125,7 +125,7 @@ class TrainBatches:
 
   @functools.cached_property
   def _first(self) -> Example:
-    """Returns the arrays of the first example; all others have their shapes and dtypes."""
+    """Returns the arrays of the first example, whose shapes and dtypes all examples have."""
     return self._transformed(0, 0, 0)
 
   def _read(self, step: int, rows: slice) -> HostBatch:
@@ -156,8 +156,8 @@ def check_sampling(examples: Examples, sampling: str | None) -> None:
   """Raises ConfigError if examples without classes should be balanced over them."""
   if sampling == "balanced" and getattr(examples, "labels", None) is None:
     raise ConfigError(
-      "data.sampling='balanced' draws each class equally often, and these examples have no classes;"
-      " leave it out"
+      "data.sampling='balanced' draws each class equally often, but these examples have no classes;"
+      " leave data.sampling out"
     )
 
 
@@ -173,7 +173,7 @@ def evaluation_batches(
   """Yields every example exactly once over all processes, in equally many batches per process.
 
   A batch has the stacked arrays of the transform, mask bool (b,) and example int32 (b,). Where the
-  mask is False the row is padding: zeros, with example -1. To evaluate often, pass the result of
+  mask is False the row is padding: zeros, with example -1. To evaluate often, pass examples from
   `keep`.
 
   Raises:
@@ -202,6 +202,6 @@ def evaluation_batches(
         store_row(batch, place, transform_one(examples, transform, i), examples, i)
     return {**batch, "mask": mask, "example": np.where(mask, which, -1).astype(np.int32)}
 
-  if isinstance(examples, InMemory):  # no reading, so no threads are needed
+  if isinstance(examples, InMemory):  # nothing is read, so no threads are needed
     return (read(step, slice(None)) for step in steps)
   return stream(read, steps, len(rows), threads)

@@ -1,7 +1,7 @@
 """Class names: their order in a folder, and the mapping from one list of names to another.
 
-A label is an index into a list of names. Wherever two lists meet (of a model and a data set, or of
-a run's initial weights and its data), classes are matched by name, never by index alone.
+A label is an index into a list of names. If there are two lists (of a model and a data set, or of a
+run's initial weights and its data), classes are matched by name, never by index alone.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from vitx.config.errors import ConfigError
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Subset
 from vitx.files import read_bytes
 
-FILE = "classes.txt"  # lists the classes in order, in a folder or beside a file of weights
+FILE = "classes.txt"  # the list of classes in order, in a folder or beside a file of weights
 LISTED = 5  # an error shows this many names
 _NUMBERED = re.compile(r"(\D*)(\d+)(\D*)", re.ASCII)
 _WORDNET = re.compile(r"\A(n\d{8})(?:[\s,:].*)?\Z", re.ASCII)
@@ -107,11 +107,11 @@ def find_places(
   Args:
     info: The facts about the data set.
     others: The names of the classes of a model or of another data set.
-    unnamed: Whether `others` are the numbers from 0 because the names are unknown. They are then
-      the labels of the data set, if it numbers its classes itself.
+    unnamed: Whether `others` are the numbers from 0 because the names are unknown. If the data set
+      itself numbers its classes, these numbers are then its labels.
 
   Returns:
-    The indices, int32 (K,), or None if a class is not in the list.
+    The indices, int32 (K,), or None if a class is not in `others`.
   """
   own, theirs = _keys(info.class_names or ()), _keys(others)
   place, known = {name: i for i, name in enumerate(theirs)}, imagenet_places()
@@ -130,7 +130,7 @@ def find_places(
 def find_in_weights(
   info: DatasetInfo, source: str, names: Sequence[str] | None, count: int
 ) -> np.ndarray | str:
-  """Returns the index of each class of a data set in the head of some weights, or an explanation.
+  """Returns the index of each class of a data set in the head of given weights, or an explanation.
 
   Args:
     info: The facts about the data set, which has classes.
@@ -191,7 +191,7 @@ def compare(names: Sequence[str], others: Sequence[str], what: str, other: str) 
 
 
 def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -> Dataset | None:
-  """Returns a data set with labels for another list of names, or None if a class is not in it.
+  """Returns a data set with labels for another list of names, or None if that lacks a class.
 
   Args:
     dataset: The data set, which has classes.
@@ -234,6 +234,6 @@ class Renumbered(Subset):
   def _renumber(self, example: dict[str, Any]) -> dict[str, Any]:
     if "label" in example:
       return {**example, "label": self._places[example["label"]]}
-    labels = np.zeros(self._count, np.float32)  # of several classes
+    labels = np.zeros(self._count, np.float32)  # an example may have several classes
     labels[self._places] = example["labels"]
     return {**example, "labels": labels}

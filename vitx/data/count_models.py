@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 ORDERS = 6  # the number of models, of the orders 0 ... 5
-# The discount d: it gives better models here than an estimate, so they are harder to beat.
+# The discount d: an estimated value gives worse models here, which are easier to beat.
 DISCOUNT = 0.75
 
 
@@ -77,7 +77,7 @@ def _interpolate(seen: np.ndarray, asked: np.ndarray, base: int, lower: np.ndarr
   Args:
     seen: The keys of the n-grams of train.
     asked: The keys of the n-grams that end at the tokens to predict.
-    base: The number of tokens and the start symbol, V + 1.
+    base: The number of symbols: V tokens and the start symbol, V + 1.
     lower: The probabilities of the next lower order, (tokens,).
   """
   grams, counts = np.unique(seen, return_counts=True)

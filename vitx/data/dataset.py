@@ -1,4 +1,7 @@
-"""Types of data sets before and after their splits get roles, independent of the examples."""
+"""Types of data sets before and after their splits get roles: train, validation, test.
+
+The types do not depend on what an example contains.
+"""
 
 import functools
 import operator
@@ -129,7 +132,7 @@ class Dataset:
     splits: The names of the usable splits.
     open_split: A function from a split (or an expression over splits) to its examples.
     unlabeled: The names of the splits that are unusable because they have no labels.
-    roles: The candidate splits by role, if their names state it in a word other than train,
+    roles: The candidate splits by role, if their names state the role in a word other than train,
       validation, val, valid, dev or test.
     unreadable: The names of the examples left out of the splits opened so far, see
       `readable.skip_unreadable`.

@@ -152,7 +152,7 @@ def carve_end(documents: Examples, share: float) -> tuple[Span, Span]:
     share: The share of the tokens, between 0 and 1.
 
   Raises:
-    ConfigError: At the first use, there are fewer than two tokens to divide.
+    ConfigError: At the first use of a part, there are fewer than two tokens to divide.
   """
 
   @functools.cache

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitx.data.dataset import Dataset, Examples
 
-# A fingerprint covers the whole content of a set up to this size in bytes, else SAMPLE items.
+# A fingerprint covers all of a set up to this size in bytes, and SAMPLE items of a larger set.
 HASH_ALL = 256 * 2**20
 SAMPLE = 256
 

@@ -84,7 +84,7 @@ def find_problems(
   try:
     list(tqdm(chunks, total=len(starts), delay=2, mininterval=1, leave=False, **shown))
   finally:
-    pool.shutdown(cancel_futures=True)  # after an interrupt no other chunk is read
+    pool.shutdown(cancel_futures=True)  # no other chunk is read after an interrupt
   return dict(sorted(problems.items()))
 
 
@@ -170,8 +170,8 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
 
   Args:
     examples: The examples of one role of a source.
-    transform: The transform that is applied before. A transform that draws for each step prevents
-      keeping the examples.
+    transform: The transform that is applied to examples before they are kept. If it draws for each
+      step, they cannot be kept.
     memory: One of always, never and auto; auto keeps examples that take at most half of the
       available memory.
     threads: The number of threads that read and transform.
@@ -189,7 +189,7 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
     )
   if not len(examples):
     raise ConfigError(
-      "data.source: one of the roles has no examples. Change data.splits or data.validation."
+      "data.source: train, val or test has no examples. Change data.splits or data.validation."
     )
   if memory == "never" or transform.draws or isinstance(examples, InMemory):
     return examples

@@ -28,7 +28,7 @@ _WORD = 2**64 - 1
 
 
 def generator(seed: int, stream: int, *counter: int) -> np.random.Philox:
-  """Returns the bit generator for one decision; `counter` holds up to three integers.
+  """Returns the bit generator for one decision; `counter` has up to three integers.
 
   The lowest word of Philox's counter starts at zero: the generator counts its draws there.
   """
@@ -76,10 +76,11 @@ def example_at(seed: int, positions: np.ndarray | int, count: int, repeats: int 
 
 
 class BalancedOrder:
-  """The endless training order in which each class is equally often, for K classes.
+  """The endless training order in which the K classes are equally frequent.
 
-  Positions cK ... cK + K-1 have one example of each class, in an order drawn for c. Each class goes
-  through permutations of its own examples, so a small class repeats its examples more often.
+  Positions cK ... cK + K-1 have one example of each class, in an order of classes drawn for each c.
+  Each class goes through permutations of its own examples, so a small class repeats its examples
+  more often.
 
   Args:
     seed: The data seed.
@@ -119,8 +120,8 @@ def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:
   """Returns for each row of a batch its position in the batch's part of the order.
 
   Without repeats the positions of the rows are 0, 1, 2, ...; with repeats they are 0, B-1, 1, B-2,
-  ... Mixing pairs neighboring rows. With repeats these have the positions p and B-1-p, as if the
-  batch were mixed with its reverse, and are hardly ever two copies of one example.
+  ... Mixing pairs neighboring rows. With repeats, neighbors have the positions p and B-1-p, as if
+  the batch were mixed with its reverse, and are hardly ever two copies of one example.
 
   Args:
     rows: The row numbers in the global batch.

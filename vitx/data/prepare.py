@@ -1,4 +1,4 @@
-"""Prepares a data set for training."""
+"""The preparation of a data set for training."""
 
 import importlib.util
 import os
@@ -50,6 +50,6 @@ def _download(name: str, root: epath.Path) -> epath.Path:
   if importlib.util.find_spec("tensorflow") is None:
     raise MissingExtraError(f"Preparing {name!r}", "prepare")
   builder = tfds.builder(name, data_dir=os.fspath(root), file_format=tfds_dir.READABLE)
-  find_content(builder.info, name)  # fails before hours of downloading
+  find_content(builder.info, name)  # raises its errors before hours of downloading
   builder.download_and_prepare()
   return epath.Path(builder.data_dir)

@@ -65,5 +65,6 @@ def _check_classes(
     lost = listing(names[k] for k in np.setdiff1d(labels, labels[readable]))
   if lost:
     raise ConfigError(
-      f"data.source={dataset.info.name!r}: no example of {lost} is left without {message}"
+      f"data.on_unreadable='skip' leaves no example of {lost} in {dataset.info.name!r}."
+      f" Repair some of these files: {message}"
     )

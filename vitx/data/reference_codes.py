@@ -1,4 +1,4 @@
-"""Reference figures for density models, from counting and from compressors.
+"""Reference figures for density models, from models that count and from compressors.
 
 They are computed once for each data set, on at most 10 MB of each role, and cached.
 """
@@ -36,13 +36,13 @@ def reference_figures(
     train: The token sequences (n,) for the count models; read only as far as needed.
     test: The sequences to predict and to compress.
     vocabulary: The number of tokens V <= 256; tokens are 0 ... V-1.
-    kind: The kind of sequences. Images have one length N, and a model of each position is counted
-      too.
+    kind: The kind of sequences. For images, which have one length N, the tokens at each position
+      are counted too.
 
   Returns:
-    The bits per token under count_0 ... count_5, gzip, xz, bz2 (of test, a byte per token) and, for
-    images, per_position; the numbers of bytes used of test and train under reference_bytes and
-    reference_train_bytes.
+    The bits per token under count_0 ... count_5, under gzip, xz, bz2 (which compress test, a byte
+    per token) and, for images, under per_position; the number of bytes used of test under
+    reference_bytes, and of train under reference_train_bytes.
   """
   train, test = _take(train, kind), _take(test, kind)
   content = (each.tobytes() for each in (*train, *test))

@@ -1,4 +1,4 @@
-"""Finds the role of a split in its name, of which there are many spellings."""
+"""The roles of splits, found in their names, which have many spellings."""
 
 import re
 from collections.abc import Iterable

@@ -16,9 +16,9 @@ from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.split_names import NAMES
 
-# The name of a file, and the first position and the end of a range of it that a split consists of.
+# A range of a file that belongs to a split: the file's name, the range's first position, its end.
 FileRange = tuple[str, int, int]
-# The share of train that is set aside for test if a set has no split for it, for every seed.
+# The share of train that is set aside, independent of the seed, if a set has no split for test.
 TEST_SHARE = 0.2
 
 
@@ -72,7 +72,7 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   else:
     share = settings.validation
     train, result["validation"] = _carve(dataset, train, share, seed, order.VALIDATION)
-  # A smaller fraction of one seed is a subset of a larger one: `carve` keeps the beginning.
+  # With one seed, a smaller fraction is a subset of a larger one: `carve` keeps the beginning.
   if settings.fraction < 1.0 and dataset.carve is not None:
     train, _ = dataset.carve(train, 1.0 - settings.fraction)
   elif settings.fraction < 1.0:
@@ -210,7 +210,7 @@ def choose_balanced(
 
 
 def find_folds(classes: np.ndarray, folds: int) -> np.ndarray:
-  """Divides examples into folds whose sizes, in all and of each class, differ by at most one.
+  """Divides examples into folds whose sizes, in total and per class, differ by at most one.
 
   The division depends on the classes and the number of examples alone, not on a seed.
 
@@ -240,7 +240,7 @@ def _check_folds(
   folds, fold, name = settings.folds, settings.fold, dataset.info.name
   if folds is None:
     raise ConfigError(
-      f"data.fold={fold} is a part of data.folds, which is not set; set it, such as 5"
+      f"data.fold={fold} needs data.folds, which is not set; set it, such as data.folds=5"
     )
   if fold is None or fold >= folds:
     raise ConfigError(
@@ -250,12 +250,12 @@ def _check_folds(
   if given.get("test"):
     raise ConfigError(
       f"data.splits.test={given['test']!r} and data.folds={folds} both name the test examples;"
-      " leave one out"
+      " leave one of these fields out"
     )
   if dataset.carve is not None:
     raise ConfigError(
       f"data.folds={folds}: the examples of {name!r} are parts of a sequence, which has no folds;"
-      " leave it out"
+      " leave data.folds and data.fold out"
     )
   numbers, counts = np.unique(_classes(train), return_counts=True)
   if len(train) < folds or counts.min() < folds:

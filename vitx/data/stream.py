@@ -1,4 +1,4 @@
-"""Reads batches ahead in threads, in order and up to a bounded number."""
+"""Batches that threads read ahead, in order and up to a bounded number."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ HostBatch = dict[str, np.ndarray]
 # A function that reads a range of rows of the batch of a step.
 ReadRows = Callable[[int, slice], HostBatch]
 
-# A thread reads this many rows at once, because Grain's cost per element is that of a small image.
+# A thread reads this many rows at once: for Grain, one element costs as much as a small image.
 CHUNK = 16
 # This many batches are read ahead.
 AHEAD = 2

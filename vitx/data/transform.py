@@ -8,7 +8,7 @@ from vitx.data.dataset import Example
 
 
 class Transform(Protocol):
-  """A function from an example to the arrays of a row, with one shape for all examples.
+  """A function from an example to the arrays of its row in a batch, of equal shape for all rows.
 
   Attributes:
     draws: Whether the result depends on random bits, so that it cannot be kept in memory.
@@ -20,7 +20,7 @@ class Transform(Protocol):
   def draws(self) -> bool: ...
 
   def __call__(self, example: Example, bits: np.random.Philox | None) -> Example:
-    """Returns the arrays of a row; `bits` are the bits of this row if `draws`, else None."""
+    """Returns the arrays of a row; `bits` are the random bits of this row if `draws`, else None."""
     ...
 
 

@@ -1,4 +1,4 @@
-"""Reads headers and samples of WAV files with `soundfile`."""
+"""A reader of headers and samples of WAV files, with `soundfile`."""
 
 import contextlib
 from collections.abc import Iterator

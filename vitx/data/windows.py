@@ -24,9 +24,9 @@ class Windows:
     documents: The examples, with tokens (n,), n >= size.
     size: The number of tokens in a window.
     hop: The distance in tokens between the starts of two windows; None is `size`: no overlap.
-    stretch: Whether an example is longer, for training: example i of a document has up to 2*size-1
-      tokens, from token i*size on. `CropWindow` takes `size` of them, so that every window of the
-      document can be drawn.
+    stretch: Whether examples are longer, for training: example i of a document has up to 2*size-1
+      tokens, beginning with token i*size. `CropWindow` takes `size` of these tokens, so that every
+      window of the document can be drawn.
 
   Raises:
     ConfigError: At the first use, a document is shorter than a window, or there is no document.
@@ -86,7 +86,7 @@ class Windows:
 def _check_lengths(documents: Examples, lengths: np.ndarray, size: int) -> None:
   if not len(lengths):
     raise ConfigError(
-      "data.source: one of the roles has no documents. Change data.splits or data.validation."
+      "data.source: train, val or test has no documents. Change data.splits or data.validation."
     )
   short = np.flatnonzero(lengths < size)
   if len(short):

@@ -1,4 +1,4 @@
-"""The file format of `vitx compress`: magic, version, a header in JSON, the code."""
+"""The file format of `vitx compress`: magic number, version, a header in JSON, the code."""
 
 import dataclasses
 import hashlib
@@ -26,7 +26,7 @@ _HEAD = struct.Struct("<4sBH")  # magic, version, length of the JSON in bytes
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-  """The description of a compressed file's content, about 200 bytes.
+  """The description of a compressed file's content, in about 200 bytes.
 
   Attributes:
     kind: "bytes", "image" (one file) or "images" (an array).
@@ -34,7 +34,7 @@ class Header:
     lanes: The number of windows coded at a time, which is the model's batch size.
     step: The step of the checkpoint.
     weights: A digest of the model's variables.
-    tokens: A digest of the tokens, which shows whether decoding succeeded.
+    tokens: A digest of the tokens, by which the decoder checks its result.
     made_on: The kind of device and the version of JAX.
   """
 
@@ -78,7 +78,7 @@ def read(path: str | Path) -> tuple[Header, bytes]:
   try:
     fields: dict[str, Any] = json.loads(data[_HEAD.size : _HEAD.size + size])
     header = Header(**{**fields, "shape": tuple(map(operator.index, fields["shape"]))})
-    declared = 4 * math.prod(header.shape)  # bytes of tokens
+    declared = 4 * math.prod(header.shape)  # the bytes of the tokens, 4 each
     check_integer(declared, "shape")
   except (ValueError, KeyError, TypeError) as error:
     raise ConfigError(f"{path} has a damaged header; restore the file from a copy.") from error
@@ -98,5 +98,5 @@ def digest_tokens(tokens: np.ndarray) -> str:
 
 
 def describe_machine() -> str:
-  """Returns the device kind and JAX's version, on which the last bits of a logit depend."""
+  """Returns the kind of device and JAX's version, on which the last bits of a logit depend."""
   return f"{jax.devices()[0].device_kind}, jax {jax.__version__}"

@@ -1,8 +1,8 @@
 """Arithmetic coding of tokens with an autoregressive model's own probabilities.
 
 Coder and decoder run the same one-token program on batches of one shape and compute probabilities
-from its logits on the host. So both get the same bits, on the same kind of device with the same
-versions. Several windows are coded side by side; each is a lane.
+from its logits on the host. So both compute identical bits on devices of one kind with identical
+software versions. Several windows are coded side by side; each is a lane.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from vitx.inference.decoding import next_logits
 
 
 class WindowGroup(NamedTuple):
-  """A group of windows that are coded side by side.
+  """A group of windows that are coded together, each as a lane.
 
   Attributes:
     starts: The index of the first token of each window.
@@ -35,8 +35,8 @@ class WindowGroup(NamedTuple):
 def group_windows(count: int, size: int, lanes: int) -> list[WindowGroup]:
   """Cuts a sequence into windows as evaluation does without a minimum context.
 
-  Windows follow each other. A remainder is the end of one more window, which ends with the
-  sequence. A sequence shorter than a window is coded as the beginning of one window.
+  Windows do not overlap. Remaining tokens are coded as the end of one more window, which ends with
+  the sequence. A sequence shorter than a window is coded as the beginning of one window.
 
   Args:
     count: The number of tokens of the sequence.
@@ -75,8 +75,8 @@ class WindowCoder:
     """Codes the integers `tokens`, (n,), all in the model's vocabulary.
 
     Returns:
-      The code, and the negative log-likelihood of the tokens in bits. The code is longer by less
-      than a hundred bits and the effect of rounding the probabilities to 24 bits.
+      The code, and the negative log-likelihood of the tokens in bits. The code is longer than this
+      by less than a hundred bits plus the effect of rounding the probabilities to 24 bits.
 
     Raises:
       MissingExtraError: `constriction` is not installed.
@@ -113,7 +113,7 @@ class WindowCoder:
   def _visit(
     self, tokens: np.ndarray, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]
   ) -> None:
-    """Sets every token to `choose(places, probabilities)`, in the order of the code."""
+    """Sets all tokens to `choose(places, probabilities)`, place by place, in the code's order."""
     for group in group_windows(tokens.size, self.size, self.lanes):
       for place, probabilities in self._probabilities(tokens, group):
         own = group.starts + place
@@ -146,7 +146,7 @@ _step = partial(jax.jit, static_argnums=0, donate_argnums=2)(next_logits)
 
 
 def _make_coder(name: str, *given: np.ndarray) -> tuple[Any, Any]:
-  """Returns a coder of `constriction` and its family of distributions."""
+  """Returns a coder from `constriction` and the family of distributions that it codes with."""
   try:
     from constriction import stream
   except ImportError as error:

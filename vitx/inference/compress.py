@@ -26,7 +26,7 @@ class Compressed:
   Attributes:
     data: The bytes of the whole file.
     header: The header of the file.
-    code_bytes: The number of bytes of the arithmetic code, which is all but the header.
+    code_bytes: The number of bytes of the arithmetic code, that is, of the file without its header.
     bits: The negative log-likelihood of all tokens under the model, in bits.
   """
 
@@ -119,13 +119,12 @@ def decompress(
   """Returns the original content: uint8 (n,) bytes, or (n, height, width, channels).
 
   Args:
-    model: A model that `vitx.load` returned, or a workdir, from which the right checkpoint is
-      loaded.
+    model: A model that `vitx.load` returned, or a workdir, whose checkpoint the file names.
     path: The path of the compressed file.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Raises:
-    ConfigError: The file is missing or damaged, or the model or the machine is another one.
+    ConfigError: The file is missing or damaged, or was compressed by another model or machine.
     MissingExtraError: `constriction` is not installed.
     OSError: The file cannot be read.
   """

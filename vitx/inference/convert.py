@@ -38,17 +38,17 @@ from vitx.training.restore import fitting
 def import_weights(
   source: str, config: ConfigDict, workdir: str | Path, *, without_data: bool = False
 ) -> None:
-  """Makes a workdir of published weights and prints the fate of each weight.
+  """Makes a workdir of published weights and prints what became of each weight.
 
   Args:
     source: The path of a file, or `hf:NAME`.
     config: The config of the network; its `init_from_except` may list names that need not fit.
     workdir: A directory without checkpoints.
-    without_data: Whether to leave the data set closed.
+    without_data: Whether the data set is left unopened.
 
   Raises:
     ConfigError: The file cannot be read or does not fit the network (a head for other classes
-      included), the data set is missing, or the workdir holds a run.
+      included), the data set is missing, or the workdir has a run already.
     MissingExtraError: A package that reads the file is not installed.
   """
   check_config(config)
@@ -69,7 +69,7 @@ def import_weights(
 def _resolve(
   config: ConfigDict, source: str, without_data: bool
 ) -> tuple[ConfigDict, DatasetInfo, dict[str, Any]]:
-  """Returns the resolved config, the facts of its data, and the identity of the data as JSON."""
+  """Returns the resolved config, the facts about its data, and the data's identity as JSON."""
   opened: Source | DatasetInfo
   if without_data:
     info = task_class(config.task).state_info(config)
@@ -96,7 +96,7 @@ def _resolve(
 def _read(
   source: str, config: ConfigDict, info: DatasetInfo, task: Task
 ) -> tuple[Any, dict[str, Any]]:
-  """Returns the network's parameters and state, with the weights of a file."""
+  """Returns the network's parameters and state, with the weights from a file."""
   blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
   key = jax.random.key(config.init_seed)
   layout = task.token_layout()
@@ -119,7 +119,7 @@ def export_weights(
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
-    The equivalent network of the other project.
+    The equivalent network of timm or of LV-ViT's code.
 
   Raises:
     ConfigError: The run does not exist, or timm would compute the network differently; the message
@@ -145,10 +145,10 @@ def export_weights(
 
 
 def describe(loaded: Loaded) -> ForeignNetwork:
-  """Returns the equivalent network of another project.
+  """Returns the equivalent network of timm or of LV-ViT's code.
 
   Raises:
-    ConfigError: There is none; the message names the field.
+    ConfigError: No network is equivalent; the message names the field.
   """
   config = loaded.config.copy_and_resolve_references()
   fields = wd.flatten(complete(config)["model"])

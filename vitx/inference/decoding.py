@@ -19,14 +19,14 @@ CHUNKS = 50  # The number of calls per sequence; progress is reported between th
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """The way in which a token is drawn from the model's probabilities.
+  """The rule by which a token is drawn from the model's probabilities.
 
   Attributes:
     temperature: The divisor of the logits; 1 draws from the model itself.
     top_k: The number k of tokens that may be drawn, the most probable ones and any tied with the
       last of them, or `None` for all.
-    top_p: The probability that the drawable tokens, the most probable ones, must reach together, or
-      `None` for all.
+    top_p: A probability p: tokens are drawn from the fewest most probable ones whose total reaches
+      p; `None` means all tokens.
   """
 
   temperature: Positive = 1.0
@@ -51,7 +51,7 @@ class Sampling:
     elif self.top_p is not None:
       ordered = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
       share = jax.nn.softmax(ordered, axis=-1)
-      before = jnp.cumsum(share, axis=-1) - share  # The first token has 0, so it is always kept.
+      before = jnp.cumsum(share, axis=-1) - share  # It is 0 for the first token, which is kept.
       lowest = jnp.min(jnp.where(before < self.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
     else:
       return logits
@@ -65,7 +65,7 @@ def next_logits(
 
   Args:
     model: The model, called as `model.apply(variables, previous, at=at, mutable=["cache"])`.
-    variables: Its variable collections without the cache.
+    variables: The model's variable collections without the cache.
     cache: The cache of all earlier places; `model.init_cache(B)` is an empty one.
     previous: The token before the place, integers (B, 1); ignored for place 0.
     at: The place, int32 (1,).
@@ -96,10 +96,10 @@ def sample_tokens(
 
   Args:
     model: A model with `init_cache`, see `next_logits`.
-    variables: Its variable collections.
+    variables: The model's variable collections.
     prompts: The given first tokens, integers (B, P), P < N.
     length: The number of tokens of a whole sequence, N.
-    sampling: The way in which tokens are drawn.
+    sampling: The rule by which tokens are drawn.
     seed: The random seed.
     first: The number of the first example.
     progress: A function called with the number of places just finished.
@@ -132,7 +132,7 @@ def _advance(
   numbers: jax.Array,
   seed: jax.Array,
 ) -> tuple[Any, jax.Array]:
-  """Samples places bounds[0] ... bounds[1] - 1; places before bounds[2] keep their tokens."""
+  """Samples places bounds[0] ... bounds[1] - 1; tokens at places before bounds[2] are kept."""
   start, stop, given = bounds
   key = jax.random.key(seed)
 

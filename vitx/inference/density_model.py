@@ -85,7 +85,7 @@ def image_tokens(images: np.ndarray, loaded: Loaded) -> np.ndarray:
   """Returns the tokens of images (n, height, width, channels), int32 (n, N).
 
   Raises:
-    ConfigError: A value is between the levels of the model.
+    ConfigError: A value is not one of the model's levels.
   """
   tokens = to_tokens(images, density_task(loaded).levels)
   return tokens.reshape(len(images), -1).astype(np.int32)

@@ -37,7 +37,7 @@ class Evaluation:
 
   Attributes:
     loaded: The model.
-    examples: The examples of the split, whose numbers `answers` has.
+    examples: The examples of the split; `answers.numbers` are their numbers.
     result: The dictionary that `evaluate` returns.
     answers: The answers of a classifier to the examples; `None` for another task.
   """
@@ -68,8 +68,8 @@ def evaluate(
 
   For a classifier it also computes the confusion matrix, precision, recall, F1, the balanced
   accuracy, the reliability diagram and a 95 % bootstrap interval of each figure, see
-  `vitx.analysis.classification.summarize_answers`. In a run of several processes, each has only its
-  share of the examples, and these figures are left out.
+  `vitx.analysis.classification.summarize_answers`. These figures are left out if several processes
+  evaluate, since each has only its share of the examples.
 
   Args:
     workdir: The workdir of a training run, or a model that `vitx.load` returned.
@@ -78,18 +78,17 @@ def evaluate(
       checkpoint.
     split: "train", "validation" or "test", as in training, or "all" for every example of the
       source. `None` means "test" for the run's source and "all" for another. A copy of the run's
-      data in another place is split as the run's data.
+      data in another place is split as the run's data is.
     source: Another source, such as folder:PATH, whose class names the model knows; `None` means the
       run's source.
     data_dir: The directory of TFDS sets; `None` means the run's.
     batch_size: The batch size over all devices; `None` means the run's evaluation batch size.
     limit: The number of examples to evaluate, spread evenly over the split; `None` means all.
-    task: The changes `field=value,...` of task fields that evaluation reads, such as
-      `min_context=64`.
+    task: Changes `field=value,...` to task fields that evaluation reads, such as `min_context=64`.
     predictions: The path of a CSV file to write, with a row per example: its name and the task's
       columns.
-    calibrate: Whether to fit a temperature on *validation* of the run, and to give the figures
-      before and after it as `calibration`.
+    calibrate: Whether to fit a temperature on *validation* of the run; `calibration` then has the
+      figures before and after division by it.
     report: The folder of a page with all figures and with pictures of mistakes, `index.html` and
       `report.md`; it implies `calibrate`.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
@@ -103,7 +102,7 @@ def evaluate(
     CorruptCheckpoint: The checkpoint is damaged.
   """
   if report is not None:
-    from vitx.inference.report import check_report, write_report  # They draw, and call this module.
+    from vitx.inference.report import check_report, write_report  # It draws, and imports this file.
 
     check_report(report)
   options: dict[str, Any] = dict(checkpoint=checkpoint, weights=weights, split=split, source=source)
@@ -208,12 +207,12 @@ class _Answers:
 
 
 def _has_one_label(task: Task) -> bool:
-  """Returns whether each example of a task has one class, which no multilabel task has."""
+  """Returns whether a task's examples have one class each; those of a multilabel task do not."""
   return isinstance(task, Classification) and task.answers == Classification.answers
 
 
 def _check_classifier(loaded: Loaded) -> None:
-  """Raises ConfigError for a model whose answers have no classes."""
+  """Raises ConfigError for a model that is no classifier, or if there are several processes."""
   if not _has_one_label(loaded.task):
     raise ConfigError(
       f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; give"
@@ -224,7 +223,7 @@ def _check_classifier(loaded: Loaded) -> None:
 
 
 def _calibrate(collected: _Answers, fitted: _Answers) -> dict[str, Any]:
-  """Returns the temperature that is best for the answers `fitted`, and figures before and after."""
+  """Returns the temperature fitted to the answers `fitted`, and the figures before and after it."""
   known, answers = fitted.join(), collected.join()
   assert known is not None and answers is not None
   temperature = classification.fit_temperature(known.labels, fitted.logits())
@@ -238,7 +237,7 @@ def _calibrate(collected: _Answers, fitted: _Answers) -> dict[str, Any]:
 
 
 def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
-  """Returns the model with changed fields of its task, `field=value,...`."""
+  """Returns the model with some fields of its task changed by `field=value,...`."""
   if not fields:
     return loaded
   try:
@@ -255,7 +254,7 @@ def _run(
   write: evaluation.TakeRows | None,
   collected: _Answers,
 ) -> dict[str, Any]:
-  """Returns the task's figures of examples, and collects a classifier's answers to them."""
+  """Returns the task's figures on examples, and collects a classifier's answers to them."""
   task = loaded.task
   state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}
   params = state.pop("params")
@@ -283,7 +282,7 @@ def _open(
 ) -> tuple[Dataset, Examples | None, Examples, str]:
   """Returns the data set, its training split, the examples to evaluate and the split's name.
 
-  For split "all" the training split is `None`: no examples are left to learn from.
+  For split "all" the training split is `None`, since no examples are left for training.
   """
   own = source in (None, loaded.config.data.source)
   split = check_choice(split or ("test" if own else "all"), "split", SPLITS)
@@ -310,7 +309,7 @@ def _open(
 def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
   """Opens a source other than the run's, and adapts `data` to it in place.
 
-  The roles in `data.splits` belong to the run's data. They are kept only if the source holds the
+  The roles in `data.splits` belong to the run's data. They are kept only if the source has the
   run's data under another path or name.
   """
   data.source = source

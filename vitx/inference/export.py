@@ -19,9 +19,9 @@ from vitx.ops.rule import FAMILIES, Rule
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}  # jax.export's names, and the ops' names.
 IMPLEMENTATIONS = ("masked", "kernelized")
-# The rules that replace "auto": no measured rule applies, since the target devices are not known.
+# The rules for "auto" in place of measured rules, since the target devices are not known.
 ALWAYS = {"masked": ((sys.maxsize, None),), "kernelized": ()}
-# JAX does not yet guarantee that the custom call of cuDNN's attention stays stable, unlike others.
+# Unlike for other custom calls, JAX does not yet guarantee that cuDNN's attention stays stable.
 CUDNN = programs.DisabledSafetyCheck.custom_call("__cudnn$fmhaSoftmax")
 
 
@@ -41,8 +41,8 @@ def export(
     model: A model that `vitx.load` returned, or a workdir.
     out: The path of the program; `{out}.json` describes it.
     checkpoint: The checkpoint of a workdir: "best", "latest" or a step.
-    platforms: The target platforms, any of cpu, cuda and tpu. A program for one platform has its
-      kernels; a program for several uses only what runs on all of them.
+    platforms: The target platforms, any of cpu, cuda and tpu. A program for one platform has that
+      platform's kernels; a program for several uses only what runs on all of them.
     batch: The batch size B, or `None` for a program that takes any.
     implementation: The implementation that replaces a mixer's "auto": "masked" or "kernelized".
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
@@ -85,7 +85,7 @@ def export(
 
 
 def _shape(array: Any) -> dict[str, Any]:
-  """Returns an array's shape and dtype; the name `b` is a size that the caller chooses."""
+  """Returns an array's shape and dtype; `b` names a size that the caller chooses."""
   sizes = [n if isinstance(n, int) else str(n) for n in array.shape]
   return {"shape": sizes, "dtype": str(array.dtype)}
 
@@ -148,7 +148,7 @@ def make_program(
   except Exception as error:
     if batch is not None:
       raise
-    # A network that needs its batch size raises a different error at each such place.
+    # Depending on the place where it needs the batch size, a network raises different errors.
     reason, other = str(error).partition("\n")[0], ", or use implementation='masked'"
     raise ConfigError(
       f"batch='symbolic': with implementation={implementation!r} this network"

@@ -22,11 +22,11 @@ from vitx.models import names
 from vitx.training import evaluation
 from vitx.training.record.progress import count_bar
 
-FORMAT = 1  # raised where a change of the code changes features
-# The first module that runs of these is the head; its input is the pooled tokens.
+FORMAT = 1  # increased when a change of the code changes features
+# The head is the first of these modules that runs; its input is the pooled tokens.
 HEADS = (names.HEAD_HIDDEN, names.HEAD)
-# Fields of `config.data` that change no feature: the places of the data, which are known by their
-# fingerprint, and the way of reading.
+# Fields of `config.data` that change no feature: where the data are, since their fingerprint
+# identifies them, and how they are read.
 NEUTRAL = ("source", "data_dir", "threads", "memory", "device", "repeats", "sampling")
 
 
@@ -39,10 +39,10 @@ def read_features(
     model: The model, whose config has the source's splits.
     source: The examples, with labels.
     cache: The folder of the files of features. A file there is read if weights, data and
-      preparation are unchanged, else it is written.
+      preparation are unchanged; otherwise it is written.
 
   Returns:
-    The features by role, and whether a file had them.
+    The features by role, and whether they come from a file.
 
   Raises:
     ConfigError: The network has no head that reads one vector for each example, an example cannot
@@ -55,13 +55,13 @@ def read_features(
     return found, True
   compute = _make_compute(model)
   computed = {role: _compute(model, compute, source.role(role), role) for role in ROLES}
-  if not names_code:  # The code of another's or one's own module may change behind its name.
+  if not names_code:  # The code of a user's module may change while its name stays.
     _write(path, computed)
   return computed, False
 
 
 def fingerprint(model: Loaded, source: Source) -> str:
-  """Returns a digest of all that decides the features: weights, data and their preparation."""
+  """Returns a digest of all that determines the features: weights, data and their preparation."""
   config = model.config
   data = {key: value for key, value in to_plain(config.data).items() if key not in NEUTRAL}
   leaves = tree.name_leaves(jax.device_get(model.variables))
@@ -78,7 +78,7 @@ def fingerprint(model: Loaded, source: Source) -> str:
 
 
 def _names_code(value: Any) -> bool:
-  """Returns whether plain JSON has a text such as `module:Name`."""
+  """Returns whether plain JSON contains a text such as `module:Name`."""
   if isinstance(value, Mapping | list):
     return any(map(_names_code, value.values() if isinstance(value, Mapping) else value))
   return isinstance(value, str) and ":" in value

@@ -16,15 +16,15 @@ TITLE = "## Out of fold"
 
 
 def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: str) -> list[str]:
-  """Returns a section with the figures of all folds' test examples together, in Markdown.
+  """Returns a section in Markdown with figures over the test examples of all folds together.
 
   Each method and seed whose folds are all finished has a line. The best checkpoint of each run
-  answers the fold of that run.
+  answers the test examples of its fold.
 
   Args:
     points: The points of a finished sweep.
-    outcomes: Their outcomes, in the order of the points.
-    directory: The directory of their workdirs.
+    outcomes: The outcomes of the points, in their order.
+    directory: The directory of the points' workdirs.
 
   Returns:
     The section; () for a sweep without folds, or of a task without classes.
@@ -39,7 +39,7 @@ def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: 
     return []
   try:
     rows = [_summarize(*key, runs) for key, runs in whole.items()]
-  except ConfigError as error:  # Such as a run whose config names code that is not trusted now.
+  except ConfigError as error:  # A run's config may name code that is not trusted now.
     return [f"{TITLE}\n\nNone: {markdown.text(error)}"]
   if not all(rows):
     return []

@@ -16,14 +16,14 @@ def list_inputs(inputs: Any, task: Task) -> list[Any]:
   """Returns the inputs as a list, with a folder replaced by its files.
 
   Files are found by the folder source's rules: at any depth, sorted by path, links followed, hidden
-  files left out. A file without one of the task's suffixes is skipped with a warning.
+  files left out. A file whose suffix is not one of the task's is skipped with a warning.
 
   Args:
     inputs: A sequence of inputs of `Task.read_input` and of folder paths, or one array.
     task: The task, which decides the suffixes of its files.
 
   Raises:
-    ConfigError: A folder has no such files, or a link in it leads back to a folder above it.
+    ConfigError: A folder has no files of the task, or a link in it leads back to a folder above it.
     ValueError: The inputs are not a sequence, or are an array that does not fit the task.
   """
   found: list[Any] = []
@@ -38,9 +38,9 @@ def list_inputs(inputs: Any, task: Task) -> list[Any]:
 def make_reader(task: Task) -> Callable[[Any, int], Example]:
   """Returns a function from an input and its number to an example, prepared as in evaluation.
 
-  Arrays that only an answer would give, such as a label, are zeros. The function raises ConfigError
-  if a file cannot be read or the task's arrays are incomplete, and ValueError for an input of
-  another kind.
+  Arrays that only an answer would provide, such as a label, are zeros. The function raises
+  ConfigError if a file cannot be read or the task's arrays are incomplete, and ValueError for an
+  input of another kind.
   """
   prepare = task.transform(train=False)
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in task.element_spec.items()}

@@ -20,7 +20,7 @@ def write_card(loaded: Loaded, network: ForeignNetwork, file: str) -> str:
 
   Args:
     loaded: The model.
-    network: The equivalent network of the other project.
+    network: The equivalent network of timm or of LV-ViT's code.
     file: The name of the file of weights.
   """
   environment = read_json(loaded.workdir, "environment.json")
@@ -73,7 +73,7 @@ def _data(loaded: Loaded) -> str:
 
 
 def _figures(rows: Sequence[Mapping[str, Any]], step: int) -> str:
-  """Returns a table of the figures of this checkpoint."""
+  """Returns a table of the checkpoint's figures."""
   found = {row["kind"]: row for row in rows if row.get("step") == step and row["kind"] in _FIGURES}
   if not found:
     return "## Figures\n\nThis checkpoint was not evaluated."

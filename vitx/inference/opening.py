@@ -34,7 +34,7 @@ def open_model(
 def copy_data_fields(
   loaded: Loaded, data_dir: str | None = None, *, own_source: bool = True
 ) -> ConfigDict:
-  """Returns a copy of the run's `data` config, and logs the places in it that will be read.
+  """Returns a copy of the run's `data` config, and logs the paths from it that will be read.
 
   Args:
     loaded: The model.

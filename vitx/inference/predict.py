@@ -20,7 +20,7 @@ from vitx.training.record.progress import count_bar
 
 BATCH = 64
 FEATURES = "features"
-WRITTEN = ("logits", FEATURES)  # The rows that are written beside the task's columns.
+WRITTEN = ("logits", FEATURES)  # The rows that files have in addition to the task's columns.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Prediction:
   """The predictions of a model for B examples.
 
   Attributes:
-    rows: The outputs of the task's evaluation per example, arrays (B, ...) by name.
+    rows: The task's outputs for each example, arrays (B, ...) by name.
     class_names: The names of the K classes, or () if there are none.
-    columns: The values of the task's columns, by column name.
+    columns: The task's columns for a table, lists of B values by column name.
     names: The paths of the inputs, files of folders included; for an array, its numbers from 0.
     skipped: A line for each unreadable input that was left out, with its path and the reason.
   """
@@ -90,10 +90,10 @@ def predict(
     inputs: The inputs of the task, see `Task.read_input`. A classifier of images takes paths of
       image files, Pillow images and arrays (height, width, C), uint8 or float in 0..1, or one array
       (B, height, width, C). Any task takes paths of `.npz` files and dicts of arrays, with the
-      arrays of an example of the run's source. The path of a folder means all files beneath it that
-      the task reads, sorted.
+      arrays of an example of the run's source. The path of a folder means all files in it, at any
+      depth, that the task reads, sorted.
     features: Whether to also return the input of the network's head.
-    skip_unreadable: Whether to leave out and report unreadable inputs, as long as others are
+    skip_unreadable: Whether to leave out and report unreadable inputs, as long as at least one is
       readable.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
@@ -157,14 +157,14 @@ def _predict(
 def with_features(
   evaluate: Callable[..., Any], heads: Collection[str] = (names.HEAD,)
 ) -> Callable[..., Any]:
-  """Returns a task's `evaluate` whose rows also have the input of the network's head.
+  """Returns a task's `evaluate` with the input of the network's head added to its rows.
 
   Args:
     evaluate: The task's function.
     heads: The names of modules; the input of the first one that runs is taken.
 
   Raises:
-    ConfigError: The network has no such module; the returned function raises it.
+    ConfigError: The network has none of the modules; the returned function raises this error.
   """
 
   def run(*arguments: Any) -> Any:
@@ -188,7 +188,7 @@ def with_features(
 
 
 def _columns(loaded: Loaded, answers: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-  """Returns the task's columns without the examples' own arrays, which predictions leave blank."""
+  """Returns the task's columns, except for arrays of examples, which are blank in a prediction."""
   heads = loaded.task.prediction_columns(loaded.data)
   columns = {head: [row[i] for row in answers] for i, head in enumerate(heads)}
   return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}

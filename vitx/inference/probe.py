@@ -58,7 +58,7 @@ def probe(
 
   A feature is the input of the network's head: the pooled tokens. The features of train, validation
   and test, all prepared as in evaluation, are computed once and kept in a file. Each method learns
-  from train, *validation* chooses its one setting, and test gives the result.
+  from train, its one setting is chosen on *validation*, and the result is its accuracy on test.
 
   Args:
     workdir: The workdir of a training run, or a model that `vitx.load` returned.
@@ -67,10 +67,10 @@ def probe(
     checkpoint: "best", "latest" or a step of the workdir.
     weights: "ema" or "raw", see `vitx.load`; `None` means the kind that selected the best
       checkpoint.
-    source: Another source than the workdir's, of any classes, such as folder:PATH.
+    source: A source other than the workdir's, with any classes, such as folder:PATH.
     data_dir: The directory of TFDS sets; `None` means the run's.
     batch_size: The number of examples in a batch; `None` means the evaluation batch size.
-    methods: The names of the methods, of knn, ridge and logistic.
+    methods: The names of the methods, any of knn, ridge and logistic.
     shots: The numbers of training examples of each class for the few-shot curves. Numbers above the
       size of the smallest class are left out.
     draws: The number of times that the examples of a few-shot result are drawn; 0 means no curves.
@@ -141,7 +141,7 @@ def _open(
   source: str | None,
   data_dir: str | None,
 ) -> tuple[Loaded, Source]:
-  """Returns the model and the data of `probe`, from its arguments."""
+  """Returns the model and the data for the arguments of `probe`."""
   if workdir is not None and config is None:
     with open_model(workdir, checkpoint, weights=weights) as model:
       return model, _open_run(model, source, data_dir)
@@ -255,7 +255,7 @@ def _measure_few(
   draws: int,
   seed: int,
 ) -> Iterator[dict[str, Any]]:
-  """Yields the accuracies of each method with few training examples of each class."""
+  """Yields each method's accuracies with few training examples of each class."""
   train, validation, test = (features[role] for role in ROLES)
   smallest = np.unique(train.labels, return_counts=True)[1].min()
   for method in methods:
@@ -277,7 +277,7 @@ def _measure_few(
 def draw_shots(labels: np.ndarray, count: int, seed: int, draw: int) -> np.ndarray:
   """Returns the indices of `count` examples of each class, a function of seed and draw alone.
 
-  Fewer examples of a draw are part of more examples.
+  In one draw, the examples for a smaller `count` are among those for a larger one.
   """
   shuffled = order.shuffle(seed, order.SHOTS, draw, len(labels))
   by_class = [shuffled[labels[shuffled] == each][:count] for each in np.unique(labels)]

@@ -1,7 +1,7 @@
 """A page about an evaluated classifier: figures, confusions, calibration and mistakes in pictures.
 
-Names of classes, files and sources may be anybody's. They are plain text on the page, and an
-absolute path is its last part. The page loads nothing from a network and holds no script.
+Names of classes, files and sources may come from anyone. The page shows them as plain text, and
+only the last part of an absolute path. It loads nothing from a network and has no script.
 """
 
 import base64
@@ -215,7 +215,7 @@ class _Content:
 
 
 def _join(command: Sequence[Any]) -> str:
-  """Returns a command in a line, without the folders of absolute paths."""
+  """Returns a command as a line, with absolute paths cut to their last part."""
   program, *words = (str(markdown.without_places(str(word))) for word in command)
   return " ".join(["vitx" if program == "__main__.py" else program, *words])
 
@@ -257,7 +257,7 @@ def _write_page(
 
 
 def _text(value: Any) -> str:
-  """Returns a text for HTML, in which nothing is markup, on one line."""
+  """Returns a text escaped for HTML, on one line."""
   return html.escape(escape(str(value), line=True), quote=True)
 
 
@@ -305,7 +305,7 @@ def _embed(content: bytes, kind: str) -> str:
 
 
 def _write_text(content: _Content, pictures: Mapping[str, Sequence[Picture]], folder: Path) -> str:
-  """Returns the page in Markdown, and writes its photos beside it."""
+  """Returns the page in Markdown, and writes the page's photos beside it."""
   parts = [
     f"# {markdown.text(content.title)}",
     markdown.text(content.note),

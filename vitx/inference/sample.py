@@ -39,16 +39,17 @@ def sample(
 
   Args:
     model: A model that `vitx.load` returned, or a workdir.
-    count: The number of samples, or of images (each completed four times) or windows of text or
-      sound (each completed once).
+    count: The number of samples. With `complete` and no `prompt`, the number of originals: images
+      (each completed four times) or windows of text or sound (each completed once).
     prompt: The beginning of all samples: bytes, a text, or the path of a file (a WAV file for
-      sound). For an image model it is an image file, of which the share `complete` is given.
+      sound). For an image model, the path of an image whose first part, the share `complete`, is
+      given.
     complete: The share of every original that is given, in (0, 1). The originals are the first
       examples of the test split, or the image that `prompt` names.
     temperature: The divisor of the logits.
     top_k: The number of most probable tokens to draw from.
-    top_p: The probability that the most probable tokens, which alone are drawn, must reach
-      together.
+    top_p: A probability p: tokens are drawn from the fewest most probable ones whose total reaches
+      p.
     seed: The random seed; a sample does not depend on `count`.
     checkpoint: "best", "latest" or a step.
     data_dir: The directory of TFDS sets; `None` means the run's.
@@ -115,7 +116,7 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
       f"prompt={str(prompt)!r:.80} is an image to complete; also set complete,"
       " the share of it that the model is given, such as complete=0.5."
     )
-  elif os.path.isfile(prompt):  # This is False for a text that can be no path.
+  elif os.path.isfile(prompt):  # This is False for a text that cannot be a path.
     tokens = _read_file(Path(prompt), kind)
   elif kind == "audio" or isinstance(prompt, Path):
     raise ConfigError(f"prompt={str(prompt)!r:.80} does not exist; name a file.")

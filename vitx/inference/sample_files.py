@@ -22,8 +22,8 @@ class Samples:
   """The samples of a density model.
 
   Attributes:
-    tokens: The tokens, int32 (S, N), given ones included; S is R times the completions per
-      original.
+    tokens: The tokens, int32 (S, N), with the given tokens; for R originals, S is R times the
+      completions of each.
     given: The number of given tokens of each sample.
     originals: The originals whose beginnings were completed, int32 (R, N), or `None` for samples.
     kind: The kind of data that the tokens encode.
@@ -75,7 +75,7 @@ def write_samples(found: Samples, folder: Path) -> Path:
 
 
 def _arrange(found: Samples) -> tuple[np.ndarray, int]:
-  """Returns the images of a grid and its number of columns; a completion follows its original."""
+  """Returns a grid's images and its number of columns; completions follow their original."""
   if found.originals is None:
     return found.images, math.ceil(math.sqrt(len(found.tokens)))
   originals = found.to_images(found.originals)[:, None]
@@ -85,7 +85,7 @@ def _arrange(found: Samples) -> tuple[np.ndarray, int]:
 
 
 def title_texts(found: Samples) -> str:
-  """Returns all texts under titles; completions show the given part, the original, the rest."""
+  """Returns all texts under titles; for completions: given part, original's rest, completion."""
   parts = []
   for number, text in enumerate(found.texts):
     if found.originals is None:

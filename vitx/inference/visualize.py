@@ -54,8 +54,7 @@ class Options:
     local: The number l of last tokens that count as near; `None` means a row of the grid.
     examples: The number of examples to look at.
     queries: The positions to draw, or () for a default choice.
-    inputs: The inputs to look at instead of the first of *validation*, as `vitx.predict` takes
-      them.
+    inputs: The inputs to look at instead of the first examples of *validation*, see `vitx.predict`.
   """
 
   local: PositiveInt | None = None
@@ -223,7 +222,7 @@ def show_answers(evaluated: Evaluation) -> Answered:
 
 
 def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
-  """Returns the attention of the last layer over the grid, (B, rows, columns), if there is one."""
+  """Returns the last layer's attention over the grid, (B, rows, columns), or `None` without one."""
   task = loaded.task
   if not examples:
     return None
@@ -234,17 +233,17 @@ def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
     some = _stack(task, [prepare(each, None) for each in examples])
     subject = dataclasses.replace(subject, inputs=lambda count: task.model_inputs(some))
     maps = compute_maps(subject)
-  except ConfigError:  # A mixer without a matrix over the image has nothing to show.
+  except ConfigError:  # A mixer without a matrix over the image has no attention to show.
     return None
   planes = read_row(maps.layers[-1].mean(axis=1), maps.layouts[-1])
   planes = planes - planes.min(axis=(1, 2), keepdims=True)
-  # The highest value alone would leave all else dark where attention has one peak.
+  # Scaling by the highest value would leave the rest dark where attention has one peak.
   bright = np.quantile(planes, BRIGHT, axis=(1, 2), keepdims=True)
   return np.minimum(planes / np.maximum(bright, 1e-12), 1)
 
 
 def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.ndarray:
-  """Returns attention over the grid as a plane over a photo of `size`, 0 beside what is seen."""
+  """Returns attention over the grid as a plane over a photo of `size`, 0 outside the seen crop."""
   data, ratio = loaded.config.data, loaded.config.evaluation.crop_ratio
   (height, width), (rows, columns) = size, sides(data.decode_size)
   across, down = float(width), float(height)
@@ -261,7 +260,7 @@ def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.nd
 def _draw_results(
   figure: str, out: Path, results: str | None, config: str | None, workdirs: Sequence[str]
 ) -> list[Path]:
-  """Draws a figure of a sweep over rows; their training steps are compiled to know their memory."""
+  """Draws a figure of a sweep over rows; compiles their training steps for their memory."""
   if results is None or config is None or workdirs:
     raise ConfigError(
       f"figure={figure!r} draws results; give the CSV file of vitx reproduce"
@@ -368,7 +367,7 @@ def _subject(
       read = make_reader(task)
       return task.model_inputs(_stack(task, [read(one, i) for i, one in enumerate(given)][:count]))
     source = open_source(config.data, config.data_seed)
-    # A config's pixel statistics were placeholders until here; the opened data have the real ones.
+    # Until here a config's pixel statistics are placeholders; the opened data have the real ones.
     own = build_task(resolve(config, source))
     examples = own.examples(source.role("validation"), train=False)
     prepare = own.transform(train=False)

@@ -42,7 +42,7 @@ _DTYPES = {
 
 
 def is_file(source: str) -> bool:
-  """Returns whether `init_from` names a file of weights, local or on the Hub, not a workdir."""
+  """Returns whether `source` names a file of weights, local or on the Hub, not a workdir."""
   with files.reading(f"init_from={source!r} is no path"):
     path = Path(source)
     named = source.endswith(SUFFIXES) and not path.is_dir()
@@ -58,7 +58,7 @@ def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     The arrays, and descriptions of the other values in the file, both by name.
 
   Raises:
-    ConfigError: The file does not exist, cannot be read, or holds no dict of arrays.
+    ConfigError: The file does not exist, cannot be read, or contains no dict of arrays.
     MissingExtraError: The file is `.safetensors`, and that package is not installed.
   """
   if not Path(path).is_file():
@@ -83,8 +83,8 @@ def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[st
     num_heads: The number of heads of the network, H.
 
   Returns:
-    The collections, the names of arrays that have no place in them, and descriptions of the parts
-    of the file outside the network: other values, and prefixes of the weights' names.
+    The collections, the names of the file's arrays that have no place in vitx, and descriptions of
+    the file's other contents: other values, and prefixes of the weights' names.
 
   Raises:
     ConfigError: The file cannot be read, or its naming scheme is unknown.
@@ -100,7 +100,7 @@ def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[st
 
 
 def count_heads(params: Mapping[str, Any]) -> int:
-  """Returns a network's number of heads, from its first query projection (C, H, D), or 1."""
+  """Returns a network's number of heads, from its first query projection (C, H, D), else 1."""
   for name, leaf in name_leaves(params).items():
     if name.endswith("query/kernel") and leaf.ndim == 3:
       return leaf.shape[1]
@@ -108,7 +108,7 @@ def count_heads(params: Mapping[str, Any]) -> int:
 
 
 def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
-  """Returns the token layout of a network with some weights, assuming that its grid is square.
+  """Returns the token layout that a network's weights imply, assuming that its grid is square.
 
   Returns `None` if there is neither a position table nor a mixer with weights per token, or if the
   number of tokens does not give a square grid.
@@ -126,7 +126,7 @@ def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
 
 
 def _count_rows(leaves: Mapping[str, Any]) -> int:
-  """Returns the rows of the first position table, else of the first weight with a row per token."""
+  """Returns the length of the first position table, else of a weight's axis of tokens, else 0."""
   for name in sorted(leaves, key=lambda name: not names.is_position_table(name)):
     bound = names.token_axis(name, leaves[name].ndim)
     if bound is not None:
@@ -153,10 +153,10 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
     others = {name: value for name, value in content.items() if str(name) != key}
     beside |= {f"{where}{name}": _describe(value) for name, value in others.items()}
     content, where = inner[key], f"{where}{key}."
-  what = "not a dict"
-  if isinstance(content, Opaque):
-    what = f"{_describe(content)}; save its state_dict()"
-  raise ConfigError(f"init_from={path!r} has no arrays by name: it is {what}.")
+  raise ConfigError(
+    f"init_from={path!r} must hold a dict of arrays, but its content is"
+    f" {_describe(content)}; save the state_dict() of the network."
+  )
 
 
 def _split(
@@ -170,8 +170,8 @@ def _split(
   }
   other = {f"{where}{key}": _describe(x) for key, x in content.items() if str(key) not in arrays}
   if not arrays:
-    some = "".join(f"; {name} is {what}" for name, what in list(other.items())[:3])
-    raise ConfigError(f"init_from={path!r} has no arrays by name{some}.")
+    some = "; ".join(f"{name} is {what}" for name, what in list(other.items())[:3]) or "nothing"
+    raise ConfigError(f"init_from={path!r} needs a dict of arrays, but has only: {some}.")
   return arrays, {**(beside or {}), **other}
 
 
@@ -186,7 +186,7 @@ def _holds_arrays(value: Any, depth: int = 2) -> bool:
 
 
 def _describe(value: Any) -> str:
-  """Returns a description of a value beside the weights."""
+  """Returns a description of a value that is not one of the weights."""
   if isinstance(value, Opaque):
     return f"a {type(value).__name__}, which was not executed"
   if isinstance(value, np.ndarray):

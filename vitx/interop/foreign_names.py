@@ -17,7 +17,7 @@ class Family:
   """A naming scheme of another project.
 
   Attributes:
-    marks: Names of the scheme that identify it when all are present.
+    marks: The names of arrays that identify the scheme if all of them are present.
     rules: The rules that rename the arrays.
   """
 
@@ -27,7 +27,7 @@ class Family:
 
 _TIMM = ("patch_embed.proj.weight", "cls_token")
 _TRANSFORMERS = ("embeddings.patch_embeddings.projection.weight", "embeddings.cls_token")
-# A file belongs to the first family whose marks it has all.
+# A file belongs to the first family of which it has all marks.
 FAMILIES = {
   "lv_vit": Family(("patch_embed.conv1.weight",), timm_names.LV_VIT),
   "distilled": Family((*_TIMM, "dist_token"), timm_names.DISTILLED),
@@ -81,14 +81,15 @@ def find_family(theirs: Arrays) -> str:
 def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]:
   """Removes the common prefix of a network's array names.
 
-  A file may hold the network as a part of another: `module.`, `backbone.`, `vit.`. The other parts,
-  such as a head, are used if the family knows all of them. Otherwise all are left out, since the
-  parts between them and the network are not known.
+  A file may contain the network as a part of a larger one, under a prefix such as `module.`,
+  `backbone.` or `vit.`. Arrays outside the prefix, such as a head, are used if the family has names
+  for all of them. Otherwise all of them are left out, since the parts between them and the
+  network are not known.
 
   Args:
     theirs: The arrays by their names in the file.
-    order: Words in prefixes, by priority; if a file has two networks, the one with the earlier
-      word is used.
+    order: Words in prefixes, by priority: of two networks in a file, the one whose prefix has the
+      earlier word is used.
 
   Returns:
     The arrays, and notes on the removed prefixes and the arrays left out.
@@ -99,7 +100,8 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
   plain = {_WRAPPERS.sub("", name): x for name, x in theirs.items()}
   if len(plain) < len(theirs):
     raise ConfigError(
-      "two of its arrays have one name after the wrappers of PyTorch are removed from the names."
+      "two of its arrays have one name without the prefixes of PyTorch's wrappers, such"
+      " as '_orig_mod.'; save the state_dict() of the network inside the wrapper."
     )
   notes = {}
   if plain.keys() != theirs.keys():
@@ -126,7 +128,7 @@ def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
       whole = not front or front[-1] in "./"
       if whole and all(front + mark in theirs for mark in family.marks):
         found.setdefault(front, name)
-  # The names of big_vision are AugReg's with a prefix.
+  # Names in big_vision's files are AugReg's with a prefix.
   outer = [x for x in found if not any(x != y and x.startswith(y) for y in found)]
   if len(outer) > 1:
     rank = lambda x: min((order.index(w) for w in x.split(".") if w in order), default=99)  # noqa: E731
@@ -172,5 +174,5 @@ def to_theirs(ours: Arrays, family: str) -> dict[str, np.ndarray]:
   """
   theirs, left = convert_out(FAMILIES[family].rules, ours)
   if left:
-    raise ConfigError(f"{sorted(left)[0]} has no place in a state dict of {family!r}.")
+    raise ConfigError(f"out: {family!r} has no parameter {sorted(left)[0]}; export another run.")
   return theirs

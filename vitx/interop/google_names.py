@@ -1,6 +1,6 @@
 """Rules that rename the arrays of Google's AugReg and big_vision files to vitx's names.
 
-The arrays have vitx's axes.
+The axes of the arrays already have vitx's order.
 """
 
 from vitx.interop.naming import QKV, NameRule, same
@@ -9,7 +9,7 @@ from vitx.interop.naming import QKV, NameRule, same
 def _network(
   prefix: str, positions: str, *, second_norm: int, attention: int, mlp: int
 ) -> list[NameRule]:
-  """Returns the rules of a network, given what differs between the two projects.
+  """Returns the rules of a network; the arguments state how the two projects differ.
 
   Args:
     prefix: The prefix of all names.

@@ -14,7 +14,7 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def is_name(source: str) -> bool:
-  """Returns whether `init_from` names a repository of the Hub."""
+  """Returns whether `source` names a repository of the Hub."""
   return source.startswith(PREFIX)
 
 

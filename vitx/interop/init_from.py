@@ -42,14 +42,15 @@ def initial_variables(
     source: The workdir of the other run, whose best checkpoint is loaded, or a file of weights, or
       `hf:NAME` for one on the Hugging Face Hub.
     params: Freshly initialized parameters.
-    model_state: The other collections. Batch statistics are filled, and any other state in the
-      file.
-    layout: The layout of the tokens that the new run adds positions to, or `None`.
+    model_state: The new run's other collections. Its batch statistics are filled, and any
+      other state that a file of weights has.
+    layout: The layout of the tokens that the new run adds positions to, or `None`, see
+      `transfer`.
     allowed: Regular expressions of names, in vitx or in the file, that need not fit.
     mixer: The name of the network's token mixer, for error messages.
     new_head: Whether a head for other classes may be left as initialized.
-    find_places: A function that finds the run's classes among the source's, or `None` without
-      classes.
+    find_places: A function that finds the run's classes among the source's, or `None` if the run
+      has no classes.
 
   Raises:
     ConfigError: The source cannot be read, or names of the file do not fit and are not allowed.
@@ -94,7 +95,7 @@ def check_source(
 
   Args:
     source: The workdir of the other run, a file of weights, or `hf:NAME`.
-    params: The shapes and dtypes of the parameters; nothing is compiled.
+    params: The shapes and dtypes of the parameters, without values.
     model_state: The shapes and dtypes of the other collections.
   """
   if foreign.is_file(source):

@@ -1,8 +1,8 @@
 """Rules that map arrays of published files to vitx's arrays and back.
 
 A rule has names of "their" arrays (the published ones), names of "our" arrays, and functions that
-convert the values in both directions. One array of theirs may hold several of ours, such as query,
-key and value. In a name, `{}` is the number of a block.
+convert the values in both directions. One array of theirs may contain several of ours, such as
+query, key and value. In a name, `{}` is the number of a block.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ class NameRule:
   Attributes:
     theirs: The published names, with `{}` for the number of a block.
     ours: The names in vitx.
-    into: The function from their arrays and the number of heads H to ours.
-    back: The function from our arrays to theirs.
+    into: The function from the published arrays and the number of heads H to vitx's arrays.
+    back: The function from vitx's arrays to the published ones.
   """
 
   theirs: tuple[str, ...]
@@ -50,7 +50,7 @@ def same(theirs: str, ours: str) -> NameRule:
 
 
 def convolution(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of a convolution that they store as (out, in / groups, height, width)."""
+  """Returns the rule of a convolution, published as (out, in / groups, height, width)."""
   into: Into = lambda x, heads: (x.transpose(2, 3, 1, 0),)  # noqa: E731
   return rule(theirs, (ours,), into, lambda xs: xs[0].transpose(3, 2, 0, 1))
 
@@ -61,13 +61,13 @@ def biased_convolution(theirs: str, ours: str) -> list[NameRule]:
 
 
 def from_heads(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of a linear map from concatenated heads, which they store as (C, H D)."""
+  """Returns the rule of a linear map from concatenated heads, published as (C, H D)."""
   into: Into = lambda x, heads: (x.T.reshape(heads, -1, len(x)),)  # noqa: E731
   return rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
 
 
 def stacked_weight(theirs: str, ours: tuple[str, ...]) -> NameRule:
-  """Returns the rule of stacked linear maps (H D, C), in which each head's rows are consecutive."""
+  """Returns the rule of stacked linear maps (H D, C); the rows of a head are consecutive."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     return tuple(w.T.reshape(x.shape[1], heads, -1) for w in np.split(x, len(ours)))
@@ -85,7 +85,7 @@ def stacked_bias(theirs: str, ours: tuple[str, ...]) -> NameRule:
 
 
 def linear(theirs: str, ours: str) -> list[NameRule]:
-  """Returns the rules of a linear map with a bias, which they store as (out, in)."""
+  """Returns the rules of a linear map, published as (out, in), with a bias."""
   kernel = rule(
     f"{theirs}.weight", (f"{ours}/kernel",), lambda x, heads: (x.T,), lambda xs: xs[0].T
   )
@@ -93,7 +93,7 @@ def linear(theirs: str, ours: str) -> list[NameRule]:
 
 
 def linear_to_heads(theirs: str, *ours: str) -> list[NameRule]:
-  """Returns the rules of linear maps to the heads with biases, one or several in an array."""
+  """Returns the rules of linear maps to the heads with biases; one array has one or several."""
   return [
     stacked_weight(f"{theirs}.weight", tuple(f"{each}/kernel" for each in ours)),
     stacked_bias(f"{theirs}.bias", tuple(f"{each}/bias" for each in ours)),
@@ -113,7 +113,7 @@ def norm(theirs: str, ours: str) -> list[NameRule]:
 def batch_norm(theirs: str, ours: str) -> list[NameRule]:
   """Returns the rules of a batch normalization, its running statistics included.
 
-  `ours` is without the collection, such as "stem/norm_0".
+  `ours` does not begin with the collection; an example is "stem/norm_0".
   """
   return [
     *norm(theirs, f"params/{ours}"),
@@ -128,7 +128,7 @@ def convert_in(
   """Returns the arrays under vitx's names, and the published names that no rule covers.
 
   Raises:
-    ConfigError: A shape does not split into H heads, or an array's counterpart is missing.
+    ConfigError: A shape does not split into H heads, or another array of its rule is missing.
   """
   left = dict(theirs)
   ours: dict[str, np.ndarray] = {}
@@ -163,7 +163,7 @@ def _take(
     names = [template.format(number) for template in templates]
     missing = [name for name in names if name not in left]
     if missing:
-      raise ConfigError(f"{first} is only usable with {missing[0]}, which is missing")
+      raise ConfigError(f"{first} needs {missing[0]}, which the file does not have")
     yield first, number, [left.pop(name) for name in names]
 
 

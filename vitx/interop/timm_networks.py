@@ -57,7 +57,7 @@ def find_network(
 
   Args:
     fields: Every field of `config.model` by its dotted path, such as "block.activation".
-    defaults: The fields of a config that has only the named choices, all else at its default.
+    defaults: The fields of a config with these named choices and all other fields at defaults.
     size: The side of the images in pixels, or (height, width).
     channels: The number of channels of the images.
 
@@ -77,7 +77,7 @@ def find_network(
 
 
 def _differing(kind: _Kind, fields: Fields) -> list[str]:
-  """Returns the fields whose named choice differs from a kind's."""
+  """Returns the fields whose named choice is not that of a kind."""
   return [field for field, name in kind.names.items() if fields[field] != name]
 
 

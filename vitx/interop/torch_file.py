@@ -30,7 +30,7 @@ _DTYPES = {
   "CharStorage": np.int8,
   "ByteStorage": np.uint8,
   "BoolStorage": np.bool_,
-  # Tensors that state their own type use this untyped storage; the entries below are those types.
+  # A tensor that states its own type, which is one of those below, uses this untyped storage.
   "UntypedStorage": np.uint8,
   "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
   "float8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
@@ -40,7 +40,7 @@ _DTYPES = {
   **{name: np.dtype(name) for name in ("uint16", "uint32", "uint64")},
 }
 _PARAMETERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
-# The most memory, in bytes, that one byte of a pickle may need: an empty dict is written as one.
+# The most memory, in bytes, that one byte of a pickle may need; one byte can be an empty dict.
 _GROWTH = 64
 # A file from before PyTorch 1.6 begins with these numbers, each pickled separately.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -74,7 +74,7 @@ def _read_archive(path: str | Path) -> Any:
     folder = names[0].removesuffix("data.pkl")
     order = f"{folder}byteorder"
     if order in archive.namelist() and archive.read(order) != b"little":
-      raise ValueError("its numbers are not little-endian")
+      raise ValueError("its numbers are big-endian; save it on a little-endian machine")
 
     def load(key: str, dtype: np.dtype, count: int) -> np.ndarray:
       return np.frombuffer(archive.read(f"{folder}data/{key}"), dtype)
@@ -83,7 +83,7 @@ def _read_archive(path: str | Path) -> Any:
 
 
 def _read_stream(path: str | Path) -> Any:
-  """Reads the older format twice, since its storages come after the objects that use them."""
+  """Reads a file of the older format twice, since storages come after objects that use them."""
   storages: dict[str, np.ndarray] = {}
   wanted: dict[str, tuple[np.dtype, int]] = {}
 
@@ -99,15 +99,15 @@ def _read_stream(path: str | Path) -> Any:
     _Reader(file, path, note).load()
     for key in _Reader(file, path).load():
       if key not in wanted:
-        raise ValueError(f"storage {key} holds numbers of a type that NumPy does not have")
+        raise ValueError("a tensor has a type of number that NumPy lacks; save it as float32")
       dtype, count = wanted[key]
       stored = int.from_bytes(file.read(8), "little")
       content = file.read(stored * dtype.itemsize)
       if stored != count or len(content) != stored * dtype.itemsize:
-        raise ValueError(f"storage {key} is cut short")
+        raise ValueError(f"the data of tensor {key} are cut short; copy the file again")
       storages[key] = np.frombuffer(content, dtype)
     for key in wanted.keys() - storages.keys():
-      raise ValueError(f"storage {key} is missing")
+      raise ValueError(f"the data of tensor {key} are missing; copy the file again")
     file.seek(start)
     return _Reader(file, path, note).load()
 
@@ -118,8 +118,8 @@ _TUPLES = {code[0] for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pick
 def _count_tuple(run: Callable) -> Callable:
   """Wraps a tuple instruction of the unpickler so that it raises ValueError for too large a tuple.
 
-  A hundred bytes can write forty tuples, each of the previous one twice; hashing the last one would
-  never end.
+  A hundred bytes can encode forty tuples of which each contains the previous one twice; hashing the
+  last tuple would never end.
   """
 
   def make(reader: "_Reader") -> None:
@@ -150,7 +150,7 @@ class _Reader(pickle._Unpickler):
   def __init__(self, file: Any, path: str | Path, load: Callable | None = None) -> None:
     super().__init__(file)
     self._path, self._load = path, load
-    self._viewed = 0  # The bytes of all tensors, since many may view one storage.
+    self._viewed = 0  # The bytes of all tensors; many may view one storage.
     self._opaque: dict[str, type[Opaque]] = {}
     self.tuples: dict[int, tuple[int, tuple]] = {}  # The number of values in each tuple, by its id.
 
@@ -177,12 +177,12 @@ class _Reader(pickle._Unpickler):
     if isinstance(storage, Opaque):
       return storage
     if not all(isinstance(n, int) and n >= 0 for n in (offset, *size, *stride)):
-      raise ValueError("it has a tensor with a negative extent")
+      raise ValueError("a tensor has an offset, size or stride that is no integer >= 0")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if 0 in size:
       return np.empty(size, storage.dtype)
     if last >= storage.size or math.prod(size) > storage.size:
-      raise ValueError(f"a tensor {tuple(size)} extends beyond its storage of {storage.size}")
+      raise ValueError(f"a tensor of shape {tuple(size)} reaches beyond its {storage.size} numbers")
     steps = tuple(step * storage.itemsize for step in stride)
     found = np.lib.stride_tricks.as_strided(storage[offset:], size, steps).copy()
     self._viewed += found.nbytes
@@ -197,7 +197,7 @@ class _Reader(pickle._Unpickler):
 
   def persistent_load(self, pid: Any) -> Any:
     if self._load is None:
-      raise ValueError("it has a tensor in a part that cannot have one")
+      raise ValueError("it has a tensor in a part that torch.save writes without tensors")
     tag, kind, *_ = pid
     if tag == "module" and isinstance(kind, type) and issubclass(kind, Opaque):
       return kind  # The older format includes the source of a class.
@@ -205,9 +205,9 @@ class _Reader(pickle._Unpickler):
     if tag == "storage" and isinstance(kind, type) and issubclass(kind, Opaque):
       return kind()  # NumPy has no such type of number.
     if tag != "storage" or not isinstance(kind, _Kind) or not isinstance(key, str):
-      raise ValueError("it has a reference that is not a storage")
+      raise ValueError("it refers to something other than the numbers of a tensor")
     if any(part is not None for part in view):
-      raise ValueError("it has a storage that is a view of another storage")
+      raise ValueError("a tensor views the data of another; save it with a newer PyTorch")
     return self._load(key, kind.dtype, count)
 
 
@@ -223,8 +223,8 @@ class _Inert:
 class Opaque(_Inert):
   """A substitute for any object that is neither a tensor nor a container; it drops all arguments.
 
-  Each name gets a class of its own, so that a pickle may instantiate it, call it as a function and
-  set any attribute that it sets on the real object.
+  Each name gets a class of its own, so that a pickle may instantiate the class, call it as a
+  function and set any attribute that it would set on the real object.
   """
 
   def __new__(cls, *_: Any, **__: Any) -> "Opaque":
@@ -274,7 +274,7 @@ class _Mapping(dict):
 
 
 class _Settings(dict):
-  """The arguments of a command, as a dict."""
+  """A dict in place of `argparse.Namespace`, the arguments of a command."""
 
   def __setstate__(self, state: Any) -> None:
     if isinstance(state, dict):

@@ -12,7 +12,7 @@ from vitx.config.errors import ConfigError
 from vitx.models import names, token_tables
 from vitx.ops.layout import TokenLayout
 
-LISTED = 5  # The number of names that an error lists before it only counts the others.
+LISTED = 5  # The number of names that an error lists; it counts the others.
 # A function from the source's class names (None if unknown) and number of classes to the index of
 # each class of the new network in the source, int32 (K,), or to the reason why the classes differ.
 FindPlaces = Callable[[Sequence[str] | None, int], np.ndarray | str]
@@ -30,7 +30,7 @@ class Report:
     skipped: The parameters of another shape, left as initialized.
     new: The parameters missing in the source, left as initialized.
     unused: The parameters of the source that the new model lacks.
-    ignored: Other values in a file, and removed prefixes of names.
+    ignored: The other values in a file, and the removed prefixes of names.
     sizes: The pairs of the source's and the new model's "depth" and "width", where they differ.
   """
 
@@ -64,7 +64,7 @@ def check_fit(
   Args:
     report: The report of `transfer`.
     source: The name of the file, for the error.
-    allowed: Regular expressions; a name is allowed if one matches all of it.
+    allowed: Regular expressions; a name is allowed if an expression matches all of it.
     mixer: The name of the network's token mixer, for the error, or "" if it has none.
     new_head: Whether a head may be left as initialized if the file lacks it or has other classes.
   """
@@ -180,7 +180,7 @@ def _take(
   layouts: tuple[TokenLayout | None, TokenLayout | None],
   places: np.ndarray | str | None,
 ) -> tuple[str, np.ndarray | None, str]:
-  """Decides about a parameter that both networks have.
+  """Decides whether and how to load a parameter that both networks have.
 
   Args:
     name: The name of the parameter.

@@ -1,7 +1,7 @@
 """Rules for the weights of the library transformers: its ViT, DeiT and DINOv2.
 
-ViT and DeiT share names; DINOv2's blocks have timm's names. Files have the library's older names,
-even those saved by newer versions, which use newer names in memory.
+ViT and DeiT share names; DINOv2's blocks have timm's names. All files have the library's older
+names: its newer versions use newer names in memory only.
 """
 
 from vitx.interop.naming import (

@@ -2,8 +2,8 @@
 
 BBViT's code is this ViT with BigBird's attention. VisionXformer's is this ViT with the attention of
 the packages performer-pytorch, linformer and nystrom-attention. The names inside a mixer are those
-of its package. Its position in the network, `layers.{}.0.fn`, is a guess after the original ViT:
-neither project published a file.
+of its package. The place of the mixer in the network, `layers.{}.0.fn`, is a guess from the
+original ViT, since neither project published a file.
 """
 
 import math
@@ -37,13 +37,13 @@ def _patches(theirs: str, ours: str) -> NameRule:
       side = math.isqrt(x.shape[1] // channels)
       if side * side * channels == x.shape[1]:
         return (x.reshape(-1, side, side, channels).transpose(1, 2, 3, 0),)
-    raise ValueError(f"{x.shape[1]} inputs are no square patch of 3 channels or of 1")
+    raise ValueError(f"its {x.shape[1]} inputs are no square patch with 3 channels or 1")
 
   return rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
 
 
 def _query_and_key() -> NameRule:
-  """Returns the rule of linear maps of queries (H D, C) and keys (H D, C), or (D, C) if shared."""
+  """Returns the rule of linear maps to queries (H D, C) and keys (H D, C) or, if shared, (D, C)."""
 
   def into(xs: Several, heads: int) -> Several:
     query, key = xs

@@ -6,5 +6,5 @@ import flax.linen as nn
 
 from vitx.ops.kernels.convolution import convolve
 
-# Parameters and results are those of `nn.Conv`, but gradients in a loop are as fast as outside it.
+# Equals `nn.Conv` in parameters and results, but gradients are as fast in a loop as outside one.
 Conv = functools.partial(nn.Conv, conv_general_dilated=convolve)

@@ -1,4 +1,4 @@
-"""Dropout and stochastic depth with draws per example, whatever device holds the example."""
+"""Dropout and stochastic depth, whose draws for an example do not depend on its device."""
 
 import flax.linen as nn
 import jax
@@ -8,7 +8,7 @@ from vitx.ops.dropout import dropout
 
 
 class Dropout(nn.Module):
-  """Dropout of entries of (B, ...) with probability `rate`, from the stream "dropout".
+  """Dropout of entries of (B, ...) with probability `rate`, drawn from the stream "dropout".
 
   Attributes:
     rate: The probability, in [0, 1).

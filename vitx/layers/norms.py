@@ -14,13 +14,13 @@ from vitx.ops import replicas
 class BatchNorm(nn.Module):
   """Batch normalization (Ioffe and Szegedy 2015) over the whole batch, on any number of devices.
 
-  The collection "batch_stats" holds the running statistics: `mean` and the unbiased `var`, as in
-  PyTorch. With micro-batches (`grad_accum_steps`) each micro-batch is normalized by itself.
+  The collection "batch_stats" contains the running statistics: `mean` and the unbiased `var`, as in
+  PyTorch. With micro-batches (`grad_accum_steps`) each micro-batch is normalized separately.
 
   Attributes:
     momentum: The share of the old running statistics that a step keeps.
     epsilon: The number added to the variance.
-    scale_init: The initializer of the factor; zeros start a residual branch at zero.
+    scale_init: The initializer of the learned factor; zeros start a residual branch at zero.
     dtype: The dtype of the result; statistics are float32.
   """
 
@@ -33,7 +33,7 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Normalizes (..., C) by the batch's statistics in training, otherwise by the running ones."""
+    """Normalizes (..., C) by statistics of the batch in training, otherwise by running ones."""
     width = x.shape[-1:]
     running_mean = self.variable("batch_stats", "mean", jnp.zeros, width, jnp.float32)
     running_var = self.variable("batch_stats", "var", jnp.ones, width, jnp.float32)
@@ -75,7 +75,7 @@ class ChannelNorm(nn.Module):
     full = x.astype(jnp.float32)
     centered = full - jnp.mean(full, axis=-1, keepdims=True)
     var = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
-    # The root has no finite slope at zero, but a constant token must have a gradient too.
+    # The square root has no finite slope at zero, but a constant token must have a gradient too.
     std = jnp.where(var > 0, jnp.sqrt(jnp.where(var > 0, var, 1.0)), 0.0)
     return (centered / (std + self.epsilon) * gain + shift).astype(self.dtype)
 
@@ -115,5 +115,5 @@ def layer_norm(
   )
 
 
-# `BatchNorm` is not in this table, because its call needs to know whether it trains.
+# `BatchNorm` is not in this table, because its call needs the argument `train`.
 NORMS = {"layer": layer_norm, "channel": ChannelNorm, "none": NoNorm}

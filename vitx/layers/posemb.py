@@ -34,7 +34,7 @@ class LearnedPosition(nn.Module):
 
 
 class AxesPosition(nn.Module):
-  """One learned table for each axis of the grid; a token has the sum of its entries.
+  """One learned table for each axis of the grid; a token gets the sum of its entries.
 
   (Child et al. 2019, section 5.3: row, column and channel of images, row and column of text.)
 
@@ -70,7 +70,7 @@ class SineCosinePosition(nn.Module):
   """Fixed sines and cosines of a token's place in the grid (He et al. 2022, masked autoencoders).
 
   Each of the A axes has C / A of the C channels: first the sines of its coordinate times
-  base^(-2jA/C), then the cosines. Prefix tokens have zeros.
+  base^(-2jA/C) for j = 0, 1, ..., then the cosines. Prefix tokens have zeros.
 
   Attributes:
     base: The base of the geometric series of frequencies.
@@ -116,7 +116,7 @@ class RotaryPosition(nn.Module):
       by column.
     base: The base of the geometric series of frequencies.
     unused_table: Whether to keep a learned table that nothing reads, as some published code does;
-      it counts as parameters, and weight decay shrinks it.
+      the table counts as parameters, and weight decay shrinks it.
     stddev: The standard deviation of that table at the start.
   """
 
@@ -135,7 +135,7 @@ class RotaryPosition(nn.Module):
 
   @property
   def mixer_fields(self) -> dict[str, Any]:
-    """The fields that every token mixer of the model gets."""
+    """Returns the fields that every token mixer of the model gets."""
     return {"rotary": self.kind, "rotary_base": self.base}
 
 

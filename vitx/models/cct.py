@@ -9,8 +9,8 @@ from vitx.models.vit import ViT
 class CCT(ViT):
   """CCT (Hassani et al. 2021): a convolutional tokenizer, sequence pooling, no class token.
 
-  Its block normalizes the residual stream itself before the MLP, as in its code; the paper's text
-  has the usual block (`block="pre_norm"`).
+  Its block normalizes the residual stream itself before the MLP, as in its authors' code; the paper
+  describes the usual block (`block="pre_norm"`).
   """
 
   PARTS: ClassVar[Parts] = with_defaults(

@@ -42,8 +42,8 @@ class ConvMixer(nn.Module):
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      train: Whether batch statistics (collection "batch_stats", then mutable) are taken from the
-        batch.
+      train: Whether batch statistics (in the collection "batch_stats", which must then be mutable)
+        are taken from the batch.
 
     Raises:
       ConfigError: If the kernel is even: no padding around it would keep the size of the grid.

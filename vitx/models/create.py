@@ -100,15 +100,15 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
   """
   made = lookup(MODELS, model.get("name", ""), "model.name")
   if model.get("num_classes") is None and "num_classes" in options(made):
-    raise ConfigError("model.num_classes is not set; set it, or resolve the config first.")
+    raise ConfigError("model.num_classes is not set; set it, such as model.num_classes=10.")
   return create_model(**model)
 
 
 def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
   """Returns the variables with which training starts.
 
-  `model.init` makes them, and a field `initialization` of the model is then applied to the
-  parameters. `model.init` itself is Flax's own and knows nothing of `initialization`.
+  `model.init` makes the variables, and the model's field `initialization`, if it has one, is then
+  applied to the parameters. `model.init` alone, a method of Flax, does not apply it.
 
   Args:
     model: The network, with or without a field `initialization`, `(key, params) -> params`.

@@ -17,9 +17,9 @@ class CvT(StagedNetwork):
   """CvT (Wu et al. 2021): the token grid is convolved between stages, and in the attention.
 
   Fields that may differ by stage have one value for all stages or one for each. The stem is the
-  embedding of the first stage. Another `token_mixer` removes the convolutions and batch statistics
-  of the attention, as in ViX's CvP, CvL and CvN. There is no class token and no normalization
-  before the head, as in vit-pytorch 0.19.6.
+  embedding of the first stage. Any other `token_mixer` has neither the convolutions nor the batch
+  statistics of this attention, as in ViX's CvP, CvL and CvN. There is no class token and no
+  normalization before the head, as in vit-pytorch 0.19.6.
 
   Attributes:
     width: The number of channels C, by stage.
@@ -53,10 +53,10 @@ class CvT(StagedNetwork):
     Args:
       images: The images, (B, height, width, channels), normalized floats.
       train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (collection "batch_stats", then mutable) are taken from the batch.
+        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
 
     Raises:
-      ConfigError: If there is a class token, or if a sequence has another length than there are
+      ConfigError: If there is a class token, or if the length of a sequence is not the number of
         stages.
     """
     widths, heads = self.per_stage("width"), self.per_stage("num_heads")

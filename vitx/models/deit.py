@@ -13,9 +13,9 @@ from vitx.models.vit import ViT
 class DistilledViT(ViT, kw_only=True):
   """Vision transformer with a distillation token beside the class token (Touvron et al. 2021).
 
-  Its logits are the mean of both heads' logits, as in DeiT's evaluation. It sows the logits of each
-  head into "intermediates", as `class_logits` and `distillation_logits`, for a task with a teacher.
-  `pool` must be "class_and_distillation".
+  The network's logits are the mean of both heads' logits, as in DeiT's evaluation. It sows the
+  logits of each head into "intermediates", as `class_logits` and `distillation_logits`, for a task
+  with a teacher. `pool` must be "class_and_distillation".
   """
 
   PARTS: ClassVar[Parts] = with_defaults(ViT.PARTS, pool="class_and_distillation")

@@ -1,6 +1,6 @@
-"""The state of frozen modules, such as batch statistics, which is frozen with their parameters.
+"""The state of modules, such as batch statistics, which is frozen with the parameters.
 
-State belongs to the innermost module around it that has parameters. If all parameters of this
+A state belongs to the innermost module with parameters that contains it. If all parameters of this
 module are frozen, the state neither changes nor depends on the batch: batch normalization runs as
 in evaluation, as in Keras for layers that are not trainable. Dropout stays active: it has no state.
 """
@@ -15,9 +15,9 @@ import jax
 
 
 def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextManager:
-  """Runs frozen modules that keep state as in evaluation while a network is traced in this context.
+  """Returns a context for tracing a network whose frozen modules with state run as in evaluation.
 
-  These are modules with the class attribute `keeps_state`, and Flax's `BatchNorm`.
+  Modules with state are classes with the attribute `keeps_state`, and Flax's `BatchNorm`.
 
   Args:
     names: The names of all parameters of the network.
@@ -32,7 +32,7 @@ def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextMana
     if not (is_call and has_state and is_frozen(module.path, names, frozen)):
       return call(*args, **kwargs)
     bound = inspect.signature(type(module).__call__).bind(module, *args, **kwargs)
-    if is_flax:  # Flax raises an error if the setting is both field and argument.
+    if is_flax:  # Flax raises an error if both the field and the argument are set.
       bound.arguments.pop("use_running_average", None)
       object.__setattr__(module, "use_running_average", True)
     else:
@@ -43,7 +43,7 @@ def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextMana
 
 
 def keep_state(old: Any, new: Any, names: Collection[str], frozen: Collection[str]) -> Any:
-  """Returns the new state of a network with the old state of its frozen modules.
+  """Returns the new state of a network, except that frozen modules have their old state.
 
   Args:
     old: The collections by name before a step.
@@ -60,10 +60,11 @@ def keep_state(old: Any, new: Any, names: Collection[str], frozen: Collection[st
 
 
 def is_frozen(module: Sequence[str], names: Collection[str], frozen: Collection[str]) -> bool:
-  """Returns whether the innermost module that encloses a path and has parameters is wholly frozen.
+  """Returns whether all parameters of a module, or of one around it, are frozen.
 
   Args:
-    module: The path.
+    module: The path of the module. If it has no parameters, the innermost module around it that has
+      some counts.
     names: The names of all parameters.
     frozen: The names of the frozen parameters.
   """

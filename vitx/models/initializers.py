@@ -1,11 +1,11 @@
 """Initializations of a whole network: functions `(key, params) -> params`.
 
-The modules of a network first draw their own parameters; an initialization then draws some of them
-anew, as a publication did. So one initialization serves every mixer and block, a user's own
-included, and can couple several parameters. It finds parameters by name: `kernel` with the `bias`
-beside it. A module's other parameters (norms, tables, slots) stay as they were made. The
-projections of attention are the modules `query` and `key`, and `value` and `out`, with kernels
-(C, H, D) and (H, D, C).
+The modules of a network first draw their own parameters; an initialization then redraws some of
+them, as in a publication. So one initialization serves every mixer and block, also a user's own,
+and can couple several parameters. It finds parameters by name: `kernel` with the `bias` beside it.
+A module's other parameters (norms, tables, slots) stay as they were made. The projections of
+attention are the modules `query`, `key` and `value`, with kernels (C, H, D), and `out`, with a
+kernel (H, D, C).
 """
 
 import math
@@ -39,14 +39,14 @@ Base = str | Mapping[str, Any]
 
 
 def as_made(key: jax.Array, params: Params) -> Params:
-  """Leaves the parameters as the modules made them."""
+  """Returns the parameters as the modules made them."""
   return params
 
 
 def pytorch(key: jax.Array, params: Params) -> Params:
-  """Draws linear maps and convolutions as PyTorch does: uniform within 1 / sqrt(fan in).
+  """Draws linear maps and convolutions as PyTorch does: uniform within ±1 / sqrt(fan in).
 
-  This is the bound of `kaiming_uniform_(a=sqrt(5))` for kernels; biases have it too.
+  This is the bound of `kaiming_uniform_(a=sqrt(5))` for kernels; biases have this bound too.
   """
 
   def bound(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
@@ -75,7 +75,7 @@ def truncated_normal(
       variance 2 / fan in, and makes biases zero; "pytorch" draws both as `pytorch` does (as
       in DeiT and timm).
   """
-  # Beyond five deviations the float32 uniform behind this draw has no numbers left.
+  # The float32 uniform from which this draw is made has no numbers beyond five deviations.
   cut = min(2 / stddev, 5.0)
 
   def deviation(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
@@ -96,8 +96,8 @@ def sparse_transformer(key: jax.Array, params: Params) -> Params:
   """Draws normal linear maps, variance 0.125 / fan in, and zero biases (Child et al. 2019, 5.3).
 
   The last map of each residual branch (attention's `out`, the MLP's `down`) is scaled by
-  1 / sqrt(2 L). A head that was made zero stays zero. The paper writes 0.125 / sqrt(fan in); its
-  released code, like this function, takes the square root of the whole as standard deviation.
+  1 / sqrt(2 L). The head is zero. The paper writes 0.125 / sqrt(fan in); its released code, like
+  this function, has the standard deviation sqrt(0.125 / fan in).
 
   Raises:
     ConfigError: If the network has no sequence of blocks.
@@ -143,10 +143,10 @@ def mimetic(
 ) -> Params:
   """Draws attention that resembles trained attention (Trockman and Kolter 2023, section 4).
 
-  W_Q W_Kᵀ of each head is the best approximation of a Z + b I of rank D, and W_V W_O of all heads
-  together is a Z + b I. Z is normal with variance 1 / C and drawn anew each time. A singular value
-  decomposition gives the factors U √Σ and √Σ Vᵀ. Biases of these projections are zero. A mixer
-  without `value` and `out` has only the first part.
+  W_Q W_Kᵀ of each head is the best approximation of rank D to a Z + b I, and W_V W_O of all heads
+  together is a Z + b I. Z is normal with variance 1 / C, and each such matrix has a draw of its
+  own. A singular value decomposition gives the factors U √Σ and √Σ Vᵀ. Biases of these projections
+  are zero. A mixer without `value` and `out` gets only the first of the two.
 
   Args:
     key: The key of all draws.
@@ -184,13 +184,14 @@ def fan_in(owner: str, shape: tuple[int, ...]) -> int:
 
 
 def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
-  """Makes every `kernel`, and the `bias` beside it, `scale(owner, kernel, leaf)` times a draw.
+  """Sets every `kernel`, and the `bias` beside it, to `scale(owner, kernel, leaf)` times a draw.
 
-  There is only one draw, since each one takes the compiler long. A loop cuts the parameters of each
-  shape out of it; without the loop the compiler would put the whole draw into each cut.
+  There is only one draw for all, since a draw takes long to compile. For each shape, a loop cuts
+  the parameters out of the draw; without the loop the compiler would put the whole draw into each
+  cut.
   """
   leaves = flatten_dict(params)
-  # The order is that of JAX's trees, on which the numbers depend.
+  # The numbers depend on this order, which is that of JAX's trees.
   drawn = [n for n in sorted(leaves) if n[-1] in (KERNEL, BIAS) and (*n[:-1], KERNEL) in leaves]
   noise = draw((sum(leaves[name].size for name in drawn),))
   groups: dict[tuple[int, ...], list[tuple[tuple[str, ...], int, float]]] = {}
@@ -231,10 +232,10 @@ def _redraw_modules(
   *,
   needed: bool = True,
 ) -> Params:
-  """Draws the kernels of modules `names` anew, where they are side by side; biases become zero.
+  """Redraws the kernels of modules `names` wherever all are side by side; biases become zero.
 
   Raises:
-    ConfigError: If they are not found, and `needed` is True.
+    ConfigError: If such modules are not found, and `needed` is True.
   """
   leaves = flatten_dict(params)
   owners = [path[:-2] for path in leaves if path[-2:] == (names[0], KERNEL)]

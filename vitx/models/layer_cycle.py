@@ -25,8 +25,8 @@ def run_cycle(
   """Applies all blocks of a trunk to tokens (B, N, C) as a loop over cycles of layers.
 
   The parameters have the names `block_0`, `block_1`, ... that `Trunk.run_blocks` gives them. This
-  function stacks them, unless the caller has (`vitx.models.stacked`). Nothing is sown, and dropout
-  draws other values than without the loop.
+  function stacks them (`vitx.models.stacked`), unless they are stacked already. Nothing is sown,
+  and dropout draws other values than without the loop.
 
   Args:
     trunk: A bound `Trunk`.
@@ -58,7 +58,7 @@ def run_cycle(
   def body(x: jax.Array, entry: Any) -> tuple[jax.Array, None]:
     number, params = entry
     for i, block in enumerate(blocks):
-      # The block is bound beforehand, so that the recomputation stores no more than its input.
+      # The block is bound beforehand, so that recomputation stores only the block's input.
       run = partial(apply, block)
       x = (jax.checkpoint(run) if trunk.remat else run)(params[i], x, number * cycle + i)
     return x, None

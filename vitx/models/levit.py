@@ -9,10 +9,10 @@ from vitx.models.vit import ViT
 class LeViT(ViT):
   """LeViT of one stage (Graham et al. 2021), as in ViX: no attention bias, no positions.
 
-  It has bare convolutions, blocks without normalization, and the mean of the tokens. Only its own
-  attention has statistics: any other `token_mixer` leaves a network without normalization, like
-  ViX's LeViP, LeViL and LeViN. Their fair baseline is `token_mixer="softmax"`; `norm="layer"` gives
-  all of them the usual blocks.
+  The stem has only convolutions, the blocks have no normalization, and the pool is the mean of the
+  tokens. Only LeViT's own attention normalizes: with any other `token_mixer` there is no
+  normalization, as in ViX's LeViP, LeViL and LeViN. Their fair baseline is `token_mixer="softmax"`;
+  with `norm="layer"` all of them have the usual blocks.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(

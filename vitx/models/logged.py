@@ -1,7 +1,7 @@
 """Learned scalars of a network's modules that are logged during training.
 
-A module declares them: `logged: ClassVar = ("alpha", "beta")` names parameters of its own. The log
-has the mean of each parameter, so a parameter with an entry for each head is one number.
+A module declares them by `logged: ClassVar = ("alpha", "beta")`, the names of its own parameters.
+The log has the mean of each parameter, so a parameter with an entry for each head is one number.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ def finding() -> Iterator[set[str]]:
   """Finds, while a network is traced, the parameters that its modules declare as `logged`.
 
   Yields:
-    A set that fills with the ends of parameters' names, such as "token_mixer/alpha". They are ends
-    only, since a module that runs in a loop over layers is called once for all of them.
+    A set that fills with the ends of parameters' names, such as "token_mixer/alpha". Whole names
+    are not known, since a module that runs in a loop over layers is called once for all layers.
   """
   found: set[str] = set()
 

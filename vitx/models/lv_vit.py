@@ -1,4 +1,4 @@
-"""LV-ViT: a vision transformer that classifies every patch beside the class token."""
+"""LV-ViT: a vision transformer that classifies every patch as well as the class token."""
 
 from typing import ClassVar
 
@@ -15,9 +15,9 @@ from vitx.models.vit import ViT
 class LVViT(ViT, kw_only=True):
   """LV-ViT (Jiang et al. 2021), with its convolutional stem and divided branches.
 
-  The logits are the class token's plus, for each class, half the largest logit of the patches, as
-  in the released code's evaluation. It sows both into "intermediates", as `class_logits` (B, K) and
-  `patch_logits` (B, N, K), for a task that uses them separately.
+  A class's logit is that of the class token plus half the largest one of the patches, as in the
+  released code's evaluation. The network sows both into "intermediates", as `class_logits` (B, K)
+  and `patch_logits` (B, N, K), for a task that uses them separately.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(

@@ -66,7 +66,7 @@ def is_bare(name: str) -> bool:
 
 
 def is_position_table(name: str) -> bool:
-  """Returns whether the parameter holds a vector for each position."""
+  """Returns whether the parameter contains a vector for each position."""
   return POSITIONS in name.split("/")[-2:]
 
 
@@ -95,16 +95,17 @@ def is_head(name: str) -> bool:
 
 
 def is_first_kernel(name: str) -> bool:
-  """Returns whether the parameter is a kernel of the stem, one of which reads the pixels."""
+  """Returns whether the parameter is a kernel of the stem; one such kernel reads the pixels."""
   parts = name.split("/")
   return STEM in parts and parts[-1] == KERNEL
 
 
 def input_axes(owner: str, ndim: int) -> tuple[int, ...]:
-  """Returns the axes of a kernel that a product with it sums over.
+  """Returns the axes of a kernel over which a product with the kernel sums.
 
   Args:
-    owner: The name of the module: a kernel of three axes is (H, D, C) in "out", else (C, H, D).
+    owner: The name of the module: a kernel of three axes is (H, D, C) in "out", otherwise
+      (C, H, D).
     ndim: The number of axes of the kernel: (in, out), (C, H, D), (H, D, C), or (height, width,
       in / groups, out).
   """

@@ -60,7 +60,7 @@ class Network(Trunk, kw_only=True):
   def add_class_token(
     self, grid: jax.Array, extra_tokens: int = 0
   ) -> tuple[jax.Array, TokenLayout, Any]:
-    """Unrolls a grid (B, rows, columns, C) behind the learned tokens that the pool needs.
+    """Unrolls a grid (B, rows, columns, C) and puts the pool's learned tokens in front of it.
 
     Args:
       grid: The grid of tokens, (B, rows, columns, C).
@@ -115,7 +115,7 @@ class Network(Trunk, kw_only=True):
   def classify(self, vectors: jax.Array, name: str) -> jax.Array:
     """Maps (..., C) to float32 logits (..., num_classes) by the linear map called `name`.
 
-    It starts at zero, so that the first loss is log(num_classes) and no class is preferred.
+    The map starts at zero, so that the first loss is log(num_classes) and no class is preferred.
     """
     head = nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name=name)
     return head(vectors.astype(jnp.float32))

@@ -14,7 +14,7 @@ class PiT(StagedNetwork):
   is constant if the mixer's `head_dim` is set; otherwise it is C / H of the stage.
 
   Attributes:
-    width: The number of channels C, by stage, each a multiple of the one before.
+    width: The number of channels C, by stage; each width is a multiple of the one before.
     depth: The number of blocks L of each stage.
     num_heads: The number of heads H, by stage.
     mlp_dim: The hidden width of the MLPs, by stage.
@@ -32,11 +32,11 @@ class PiT(StagedNetwork):
     Args:
       images: The images, (B, height, width, channels), normalized floats.
       train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (collection "batch_stats", then mutable) are taken from the batch.
+        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
 
     Raises:
-      ConfigError: If a sequence has another length than there are stages, or if widths do not
-        divide.
+      ConfigError: If the length of a sequence is not the number of stages, or if a width is no
+        multiple of the one before.
     """
     widths, heads = self.per_stage("width"), self.per_stage("num_heads")
     mlp_dims = self.per_stage("mlp_dim")

@@ -30,9 +30,9 @@ class ResNet(nn.Module):
 
   Attributes:
     num_classes: The number of outputs of the head.
-    depth: The number of layers 6 n + 2: 20, 32, 44, 56, 110.
-    width: The channels of the first of the three stages; each later stage has twice as many as the
-      stage before.
+    depth: The number of layers, 6 n + 2, such as 20, 32, 44, 56 or 110.
+    width: The number of channels of the first of three stages; each later stage has twice as many
+      as the one before.
     dtype: The dtype of the computation; parameters and statistics are float32.
   """
 
@@ -47,8 +47,8 @@ class ResNet(nn.Module):
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      train: Whether batch statistics (collection "batch_stats", then mutable) are taken from the
-        batch.
+      train: Whether batch statistics (in the collection "batch_stats", which must then be mutable)
+        are taken from the batch.
 
     Raises:
       ConfigError: If the depth is not 6 n + 2.

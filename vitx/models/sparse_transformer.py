@@ -18,9 +18,9 @@ from vitx.ops.layout import TokenLayout
 class SparseTransformer(Trunk, kw_only=True):
   """A model that predicts each token of a sequence from the earlier tokens.
 
-  The embeddings of tokens and of their places are added and shifted by one behind a learned start
-  vector, so that place t carries token t - 1. With `remat` the backward pass recomputes the blocks.
-  Their dropout is at the end of each branch.
+  The embeddings of tokens and of their places are added and then shifted by one place, behind a
+  learned start vector, so that place t has the embedding of token t - 1. With `remat` the backward
+  pass recomputes the blocks. Each branch of a block ends with dropout.
 
   Attributes:
     vocabulary: The number of token ids V.
@@ -30,7 +30,7 @@ class SparseTransformer(Trunk, kw_only=True):
     depth: The number of blocks L.
     num_heads: The number of heads H.
     mlp_dim: The hidden width of the MLPs.
-    embedding_stddev: The standard deviation of the initial embeddings of tokens and of the start.
+    embedding_stddev: The standard deviation of the initial token embeddings and start vector.
     layer_cycle: The number of layers after which the token mixers repeat, such as 4 for one strided
       and three local mixers; one cycle is compiled and runs in a loop. 0 compiles every layer.
   """
@@ -94,10 +94,10 @@ class SparseTransformer(Trunk, kw_only=True):
     """Returns float32 logits (B, N, V); the logits of place t depend only on the tokens before t.
 
     Args:
-      tokens: The tokens, integers (B, N) in 0 ... V - 1. With `at` they are (B, 1), the token
-        before that place; for place 0 it is ignored.
+      tokens: The tokens, integers (B, N) in 0 ... V - 1. With `at` they are (B, 1), the tokens
+        before that place; for place 0 they are ignored.
       at: The place whose logits (B, 1, V) are computed, int32 (1,); None means all places. The
-        mutable collection "cache" holds the keys and values of the earlier places.
+        mutable collection "cache" contains the keys and values of the earlier places.
       train: Whether dropout is active; it draws from the stream "dropout".
 
     Raises:
@@ -106,7 +106,8 @@ class SparseTransformer(Trunk, kw_only=True):
     layout = self.layout
     if at is None and tokens.shape[1] != layout.length:
       raise ConfigError(
-        f"model.grid={self.grid} has {layout.length} places, but there are {tokens.shape[1]} tokens"
+        f"model.grid={self.grid} needs {layout.length} tokens, one for each place, but there"
+        f" are {tokens.shape[1]}."
       )
     x = self._enter(tokens, layout, at)  # (B, N, C)
     settings: dict[str, Any] = dict(

@@ -1,11 +1,11 @@
-"""Parameters of layers that repeat, held as one array for all cycles.
+"""Parameters of layers that repeat, stored as one array for all cycles.
 
-A deep network has thousands of parameters, and a training step that handles each by itself takes a
-compiler minutes. If layers repeat after a cycle, a parameter tree has two forms. The form by name
-has `block_0`, ..., `block_{L-1}`; checkpoints and all interfaces to a user have it. The stacked
-form has `cycles`, which holds `block_0`, ..., `block_{cycle-1}` with a leading axis of L / cycle on
-every array; entry c of `block_i` is layer c * cycle + i. A model that runs its blocks by
-`vitx.models.layer_cycle` takes either form.
+A deep network has thousands of parameters, and a training step that handles each one separately
+takes minutes to compile. If layers repeat after a cycle, a parameter tree has two forms. The form
+by name has `block_0`, ..., `block_{L-1}`; checkpoints and all user interfaces have this form. The
+stacked form has `cycles`, which contains `block_0`, ..., `block_{cycle-1}` with a leading axis of
+L / cycle on every array; entry c of `block_i` is layer c * cycle + i. A model that runs its blocks
+by `vitx.models.layer_cycle` takes either form.
 """
 
 from typing import Any
@@ -27,9 +27,10 @@ def stack(tree: Any, cycle: int) -> Any:
   """Returns the stacked form of a tree, such as a training state.
 
   Args:
-    tree: A tree by name. Every dict in it that has blocks is stacked, the moments of an optimizer
-      included. Stacked parts stay unchanged; NumPy arrays give NumPy arrays.
-    cycle: The number of layers after which they repeat; 0 leaves the tree unchanged.
+    tree: A tree in the form by name. Every dict in it that has blocks is stacked, including the
+      moments of an optimizer. Parts that are already stacked stay unchanged; NumPy arrays give
+      NumPy arrays.
+    cycle: The number of layers after which the blocks repeat; 0 leaves the tree unchanged.
   """
   if not cycle:
     return tree
@@ -48,7 +49,7 @@ def stack(tree: Any, cycle: int) -> Any:
 
 
 def unstack(tree: Any) -> Any:
-  """Returns a tree by name: the inverse of `stack`. A tree without stacked parts is unchanged."""
+  """Returns a tree in the form by name, the inverse of `stack`; other parts stay unchanged."""
 
   def convert(part: Any) -> Any:
     if not _is_stacked(part):
@@ -71,8 +72,8 @@ def first_cycle(params: Any, cycle: int) -> Any:
   tree.
 
   Args:
-    params: The parameters by name.
-    cycle: The number of layers after which they repeat; 0 leaves the tree unchanged.
+    params: The parameters in the form by name.
+    cycle: The number of layers after which the blocks repeat; 0 leaves the tree unchanged.
   """
   if not cycle:
     return params

@@ -17,7 +17,7 @@ class Swin(StagedNetwork):
 
   Each stage has a quarter of the tokens of the previous stage, twice as wide. The bias by relative
   position belongs to the token mixer (`relative_bias="window"`); there are no other positions.
-  Layers are counted over the whole network, so that depths should be even, like the published ones.
+  Layers are counted over the whole network, so depths should be even, like the published ones.
 
   Attributes:
     width: The number of channels C of the first stage.
@@ -47,10 +47,10 @@ class Swin(StagedNetwork):
     Args:
       images: The images, (B, height, width, channels), normalized floats.
       train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (collection "batch_stats", then mutable) are taken from the batch.
+        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
 
     Raises:
-      ConfigError: If there is a class token, or if a sequence has another length than there are
+      ConfigError: If there is a class token, or if the length of a sequence is not the number of
         stages.
     """
     heads = self.per_stage("num_heads")

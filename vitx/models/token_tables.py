@@ -1,4 +1,4 @@
-"""The resizing, to another grid, of weights that are bound to the number of tokens.
+"""Resizing of weights that are bound to the number of tokens, to fit another grid.
 
 Such a weight has an entry for each token: a row of a learned position table, of Linformer's
 projection, of MLP-Mixer's token MLP, or of Sparsifiner's basis. Entries of the grid are
@@ -28,8 +28,8 @@ def resize(
 
   Args:
     source: The weights, with an entry along `axis` for each token, or for each token of the grid.
-    target: The weights of another layout. If it has more prefix tokens than the source, the further
-      ones keep the target's entries.
+    target: The weights of another layout. If this layout has more prefix tokens than the source,
+      the additional tokens keep the target's entries.
     axis: The axis of the tokens.
     summed: Whether the weights sum over the tokens.
     source_layout: The layout of the source's tokens.

@@ -1,4 +1,4 @@
-"""The blocks of a network with their positions, without the stem and the head."""
+"""The trunk of a network: its positions and blocks, without the stem and the head."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -40,7 +40,7 @@ def drop_rate(last: float, layer: int, depth: int) -> float:
 
 
 class Trunk(nn.Module, kw_only=True):
-  """Base of the networks of positions and blocks; a subclass calls its methods in `__call__`.
+  """The base class of networks of positions and blocks; subclasses call its methods in `__call__`.
 
   Modules and parameters belong to the subclass's own scope: `posemb`, `block_0`, ....
 
@@ -53,8 +53,8 @@ class Trunk(nn.Module, kw_only=True):
     initialization: A function `(key, params) -> params`, applied by `vitx.models.initialize`.
     causal: Whether a token attends only to itself and to earlier tokens.
     dropout: The dropout rate after the positions and in the blocks.
-    stochastic_depth: The drop probability of the last block's branches; it grows linearly from
-      zero.
+    stochastic_depth: The drop probability of the last block's branches; over the blocks, it grows
+      linearly from zero.
     remat: Whether the backward pass recomputes a block's activations: less memory, about a third
       more time.
     dtype: The dtype of the computation; parameters are float32.

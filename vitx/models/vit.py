@@ -18,8 +18,8 @@ class ViT(Network):
   """Vision transformer (Dosovitskiy et al. 2021) with any stem, positions, pooling and token mixer.
 
   It can also be MLP-Mixer (token mixer "mlp_mixing", no positions, pool "mean") and FNet ("fnet").
-  Unless `pool_first`, it sows into "intermediates" the `patch_tokens` (B, N - prefix, C), the
-  tokens of the grid after the last normalization.
+  Unless `pool_first` is set, the network sows the tokens of the grid after the last normalization
+  into "intermediates", as `patch_tokens` (B, N - prefix, C).
 
   Attributes:
     width: The number of channels C of a token.
@@ -27,13 +27,13 @@ class ViT(Network):
     num_heads: The number of heads H.
     mlp_dim: The hidden width of the MLPs.
     extra_tokens: The number g of learned tokens in front of the grid beside the class token (Darcet
-      et al. 2024: registers). With a pattern mixer whose prefix is global they are the global
-      tokens of BigBird's extended construction (Zaheer et al. 2020, section 2; ETC). Pooling by the
-      mean leaves them out.
+      et al. 2024: registers). With a pattern mixer that has `prefix_global` set, these tokens are
+      the global tokens of BigBird's extended construction (Zaheer et al. 2020, section 2; ETC).
+      Pooling by the mean leaves the extra tokens out.
     token_reduction: A function that makes the token reduction. It needs a pool with a class token,
       whose attention ranks the tokens.
     pool_first: Whether to pool before the last normalization instead of after it, as in
-      vit-pytorch; without effect on a class token.
+      vit-pytorch; this has no effect on a class token.
   """
 
   PARTS: ClassVar[Parts] = {
@@ -60,7 +60,7 @@ class ViT(Network):
       mask: A boolean mask (B, N), True = may be attended, over all tokens, also those in front of
         the grid; `None` means that all may. Pooling by a mean still counts masked tokens.
       train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (collection "batch_stats", then mutable) are taken from the batch.
+        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
     """
     x, layout, pool = self.encode(images, mask=mask, train=train)
     if self.pool_first:

@@ -5,9 +5,10 @@
     out = ops.attention(q, k, v)  # q, k, v: (B, N, H, D)
     out, matrix = ops.attention_with_weights(q, k, v, pattern, layout, implementation="masked")
 
-Every op takes `implementation`: "masked" holds the attention matrix, "kernelized" never holds it,
-and "auto" picks the faster. Every op but `attention` returns its output and that matrix, which is
-`None` for "kernelized". Patterns, and the functions that combine them, are in `ops.patterns`.
+Every op takes `implementation`: "masked" keeps the attention matrix in memory, "kernelized" never
+does, and "auto" picks the faster of the two. `attention` returns its output; every other op returns
+its output and the matrix, or `None` for "kernelized". Patterns, and the functions that combine
+them, are in `ops.patterns`.
 """
 
 from vitx.ops import patterns

@@ -1,4 +1,4 @@
-"""Values that hold while a `with` block is traced."""
+"""Context variables that have a value inside a `with` block."""
 
 import contextlib
 import contextvars
@@ -13,7 +13,7 @@ def assigned(variable: contextvars.ContextVar[Value], value: Value) -> Iterator[
   """Gives a context variable a value inside the `with` block.
 
   Args:
-    variable: The variable, which has its former value again behind the block.
+    variable: The variable. After the block it has its former value again.
     value: The value inside the block.
   """
   token = variable.set(value)

@@ -1,4 +1,4 @@
-"""Softmax attention, dense or along a pattern, by whichever implementation suits the call."""
+"""Softmax attention, dense or along a pattern, by the implementation that suits the call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,18 +42,18 @@ def attention(
     q: The queries (B, N, H, D).
     k: The keys (B, M, H, D); with a pattern M = N.
     v: The values (B, M, H, E).
-    pattern: The edges as a `Pattern`, or as a function `mask_mod(b, h, q_idx, k_idx) -> bool` such
-      as FlexAttention takes, elementwise on index arrays, called with b = 0. `None` means that
-      every query attends every key.
-    layout: The arrangement of the N tokens, which only a pattern needs; `None` for a sequence.
+    pattern: The edges as a `Pattern`, or as a function `mask_mod(b, h, q_idx, k_idx) -> bool` as in
+      FlexAttention. The function is elementwise on index arrays, and b is always 0. `None` means
+      that every query attends every key.
+    layout: The arrangement of the N tokens; `None` for a sequence. Only patterns use it.
     key_mask: A boolean array (B, M), True = may be attended; `None` for all keys.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     causal: Whether query i attends only keys 0 ... i, among those that the pattern allows.
-    dropout: The rate at which probabilities are dropped if there is a `key`. The kernelized path
+    dropout: The rate at which probabilities are dropped if `key` is given. The kernelized path
       cannot drop any.
     key: The random key of the dropout; `None` outside training.
-    implementation: "masked" holds the matrix (B, H, N, M). "kernelized" never holds it: it works
-      on tiles, or on the blocks that contain edges. "auto" picks the faster.
+    implementation: The path to take. "masked" keeps the matrix (B, H, N, M) in memory.
+      "kernelized" works on tiles, or on the blocks that contain edges. "auto" picks the faster.
     tile: The number of tokens in a block of the kernelized path, which does not change the result;
       `None` for the size that suits the pattern.
 
@@ -102,7 +102,7 @@ def attention_with_weights(
 
   Returns:
     The output (B, N, H, E), and the probabilities (B, H, N, M) in float32 before dropout. The
-    kernelized path never holds the probabilities and returns `None` for them.
+    kernelized path never has all probabilities in memory, and returns `None` for them.
   """
   laid_out = pattern is not None
   check_inputs(
@@ -136,7 +136,7 @@ def attention_with_weights(
 
 
 def _splash(q, k, v, pattern: Pattern, layout: TokenLayout, key_mask, scale) -> jax.Array | None:
-  """Returns the output of the TPU's own kernel, or None if that cannot serve this call."""
+  """Returns the output of the splash kernel for TPUs, or `None` if it cannot serve this call."""
   if target() != "tpu" or key_mask is not None:
     return None
   from vitx.ops.sparse import splash  # importing it takes a quarter of a second

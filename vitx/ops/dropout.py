@@ -1,8 +1,8 @@
-"""Randomness that belongs to an example and not to a device.
+"""Dropout with random bits that depend on the example and not on the device.
 
 The random bits for example i of a global batch depend on (key, i) alone, so that one device with B
 examples draws the same bits as two devices with B/2 examples each. The training step declares with
-`examples_at` which examples a device holds; without it examples count from zero.
+`examples_at` which examples a device has. Without a declaration, examples count from zero.
 """
 
 import contextvars
@@ -19,10 +19,10 @@ _index: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("examp
 
 
 def examples_at(index: Int[Array, " B"]) -> AbstractContextManager[None]:
-  """Declares that row b is example `index[b]` of the global batch, while tracing inside.
+  """Declares for code traced inside that row b is example `index[b]` of the global batch.
 
   Args:
-    index: The global indices, integers (B,).
+    index: The indices of the examples in the global batch, integers (B,).
   """
   return assigned(_index, index)
 
@@ -30,7 +30,7 @@ def examples_at(index: Int[Array, " B"]) -> AbstractContextManager[None]:
 def example_keys(key: jax.Array, batch: int) -> jax.Array:
   """Returns one key per example, (B,), folded from `key` and the example's global index.
 
-  The indices are those of the enclosing context `examples_at`, and 0 ... B - 1 outside of one.
+  The enclosing context `examples_at` gives the indices. Outside of one, they are 0 ... B - 1.
 
   Raises:
     ValueError: `batch` differs from the number of examples given to `examples_at`.
@@ -39,7 +39,7 @@ def example_keys(key: jax.Array, batch: int) -> jax.Array:
   index = jnp.arange(batch) if index is None else index
   if index.shape != (batch,):
     raise ValueError(
-      f"A batch of {batch} does not fit examples_at(index) with an index of shape {index.shape}."
+      f"examples_at got an index of shape {index.shape}; a batch of {batch} needs ({batch},)."
     )
   return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
 
@@ -52,7 +52,7 @@ def dropout(
   Args:
     x: An array (B, ...) whose leading axis is the examples.
     rate: The probability of a zero, in [0, 1).
-    key: A key that is equal on every device; it is folded per example here.
+    key: A key that is equal on every device. Each example's index is folded into it.
     broadcast: The axes (not 0) along which entries share one draw; every axis but 0 makes this
       stochastic depth.
 

@@ -1,7 +1,7 @@
 """The choice of an op's implementation, by a measured rule.
 
-"masked" holds the attention matrix, "kernelized" never does, and "auto" picks the faster of the
-two for the kind of device, the number of tokens and the number of matrices: see `vitx.ops.rule`.
+"masked" keeps the attention matrix in memory, "kernelized" never does, and "auto" picks the faster
+for the kind of device, the number of tokens and the number of matrices: see `vitx.ops.rule`.
 """
 
 import contextlib
@@ -44,25 +44,25 @@ _rule: contextvars.ContextVar[Rule | None] = contextvars.ContextVar("rule", defa
 
 
 def target() -> str:
-  """Returns the platform to trace for: that of `lowering_for`, or of the default device."""
+  """Returns the platform to trace for: the one in `lowering_for`, or the default device's."""
   return _target.get() or jax.default_backend()
 
 
 def lowering_for(platform: str) -> AbstractContextManager[None]:
-  """Lets `target` return another platform than the default device's inside the context.
+  """Makes `target` return a given platform, not the default device's, inside the context.
 
-  Some kernels exist on one platform only and cost tracing time on others; ops choose them by
-  `target`.
+  Some kernels exist on one platform only and cost tracing time on others. Ops call `target` to
+  decide whether to use them.
 
   Args:
-    platform: The platform "cpu", "gpu" or "tpu"; or "any" for several, which leaves such kernels
-      out, because jax lowers everything that a program holds for each of its platforms.
+    platform: The platform "cpu", "gpu" or "tpu", or "any" for a program for several platforms. JAX
+      lowers all of a program for each of them, so "any" excludes kernels for one platform.
   """
   return assigned(_target, platform)
 
 
 def current_rule() -> Rule:
-  """Returns the rule for "auto": that of `choosing_by`, or of the device kind to trace for.
+  """Returns the rule for "auto": the one in `choosing_by`, or that of the device to trace for.
 
   Raises:
     ConfigError: The file of the rule is damaged.
@@ -71,7 +71,7 @@ def current_rule() -> Rule:
 
 
 def choosing_by(rule: Rule | None) -> AbstractContextManager[None]:
-  """Lets "auto" follow a given rule inside the context; `None` means the rule of the device."""
+  """Makes "auto" follow a given rule inside the context; `None` means the device's rule."""
   return assigned(_rule, rule)
 
 
@@ -79,7 +79,7 @@ def choosing_by(rule: Rule | None) -> AbstractContextManager[None]:
 def recording_implementations() -> Iterator[list[Choice]]:
   """Collects the choice of every op that is traced inside the context, in the order of the calls.
 
-  In nested recordings only the innermost one collects.
+  If recordings are nested, only the innermost one collects.
   """
   found: list[Choice] = []
   with assigned(_records, found):
@@ -100,8 +100,8 @@ def resolve_implementation(
     op: The name under which the choice is recorded.
     implementation: The path to take: "auto", "masked" or "kernelized".
     family: The family whose rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
-    shape: The shape of the queries, (B, N, H, ...). The masked path would hold B H matrices of N
-      rows.
+    shape: The shape of the queries, (B, N, H, ...). The masked path would keep B H matrices of N
+      rows in memory.
     dropout: The rate at which attention probabilities are dropped in training. Only the masked
       path can drop them.
 

@@ -25,9 +25,9 @@ def check_inputs(
     k: The keys, (B, M, H, D).
     v: The values, (B, M, H, E).
     key_mask: A boolean mask (B, M), True = may be attended, or `None`.
-    layout: The layout of the N = M tokens; `None` if they have none.
-    same_length: Whether N and M must be equal. A layout always requires that.
-    one_head: Whether some of the arrays may have a single head that all heads share.
+    layout: The layout of the N = M tokens; `None` for tokens without a layout.
+    same_length: Whether N and M must be equal. With a layout they always must.
+    one_head: Whether any of q, k and v may have a single head that all heads share.
 
   Raises:
     ConfigError: An array does not fit. The message names the argument, its dtype and shape, and
@@ -48,7 +48,7 @@ def check_inputs(
     )
   if (same_length or layout is not None) and q.shape[1] != k.shape[1]:
     raise ConfigError(
-      f"q has {q.shape[1]} tokens and k has {k.shape[1]}. Here they must be equally many."
+      f"q has {q.shape[1]} tokens, but k has {k.shape[1]}. This op needs equally many."
     )
   if layout is not None and layout.length != q.shape[1]:
     raise ConfigError(

@@ -1,4 +1,4 @@
-"""The layout of tokens: a grid unrolled row by row behind a few prefix tokens."""
+"""The layout of tokens: a grid unrolled row by row after a few prefix tokens."""
 
 import dataclasses
 import math
@@ -17,8 +17,8 @@ class TokenLayout:
       The grid is unrolled in C order, the last axis fastest.
     prefix: The number of tokens in front of the grid that have no place in it (class token,
       registers).
-    has_places: Whether grid tokens have a place. False if tokens were dropped or fused earlier:
-      the order of the tokens behind the prefix then means nothing, and `grid` is their number.
+    has_places: Whether each token after the prefix has a place in the grid. False if tokens were
+      dropped or fused earlier: their order then means nothing, and `grid` is only their number.
   """
 
   grid: tuple[int, ...]

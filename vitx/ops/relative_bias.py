@@ -1,8 +1,8 @@
 """Relative position bias without an N x N array: queries and keys get a few more channels.
 
 A bias that depends only on the places of query i and key j is a product e_i T e_j with one-hot e.
-Appending T[place of i] to the query and e_j to the key adds it to their logit, exactly and on any
-path that computes logits.
+Appending T[place of i] to the query and e_j to the key adds the bias to their logit, exactly and on
+any path that computes logits.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def between_places(table: Float[Array, "H ..."], extents: tuple[int, ...]) -> Fl
     extents: The extent e of each axis.
 
   Returns:
-    The bias (H, P, P) by query place and key place, P the product of the extents.
+    The bias (H, P, P) by query place and key place. P is the product of the extents.
   """
   points = np.indices(extents).reshape(len(extents), -1)  # (A, P)
   apart = points[:, :, None] - points[:, None, :] + np.array(extents)[:, None, None] - 1
@@ -75,13 +75,14 @@ def fold_bias_into_qk(
 
   Args:
     q, k: The queries and the keys, (B, N, H, D).
-    tables: Biases by difference of places, (H, 2 e - 1, ...) each. They add up.
+    tables: The tables of biases by difference of places, (H, 2 e - 1, ...) each. Biases from
+      several tables are added.
     places: The places of all tokens of a layout, one entry for each table.
     scale: The factor by which the logits will be multiplied; it does not affect the bias.
-    at: The indices of these tokens in the layout, int (N,); `None` for all tokens.
+    at: The indices in the layout of the tokens of q and k, int (N,); `None` for all tokens.
 
   Returns:
-    The widened queries and keys, (B, N, H, D + E) each, E the number of places.
+    The widened queries and keys, (B, N, H, D + E) each. E is the number of places in all boxes.
   """
   rows, ones = [], []
   for table, (extents, found) in zip(tables, places, strict=True):

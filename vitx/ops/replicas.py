@@ -1,7 +1,8 @@
 """Means over the devices that share a batch, for layers that need the whole batch.
 
-Layers know no device axis. The training step declares with `over` the axis that it is mapped over;
-without it one device holds the whole batch and the means are the identity.
+Layers do not know the axis of the devices. The training step, which is mapped over that axis,
+declares it with `over`. Without a declaration, one device has the whole batch and `mean` returns
+its argument.
 """
 
 import contextvars
@@ -15,16 +16,16 @@ _axis: contextvars.ContextVar[str | None] = contextvars.ContextVar("replicas", d
 
 
 def over(axis: str | None) -> AbstractContextManager[None]:
-  """Declares that a batch is spread over the devices of a mapped axis, while tracing inside.
+  """Declares for code traced inside that a batch is spread over the devices of a mapped axis.
 
   Args:
-    axis: The name of the axis; `None` if one device holds the whole batch.
+    axis: The name of the axis; `None` if one device has the whole batch.
   """
   return assigned(_axis, axis)
 
 
 def mean(x: jax.Array) -> jax.Array:
-  """Returns the mean of `x` over the devices, equal on each."""
+  """Returns the mean of `x` over the devices; every device gets an equal result."""
   axis = _axis.get()
   return x if axis is None else jax.lax.pmean(x, axis)
 

@@ -14,13 +14,13 @@ def rotary_angles(
 ) -> np.ndarray:
   """Returns the angle by which each pair of channels of each token is rotated.
 
-  A prefix token has position 0 and is not rotated. Positions on the grid count from 1 behind a
+  A prefix token has position 0 and is not rotated. Positions on the grid count from 1 after a
   prefix and from 0 without one. So a class token has position 0 and the grid has positions 1, 2,
   ..., as in the published models with a class token.
 
   Args:
     layout: The layout of the N tokens.
-    head_dim: The channels D of a head.
+    head_dim: The number D of channels of a head.
     kind: The kind of position. "sequence" rotates pair j of D / 2 by position * base^(-2j/D), with
       the position in the unrolled grid; "axial" gives each of the A grid axes D / A channels and
       rotates them by the coordinate on that axis.

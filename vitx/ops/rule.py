@@ -1,8 +1,8 @@
 """The rule by which "auto" picks: a JSON file for each kind of device, from measurements.
 
 `vitx benchmark choose` writes such a file; the CPU's file ships with the package. For every family
-of ops it holds the number of tokens, and of matrices (B H) at once, up to which the masked path was
-faster. Nothing here touches a device.
+of ops the file gives the numbers of tokens, and of matrices (B H) in a call, up to which the masked
+path was faster. This module never uses a device.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ FAMILIES = {
   "bilevel": "softmax over regions that each region chooses",
 }
 SHIPPED = Path(__file__).parent / "choices"
-UNMEASURED = "cpu"  # its shipped file serves the devices without a file
+UNMEASURED = "cpu"  # this kind's shipped file is also the file of devices that have none
 VARIABLE = "VITX_CHOICES"
 FIX = "write it again with `vitx benchmark choose`, or delete it"
 
@@ -47,11 +47,11 @@ class Rule:
   """The choices of "auto" on a kind of device.
 
   Attributes:
-    device_kind: The kind of device for which the rule holds.
+    device_kind: The kind of device for which the rule is made.
     source: The origin of the rule, in words.
-    masked: The bounds (N, M) of each family, N rising and M falling. The first bound with at least
-      as many tokens as the call decides: "masked" for at most M matrices (`None`: any number), else
-      "kernelized". Beyond all bounds "kernelized" is picked.
+    masked: The bounds (N, M) of each family, N rising and M falling. The first bound whose N is at
+      least the call's number of tokens decides: "masked" for at most M matrices (`None`: any
+      number), otherwise "kernelized". A call with more tokens than all bounds is "kernelized".
   """
 
   device_kind: str
@@ -64,7 +64,7 @@ class Rule:
     Args:
       family: A key of `FAMILIES`.
       length: The number of tokens N.
-      matrices: The number of matrices of N rows that one call would hold, B H.
+      matrices: The number B H of matrices, N rows each, that the masked path would compute.
     """
     for most_tokens, most_matrices in self.masked[family]:
       if length <= most_tokens:
@@ -72,7 +72,7 @@ class Rule:
     return False
 
   def scaled(self, factor: Fraction) -> "Rule":
-    """Returns a rule that picks for `factor` M matrices as this one picks for M."""
+    """Returns a rule that picks for `factor` · M matrices the path that this rule picks for M."""
     masked = {
       family: tuple((n, None if limit is None else limit * factor) for n, limit in bounds)
       for family, bounds in self.masked.items()
@@ -90,7 +90,7 @@ class Rule:
 
     Args:
       stored: The recorded JSON.
-      where: The place of the JSON, for error messages.
+      where: The origin of the JSON, for error messages.
       fix: The remedy that error messages name.
 
     Raises:
@@ -109,7 +109,7 @@ class Rule:
 
 
 def user_directory() -> Path:
-  """Returns the directory of a user's own rules: `VITX_CHOICES`, or the configuration directory.
+  """Returns the directory of a user's rules: `VITX_CHOICES`, or one in the configuration directory.
 
   Raises:
     ConfigError: `VITX_CHOICES` is a file.
@@ -164,7 +164,7 @@ def _find(device_kind: str, directory: Path) -> tuple[Path, str]:
 
 
 def find_families(device_kind: str) -> dict[str, Any]:
-  """Returns all families of the file in force for a kind of device, as `read_families` does."""
+  """Returns the families in the file that `load_rule` reads, in the form of `read_families`."""
   return read_families(_find(device_kind, user_directory())[0])
 
 
@@ -172,8 +172,8 @@ def read_families(path: Path) -> dict[str, Any]:
   """Returns the families in a file: the bounds, "masked", and their measurements, "measured".
 
   Raises:
-    ConfigError: The file cannot be read, is not JSON or has other families. The message names the
-      file and the remedy.
+    ConfigError: The file cannot be read, is not JSON, or its families are not those in
+      `FAMILIES`. The message names the file and the remedy.
   """
   try:
     families = json.loads(path.read_text(encoding="utf-8"))["families"]

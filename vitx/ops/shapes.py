@@ -1,9 +1,10 @@
 """Annotations of arrays: the kind of their dtype, and a letter for each of their axes.
 
 The letters are B batch, N tokens, H heads, D channels of a head, E channels of a head's values, C
-channels, M keys, landmarks, slots or features, and L layers; every function binds them anew. Type
-checkers read the annotations as jaxtyping's, `Float[Array, "B N H D"]`. At run time they need no
-package and check nothing; a test turns them into jaxtyping's and calls the ops under them.
+channels, M keys, landmarks, slots or features, and L layers. A letter's size may differ between
+functions. Type checkers read the annotations as jaxtyping's, `Float[Array, "B N H D"]`. At run time
+the annotations need no package and check nothing; a test turns them into jaxtyping's, which check
+the shapes, and calls the ops.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any

@@ -30,9 +30,9 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
 
 
 def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
-  """Returns the curves of runs and the name of their tasks' primary figure.
+  """Returns the learning curves of runs, and the name of their tasks' primary figure.
 
-  A point of a sweep is named after its method, another run after its workdir.
+  The curve of a sweep's point is named after its method, another curve after its workdir.
 
   Args:
     runs: The workdirs of the runs.
@@ -67,10 +67,10 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
 def find_printed(
   published: Mapping[str, Mapping[str, Any]], figure: str
 ) -> dict[str, Mapping[float, float]]:
-  """Returns a source's printed values of a figure during training, by method and epoch.
+  """Returns the published values of a figure during training, by method and epoch.
 
   Args:
-    published: All figures of the source, by method.
+    published: All published figures, by method.
     figure: The name of the figure, such as "top1".
   """
   printed = {method: figures.get(f"train_{figure}") for method, figures in published.items()}

@@ -17,9 +17,9 @@ from vitx.sweeps.sweep import Point
 from vitx.training.record.progress import count_bar
 from vitx.training.trial import complete_config, count_training_flops
 
-FOLD = "data.fold"  # the field whose values are runs of one method, as seeds are
-ROW = "row"  # the name of the config file's row among the fields
-LONGEST = 200  # characters of a workdir's name
+FOLD = "data.fold"  # each of its values is another run of one method, like each seed
+ROW = "row"  # the name by which a grid varies the row of the config file
+LONGEST = 200  # the most characters of a workdir's name
 MOST = 10_000  # the most points of a sweep
 
 
@@ -49,7 +49,7 @@ def parse_grid(text: str) -> dict[str, list[str]]:
 
 
 def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
-  """Returns the rows of a config file that are wanted, or all rows if none is named.
+  """Returns the wanted rows of a config file, or all its rows if `wanted` is empty.
 
   Raises:
     ConfigError: A row is unknown (the error names the nearest) or named twice, or the file has no
@@ -69,12 +69,12 @@ def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
 
 
 def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
-  """Returns the figures that a config file quotes from its source, by row."""
+  """Returns the published figures that a config file quotes, by row."""
   return {} if path.endswith(".json") else open_config(path).get("PUBLISHED", {})
 
 
 def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str, Any]]:
-  """Returns the published figures of rows, without the rows that train on another data set."""
+  """Returns the published figures of the rows whose points keep the data set of their row."""
   published = find_published(path)
   configs = {point.method: point.config for point in points if point.method in published}
   return {
@@ -124,7 +124,7 @@ def fit_budget(row: str, text: str, budget: float) -> str:
   """Returns a row's text with as many steps as a budget of floating-point operations allows.
 
   Raises:
-    ConfigError: The row runs in phases, or one step takes more.
+    ConfigError: The row runs in phases, or one step exceeds the budget.
   """
   config = load_config(text)
   if config.get("phases"):
@@ -140,12 +140,12 @@ def fit_budget(row: str, text: str, budget: float) -> str:
 def make_points(
   texts: Mapping[str, str], seeds: int, folds: Sequence[str] | None = None
 ) -> list[Point]:
-  """Returns the points in the order of seeds, so that each seed's comparison is soon complete.
+  """Returns the points sorted by seed, so that all methods can soon be compared for one seed.
 
   Args:
     texts: The config for each method, without a seed.
     seeds: The number of seeds.
-    folds: The values of `data.fold`, or None for configs that name their fold, if any.
+    folds: The values of `data.fold`, or None if each config names its fold or has none.
 
   Raises:
     ConfigError: There is no seed, there are more than `MOST` points, a field is unknown or has a
@@ -198,7 +198,7 @@ def _fingerprint(config: ConfigDict) -> str:
 
 
 def _shorten(fields: Iterable[str]) -> dict[str, str]:
-  """Returns the last part of each field's name, or the whole name if two have one last part."""
+  """Returns the last part of each field's name, or the whole name if two last parts agree."""
   last = {field: field.rpartition(".")[2] for field in fields}
   ends = list(last.values())
   return {field: end if ends.count(end) == 1 else field for field, end in last.items()}
@@ -210,6 +210,6 @@ def name_file(path: str) -> str:
 
 
 def _clean(text: str) -> str:
-  """Returns a text that needs no quotes as a part of a folder's name."""
+  """Returns a text in a form that needs no quotes as a part of a folder's name."""
   cleaned = re.sub(r"[^\w.+-]+", "-", text).rstrip("-")
-  return cleaned if re.match(r"-\d", text) else cleaned.lstrip("-")  # a number keeps its sign
+  return cleaned if re.match(r"-\d", text) else cleaned.lstrip("-")  # "-3" keeps its sign

@@ -1,6 +1,6 @@
 """The results of a sweep: `NAME.md`, `NAME.csv` and the picture of its learning curves.
 
-Everything but the section "Run" (date, hours, machine, versions) is a function of the points.
+Everything except the section "Run" (date, hours, machine, versions) depends on the points alone.
 """
 
 import datetime
@@ -35,7 +35,7 @@ def measure_methods(
   published: Mapping[str, Mapping[str, Any]],
   directory: str,
 ) -> tuple[list[Method], Facts]:
-  """Checks the first point of each method as a trial, and counts its cost.
+  """Checks the first point of each method without training it, and counts the method's cost.
 
   Args:
     points: The points of the sweep.
@@ -46,8 +46,8 @@ def measure_methods(
     The methods in order, and the name and mode of the figure that compares them.
 
   Raises:
-    ConfigError: A config cannot train, and the message names the method; or the methods' figures
-      differ.
+    ConfigError: A config cannot train (the message names the method), or the methods' primary
+      figures differ.
   """
   methods, facts = [], {}
   for point in {each.method: each for each in reversed(points)}.values():
@@ -79,7 +79,7 @@ def write_results(
   plot: bool,
   more: Sequence[str] = (),
 ) -> list[Path]:
-  """Writes the table, its points and the curves; returns the paths of the files.
+  """Writes the table, the list of points and the curves; returns the paths of the files.
 
   Args:
     comparison: The comparison of the finished sweep.
@@ -88,7 +88,7 @@ def write_results(
     out: The folder of the files, created if absent.
     name: The name of the files, without a suffix.
     plot: Whether to draw the curves, which needs matplotlib.
-    more: More parts of the page in Markdown, for after the table.
+    more: Further parts of the page in Markdown, which follow the table.
   """
   out.mkdir(parents=True, exist_ok=True)
   table, rows = out / f"{name}.md", out / f"{name}.csv"
@@ -127,7 +127,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _quote(methods: Sequence[Method]) -> list[str]:
-  """Returns a table of all figures that the source printed, or nothing if there are none."""
+  """Returns a list with a table of all published figures; [] if there are none."""
   names = list(dict.fromkeys(name for method in methods for name in method.published))
   if not names:
     return []
@@ -139,7 +139,7 @@ def _quote(methods: Sequence[Method]) -> list[str]:
 
 
 def _show(value: Any) -> str:
-  if isinstance(value, Mapping):  # by epoch
+  if isinstance(value, Mapping):  # the values by epoch
     last = list(value)[-1]
     return f"{value[last]:g} at {last}"
   return "" if value is None else f"{value:,}"

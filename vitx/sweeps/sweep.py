@@ -31,7 +31,8 @@ from vitx.training.record.log import read_metrics
 from vitx.training.validation import SEEN
 
 POINT, FAILED = wd.POINT, wd.FAILED
-# A finished point is not trained again, so its end must not differ, unlike that of a single run.
+# Fields that may differ when a sweep continues. Those that decide the end of a run may not, since a
+# finished point is not trained again.
 FREE = frozenset(provenance.FREE) - {"stop_after", "evaluation.stop_early"}
 POLL = 2.0  # seconds between two checks of the points that other processes train
 
@@ -42,7 +43,7 @@ class Point:
 
   Attributes:
     name: The name of its workdir in the sweep's directory.
-    method: The name that it shares with the points that differ from it only in seed and fold.
+    method: The name that is common to all points that differ only in seed and fold.
     seed: The seed of the run.
     config: The config that `get_config` returned, not resolved.
     fold: The fold that the run tests, if the sweep is over `data.fold`; None otherwise.
@@ -67,7 +68,7 @@ class Show(Protocol):
   """The display of a sweep's progress."""
 
   def training(self, point: Point) -> AbstractContextManager:
-    """Surrounds the training of a point."""
+    """Returns a context manager for the training of a point."""
     ...
 
   def looked_at(self, point: Point, state: State) -> None:
@@ -78,9 +79,9 @@ class Show(Protocol):
 def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> bool:
   """Trains all points that are not done, and waits for points that other processes train.
 
-  A point whose loss is not finite has failed; the failure is recorded and the point not tried
-  again. Code that the config of `init_from`, or of a teacher, names is imported only inside
-  `registry.trusting(True)`.
+  A point whose loss is not finite has failed; the failure is recorded and the point is not
+  tried again. The configs of `init_from` and of a teacher may name code, which is imported only
+  inside `registry.trusting(True)`.
 
   Args:
     points: The points in their order.
@@ -88,7 +89,7 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
     show: The display of the progress.
 
   Returns:
-    False if a signal ended the sweep, which the same call continues; else True.
+    False if a signal ended the sweep (the same call continues it); otherwise True.
 
   Raises:
     ConfigError: A workdir belongs to another run.
@@ -106,7 +107,7 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
       if state is State.BUSY:
         left.append(point)
       is_rest = left or point is not points[-1]
-      if is_rest and count_received() > before:  # it came at the end of the point
+      if is_rest and count_received() > before:  # a signal came as the point ended
         return False
     if len(left) == len(points):
       time.sleep(POLL)
@@ -133,7 +134,7 @@ def _train_point(point: Point, directory: str | Path, show: Show) -> State:
         with show.training(point):
           state = _train(point, workdir)
       finally:
-        # Programs of finished runs hold memory, and memory maps, of which a process has few.
+        # Programs of finished runs occupy memory and memory maps; a process may have few maps.
         jax.clear_caches()
         gc.collect()
   show.looked_at(point, state)
@@ -141,7 +142,7 @@ def _train_point(point: Point, directory: str | Path, show: Show) -> State:
 
 
 def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:
-  """Locks a point that is to be trained here and returns None, or returns its state."""
+  """Locks a point and returns None, or returns the state that rules out its training."""
   # The sweep's directory may be a link, but not a point's.
   own_files.check_no_link(workdir)
   asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
@@ -210,7 +211,7 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
 
 
 def _test_row(workdir: str) -> dict[str, Any] | None:
-  """Returns the figures of the last run's best checkpoint on *test*; None before the end."""
+  """Returns the figures of the last run's best checkpoint on *test*; None until the run ends."""
   names = wd.read_phases(workdir)
   if names and wd.find_run(workdir) != wd.join(workdir, names[-1]):
     return None

@@ -1,4 +1,4 @@
-"""Tasks by name: what is learned, from which arrays, and which figure judges the result."""
+"""Tasks by name; a task defines the arrays, the learning problem and the figure that judges it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ TASKS: dict[str, type] = {
 
 
 def task_class(spec: str | Mapping[str, Any]) -> Any:
-  """Returns the class that `config.task` names, after a check of the values of its fields.
+  """Returns the class that `config.task` names, and checks the values of its fields.
 
   Raises:
     ConfigError: If a name or field is unknown, or if a value is out of range.
@@ -38,7 +38,7 @@ def task_class(spec: str | Mapping[str, Any]) -> Any:
 
 
 def build_task(config: ConfigDict) -> Task:
-  """Returns the task of a resolved config, without its data.
+  """Returns the task of a resolved config, without loading data.
 
   Raises:
     ConfigError: If a name or field of the task or of its model is unknown, or if a value is out of

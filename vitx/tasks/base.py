@@ -37,8 +37,8 @@ class Teacher:
     source: A workdir, whose best checkpoint is loaded, or a file of published weights.
     model: The network.
     input_spec: The shape and dtype of the network's input, for a batch of one example.
-    agree: The fields of `config.data` that must equal those of the teacher's own run, so that its
-      inputs are prepared as in its training.
+    agree: The fields of `config.data` that must equal those of the teacher's own run, so that the
+      teacher's inputs are prepared as in its training.
   """
 
   source: str
@@ -50,16 +50,16 @@ class Teacher:
 class Task(Protocol):
   """The definition of a learning problem: data elements, model, loss, figures and predictions.
 
-  A task of your own subclasses this class, which has the defaults. The fields of `config.task` are
-  the keyword arguments of `from_config`, with their types and ranges.
+  A task of your own is a subclass of this class, which has defaults. The fields of `config.task`
+  are the keyword arguments of `from_config`, with their types and ranges.
 
   Attributes:
     model: The network.
     teacher: The network whose weights the loss needs; None if it needs none.
     primary: The name of the figure that chooses the best checkpoint.
     mode: "max" if a high primary figure is good, or "min" if a low one is.
-    answers: The arrays of an example that are known only with its answer; an exported program does
-      not need them.
+    answers: The names of the arrays that an example without its answer lacks, such as the label; an
+      exported program does not need them.
     input_suffixes: The suffixes, in lower case, of the files that `vitx predict` reads in a folder.
   """
 
@@ -71,7 +71,7 @@ class Task(Protocol):
   input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
 
   def model_inputs(self, batch: Batch) -> Any:
-    """Returns the model's input in `evaluate`, made from the arrays of `element_spec`, (B, ...)."""
+    """Returns the model's input in `evaluate`, from a batch of the arrays of `element_spec`."""
 
   @classmethod
   def resolve(cls, config: ConfigDict, source: Any) -> None:
@@ -88,12 +88,12 @@ class Task(Protocol):
 
   @classmethod
   def state_info(cls, config: ConfigDict) -> DatasetInfo | None:
-    """Returns the description of the data by a config alone; None if the config is incomplete."""
+    """Returns a description of the data from the config alone; None if the config is incomplete."""
     return None
 
   @classmethod
   def from_config(cls, config: ConfigDict) -> "Task":
-    """Returns the task of a resolved config, without its data."""
+    """Returns the task of a resolved config, without loading data."""
 
   @property
   def element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -109,7 +109,7 @@ class Task(Protocol):
     """Returns shape and dtype of the model's input, for a batch of one example."""
 
   def examples(self, examples: Examples, *, train: bool) -> Examples:
-    """Returns a role's examples in the form that the task reads, such as windows of long sequences.
+    """Returns examples in the form that the task reads, such as windows of long sequences.
 
     Args:
       examples: The examples of a source.
@@ -121,10 +121,10 @@ class Task(Protocol):
     return examples
 
   def references(self, train: Examples, examples: Examples) -> dict[str, float]:
-    """Returns figures of the examples that need no learning, to compare with the model's.
+    """Returns figures of learning-free methods for the examples, to compare with the model's.
 
     Args:
-      train: The training examples of the source, before `Task.examples`, from which to count.
+      train: The training examples of the source, before `Task.examples`, for counting.
       examples: The evaluated examples of the source, before `Task.examples`.
     """
     return {}
@@ -148,8 +148,8 @@ class Task(Protocol):
       params: The learned parameters.
       state: The model's other collections.
       constants: The arrays that `constants` returned.
-      batch: The arrays of `train_spec` with a batch axis (B, ...), and index int32 (B,), the
-        position in the global batch, from which random keys are folded.
+      batch: The arrays of `train_spec` with a batch axis (B, ...), and index int32 (B,), each
+        example's position in the global batch, which is folded into random keys.
       key: The key of this step, equal on all devices.
       step: The number of updates done, an int32 scalar.
 
@@ -169,8 +169,8 @@ class Task(Protocol):
       batch: The arrays of `element_spec` with a batch axis, and mask bool (B,), False for padding.
 
     Returns:
-      A dict of `sums` over the unmasked examples, with `count` among them, and `rows`, arrays with
-      an entry per example.
+      A dict: `sums` has sums over the unmasked examples, with `count` among them, and `rows` has
+      arrays with an entry for each example.
     """
 
   def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:
@@ -191,10 +191,10 @@ class Task(Protocol):
     """Turns sums over a split into figures: floats or lists of them, and the integer `examples`."""
 
   def plateau_figure(self, mode: str) -> str:
-    """Returns the figure that a plateau schedule of this mode ("min" or "max") follows.
+    """Returns the name of the figure that a plateau schedule of the mode "min" or "max" follows.
 
     Raises:
-      ConfigError: If no figure is good in that direction.
+      ConfigError: If no figure of the task improves in this direction.
     """
 
   def describe(self, figures: Figures) -> str:
@@ -223,7 +223,7 @@ class Task(Protocol):
     """
 
   def read_input(self, given: Any, number: int) -> Example:
-    """Returns the example of an input of `vitx predict`: a dict of arrays, or an `.npz` file.
+    """Returns the arrays of an input of `vitx predict`, a dict of arrays or an `.npz` file.
 
     Arrays in `answers` may be missing.
 
@@ -233,7 +233,7 @@ class Task(Protocol):
 
     Raises:
       ConfigError: If a file cannot be read as arrays.
-      ValueError: If the input is of another kind.
+      ValueError: If the input is neither a mapping nor a path.
     """
     if isinstance(given, Mapping):
       return dict(given)

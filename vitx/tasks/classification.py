@@ -43,8 +43,8 @@ class Classification(Task):
   The values of the collection "losses" that the model sows in training are added to the loss.
 
   Attributes:
-    model: The network, called as `model.apply(variables, images, train=...)`; returns logits (B,
-      K).
+    model: The network, called as `model.apply(variables, images, train=...)`; it returns logits
+      (B, K).
     augment: The augmentation in training, `(key, index, images, labels) -> (images, targets)`.
     preprocess: The preparation of images in evaluation, `images -> images`.
     num_classes: The number of classes K.
@@ -118,11 +118,12 @@ class Classification(Task):
     Args:
       config: The resolved config.
       label_smoothing: The smoothing e; targets are (1 - e) one-hot + e / K.
-      loss: The cross-entropy of the softmax, the sum over the classes of binary cross-entropies
-        (one class against all others), or the focal loss.
+      loss: The loss: "softmax" is the cross-entropy of the softmax, "sigmoid" the sum over the
+        classes of binary cross-entropies (one class against all others), "focal" the focal loss.
       focal_gamma: The exponent of the focal loss; 0 is the cross-entropy.
       class_weights: The weight of each class's examples in the loss, in the order of the classes;
-        balanced is n / (K n_c) for a class of n_c of n training examples, None weights all equally.
+        "balanced" is n / (K n_c) for a class with n_c of the n training examples; None weights all
+        equally.
 
     Raises:
       ConfigError: If a field of the model or of the augmentation is unknown or out of range.
@@ -142,7 +143,7 @@ class Classification(Task):
       resize_mode=data.resize_mode,
       interpolation=data.get("interpolation", DataSettings.interpolation),
       value_range=data.get("value_range"),
-      # Without data "balanced" has no numbers, and no result depends on them.
+      # Without data there are no numbers for "balanced", and no result depends on them.
       class_loss=make_loss(
         loss, focal_gamma, (1.0,) * classes if class_weights == "balanced" else class_weights
       ),
@@ -195,7 +196,7 @@ class Classification(Task):
     return {name: tree for name, tree in variables.items() if name != "losses"}
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the loss of an augmented batch, the new state and top-1.
+    """Computes the loss of an augmented batch, the new state and the top-1 accuracy.
 
     `batch` holds image uint8 (B, S, S, C), label (B,) and index (B,).
     """
@@ -232,7 +233,7 @@ class Classification(Task):
       also: The collections to return with the state.
 
     Returns:
-      Logits (B, K), the new state with those collections, and the sum of all values sown as
+      Logits (B, K), the new state with the collections in `also`, and the sum of all values sown as
       "losses".
     """
     with examples_at(batch["index"]):
@@ -240,7 +241,7 @@ class Classification(Task):
         {"params": params, **state},
         images,
         train=train,
-        # All examples and devices share one graph: the key of "graph" is folded with neither.
+        # All examples and devices share one graph: the key of "graph" is not folded with an index.
         rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
         mutable=[*state, "losses", *also],
       )
@@ -339,8 +340,8 @@ def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size
     return size[0]
   if default is not None:
     return default
-  what = "images of various sizes" if size is None else f"images of {size[0]} x {size[1]} pixels"
+  what = "vary in size" if size is None else f"are {size[0]} x {size[1]} pixels, not square"
   raise ConfigError(
-    f"data.image_size is not set, and data.source={name!r} has {what}; set it, such as"
-    " data.image_size=224 or data.image_size=(224, 160)."
+    f"data.image_size is not set and has no default: the images of data.source={name!r}"
+    f" {what}; set it, such as data.image_size=224 or data.image_size=(224, 160)."
   )

@@ -144,7 +144,7 @@ def shown_figures(figures: Figures, classes: int) -> list[tuple[str, str, str]]:
 
 
 def list_confusions(confusion: Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:
-  """Returns (count, true class, predicted class) of each kind of mistake, the frequent first."""
+  """Returns (count, true class, predicted class) of each kind of mistake, most frequent first."""
   counts = np.array(confusion)
   if not counts.size:
     return []

@@ -73,16 +73,18 @@ def make_loss(name: str, focal_gamma: float, class_weights: Sequence[float] | No
 def find_class_weights(
   given: str | Sequence[float], class_names: Sequence[str], labels: np.ndarray | None
 ) -> str | tuple[float, ...]:
-  """Returns `task.class_weights` as numbers, n / (K n_c) for a class of n_c of n examples.
+  """Returns `task.class_weights` as numbers.
 
   Args:
-    given: The config's value, "balanced" or a number for each class.
+    given: The config's value: "balanced", which is n / (K n_c) for a class with n_c of the n
+      examples, or a number for each class.
     class_names: The names of the K classes.
     labels: The labels of the training examples, (n,), or None if they are not known; "balanced"
       is then kept.
 
   Raises:
-    ConfigError: The numbers are not one for each class or all zero, or a class has no example.
+    ConfigError: There is not one number for each class, or all are zero, or a "balanced" class has
+      no example.
   """
   count = len(class_names)
   if isinstance(given, str):

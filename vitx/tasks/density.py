@@ -39,7 +39,7 @@ class Density(Task):
     levels: The number of gray levels V of images.
     min_context: The number of tokens that a window after the first reads but does not score in
       evaluation.
-    unit: The unit of a token in the figure: "dim" for the values of images, else "byte".
+    unit: The unit of a token in the figure: "dim" for the values of images, otherwise "byte".
   """
 
   model: nn.Module
@@ -99,8 +99,8 @@ class Density(Task):
       window: The number N of tokens of a text or sound that the model sees; None for images.
       levels: The number of gray levels V of images: V values of 0 ... 255 at equal distances.
       min_context: The number of tokens of a window that are read but not scored in evaluation
-        (Child et al. 2019, Table 3). Windows then overlap by as many; the first window scores all
-        its tokens.
+        (Child et al. 2019, Table 3). Windows then overlap by as many tokens; the first window
+        scores all its tokens.
 
     Raises:
       ConfigError: If a field of the model is unknown or out of range, or if the context fills the
@@ -108,8 +108,8 @@ class Density(Task):
     """
     if min_context and (window is None or min_context >= window):
       raise ConfigError(
-        f"task.min_context={min_context} leaves no token of task.window={window} to score; choose a"
-        " smaller task.min_context."
+        f"task.min_context={min_context} must be less than task.window={window}, so that"
+        " a token is scored; for images, which have no window, it must be 0."
       )
     return cls(model_from_config(config.model), window, levels, min_context)
 

@@ -14,8 +14,8 @@ class Pixels:
   """A transform of an image into its tokens in raster order: row, column, channel.
 
   Attributes:
-    levels: The number of gray levels V. The value p of 0 ... 255 is token p (V - 1) / 255, which
-      must be an integer except for the rounding of values to integers.
+    levels: The number of gray levels V. The value p of 0 ... 255 is token p (V - 1) / 255; apart
+      from the rounding of p, this must be an integer.
     grid: The shape (height, width, channels) of the images.
   """
 

@@ -26,7 +26,7 @@ def resolve(config: ConfigDict, info: DatasetInfo) -> None:
       sequences of tokens, images have a window, sequences have none, or a grid or stride does not
       fit.
   """
-  model, task = config.model, config.task
+  model = config.model
   if not {"vocabulary", "grid"} <= set(options(lookup(MODELS, model.name, "model.name"))):
     raise ConfigError(
       f"task.name='density' needs a model that predicts tokens, which model.name={model.name!r}"
@@ -39,16 +39,15 @@ def resolve(config: ConfigDict, info: DatasetInfo) -> None:
   else:
     raise ConfigError(
       "task.name='density' needs a source with the array image or tokens, but"
-      f" data.source={info.name!r} has {', '.join(info.spec)}."
+      f" data.source={info.name!r} has {', '.join(info.spec)}; choose another source."
     )
   follow_source(model, "vocabulary", vocabulary, info.name)
   length = math.prod(grid)
   given = model.get("grid")
   if given is not None and math.prod(given) != length:
     raise ConfigError(
-      f"model.grid={tuple(given)} has {math.prod(given)} places, but the sequences of"
-      f" {info.name!r} have {length} tokens (task.window={task.get('window')}); leave model.grid"
-      f" out, or choose one with {length} places."
+      f"model.grid={tuple(given)} has {math.prod(given)} places, but each example of"
+      f" {info.name!r} has {length} tokens; leave model.grid out, or give it {length} places."
     )
   model.grid = grid if given is None else tuple(given)
   mixer = model.get("token_mixer")
@@ -65,7 +64,8 @@ def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[i
   check_arrays(info, {"image": ("uint8", 3)}, "density")
   if size is None:
     raise ConfigError(
-      f"task.name='density' needs images of one size, but those of data.source={info.name!r} vary."
+      f"task.name='density' needs images of one size, unlike those of {info.name!r};"
+      " choose another data.source."
     )
   if config.task.get("window") is not None:
     raise ConfigError(

@@ -58,21 +58,22 @@ class Distillation(Classification):
   """Classification with a teacher (DeiT: Touvron et al. 2021; Sparsifiner: Wei et al. 2023).
 
   The teacher sees the student's augmented images, runs as in evaluation and has no gradient. A
-  network with a distillation token learns from it by that token's logits, any other network by its
-  class logits. In LV-ViT the logits of the class token learn and teach, and its patch logits are
-  its tokens, as in Sparsifiner's released code.
+  student with a distillation token learns from the teacher by this token's logits, any other
+  student by its class logits. An LV-ViT learns and teaches by the logits of its class token, and
+  its patch logits count as its tokens, as in Sparsifiner's released code.
 
   The predicted attention of Sparsifiner's mixers, without thresholds, is compared with the
-  teacher's matrices: squared differences, summed over heads, queries of the grid and keys, then the
-  mean over layers and examples. If that error is part of the loss, it chooses the best checkpoint.
+  teacher's matrices: squared differences are summed over heads, queries of the grid and keys, then
+  averaged over layers and examples. If this error is part of the loss, it chooses the best
+  checkpoint.
 
   Attributes:
     weights: The weights of the terms of the loss.
     temperature: The temperature T that divides logits in the KL divergence.
-    basis_l1_decay_steps: The number of steps in which the weight of `basis_l1` falls to zero by a
-      cosine; 0 keeps it constant.
-    train_mode: Whether the network runs as in training; False keeps batch statistics and drops
-      nothing, for a backbone that is frozen.
+    basis_l1_decay_steps: The number of steps in which the weight of `basis_l1` falls to zero along
+      a cosine; 0 keeps the weight constant.
+    train_mode: Whether the network runs as in training; False, for a frozen backbone, keeps batch
+      statistics unchanged and drops nothing.
   """
 
   teacher: Teacher | None = None
@@ -83,7 +84,7 @@ class Distillation(Classification):
 
   @classmethod
   def resolve(cls, config, source):
-    """Resolves the fields of a classification, and the teacher's classes and implementation."""
+    """Sets the fields of a classification, and the teacher's classes and implementation."""
     super().resolve(config, source)
     task, classes = config.task, config.model.num_classes
     model = task.get("teacher_model")
@@ -131,8 +132,8 @@ class Distillation(Classification):
       token_weight: The weight of the mean squared error of the last patch tokens.
       attention_weight: The weight of the squared error of Sparsifiner's predicted attention.
       basis_l1: The weight of the sum of the absolute values of Sparsifiner's bases.
-      basis_l1_decay_steps: The number of steps in which the weight `basis_l1` falls to zero by a
-        cosine; 0 keeps it constant.
+      basis_l1_decay_steps: The number of steps in which the weight `basis_l1` falls to zero along a
+        cosine; 0 keeps the weight constant.
       temperature: The temperature of the KL divergence.
       train_mode: Whether the network runs as in training; False is for a frozen backbone.
 
@@ -166,7 +167,7 @@ class Distillation(Classification):
     return "min" if self.weights.attention else "max"
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the weighted sum of the terms that have a weight, the state, top-1 and each term."""
+    """Computes the weighted sum of the terms of nonzero weight, the state, top-1 and each term."""
     images, targets = self.draw(batch, key)
     logits, new_state, sown = self.run_model(
       params, state, images, batch, key, train=self.train_mode, also=("intermediates",)
@@ -251,8 +252,8 @@ class _Outputs:
   """The outputs of a network for a batch.
 
   Attributes:
-    classes: The logits (B, K) that learn from the labels, and that teach.
-    taught: The logits (B, K) that learn from a teacher.
+    classes: The logits (B, K) that are compared with the labels, and that teach a student.
+    taught: The logits (B, K) that are compared with the teacher's.
     tokens: The patch tokens (B, N - prefix, C), or LV-ViT's patch logits (B, N - prefix, K); None
       for a network without such tokens.
     sown: The collection "intermediates".

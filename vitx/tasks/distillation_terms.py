@@ -21,7 +21,7 @@ def divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> ja
 
 
 def token_error(student: jax.Array | None, teacher: jax.Array | None) -> jax.Array:
-  """Returns the mean of the squared differences of all elements."""
+  """Returns the mean squared difference of all elements of patch tokens."""
   for tokens, whose in ((student, "model"), (teacher, "task.teacher_model")):
     if tokens is None:
       raise ConfigError(

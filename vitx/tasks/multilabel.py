@@ -24,7 +24,7 @@ BINS, LARGEST = 2400, 12.0
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabel(Classification):
-  """The decision for each of K classes whether an image has it, by binary cross-entropies.
+  """The decision, for each of K classes, whether an image has it, by binary cross-entropies.
 
   The data have the array `labels`, float32 (K,), 1 for each class of the image. A class is
   predicted if its probability is above 1/2.
@@ -146,12 +146,13 @@ def multilabel_sums(
 
   Args:
     logits: The logits, (B, K) float32.
-    labels: 1 for each class of an example, else 0, (B, K) float32.
+    labels: The labels, (B, K) float32, 1 for each class of an example, otherwise 0.
     mask: A boolean mask (B,), False for padding.
 
   Returns:
-    sums: count, nll, exact, and right, predicted and present, the numbers of decisions (scalars);
-    positives and negatives, histograms of the logits (K, bins). rows: probabilities and logits.
+    sums: count, nll, exact, and the numbers of predicted and of present classes and of classes that
+    are both, called right (scalars); positives and negatives, histograms of the logits (K, bins).
+    rows: probabilities and logits.
   """
   finite = jnp.isfinite(logits).all(axis=1, keepdims=True)
   weight = mask.astype(jnp.float32)
@@ -215,8 +216,8 @@ def summarize_multilabel(sums: Mapping[str, Any]) -> Figures:
 def average_precision(positives: np.ndarray, negatives: np.ndarray) -> float | None:
   """Returns the average precision of a class from histograms of scores, in ascending order.
 
-  It is the sum over thresholds of the precision times the increase of recall, as scikit-learn
-  computes it from scores of which many are equal. It is None without positives.
+  It is the sum over thresholds of the precision times the increase of recall, as in scikit-learn
+  for scores of which many are equal. It is None if there are no positives.
   """
   if not positives.sum():
     return None

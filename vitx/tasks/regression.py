@@ -24,8 +24,8 @@ LARGEST_SAMPLE = 5000  # training examples for the mean and standard deviation o
 class Regression(Classification):
   """The prediction of a number for an image.
 
-  The data have the array `target`, float32 (). The network has one output, the number minus
-  `target_mean`, divided by `target_std`; the loss is of numbers in this form.
+  The data have the array `target`, float32 (). The network has one output, (number - `target_mean`)
+  / `target_std`; the loss compares outputs with targets in this form.
 
   Attributes:
     target_mean: The mean of the training targets.
@@ -84,7 +84,8 @@ class Regression(Classification):
 
     Args:
       config: The resolved config.
-      loss: The squared error, or the Huber loss, which far outliers change less.
+      loss: The loss: "squared" is the squared error, "huber" the Huber loss, on which far outliers
+        have less effect.
       huber_delta: The error, in standard deviations, beyond which the Huber loss is linear.
       target_mean: The number that an output of 0 means; None is the mean of the training targets.
       target_std: The unit of the output; None is the standard deviation of the training targets.
@@ -161,7 +162,7 @@ class Regression(Classification):
     }
 
   def plateau_figure(self, mode):
-    """Returns "mae" if the mode is "min"."""
+    """Returns "mae"; raises ConfigError if the mode is "max"."""
     if mode == "max":
       raise ConfigError(
         "schedule.mode='max': the errors of a regression are good if low; use schedule.mode='min'"
@@ -209,6 +210,6 @@ def _measure_targets(train: Examples, name: str) -> tuple[float, float]:
   values = np.array([read_encoded(train, i)["target"] for i in chosen.tolist()], np.float64)
   if np.ptp(values) == 0:
     raise ConfigError(
-      f"data.source={name!r}: all training targets are {values[0]:g}, so there is nothing to learn"
+      f"data.source={name!r}: all training targets are {values[0]:g}; use data where they differ"
     )
   return float(values.mean()), float(values.std())

@@ -1,7 +1,7 @@
 """The attention entropy of each layer during training, on a few examples of *validation*.
 
-A kernelized mixer never holds its attention matrix. So, at each row of kind "train", the network is
-run once more on the same few examples with mixers that do.
+A kernelized mixer never computes its attention matrix. So for each row of kind "train" the network
+runs once more, on the same few examples, with mixers that compute it.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ Measure = Callable[[Any, Any], Figures]
 
 
 def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str, Any]) -> None:
-  """Raises ConfigError if the attention entropy is asked for and a network has none.
+  """Raises ConfigError if a config asks for the attention entropy of a network without one.
 
   Nothing is computed.
 
@@ -59,7 +59,7 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
 
 
 def make_step(config: ConfigDict, run: parallel.Runner = parallel.at_once) -> Callable:
-  """Returns the step `(params, model_state, batch) -> sums` over a batch, run on every device.
+  """Returns `(params, model_state, batch) -> sums over the batch`, a step that all devices run.
 
   Args:
     config: The resolved config.

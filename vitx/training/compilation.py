@@ -17,7 +17,7 @@ from vitx.training.experiment import Experiment, batch_shapes, blank, evaluation
 from vitx.training.record.progress import Progress, announce
 from vitx.training.step import Step
 
-# The most that a dispatch computes if the config does not say: a second or two of a CPU's time, so
+# The most FLOPs of a dispatch, unless the config sets its steps: a CPU takes a second or two, so
 # that the run soon reacts to a signal.
 FLOPS_PER_DISPATCH = 2**37
 MOST_STEPS = 16
@@ -126,7 +126,7 @@ def compile_program(
 
 
 def count_steps(flops: int) -> int:
-  """Returns the number of steps per dispatch, for steps of `flops` FLOPs, if no config sets it."""
+  """Returns the default number of steps per dispatch, if a step takes `flops` FLOPs."""
   return max(1, min(MOST_STEPS, FLOPS_PER_DISPATCH // max(1, flops)))
 
 
@@ -157,7 +157,7 @@ def make_header(experiment: Experiment, flops: int, steps: int, workdir: str) ->
 
 
 def _find_warnings(experiment: Experiment) -> Iterator[str]:
-  """Yields a line for each sign that a run is too short to learn or to be watched."""
+  """Yields warnings about a run that is too short to learn, or to log before its end."""
   config, total = experiment.config, experiment.total_steps
   if total < FEW_STEPS and not config.init_from:
     yield (
@@ -211,7 +211,7 @@ def blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
 
 
 def forward_flops(experiment: Experiment) -> int:
-  """Returns the FLOPs of one example's evaluation, see `cost.flops`."""
+  """Returns the FLOPs of evaluating one example, see `cost.flops`."""
   shapes, task = experiment.shapes, experiment.task
   batch = evaluation_shapes(task, 1)
   return cost.flops(task.evaluate, shapes.params, shapes.model_state, experiment.constants, batch)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
-from jax._src.lib import _jax  # one function of it, see `_join`
+from jax._src.lib import _jax  # for one function, see `_join`
 
 from vitx.config.errors import ConfigError
 from vitx.training.record.progress import announce
@@ -103,7 +103,7 @@ def _check_address(coordinator: str, process: int) -> None:
 
 
 def _meet(coordinator: str, processes: int, process: int) -> None:
-  """Joins the other processes; if that fails, only XLA's own lines may give the reason."""
+  """Joins the other processes or raises ConfigError; XLA's own output may say why."""
   try:
     _join(coordinator, processes, process)
   except RuntimeError as error:
@@ -115,10 +115,11 @@ def _meet(coordinator: str, processes: int, process: int) -> None:
 
 
 def _join(*given: Any) -> None:
-  """Starts JAX among the processes; a process that loses another prints one line and ends.
+  """Starts JAX as one of several processes; if another is lost, prints one line and ends.
 
-  By default XLA would abort from a thread of its own, with a page of its stack. JAX has no argument
-  to replace that callback, and the callback may itself end in an abort, so both are caught.
+  By default XLA would abort in one of its threads and print a page of its stack. JAX has no
+  argument for another callback, and a callback may itself end in an abort, so this function
+  replaces the callback and handles the abort.
   """
   make = _jax.get_distributed_runtime_client
   _jax.get_distributed_runtime_client = functools.partial(
@@ -131,7 +132,7 @@ def _join(*given: Any) -> None:
   finally:
     _jax.get_distributed_runtime_client = make
   if is_joined() and sys.platform == "linux":
-    ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)  # Python's handler waits for a thread
+    ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)  # a Python handler needs the main thread
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -149,8 +150,8 @@ def is_joined() -> bool:
 def ending() -> Iterator[None]:
   """Ends the process if a collective operation fails in a `with` block.
 
-  Such a failure means that another process is gone. The code around the block would wait for that
-  process, to save together, until its heartbeat is missed.
+  Such a failure means that another process is gone. The code around the block would otherwise
+  wait for that process, in order to save together, until its heartbeat is missed.
   """
   try:
     yield
@@ -172,7 +173,7 @@ def end(error: Exception | None) -> NoReturn:
 
 
 def end_alone(message: str) -> NoReturn:
-  """Ends this process at once; a normal exit of JAX would wait for the others for minutes.
+  """Ends this process at once; a normal exit of JAX would wait minutes for the others.
 
   Args:
     message: The text for stderr; "" for none.

@@ -5,7 +5,7 @@ an integer: an epoch of 1,617 examples in batches of 128 has 12.6328125 steps. A
 fractions, so that event 3 of "0.1 epochs" falls exactly where "0.3 epochs" ends.
 
 A config may also give a duration bounds, as in "30 epochs, at least 200 steps", and every duration
-but the run's own may be a share of the run: "5%". `settle` turns both into plain steps.
+except the run's own may be a share of the run: "5%". `settle` turns both into plain steps.
 """
 
 import re
@@ -43,7 +43,7 @@ def settle(
   total_steps: int | None = None,
   field: str = "duration",
 ) -> Any:
-  """Returns a value of a config with its durations freed from bounds and shares of the run.
+  """Returns a config's value in which durations with bounds or shares of the run are plain steps.
 
   The bounds of a duration are applied in their order. The result has at least one step, unless the
   duration is zero. A value without bounds and shares is returned unchanged, whatever its type.
@@ -51,11 +51,11 @@ def settle(
   Args:
     value: A duration, a sequence of durations, or any other value.
     steps_per_epoch: The number of examples divided by the batch size.
-    total_steps: The length of the run, which "100%" is; None for the length of the run itself.
+    total_steps: The length of the run, which is "100%"; None if `value` is this length itself.
     field: The name of the config field, for the error message.
 
   Raises:
-    ConfigError: A part of the duration is no duration, or is a share where there is no run.
+    ConfigError: A part of the duration has no valid form, or is a share without `total_steps`.
   """
   if isinstance(value, (tuple, list)):
     return type(value)(settle(each, steps_per_epoch, total_steps, field) for each in value)
@@ -95,7 +95,7 @@ def is_due(step: int, every: str | int, steps_per_epoch: Number, field: str = "e
   period = _period(every, steps_per_epoch, field)
   if period == 0:
     raise ConfigError(f'{field}={every!r} must be longer than zero, such as "1 epochs".')
-  # If any event rounds to this step, the one nearest to it does.
+  # If any event rounds to this step, the event nearest to it does.
   event = round(step / period)
   return step > 0 and event > 0 and round(event * period) == step
 

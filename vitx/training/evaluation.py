@@ -13,12 +13,12 @@ from vitx.tasks.base import Figures, Task
 from vitx.training import parallel
 from vitx.training.step import TrainState, evaluation_step
 
-# A function of the arrays of this process's examples in a batch, and of their evaluation's rows.
+# A function of the arrays of this process's examples in a batch, and the rows of their evaluation.
 TakeRows = Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]
 
 
 def make_evaluate(task: Task, run: parallel.Runner = parallel.at_once) -> Callable:
-  """Returns the evaluation step on every device: `(params, model_state, constants, batch)`.
+  """Returns the evaluation step `(params, model_state, constants, batch)` for all devices.
 
   Args:
     task: The task that is evaluated.
@@ -28,7 +28,7 @@ def make_evaluate(task: Task, run: parallel.Runner = parallel.at_once) -> Callab
 
 
 def batch_size_for(config: Any, size: int | None = None) -> int:
-  """Returns the size of an evaluation batch, rounded up to a multiple of the devices' number."""
+  """Returns the size of an evaluation batch, rounded up to a multiple of the device count."""
   size = size or config.evaluation.batch_size or config.batch_size
   return -(-size // jax.device_count()) * jax.device_count()
 
@@ -73,14 +73,13 @@ def evaluate(
   Args:
     task: The task, which gives the names of a batch's arrays, and the figures.
     evaluate_step: The step of `make_evaluate`.
-    params: The replicated parameters by name; `take_rows` gets the rows of the first.
+    params: The replicated parameters by name; `take_rows` gets the rows of the first set.
     model_state: The model's other collections, replicated.
     constants: The task's constants, replicated.
     batches: The batches of `split_batches`.
-    take_rows: A function that is called for each batch with this process's examples: first the
-      batch's arrays, among them `example` (the examples' numbers in the split), then the rows of
-      the task's evaluation.
-
+    take_rows: A function that is called for each batch. For this process's examples it gets the
+      arrays, among them `example` (their numbers in the split), and the rows of the task's
+      evaluation.
 
   Raises:
     ValueError: There are no examples.
@@ -137,7 +136,7 @@ def join_figures(by_name: Mapping[str, Figures]) -> Figures:
 
 
 def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> str:
-  """Returns the task's description of figures of `join_figures`; the first has no name."""
+  """Returns the task's words on the figures of `join_figures`; all but the first get a name."""
   _, *others = weights
   words = [task.describe(figures)]
   for name in others:

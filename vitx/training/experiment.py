@@ -1,4 +1,4 @@
-"""The objects that train a config; all checks come before compiling."""
+"""The objects with which a config is trained; all checks come before compiling."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +42,8 @@ from vitx.training.optim.schedules import SCHEDULES, make_schedule
 from vitx.training.record import tracking
 from vitx.training.step import Step, TrainState
 
-LONGEST = 2**31 - 1  # steps that the counter of a run can hold
-# The fields that hold a duration, but for the length of the run.
+LONGEST = 2**31 - 1  # the most steps that the counter of a run can count
+# The fields that contain a duration, except the length of the run.
 DURATIONS = tuple(
   path for path, each in declarations().items() if each.type == Duration and path != "duration"
 )
@@ -60,7 +60,7 @@ class Experiment:
     examples: The data as the task reads them.
     step: The training step, for the devices of this run.
     shapes: The shapes and dtypes of the state that the step takes, before replication.
-    constants: The task's constants on the host, with a teacher's unless this is a trial.
+    constants: The task's constants on the host, with a teacher's weights unless this is a trial.
     steps_per_epoch: The number of batches per pass over *train*; not an integer in general.
     total_steps: The step at which the run ends.
   """
@@ -85,7 +85,7 @@ class Experiment:
     return None if layout is None else layout.length
 
   def init_state(self, run: parallel.Runner = parallel.at_once) -> TrainState:
-    """Returns the state before the first step on the host, a function of `config.init_seed`.
+    """Returns the state before the first step, on the host; `config.init_seed` determines it.
 
     Args:
       run: A function that calls the compiler, see `parallel.compile_for`.
@@ -222,13 +222,13 @@ def make_experiment(
 ) -> Experiment:
   """Opens the source, resolves the config and checks all that can be checked without compiling.
 
-  Code that a teacher's config or a prepared set names is imported only inside
+  A teacher's config or a prepared data set may name code, which is imported only inside
   `registry.trusting(True)`.
 
   Args:
     config: The config that `get_config` returned.
-    is_trial: Whether no training follows: a teacher's weights, which may not exist yet, are then
-      not read.
+    is_trial: Whether no training follows. If so, the weights of a teacher are not read, since they
+      may not exist yet.
     class_names: The order of the classes that the run recorded before, if any.
 
   Raises:
@@ -330,7 +330,7 @@ def make_step(
   """
   task = build_task(config)
   batch = _shapes(task.element_spec, 1)
-  with logged.finding() as found:  # a new function each time, since JAX traces an old one once
+  with logged.finding() as found:  # a new function, since JAX traces an old one only once
     variables = jax.eval_shape(lambda *given: task.init(*given), jax.random.key(0), batch)
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
   cycle = stacked.cycle_of(task.model) if is_elementwise(config) else 0
@@ -374,7 +374,7 @@ def blank(shapes: Shapes) -> dict[str, np.ndarray]:
 
 def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
   """Returns the step at which the run ends: the end of its duration, or an earlier one."""
-  stop = config.get("stop_after", RunSettings.stop_after)  # a run of an earlier version has none
+  stop = config.get("stop_after", RunSettings.stop_after)  # an earlier version has no such field
   if stop == "":
     return total
   end = durations.to_steps(stop, per_epoch, "stop_after")

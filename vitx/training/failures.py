@@ -18,14 +18,14 @@ from vitx.config.registry import fields_of
 
 # EX_TEMPFAIL of sysexits.h: everything is saved, and the same command continues the run.
 EXIT_INTERRUPTED = 75
-POLL = 0.1  # seconds between two checks for a signal during other work
+POLL = 0.1  # seconds between two checks for a signal during work in a thread
 T = TypeVar("T")
-LEFT_ALONE = "vitx work that a signal may break off"  # the name of the threads of such work
+LEFT_ALONE = "vitx work that a signal may break off"  # the threads of `StopRequest.run`
 _received: list[int] = []  # the signals that `StopRequest` handled in this process
 
 
 class Interrupted(BaseException):
-  """A signal asks a run to end, at a place where nothing is half done.
+  """A request by a signal to end a run, at a place where nothing is half done.
 
   It is no `Exception`, so that code that catches all errors of damaged files does not catch it.
   """
@@ -46,8 +46,8 @@ class TrackingError(UserError, RuntimeError):
 class StopRequest:
   """A handler that turns the first SIGTERM or SIGINT into a flag; the second acts as usual.
 
-  Long phases are broken off by `check`, `watch`, `run` and `breakable`, unless there are several
-  processes, which would wait for each other: the next steps then pass the signal on to all of them.
+  With `check`, `watch`, `run` and `breakable` a signal breaks off long work. It does not if there
+  are several processes, since the others would wait; the next steps pass the signal on to them.
   """
 
   def __init__(self) -> None:
@@ -56,7 +56,7 @@ class StopRequest:
     self._is_breakable = False
 
   def __enter__(self) -> "StopRequest":
-    # Python takes handlers in the main thread alone.
+    # Python lets only the main thread set handlers.
     if threading.current_thread() is threading.main_thread():
       for number in (signal.SIGTERM, signal.SIGINT):
         self._before[number] = signal.signal(number, self._handle)
@@ -97,12 +97,12 @@ class StopRequest:
   def run(self, work: Callable[[], T]) -> T:
     """Calls `work` and returns its result; raises Interrupted as soon as a signal comes.
 
-    Python handles signals only in the main thread and between two of its own instructions, and
-    XLA's compiler returns after minutes. So the work is done in a thread, which is abandoned if a
+    Python handles signals only in the main thread and between two Python instructions, and XLA's
+    compiler may take minutes to return. So the work is done in a thread, which is abandoned if a
     signal comes; see `leave`.
     """
     self.check()
-    if not self._before:  # no signal is turned into a flag here
+    if not self._before:  # there is no handler for signals
       return work()
     result: Future[T] = Future()
     context = contextvars.copy_context()
@@ -117,7 +117,7 @@ class StopRequest:
     while True:
       with contextlib.suppress(TimeoutError):
         return result.result(POLL)
-      if result.done():  # it ended just now, or with a TimeoutError of its own
+      if result.done():  # it ended just now, or raised a TimeoutError itself
         return result.result()
       self.check()
 
@@ -182,12 +182,12 @@ def check_finite(
 
 @contextlib.contextmanager
 def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") -> Iterator[None]:
-  """Adds batch, tokens, mixer and a command that helps to an error about too little memory.
+  """Explains an error about too little memory by batch, tokens and mixer, with a helpful command.
 
   Args:
     config: The run's config.
     tokens: The number of tokens of an example, if it has any.
-    workdir: The directory in which the config is written; "" if it is not.
+    workdir: The directory that contains the config's file; "" if there is no file.
   """
   try:
     yield

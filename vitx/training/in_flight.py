@@ -22,9 +22,9 @@ class InFlight:
     """Starts without steps.
 
     Args:
-      finish: A function that is called for every step, in order, once it is done, with its number,
-        its metrics and the figures of the state after it; these are {} except for the last step of
-        a dispatch.
+      finish: A function that is called for every step, in order, once the step is done. It gets the
+        step's number, its metrics and the figures of the state after it, which are {} except for
+        the last step of a dispatch.
     """
     self.stop = False
     self._finish = finish

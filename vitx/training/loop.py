@@ -56,7 +56,7 @@ class Result:
 
 
 def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> Result:
-  """Trains a config's run in a workdir, or continues the run that is saved there.
+  """Trains a config in a workdir, or continues the run that is saved there.
 
   The configs of `init_from` and of a teacher may name code, which is imported only inside
   `registry.trusting(True)`.
@@ -64,8 +64,8 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
   Args:
     config: The config that `get_config` returned.
     workdir: A directory or a URL such as `gs://...`; created if absent.
-    dry_run: Whether to compile, print parameters, memory and seconds per step, and return without
-      writing anything.
+    dry_run: Whether only to compile, and to print parameters, memory and seconds per step; nothing
+      is written.
 
   Returns:
     The outcome of the run.
@@ -153,7 +153,7 @@ def _train(run: Run) -> Result:
       step = steps.stop
       entropies = {}
       if is_measured(experiment, step):
-        in_flight.wait()  # so that earlier rows have their own times
+        in_flight.wait()  # so that earlier rows do not include the entropy's time
         entropies = measure(state.params, state.model_state)
       in_flight.add(steps, metrics, measured, stop, entropies)
   if not is_end(step):

@@ -1,4 +1,4 @@
-"""Data parallelism: the one file that mentions `pmap`.
+"""Data parallelism, in the only file that uses `pmap`.
 
 A function written for one device and an axis name runs on every device of every process. State is
 replicated, a batch is split along its leading axis. `jax.pmap` compiles ahead of time here, so that
@@ -23,7 +23,7 @@ LEAST = 4  # the fewest examples for a device of one core; fewer were not measur
 HOST_DEVICES = "xla_force_host_platform_device_count"
 
 T = TypeVar("T")
-Runner = Callable[[Callable[[], T]], T]  # calls a function, and may give up before its end
+Runner = Callable[[Callable[[], T]], T]  # calls a function, and may stop waiting for it
 
 
 def at_once(work: Callable[[], T]) -> T:
@@ -45,7 +45,7 @@ def check_batch(batch_size: int, grad_accum_steps: int) -> None:
 
 
 def use_cores(batches: Iterable[int]) -> None:
-  """Makes as many devices of a CPU as it has cores, if batches divide among them.
+  """Splits a CPU into a device for each core, or into fewer that all batches divide among.
 
   XLA runs many of a step's operations on one core, but several devices work in parallel. The
   function does nothing if JAX has already started, if the user has set a number of devices
@@ -53,8 +53,8 @@ def use_cores(batches: Iterable[int]) -> None:
   accelerators.
 
   Args:
-    batches: The numbers of examples of every micro-batch of the run; each device keeps at least
-      `LEAST`.
+    batches: The numbers of examples of every micro-batch of the run; each device gets at least
+      `LEAST` examples.
   """
   flags = os.environ.get("XLA_FLAGS", "")
   is_set = jax.config.values["jax_num_cpu_devices"] >= 0 or HOST_DEVICES in flags
@@ -86,7 +86,7 @@ def replicate(tree: Any) -> Any:
 
 
 def number(value: int) -> jax.Array:
-  """Returns an integer of this process on each of its devices, int32 (devices,)."""
+  """Puts an integer of this process on each of its devices, int32 (devices,)."""
   return place(np.full(jax.local_device_count(), value, np.int32))
 
 
@@ -148,7 +148,7 @@ def compile_for(
   Args:
     arguments: The placed arrays, or anything with their shape (devices, ...) and dtype.
     function: A function of one device's part of the arguments.
-    donate: The numbers of the arguments whose memory the results may take.
+    donate: The positions of the arguments whose memory the results may reuse.
     options: The compiler options.
     run: A function that calls the compiler, such as `StopRequest.run`.
 
@@ -171,7 +171,7 @@ def compile_for(
 def _give_back_memory() -> None:
   """Returns the compiler's free memory to the system; glibc would keep it for this process.
 
-  It is a fifth of the memory of a small network's training.
+  This is a fifth of the memory that the training of a small network takes.
   """
   if sys.platform == "linux":
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it

@@ -1,8 +1,9 @@
 """Runs of several phases in one workdir, each from the best checkpoint of the phase before.
 
-`config.phases` holds each phase's changes by the phase's name. The phases run in alphabetical order
-of their names, each as a run of its own in a directory of its name: `WORKDIR/phase1`,
-`WORKDIR/phase2`, .... Loading the workdir finds the last phase that has a checkpoint.
+`config.phases` has the changes that each phase makes to the config, by the name of the phase. The
+phases run in alphabetical order of their names, each as a run of its own in a directory of its
+name: `WORKDIR/phase1`, `WORKDIR/phase2`, .... Loading the workdir loads its last phase with a
+checkpoint.
 """
 
 import dataclasses
@@ -46,9 +47,9 @@ def train(
   Args:
     config: The config that `get_config` returned.
     workdir: A directory or a URL such as `gs://...`; created if absent.
-    dry_run: Whether to compile, print parameters, memory and seconds per step, and return without
-      writing anything.
-    trust_code: Whether code that the config of `init_from`, or of a teacher, names may be imported.
+    dry_run: Whether only to compile, and to print parameters, memory and seconds per step; nothing
+      is written.
+    trust_code: Whether code may be imported that the config of `init_from` or of a teacher names.
 
   Returns:
     The outcome of the last run that began.
@@ -167,7 +168,7 @@ def _check_ends(
 
 
 def use_cores(configs: Iterable[ConfigDict]) -> None:
-  """Makes devices of a CPU's cores, as many as divide the batches of every run; see `parallel`.
+  """Splits a CPU into devices among which all runs' batches divide, see `parallel.use_cores`.
 
   Args:
     configs: The configs of all runs of this process, with or without phases.
@@ -185,7 +186,7 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
 def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
   """Builds the experiment of each phase as a trial, which checks all that needs no compiling.
 
-  Code that a teacher's config names is imported only inside `registry.trusting(True)`.
+  A teacher's config may name code, which is imported only inside `registry.trusting(True)`.
 
   Args:
     config: The config that `get_config` returned.
@@ -232,7 +233,7 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
       phase.phases = ConfigDict()
       _change(phase, changes, f"phases.{name}")
       if isinstance(task := phase.task, str):
-        del phase.task  # else the field would keep its type
+        del phase.task  # otherwise the field would keep its type
         phase.task = ConfigDict({"name": task})
       if phases and "init_from" not in changes:
         phase.init_from = PREFIX + next(reversed(phases))
@@ -244,7 +245,7 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
 
 
 def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
-  """Sets fields in place; a named choice replaces a choice of another name."""
+  """Sets fields in place; a choice with another name replaces the old choice as a whole."""
   for key, value in changes.items():
     old = config.get(key)
     if key not in config and "name" not in config:

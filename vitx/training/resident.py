@@ -1,4 +1,4 @@
-"""Examples in the devices' memory: for each step the host sends only their numbers."""
+"""Examples in the devices' memory; for each step the host then sends only their numbers."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -22,9 +22,9 @@ class Feed:
   """The data that a run sends to its devices for each step.
 
   Attributes:
-    iterate: A function that yields these data for the steps from one up to another.
-    fill: A function that makes the batches of these data on the devices, (devices, K, b, ...); None
-      if the data are the batches.
+    iterate: A function `(start, stop)` that yields the data of the steps in `range(start, stop)`.
+    fill: A function that turns the data into batches on the devices, (devices, K, b, ...); None if
+      the data are the batches.
   """
 
   iterate: Callable[[int, int], Iterator[HostBatch]]

@@ -63,7 +63,7 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
   """Raises ConfigError if a new run cannot begin from its `init_from`; see `check_beginning`."""
   config = experiment.config
   if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
-    # This comes before anything is written; the weights are read when there is a state to fill.
+    # This check comes before any write; the weights are read later, when there is a state to fill.
     _use_weights(check_weights, experiment, experiment.named_shapes())
 
 

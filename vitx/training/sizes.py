@@ -1,4 +1,4 @@
-"""Checks for sizes that no machine holds, before anything is allocated."""
+"""Checks for sizes beyond this machine's memory, before anything is allocated."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -85,8 +85,8 @@ class Step:
     task: The task, which gives the loss.
     optimizer: The optimizer, whose updates are not yet multiplied by the learning rate.
     schedule: The learning rate as a function of the step.
-    seed: The seed of all that training draws, an integer below 2**32; keys are folded from (seed,
-      step, index in the global batch).
+    seed: The seed of all random draws of training, an integer below 2**32; keys are folded from
+      (seed, step, index in the global batch).
     grad_accum_steps: The number of micro-batches per step.
     ema_decay: The decay of the moving average of the parameters; 0 keeps no average.
     ema_warmup: Whether the average is short at first: its decay is at most (1 + n) / (10 + n) after
@@ -96,7 +96,7 @@ class Step:
       parameters stacked (`vitx.models.stacked`); 0 if it holds every parameter by its name.
     frozen: The names of the parameters that the optimizer does not change. Their average and the
       state of modules without other parameters do not change either, see `vitx.models.frozen`.
-    logged: The ends of the names of parameters whose means are logged with the metrics, see
+    logged: The suffixes of the names of parameters whose means are logged with the metrics, see
       `vitx.models.logged`.
     axis: The name of the device axis; None on one device.
   """
@@ -212,7 +212,7 @@ class Step:
       return state, jax.tree.map(lambda all, one: all.at[i].set(one), every, metrics), asked
 
     state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
-    return state, metrics, self.measure(state), stop  # outside the loop, to keep the steps' bits
+    return state, metrics, self.measure(state), stop  # outside the loop, whose bits it might change
 
   def measure(self, state: TrainState) -> dict[str, jax.Array]:
     """Returns the logged figures of a state: parameter_norm, and the means of `logged` by name."""

@@ -72,7 +72,7 @@ class Dispatch:
   batch: Mapping[str, np.ndarray]
 
   def start(self, state: TrainState) -> Callable[[], None]:
-    """Returns a function that makes the steps and waits; each call continues the call before."""
+    """Returns a function that makes the steps and waits; each call continues from the last one."""
     held = [parallel.replicate(jax.device_get(state))]
     batches = [self.batch] * self.program.steps
 
@@ -111,19 +111,19 @@ def draw(shapes: Any) -> Any:
 
 
 def measure_training_bytes(config: ConfigDict) -> int | None:
-  """Returns the bytes of a completed config's compiled step, its whole batch on one device."""
+  """Returns the memory in bytes of a completed config's step, its whole batch on one device."""
   found = split_training_bytes(config)
   return sum(found.values()) if found else None
 
 
 def split_training_bytes(config: ConfigDict) -> dict[str, int]:
-  """Returns the bytes of `measure_training_bytes` in its parts.
+  """Returns the parts of which `measure_training_bytes` is the sum.
 
   Returns:
-    The bytes of `parameters`; of `optimizer`: all else that a step keeps for the next, moments, the
-    average of the parameters, batch statistics; and of `activations`: all else that a step needs,
-    the batch, activations and gradients. The compiler plans when each activation or gradient comes
-    and goes, so that only their sum has a peak. Empty where the compiler does not say.
+    The bytes of three parts: `parameters`; `optimizer`, everything else that a step keeps for the
+    next one (moments, the average of the parameters, batch statistics); and `activations`, all the
+    rest (the batch, activations and gradients). The compiler plans when each activation or gradient
+    comes and goes, so only their sum has a peak. An empty dict if the compiler does not say.
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)

@@ -20,7 +20,7 @@ from vitx.training.run import Run
 # A function that evaluates the state at a step on a role's examples, under each of
 # `config.evaluation.weights`; a figure that is not finite is an error.
 Evaluate = Callable[[Any, int, str], Figures]
-# The kind of the rows that `config.evaluation.on_test` adds: figures of *test* that choose nothing.
+# The kind of the rows that `config.evaluation.on_test` adds: *test* figures that choose nothing.
 SEEN = "test_seen"
 
 
@@ -75,7 +75,7 @@ def make_evaluator(
 
 
 def is_measured(experiment: Experiment, step: int) -> bool:
-  """Returns whether the attention entropy at a step may go into a row of kind "train"."""
+  """Returns whether the attention entropy is measured at a step, for a row of kind "train"."""
   config = experiment.config
   is_row = step == experiment.total_steps or experiment.is_due(step, config.log_every)
   return is_row and config.evaluation.attention_entropy > 0
@@ -84,8 +84,8 @@ def is_measured(experiment: Experiment, step: int) -> bool:
 def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   """Evaluates on *validation*, notes the best step, and returns the state with the plateau's rate.
 
-  An evaluation that is not due belongs to the end of a run. If the run later continues beyond this
-  step, because it was stopped or is lengthened, that evaluation leaves no row, chooses no best
+  If no evaluation is due at this step, the run is evaluated because it ends here. If it later
+  continues, because it was stopped or is lengthened, this evaluation leaves no row, chooses no best
   checkpoint, and does not count for the plateau.
 
   Raises:
@@ -102,7 +102,7 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
     unevaluated.save(run.workdir, step, experiment.unreplicate(state), recorder.snapshot())
     raise
   run.store.wait()
-  if record.best_step not in (None, *run.store.steps()):  # it was deleted
+  if record.best_step not in (None, *run.store.steps()):  # the best one was deleted
     record.best_step = record.best_value = None
   is_due = experiment.is_due(step, experiment.config.evaluation.every)
   if not is_due:
@@ -158,7 +158,7 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
 def _restore_best(run: Run, state: Any, step: int) -> tuple[Any, int]:
   """Returns the best state on *validation* and its step, or the last state if the best is gone."""
   best, experiment = run.recorder.record.best_step, run.experiment
-  if best not in (step, *run.store.steps()):  # it was damaged and set aside
+  if best not in (step, *run.store.steps()):  # the best was damaged and set aside
     run.recorder.progress.message(
       f"The best checkpoint, {best}, does not exist any more; the last one, {step}, is tested."
     )

@@ -1,14 +1,14 @@
 """The names of the figures of `vitx visualize FIGURE`, with a description of each.
 
 A figure is the function `draw_NAME` in the file `NAME.py` of this folder, which is imported when
-the figure is drawn. It writes its files into a folder and returns their paths. The arguments depend
-on the kind of figure. `FIGURES`: a `Subject` and the folder. `SIDE_BY_SIDE`: several subjects and
-the folder. `RUN_FIGURES`: the runs' curves, the figure's name, the folder and the file's name.
-`RESULT_FIGURES`: a sweep's results, the memory of its methods, the figure's name, a caption, the
-folder and the file's name. `PATTERN_FIGURES`: names of patterns, a grid and the folder.
-`ANSWER_FIGURES`: a classifier's answers to a split, `mistakes.Answered`, and the folder. A new
-figure is a file and a line here. For notebooks, each file also has functions that return arrays,
-and one that returns matplotlib's figure of them (`plot_...`).
+the figure is drawn. The function writes files into a folder and returns their paths. Its arguments
+depend on the kind of figure. `FIGURES`: a `Subject` and the folder. `SIDE_BY_SIDE`: several
+subjects and the folder. `RUN_FIGURES`: the runs' curves, the figure's name, the folder and the
+file's name. `RESULT_FIGURES`: a sweep's results, the memory of its methods, the figure's name, a
+caption, the folder and the file's name. `PATTERN_FIGURES`: names of patterns, a grid and the
+folder. `ANSWER_FIGURES`: a classifier's answers to a split, `mistakes.Answered`, and the folder. A
+new figure is a file and a line here. For notebooks, each file also has functions that return
+arrays, and one that returns matplotlib's figure of them (`plot_...`).
 """
 
 import importlib

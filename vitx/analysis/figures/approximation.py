@@ -36,10 +36,10 @@ class Errors:
 
 
 def look(subject: Subject) -> list[MixerCapture]:
-  """Returns the layers of the subject's model that have queries and keys, on its examples.
+  """Runs the subject's model on its examples; returns the layers that have queries and keys.
 
   Raises:
-    ConfigError: No layer has both.
+    ConfigError: No layer has queries and keys.
   """
   layers = capture(subject.model, subject.variables(), subject.inputs(subject.examples))
   found = [
@@ -96,7 +96,7 @@ def measure_errors(
   keys = jax.random.split(jax.random.key(0), draws)
   values = {kind: np.zeros((len(layers), len(counts), draws)) for kind in kinds}
   for number, layer in enumerate(layers):
-    # The approximations assume the scale 1 / sqrt(D); the queries take any other factor.
+    # The approximations assume the scale 1 / sqrt(D); the remaining factor goes into the queries.
     q, k = jnp.asarray(layer.q), jnp.asarray(layer.k)
     q *= layer.scale * math.sqrt(q.shape[-1])
     exact = jnp.asarray(softmax_map(q, k, 1 / math.sqrt(q.shape[-1])))

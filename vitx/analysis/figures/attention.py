@@ -41,13 +41,14 @@ class Maps:
 def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
   """Draws attention over the image: each layer and head, the last layer and the rollout.
 
-  The rows drawn are those of --queries, or the class token's, or the mean of all queries in a model
-  without one. For each model there is a picture of all layers and heads in the first example. One
-  picture of all models has every example with the last layer's mean over heads, and the rollout.
+  The rows of attention that are drawn belong to --queries, or else to the class token; in a model
+  without one, the mean of all rows is drawn. A picture for each model shows all layers and heads in
+  the first example. One picture for all models shows, in every example, the last layer's mean over
+  heads and the rollout.
 
   Raises:
-    ConfigError: A mixer of a model holds no matrix over the tokens of a grid, or a query does not
-      exist.
+    ConfigError: A mixer of a model computes no matrix over the tokens of a grid, or a query does
+      not exist.
   """
   found = [compute_maps(subject) for subject in subjects]
   queries: list[int | None] = [*subjects[0].queries] or [None]
@@ -68,7 +69,7 @@ def compute_maps(subject: Subject) -> Maps:
   For shaped attention α I + β A - γ C, the matrix is A.
 
   Raises:
-    ConfigError: A mixer of the model holds no matrix over the tokens of a grid.
+    ConfigError: A mixer of the model computes no matrix over the tokens of a grid.
   """
   if subject.layout is None or len(subject.layout.grid) != 2:
     raise ConfigError(
@@ -141,11 +142,11 @@ def read_row(matrix: np.ndarray, layout: TokenLayout, query: int | None = None) 
   Args:
     matrix: The attention matrices, (..., N, N).
     layout: The layout of the N tokens.
-    query: The number of a patch on the grid, or `None` for the class token (in a layout without
-      prefix tokens, for the mean of all queries).
+    query: The number of a patch on the grid, or `None` for the class token (or the mean of all
+      queries in a layout without prefix tokens).
 
   Raises:
-    ConfigError: There is no such patch.
+    ConfigError: The patch does not exist.
   """
   if query is None:
     row = matrix[..., 0, :] if layout.prefix else matrix.mean(axis=-2)

@@ -1,4 +1,4 @@
-"""A figure of the attention of a dense density model's layers (Child et al. 2019, Figure 2)."""
+"""A figure of attention in the layers of a dense density model (Child et al. 2019, Figure 2)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,15 +20,15 @@ DRAWN_LAYERS, DRAWN_QUERIES = 8, 4
 
 
 def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
-  """Draws attention over the past by layer: maps of a few queries, and masses of sets of keys.
+  """Draws attention over the past by layer: maps of a few queries, and masses on sets of keys.
 
-  The maps are means over heads for one example, which is shown beside them. The masses are those of
-  `attention_mass`. The table has their means over heads, queries and examples, and the masses of an
-  attention that is uniform over the past. The model needs mixers that hold the matrix
-  (implementation="masked"), such as "softmax".
+  The maps are means over heads for one example, which is shown beside them. A mass is a share of
+  attention, see `attention_mass`. The table has the means of the masses over heads, queries and
+  examples, and the masses of an attention that is uniform over the past. The model needs mixers
+  that compute the matrix (implementation="masked"), such as "softmax".
 
   Raises:
-    ConfigError: The model is a classifier, a mixer holds no matrix, or a query does not exist.
+    ConfigError: The model is a classifier, a mixer computes no matrix, or a query does not exist.
   """
   grid = subject.grid
   if grid is None or not getattr(subject.model, "causal", False):
@@ -57,8 +57,8 @@ def attention_mass(
 ) -> dict[str, jax.Array]:
   """Returns the shares of attention to near keys, to the query's row and to its column.
 
-  The sets overlap: the query itself is in all three. Positions are those of the tokens: at the
-  input of the blocks, token i represents value i - 1, which shifts all positions equally.
+  The sets overlap: the query itself is in all three. Rows and columns are those of the tokens; at
+  the input of the blocks, token i represents value i - 1, which shifts all positions equally.
 
   Args:
     matrix: The probabilities by query and key, (H, N, N) or (..., H, N, N).
@@ -67,11 +67,11 @@ def attention_mass(
     local: The number l of last tokens, up to the query, that count as near.
 
   Returns:
-    Scalars: the mean over heads and queries (and leading axes) of "local", and of "row" and
-    "column" if the grid has them.
+    The shares by name, scalars: "local" and, if the grid has them, "row" and "column"; each is the
+    mean over heads, queries and leading axes.
   """
   matrix = jnp.asarray(matrix)
-  # Each set is summed over the keys on its own, so that only one boolean (N, N) is held at a time.
+  # Each set is summed separately, so only one boolean (N, N) is in memory at a time.
   return {
     name: jnp.mean(jnp.sum(jnp.where(allowed, matrix, jnp.zeros((), matrix.dtype)), axis=-1))
     for name, allowed in _sets(grid, local).items()
@@ -110,10 +110,10 @@ def capture(
 
   Args:
     model: A model with mixers that sow the intermediate `attention`, (B, H, N, N).
-    variables: Its variable collections.
+    variables: The model's variable collections.
     inputs: The inputs, (B, ...).
     grid: The grid of the N tokens.
-    local: The number l of `attention_mass`.
+    local: The number l, see `attention_mass`.
     queries: The Q positions of the queries.
 
   Returns:
@@ -121,7 +121,7 @@ def capture(
     each layer, averaged over examples.
 
   Raises:
-    ConfigError: The mixers of the model hold no matrix.
+    ConfigError: The mixers of the model compute no matrix.
   """
   n, at = int(np.prod(grid)), np.asarray(queries)
 
@@ -161,7 +161,7 @@ def as_rows(grid: Sequence[int]) -> tuple[int, ...]:
 
 
 def to_plane(values: np.ndarray, grid: Sequence[int]) -> np.ndarray:
-  """Returns values of tokens (N,) in the grid's rows and columns; channels are summed."""
+  """Returns values of tokens (N,) as the grid's rows and columns; channels are summed."""
   return values.reshape(*as_rows(grid)[:2], -1).sum(axis=-1)
 
 

@@ -24,9 +24,9 @@ class MixerCapture:
 
   Attributes:
     path: The path of the module, such as "block_0/token_mixer".
-    mixer: The name of its class.
-    layout: The layout of its tokens.
-    matrix: The matrix that it sowed, (B, H, N, N) float32 for most mixers, or `None`.
+    mixer: The name of the mixer's class.
+    layout: The layout of the mixer's tokens.
+    matrix: The matrix that the mixer sowed, (B, H, N, N) float32 for most mixers, or `None`.
     q, k: The queries and keys with positions applied, (B, N, H, D), or `None` if the mixer has
       none.
     scale: The scale of the logits.
@@ -42,7 +42,7 @@ class MixerCapture:
 
   @property
   def map(self) -> np.ndarray | None:
-    """Returns the attention A if the matrix is α I + β A - γ C, else the matrix itself."""
+    """Returns the attention A if the matrix is α I + β A - γ C, otherwise the matrix itself."""
     if self.mixer != ShapedAttention.__name__ or self.q is None or self.k is None:
       return self.matrix
     return softmax_map(self.q, self.k, self.scale)
@@ -58,9 +58,9 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
   """Runs a model and returns the captures of its token mixers, in the order of the blocks.
 
   Args:
-    model: A model with mixers that hold their matrices (implementation="masked"), without
+    model: A model with mixers that compute their matrices (implementation="masked"), without
       rematerialization.
-    variables: Its variable collections.
+    variables: The model's variable collections.
     inputs: The inputs, (B, ...), prepared by the task.
   """
   known: dict[str, dict[str, Any]] = {}

@@ -52,16 +52,16 @@ def draw_curves(
 ) -> list[Path]:
   """Draws the loss and the validation figure of runs by step, mean ± deviation of each method.
 
-  If there are more than twelve methods, each has a diagram of its validation figure, over the
-  others in gray.
+  If there are more than twelve methods, each has its own diagram, which shows its validation figure
+  in front of the other methods in gray.
 
   Args:
     curves: The curves of the runs.
     figure: The name of the validation figure.
     out: The folder of the file.
     name: The name of the file, without its suffix.
-    published: The printed training figures of the source, by method and epoch. If they are given, a
-      further panel has the runs' training figure, with the source's as crosses over it.
+    published: The training figures printed in the source, by method and epoch. With them, a further
+      panel shows the training figure of the runs, and the printed figures as crosses.
 
   Raises:
     ConfigError: No run has reached a validation.
@@ -71,7 +71,7 @@ def draw_curves(
 
 
 def plot_curves(curves: Sequence[Curve], figure: str, published: Published | None = None) -> Any:
-  """Returns the figure of `draw_curves`, with its arguments and errors."""
+  """Returns matplotlib's figure for `draw_curves`, which has these arguments and errors."""
   if not any(curve.figure for curve in curves):
     raise ConfigError("curves: no run has a validation; train until the first (evaluation.every)")
   methods: dict[str, list[Curve]] = {}
@@ -140,9 +140,9 @@ def _plot_each(methods: Methods, figure: str, note: str, published: Published) -
 
 
 def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns steps, means and standard deviations, at the steps that all runs have reached.
+  """Returns the steps that all runs have values of, with means and standard deviations there.
 
-  Runs without any step are ignored.
+  Runs without any value are ignored.
   """
   values = [each for each in values if each] or values
   steps = sorted(set.intersection(*(set(each) for each in values)))

@@ -1,4 +1,4 @@
-"""A gallery of named attention patterns: their pairs of tokens, and the view of one token."""
+"""A gallery of named attention patterns: the connected pairs, and one token's receptive field."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ CHOSEN = (
   *("shifted_window", "strided_merged_axial", "bigbird_R+W+G", "watts_strogatz"),
 )
 GRID = (12, 12)
-MOST = 2_304  # The most tokens, since the matrix of pairs is held.
+MOST = 2_304  # The most tokens, since the matrix of pairs is stored.
 COLUMNS, LAYERS = 4, 3
-# The query, the tokens that it sees after 1, 2 and 3 layers, and those that it does not see by
-# then.
+# The colors of the query, of the tokens that it sees after 1, 2 and 3 layers, and of all other
+# tokens.
 COLORS = ("#d95f02", "#08519c", "#6baed6", "#c6dbef", "#ffffff")
 
 
 def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[Path]:
-  """Draws named patterns on a grid: connectivity, and the receptive field of a query by layers.
+  """Draws named patterns on a grid: the connected pairs, and a query's receptive field by layers.
 
   If a pattern differs by head or layer, head 0 of layer 0 is drawn.
 
@@ -63,7 +63,7 @@ def plot_gallery(chosen: Mapping[str, Pattern], layout: TokenLayout) -> Any:
 
 
 def _draw_pair(pair: Any, name: str, pattern: Pattern, layout: TokenLayout) -> None:
-  """Draws the matrix of pairs and, beside it, the receptive field on the grid."""
+  """Draws the matrix of pairs and, next to it, the receptive field on the grid."""
   from matplotlib.colors import ListedColormap
 
   mask = np.asarray(dense_mask(pattern, layout, num_heads=1)[0])

@@ -35,7 +35,7 @@ def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
 
 
 def compute_graph(subject: Subject) -> list[dict[str, Any]]:
-  """Returns the graph figures of each distinct pattern and head, with the layers that have it.
+  """Returns the graph figures of each distinct pattern and head, with the layers that have them.
 
   Raises:
     ConfigError: The mixers of the model have no pattern.

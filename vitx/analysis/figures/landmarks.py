@@ -1,4 +1,4 @@
-"""A figure of Nyströmformer's landmarks: the tokens of each, and its attention."""
+"""A figure of Nyströmformer's landmarks: the tokens and the attention of each landmark."""
 
 import dataclasses
 import math
@@ -101,7 +101,7 @@ def attend_from_landmarks(layer: MixerCapture, count: int) -> np.ndarray:
 
   Args:
     layer: A layer with queries and keys.
-    count: The most landmarks to make.
+    count: The largest number of landmarks to make.
   """
   means, _ = segment_means(jnp.asarray(layer.q), count)
   logits = jnp.einsum("bmhd,bnhd->bhmn", means, layer.k, precision="highest") * layer.scale
@@ -109,7 +109,7 @@ def attend_from_landmarks(layer: MixerCapture, count: int) -> np.ndarray:
 
 
 def plot_landmarks(landmarks: Landmarks) -> Any:
-  """Returns a figure of the tokens of each landmark, and the attention of some by layer."""
+  """Returns a figure of the tokens of each landmark, and some landmarks' attention by layer."""
   layers = style.choose_some(len(landmarks.attended), DRAWN_LAYERS)
   some = style.choose_some(landmarks.attended.shape[1], DRAWN_LANDMARKS)
   rows, columns = len(layers) + 1, len(some) + 1

@@ -45,7 +45,7 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
 
 
 def read_costs(path: str | Path) -> dict[str, float]:
-  """Returns the FLOPs of a training step by method, or nothing if the file lacks them.
+  """Returns the FLOPs of a training step by method, or {} if the file lacks them.
 
   Args:
     path: The CSV file, see `read_results`.
@@ -58,7 +58,7 @@ def read_costs(path: str | Path) -> dict[str, float]:
 
 
 def check_cost(method: str, flops: int, ran: float, config: str) -> None:
-  """Raises ConfigError if a config's training step has another cost than the runs'.
+  """Raises ConfigError if a config's training step differs in cost from that of the runs.
 
   Args:
     method: The name of the method, for the error.
@@ -67,7 +67,8 @@ def check_cost(method: str, flops: int, ran: float, config: str) -> None:
     config: The text of the config, for the error.
 
   Raises:
-    ConfigError: The two differ by more than versions of vitx differ in counting.
+    ConfigError: The two costs differ by more than the tolerance for differently counting versions
+      of vitx.
   """
   if abs(ran - flops) > TOLERANCE * ran:
     raise ConfigError(

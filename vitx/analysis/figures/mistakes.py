@@ -19,13 +19,13 @@ SHOWN = (
   "Bright and colored: high attention in the last layer, mean of its heads, each picture by its own"
   " scale, on which the highest tenth is as bright as the photo; the model does not see a dim frame"
 )
-TINT, ORANGE = 0.4, (255, 140, 0)  # The share of a color where a gray photo has attention.
+TINT, ORANGE = 0.4, (255, 140, 0)  # The share of orange in a gray photo where attention is high.
 TITLES = {"mistakes": "Most confident mistakes", "doubts": "Least certain examples"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """An example as a person looks at it.
+  """An example for a person to look at.
 
   Attributes:
     name: The name of the example, such as the path of its file.
@@ -45,14 +45,14 @@ class Picture:
   attention: np.ndarray | None = None
 
   def render(self) -> Image.Image:
-    """Returns the photo at a size that can be looked at, dim and gray where attention is low."""
+    """Returns the photo at a convenient size, dim and gray where attention is low."""
     picture = scale_side(to_color(self.image))
     if self.attention is None:
       return picture
     plane = Image.fromarray(self.attention.astype(np.float32)).resize(picture.size)
     share = np.asarray(plane)[..., None].clip(0, 1)
     bright, dim = np.asarray(picture), DIM * np.asarray(picture.convert("L"))[..., None]
-    if self.image.shape[-1] not in (3, 4):  # In a gray photo brightness alone would mislead.
+    if self.image.shape[-1] not in (3, 4):  # In a gray photo, brightness alone would be misleading.
       bright = (1 - TINT) * bright + TINT * np.array(ORANGE)
     mixed = bright * share + dim * (1 - share)
     return Image.fromarray(mixed.round().astype(np.uint8))
@@ -67,7 +67,7 @@ class Answered:
     note: A description of the model and the split, for captions.
     class_names: The names of the K classes.
     answers: The answers.
-    look: A function that returns the pictures of examples at some positions of the answers.
+    look: A function that takes positions in `answers`, and returns the pictures of those examples.
     examples: The number of examples to draw.
   """
 
@@ -82,8 +82,8 @@ class Answered:
 def draw_mistakes(answered: Answered, out: Path) -> list[Path]:
   """Draws the most confident mistakes and the least certain examples, and lists them as CSV.
 
-  The attention over a photo is that of the last layer, the mean over its heads, from the class
-  token, or averaged over all queries in a model without one.
+  The attention over a photo is the last layer's, averaged over heads. It belongs to the class
+  token; in a model without one, it is averaged over all queries.
   """
   files, rows = [], []
   for kind, pictures in choose_pictures(answered, answered.examples).items():
@@ -98,9 +98,9 @@ def draw_mistakes(answered: Answered, out: Path) -> list[Path]:
 
 
 def choose_pictures(answered: Answered, most: int) -> dict[str, list[Picture]]:
-  """Returns at most `most` pictures of mistakes and of doubts, by kind.
+  """Returns at most `most` pictures of each kind: "mistakes", and "doubts", the least certain.
 
-  An example among the mistakes is not repeated among the doubts.
+  An example in "mistakes" is not repeated in "doubts".
   """
   mistakes = answered.answers.mistakes[:most].tolist()
   doubts = [at for at in answered.answers.doubts.tolist() if at not in mistakes][:most]
@@ -108,7 +108,7 @@ def choose_pictures(answered: Answered, most: int) -> dict[str, list[Picture]]:
 
 
 def plot_pictures(pictures: Sequence[Picture], caption: str) -> Any:
-  """Returns matplotlib's figure of pictures, with their classes above and their names below."""
+  """Returns matplotlib's figure of pictures, with classes above and names of examples below."""
   columns = min(COLUMNS, len(pictures))
   rows = -(-len(pictures) // columns)
   attended = any(each.attention is not None for each in pictures)
@@ -128,7 +128,7 @@ def plot_pictures(pictures: Sequence[Picture], caption: str) -> Any:
 
 
 def to_color(image: np.ndarray) -> Image.Image:
-  """Returns an image (height, width, C) as a picture in RGB, or in gray for other channels."""
+  """Returns an image (height, width, C) as an RGB picture, which is gray unless C is 3 or 4."""
   channels = image.shape[-1]
   if channels in (3, 4):
     return Image.fromarray(np.ascontiguousarray(image[..., :3]))
@@ -139,7 +139,7 @@ def to_color(image: np.ndarray) -> Image.Image:
 def scale_side(picture: Image.Image) -> Image.Image:
   """Returns a picture whose longer side is between `SMALLEST` and `LARGEST` pixels.
 
-  A small picture keeps its hard pixels.
+  A picture that is more than doubled keeps sharp pixels.
   """
   side = max(picture.size)
   wanted = min(max(side, SMALLEST), LARGEST)
@@ -151,7 +151,7 @@ def scale_side(picture: Image.Image) -> Image.Image:
 
 
 def shorten(text: str, most: int = 26, *, end: bool = False) -> str:
-  """Returns a text of at most `most` characters, cut at its end, or at its beginning for `end`."""
+  """Returns a text of at most `most` characters, cut at the end or, to keep the `end`, in front."""
   if len(text) <= most:
     return text
   return f"…{text[1 - most :]}" if end else f"{text[: most - 1]}…"

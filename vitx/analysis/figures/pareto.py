@@ -8,7 +8,7 @@ from typing import Any
 from vitx.analysis.figures import style
 
 FRONT, OTHERS = "C3", "0.45"  # The colors of the front and of other rows.
-WIDE = 10.0  # An axis is logarithmic if its largest value is above this multiple of its smallest.
+WIDE = 10.0  # An axis is logarithmic if its largest value is above this many times its smallest.
 # The candidate positions of a name: distances from its point, in points, the nearest first.
 DISTANCES = (3, 9, 16)
 DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
@@ -17,7 +17,7 @@ Points = Mapping[str, tuple[float, float]]
 
 
 def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
-  """Returns the Pareto front: rows that no other beats.
+  """Returns the Pareto front: the rows that no other row beats.
 
   A row beats another if it is as good in both columns and better in one of them. The result is in
   ascending order of the first column.
@@ -107,7 +107,7 @@ def _steps(more: tuple[bool, bool]) -> str:
 def _name_points(
   axes: Any, points: Points, front: Sequence[str], others: Sequence[str], post: bool
 ) -> None:
-  """Writes names beside their points where they cover nothing; those of the front in any case."""
+  """Writes names next to points where they cover nothing; names on the front in any case."""
   from matplotlib.transforms import Bbox
 
   places = {name: axes.transData.transform(point) for name, point in points.items()}
@@ -136,7 +136,7 @@ def _name_points(
 
 
 def _candidates() -> Iterator[tuple[tuple[float, float], dict[str, Any]]]:
-  """Yields offsets of a name and its alignment there; a distant name has a line to its point."""
+  """Yields offsets of a name from its point, and alignments; a distant name has a line to it."""
   for distance in DISTANCES:
     for x, y in DIRECTIONS:
       ha = {1: "left", 0: "center", -1: "right"}[x]

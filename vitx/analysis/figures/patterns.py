@@ -25,7 +25,7 @@ EXAMPLE_GRID = (8, 8)
 
 @dataclasses.dataclass(frozen=True)
 class LayerPattern:
-  """The edges of one layer, or of several layers with one pattern.
+  """The edges of one layer, or of several layers with a common pattern.
 
   Attributes:
     layer: The number of the layer, or a title for several layers.
@@ -98,7 +98,7 @@ def list_edges(
 
 
 def group_layers(layers: Iterable[LayerPattern]) -> dict[LayerPattern, list[int | str]]:
-  """Returns the distinct patterns of layers, without a title, and the numbers of their layers."""
+  """Returns, for each distinct pattern (with an empty `layer`), the numbers of its layers."""
   found: dict[LayerPattern, list[int | str]] = {}
   for each in layers:
     found.setdefault(dataclasses.replace(each, layer=""), []).append(each.layer)

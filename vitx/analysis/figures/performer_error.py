@@ -7,9 +7,9 @@ from vitx.analysis.figures.subject import Subject
 
 
 def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
-  """Draws the error of Performer's features by their number M and by layer, for two kinds of draws.
+  """Draws the error of Performer's features by number M and layer, for two ways to draw them.
 
-  The draws are orthogonal or independent. The features approximate the softmax attention of any
+  Features are drawn orthogonally or independently. They approximate the softmax attention of any
   model's queries and keys.
 
   Raises:

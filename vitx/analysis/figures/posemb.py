@@ -32,7 +32,7 @@ class Positions:
   layout: TokenLayout
 
   def similarity(self) -> np.ndarray:
-    """Returns cosines between the vectors of the grid's places, (n, n); 0 beside a zero vector."""
+    """Returns the cosine between the vectors of every two places, (n, n); 0 for a zero vector."""
     grid = self.table[self.layout.prefix :].astype(np.float64)
     norms = np.linalg.norm(grid, axis=1)
     products = grid @ grid.T
@@ -41,7 +41,7 @@ class Positions:
 
 
 def draw_posemb(subject: Subject, out: Path) -> list[Path]:
-  """Draws the cosine similarity of every place's position embedding to those of all others.
+  """Draws the cosine similarity of each place's position embedding to all places' embeddings.
 
   Raises:
     ConfigError: The model adds no positions.
@@ -72,7 +72,7 @@ def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) 
 
   Args:
     model: A network; if it has several stages, the positions of the first are returned.
-    variables: Its variable collections.
+    variables: The model's variable collections.
     inputs: The inputs, (1, ...).
   """
   layouts: list[TokenLayout] = []

@@ -63,7 +63,7 @@ def compute_products(subject: Subject) -> Products:
 def multiply_projections(params: Mapping[str, Any]) -> Products:
   """Returns "query_key", W_Q W_K^T, and "value_out", W_V W_O, (L, H, C, C) each.
 
-  A single head of keys or values is used for all heads. Layers without such projections are
+  A single head of keys or values is used for all heads. Layers without these projections are
   ignored.
 
   Args:
@@ -91,7 +91,7 @@ def multiply_projections(params: Mapping[str, Any]) -> Products:
 
 
 def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int) -> np.ndarray:
-  """Multiplies two kernels; a single head (at axis `of_a` or `of_b`) is repeated for all heads."""
+  """Multiplies two kernels; a single head (on axis `of_a` or `of_b`) is repeated for all heads."""
   heads = max(a.shape[of_a], b.shape[of_b])
   a, b = (
     x if x.shape[axis] == heads else np.repeat(x, heads, axis) for x, axis in ((a, of_a), (b, of_b))
@@ -100,7 +100,7 @@ def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int)
 
 
 def diagonal_mass(product: np.ndarray) -> float:
-  """Returns the share of absolute values on a matrix's diagonal; a uniform (C, C) has 1 / C."""
+  """Returns the share of absolute values on the diagonal: 1 / C for a uniform matrix (C, C)."""
   total = np.abs(product).sum()
   return float(np.abs(np.diagonal(product)).sum() / total) if total else 0.0
 

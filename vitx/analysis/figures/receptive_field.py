@@ -42,7 +42,8 @@ class ReceptiveFields:
 def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
   """Draws the tokens that a query reads through a pattern's last 1, 2, ... layers, with a table.
 
-  Queries are those of --queries, or one. The table counts the tokens by query and number of layers.
+  The queries are those of --queries; by default there is one. The table has the number of tokens by
+  query and number of layers.
 
   Raises:
     ConfigError: The model has no patterns or several grids, or a query does not exist.
@@ -61,8 +62,8 @@ def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
 def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.ndarray:
   """Returns the tokens that queries read through the last 1, 2, ... L layers, themselves included.
 
-  Blocks carry a token past their mixer, so a layer's step is I + A, where A has the edges of any
-  head.
+  A skip connection carries each token past the mixer, so a layer's step is I + A, where A has the
+  edges of all heads.
 
   Args:
     layers: The patterns of all layers, the first one first, all with one layout.
@@ -102,7 +103,7 @@ def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
 
 
 def compute_fields(subject: Subject) -> ReceptiveFields:
-  """Returns the receptive fields of the subject's queries, or of one beyond the middle.
+  """Returns the receptive fields of the subject's queries, by default of one past the middle.
 
   Raises:
     ConfigError: The model has no patterns or several grids, or a query does not exist.
@@ -118,7 +119,7 @@ def compute_fields(subject: Subject) -> ReceptiveFields:
 
 
 def plot_fields(fields: ReceptiveFields) -> Any:
-  """Returns a figure with a row for each query and a column for each of the first depths.
+  """Returns a figure with a row for each query and a column for each number of layers, from 1.
 
   Darker places are read through fewer layers.
   """

@@ -54,7 +54,7 @@ def read_scalars(params: Mapping[str, Any]) -> Scalars:
   """Returns "alpha", "beta" and, if present, "gamma", (L, H) each, or (L, 1) if heads share them.
 
   Args:
-    params: The parameters of a network; layers without such scalars are ignored.
+    params: The parameters of a network; layers without these scalars are ignored.
   """
   leaves = {path: (x,) for path, x in flatten_dict(dict(params), sep="/").items()}
   found = {letter: collect(leaves, letter) for letter in LETTERS}
@@ -66,7 +66,7 @@ def read_scalars(params: Mapping[str, Any]) -> Scalars:
 
 
 def plot_scalars(found: Mapping[str, Scalars], note: str) -> Any:
-  """Returns a figure with a panel for each model: values over layers, a color for each letter.
+  """Returns a figure with a panel for each model: values over layers, a color for each scalar.
 
   Args:
     found: The scalars by label of the model.

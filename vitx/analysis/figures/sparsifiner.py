@@ -26,11 +26,11 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   """Draws Sparsifiner's masks, sparse and full attention of a few queries, and its bases.
 
   There is one figure for each example (supplement, Figures 1 and 2). For a few layers and heads it
-  shows the keys that a query of the grid keeps, its attention to them, and its attention with these
-  weights but no mask. Another figure shows the absolute values of the bases over the grid (Figure
-  3). The table has per layer the share of zeros in basis and coefficients, the share of full
-  attention on kept keys, and the overlap of the kept keys of two queries of a head (intersection
-  over union, averaged over pairs).
+  shows the keys that a query of the grid keeps, its attention to these keys, and its attention with
+  the same weights but no mask. Another figure shows the absolute values of the bases over the grid
+  (Figure 3). For each layer, the table has the share of zeros in basis and coefficients, the share
+  of full attention on kept keys, and the overlap of the keys that two queries of a head keep
+  (intersection over union, averaged over pairs).
 
   Raises:
     ConfigError: The model has no Sparsifiner mixers, or its masks are off, or a query does not
@@ -60,11 +60,11 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
 def capture(
   model: nn.Module, variables: Mapping[str, Any], images: jax.Array
 ) -> list[dict[str, np.ndarray]]:
-  """Runs a model with Sparsifiner's mixers, with its masks and without.
+  """Runs a model with Sparsifiner's mixers, with their masks and without.
 
   Args:
-    model: A model with mixers that hold their matrices.
-    variables: Its variable collections.
+    model: A model with mixers that compute their matrices.
+    variables: The model's variable collections.
     images: The normalized images, (B, height, width, channels).
 
   Returns:
@@ -98,7 +98,7 @@ def capture(
 
 
 def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict[str, float]:
-  """Returns the figures of a layer for its row of the table, over the queries of the grid."""
+  """Returns the figures of a layer for its row in the table, over the queries of the grid."""
   rows = layer["sparse"].shape[-1] - layout.prefix
   kept = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)
   full = layer["full"][:, :, -rows:]

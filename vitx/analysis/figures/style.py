@@ -1,4 +1,4 @@
-"""The common style of all figures: sizes that are readable in a paper's column, and captions."""
+"""The common style of all figures: sizes that can be read in a paper's column, and captions."""
 
 import textwrap
 from collections.abc import Sequence
@@ -99,7 +99,7 @@ def add_legend(canvas: Any, axes: Any, **settings: Any) -> None:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-  """Writes a CSV table; the first row's keys are the head, and floats have six digits.
+  """Writes a CSV table; the first row's keys are the columns, and floats have six digits.
 
   Raises:
     ConfigError: The file cannot be written.

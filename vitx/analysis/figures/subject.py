@@ -13,11 +13,11 @@ from vitx.ops.layout import TokenLayout
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """A model with everything needed to run it; slow parts are functions.
+  """A model with all that is needed to run it; a slow part is a function that computes it.
 
   Attributes:
     label: The name in file names: the row of a config, or the name of a workdir.
-    model: The network; its mixers hold their matrices if they can.
+    model: The network; its mixers compute their matrices if they can.
     input_spec: The shape and dtype of a batch of one example.
     grid: The grid of a density model's tokens; `None` for other models.
     layout: The layout of an image's tokens; `None` for other models.

@@ -37,8 +37,8 @@ class OwnBuilder:
   def prepare(self, data_dir: os.PathLike | str, archive: str | None = None) -> epath.Path:
     """Prepares the set and returns the directory of its version.
 
-    Several processes may prepare it at once: each writes to its own directory, and one renaming
-    wins.
+    Several processes may prepare it at once: each writes to its own directory, and one process
+    succeeds in renaming it.
 
     Args:
       data_dir: The TFDS directory to write to.
@@ -55,7 +55,7 @@ class OwnBuilder:
     directory = epath.Path(builder.data_dir)
     if not directory.exists():
       logging.info("preparing the data set %s in %s, without a download", builder.name, directory)
-    # TFDS would print that it downloads the set, and show a bar for each step of a second.
+    # TFDS would print that it downloads the set, and show a bar even for a step of one second.
     builder._log_download_bytes = builder._log_download_done = lambda: None
     shows = tqdm_utils._active
     tfds.display_progress_bar(bool(self.archive))

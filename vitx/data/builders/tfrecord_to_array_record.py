@@ -1,4 +1,7 @@
-"""Converts a TFRECORD copy of a TFDS set to ArrayRecord, record by record, without TensorFlow."""
+"""A record-by-record conversion of TFRECORD copies of TFDS sets to ArrayRecord.
+
+It does not need TensorFlow.
+"""
 
 import json
 import os

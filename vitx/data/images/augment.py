@@ -24,8 +24,8 @@ from vitx.data.images.settings import sides
 ImageStage = Callable[[jax.Array, jax.Array], jax.Array]
 Stages = dict[str, ImageStage]
 
-# The random stream of each operation, in the order of the operations. A new one must be the last,
-# because the position determines the draws of a seed.
+# The random stream of each operation, in the order of the operations. A new operation must be the
+# last, because the position determines the draws of a seed.
 STREAMS = ("crop", "hflip", "vflip", "rotate", "policy", "jitter", "erasing", "mixing")
 # Numbers to fold into a key, distinct from every example index, stream number and split.
 WHOLE_BATCH = 2**31 - 1
@@ -54,7 +54,7 @@ def make_train_augment(
 
   Returns:
     A function (key, index, images, labels) -> (images, targets):
-      key: A threefry key of this step (other generators draw other bits under `jax.vmap`).
+      key: A threefry key of this step (with other generators, `jax.vmap` changes the bits).
       index: The position of each example in the global batch, int32 (B,).
       images: The images, uint8 (B, S, S, C).
       labels: The labels, int32 (B,), or float32 (B, K), see `mixup.smooth_targets`.
@@ -141,7 +141,7 @@ def make_eval_preprocess(
 
 
 def _stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stages:
-  """Returns the random operations by stream: "erasing" on normalized pixels, others on 0..1."""
+  """Returns the random operations by stream; "erasing" takes normalized pixels, others 0..1."""
   stages: Stages = {}
   how = settings.interpolation
   if settings.pad_crop:
@@ -184,7 +184,7 @@ def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
 def _resampling(
   stage: Callable[[jax.Array, jax.Array, str], jax.Array], interpolation: str
 ) -> ImageStage:
-  """Binds the interpolation of an operation; a random one is drawn at each call."""
+  """Binds the interpolation of an operation; "random" draws an interpolation at each call."""
   if interpolation != "random":
     return lambda key, x: stage(key, x, interpolation)
 

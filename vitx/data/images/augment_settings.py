@@ -1,4 +1,4 @@
-"""Checks `config.augment` against the images, before anything is compiled."""
+"""Checks of `config.augment` against the images, before anything is compiled."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ def _check_length(field: str, value: tuple, meaning: str) -> None:
   count = meaning.count(",") + 1
   if len(value) not in (0, count):
     raise ConfigError(
-      f"{field}={value!r} must have {count} values ({meaning}), or none to switch it off."
+      f"{field}={value!r} must have {count} values ({meaning}), or be () to turn it off."
     )
 
 
@@ -79,10 +79,11 @@ def _check_policies(settings: AugmentSettings, channels: int) -> None:
     )
   if policy and settings.autoaugment:
     raise ConfigError(
-      f"augment.autoaugment=True and augment.randaugment={policy!r} are both on. Choose one."
+      f"augment.autoaugment=True and augment.randaugment={policy!r} are both on. Set"
+      " autoaugment to False or randaugment to ()."
     )
   if (policy or settings.autoaugment) and channels not in (1, 3):
-    name = "randaugment" if policy else "autoaugment"
+    name, off = ("randaugment", "()") if policy else ("autoaugment", "False")
     raise ConfigError(
-      f"augment.{name} needs images of 1 or 3 channels, but these have {channels}. Switch it off."
+      f"augment.{name} needs images of 1 or 3 channels, but these have {channels}. Set it to {off}."
     )

@@ -41,9 +41,9 @@ def autocontrast(image: jax.Array) -> jax.Array:
 def equalize(image: jax.Array) -> jax.Array:
   """Equalizes the histogram of each channel.
 
-  Pillow's rule: each new value takes in 1/255 of the number of pixels below the highest value of
-  the channel, in whole pixels. If that is less than one pixel, as in every image of fewer than 256
-  pixels, the channel stays unchanged.
+  As in Pillow, each new value replaces about s pixels, where s is 1/255 of the number of pixels
+  below the highest value of the channel, rounded down. If s is 0, as in every image of fewer than
+  256 pixels, the channel stays unchanged.
   """
   H, W, C = image.shape
   values = image.astype(jnp.int32).reshape(H * W, C)

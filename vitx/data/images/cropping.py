@@ -31,7 +31,7 @@ def random_resized_crop(
   size: tuple[int, int],
   interpolation: str,
 ) -> jax.Array:
-  """Crops a random box of `area` share and 3/4..4/3 ratio and resizes it to (height, width, C)."""
+  """Crops a random box (share of the area in `area`, ratio in 3/4..4/3); resizes it to `size`."""
   box = _pixels(random_box(key, area, _shares(CROP_RATIO, image)), image)
   return image_ops.crop_resize(image, box, size, interpolation)
 
@@ -62,9 +62,9 @@ def random_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.
 
 
 def noise_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.Array:
-  """Fills a random box with normal noise with the given probability: timm's mode "pixel".
+  """Fills a random box with normal noise, with the given probability, as timm's mode "pixel".
 
-  The image is already normalized; each pixel and channel is drawn anew (Touvron et al. 2021, A).
+  The image is already normalized; each pixel and channel has its own draw (Touvron et al. 2021, A).
   """
   chosen, place, noise = jax.random.split(key, 3)
   draws = jax.random.uniform(place, (NOISE_ATTEMPTS, 4))

@@ -1,4 +1,7 @@
-"""Decodes image files with Pillow, whose pixels do not depend on other installed libraries."""
+"""A decoder of image files.
+
+It uses Pillow, whose pixels do not depend on other installed libraries.
+"""
 
 import io
 import math
@@ -37,8 +40,8 @@ _TURNS = {
   8: Image.Transpose.ROTATE_90,
 }
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF
-# The content of a file determines its format, not its name. Only formats that Pillow decodes within
-# this process are read; an EPS file would start Ghostscript.
+# The format of a file is found in its content, not in its name. Only formats that Pillow decodes
+# within this process are read; an EPS file would start Ghostscript.
 FORMATS = ("BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 ImageLike = np.ndarray | Image.Image
 ValueRange = tuple[float, float] | None
@@ -78,7 +81,7 @@ class Encoded:
         return to_mode(file, self.channels, self.value_range, upright=self.upright)
     except ConfigError:
       raise
-    except Exception as error:  # Pillow raises all kinds for damaged files
+    except Exception as error:  # Pillow raises many kinds of errors for damaged files
       # Pillow's message names an object in memory, which does not help a user.
       unknown = isinstance(error, UnidentifiedImageError)
       reason = f"its format is none of {', '.join(FORMATS)}" if unknown else str(error)
@@ -163,7 +166,7 @@ def _find_orientation(image: Image.Image) -> int:
   """Returns the EXIF orientation of an image, or 1 if EXIF cannot be read."""
   try:
     return image.getexif().get(ExifTags.Base.Orientation, 1)
-  except Exception:  # damaged EXIF beside readable pixels raises many kinds
+  except Exception:  # damaged EXIF, though pixels are readable, raises many kinds of errors
     return 1
 
 
@@ -204,7 +207,7 @@ def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
   fix = "set data.value_range to the values of black and white, such as"
   if not image.mode.startswith("I;16") and image.format != "PPM":
     raise ValueError(
-      f"its values, of the mode {image.mode!r}, lie in {values.min():g}..{values.max():g}, and its"
+      f"its values, of the mode {image.mode!r}, are in {values.min():g}..{values.max():g}, but its"
       f" format does not define the values of black and white; {fix} (0, 1)"
     )
   tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
@@ -235,8 +238,8 @@ def resize(
       size; `squash` ignores the aspect ratio; `random` resizes a box of random area and aspect
       ratio. `center` and `squash` do not change an image that already has the size.
     bits: The random bits of this example for `random`, from its own `order.generator`.
-    interpolation: One of bilinear and bicubic, with antialiasing, and random, which draws one of
-      the two for a random crop and is bicubic otherwise.
+    interpolation: One of bilinear, bicubic and random, all with antialiasing; random draws one of
+      the other two for a random crop and is bicubic otherwise.
 
   Returns:
     The resized image, uint8 (size, size, C) or (height, width, C).
@@ -251,7 +254,7 @@ def resize(
     if bits is None:
       raise ValueError("bits=None: resize_mode='random' needs the random bits of the example.")
     box = draw_box(height, width, bits)
-    # The crop comes first, because with `box=` pixels beside the box would affect its edge.
+    # The crop comes first: with `box=`, pixels outside the box would affect its edge.
     cut = [plane.crop(box) for plane in _planes(image)]
     return _resample(cut, (columns, rows), _filter(interpolation, bits))
   if mode == "squash":
@@ -315,7 +318,7 @@ def _resample(
 
 
 def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.Resampling:
-  """Returns Pillow's filter; random is drawn from `bits`, or is bicubic without them."""
+  """Returns Pillow's filter; "random" is drawn from `bits`, and is bicubic without bits."""
   if interpolation == "bilinear":
     return Image.Resampling.BILINEAR
   check_value(interpolation, "data.interpolation", HostInterpolation)
@@ -350,10 +353,11 @@ def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[int, int,
 
 
 def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -> Size:
-  """Returns the size of the images that the host keeps, in pixels, in the form of `image_size`.
+  """Returns the size in pixels to which the host resizes images: a side or (height, width).
 
-  It is `data.decode_size` if set; else, if all images share one size, the largest part of it with
-  the aspect ratio of `data.image_size`; else image_size / crop_ratio, which the evaluation needs.
+  It is `data.decode_size` if this is set. Otherwise, if all images have one size, it is the largest
+  part of that size with the aspect ratio of `data.image_size`. If they vary in size, it is
+  image_size / crop_ratio, the size that evaluation needs.
 
   Args:
     data: The config's `data`.

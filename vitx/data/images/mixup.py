@@ -3,7 +3,7 @@
 Rows 2p and 2p + 1 of the global batch form pair p. Both are on one device, so mixing needs no
 communication and does not depend on the number of devices. (timm mixes a batch with its reverse. In
 a shuffled batch any other partner is equivalent. If `data.repeats` puts copies of an example into a
-batch, `order.places` arranges the rows so that neighbors are the partners in timm.)
+batch, `order.places` arranges the rows so that timm's partners are neighbors.)
 """
 
 import functools
@@ -60,8 +60,8 @@ def draw(
     key: The random key of the pair or the batch.
     size: The (height, width) of the images.
     mixup: The alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0: off.
-    cutmix: The alpha of the distribution of the kept share of the area; 0: off. If both are on,
-      each is drawn with probability 1/2.
+    cutmix: The alpha of Beta(alpha, alpha), from which the kept share of the area is drawn; 0: off.
+      If both are on, each is drawn with probability 1/2.
 
   Returns:
     The weights of the own image, (height, width, 1), and the share of the own target, which is the

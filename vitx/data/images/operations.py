@@ -78,7 +78,7 @@ def apply_in_turn(
 ) -> jax.Array:
   """Applies `apply(image, *draw)` for each draw to an image of values 0..1, rounded to 8 bits.
 
-  A scan compiles the long list of operations only once.
+  The draws are scanned, so that the long list of operations is compiled only once.
   """
 
   def step(x: jax.Array, draw: tuple[jax.Array, ...]) -> tuple[jax.Array, Any]:

@@ -36,8 +36,8 @@ class Draws:
   def __call__(self, key: jax.Array, choices: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Draws operations below `choices`, strengths, and a mask of those to apply, (count,) each.
 
-    A strength in -1..1 is a tenth of the level; its sign is the direction of the operations that
-    have one.
+    A strength in -1..1 is a tenth of the level; its sign is the direction, for operations that have
+    a direction.
     """
     which, direction = jax.random.split(key)  # equals folding in 0 and 1
     operations = jax.random.randint(which, (self.count,), 0, choices)
@@ -72,7 +72,7 @@ COLOR: dict[str, operations.Change] = {
   **operations.WITHOUT_STRENGTH,
   **operations.IDENTITY,
 }
-# timm does not choose the identity, which is last in both: it replaces operations not applied.
+# timm never draws the identity (last in both), but uses it for operations that are not applied.
 OPERATIONS = (*list(GEOMETRIC)[:-1], *COLOR)
 
 

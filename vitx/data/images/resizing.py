@@ -63,7 +63,7 @@ class ResizeImages:
 
 @dataclass(frozen=True)
 class ResizeAndKeep(ResizeImages):
-  """A transform as `ResizeImages` that keeps another array than one label.
+  """A transform like `ResizeImages` that keeps another array instead of the label.
 
   Attributes:
     array: The name of the array, which becomes float32.

@@ -1,8 +1,8 @@
-"""Samples an image on a transformed grid by the rules of Pillow's `Image.transform`.
+"""Sampling of an image on a transformed grid by the rules of Pillow's `Image.transform`.
 
-A position inside the image gets a weighted sum of the pixels around it, where the edge is repeated
-outwards; a position outside gets the fill color. (`image_ops.affine` interpolates towards zeros
-instead, so that a moving edge is smooth.)
+A position inside the image gets a weighted sum of the pixels around it, with the pixels of the edge
+repeated outwards; a position outside gets the fill color. (`image_ops.affine` interpolates towards
+zeros instead, so that a moving edge is smooth.)
 """
 
 import jax
@@ -57,7 +57,7 @@ def _taps(
   # Keys (1981) with a = -1 as in Pillow's transform; Pillow's `resize` uses a = -1/2.
   keys = [-d + 2 * d**2 - d**3, 1 - 2 * d**2 + d**3, d + d**2 - d**3, d**3 - d**2]
   both = [jnp.where(cubic, k, w) for k, w in zip(keys, linear, strict=True)]
-  # A position outside, whose pixel shows the fill, may be any number.
+  # Clipping bounds the positions outside the image, which may be any number and show the fill.
   first = jnp.clip(first, -1, size).astype(jnp.int32)
   taps = [jnp.clip(first + offset, 0, size - 1) for offset in (-1, 0, 1, 2)]
   return (taps[1:3], linear[1:3]) if cubic is False else (taps, both)

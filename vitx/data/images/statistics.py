@@ -15,8 +15,8 @@ Channels = tuple[float, ...]
 # Enough training images for three correct decimals.
 LARGEST_SAMPLE = 5000
 
-# The values in published recipes: torchvision's for ImageNet and its subsets; for other sets those
-# of the training set, as in the recipes of pytorch-cifar and the PyTorch MNIST example.
+# The values in published recipes: torchvision's for ImageNet and its subsets; for other sets the
+# statistics of the training set, as in pytorch-cifar and the PyTorch MNIST example.
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 KNOWN: dict[str, tuple[Channels, Channels]] = {
   "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),

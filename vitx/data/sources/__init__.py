@@ -1,4 +1,4 @@
-"""Opens data sets by name: a TFDS name, `KIND:PATH`, or your own `module:function`.
+"""Data sets by name: a TFDS name, `KIND:PATH`, or your own `module:function`.
 
 `digits`, `cifar10` and `tiny_shakespeare` are TFDS sets of images or texts. `folder:PATH` is a
 folder of images, `csv:FILE` a table of images and their labels, `bytes:FILE` any file as a sequence
@@ -57,14 +57,14 @@ def open_source(
   Args:
     data: The config's `data`; `DataSettings` declares the fields that every source has.
     seed: The data seed, which determines the carved splits.
-    class_names: The classes in the order of an existing run, which is kept if the set has these
-      classes; None for a new run.
+    class_names: The classes in the order of an existing run; the set gets this order if it has
+      these classes. None for a new run.
 
   Raises:
     ConfigError: The set is unknown, unprepared or unreadable, or a split is missing; the message
       names the field and the fix.
   """
-  splits.find_choice(data)  # before the set is read
+  splits.find_choice(data)  # raises its errors before the set is read
   dataset = open_dataset(data)
   if class_names is not None and len(class_names) == len(dataset.info.class_names or ()):
     dataset = renumber(dataset, class_names) or dataset
@@ -102,22 +102,25 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
 
 
 def _check_examples(info: DatasetInfo, split: str, examples: Examples) -> None:
-  """Checks the examples of the user's own source, of which one is read.
+  """Checks the examples of the user's own source, and reads one of them.
 
   Raises:
     ConfigError: The examples lack an attribute or an array, or a label has no class name.
   """
   beginning = f"data.source={info.name!r}: the examples of {split!r}"
-  for name, meaning in (("labels", "the classes, int32 (n,), or None"), ("name", "a function")):
+  for name, meaning in (
+    ("labels", "labels, the classes as int32 (n,), or None"),
+    ("name", "a method name(i) that returns a string"),
+  ):
     if not hasattr(examples, name):
-      raise ConfigError(f"{beginning} have no attribute {name!r}. Define {name}: {meaning}.")
+      raise ConfigError(f"{beginning} have no {name!r}. Their class must define {meaning}.")
   names, labels = info.class_names, examples.labels
   if names is not None and labels is not None:
     wrong = np.setdiff1d(labels, np.arange(len(names)))
     if wrong.size:
       raise ConfigError(
-        f"{beginning} have the label {wrong[-1]}, but class_names has only {len(names)}"
-        " names. Name the class of each label, from 0."
+        f"{beginning} have the label {wrong[-1]}, but the {len(names)} class_names are"
+        f" for 0 to {len(names) - 1}. Correct the labels, or name the class of each."
       )
   try:
     found = examples[0].keys() if len(examples) else info.spec.keys()

@@ -90,7 +90,7 @@ def read_sound(wav: Wav) -> np.ndarray:
     raise ConfigError(f"{wav.path} has a sample that is not finite. Replace or remove the file.")
   up, down = _ratio(wav.rate)
   if up != down:
-    import scipy.signal  # takes a second, and few runs need it
+    import scipy.signal  # the import takes a second; few runs need it
 
     sound = scipy.signal.resample_poly(sound, up, down)
   return mu_law_encode(sound)

@@ -97,7 +97,7 @@ def _slices(name: str, size: int, expression: str) -> list[FileRange]:
 
 
 def _place(text: str, size: int) -> int | None:
-  """Returns the position of a bound, negative from the end; None for text of another form."""
+  """Returns the position of a bound, from the end if negative; None for text of another form."""
   if _BYTES.fullmatch(text):
     place = int(text)
   elif _PERCENT.fullmatch(text):

@@ -1,4 +1,4 @@
-"""The source `csv:FILE`: images that a table lists, with their labels, beside the table."""
+"""The source `csv:FILE`: image files in the folder of a table that lists them with labels."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ from vitx.files import read_bytes
 
 SPLIT = "split"  # the column that names the split of each file
 LARGEST = float(np.finfo(np.float32).max)
-SEPARATORS = re.compile(r"[;|]")  # between several classes in one cell
+SEPARATORS = re.compile(r"[;|]")  # separate the classes in one cell
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class LabeledFiles:
 def open_csv(data: Mapping[str, Any]) -> Dataset:
   """Opens `csv:FILE`, a table with a head, whose first column names image files.
 
-  File names are relative to the folder of the table, and lead to files in it. A column `split`
+  File names are relative to the folder of the table, and must not lead outside it. A column `split`
   names the split of each file; without it all files are train. The other columns, or those in
   `data.label_columns`, are the labels:
 
@@ -153,12 +153,12 @@ def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
   twice = next((each for each in columns if columns.count(each) > 1 or not each), None)
   if twice is not None or len(columns) < 2:
     raise ConfigError(
-      f"{field}: the first line must name two or more different columns, the files' first, not"
-      f" {columns!r:.200}"
+      f"{field}: the first line must name two or more different columns, that of the"
+      f" files and those of the labels, not {columns!r:.200}"
     )
   raise_all(
     [
-      ConfigError(f"{path}, line {line}: {len(cells)} cells, and the head has {len(columns)}")
+      ConfigError(f"{path}, line {line} must have {len(columns)} cells, not {len(cells)}")
       for line, cells in rest
       if len(cells) != len(columns)
     ]
@@ -177,7 +177,7 @@ def _choose_columns(name: str, columns: Sequence[str], settings: DataSettings) -
         f"{nearest(each, others)} Valid: {listing(others) or 'none'}."
       )
   if not chosen or len(set(chosen)) < len(chosen):
-    raise ConfigError(f"data.source={name!r}: data.label_columns={chosen!r} must name columns once")
+    raise ConfigError(f"data.label_columns={chosen!r} must name at least one column, and each once")
   if settings.label_kind != "classes" and len(chosen) > 1:
     raise ConfigError(
       f"data.source={name!r} has the columns {listing(chosen)}; name the one with the labels in"
@@ -197,9 +197,9 @@ def _check_rows(
     empty = [each for each in (columns[0], *chosen, SPLIT) if row.cells.get(each, "-") == ""]
     given = Path(file)
     if empty:
-      problems.append(ConfigError(f"{where}: the cell of {empty[0]!r} is empty"))
+      problems.append(ConfigError(f"{where}: the cell of {empty[0]!r} is empty; fill it"))
     elif given.is_absolute() or ".." in given.parts:
-      problems.append(ConfigError(f"{where}: {file!r} leads out of the folder of the table"))
+      problems.append(ConfigError(f"{where}: {file!r} must be inside {path.parent}"))
     elif given.suffix.lower() not in SUFFIXES or not (path.parent / given).is_file():
       problems.append(ConfigError(f"{where}: {file!r} is no image file in {path.parent}"))
     elif file in seen:
@@ -268,7 +268,7 @@ KINDS: dict[str, Callable[[str, Path, Sequence[str], Sequence[TableRow]], TableT
 
 
 def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
-  """Returns the names of the classes in the order of `classes.txt`, or in their own."""
+  """Returns the names of the classes in the order of `classes.txt`, else of `sort_names`."""
   stated = class_names.read_names(path.parent / class_names.FILE)
   if stated is not None and present - set(stated):
     raise ConfigError(
@@ -277,8 +277,8 @@ def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
     )
   if len(present) < 2:
     raise ConfigError(
-      f"data.source={name!r}: found {len(present)} classes ({listing(present) or 'none'}); a table"
-      " needs two or more"
+      f"data.source={name!r}: the labels name fewer than two classes:"
+      f" {listing(present) or 'none'}; add rows of others, or change data.label_columns"
     )
   return stated or class_names.sort_names(sorted(present))
 
@@ -302,7 +302,7 @@ def _check_train(name: str, target: TableTarget, opened: Mapping[str, LabeledFil
     missing = set(range(len(target.names or ()))) - set(found.target.values.tolist())
     if find_role(split) == "train" and missing:
       names = listing((target.names or ())[i] for i in sorted(missing)[:5])
-      raise ConfigError(f"data.source={name!r}: {split!r} has no images of {names}.")
+      raise ConfigError(f"data.source={name!r}: {split!r} has no images of {names}; add some.")
 
 
 def _fingerprint(opened: Mapping[str, LabeledFiles], target: TableTarget, *, skips: bool) -> str:

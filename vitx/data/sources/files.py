@@ -1,4 +1,4 @@
-"""Finds the files in the user's own folder."""
+"""The search for files in the user's own folder."""
 
 import os
 from collections.abc import Sequence
@@ -120,7 +120,7 @@ def warn_of_skipped(name: str, root: Path, skipped: Sequence[Path], kind: str) -
 
 
 def describe_others(suffixes: Sequence[str]) -> str:
-  """Returns the `kind` of files that have none of some suffixes, for `warn_of_skipped`."""
+  """Returns the `kind`, for `warn_of_skipped`, of files that have none of the suffixes."""
   return f"files whose suffix is none of {', '.join(suffixes)}"
 
 

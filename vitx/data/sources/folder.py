@@ -98,7 +98,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   path = name.removeprefix("folder:")
   root, field = Path(path).expanduser(), f"data.source={name!r}"
   if not path or not root.is_dir():
-    raise ConfigError(f"{field}: {root if path else 'PATH'} is not a directory.")
+    raise ConfigError(f"{field}: {root if path else 'an empty path'} is not a directory. Name one.")
   stated = class_names.read_names(root / class_names.FILE) or ()
   given = filter(None, data.get("splits", {}).values())
   named = {base for split in given for base in find_bases(split)}
@@ -134,10 +134,10 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
 
 
 def join_splits(name: str, files: Mapping[str, Examples], expression: str) -> Examples:
-  """Returns the images of an expression of splits joined by `+`.
+  """Returns the images of an expression, the names of splits joined by `+`.
 
   Raises:
-    ConfigError: The expression is no sum of different splits.
+    ConfigError: A name in the expression is not a split, or occurs twice.
   """
   bases = [term.strip() for term in expression.split("+")]
   for base in bases:
@@ -181,14 +181,14 @@ def _name_classes(
     deeper = inside != root and any(path.is_dir() for path in inside.iterdir())
     hint = f" Did you mean folder:{inside}?" if deeper else ""
     raise ConfigError(
-      f"{field}: found {len(present)} classes ({listing(present) or 'none'}). Put a directory per"
-      f" class, with its images, in PATH or in PATH/train, PATH/val and PATH/test.{hint}"
+      f"{field} has fewer than two classes: {listing(present) or 'none'}. Put a directory"
+      f" per class, with its images, into {root} or into its train, val and test.{hint}"
     )
   return (stated, True) if stated else (class_names.sort_names(sorted(present)), False)
 
 
 def _find_strays(root: Path, layout: FolderLayout) -> list[Path]:
-  """Returns the images beside the class directories."""
+  """Returns the images in the root and next to class directories, which belong to no class."""
   classes = [each for found in layout.splits.values() for each in found.values()]
   places = {root} | {path.parent for each in classes for path in each.values()}
   return [path for place in sorted(places) for path in sorted(find_images(place))]
@@ -231,8 +231,8 @@ def _check_filled(name: str, split: str, files: Files, wanted: Collection[str]) 
 def _fingerprint(files: dict[str, Files], *, skips: bool) -> str:
   """Hashes the names, sizes and classes of all files, and their content (a sample if large).
 
-  A class enters as its index among the sorted names, independent of its label. An unreadable file
-  counts as empty if such files are skipped.
+  A class is hashed as its index among the sorted names, independent of its label. An unreadable
+  file counts as empty if unreadable files are skipped.
   """
   names = sorted({each for found in files.values() for each in found.directories})
   place = {each: i for i, each in enumerate(names)}
@@ -250,7 +250,7 @@ def _fingerprint(files: dict[str, Files], *, skips: bool) -> str:
 def _measure(path: Path) -> int:
   try:
     return path.stat().st_size
-  except OSError:  # such as a broken link; reading it reports the error
+  except OSError:  # for example, a broken link; reading it reports the error
     return 0
 
 

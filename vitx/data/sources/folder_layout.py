@@ -1,4 +1,4 @@
-"""Finds the splits and the classes in a folder by the names and contents of its directories."""
+"""The search for splits and classes in a folder, by names and contents of its directories."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -59,10 +59,10 @@ def find_layout(
 ) -> FolderLayout:
   """Finds the directories that are splits and those that are classes.
 
-  Splits are the directories in `named`. Otherwise they are directories with subdirectories, if
-  their names state a role or most of them have subdirectories of equal names. The nesting may be
-  reversed: each class directory may have a directory per split. In any other layout, each directory
-  is a class of one split called train.
+  If `named` has names, splits are the directories with these. Otherwise they are directories with
+  subdirectories, if their names state a role or most of them have subdirectories of equal names.
+  The nesting may be reversed: each class directory may have a directory per split. In any other
+  layout, each directory is a class of one split called train.
 
   Args:
     field: The config field and its value, for errors.
@@ -115,7 +115,7 @@ def find_images(directory: Path) -> Iterator[Path]:
 def _find_alike(places: Sequence[_Place]) -> list[_Place]:
   """Returns the directories that look like splits by their contents; [] if most do not.
 
-  At least half of the subdirectories of each have a namesake in another one.
+  At least half of the subdirectories of each have a namesake in another directory.
   """
   count = Counter(name for place in places for name in place.names)
   shared = {name for name in count if count[name] > 1}
@@ -126,7 +126,7 @@ def _find_alike(places: Sequence[_Place]) -> list[_Place]:
 def _is_like(place: _Place, names: set[str]) -> bool:
   """Returns whether a directory may be a split.
 
-  It contains no image itself, and at least half of its subdirectories, and two, have these names.
+  It has no image itself; at least two, and at least half, of its subdirectories are in `names`.
   """
   return not place.has_images and len(place.names & names) >= max(2, len(place.names) / 2)
 
@@ -161,9 +161,9 @@ def _read_classes_of_splits(places: Sequence[_Place]) -> FolderLayout:
 def _read_splits(
   places: Sequence[_Place], known: Sequence[_Place], named: Collection[str], hint: str = ""
 ) -> FolderLayout:
-  """Returns a layout of the known splits and of other directories with the same classes.
+  """Returns a layout of the known splits and of other directories with classes like theirs.
 
-  If the config names splits, another directory is a split only if its classes are equal.
+  If the config names splits, the classes of another directory must be equal, not only alike.
   """
   like = next((place for place in known if place.role == "train"), known[0])
   splits = [

@@ -16,7 +16,7 @@ _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _BUFFER = 32768  # bytes
 
 
-_THREADS = 64  # the reader's threads for all files of a process; with fewer it hangs
+_THREADS = 64  # the reader's threads in a process, for all files; with fewer it hangs
 
 
 @functools.cache
@@ -51,7 +51,7 @@ class RecordFiles:
   of 50,000 records, that takes ten times as long as reading a range of one record.
 
   Args:
-    ranges: The name of a file, and the first record and the end of a range in it, for each range.
+    ranges: The ranges of records, each with the name of its file, its first record and its end.
   """
 
   def __init__(self, ranges: Sequence[FileRange]):

@@ -19,7 +19,7 @@ from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import check_threads
 from vitx.data.sources.tfds_records import Content, Records, find_content
 
-NOWHERE = "/nonexistent"  # as the TFDS directory, so that only the code of a set is asked
+NOWHERE = "/nonexistent"  # a TFDS directory without sets, so that facts come from code alone
 
 
 def open_tfds(data: Mapping[str, Any]) -> Dataset:

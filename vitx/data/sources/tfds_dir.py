@@ -1,4 +1,4 @@
-"""Finds prepared TFDS sets, checks that they are readable, and names the command to run if not."""
+"""The search for prepared, readable TFDS sets, and the command to run if there is none."""
 
 import json
 import os
@@ -29,8 +29,8 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
   match = _NAME.fullmatch(name)
   if match is None:
     raise ConfigError(
-      f"data.source={name!r} does not have one of the forms NAME, NAME/CONFIG,"
-      " NAME:VERSION, folder:PATH, bytes:FILE, audio:FOLDER and module:function."
+      f"data.source={name!r} does not have one of the forms NAME, NAME/CONFIG, NAME:VERSION,"
+      " folder:PATH, csv:FILE, bytes:FILE, audio:FOLDER, hf:NAME and module:function."
     )
   return match["name"], match["config"], match["version"]
 
@@ -38,11 +38,11 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
 def check_known(name: str) -> None:
   """Raises ConfigError, with the nearest match, for a name unknown to TFDS and vitx."""
   base = parse_name(name)[0]
-  names = [*tfds.list_builders(with_community_datasets=False), *BUILDERS]  # without the network
+  names = [*tfds.list_builders(with_community_datasets=False), *BUILDERS]  # needs no network
   if base not in names:
     raise ConfigError(
       f"data.source={name!r} is unknown.{nearest(base, names)} Valid: {listing(BUILDERS)},"
-      " folder:PATH, bytes:FILE, audio:FOLDER, a set of images or texts of TFDS"
+      " folder:PATH, csv:FILE, bytes:FILE, audio:FOLDER, hf:NAME, images or texts of TFDS"
       " (tfds.list_builders()) or in your TFDS directory, or your own source as module:function."
     )
 
@@ -62,7 +62,7 @@ def versions(directory: epath.Path) -> list[epath.Path]:
 
 
 def find(name: str, data_dir: epath.Path) -> epath.Path | None:
-  """Returns the directory of the named or else the newest prepared version, or None.
+  """Returns a prepared version's directory, of the version in the name or the newest, or None.
 
   Raises:
     ConfigError: The set has configs and the name does not choose one.
@@ -107,7 +107,7 @@ def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
 
 
 def file_formats(directory: epath.Path) -> list[str]:
-  """Returns the formats of a prepared version; TFDS before 4.4 wrote TFRECORD without its name."""
+  """Returns the formats of a prepared version; TFDS before 4.4 wrote TFRECORD without naming it."""
   path = directory / "dataset_info.json"
   try:
     info = json.loads(path.read_bytes())
@@ -127,7 +127,7 @@ def make_damage_error(path: epath.Path, why: object) -> ConfigError:
 
 
 def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
-  """Raises ConfigError, with the command to convert it, unless a copy is ArrayRecord."""
+  """Raises ConfigError unless a copy is ArrayRecord; the message has the command to convert it."""
   formats = file_formats(directory)
   if READABLE in formats:
     return
@@ -191,7 +191,7 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
     raise refuse_code(str(error), f"{directory / 'features.json'}: pythonClassName") from error
   except ConfigError:
     raise
-  except Exception as error:  # TFDS raises many kinds for files that it did not write
+  except Exception as error:  # TFDS raises many kinds of errors for files it did not write
     raise make_damage_error(directory / "features.json", error) from error
   return builder
 
@@ -199,11 +199,11 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
 def _check_names(split: tfds.core.SplitInfo, directory: epath.Path) -> None:
   """Raises ConfigError if `dataset_info.json` names files of a split outside the directory.
 
-  TFDS makes the names from a template and the names of set and split, and joins them to the
-  directory without a check.
+  TFDS makes the names of files from a template and from the names of the set and the split, and
+  joins them to the directory without a check.
   """
   template = split.filename_template
-  plain = _TEMPLATE.fullmatch(template.template)  # no field width of a million, no attribute access
+  plain = _TEMPLATE.fullmatch(template.template)  # rejects huge field widths and attribute access
   name = template.relative_filepath(shard_index=0, num_shards=1) if plain else template.template
   place = os.path.normpath(name)
   if not plain or "://" in name or os.path.isabs(place) or place.split(os.sep)[0] == os.pardir:

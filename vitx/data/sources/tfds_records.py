@@ -17,7 +17,7 @@ from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import RecordFiles
 from vitx.data.splits import check_ranges, overlap
 
-# The errors of the readers of records; their messages name no file.
+# The errors that record readers raise; their messages name no file.
 READ_ERRORS = (RuntimeError, ValueError, IndexError, DecodeError)
 # The features that name an example in TFDS sets.
 _NAMES = ("id", "file_name", "filename", "image/filename")
@@ -65,7 +65,7 @@ def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
     return Content(text="text" if "text" in texts else texts[0])
   raise ConfigError(
     f"data.source={name!r} is neither a set of single images nor a set of texts. Its features are"
-    f" {listing(f'{key} ({type(features[key]).__name__})' for key in features)}."
+    f" {listing(f'{key} ({type(features[key]).__name__})' for key in features)}; use another."
   )
 
 
@@ -73,9 +73,9 @@ class Records:
   """The records of one split expression, such as "train[:80%]".
 
   Attributes:
-    where: The name of an example in errors, up to its number.
+    where: The beginning of an example's name in errors; the number follows it.
     content: The features to read.
-    ranges: The name of a file, and the first record and the end of a range in it, for each range.
+    ranges: The ranges of records, each with the name of its file, its first record and its end.
   """
 
   def __init__(self, builder: tfds.core.DatasetBuilder, name: str, split: str, content: Content):
@@ -137,7 +137,7 @@ class Records:
     return features[self.content.label].int64_list.value[0]
 
   def digest(self, indices: np.ndarray, what: str) -> str:
-    """Hashes the examples at `indices`: the label, if any, and the stored bytes in one string."""
+    """Hashes the examples at `indices`, each as one string of its label, if any, and its bytes."""
 
     def join(features: Any) -> bytes:
       label = b"%d:" % self.label(features) if self.content.label else b""

@@ -1,7 +1,8 @@
-"""Attention of queries that each see their own keys: tiles of queries, recomputed backward.
+"""Attention in which each query sees keys of its own, by tiles that the backward pass recomputes.
 
-The caller selects the keys of a query: it gives a view of a tile, `Gathered` or `Hidden`, and may
-keep a few numbers per query for the backward pass. No N x M array is held.
+The caller's function `see` selects the keys. It returns a view of a tile of queries (`Gathered` or
+`Hidden`) and may save a few numbers per query for the backward pass. An N x M array is never in
+memory.
 """
 
 import dataclasses
@@ -18,14 +19,14 @@ from vitx.ops.shapes import Array, Float
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-  """Some queries of one head with the indices of the keys they see: logits are (c, K)."""
+  """A view of c queries of one head that lists the K keys each of them sees: logits are (c, K)."""
 
   indices: jax.Array  # (c, K)
   visible: jax.Array | None  # (c, K)
 
   @staticmethod
   def turn(table: jax.Array) -> jax.Array:
-    """Returns a table (M, D) in the layout of `products` and `spread`: unchanged."""
+    """Returns a table (M, D) unchanged, the layout that `products` and `spread` take."""
     return table
 
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
@@ -44,13 +45,13 @@ class Gathered:
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-  """Some queries of one head against all keys, most of them hidden: logits are (c, M)."""
+  """A view of c queries of one head and all M keys, most of them hidden: logits are (c, M)."""
 
   visible: jax.Array  # (c, M)
 
   @staticmethod
   def turn(table: jax.Array) -> jax.Array:
-    """Returns a table (M, D) as (D, M) for `products` and `spread`, which then turn no tile."""
+    """Returns a table (M, D) as (D, M), so that `products` and `spread` transpose no tile."""
     return table.T
 
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
@@ -75,7 +76,7 @@ def forward(
   scale: float,
   wide: int,
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "Z N"], Any]:
-  """Attends from tiles of queries.
+  """Computes attention, one tile of queries after another.
 
   Args:
     kind: The class of the views.
@@ -85,11 +86,11 @@ def forward(
     see: A function (`selectors` of a tile, (c, ...), `visible` of its example, (M,)) -> (view, tree
       of arrays (c, ...) that the backward pass will need).
     scale: The factor of the logits.
-    wide: The count of numbers that a step holds for each query.
+    wide: The count of numbers that a step needs in memory for each query.
 
   Returns:
-    The output (B, N, H, D) in the dtype of `v`, lse (B·H, N) float32, and the arrays that `see`
-    keeps, (B·H, N, ...).
+    The output (B, N, H, D) in the dtype of `v`; lse (B·H, N) float32, the logarithm of each query's
+    sum of exponentials; and the arrays that `see` saves for the backward pass, (B·H, N, ...).
   """
   q, k, v = arrays
   heads = q.shape[2]
@@ -128,10 +129,10 @@ def backward(
   Args:
     kind: The class of the views.
     arrays: The tuple of q, k, v, the output, its lse (B·H, N) and its cotangent.
-    selectors, visible: The arguments of the forward pass.
-    residuals: The tree of arrays (B·H, N, ...) that the forward pass returned.
+    selectors, visible: The arguments of `forward`.
+    residuals: The tree of arrays (B·H, N, ...) that `forward` returned.
     see: A function (`selectors` of a tile, its `residuals`, `visible` of its example) -> view.
-    scale, wide: The arguments of the forward pass.
+    scale, wide: The arguments of `forward`.
   """
   q, k, v, out, lse, d_out = arrays
   heads, dtypes = q.shape[2], (q.dtype, k.dtype, v.dtype)
@@ -177,7 +178,7 @@ def _over_heads(function, per_query, per_key, wide: int):
       the first, arrays like the second).
     per_query: A tree of arrays (Z, N, ...).
     per_key: A tree of arrays (Z, M, ...).
-    wide: The count of numbers that a step holds for each query.
+    wide: The count of numbers that a step needs in memory for each query.
   """
   total, n = jax.tree.leaves(per_query)[0].shape[:2]
   tiles = math.ceil(n / tiling.tile_rows(tiling.step_elements(), wide))
@@ -189,12 +190,12 @@ def _over_heads(function, per_query, per_key, wide: int):
 
 
 def _flat(tree: Any, heads: int) -> Any:
-  """Repeats for every head and flattens: (B, H or 1, N, ...) -> (B·H, N, ...)."""
+  """Repeats arrays for every head and flattens them: (B, H or 1, N, ...) -> (B·H, N, ...)."""
   return jax.tree.map(
     lambda x: jnp.broadcast_to(x, (x.shape[0], heads, *x.shape[2:])).reshape(-1, *x.shape[2:]), tree
   )
 
 
 def _over_examples(tree: Any, heads: int) -> Any:
-  """Repeats for every head: (B, M) -> (B·H, M)."""
+  """Repeats arrays for every head: (B, M) -> (B·H, M)."""
   return jax.tree.map(lambda x: jnp.repeat(x, heads, axis=0), tree)

@@ -1,8 +1,8 @@
 """A convolution whose gradients are convolutions in the same layout.
 
-JAX writes the gradients with the batch axis and the channel axis exchanged. XLA's CPU compiler
-transposes such operands of a convolution at the top level of a program, but not inside a loop
-(micro-batches, several steps in a dispatch), where it multiplies numbers one by one: ResNet-20 took
+JAX's gradients are convolutions with the batch axis and the channel axis exchanged. XLA's CPU
+compiler transposes their operands at the top level of a program, but not inside a loop
+(micro-batches, several steps in a dispatch). There it multiplies numbers one by one: ResNet-20 took
 ten times as long.
 """
 
@@ -28,7 +28,7 @@ def convolve(
   padding: str | Sequence[tuple[int, int]],
   **settings: Any,
 ) -> Float[Array, "B ... channels"]:
-  """Convolves as `lax.conv_general_dilated` does: for `nn.Conv(conv_general_dilated=...)`.
+  """Convolves like `lax.conv_general_dilated`, as `nn.Conv(conv_general_dilated=...)` needs it.
 
   Args:
     images: The images, (B, height, width, C).
@@ -73,7 +73,7 @@ def _backward(strides, pads, saved, g):
 
 
 def _to_images(g, x, kernel, strides, pads) -> jax.Array:
-  """Returns the gradient of the images: the flipped kernel over the dilated gradient."""
+  """Returns the gradient of the images: the dilated `g` convolved with the flipped kernel."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     size, window = x.shape[1 + axis], kernel.shape[axis]
@@ -93,7 +93,7 @@ def _to_kernel(g, x, kernel, strides, pads) -> jax.Array:
 
 
 def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
-  """Convolves with the channels as batch axis and the output's gradient as kernel."""
+  """Computes `_to_kernel` by a convolution, with channels as batch axis and `g` as kernel."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     spread = (g.shape[1 + axis] - 1) * stride + 1
@@ -110,9 +110,9 @@ def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
 
 
 def _of_taps(g, x, kernel, strides, pads) -> jax.Array:
-  """Multiplies the inputs under each row of the kernel by the gradient: one product per row.
+  """Computes `_to_kernel` by products: for each row of the kernel, the inputs under it by `g`.
 
-  With strides this is up to twice as fast on a CPU as the convolution, whose kernel has gaps.
+  With strides this is up to twice as fast on a CPU as the convolution, whose kernel is dilated.
   """
   rows, columns, channels, features = kernel.shape
   across = [(g.shape[1 + axis] - 1) * stride + 1 for axis, stride in enumerate(strides)]

@@ -6,20 +6,20 @@ from jax._src.cudnn import fused_attention_stablehlo as library
 
 from vitx.ops.shapes import Array, Float
 
-MAX_WIDTH = 128  # channels of a head; newer cards take more, but lowering may not know the card
+MAX_WIDTH = 128  # channels of a head; newer GPUs allow more, but lowering may not know the GPU
 DTYPES = (jnp.float16, jnp.bfloat16)
 
 
 def applies(
   q: Float[Array, "B N H D"], k: Float[Array, "B M H D"], v: Float[Array, "B M H E"]
 ) -> bool:
-  """Returns whether cuDNN is installed and takes the dtypes and widths of q, k, v (B, N, H, D)."""
+  """Returns whether cuDNN is installed and allows the dtypes and widths of q, k, v (B, N, H, D)."""
   widest = max(q.shape[-1], v.shape[-1])
   if len({q.dtype, k.dtype, v.dtype}) > 1 or q.dtype not in DTYPES or widest > MAX_WIDTH:
     return False
   try:
     library.check_cudnn_version()
-  except RuntimeError:  # the call could not even be traced
+  except RuntimeError:  # without cuDNN the call cannot even be traced
     return False
   return True
 
@@ -34,8 +34,8 @@ def cudnn_attention(
 ) -> Float[Array, "B N H E"]:
   """Computes softmax(q kᵀ · scale) v on a CUDA device, forward and backward fused.
 
-  The kernel requires one width of queries, keys and values, a multiple of 8, and in training even
-  lengths. So arrays are padded with zeros, and padded keys are hidden by causality or by lengths.
+  The kernel requires equal widths of queries, keys and values, a multiple of 8, and even lengths in
+  training. So arrays are padded with zeros; causality or `key_value_seq_lengths` hides padded keys.
 
   Args:
     q: The queries, (B, N, H, D), float16 or bfloat16.

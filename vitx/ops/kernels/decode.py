@@ -1,4 +1,4 @@
-"""Causal attention of one token at a time, over the keys and values that a cache holds."""
+"""Causal attention of one token at a time, over the keys and values in a cache."""
 
 import math
 from typing import NamedTuple
@@ -15,14 +15,14 @@ from vitx.ops.sparse.slots import DecodePlan
 class Cache(NamedTuple):
   """The keys and values that a step leaves to the next; all zeros before the first step.
 
-  The axis of heads comes before the axis of slots, so that a step multiplies contiguous memory: at
-  B = 16, M = 3,072 five times faster on a CPU than slots before heads.
+  The axis of heads comes before the axis of slots, so that a step multiplies contiguous memory. At
+  B = 16, M = 3,072 this is five times faster on a CPU than slots before heads.
 
   Attributes:
     key: The keys, (B, H, M, D).
     value: The values, (B, H, M, E).
-    place: One more than the number of the token in each slot, 0 for an empty slot, int32 (G, M);
-      `None` if the plan does not keep it.
+    place: The number of the token in each slot plus one, 0 for an empty slot, int32 (G, M); `None`
+      if the plan does not need it.
   """
 
   key: jax.Array
@@ -40,16 +40,16 @@ def decode_step(
   *,
   scale: float | None = None,
 ) -> tuple[Float[Array, "B 1 H E"], Cache]:
-  """Attends from one token to itself and to the tokens before it that the cache holds.
+  """Attends from one token to itself and to the earlier tokens in the cache.
 
-  The tokens must come in order, from 0: a slot holds the latest of the tokens that share it.
+  The tokens must come in order, from 0: a slot contains the latest of the tokens that share it.
 
   Args:
     q, k: The query and the key of the token, (B, 1, H, D).
     v: The value of the token, (B, 1, H, E).
-    cache: The cache after the step before.
+    cache: The cache after the previous step.
     plan: The plan of the cache; its pattern decides which keys are attended.
-    at: The token's number in the layout, int32 (1,); may be traced.
+    at: The token's number in the layout, int32 (1,), which may be traced.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
@@ -73,8 +73,8 @@ def decode_step(
 
 def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
   """Writes a token's keys or values, (B, 1, H, D), into its slot for each head."""
-  # A scatter even if all heads have the same slot: around a dynamic_update_slice XLA copies the
-  # cache at every step on the CPU.
+  # A scatter, even if all heads have the same slot: with a dynamic_update_slice, XLA would copy the
+  # cache at every step on a CPU.
   new = new[:, 0].astype(held.dtype)
   return held.at[:, np.arange(plan.groups.size), slot[plan.groups]].set(new)
 
@@ -95,7 +95,7 @@ def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax
 
 
 def _allowed(cache: Cache, plan: DecodePlan, at: jax.Array) -> jax.Array:
-  """Returns a mask of the slots that hold a key of this query, bool (G, M)."""
+  """Returns a mask of the slots that contain a key of this query, bool (G, M)."""
   if cache.place is None:
     held = jnp.arange(plan.count, dtype=jnp.int32)[None]
   else:

@@ -1,8 +1,9 @@
 """A convolution of every channel by itself over a grid; on a CPU, as a sum of shifted grids.
 
 On a CPU XLA's grouped convolution takes six times as long forward and backward, and longer still in
-the body of a loop, such as a loop over steps; the sum's automatic gradient would hold a copy of the
-grid for each tap. Other platforms use XLA's convolution, that of the platform's library.
+a loop, such as a loop over steps. The sum has a gradient of its own, because the automatic gradient
+would keep a copy of the grid for each tap. Other platforms use XLA's convolution, which comes from
+the platform's library.
 """
 
 import itertools
@@ -90,7 +91,7 @@ def _shifted_gradients(x, taps, d_out, stride: int) -> tuple[jax.Array, jax.Arra
   padded = _pad(x, taps.shape[0])
   d_out = spread(d_out, (0,) * (x.ndim - 2), x.shape[1:-1], stride)
 
-  def one(tap: jax.Array) -> jax.Array:  # one by one, or the products of all taps would be held
+  def one(tap: jax.Array) -> jax.Array:  # one tap at a time, or all products would be in memory
     start = (0, *tap, 0)
     shifted = jax.lax.dynamic_slice(padded, start, x.shape)
     return jnp.sum(shifted.astype(jnp.float32) * d_out.astype(jnp.float32), axis=axes)

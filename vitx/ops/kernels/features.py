@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from vitx.ops.shapes import Array, Bool, Float
 
 STABILIZERS = ("example", "batch", "none")
-LARGEST_EXPONENT = 25.0  # without a stabilizer, a sum of a million squared features stays finite
+LARGEST_EXPONENT = 25.0  # with "none", a sum of a million squared features stays finite
 KERNELS: dict[str, Callable[[jax.Array], jax.Array]] = {
   "relu": jax.nn.relu,
   "exp": jnp.exp,
@@ -25,7 +25,7 @@ KERNELS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def default_count(head_dim: int) -> int:
-  """Returns floor(D ln D), at least one, as published (Choromanski et al. 2021, section 4)."""
+  """Returns the published count: floor(D ln D), at least 1 (Choromanski et al. 2021, section 4)."""
   return max(1, math.floor(head_dim * math.log(head_dim)))
 
 
@@ -47,7 +47,7 @@ def orthogonal_gaussian(key: jax.Array, count: int, head_dim: int) -> Float[Arra
   blocks = -(-count // head_dim)
   gaussian = jax.random.normal(direction_key, (blocks, head_dim, head_dim), jnp.float32)
   q, r = jnp.linalg.qr(gaussian)
-  # QR fixes the sign of a column by convention; without that the directions are uniform.
+  # QR fixes the sign of each column by a convention. Undoing it makes the directions uniform.
   q = q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[:, None, :]
   rows = jnp.swapaxes(q, -1, -2).reshape(blocks * head_dim, head_dim)[:count]
   lengths = jnp.linalg.norm(jax.random.normal(length_key, (count, head_dim), jnp.float32), axis=1)
@@ -59,9 +59,9 @@ def softmax_query_features(
 ) -> Float[Array, "B N H M"]:
   """Returns positive random features of the softmax kernel exp(q·k / sqrt(D)), for queries.
 
-  M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = q / D^(1/4) and the maximum over a query's
-  features; a factor per query leaves normalized attention unchanged, but for eps.
-  (Choromanski et al. 2021, lemma 1 and equation 8.)
+  They are M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = q / D^(1/4). Subtracting the maximum
+  over a query's features scales the query's row, which changes normalized attention only through
+  eps. (Choromanski et al. 2021, lemma 1 and equation 8.)
 
   Args:
     q: The queries, (B, N, H, D).
@@ -87,8 +87,8 @@ def softmax_key_features(
 ) -> Float[Array, "B N H M"]:
   """Returns positive random features of the softmax kernel exp(q·k / sqrt(D)), for keys.
 
-  M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = k / D^(1/4); all keys that a query compares
-  must share the maximum. (Choromanski et al. 2021, lemma 1 and equation 8.)
+  They are M^(-1/2) (exp(Wx - |x|²/2 - max(Wx)) + eps) with x = k / D^(1/4). All keys of a query
+  must share one maximum. (Choromanski et al. 2021, lemma 1 and equation 8.)
 
   Args:
     k: The keys, (B, N, H, D).
@@ -99,7 +99,7 @@ def softmax_key_features(
       one for all examples and heads, as in the authors' first code, so that an example's output
       depends through eps on its neighbors; "none": nothing is subtracted, for causal attention,
       because a maximum would leak later tokens to earlier ones through eps. Exponents are then
-      capped at `LARGEST_EXPONENT`, which Wx - |x|²/2 <= |W|²/2 hardly reaches.
+      capped at `LARGEST_EXPONENT`; Wx - |x|²/2, which is at most |W|²/2, hardly reaches it.
     eps: A constant that keeps every feature positive.
 
   Returns:
@@ -169,7 +169,7 @@ def elu_features(
 def _exponent(x: jax.Array, projection: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns W x / D^(1/4), (B, H, N, M), and |x|² / (2 sqrt(D)), (B, H, N, 1), in float32.
 
-  Heads come first, as the later products need them: only the small `x` is moved in memory.
+  Heads come first, as in the later products, so that only the small `x` is transposed in memory.
   """
   x = jnp.swapaxes(x, 1, 2).astype(jnp.float32) * x.shape[-1] ** -0.25
   projected = jnp.einsum("bhnd,md->bhnm", x, projection.astype(jnp.float32))

@@ -1,7 +1,7 @@
-"""Dense softmax attention whose memory is linear in N: tiles of rows, recomputed backward.
+"""Dense softmax attention with memory linear in N, by tiles that the backward pass recomputes.
 
-In the forward pass a tile is some queries against all keys (an exact softmax, nothing to rescale).
-In the backward pass it is some keys against all queries, so that the gradients of keys and values
+A tile of the forward pass has some queries and all keys: its softmax is exact and never rescaled.
+A tile of the backward pass has some keys and all queries, so that the gradients of keys and values
 are complete at once and only the queries' gradient is accumulated. Tiles are recomputed as in
 Dao et al. 2022, https://arxiv.org/abs/2205.14135.
 """
@@ -17,8 +17,8 @@ from vitx.ops.kernels import tiling
 from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product
 from vitx.ops.shapes import Array, Bool, Float
 
-_MIN_ROWS = 128  # with fewer, the products of a tile no longer keep the matrix units busy
-_STEPS = 2  # a tile may be so many times as large as other kernels': fewer, larger products
+_MIN_ROWS = 128  # rows of a tile; with fewer, its products do not keep the matrix units busy
+_STEPS = 2  # tiles may be so many times as large as in other kernels: fewer, larger products
 _BANDS = 4  # bands of a causal matrix; each computes a rectangle around its part of the triangle
 
 
@@ -32,7 +32,7 @@ def flash_attention(
   causal: bool = False,
   steps: tuple[int, int] = (1, 1),
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N"]]:
-  """Returns softmax(q kᵀ · scale) v without the matrix in memory.
+  """Computes softmax(q kᵀ · scale) v without the matrix in memory.
 
   Args:
     q: The queries, (B, N, H, D).
@@ -41,7 +41,7 @@ def flash_attention(
     key_mask: A boolean mask (B, M) or (B, M, H), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     causal: Whether query i sees keys 0 … i only.
-    steps: The sizes (a, b) of the causal mask's stairs: query i sees key j where j // b <= i // a.
+    steps: The sizes (a, b) of the stairs in a causal mask: query i sees key j if j // b <= i // a.
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each
@@ -54,8 +54,8 @@ def flash_attention(
   stairs = steps if causal else None
   if causal and -(-q.shape[1] // steps[0]) != -(-k.shape[1] // steps[1]):
     raise ValueError(
-      f"Causal attention of {q.shape[1]} queries over {k.shape[1]} keys in steps of"
-      f" {steps} needs as many steps of queries as of keys."
+      f"causal=True with steps={steps} needs ceil(N / {steps[0]}) = ceil(M / {steps[1]}),"
+      f" not N = {q.shape[1]} queries and M = {k.shape[1]} keys. Change steps, q or k."
     )
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   bias = None
@@ -66,11 +66,11 @@ def flash_attention(
 
 
 def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
-  """Returns ranges of rows to compute as one rectangle each; they begin with a step of causality.
+  """Returns ranges of rows to compute as one rectangle each; each begins with a causal step.
 
   Args:
     n: The number of rows.
-    step: The number of rows in a causal step, whose masks are equal; `None` if not causal.
+    step: The number of rows in a causal step, which have equal masks; `None` if not causal.
   """
   count = min(_BANDS, max(1, n // max(48, step))) if step else 1
   edges = [n * i // count // (step or 1) * (step or 1) for i in range(count)]
@@ -78,7 +78,7 @@ def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
 
 
 def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-  """Returns (entries of the batch, rows per tile, tiles) for a step that fits the cache."""
+  """Returns (entries of the batch, rows per tile, tiles) for steps that fit the CPU's cache."""
   budget = _STEPS * tiling.step_elements()
   tiles = math.ceil(rows / min(rows, tiling.tile_rows(budget, columns, _MIN_ROWS)))
   size = math.ceil(rows / tiles)
@@ -86,7 +86,7 @@ def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
 
 
 def _tiles(x: jax.Array, size: int, tiles: int) -> jax.Array:
-  """Cuts (g, rows, ...) into (tiles, g, size, ...), with zeros behind the last row."""
+  """Cuts (g, rows, ...) into (tiles, g, size, ...), with zeros after the last row."""
   return jnp.moveaxis(tiling.split_rows(x, tiles, size), 1, 0)
 
 
@@ -162,7 +162,7 @@ def _forward(q, k, v, bias, scale, stairs):
 
 
 def _backward_band(arrays, scale, stairs):
-  """Returns the summand of a band of keys in the queries' gradient, and the band's gradients."""
+  """Returns a band's summand of the queries' gradient, and the gradients of its keys and values."""
   k, q = arrays[0], arrays[3]  # (Z, ·, D)
   group, size, tiles = _tile_rows(k.shape[0], k.shape[1], q.shape[1])
 
@@ -178,7 +178,7 @@ def _backward_band(arrays, scale, stairs):
         logits, product(values, d_columns), lse[:, None], delta[:, None]
       )
       dk, dv = product(ds, q), product(p, d_out)
-      # In this form the few columns of the tile's keys are transposed and not the tile.
+      # This form transposes the tile's keys, which have few columns, and not the tile.
       dq = dq + product(jnp.swapaxes(rows, 1, 2), ds)
       return dq, (dk.astype(k.dtype), dv.astype(v.dtype))
 

@@ -21,7 +21,7 @@ def fourier_mixing(
 
   Returns:
     The output (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as
-    `x`; and on the masked path the token matrices, cosine and sine, (1, 2, N, N), else `None`.
+    `x`; and on the masked path the cosine and sine matrices over tokens, (1, 2, N, N), else `None`.
 
   Raises:
     ConfigError: The implementation is unknown.
@@ -34,7 +34,7 @@ def fourier_mixing(
 
 
 def _dft(size: int) -> tuple[jax.Array, jax.Array]:
-  """Returns cosine and sine of 2π ij / size, (size, size) each; i j is first reduced mod size."""
+  """Returns cosine and sine of 2π i j / size, (size, size) each; i j is first reduced mod size."""
   index = jnp.arange(size)
   turns = (index[:, None] * index[None, :]) % size
   angle = (2 * jnp.pi / size) * turns.astype(jnp.float32)
@@ -42,7 +42,7 @@ def _dft(size: int) -> tuple[jax.Array, jax.Array]:
 
 
 def _multiply_matrices(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns cos x cos_C - sin x sin_C, and the token matrices, cosine and sine, (2, N, N)."""
+  """Returns cos_N x cos_C - sin_N x sin_C, and the token matrices cos_N and sin_N, (2, N, N)."""
   cos, sin = _dft(x.shape[1])
   cos_c, sin_c = _dft(x.shape[2])
   full = x.astype(jnp.float32)
@@ -56,8 +56,8 @@ def _multiply_matrices(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _transform(x: jax.Array) -> jax.Array:
   """Computes Re(F_N x F_C) by the fast Fourier transform, in float32.
 
-  Real tokens need half of a transform: channel C - c is channel c with its tokens in reverse. The
-  map is its own transpose, so its gradient is the transform of the cotangent.
+  For real tokens half of the channels suffice: channel C - c is channel c with its tokens reversed.
+  The map is its own transpose, so its gradient is the transform of the cotangent.
   """
   half = jnp.fft.rfft2(x.astype(jnp.float32), axes=(1, 2)).real  # channels 0 ... C // 2
   rest = jnp.flip(half[:, :, 1 : (x.shape[2] + 1) // 2], axis=2)

@@ -1,8 +1,8 @@
 """Scores of keys for queries, predicted without reading any key (Wei et al. 2023, section 3.2).
 
-A query has a few coefficients, and a key has an entry for each of them in a learned basis; the
-score is the product of the two. Most coefficients are pruned to zero: "sparse" adds up the basis
-rows of the remaining ones for each query, "dense" multiplies with all.
+A query has a few coefficients, and a learned basis has one entry per coefficient for each key; the
+score is the dot product of the two. Most coefficients are pruned to zero. The predictor "sparse"
+adds up the basis rows of each query's nonzero coefficients, and "dense" multiplies by all.
 """
 
 from typing import Literal
@@ -26,7 +26,7 @@ def predict_coefficients(
   key_mask: Bool[Array, "B M"] | None = None,
   scale: float,
 ) -> Float[Array, "B H N S"]:
-  """Returns the softmax over slots of the products of queries with mixed keys, float32.
+  """Returns the softmax over slots of the products of queries and mixtures of keys, float32.
 
   Args:
     q: The queries, (B, N, H, D), with few channels D.
@@ -53,8 +53,8 @@ def score_keys(
 ) -> Float[Array, "... N M"]:
   """Returns the scores of all keys, float32 (..., N, M); -inf where a key may not be attended.
 
-  Both predictors add over the coefficients in their order and differ by rounding at most. A score
-  without a nonzero term is exactly zero in both, so that such scores are equal.
+  Both predictors add terms in the order of the coefficients and differ by rounding at most. A score
+  whose terms are all zero is exactly zero with both predictors.
 
   Args:
     coefficients: The coefficients of the queries, (..., N, S).
@@ -62,7 +62,7 @@ def score_keys(
       (..., M, S).
     key_mask: A boolean mask broadcastable to (..., N, M), True = may be attended, or `None`.
     predictor: The predictor "dense", "sparse" or "auto", which means "dense": on two CPU cores
-      "sparse" has never been faster with more than one of 32 coefficients left.
+      "sparse" was never faster with more than one of 32 coefficients nonzero.
 
   Raises:
     ConfigError: The predictor is unknown.
@@ -76,7 +76,7 @@ def score_keys(
 
 
 def _add_rows(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
-  """Adds the basis rows of every query's nonzero coefficients, one per query in each step.
+  """Adds the basis rows of every query's nonzero coefficients; a step adds one row per query.
 
   Args:
     coefficients: The coefficients of the queries, (..., N, S).

@@ -7,8 +7,8 @@ from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs
 from vitx.ops.shapes import Array, Float
 
-# The number of tokens whose causal matrix is formed at once; earlier chunks of tokens enter as
-# prefix sums of φ(k)ᵀ v.
+# The number of tokens in a chunk, whose causal matrix is formed; earlier chunks enter as prefix
+# sums of φ(k)ᵀ v.
 CHUNK = 128
 
 
@@ -31,7 +31,7 @@ def linear_attention(
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, M) in
-    float32, else `None`. A row without weight is zero.
+    float32, else `None`. If all weights of a query are zero, its output and its row are zero.
 
   Raises:
     ConfigError: The implementation is unknown.
@@ -57,7 +57,7 @@ def _multiply_sums(q, k, v, causal: bool) -> jax.Array:
   """Computes φ(q) (φ(k)ᵀ v), row-normalized, in time and memory linear in N."""
   # Heads first: the compiler then moves neither features nor sums in memory.
   q, k, v32 = (jnp.swapaxes(x, 1, 2) for x in (q, k, v.astype(jnp.float32)))
-  # With a column of ones behind the values, the products also compute the normalizer.
+  # With a column of ones after the values, the products also compute the normalizer.
   extended = jnp.concatenate([v32, jnp.ones((*v32.shape[:-1], 1))], axis=-1)  # (B, H, M, D + 1)
   if causal:
     out = _causal(q, k, extended, min(CHUNK, q.shape[2]))
@@ -76,7 +76,7 @@ def _causal(q: jax.Array, k: jax.Array, v: jax.Array, chunk: int) -> jax.Array:
 
   q, k, v = chunks(q), chunks(k), chunks(v)
   own = jnp.einsum("bhgmf,bhgmd->bhgfd", k, v)
-  # Sums only the chunks before: subtracting a chunk's own sum would lose digits.
+  # This sums only earlier chunks: subtracting a chunk's own sum would lose digits.
   before = jnp.pad(own[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))
   weights = jnp.einsum("bhgnf,bhgmf->bhgnm", q, k)
   weights = jnp.where(jnp.tri(chunk, dtype=bool), weights, 0.0)

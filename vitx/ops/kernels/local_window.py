@@ -1,4 +1,4 @@
-"""Softmax attention inside and between neighboring blocks of a sequence."""
+"""Softmax attention within blocks of a sequence and between neighboring blocks."""
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +20,15 @@ def local_attention(
   causal: bool = False,
   implementation: str = "auto",
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
-  """Attends inside and between neighboring blocks of a sequence, as Performer's local heads do.
+  """Attends within blocks of a sequence and between neighbors, as Performer's local heads do.
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
     window: The number of tokens per block.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
-    causal: Whether a token sees neither the block after its own nor later tokens in its own.
+    causal: Whether a token sees no later tokens, neither in its own block nor in the next.
     implementation: The path to take: "masked", "kernelized" (linear in N) or "auto", which follows
-      the rule of `linear_attention`, because these heads run beside its heads.
+      the rule of `linear_attention`, because a Performer layer has heads of both kinds.
 
   Returns:
     The output (B, N, H, D), and on the masked path the matrix (B, H, N, N) in float32, else `None`.
@@ -57,7 +57,7 @@ def _attend_by_block(q, k, v, window: int, mask, causal: bool) -> jax.Array:
   batch, length = q.shape[:2]
   count = -(-length // window)
   q, k, v = (split_rows(x, count, window) for x in (q, k, v))
-  sides = 1 if causal else 2  # the number of blocks beside a query's own
+  sides = 1 if causal else 2  # the number of blocks that a query sees besides its own
 
   def around(x: jax.Array) -> jax.Array:  # (B, G, w, ...) -> (B G, (1 + sides) w, ...)
     x = jnp.pad(x, ((0, 0), (1, sides - 1), *((0, 0),) * (x.ndim - 2)))

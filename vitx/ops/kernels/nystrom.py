@@ -35,12 +35,12 @@ def nystrom_attention(
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     iterations: The number of iterations of the pseudo-inverse; each triples the number of correct
       digits once the guess is near.
-    pinv_scale: The scope of the maxima in the inverse's first guess, "example" or "batch".
+    pinv_scale: The `scale` of `pseudo_inverse`, "example" or "batch".
     implementation: The path to take: "masked", "kernelized" (linear in N) or "auto".
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, N) in
-    float32, whose rows sum to one but for the error of the inverse, else `None`.
+    float32, whose rows sum to one up to the error of the inverse, else `None`.
 
   Raises:
     ConfigError: The implementation is unknown.
@@ -52,7 +52,7 @@ def nystrom_attention(
     matrix = jnp.matmul(jnp.matmul(near, inverse), far)
     out = jnp.einsum("bhnm,bmhd->bnhd", matrix, v.astype(jnp.float32))
     return out.astype(v.dtype), matrix
-  # Products from the right are never larger than N x M.
+  # Multiplied from the right, no product is larger than N x M.
   seen = jnp.matmul(far, jnp.swapaxes(v, 1, 2).astype(jnp.float32))
   out = jnp.swapaxes(jnp.matmul(near, jnp.matmul(inverse, seen)), 1, 2)
   return out.astype(v.dtype), None
@@ -64,7 +64,7 @@ def segment_means(
   """Returns means of ceil(N / landmarks) consecutive tokens each (Xiong et al. 2021, section 4.2).
 
   The last segment may be short. If N is no multiple of `landmarks`, fewer segments may cover all
-  tokens; empty segments are left out.
+  tokens; there are no empty segments.
 
   Args:
     x: The tokens, (B, N, H, D).
@@ -72,8 +72,8 @@ def segment_means(
     mask: A boolean mask (B, N) or `None`; masked tokens are left out of the means.
 
   Returns:
-    The means (B, M, H, D) in float32, zero for a segment without tokens, and boolean (B, M), True
-    where a segment has any.
+    The means (B, M, H, D) in float32, zero if all tokens of a segment are masked, and a boolean
+    array (B, M), False for these segments.
   """
   batch, length = x.shape[:2]
   segment = math.ceil(length / landmarks)
@@ -90,8 +90,8 @@ def pseudo_inverse(
 ) -> Float[Array, "B H M M"]:
   """Returns the Moore-Penrose inverse by a third-order iteration (Xiong et al. 2021, equation 11).
 
-  Products are float32 at the highest precision: with half-precision products the iteration grows
-  worse from about the sixth step on.
+  Products are float32 at the highest precision: with half-precision products the result grows worse
+  from about the sixth iteration on.
 
   Args:
     a: The matrices, (B, H, M, M), never negative.
@@ -137,7 +137,7 @@ def _factors(
     columns = used[:, None, None, :]  # (B, 1, 1, M)
     pairs = columns & used[:, None, :, None]
     rows = used[:, None, :, None] & mask[:, None, None, :]  # (B, 1, M, N)
-  # Heads are moved first once here; otherwise every product would move them in memory.
+  # This puts heads first once; otherwise every product would move them in memory.
   q, k = jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2)
   near = masked_softmax(jnp.einsum("bhnd,bmhd->bhnm", q, k_means), columns)
   middle = masked_softmax(jnp.einsum("bnhd,bmhd->bhnm", q_means, k_means, precision=HIGHEST), pairs)

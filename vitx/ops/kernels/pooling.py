@@ -1,7 +1,7 @@
 """Max pooling of images; on a CPU, as the maximum of shifted images.
 
-On a CPU XLA reads the elements of a window one by one, and finds the gradient through a list of the
-places of the largest: this took two fifths of a step of CCT. Other platforms use XLA's pooling.
+On a CPU XLA reads the elements of a window one by one, and computes the gradient from a list of the
+places of the maxima: this took two fifths of a step of CCT. Other platforms use XLA's pooling.
 """
 
 import functools
@@ -20,14 +20,14 @@ from vitx.ops.shapes import Array, Float
 def max_pool(
   x: Float[Array, "B rows columns C"], size: int, stride: int, padding: int
 ) -> Float[Array, "B ... C"]:
-  """Takes the largest value of each window; its gradient goes to the first element of that value.
+  """Takes the largest value of each window; its gradient goes to the first element equal to it.
 
   Args:
     x: The images, (B, rows, columns, C).
     size: The number K of rows and of columns in a window.
     stride: The step between windows, along both axes.
-    padding: The number of rows and columns added on each side, less than K; they are never the
-      largest.
+    padding: The number of rows and columns added on each side, less than K; padding is never the
+      largest value.
 
   Returns:
     The result (B, rows', columns', C), where rows' is (rows + 2 padding - K) // stride + 1.
@@ -39,15 +39,15 @@ def max_pool(
 
 
 def _pool_windows(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
-  """Computes `max_pool` by XLA's windows."""
+  """Computes `max_pool` by XLA's reduction over windows."""
   around = ((0, 0), (padding, padding), (padding, padding), (0, 0))
-  return jax.lax.reduce_window(  # by a plain -inf JAX recognizes the maximum and its gradient
+  return jax.lax.reduce_window(  # from a plain -inf JAX recognizes max pooling and its gradient
     x, -jnp.inf, jax.lax.max, (1, size, size, 1), (1, stride, stride, 1), around
   )
 
 
 def _take_largest(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
-  """Computes `max_pool` from shifted images, over the rows and then the columns of windows."""
+  """Computes `max_pool` from shifted images, first over rows and then over columns of windows."""
   for axis in (1, 2):
     padded = _pad(x, padding, -jnp.inf, (axis,))
     shifted = (_shift(padded, i, size, stride, axis) for i in range(size))
@@ -74,7 +74,7 @@ def _backward(size, stride, padding, saved, d_out):
 
 
 def _spread_gradient(x, out, d_out, size: int, stride: int, padding: int) -> jax.Array:
-  """Returns the gradient of `_take_largest`: each window's goes to the first of its largest values.
+  """Returns the gradient of `max_pool`: each window's goes to the first of its largest elements.
 
   Args:
     x: The images, (B, rows, columns, C).

@@ -1,10 +1,10 @@
 """Attention to the keys that a low-rank prediction ranks first (Sparsifiner: Wei et al. 2023).
 
-The score of a query and a key is a product of coefficients of the query and a basis over the keys,
-both given. "masked" scores all pairs at once and attends under a mask; "kernelized" scores some
-queries at a time, so that scores, mask and logits are never (N, N). If few keys are kept, it reads
-them one by one. Otherwise it hides the others and keeps two numbers per query, the cut of its
-scores, from which the backward pass makes the mask again.
+The score of a query and a key is the product of the query's coefficients and a basis over the keys,
+which the caller gives. "masked" scores all pairs at once and attends under a mask. "kernelized"
+scores some queries at a time, so that scores, mask and logits are never (N, N). If few keys are
+kept, it reads them one by one. Otherwise it masks the other keys, and saves the cut of each query's
+scores, two numbers, from which the backward pass recomputes the mask.
 """
 
 import math
@@ -22,8 +22,8 @@ from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
 from vitx.ops.shapes import Array, Bool, Float
 
-FEWEST_ROWS = 16  # queries per example and head in a step; with fewer it is slower, not smaller
-SCORES_BESIDE = 2  # a step holds a tile of logits and a tile of scores
+FEWEST_ROWS = 16  # queries per example and head in a step; fewer cost time and save no memory
+SCORES_BESIDE = 2  # a step needs a tile of logits and a tile of scores
 GATHER_SHARE = 16  # see `gathers`
 
 
@@ -47,15 +47,15 @@ def predicted_attention(
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
-    coefficients: The coefficients of the queries behind the prefix, (B, H, N - prefix, S).
+    coefficients: The coefficients of the queries after the prefix, (B, H, N - prefix, S).
     basis: The basis over the keys, (N, S).
     budget: The number K of keys to keep, 1 ... N.
-    prefix: The number of queries in front that attend all keys; as keys they have no privilege.
+    prefix: The number of queries in front that attend all keys. As keys they are like the others.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`; if it leaves fewer than K
       keys, all of them are kept.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     implementation: The path to take: "masked", "kernelized" or "auto".
-    predictor: The way to compute scores, see `score_keys`.
+    predictor: The predictor of `score_keys`.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
@@ -92,12 +92,13 @@ def predicted_attention(
 
 
 def gathers(keys: int, budget: int) -> bool:
-  """Returns whether kept keys are read one by one: up to a sixteenth of all.
+  """Returns whether kept keys are gathered: if they are at most a sixteenth of all keys.
 
-  The ratio of CPU times, hiding over gathering, was measured forward and backward on two CPU cores
-  in float32: at 197 tokens 1.3, 1.1, 0.8 for 5, 7, 10 % of keys; at 1024 tokens 1.5, 0.9, 0.7 for
-  3, 6, 8 %; at 4096 tokens 3.1, 1.6, 1.1, 0.8 for 1, 3, 5, 7 %. Gathering must first make lists of
-  keys, which cost more than a cut, so it pays for fewer keys than if the lists are given.
+  Otherwise the other keys are masked. The ratio of CPU times, masking over gathering, was measured
+  forward and backward on two CPU cores in float32: at 197 tokens 1.3, 1.1, 0.8 for 5, 7, 10 % of
+  keys; at 1024 tokens 1.5, 0.9, 0.7 for 3, 6, 8 %; at 4096 tokens 3.1, 1.6, 1.1, 0.8 for 1, 3, 5,
+  7 %. Gathering needs lists of keys, which cost more than a cut: given lists, it would pay for more
+  keys.
 
   Args:
     keys: The number N of keys.

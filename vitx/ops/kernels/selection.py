@@ -1,9 +1,9 @@
 """Selection of the largest scores by a cut instead of a sorted list.
 
 `jax.lax.top_k` sorts the scores that it selects, which costs a CPU more than all the attention that
-follows. For a mask of the kept keys a cut is enough: a value, and a place among scores equal to it.
-Both are found by bisection on integers made of the floats' bits, which have the order of the
-floats, so that no score is moved.
+follows. A mask of the kept keys needs only a cut of each row: a threshold, and the last place at
+which a score equal to it is kept. Bisection finds both without moving a score. It works on the
+floats' bits as integers, which are made to have the order of the floats.
 """
 
 import functools
@@ -17,15 +17,15 @@ import numpy as np
 from vitx.ops.shapes import Array, Bool, Float, Int
 
 SLICES = 8  # pieces of a row, see `_slices`
-INFINITE = 0x7F800001  # one more than the integer of infinity, see `_ordered`
-LOWEST = float(np.finfo(np.float32).min)  # no valid score is lower
+INFINITE = 0x7F800001  # one more than the integer that `_ordered` gives for infinity
+LOWEST = float(np.finfo(np.float32).min)  # the lowest valid score
 
 
 class Cut(NamedTuple):
-  """A cut of rows of scores, which `is_kept` applies.
+  """The cut of each row of scores, which `is_kept` applies.
 
   Attributes:
-    value: A threshold, float32 (...,); larger scores are kept.
+    value: The threshold of each row, float32 (...,); larger scores are kept.
     place: The last place at which a score equal to the threshold is kept, int32 (...,).
   """
 
@@ -41,7 +41,7 @@ def count_kept(share: float, total: int) -> int:
 def keep_first(
   scores: Float[Array, "... M"], budget: int
 ) -> tuple[Int[Array, "... K"], Bool[Array, "... K"]]:
-  """Returns the places of the largest scores; of equal scores the lower place comes first.
+  """Returns the places of the largest scores; among equal scores the lower place comes first.
 
   Args:
     scores: The scores, (..., M).
@@ -55,14 +55,14 @@ def keep_first(
 
 
 def find_cut(scores: Float[Array, "... M"], budget: int) -> Cut:
-  """Returns the cut of rows of scores that keeps the entries that `keep_first` selects.
+  """Returns the cut that keeps the entries of each row that `keep_first` selects.
 
-  If the K-th and the next score differ, the cut is half-way between them, so that scores recomputed
-  with other rounding are cut at the same place.
+  If the K-th and the next largest score differ, the threshold is half-way between them, so that it
+  separates them even if they are recomputed with other rounding.
 
   Args:
-    scores: The scores, float32 (..., M); a zero must not be negative, as `jax.lax.top_k` ranks a
-      negative zero lower.
+    scores: The scores, float32 (..., M), without negative zeros, which `jax.lax.top_k` ranks below
+      zeros.
     budget: The number K of entries to keep, 1 ... M.
   """
   keys, end = _ordered(scores), scores.shape[-1] - 1
@@ -110,21 +110,21 @@ def _largest(x: jax.Array) -> jax.Array:
 
 
 def _ordered(scores: jax.Array) -> jax.Array:
-  """Returns int32 numbers in the order of the floats; 0.0 becomes 0."""
+  """Returns floats as int32 numbers that have the order of the floats; 0.0 becomes 0."""
   bits = jax.lax.bitcast_convert_type(scores, jnp.int32)
   return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 def _bisect_values(keys: jax.Array, budget: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns the largest value that at least K keys reach, or a smaller one that exactly K reach.
+  """Returns the largest value that at least K keys reach, or a lower value that exactly K reach.
 
   Args:
-    keys: The keys, int32 (..., M).
+    keys: The scores as integers from `_ordered`, int32 (..., M).
     budget: The number K.
 
   Returns:
-    Three arrays int32 (...,): the value, the number of keys that reach it, and the number of keys
-    that exceed it, which is valid only if more than K reach it.
+    Three arrays int32 (...,): the value, the number of keys that are at least as large, and the
+    number of larger keys, which is valid only if the former number is more than K.
   """
   positive, negative = _count(keys > 0), _count(keys < 0)
   above, below = positive >= budget, keys.shape[-1] - negative < budget
@@ -161,7 +161,7 @@ def _bisect_places(equal: jax.Array, count: jax.Array, asked: jax.Array) -> jax.
 
   Args:
     equal: A mask of the entries equal to the threshold, bool (..., M).
-    count: The number of entries, int32 (...,), at least 1 where asked.
+    count: The number of True entries up to the place, int32 (...,), at least 1 where `asked`.
     asked: A mask of the rows that need the place, bool (...,).
   """
   places, end = _places(equal), equal.shape[-1] - 1

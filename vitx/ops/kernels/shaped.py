@@ -1,6 +1,6 @@
 """Shaped attention (Noci et al. 2023; He and Hofmann 2024): α I + β A - γ C.
 
-A is softmax attention, I the identity and C uniform attention, which A is if all logits are equal.
+A is softmax attention, I the identity and C uniform attention, which A becomes for equal logits.
 """
 
 import math
@@ -29,7 +29,7 @@ def shaped_attention(
   """Computes (α I + β A - γ C) v (He and Hofmann 2024, equation 8).
 
   Args:
-    q, k: The queries and keys, (B, N, G, D), G either H or 1: one map for all heads.
+    q, k: The queries and keys, (B, N, G, D). G is H, or 1 for one map that all heads share.
     v: The values, (B, N, H, E).
     alpha, beta, gamma: The coefficients, float32, (H,) or (1,).
     key_mask: A boolean mask (B, N), True = may be attended, or `None`. A masked token contributes
@@ -45,7 +45,7 @@ def shaped_attention(
     ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
-  # A map that all heads share is held once for each head, so the matrices are counted by `v`.
+  # A map that all heads share is stored once for each head, so the heads of `v` count the matrices.
   picked = resolve_implementation("shaped_attention", implementation, "shaped", v.shape)
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   if picked == "masked":
@@ -70,7 +70,7 @@ def _multiply_matrix(q, k, v, alpha, beta, gamma, mask, scale: float):
 
 
 def _combine(q, k, v, alpha, beta, gamma, mask, scale: float) -> jax.Array:
-  """Computes α v + β attention(v) - γ mean(v): an epilogue on fused softmax attention."""
+  """Computes α v + β attention(v) - γ mean(v), by fused softmax attention and a sum afterwards."""
   # The kernel wants as many heads in q and k as in v.
   q, k = (jnp.broadcast_to(x, (*x.shape[:2], v.shape[2], x.shape[3])) for x in (q, k))
   attention = kernelized_attention(q, k, v, key_mask=mask, scale=scale)

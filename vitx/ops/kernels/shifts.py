@@ -1,4 +1,4 @@
-"""The inverse of thinning out a grid by a stride."""
+"""The gradient of strided slicing of a grid."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ def spread(
 ) -> Float[Array, "B ... C"]:
   """Returns a grid of zeros with values at regular places: the gradient of strided slicing.
 
-  It pads, because adding at places would write the whole grid.
+  It pads the values, because adding them to a grid of zeros would write the whole grid.
 
   Args:
     x: The values, (B, n, ..., n', C).

@@ -1,4 +1,4 @@
-"""Dense softmax attention: the reference that holds the matrix, and paths that never do."""
+"""Dense softmax attention: the reference with the matrix in memory, and paths without it."""
 
 import math
 from functools import partial
@@ -12,7 +12,7 @@ from vitx.ops.kernels import cudnn
 from vitx.ops.kernels.flash import flash_attention
 from vitx.ops.shapes import Array, Bool, Float
 
-FEW_KEYS = 128  # with at most so many, a tile costs less to keep than to compute again
+FEW_KEYS = 128  # with at most so many, a tile costs less to store than to recompute
 
 
 def masked_softmax(
@@ -59,7 +59,7 @@ def masked_attention(
     mask: A boolean mask, broadcastable to (B, H, N, M), True = may attend, or `None`.
     key_mask: A boolean mask (B, M), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
-    dropout_rate: The rate of dropped probabilities, which are drawn per example.
+    dropout_rate: The rate at which probabilities are dropped, drawn for each example.
     key: The random key of the dropout; `None` drops nothing.
 
   Returns:
@@ -90,8 +90,8 @@ def kernelized_attention(
 
   A program that is lowered for CUDA uses cuDNN's fused kernel where it applies: half precision, no
   `key_mask`, heads of up to 128 channels, and cuDNN installed. Everything else uses the tiles of
-  this package: `jax.nn.dot_product_attention` itself would hold the matrix, or a mask as a bias of
-  its size. The choice is made at lowering, so it is also right for a program traced on a CPU.
+  this package, because `jax.nn.dot_product_attention` itself would store the matrix, or a mask as a
+  bias of equal size. The choice is made at lowering, so it also suits programs traced on a CPU.
 
   Args:
     q: The queries, (B, N, H, D).
@@ -117,6 +117,6 @@ def kernelized_attention(
 
 
 def _tiles(q, k, v, key_mask=None, *, scale, causal):
-  if k.shape[1] <= min(FEW_KEYS, q.shape[1] // 2):  # such as Linformer's slots: linear in N
+  if k.shape[1] <= min(FEW_KEYS, q.shape[1] // 2):  # memory linear in N, as for Linformer's slots
     return masked_attention(q, k, v, key_mask=key_mask, scale=scale)[0]
   return flash_attention(q, k, v, key_mask=key_mask, scale=scale, causal=causal)[0]

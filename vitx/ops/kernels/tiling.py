@@ -13,14 +13,14 @@ import jax.numpy as jnp
 from vitx.ops.implementation import target
 from vitx.ops.shapes import Array, Float, Shaped
 
-# The logits of one step fit the caches of a few cores on a CPU, and fill other devices.
+# Bytes of logits in one step: they fit the caches of a few CPU cores, and keep accelerators busy.
 CPU_STEP_BYTES = 1 << 20
 ACCELERATOR_STEP_BYTES = 1 << 28
-MOST_ROWS = 512  # the most rows if there are more columns: no tile is all of a large matrix
+MOST_ROWS = 512  # most rows of a tile with more columns: no tile is all of a large matrix
 
 
 def step_elements() -> int:
-  """Returns the number of logits that one step of a loop may hold on the platform to trace for."""
+  """Returns the number of logits that one step of a loop may have on the platform to trace for."""
   cpu = target() == "cpu"
   return (CPU_STEP_BYTES if cpu else ACCELERATOR_STEP_BYTES) // 4
 
@@ -29,9 +29,9 @@ def tile_rows(elements: float, columns: int, least: int = 1) -> int:
   """Returns the number of rows of a matrix that a tile may have.
 
   Args:
-    elements: The number of elements that a step may hold.
+    elements: The number of elements that a step may have.
     columns: The number of columns of the matrix.
-    least: The number of rows that a tile has even if a step should hold fewer.
+    least: The least number of rows, even if their elements are more than a step may have.
   """
   most = max(least, int(elements // columns))
   return min(most, MOST_ROWS) if columns > MOST_ROWS else most
@@ -71,7 +71,7 @@ def map_groups(function: Callable, arrays: Any, group: int) -> Any:
 def split_rows(
   x: Shaped[Array, "Z N ..."], count: int, size: int
 ) -> Shaped[Array, "Z count size ..."]:
-  """Cuts (Z, N, ...) into (Z, count, size, ...), with zeros behind row N; `count * size` >= N."""
+  """Cuts (Z, N, ...) into (Z, count, size, ...), with zeros after row N; `count * size` >= N."""
   padding = [(0, 0), (0, count * size - x.shape[1])] + [(0, 0)] * (x.ndim - 2)
   return jnp.pad(x, padding).reshape(x.shape[0], count, size, *x.shape[2:])
 
@@ -115,7 +115,8 @@ def softmax_tile(
     weigh: A function (weights (..., n, m), v) -> their sums (..., n, D).
 
   Returns:
-    The output (..., n, D) float32 and lse (..., n); zero and -inf for a row of -inf.
+    The output (..., n, D) float32 and lse (..., n), the logarithm of a row's sum of exponentials. A
+    row whose logits are all -inf has output zero and lse -inf.
   """
   top = jnp.max(logits, axis=-1, keepdims=True)
   top = jnp.where(top == -jnp.inf, 0.0, top)
@@ -131,12 +132,12 @@ def backward_statistics(
   d_out: Float[Array, "... n D"],
   d_lse: jax.Array | float,
 ) -> tuple[Float[Array, "... n"], Float[Array, "... n"]]:
-  """Returns numbers per query with which its logits' gradient is p · (dp − delta).
+  """Returns lse and delta, with which the gradient of the logits is p · (dp − delta).
 
   Args:
     out, d_out: The output and its cotangent, (..., n, D).
     lse, d_lse: The logarithm of the sum of exponentials and its cotangent, (..., n); `d_lse` is 0.0
-      if nothing depends on it.
+      if no result depends on `lse`.
 
   Returns:
     lse (..., n), +inf for a query that sees nothing, so that exp(logit − lse) is exactly zero; and

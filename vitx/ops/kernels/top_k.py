@@ -1,8 +1,8 @@
 """Softmax attention in which every query keeps its own keys (Sparsifiner: Wei et al. 2023).
 
-The kept keys are given as indices that are known only at run time. `softmax.masked_attention` under
-`kept_mask` is the definition. Here the kept keys are read one by one, for tiles of queries that fit
-the cache and are recomputed backward, so that no N x N array is held.
+The indices of the kept keys are known only at run time. `softmax.masked_attention` with `kept_mask`
+defines the result. This module reads the kept keys one by one, for tiles of queries that fit the
+cache and that the backward pass recomputes, so that no N x N array is ever in memory.
 """
 
 import math
@@ -19,7 +19,7 @@ from vitx.ops.shapes import Array, Bool, Float, Int
 def kept_mask(
   indices: Int[Array, "... K"], valid: Bool[Array, "... K"] | None, keys: int
 ) -> Bool[Array, "... M"]:
-  """Returns the kept keys as a mask; made from indices, so ties of scores admit no further key.
+  """Returns the kept keys as a mask. It is made from indices, so ties of scores add no key.
 
   Args:
     indices: The kept keys, int (..., K), in 0 ... M-1 where valid.
@@ -66,8 +66,8 @@ def kept_keys_attention(
   batch, n, heads, dim = q.shape
   if indices.shape[:3] not in ((batch, heads, n), (batch, 1, n)):
     raise ValueError(
-      f"The indices of kept keys have the shape {indices.shape}; for queries {q.shape}"
-      f" it must be ({batch}, {heads} or 1, {n}, K)."
+      f"indices has the shape {indices.shape}, but for q of shape {q.shape} it must be"
+      f" ({batch}, {heads} or 1, {n}, K), with K kept keys for each query."
     )
   scale = 1 / math.sqrt(dim) if scale is None else scale
   return _attend(q, k, v, indices, valid, scale)

@@ -1,7 +1,7 @@
 """Attention patterns: sets of edges (query, key) over tokens, and their algebra.
 
-`PATTERNS` names an example of every kind of pattern; tests iterate over it, so that every kind is
-tested.
+`PATTERNS` contains a named example of every kind of pattern. Tests iterate over it, so that every
+kind is tested.
 """
 
 from vitx.ops.patterns.base import (

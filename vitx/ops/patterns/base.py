@@ -1,10 +1,10 @@
 """The base class of attention patterns, and the combinations of patterns.
 
 A pattern is a set of edges (query, key), defined by an elementwise predicate on index arrays.
-Everything else (masks, block lists, figures, pictures) is derived from it. A pattern of your own is
-a frozen dataclass with the method `allows`. Two methods are optional: `candidates` makes the
-pattern cheap to evaluate over many tokens, and `permutation` makes attention fast if another order
-of the tokens brings those with edges close together.
+Everything else (masks, block lists, figures, pictures) is derived from the predicate. A pattern of
+your own is a frozen dataclass with the method `allows`. Two methods are optional: `candidates`
+makes the pattern cheap to evaluate over many tokens, and `permutation` makes attention fast if
+some order of the tokens brings tokens with a common edge close together.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from vitx.ops.patterns.parts import Part, as_order
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-  """A set of edges over tokens. Combine with `|` and `&`; see also `per_head` and `cycle`."""
+  """A set of edges over tokens; `|`, `&`, `per_head` and `cycle` combine patterns."""
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     """Returns whether query token `q` may attend key token `k`.
@@ -44,7 +44,7 @@ class Pattern:
   def candidates(
     self, layout: TokenLayout, first: int, last: int, block: int, head: int
   ) -> np.ndarray | None:
-    """Returns key blocks that hold every key of the queries `first ... last`.
+    """Returns the key blocks that contain every key of the queries `first ... last`.
 
     Args:
       layout: The layout of the N tokens.
@@ -53,23 +53,23 @@ class Pattern:
       head: The index of one head.
 
     Returns:
-      The indices of key blocks, sorted, without repeats; blocks without such keys may be among
-      them. `None` if every block is a candidate.
+      The indices of key blocks, sorted, without repeats; some blocks may contain no key of these
+      queries. `None` if every block is a candidate.
     """
     return None
 
   def permutation(self, layout: TokenLayout) -> np.ndarray | None:
     """Returns an order of the tokens that brings tokens with a common edge close together.
 
-    The kernelized path attends in that order, in which fewer blocks hold edges. An order that is a
-    reshape and a transposition of the tokens costs no gather.
+    In that order fewer blocks contain edges, so the kernelized path attends in it. An order that
+    is a reshape and a transposition of the tokens needs no gather.
 
     Args:
       layout: The layout of the N tokens.
 
     Returns:
-      The token at each place, int (N,), or longer: numbers from N on are then padding. `None` for
-      the usual order.
+      The token at each place, int (N,), or a longer array in which numbers from N on are padding.
+      `None` for the usual order.
     """
     return None
 
@@ -84,16 +84,16 @@ class Pattern:
     return (Part(self, "block_sparse", tile, order),)
 
   def restrict(self, part: Part, layout: TokenLayout) -> Part | None:
-    """Returns a part, of another pattern, limited to the edges that this pattern also has.
+    """Returns the part of another pattern, limited to the edges that this pattern also has.
 
-    Returns `None` if no part with the same core has exactly those edges.
+    Returns `None` if no part with an equal `core` has exactly these edges.
     """
     if part.core != "block_sparse":
       return None
     return dataclasses.replace(part, pattern=Intersection((part.pattern, self)))
 
   def by_head(self) -> tuple["Pattern", ...]:
-    """Returns patterns for the heads: head h has the edges of pattern h mod P, P their number."""
+    """Returns P patterns for the heads: head h has the edges of pattern h mod P."""
     return (self,)
 
   @property
@@ -104,8 +104,8 @@ class Pattern:
   def grain(self, layout: TokenLayout) -> int:
     """Returns b if all edges join whole blocks of b tokens, and 1 if that is not known.
 
-    Blocks are counted from token 0; the last may be short. One pair of tokens is then evaluated for
-    each pair of blocks instead of b² pairs.
+    Blocks are counted from token 0; the last may be short. With such blocks, one pair of tokens is
+    evaluated for each pair of blocks instead of b² pairs.
 
     Args:
       layout: The layout of the N tokens.
@@ -121,8 +121,8 @@ class Pattern:
   def is_fixed(self) -> bool:
     """Returns whether equal patterns always have equal edges, so that results may be cached.
 
-    This is true of the patterns of vitx, which their fields define. A class outside vitx may depend
-    on values that change: a global, an array, a notebook cell that runs again.
+    This is true of the patterns in vitx: their fields define their edges. A class outside vitx may
+    depend on values that change: a global, an array, a notebook cell that runs again.
     """
     return type(self).__module__.partition(".")[0] == "vitx"
 
@@ -202,7 +202,7 @@ class Combination(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Union(Combination):
-  """The edges of any of the patterns; those of a pattern drawn at run time are in no other."""
+  """The edges of any of the patterns; one drawn at run time must share no edge with the others."""
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
@@ -216,7 +216,7 @@ class Union(Combination):
     return distinct(known) if len(known) == len(parts) else None
 
   def members(self, layout: TokenLayout) -> list[Pattern]:
-    """Returns the patterns of the union, those of nested unions included."""
+    """Returns the patterns of the union, and of the unions nested in it."""
     return [inner for pattern in self.patterns for inner in _members(pattern, layout)]
 
   def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
@@ -265,7 +265,7 @@ class Intersection(Combination):
     found = whole.split(layout, tile)
     for limit in limits:
       limited = [limit.restrict(part, layout) for part in found]
-      if not all(limited):  # blocks in the usual order can hold any edges
+      if not all(limited):  # blocks in the usual order can represent any edges
         return super().split(layout, tile)
       found = tuple(part for part in limited if part is not None)
     return found
@@ -307,12 +307,12 @@ class Cycle(Combination):
     return self.patterns[layer % len(self.patterns)].at(layer)
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    raise ConfigError("A cycle of patterns has edges only in a layer. Use pattern.at(layer).")
+    raise ConfigError("A cycle has a pattern per layer. Choose one by pattern.at(layer).")
 
 
 @dataclasses.dataclass(frozen=True)
 class OnGrid(Pattern):
-  """A pattern over the grid alone: prefix tokens have no edges and do not count as positions.
+  """A pattern over the grid alone, in which prefix tokens have no edges and no positions.
 
   Attributes:
     pattern: The pattern of the grid.

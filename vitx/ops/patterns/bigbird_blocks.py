@@ -1,7 +1,7 @@
-"""BigBird by blocks (Zaheer et al. 2020, section 2 and appendix D), and the parts that BBViT ran.
+"""BigBird by blocks (Zaheer et al. 2020, section 2 and appendix D), and BBViT's parts of it.
 
-Blocks are runs of b tokens counted from token 0, class token included, as published; the last
-block is short if b does not divide N.
+Blocks are runs of b tokens, counted from token 0 with the class token included, as published. The
+last block is short if b does not divide N.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class RandomBlocks(Drawn):
   Attributes:
     count: The number r of random key blocks.
     block: The number b of tokens in a block.
-    plan: The rule of the draw: "uniform" over all key blocks, or "bigbird", the released code's.
+    plan: The rule of the draw: "uniform" over all key blocks, or "bigbird" as in the released code.
     heads: The number of different draws; head h has draw h mod `heads`.
     seed, layer: The integers that determine the draw; `at(layer)` sets the layer.
     window: The width in blocks of a window that draws avoid; 0 avoids the query's own block only.
@@ -49,8 +49,9 @@ class RandomBlocks(Drawn):
   def __post_init__(self):
     if self.plan not in PLANS:
       raise ConfigError(f"RandomBlocks.plan={self.plan!r} is unknown. Valid: {listing(PLANS)}.")
-    if self.count < 1 or self.block < 1 or self.heads < 1:
-      raise ConfigError(f"{self}: count, block and heads must be at least 1.")
+    for field in ("count", "block", "heads"):
+      if getattr(self, field) < 1:
+        raise ConfigError(f"RandomBlocks.{field}={getattr(self, field)} must be at least 1.")
 
   @property
   def tile(self) -> int | None:
@@ -60,7 +61,7 @@ class RandomBlocks(Drawn):
     return self.block
 
   def indices(self, layout: TokenLayout) -> np.ndarray:
-    """Returns the drawn key blocks, int32 (heads, m, r), -1 where there is none."""
+    """Returns the drawn key blocks, int32 (heads, m, r); -1 fills the rows with fewer than r."""
     return _draw_static(self, layout.length)
 
   def redraw(self, layout: TokenLayout, seed: Any, step: Any) -> Any:
@@ -101,7 +102,7 @@ class GivenBlocks(Pattern):
   """A pattern in which every query block attends the key blocks of an array, which may be traced.
 
   Attributes:
-    indices: The key blocks, int (heads, m, r), -1 where there is none.
+    indices: The key blocks, int (heads, m, r); -1 fills the rows with fewer than r.
     block: The number b of tokens in a block.
   """
 
@@ -151,9 +152,9 @@ class GivenBlocks(Pattern):
 class QueryParts(Pattern):
   """A pattern in which only the queries of the enabled parts attend.
 
-  The parts are the flags in the code of BBViT's authors: "random" is query block 0, "window" blocks
-  1 ... m-2 and "global" block m-1. Intersect this pattern with full BigBird. A query block outside
-  the parts attends nothing, so that its output is zero.
+  The names of the parts are the flags in the code of BBViT's authors: "random" is query block 0,
+  "window" is blocks 1 ... m-2, "global" is block m-1. Intersect this pattern with full BigBird. A
+  query block outside the enabled parts attends nothing, so its output is zero.
 
   Attributes:
     parts: The enabled parts.
@@ -208,8 +209,8 @@ def bigbird(
     block: The number b of tokens in a block.
     window: The odd number of blocks in the window, the query's own block included.
     random: The number r of random blocks in a row. They avoid the other blocks of the union.
-    global_blocks: The indices of the global blocks, negative ones from the end; BigBird's internal
-      construction has both ends.
+    global_blocks: The indices of the global blocks; negative ones count from the end. In BigBird's
+      internal construction they are the two ends.
     keep_self: Whether a query attends its own block even if the variant has no window.
     plan: The rule of the random draw, "uniform" or "bigbird".
     heads: The number of different random draws, usually H.
@@ -224,7 +225,7 @@ def bigbird(
     raise ConfigError(f"variant={variant!r} is unknown. Valid: {listing(VARIANTS)}.")
   if window < 1 or window % 2 == 0:
     raise ConfigError(
-      f"window={window} must be odd: a query's own block and as many blocks on each side of it."
+      f"window={window} must be odd and positive: a query's own block and as many on each side."
     )
   if "G" in letters and not global_blocks:
     raise ConfigError(

@@ -1,4 +1,4 @@
-"""The random key blocks of BigBird's query blocks: uniform, or by the released code's plan."""
+"""The random key blocks of BigBird's query blocks: uniform, or as in the released code."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from vitx.ops.patterns.draws import BLOCKS, skip_excluded, subsets
 from vitx.ops.patterns.indices import namespace
 
 PLANS = ("uniform", "bigbird")
-OLD_LENGTHS = (1024, 3072, 4096)  # the lengths of the paper's own runs, which have another plan
+OLD_LENGTHS = (1024, 3072, 4096)  # the paper's own runs, which have a plan of their own
 
 
 def draw(
@@ -27,15 +27,14 @@ def draw(
 ) -> Any:
   """Draws the random key blocks of every query block, without replacement.
 
-  The draw is a function of (seed, step, layer): in NumPy for plain integers, and with equal numbers
-  in JAX if one of them is traced.
+  The draw is a function of (seed, step, layer). NumPy computes it for plain integers, and JAX
+  computes equal numbers if one of them is traced.
 
   Plan "uniform" draws from all blocks except the query's own, the window and the anchors. Plan
   "bigbird" restricts the range of the draw as the released code does (google-research/bigbird,
   `core/attention.py`): with m > 2r + 5 blocks to the first 2r + 5, and always without the three
-  blocks of the window and the first and last block of the range. That code has no draw for the
-  first and the last row, which attend everything there; if they are no anchors, they draw
-  uniformly here.
+  blocks of the window and the first and last block of the range. In that code the first and
+  the last row attend everything and draw nothing; here they draw uniformly unless they are anchors.
 
   Args:
     length: The number N of tokens.

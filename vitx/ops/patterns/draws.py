@@ -18,7 +18,7 @@ BLOCKS, EDGES, REWIRE, TARGETS = range(4)
 def hash_words(*words: Index) -> Any:
   """Returns uint32 numbers, uniform and independent for different words; shapes broadcast.
 
-  Each word, modulo 2^32, enters as in MurmurHash3 (Appleby 2011); its finalizer follows each word.
+  Each word, modulo 2^32, is mixed in as in MurmurHash3 (Appleby 2011), with a finalizer after each.
   """
   xp = namespace(*words)
   shape = np.broadcast_shapes(*(np.shape(word) for word in words))
@@ -58,7 +58,7 @@ def subsets(sizes: Index, count: int, *words: Index) -> Any:
     *words: The words that identify each draw; they broadcast with `sizes`.
 
   Returns:
-    The numbers, int32 (..., r). If a size is less than r, all of its numbers, and -1 for the rest.
+    The numbers, int32 (..., r). If a size is less than r, they are 0 ... size-1 and then -1.
   """
   xp = namespace(sizes, *words)
   drawn: list[Any] = []
@@ -75,11 +75,11 @@ def subsets(sizes: Index, count: int, *words: Index) -> Any:
 
 
 def skip_excluded(ranks: Index, excluded: Index) -> Any:
-  """Returns the rank-th of the numbers 0, 1, 2, ... that are not excluded; -1 stays -1.
+  """Returns, for each rank, the rank-th number in 0, 1, 2, ... without the excluded; -1 stays -1.
 
   Args:
     ranks: The ranks, int (..., r).
-    excluded: The excluded numbers, int (..., x), ascending, without repeats; they may be larger
+    excluded: The excluded numbers, int (..., x), ascending, without repeats. Some may be larger
       than any result.
   """
   xp = namespace(ranks, excluded)

@@ -1,7 +1,7 @@
 """One named example of every kind of pattern, for tests, benchmarks and pictures.
 
-Every example fits a grid of at least 7 x 7, with or without prefix tokens. Patterns that differ by
-head are made for four heads.
+Every example fits a grid of at least 7 x 7, with or without prefix tokens. Patterns in which heads
+differ are for four heads.
 """
 
 from vitx.ops.patterns.base import OnGrid, Pattern, cycle, per_head

@@ -1,8 +1,9 @@
 """The factorized patterns of the Sparse Transformer (Child et al. 2019, section 4.3).
 
-Positions are those of the grid in raster order; a class token has no position (make it global).
-Each pattern is two sets of keys, A1 and A2, joined by a path of two steps; use them merged in one
-head, in separate heads (`per_head`) or in separate layers (`cycle`).
+Positions number the grid tokens in raster order; a class token has no position (make it global).
+Each pattern has two sets of keys, A1 and A2, and two steps, one in each set, connect distant
+positions. Use the sets merged in one head, in separate heads (`per_head`) or in separate layers
+(`cycle`).
 """
 
 import dataclasses
@@ -103,7 +104,7 @@ class Strided(Pattern):
       return super().split(layout, tile)
     l, found = _stride(self.stride, layout), []  # noqa: E741
     if self.part != "local":
-      # With the N positions laid out as rows of l, "every l-th position" is a column.
+      # If the N positions are arranged in rows of l, "every l-th position" is a column.
       rows = -(-layout.length // l)
       order = as_order(np.arange(rows * l).reshape(rows, l).T.ravel(), layout.length)
       column = dataclasses.replace(self, part="column")
@@ -126,7 +127,7 @@ class Strided(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class _OffColumn(Pattern):
-  """The local part without the keys that are also in the column."""
+  """The "local" part without the keys that are also in the "column" part."""
 
   local: Strided
 
@@ -147,8 +148,8 @@ class Fixed(Pattern):
     stride: The length l of a run; `None` for the width of the grid.
     summary: The number c of positions that carry a run's summary, the last of the run for head 0.
     part: The keys to attend: "merged", "local" (A1) or "summary" (A2).
-    causal: Whether a query attends only keys up to its own position, as published; `False` reads
-      summaries in both directions.
+    causal: Whether a query attends only keys up to its own position, as published. If `False`, it
+      attends later keys too, such as the summaries of later runs.
     distinct: The number of sub-runs of c positions, counted from the end of the run: head h reads
       sub-run h mod `distinct`, as the paper found best; with 1 all heads read the last sub-run.
   """
@@ -174,8 +175,8 @@ class Fixed(Pattern):
     l = _stride(self.stride, layout)  # noqa: E741
     if self.summary * self.distinct > l:
       raise ConfigError(
-        f"Fixed(summary={self.summary}, distinct={self.distinct}) does not fit a run of"
-        f" {l} tokens. Their product may be at most the length of a run."
+        f"Fixed(summary={self.summary}, distinct={self.distinct}): summary * distinct must"
+        f" be at most {l}, the stride. Lower one of them, or raise the stride."
       )
     return l
 
@@ -220,10 +221,10 @@ class Fixed(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class EarlierSummaries(Pattern):
-  """The summaries of all runs before a query's own; all queries of a run have equal edges.
+  """The edges to the summaries of all runs before a query's own, equal for all queries of a run.
 
   Attributes:
-    fixed: The pattern whose summaries these are.
+    fixed: The pattern that defines the runs and their summaries.
   """
 
   fixed: Fixed

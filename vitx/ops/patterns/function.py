@@ -1,4 +1,4 @@
-"""A plain function as a pattern, in the form that FlexAttention takes."""
+"""Patterns from plain functions, in the form that FlexAttention takes."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class MaskFunction(Pattern):
 
   Attributes:
     mask_mod: An elementwise function `(b, h, q_idx, k_idx) -> bool` on integer arrays of NumPy or
-      JAX; it is called with b = 0, as all examples have equal edges.
+      JAX. The argument b is always 0, because all examples have equal edges.
     heads: The number H of heads. It matters only if the function uses `h`.
   """
 

@@ -1,4 +1,4 @@
-"""Patterns over the coordinates of a grid; prefix tokens have no edges here."""
+"""Patterns over the coordinates of a grid; in all of them prefix tokens have no edges."""
 
 import dataclasses
 import functools
@@ -49,11 +49,11 @@ def _rows_of_box(layout: TokenLayout, low: list[int], high: list[int], block: in
 
 
 def _box_of(layout: TokenLayout, first: int, last: int) -> Corners:
-  """Returns a box, not always the smallest, around the grid points of tokens `first ... last`."""
+  """Returns a box around the grid points of tokens `first ... last`, not always the smallest."""
   low = [int(c) for c in coordinates(layout, first)]
   high = [int(c) for c in coordinates(layout, last)]
   split = next((axis for axis, (a, b) in enumerate(zip(low, high, strict=True)) if a != b), None)
-  if split is not None:  # on axes after the first that differs, all coordinates occur
+  if split is not None:  # after the first axis on which the ends differ, all coordinates occur
     for axis in range(split + 1, len(low)):
       low[axis], high[axis] = 0, layout.grid[axis] - 1
   return low, high
@@ -61,18 +61,18 @@ def _box_of(layout: TokenLayout, first: int, last: int) -> Corners:
 
 @functools.lru_cache(maxsize=64)
 def patches(grid: tuple[int, ...], tile: int) -> tuple[int, Order | None]:
-  """Returns an order of a plane patch by patch, so that a tile is short in both directions.
+  """Returns an order of a plane's tokens patch by patch: a tile is then short in both directions.
 
   In row-major order a tile is a piece of a row, and its tokens' neighbors are spread over pieces of
-  many rows; with patches the neighbors are in the surrounding patches.
+  many rows; in patch order the neighbors are in the surrounding patches.
 
   Args:
     grid: The extents of the grid.
     tile: The largest number of tokens in a patch; patches are as square as possible.
 
   Returns:
-    The number of tokens in a patch and the order; `tile` and `None` if patches would not help: the
-    grid is no plane, or its sides have no divisors that make a patch of at least half of `tile`.
+    The number of tokens in a patch and the order; or `tile` and `None` if the grid is no plane, or
+    if its sides have no divisors that make a patch of at least `tile / 2` tokens.
   """
   if len(grid) != 2:
     return tile, None
@@ -92,7 +92,7 @@ def patches(grid: tuple[int, ...], tile: int) -> tuple[int, Order | None]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Patches(Order):
-  """The order of a plane patch by patch.
+  """The order of a plane's tokens patch by patch.
 
   Attributes:
     sides: The rows and columns of a patch.
@@ -108,12 +108,12 @@ class Patches(Order):
 
 @dataclasses.dataclass(frozen=True)
 class Near(Pattern):
-  """The base class of patterns with short edges on the grid, for which patches are efficient."""
+  """The base class of patterns with short edges on the grid, for which patch order is efficient."""
 
   on_grid = True
 
   def reach(self, layout: TokenLayout, low: list[int], high: list[int]) -> Corners:
-    """Returns the corners, inclusive, of a box that holds all keys of the queries in a box.
+    """Returns the corners, inclusive, of a box that contains all keys of the queries in a box.
 
     Args:
       layout: The layout of the N tokens.
@@ -130,7 +130,7 @@ class Near(Pattern):
     return _rows_of_box(layout, *self.reach(layout, *_box_of(layout, first, last)), block)
 
   def patches_near(self, layout: TokenLayout, sides: tuple[int, int], number: int) -> np.ndarray:
-    """Returns the patches that hold every key of a patch's queries, ascending.
+    """Returns the patches that contain every key of a patch's queries, ascending.
 
     Args:
       layout: The layout of the N tokens, without a prefix.
@@ -155,10 +155,10 @@ class Near(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Axial(Pattern):
-  """Attention along one axis: all other coordinates equal (Ho et al. 2019, section 3).
+  """Attention between tokens that differ at most in one coordinate (Ho et al. 2019, section 3).
 
   Attributes:
-    axis: The axis of the grid; -1 is along the query's row, 0 along its column (of an image).
+    axis: The axis of the grid. In an image, -1 is along the query's row, 0 along its column.
   """
 
   on_grid = True
@@ -212,8 +212,8 @@ class Neighborhood(Near):
   """The `size` nearest keys on every axis; at the border the window shifts and keeps its size.
 
   Neighborhood attention (Hassani et al. 2023, section 3), dilated as in NATTEN: a dilated window
-  holds the nearest keys whose coordinates equal the query's modulo `dilation`. An even window has
-  one more key on the left.
+  contains the nearest keys whose coordinates equal the query's modulo `dilation`. If `size` is
+  even, there is one more key on the left.
 
   Attributes:
     size: The number of keys along an axis, one number or one for each axis.
@@ -266,13 +266,13 @@ def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
 class ShiftedWindow(Near):
   """Swin's windows: the grid is cut into boxes; Swin moves the cut by `shift` in every other layer.
 
-  Liu et al. 2021, section 3.2. The cut is made on the grid rolled back by `shift`; tokens that were
-  rolled past the border may not attend the rest of their box (the published region mask). An extent
-  that `size` does not divide is padded at its end before rolling; no query attends padding.
+  Liu et al. 2021, section 3.2. The grid is rolled back by `shift` and then cut. Tokens rolled past
+  the border may not attend the rest of their box (the published region mask). An extent that `size`
+  does not divide is padded at its end before rolling; no query attends padding.
 
   Attributes:
     size: The extent of a box, one number or one for each axis.
-    shift: The shift, one number or one for each axis, less than `size`; 0 is the plain cut.
+    shift: The shift, one number or one for each axis, less than `size`; 0 for unshifted boxes.
   """
 
   size: Sizes = 7
@@ -309,7 +309,7 @@ class ShiftedWindow(Near):
   def reach(self, layout: TokenLayout, low: list[int], high: list[int]) -> Corners:
     low, high = [*low], [*high]
     for axis, (size, shift, _) in enumerate(self._settings(layout)):
-      # Without wrapping, boxes begin at shift + n * size; the box before `shift` is cut short.
+      # Without wrapping, boxes begin at shift + n * size; the box that ends at `shift` is smaller.
       low[axis] = max(0, (low[axis] - shift) // size * size + shift)
       end = (high[axis] - shift) // size * size + shift + size - 1
       high[axis] = min(layout.grid[axis] - 1, end)

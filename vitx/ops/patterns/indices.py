@@ -15,7 +15,7 @@ Index = Any  # an integer, or an integer array of NumPy or JAX, traced or not
 
 
 def namespace(*arrays: Index) -> Any:
-  """Returns `jax.numpy` if any of the arrays is JAX's, else `numpy`."""
+  """Returns `jax.numpy` if any of the arrays is a JAX array, else `numpy`."""
   return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
 
 
@@ -40,7 +40,7 @@ def blocks_between(first: int, last: int, block: int, length: int) -> np.ndarray
 
 
 def distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
-  """Returns all block indices of some arrays, sorted, without repeats."""
+  """Returns the block indices that occur in any of the arrays, sorted, without repeats."""
   if sum(part.size for part in parts) > FEW:
     return np.unique(np.concatenate(parts))
   found = sorted({index for part in parts for index in part.tolist()})
@@ -54,6 +54,6 @@ def blocks_of(tokens: Any, block: int, length: int) -> np.ndarray:
 
 
 def blocks_of_runs(first: np.ndarray, last: np.ndarray, block: int, length: int) -> np.ndarray:
-  """Returns the blocks of the runs `first[i] ... last[i]`, clipped; no run may exceed a block."""
+  """Returns the blocks of the runs `first[i] ... last[i]`, clipped; runs have at most one block."""
   inside = (last >= 0) & (first < length)
   return blocks_of(np.clip([first[inside], last[inside]], 0, length - 1), block, length)

@@ -22,7 +22,7 @@ NO_BLOCKS = np.arange(0)
 
 
 def tile_of_blocks(block: int) -> int | None:
-  """Returns the smallest multiple of `block` from 16 tokens on; `None` for blocks of one token."""
+  """Returns the smallest multiple of `block` that is at least 16; `None` if `block` is 1."""
   return None if block == 1 else block * -(-16 // block)
 
 
@@ -42,7 +42,7 @@ class Full(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Nothing(Pattern):
-  """The pattern without edges: the attention-free control, a network of MLPs only."""
+  """The pattern without edges: a control without attention, in which only the MLPs are left."""
 
   on_grid = True
 
@@ -57,7 +57,7 @@ class Nothing(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Pattern):
-  """The pattern in which a token attends itself and all tokens before it, prefix tokens first."""
+  """The pattern in which a token attends itself and all earlier tokens; prefix tokens are first."""
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return k <= q
@@ -72,7 +72,7 @@ class Causal(Pattern):
 
   def restrict(self, part: Part, layout: TokenLayout) -> Part | None:
     if part.core == "summaries":
-      return part  # its keys are in earlier runs, so all its edges are causal
+      return part  # summaries are in earlier runs, so all edges to them are causal
     if part.core != "block_diagonal":
       return super().restrict(part, layout)
     return dataclasses.replace(part, causal=True) if _ascends(part) else None
@@ -88,12 +88,12 @@ def _ascends(part: Part) -> bool:
 class Window(Pattern):
   """A sliding window over positions, or over blocks of positions.
 
-  Longformer (Beltagy et al. 2020, section 3.1) for single tokens, BigBird's window (Zaheer et al.
-  2020, section 2) for blocks; `Window(left, 0)` is the causal, one-sided window.
+  With single positions it is Longformer's window (Beltagy et al. 2020, section 3.1), with blocks
+  BigBird's (Zaheer et al. 2020, section 2). `Window(left, 0)` is causal.
 
   Attributes:
-    left: The number of units before the query's own that it may attend.
-    right: The number of units after the query's own; `None` for as many as `left`.
+    left: The number of units (blocks of `block` positions) to attend before the query's own.
+    right: The number of units to attend after the query's own; `None` for as many as `left`.
     circular: Whether the sequence closes to a ring.
     block: The number of positions in a unit.
     count_prefix: Whether prefix tokens count as the first positions; otherwise they have no edges.
@@ -157,7 +157,7 @@ class DilatedWindow(Pattern):
   Attributes:
     radius: The number of keys on each side of the query's own.
     dilation: The dilation d of each head; if there are fewer than heads, they repeat.
-    causal: Whether only the query's own key and earlier ones remain.
+    causal: Whether a query attends only its own key and earlier ones.
   """
 
   on_grid = True
@@ -183,7 +183,7 @@ class DilatedWindow(Pattern):
     step = self.dilation[0]
     if layout.prefix or self.head_period > 1 or step == 1 or step >= layout.length:
       return None
-    # Residue classes follow one another: within a class the window has no gaps.
+    # The order lists one residue class after another: within a class the window has no gaps.
     rows = -(-layout.length // step)
     return np.arange(rows * step).reshape(rows, step).T.ravel()
 
@@ -214,8 +214,8 @@ class DilatedWindow(Pattern):
 class Global(Pattern):
   """Tokens that attend all tokens and that all tokens attend.
 
-  Global blocks are BigBird's internal construction, learned tokens in front are its extended one
-  (ETC), and tokens given by index are Longformer's global attention (section 3.1).
+  Global blocks are BigBird's internal construction, learned tokens in front are its extended
+  construction (ETC), and tokens given by index are Longformer's global attention (section 3.1).
 
   Attributes:
     tokens: The indices of tokens in 0 ... N-1; negative ones count from the end.

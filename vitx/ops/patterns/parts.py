@@ -1,4 +1,4 @@
-"""The parts of a pattern for the kernelized path, each with its order of the tokens."""
+"""The parts into which the kernelized path splits a pattern, each with an order of the tokens."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ class Order:
     numbers = np.ascontiguousarray(self.numbers, np.int64)
     if not np.array_equal(np.sort(numbers), np.arange(numbers.size)) or numbers.size < self.length:
       raise ValueError(
-        f"An order of {self.length} tokens must hold every number from 0 to N' - 1 once, N' >= N."
+        f"numbers must hold 0 ... {numbers.size - 1} in any order, at least {self.length}."
       )
     numbers.flags.writeable = False
     object.__setattr__(self, "numbers", numbers)
@@ -43,8 +43,8 @@ class Order:
   def axes(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Returns (shape, axes) if this order is a transposition, else `None`.
 
-    Tokens reshaped to the shape and transposed by the axes are in this order, so that no gather is
-    needed.
+    Reshaping the tokens to the shape and transposing them by the axes gives this order without a
+    gather.
     """
     extents, strides, rest = [], [], self.numbers
     while rest.size > 1:  # the fastest axis first: the longest run of equal steps
@@ -85,14 +85,14 @@ class Part:
 
   Attributes:
     pattern: The edges, in the tokens' usual order.
-    core: The way to attend. "block_sparse": over the blocks that hold edges. "block_diagonal": the
-      order is cut into runs of `block` tokens, and each token attends its own run; one run is dense
-      attention. "drawn": over whole blocks whose indices, of `GivenBlocks`, are known only at run
-      time. "summaries": over the keys of `EarlierSummaries`, gathered once for all queries.
+    core: The way to attend. "block_sparse": over the blocks that contain edges. "block_diagonal":
+      over the token's own run, after the order is cut into runs of `block` tokens; a single run is
+      dense attention. "drawn": over whole blocks whose indices, in `GivenBlocks`, are known only at
+      run time. "summaries": over the keys of `EarlierSummaries`, gathered once for all queries.
     block: The number of tokens in a block, or in a run.
     order: The order of the tokens; `None` for the usual one.
-    causal: Whether, in "block_diagonal", a token attends only itself and earlier tokens of its run;
-      padding must then be last in its run.
+    causal: Whether a token of "block_diagonal" attends only itself and earlier tokens of its run.
+      Padding must then be last in its run.
   """
 
   pattern: "Pattern"
@@ -103,7 +103,7 @@ class Part:
 
   @property
   def is_reordered(self) -> bool:
-    """Returns whether the part needs more than blocks in the usual order."""
+    """Returns whether the part has an order or is cut into runs, not just into blocks."""
     return self.order is not None or self.core == "block_diagonal"
 
 

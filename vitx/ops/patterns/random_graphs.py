@@ -1,4 +1,4 @@
-"""Random graphs over tokens, the models that BigBird's argument rests on; seeded and stateless."""
+"""Random graphs over tokens, the models in BigBird's argument; they have a seed and no state."""
 
 import dataclasses
 import functools
@@ -47,16 +47,16 @@ class ErdosRenyi(Drawn):
 
 @dataclasses.dataclass(frozen=True)
 class WattsStrogatz(Drawn):
-  """A ring of near neighbors with some links moved to random tokens: clustered and small.
+  """A ring of near neighbors with some links moved to random tokens: clustered, with short paths.
 
-  Watts and Strogatz 1998: token i is linked to the next w/2 tokens on the ring. Each link stays
-  with probability 1 - beta, else its far end moves to a token outside i's neighborhood on the ring.
-  The new ends for one token are all different; two tokens that draw each other share a link.
+  Watts and Strogatz 1998: token i is linked to the next w/2 tokens on the ring. Each link moves its
+  far end with probability beta, to a token outside i's neighborhood on the ring. The new ends for
+  one token are all different; two tokens that draw each other share a link.
 
   Attributes:
     neighbors: The even number w of a token's links before any is moved, half of them on each side.
     beta: The probability that a link moves.
-    keep_moved: Whether a moved link also stays, as in BigBird's appendix.
+    keep_moved: Whether a moved link also keeps its old end, as in BigBird's appendix.
     keep_self: Whether every token also attends itself.
     heads: The number of different draws; head h has draw h mod `heads`.
     seed, layer: The integers that determine the draw; `at(layer)` sets the layer.
@@ -71,11 +71,12 @@ class WattsStrogatz(Drawn):
   layer: int = 0
 
   def __post_init__(self):
-    if self.neighbors < 2 or self.neighbors % 2 or not 0 <= self.beta <= 1 or self.heads < 1:
-      raise ConfigError(
-        f"{self}: neighbors must be an even number from 2 on, beta must be in [0, 1],"
-        " and heads must be at least 1."
-      )
+    if self.neighbors < 2 or self.neighbors % 2:
+      raise ConfigError(f"WattsStrogatz.neighbors={self.neighbors} must be even and > 0.")
+    if not 0 <= self.beta <= 1:
+      raise ConfigError(f"WattsStrogatz.beta={self.beta} must be in [0, 1].")
+    if self.heads < 1:
+      raise ConfigError(f"WattsStrogatz.heads={self.heads} must be at least 1.")
 
   def targets(self, layout: TokenLayout) -> np.ndarray:
     """Returns the far ends of each token's links.
@@ -133,7 +134,7 @@ def _targets(pattern: WattsStrogatz, length: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _incoming(pattern: WattsStrogatz, length: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns tokens sorted by the far ends of their links, and the start of each far end's run."""
+  """Returns tokens sorted by the far ends of their links, and where each far end's run starts."""
   table = _targets(pattern, length)[head]
   flat = table.reshape(-1)
   order = np.argsort(flat, kind="stable") // table.shape[-1]

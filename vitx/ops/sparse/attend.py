@@ -1,4 +1,4 @@
-"""Softmax attention by a plan, with work and memory in proportion to its parts."""
+"""Softmax attention along a plan, with work and memory in proportion to the plan's parts."""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +25,7 @@ from vitx.ops.sparse.plan import SparsePlan
 def block_mask(
   pattern: Pattern, layout: TokenLayout, tile: int, num_heads: int, order: Order | None = None
 ) -> BlockMask:
-  """Returns a cached `BlockMask.from_pattern`: the layers of a model need the same few masks.
+  """Returns `BlockMask.from_pattern`, cached because the layers of a model share a few masks.
 
   Args:
     pattern: The pattern of one layer.
@@ -46,7 +46,7 @@ def attend(
   key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
 ) -> Partial:
-  """Returns softmax(q kᵀ · scale) v over the edges of a plan.
+  """Computes softmax(q kᵀ · scale) v over the edges of a plan.
 
   Args:
     plan: The plan for the N tokens.
@@ -56,8 +56,8 @@ def attend(
     scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
-    The output (B, N, H, E) in the dtype of `v` and lse (B, H, N) in float32. A query without edges
-    has output 0, lse -inf and no gradient.
+    The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) in float32, the logarithm of each
+    query's sum of exponentials. A query without edges has output 0, lse -inf and no gradient.
   """
   grid, kind = partial(_by_head, plan), plan.prefix_kind
   return with_prefix(grid, q, k, v, prefix=plan.prefix, kind=kind, key_mask=key_mask, scale=scale)

@@ -1,4 +1,4 @@
-"""Bi-level routing attention: a region of the grid attends the few regions most similar to it.
+"""Bi-level routing attention: each region of the grid attends the few regions most similar to it.
 
 (Zhu et al. 2023, section 3.2: region-to-region routing, then token-to-token attention.)
 """
@@ -30,14 +30,14 @@ def region_numbers(grid: tuple[int, ...], regions: int) -> tuple[np.ndarray, int
   """Cuts a grid into boxes, row by row.
 
   Along an axis of g tokens a box has extent ceil(g / S); places beyond the grid are padding. Boxes
-  of padding alone are left out, so there may be fewer than S along an axis.
+  with only padding are left out, so there may be fewer than S boxes along an axis.
 
   Args:
     grid: The extents of the grid.
     regions: The number S of boxes along every axis.
 
   Returns:
-    The tokens of each region, int (R, b), -1 for padding; and R.
+    The tokens of each box (region), int (R, b), -1 for padding; and the number R of regions.
 
   Raises:
     ConfigError: There are more regions than tokens along an axis.
@@ -74,16 +74,17 @@ def route(
   budget: int,
   key_mask: Bool[Array, "B N"] | None = None,
 ) -> tuple[Int[Array, "B 1 R K"], Bool[Array, "B 1 R K"]]:
-  """Returns the regions that each region attends: their mean keys best match its mean query.
+  """Returns, for each region, the regions whose mean keys have the largest products with its query.
 
-  All heads decide together: the products run over all channels. They have no gradient.
+  A region's query is the mean of its queries. Products are over the channels of all heads, so that
+  all heads attend equal regions. The choice has no gradient.
 
   Args:
     q, k: The queries and the keys of the grid, (B, N, H, D).
     numbers: The tokens of each region from `region_numbers`, int (R, b).
     budget: The number K of regions that a region attends, at most R.
-    key_mask: A boolean mask (B, N), True = counts, or `None`; a region without such tokens is not
-      attended.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`. Masked tokens do not count
+      for the means, and a region with only masked tokens is not attended.
 
   Returns:
     The regions, int32 (B, 1, R, K), and bool (B, 1, R, K), False where an index only fills the
@@ -159,7 +160,7 @@ def bilevel_attention(
 def _attend_regions(
   q, k, v, *, indices, valid, size: int, order: Order | None, key_mask=None, scale=None
 ) -> Partial:
-  """Attends with the grid's tokens reordered region by region, so that a region is a block."""
+  """Attends after reordering the grid's tokens region by region, so that a region is a block."""
   attend = partial(attend_chosen, indices=indices, valid=valid, block=size, scale=scale)
   if key_mask is None and order is not None and order.numbers.size > order.length:
     key_mask = jnp.ones(q.shape[:2], bool)  # the new order adds False for padding

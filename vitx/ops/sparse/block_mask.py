@@ -1,4 +1,4 @@
-"""The blocks of the attention matrix that hold edges, in the form that block-sparse kernels use."""
+"""The blocks of the attention matrix that contain edges, as block-sparse kernels need them."""
 
 import dataclasses
 import functools
@@ -13,13 +13,13 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 
-KEY_BLOCK = 32  # tokens in a block of the masks by which `remember` compares patterns
-TILES_AT_ONCE = 2**20  # elements evaluated in one call of `allows`: they stay in the cache
+KEY_BLOCK = 32  # tokens in a block of the masks that `remember` makes to compare patterns
+TILES_AT_ONCE = 2**20  # elements that one call of `allows` evaluates: they fit the CPU's cache
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BlockMask:
-  """The edges of a pattern by blocks of b x b; NumPy, read-only, hashable by content.
+  """The edges of a pattern in blocks of b x b, as read-only NumPy arrays; hashable by content.
 
   Attributes:
     length: The number N of queries and of keys.
@@ -28,10 +28,10 @@ class BlockMask:
     offsets: The start of each row, int32 (G*R + 1,), R = ceil(N / b); the stored blocks of query
       block r of head g are `offsets[g*R + r] ... offsets[g*R + r + 1] - 1`.
     keys: The key block of each stored block, int32 (E,), ascending within a row.
-    table: An index into `tables` for each stored block, int32 (E,); 0 if every element inside
+    table: The index of each stored block's mask in `tables`, int32 (E,); 0 if every element inside
       N x N is allowed.
-    tables: The masks by (query, key) inside a block, bool (T, b, b), without repeats; `tables[0]`
-      is all True, the others are False outside N x N.
+    tables: The masks by (query, key) inside a block, bool (T, b, b), without repeats. `tables[0]`
+      is all True; the others are False outside N x N.
   """
 
   length: int
@@ -198,12 +198,13 @@ def _evaluate(
 
 
 def _number_tiles(tiles: np.ndarray, whole: np.ndarray, numbers: dict[bytes, int]) -> np.ndarray:
-  """Returns the table of each tile, int32 (tiles,): 0 if it is full, -1 if it is empty.
+  """Returns the table number of each tile, int32 (tiles,): 0 for a full tile, -1 for an empty one.
 
   Args:
     tiles: The edges in the tiles, bool (tiles, b, b).
-    whole: The number of elements inside N x N of each tile, int (tiles,).
-    numbers: The table of each partly filled content that was found, which new contents extend.
+    whole: The number of elements of each tile that are inside N x N, int (tiles,).
+    numbers: The table numbers of the partly filled tiles found so far, by packed content. This
+      function adds new ones.
   """
   counts = np.count_nonzero(tiles, axis=(1, 2))
   table = np.where(counts > 0, 0, -1).astype(np.int32)
@@ -223,8 +224,8 @@ def _offsets(rows: np.ndarray, count: int) -> np.ndarray:
 def remember(size: int) -> Callable[[Callable], Callable]:
   """Returns a decorator that caches a function's results by the edges of a pattern.
 
-  The function takes a pattern, or `None`, a layout and hashable arguments. The edges of a pattern
-  that is not fixed (see `Pattern.is_fixed`) are evaluated at each call and belong to the key.
+  The function takes a pattern or `None`, a layout, and hashable arguments. The edges of a pattern
+  that is not fixed (see `Pattern.is_fixed`) are evaluated at each call, as part of the cache's key.
 
   Args:
     size: The number of results to keep.

@@ -1,4 +1,4 @@
-"""Block-sparse attention: work and memory in proportion to the blocks that hold edges."""
+"""Block-sparse attention, with work and memory in proportion to the blocks that contain edges."""
 
 import math
 from functools import partial
@@ -27,13 +27,14 @@ def block_sparse_attention(
   Args:
     q, k: The queries and the keys, (B, N, H, D).
     v: The values, (B, N, H, E).
-    mask: The static edges; their G is 1 or H.
+    mask: The static edges, for G = 1 or G = H heads.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
-    The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32. A query without edges
-    has output 0, lse -inf and no gradient. Both results may be differentiated.
+    The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each
+    query's sum of exponentials. A query without edges has output 0, lse -inf and no gradient. Both
+    results may be differentiated.
 
   Raises:
     ValueError: The mask has another length or number of heads.
@@ -67,16 +68,17 @@ def block_sparse_attention_dynamic(
     scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
-    The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32. A query without edges
-    has output 0, lse -inf and no gradient. Both results may be differentiated.
+    The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each
+    query's sum of exponentials. A query without edges has output 0, lse -inf and no gradient. Both
+    results may be differentiated.
 
   Raises:
-    ValueError: The indices fit another length or number of heads.
+    ValueError: The indices are for another length or number of heads.
   """
   G, R, _ = indices.shape
   if -(-q.shape[1] // block) != R:
     raise ValueError(
-      f"The indices have {R} query blocks of {block} tokens, which do not fit {q.shape[1]} tokens."
+      f"indices has {R} query blocks, but q needs {-(-q.shape[1] // block)} of block={block}."
     )
   _check(q, q.shape[1], G, "A table of blocks")
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -87,13 +89,13 @@ def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
   _, n, heads, _ = q.shape
   if length != n or layouts not in (1, heads):
     raise ValueError(
-      f"{what} of {length} tokens and {layouts} layouts cannot serve {n} tokens and"
-      f" {heads} heads. Build one for {n} tokens with 1 or {heads} layouts."
+      f"{what} for {length} tokens and {layouts} heads does not fit q of {n} tokens and"
+      f" {heads} heads. Build one for {n} tokens and 1 or {heads} heads."
     )
 
 
-# This function and its gradient choose the lowering. There is one for all platforms: `executor`. A
-# Pallas kernel (GPU) or splash attention (TPU) would take the same arrays and static mask here.
+# This function and its gradient choose the lowering. All platforms use `executor`. A Pallas kernel
+# (GPU) or splash attention (TPU) would take the same arrays and static mask here.
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
 def _attend(q, k, v, key_mask, indices, valid, mask: BlockMask | None, block: int, scale: float):
   """Attends along a static mask, or along lists of blocks that are known only at run time."""
@@ -120,7 +122,7 @@ def _backward(mask, block, scale, saved, cotangents):
 def _list_rows(
   mask: BlockMask | None, indices, valid, block: int
 ) -> tuple[tuple[rows.MaskSide, rows.MaskSide], xla.Layout]:
-  """Returns the rows by query block and by key block, and the layout of heads and blocks."""
+  """Returns the pair of rows by query block and rows by key block, and the kernel's layout."""
   if mask is None:
     layout = xla.Layout(indices.shape[0], indices.shape[1], block, True)
     return rows.drawn_sides(indices, valid), layout

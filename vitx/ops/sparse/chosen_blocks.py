@@ -1,7 +1,7 @@
 """Attention to whole blocks of keys that each example chooses for itself.
 
-The heads of all examples become heads of one example, each with its list, in the block-sparse
-kernel.
+For the block-sparse kernel, the heads of all examples become heads of one example, each with its
+own list of blocks.
 """
 
 import jax
@@ -23,7 +23,7 @@ def attend_chosen(
   key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
 ) -> Partial:
-  """Returns the output (B, N, H, D) and lse (B, H, N) over chosen blocks, without a prefix."""
+  """Computes attention over chosen blocks: the output (B, N, H, D) and lse (B, H, N); no prefix."""
   batch, length, heads, _ = q.shape
 
   def fold(x: jax.Array) -> jax.Array:  # (B, N, H, ...) -> (1, N, B·H, ...)

@@ -1,9 +1,9 @@
 """Block-sparse attention in plain XLA: gathers of blocks and dense products, some examples a step.
 
-Inside a step blocks have the shape (z, G·R + 1, b, ...). With a layout per head (G = H) z counts
-examples; with one layout for all heads (G = 1) it counts heads of examples. If lists are padded,
-the last block is dead: its keys have a bias of -inf and its queries lse = +inf, so that it
-contributes exactly zero.
+Inside a step, arrays of blocks have the shape (z, G·R + 1, b, ...). If each head has its own layout
+(G = H), z is a number of examples; if all heads share one (G = 1), z is a number of heads of
+examples. If lists of blocks are padded, the last block is dead: its keys have a bias of -inf and
+its queries lse = +inf, so that it contributes exactly zero.
 """
 
 import math
@@ -21,7 +21,7 @@ from vitx.ops.sparse.rows import Indices, MaskSide, Rows
 
 
 class Layout(NamedTuple):
-  """The layouts of heads: their number G, query blocks R of each, block b, masks (T, b, b)."""
+  """The sizes: G layouts of heads, R query blocks each, b tokens per block; masks (T, b, b)."""
 
   heads: int
   rows: int
@@ -37,8 +37,8 @@ class _Blocks(NamedTuple):
   k: jax.Array
   v: jax.Array
   bias: jax.Array
-  every_bias: bool  # whether keys of other blocks than the dead one are hidden
-  d_out: Any = None  # only backward, as are `lse` and `delta`
+  every_bias: bool  # whether any keys outside the dead block are hidden
+  d_out: Any = None  # `d_out`, `lse` and `delta` are for the backward pass only
   lse: Any = None
   delta: Any = None
 
@@ -114,7 +114,7 @@ def _per_head(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
 
 
 def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
-  """Applies `part` to as many examples as one step holds, or to some heads of one example.
+  """Applies `part` to as many examples as fit one step, or to some heads of one example.
 
   Args:
     part: A function that takes and returns trees of arrays (g, N, h, ...).
@@ -123,14 +123,14 @@ def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
   batch, _, heads = arrays[0].shape[:3]
   largest = max((rows.others.size for rows in side.classes), default=1)
   per_example = largest * layout.block**2 * heads // layout.heads
-  # Beside the logits a step holds the gathered blocks, D numbers per token instead of b.
+  # A step needs memory for b logits, and for D numbers of gathered blocks, per gathered token.
   fit = tiling.step_elements() / per_example * min(1.0, layout.block / arrays[0].shape[-1])
   if fit >= 1 or layout.heads > 1:
     return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
   some = tiling.largest_divisor(heads, fit * heads)
 
   def by_heads(example):
-    def cut(first):  # moving heads in front would copy all of them
+    def cut(first):  # moving the axis of heads to the front would copy all heads
       return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, some, 2), example)
 
     def step(i, found):
@@ -148,14 +148,14 @@ def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
 
 
 def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
-  """Returns whether a pair's two tiles are no larger than its keys and one step holds all tiles."""
+  """Returns whether a block pair's two tiles are no larger than its keys, and all fit one step."""
   z, _, block, dim = blocks.q.shape
   elements = z * block**2 * sum(r.others.size for r in rows.classes)
   return 2 * block <= dim and elements <= tiling.step_elements()
 
 
 def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
-  """Computes the gradient of q, then those of k and v, and recomputes the probabilities for each.
+  """Computes the gradient of q, then those of k and v, recomputing probabilities both times.
 
   With the two products of the forward pass this makes nine products over the edges.
   """
@@ -166,7 +166,7 @@ def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: fl
 
 
 def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
-  """Computes all gradients with the tiles of the query blocks kept for the key blocks.
+  """Computes all gradients; tiles computed for query blocks are kept for the key blocks.
 
   With the two products of the forward pass this makes seven products over the edges.
   """
@@ -182,7 +182,7 @@ def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: fl
 
 
 def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
-  """Joins classes (z, c, b, W·b) to tiles (z, pairs + 1, b, b) by (key, query), the last zeros."""
+  """Joins classes (z, c, b, W·b) to tiles (z, pairs + 1, b, b) by (key, query); the last is 0."""
   parts = [
     jnp.moveaxis(x.reshape(*x.shape[:3], -1, block), 2, 4).reshape(x.shape[0], -1, block, block)
     for x in rows
@@ -313,7 +313,7 @@ def _add_rows(x: jax.Array, own, blocks: int) -> jax.Array:
 
 
 def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
-  """Runs one class in chunks that fit one step: a tuple of arrays (z, n, b, ...)."""
+  """Runs one class in chunks that fit one step, and returns a tuple of arrays (z, n, b, ...)."""
   n, width = rows.others.shape
   steps = math.ceil(z * n * width * layout.block**2 / tiling.step_elements())
   if steps <= 1:

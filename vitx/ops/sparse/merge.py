@@ -1,4 +1,4 @@
-"""Attention over a union of disjoint key sets, from the attention over each set."""
+"""Attention over a union of disjoint sets of keys, from the attention over each set."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,8 +15,8 @@ def merge(parts: Sequence[Partial]) -> Partial:
   """Joins partial attentions as if one softmax had run over all their keys.
 
   Args:
-    parts: The (out, lse) of each part, (B, N, H, D) and (B, H, N); the key sets of a query are
-      disjoint. A part in which a query sees nothing (lse -inf) adds nothing to it.
+    parts: The (out, lse) of each part, (B, N, H, D) and (B, H, N). A query's sets of keys must be
+      disjoint. A part in which a query sees no key (lse -inf) adds nothing to its output.
 
   Returns:
     The output (B, N, H, D) in the dtype of the first part, and lse (B, H, N) float32.
@@ -50,8 +50,8 @@ def with_prefix(
 ) -> Partial:
   """Attends over a grid and over the prefix tokens in front of it.
 
-  The prefix is a dense row and a dense column of the matrix; without it the grid divides into
-  blocks.
+  The prefix tokens are dense rows and columns of the matrix. They are attended separately, because
+  only the grid without them divides into blocks.
 
   Args:
     attend: A function (q, k, v, key_mask=..., scale=...) -> (out, lse) for the grid alone.

@@ -91,7 +91,7 @@ _take.defvjp(
 def in_order(
   pattern: Pattern, layout: TokenLayout, order: Order | None
 ) -> tuple[Pattern, TokenLayout]:
-  """Returns a pattern for tokens in an order, and their layout; `None` is the usual order."""
+  """Returns the pattern and the layout of reordered tokens; `None` is the usual order."""
   if order is None:
     return pattern, layout
   return Permuted(pattern, layout, order), TokenLayout((order.numbers.size,))

@@ -1,4 +1,4 @@
-"""Plans for attention along a pattern without the matrix: merged parts, each in its own order."""
+"""Plans for attention along a pattern without the matrix, by parts with orders of their own."""
 
 import dataclasses
 from typing import Literal
@@ -19,12 +19,11 @@ class SparsePlan:
 
   Attributes:
     layout: The layout of the tokens that the parts attend.
-    heads: The parts of the heads, which repeat after P: head h has `heads[h % P]`, disjoint parts
-      that are merged.
-    prefix: The number of tokens in front that are attended separately from the parts.
-    prefix_kind: The kind of the prefix. "global": it attends all and is attended by all, a dense
-      row and a dense column; "causal": in addition, no token attends later ones; "apart": it has
-      no edges.
+    heads: The parts of P heads: head h has the disjoint parts `heads[h % P]`, whose results are
+      merged.
+    prefix: The number of tokens in front of those in `layout`; they are attended separately.
+    prefix_kind: The kind of the prefix. "global": it attends all tokens and all attend it;
+      "causal": in addition, no token attends later ones; "apart": it has no edges.
   """
 
   layout: TokenLayout
@@ -34,7 +33,7 @@ class SparsePlan:
 
   @property
   def family(self) -> str:
-    """Returns the plan's family in `vitx.ops.rule`, "pattern_runs" if some runs are dense."""
+    """Returns the family in `vitx.ops.rule.FAMILIES`: "pattern_runs" if the plan has dense runs."""
     dense = any(part.core == "block_diagonal" for parts in self.heads for part in parts)
     return "pattern_runs" if dense else "pattern_blocks"
 
@@ -45,7 +44,8 @@ def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Spar
   Args:
     pattern: The pattern of one layer.
     layout: The layout of the N tokens.
-    tile: The number of tokens in a block, without effect on the result; `None` for the cheapest.
+    tile: The number of tokens in a block, which does not change the result of attention; `None`
+      for the cheapest.
 
   Raises:
     ConfigError: The pattern does not fit the layout.
@@ -59,9 +59,9 @@ def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Spar
 
 
 def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
-  """Returns a pattern of equal edges in which `Full` replaces every union that contains it.
+  """Returns a pattern with equal edges in which `Full` replaces every union that contains `Full`.
 
-  Joined to all edges, other patterns add none and would hide that the attention is dense.
+  The other members of the union add no edges, and would hide that the attention is dense.
   """
   if isinstance(pattern, Intersection):
     return Intersection(tuple(_without_repeats(each, layout) for each in pattern.patterns))
@@ -72,7 +72,7 @@ def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
 def _split_prefix(
   pattern: Pattern, layout: TokenLayout
 ) -> tuple[Pattern, Literal["global", "causal", "apart"]] | None:
-  """Returns the pattern of the grid alone and the kind of its prefix; `None` if inseparable."""
+  """Returns the pattern of the grid alone and the kind of the prefix; `None` if inseparable."""
   if isinstance(pattern, Intersection) and pattern.patterns[1:] == (Causal(),):
     split = _split_prefix(pattern.patterns[0], layout)
     if split is None:
@@ -96,11 +96,11 @@ def _by_head(pattern: Pattern, layout: TokenLayout, tile: int | None) -> Heads:
 
 @remember(256)
 def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
-  """Returns the cheapest split, cached: the layers of a model have the same few patterns."""
+  """Returns the cheapest split, cached because the layers of a model share a few patterns."""
   own = [] if pattern.tile is None else [pattern.tile]
   ways = [_split(pattern, layout, tile) for tile in sorted({*TILES, *own}, reverse=True)]
   if all(part.core == "block_sparse" and part.order for parts in ways[0] for part in parts):
-    ways.append(((Part(pattern, "block_sparse", max(TILES)),),))  # the usual order fits any edges
+    ways.append(((Part(pattern, "block_sparse", max(TILES)),),))  # the usual order suits any edges
   return ways[0] if len({*ways}) == 1 else min(ways, key=lambda way: cost(way, layout))
 
 
@@ -108,7 +108,7 @@ def _split(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
   heads = pattern.by_head()
   if heads != (pattern,) and all(own.head_period == 1 for own in heads):
     found = tuple(own.split(layout, tile) for own in heads)
-    # Blocks in the usual order fit all heads at once, even if their edges differ.
+    # Blocks in the usual order need no split by head: one part can have heads with different edges.
     if any(part.is_reordered for parts in found for part in parts):
       return found
   return (pattern.split(layout, tile),)

@@ -1,7 +1,7 @@
 """Attention to the blocks of keys that a low-rank prediction ranks first; a method of vitx.
 
-The score of two tokens is a product of coefficients and a basis (`key_scores`), so the sum of
-scores over the pairs of a query block and a key block is the product of the blocks' sums: equally
+The score of two tokens is a product of coefficients and a basis (`key_scores`). So the sum of the
+scores of all pairs in a query block and a key block is the product of the blocks' sums: equally
 exact, and cheaper by the square of the block size. A kernel can skip blocks, but not single keys.
 """
 
@@ -35,19 +35,19 @@ def predicted_block_attention(
   scale: float | None = None,
   implementation: str = "auto",
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
-  """Computes softmax(q kᵀ · scale) v over the `budget` key blocks scored highest for a query block.
+  """Computes softmax(q kᵀ · scale) v over the `budget` highest-scored key blocks of a query block.
 
   The choice of the blocks has no gradient.
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
-    coefficients: The coefficients of the queries behind the prefix, (B, H, N - prefix, S).
+    coefficients: The coefficients of the queries after the prefix, (B, H, N - prefix, S).
     basis: The basis over the keys, (N, S); its rows for the prefix are not used.
     budget: The number K of key blocks to keep, 1 ... R.
-    block: The number b of tokens in a block behind the prefix.
+    block: The number b of tokens in a block after the prefix.
     prefix: The number of tokens in front that attend all and that all attend.
-    key_mask: A boolean mask (B, N), True = may be attended, or `None`; hidden tokens do not count
-      for their blocks.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`. Hidden tokens do not count
+      in the scores of their blocks.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     implementation: The path to take: "masked", "kernelized" or "auto".
 
@@ -75,8 +75,8 @@ def _choose_blocks(
 ) -> tuple[jax.Array, jax.Array]:
   """Returns the key blocks with the largest predicted sum for each query block.
 
-  A token that `key_mask` (B, N) hides counts neither as a query nor as a key. A block without
-  other tokens is not chosen.
+  A token that `key_mask` (B, N) hides counts neither as a query nor as a key. A block in which all
+  tokens are hidden is not chosen.
 
   Returns:
     The key blocks, int32 (B, H, R, K), and bool (B, H, R, K), False where an index only fills the

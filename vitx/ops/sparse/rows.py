@@ -1,8 +1,8 @@
-"""Lists of blocks in a shape for loops: a few classes of rows, each class of one width.
+"""Lists of blocks in a form for loops: a few classes of rows, each class with one width.
 
 A row is a query block with the key blocks it reads or, transposed, a key block with the query
-blocks that read it. Blocks are numbered head-major, g·R + r; the number G·R is a dead block that
-pads lists and that the kernel makes invisible.
+blocks that read it. Block r of head g has the number g·R + r. The number G·R is a dead block, which
+pads lists and which the kernel hides.
 """
 
 import dataclasses
@@ -27,12 +27,13 @@ class Rows:
 
   Attributes:
     own: The block that each row belongs to, int32 (n,).
-    others: The blocks that it meets, int32 (n, W), padded with the dead block.
-    table: The numbers of those blocks' element masks, int32 (n, W); `None` if all blocks are full.
-    is_padded: Whether `others` holds the dead block.
+    others: The blocks in each row's list, int32 (n, W), padded with the dead block.
+    table: The mask of each pair of blocks in `BlockMask.tables`, int32 (n, W); `None` if all blocks
+      are full.
+    is_padded: Whether `others` contains the dead block.
     pairs: The place of each pair of blocks in the lists of the query blocks, class after class,
-      int32 (n, W). Places are consecutive in the rows of query blocks; padding in the rows of key
-      blocks has the place behind the last.
+      int32 (n, W). In rows of query blocks, places are consecutive. In rows of key blocks, padding
+      has the place after the last.
   """
 
   own: Indices
@@ -44,13 +45,13 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class MaskSide:
-  """The rows of all blocks that have any, and the place of each block's row among them.
+  """The rows of all blocks on one side, the queries' or the keys', and each row's place.
 
   Attributes:
     classes: The classes of rows.
-    position: The place of each block's row among the joined classes, int32 (G·R,); the place behind
-      the last for a block without rows. `None` if the rows are already in the order of the blocks.
-    repeats: Whether a block may own several consecutive rows, whose results are to be added.
+    position: The place of each block's row in the joined classes, int32 (G·R,); the place after the
+      last for a block without a row. `None` if the rows are already in the order of the blocks.
+    repeats: Whether a block may own several consecutive rows, whose results must be added.
   """
 
   classes: tuple[Rows, ...]
@@ -73,8 +74,8 @@ def sides(mask: BlockMask) -> tuple[MaskSide, MaskSide]:
 def class_widths(lengths: np.ndarray) -> list[int]:
   """Returns the widths, ascending, that need the least padding for rows of these lengths.
 
-  Every row takes the smallest width that holds it. The search is dynamic programming over the
-  distinct lengths; of equal costs it takes the fewest classes.
+  Every row gets the smallest width that is no less than its length. The search is dynamic
+  programming over the distinct lengths; among equal costs it prefers fewer classes.
   """
   distinct, counts = np.unique(lengths[lengths > 0], return_counts=True)
   rows = np.concatenate([[0], np.cumsum(counts)])
@@ -157,7 +158,7 @@ def _transpose_drawn(others: jax.Array) -> Rows:
   """Sorts pairs (query block, key block) by key block and cuts them into rows of half the width.
 
   The number of query blocks that read a key block is unknown, so a key block owns as many rows as
-  it needs. Their total is bounded; unused rows belong to the dead block.
+  it needs. The total number of rows is bounded; unused rows belong to the dead block.
 
   Args:
     others: The key blocks of each query block, (G·R, K).

@@ -16,15 +16,15 @@ from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Pattern
 from vitx.ops.sparse.block_mask import remember
 
-BLOCK = 64  # queries for which the pattern is evaluated at once
-TABLE_ENTRIES = 1 << 25  # a table of reads is part of the program: 128 MiB at most
+BLOCK = 64  # the number of queries for which the pattern is evaluated at once
+TABLE_ENTRIES = 1 << 25  # a table is part of the compiled program: 128 MiB at most
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DecodePlan:
   """The slots of a cache, and the slots that each step reads.
 
-  Heads with equal edges form a group; each group has its own slots, all groups equally many.
+  Heads with equal edges form a group. Each group has its own slots, and all have equally many.
 
   Attributes:
     layout: The layout of the N tokens.
@@ -32,9 +32,9 @@ class DecodePlan:
     heads: One head of each group, int32 (G,).
     slots: The slot of each token's key, int32 (G, N).
     count: The number M of slots of a head.
-    table: The slots that each query reads, int32 (N, G, K), -1 for padding; `None` if all slots are
-      read and the pattern decides at run time which of them count.
-    pattern: The edges; `None` for every key up to the query.
+    table: The slots that each query reads, int32 (N, G, K), -1 for padding; `None` if every query
+      reads all slots and the pattern decides at run time which of them count.
+    pattern: The edges; `None` for edges to every key up to the query's own.
   """
 
   layout: TokenLayout
@@ -47,7 +47,7 @@ class DecodePlan:
 
   @property
   def in_order(self) -> bool:
-    """Returns whether every token has the slot of its own number."""
+    """Returns whether every token has a slot with the token's number."""
     return self.count == self.layout.length and bool(np.all(self.slots == np.arange(self.count)))
 
   @property
@@ -61,8 +61,8 @@ def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) ->
   """Returns the plan of the cache for causal attention that is computed token by token.
 
   Args:
-    pattern: The pattern of one layer, whose edges to later tokens are left out; `None` attends all
-      earlier tokens.
+    pattern: The pattern of one layer, whose edges to later tokens are left out; `None` for edges to
+      all earlier tokens.
     layout: The layout of the N tokens.
     num_heads: The number of heads H.
 
@@ -128,7 +128,7 @@ def _edges(
 def _last_queries(
   pattern: Pattern, layout: TokenLayout, head: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns each key's last query, its own if no other, and the number of keys of each query."""
+  """Returns each key's last query (itself if there is no other) and each query's number of keys."""
   last, counts = np.arange(layout.length), np.zeros(layout.length, np.int64)
   for first, k, allowed in _edges(pattern, layout, head):
     row = first + allowed.shape[0] - 1 - allowed[::-1].argmax(axis=0)
@@ -139,7 +139,7 @@ def _last_queries(
 
 
 def _assign_slots(last: np.ndarray) -> tuple[np.ndarray, int]:
-  """Gives every key the lowest slot that is free at its step; returns slots and their number."""
+  """Returns each key's slot, the lowest that is free at its step, and the number of slots."""
   slots, count = np.zeros(last.size, np.int32), 0
   free: list[int] = []
   taken: list[tuple[int, int]] = []  # (last query, slot)

@@ -1,9 +1,9 @@
 """Attention on a TPU by the splash kernel that ships with jax, which skips blocks without edges.
 
-The kernel takes static patterns, dense and causal included, in float32 and bfloat16. Key masks and
-patterns that are known only at run time use the blocks of vitx instead. So do edges that fill most
-of the kernel's blocks partly and each differently, as in graphs of random tokens: for every
-different partly filled block the kernel holds its 128 x 128 elements, 32 bits each.
+The kernel takes static patterns, dense and causal included, in float32 and bfloat16. Calls with a
+key mask or with a pattern known only at run time use the blocks of vitx instead. So do patterns
+with many different partly filled blocks, such as graphs of random tokens: the kernel stores every
+different partly filled block as 128 x 128 elements of 32 bits.
 """
 
 import math
@@ -26,8 +26,8 @@ from vitx.ops.sparse.attend import block_mask
 from vitx.ops.sparse.block_mask import BlockMask, remember
 
 BLOCK = 128  # tokens: the lanes of a TPU
-# The most different partly filled blocks that are held: for each row of blocks of a head, and at
-# any length. Regular patterns have up to 3 in a row, random tokens fill the row.
+# A head may have as many different partly filled blocks as DIFFERENT_BLOCKS for each row of blocks,
+# or FEW_BLOCKS if that is more. Regular patterns have up to 3 in a row; random tokens fill the row.
 DIFFERENT_BLOCKS = 4
 FEW_BLOCKS = 64
 LONGEST = 2**16  # the largest N; the kernel's table of block pairs stays below 2 MB a head
@@ -41,7 +41,7 @@ def applies(
   pattern: Pattern,
   layout: TokenLayout,
 ) -> bool:
-  """Returns whether the kernel takes q, k, v (B, N, H, D) along a pattern.
+  """Returns whether the kernel supports q, k, v (B, N, H, D) and a pattern.
 
   Args:
     q, k, v: The queries, keys and values.
@@ -97,16 +97,16 @@ def splash_attention(
 def _make(
   pattern: Pattern, layout: TokenLayout, heads: int, interpret: bool
 ) -> tuple[kernels.SplashAttentionKernel | None, np.ndarray | None]:
-  """Returns the kernel and a mask of the queries with edges, (N, H or 1, 1), `None` for all.
+  """Returns the kernel and a mask of the queries with edges, (N, H or 1, 1), or `None` for all.
 
-  Without edges the kernel is `None`: it would never run and would leave its results unwritten.
+  For a pattern without edges the kernel is `None`, because it would leave its results unwritten.
   """
   blocks = block_mask(pattern, layout, BLOCK, heads)
   if not blocks.keys.size:
     return None, None
   tiles = [Tiles(blocks, head) for head in range(blocks.heads)]
   mask = masks.MultiHeadMask([tiles[head % blocks.heads] for head in range(heads)])
-  with jax.ensure_compile_time_eval():  # the kernel is cached, so it must hold no tracer
+  with jax.ensure_compile_time_eval():  # the kernel is cached, so it must contain no tracer
     kernel = kernels.make_splash_mha_single_device(mask=mask, interpret=interpret)
   seeing = np.zeros((blocks.heads * blocks.rows, BLOCK), bool)
   np.logical_or.at(seeing, blocks.queries, blocks.tables.any(axis=2)[blocks.table])
@@ -115,7 +115,7 @@ def _make(
 
 
 class Tiles(masks.Mask):
-  """The edges of one head, N rounded up to whole blocks; each block is made when it is read."""
+  """The edges of one head, with N rounded up to whole blocks; reading makes the blocks."""
 
   def __init__(self, blocks: BlockMask, head: int) -> None:
     self._blocks, self._head = blocks, head

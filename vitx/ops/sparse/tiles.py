@@ -1,12 +1,12 @@
-"""The choice of the tiles for a pattern: the cheapest by a model of their cost.
+"""The choice of the tile size for a pattern: the cheapest by a model of the cost.
 
 Small tiles visit less of the matrix; large ones cost less for each element that they visit. A pair
-of a query block and a key block of b tokens each, padding of the lists included, costs
-PAIR + ROW b + ELEMENT b²: a constant, a cost of its rows, and a cost of its elements. The numbers
+of a query block and a key block of b tokens each costs PAIR + ROW b + ELEMENT b²: a constant, a
+cost of its rows, and a cost of its elements. Pairs that pad the lists cost as much. The constants
 are nanoseconds of processor time for one example and head, forward and backward, D = 64, float32,
 on two CPU cores: a least-squares fit over seven patterns in tiles of 16, 32 and 64 tokens, B = 2,
 H = 4. For eight other patterns the chosen tile was the fastest measured: `docs/patterns.md` has the
-table. Only the ratios of the numbers matter; other platforms, not measured, use these numbers too.
+table. Only the ratios of the constants matter; other platforms use them too, without measurements.
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ from vitx.ops.sparse.block_mask import count_tiles
 from vitx.ops.sparse.permute import in_order
 from vitx.ops.sparse.rows import class_widths
 
-TILES = (16, 32, 64)  # tokens; a patch of a plane is 4 x 4, 4 x 8, 8 x 8 where the sides divide
+TILES = (16, 32, 64)  # tokens; a patch of a plane is 4 x 4, 4 x 8, 8 x 8 if its sides allow it
 PAIR, ROW, ELEMENT = 6700.0, 190.0, 27.0
-SAMPLE = 2048  # queries whose tiles are counted; they are a sample of a longer sequence
+SAMPLE = 2048  # queries whose tiles are counted, a sample if there are more
 
 Heads = tuple[tuple[Part, ...], ...]
 
@@ -49,7 +49,7 @@ def _count_pairs(part: Part, layout: TokenLayout) -> float:
   sampled = max(3, SAMPLE // part.block)
   rows = np.unique(np.linspace(0, count - 1, min(count, sampled)).round().astype(np.int64))
   lengths = count_tiles(pattern, layout, part.block, rows)
-  # The ends, where global tokens mostly are, count once; the others represent all rows between.
+  # The two end rows, where global tokens mostly are, count once. The others represent the rest.
   inner = max(0, count - 2) / max(1, rows.size - 2)
   weights = np.where((rows == 0) | (rows == count - 1), 1.0, inner)
   widths = np.array([0, *class_widths(np.repeat(lengths, np.ceil(weights).astype(np.int64)))])

@@ -21,10 +21,10 @@ def muon(
 ) -> optax.GradientTransformation:
   """Makes Muon (Jordan et al., 2024) with decoupled decay; its directions are as large as Adam's.
 
-  Each kernel of a block, however many axes it has, is a matrix from its inputs to its outputs.
-  Stem, head, embeddings, tables, scales and biases take Adam's steps, as Muon's authors advise;
-  `optax:contrib.muon` decides by the number of a parameter's axes alone. The directions have a root
-  mean square of 0.2 (Liu et al., 2025), so the learning rates of AdamW suit Muon too.
+  Each kernel of a block, however many axes it has, counts as a matrix from inputs to outputs.
+  Stem, head, embeddings, position tables, scales and biases take Adam's steps, as Muon's authors
+  advise; `optax:contrib.muon` decides by the number of a parameter's axes alone. The directions
+  have a root mean square of 0.2 (Liu et al., 2025), so the learning rates of AdamW suit Muon too.
 
   Args:
     decay_mask: The mask of the parameters that `weight_decay` touches.
@@ -32,7 +32,7 @@ def muon(
     ns_steps: The number of Newton-Schulz iterations in each step.
     b1, b2: The decays of Adam's moments.
     eps: The small number that keeps Muon's and Adam's denominators from zero.
-    weight_decay: The factor of the parameters that are added to the direction.
+    weight_decay: The factor with which the parameters are added to the direction.
   """
   directions = optax.contrib.muon(
     1.0,

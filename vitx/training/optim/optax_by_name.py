@@ -28,14 +28,14 @@ def is_of_optax(spec: str | Mapping[str, Any]) -> bool:
 def build(
   spec: str | Mapping[str, Any], decay_mask: Any, params: Any
 ) -> optax.GradientTransformation:
-  """Returns a transformation whose updates are directions before the learning rate.
+  """Returns a transformation that gives directions, not yet multiplied by a learning rate.
 
   A function with a learning rate (`lion`, `contrib.muon`) is called with a rate of 1. Its updates
-  descend, but a direction is subtracted, so their sign is changed. A function without a learning
-  rate, such as `scale_by_adam`, is used unchanged.
+  are made to be added, but a direction is subtracted, so their sign is changed. A function without
+  a learning rate, such as `scale_by_adam`, is used unchanged.
 
   Args:
-    spec: The text `optax:NAME`, or a mapping with that as `name` and the function's own arguments.
+    spec: The text `optax:NAME`, or a mapping with this text as `name` and the function's arguments.
     decay_mask: The mask for the function's argument `mask`, if the function decays weights.
     params: The parameters, or their shapes; the transformation is traced with them.
 

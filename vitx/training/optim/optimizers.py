@@ -3,7 +3,7 @@
 `make_optimizer` gives directions u that are not yet multiplied by the learning rate; the step does
 `new = params - learning_rate * u`. adam and sgd couple weight decay as PyTorch does: it is added to
 the gradient and passes through the moments. adamw and lion decouple it: u contains
-weight_decay * params. All arithmetic and all moments are float32, whatever the gradient is.
+weight_decay * params. All arithmetic and all moments are float32, whatever dtype the gradient has.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from vitx.training.optim import optax_by_name
 from vitx.training.optim.muon import muon
 from vitx.training.parameters import map_named, parameter_names
 
-# A tree of booleans like the parameters, True where weight decay touches them.
+# A tree of booleans in the structure of the parameters, True where weight decay applies.
 Mask = Any
 
 
@@ -97,8 +97,8 @@ def rank(params: Any) -> Mask:
   """Returns the mask of `tensors` without position tables and class tokens.
 
   timm's optimizers decay these parameters of DeiT (Touvron et al. 2021, released code): all except
-  `pos_embed`, `cls_token` and parameters that have one axis in PyTorch. The token of the distilled
-  form is decayed.
+  `pos_embed`, `cls_token` and parameters that have one axis in PyTorch. The token of
+  the distilled form, too, is decayed.
   """
 
   def decays(name: str, is_tensor: bool) -> bool:
@@ -109,9 +109,9 @@ def rank(params: Any) -> Mask:
 
 
 def rank_but_bases(params: Any) -> Mask:
-  """Returns the mask of `rank` without Sparsifiner's bases, which an L1 norm holds down instead.
+  """Returns the mask of `rank` without Sparsifiner's bases, which an L1 norm keeps small instead.
 
-  The released code decays its predictors in this way under that norm (Wei et al. 2023).
+  The released code decays its predictors in this way, with that norm (Wei et al. 2023).
   """
   return map_named(lambda name, decays: decays and _last(name) != BASIS, rank(params))
 
@@ -126,8 +126,8 @@ def _last(name: str) -> str:
 
 
 OPTIMIZERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion, "muon": muon}
-# Optimizers whose direction for a number depends on that number's past alone (and, by clipping, on
-# a norm), so that it does not matter how numbers are gathered into arrays.
+# Optimizers whose direction for each number in the parameters depends only on this number's past
+# (and, by clipping, on a norm), so that it does not matter how arrays group the numbers.
 ELEMENTWISE = frozenset({"adam", "adamw", "sgd", "lion"})
 DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
   "matrices": matrices,
@@ -139,17 +139,17 @@ DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
 
 
 def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTransformation:
-  """Returns the optimizer of a config; its updates are directions before the learning rate.
+  """Returns a config's optimizer, which gives directions not yet multiplied by a learning rate.
 
   First the gradient of the trainable parameters is clipped to a global norm of `grad_clip_norm`,
-  then the optimizer gives a direction with weight decay, and last `layer_decay` scales the
-  direction with its decay, as a learning rate would. Frozen parameters get updates of exactly zero,
-  count in no norm and have no moments.
+  then the optimizer gives a direction with weight decay, and last `layer_decay` scales the whole
+  direction, weight decay too, as a learning rate would. Frozen parameters get updates of exactly
+  zero, count in no norm and have no moments.
 
   Args:
     config: A config with `optimizer`, `weight_decay_mask`, `grad_clip_norm`, `layer_decay` and
       `freeze`. The optimizer is one of `OPTIMIZERS`, any transformation of optax (`optax:NAME`), or
-      a function of your own (`module:function`), `(decay_mask, **fields)`, that returns a
+      a function `(decay_mask, **fields)` of your own (`module:function`) that returns a
       transformation.
     params: The parameters, or their shapes.
 
@@ -185,9 +185,9 @@ def check_optimizer(spec: str | Mapping[str, Any]) -> None:
 
 
 def is_elementwise(config: Mapping[str, Any]) -> bool:
-  """Returns whether a config's optimizer gives stacked parameters the updates of separate ones.
+  """Returns whether a config's optimizer updates stacked parameters as if they were separate.
 
-  It must treat each number by itself and all layers equally: none is frozen, none is slower.
+  For this it must treat each number by itself, and no layer may be frozen or learn more slowly.
   """
   name = fields_of(config["optimizer"])["name"]
   return name in ELEMENTWISE and not config["freeze"] and config["layer_decay"] == 1

@@ -22,7 +22,7 @@ class Plateau:
   falls at the (patience + 1)-th evaluation in a row that is not better than the best.
 
   Attributes:
-    mode: The sense of the metric: a good one is small ("min", a loss) or large ("max", an
+    mode: The direction of improvement: a good metric is small ("min", a loss) or large ("max", an
       accuracy).
     factor: The factor by which the scale falls.
     patience: The number of bad evaluations in a row that are tolerated.
@@ -30,11 +30,11 @@ class Plateau:
     threshold_mode: The unit of the threshold: a share of the best ("rel") or absolute ("abs").
     cooldown: The number of evaluations after a fall that are not counted as bad.
     minimum: The lowest scale: PyTorch's `min_lr` as a share of the peak rate.
-    eps: The largest fall that is left out, as a share of the peak rate.
+    eps: The largest fall that is too small to be made, as a share of the peak rate.
     scale: The state's factor on the learning rate.
     best: The state's best metric so far.
     bad: The state's number of bad evaluations in a row.
-    cooling: The state's number of evaluations that are left of the cooldown.
+    cooling: The state's number of evaluations until the cooldown ends.
   """
 
   mode: Literal["min", "max"] = "min"
@@ -58,7 +58,7 @@ class Plateau:
   def from_config(
     cls, spec: Mapping[str, Any], state: Mapping[str, float] | None = None
   ) -> "Plateau":
-    """Returns the plateau of `config.schedule`, at its start or in a state of `to_dict`.
+    """Returns the plateau of `config.schedule`, at its start or in a state from `to_dict`.
 
     Args:
       spec: The schedule's entry; its name and warm-up do not concern the plateau.

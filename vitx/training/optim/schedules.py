@@ -23,7 +23,7 @@ from vitx.config.registry import build
 from vitx.training import durations
 from vitx.training.optim.plateau import Plateau, PlateauFactor
 
-# A function of the step, an integer scalar, traced or not. Its result is the learning rate, or the
+# A function of the step (an integer scalar, traced or not) that returns the learning rate or its
 # share of the peak.
 Schedule = Callable[[Any], jax.Array]
 
@@ -45,7 +45,7 @@ class RunLength:
     return durations.to_steps(duration, self.steps_per_epoch, f"schedule.{field}")
 
   def epochs(self, steps: int) -> int | Fraction:
-    """Returns steps in epochs: the whole number that gives these steps, or else a fraction."""
+    """Returns steps in epochs: a whole number if so many epochs give these steps, or a fraction."""
     exact = Fraction(steps) / Fraction(self.steps_per_epoch)
     whole = round(exact)
     return whole if round(whole * Fraction(self.steps_per_epoch)) == steps else exact
@@ -92,7 +92,7 @@ def epoch_cosine(
   """Gives each epoch one rate: timm's cosine, with which DeiT and LV-ViT were trained.
 
   The rate of epoch e rises along a line for `warmup` epochs; then it follows half a cosine that
-  began at epoch 0, warm-up or not, and ends where `cooldown` begins.
+  begins at epoch 0, even if there is a warm-up, and ends where `cooldown` begins.
 
   Args:
     run: The length of the run.
@@ -161,7 +161,7 @@ def plateau(
   minimum: Probability = Plateau.minimum,
   eps: NonNegative = Plateau.eps,
 ) -> Schedule:
-  """Stays at the peak; the loop multiplies it by the factor of `Plateau`, set by evaluations."""
+  """Stays at the peak; training multiplies it by the scale of `Plateau`, which evaluations set."""
   return constant(run, warmup=warmup)
 
 

@@ -52,7 +52,7 @@ class _Both:
 
   def __init__(self, console: TextIO, log: _Log):
     self._console, self._log = console, log
-    self._is_open = False  # whether the log's last line has no end yet
+    self._is_open = False  # whether the log's last line lacks a newline
 
   def write(self, text: str) -> int:
     drawn = _DRAWN_OVER.match(text)

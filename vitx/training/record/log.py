@@ -12,16 +12,17 @@ from vitx.checkpoints import own_files
 from vitx.checkpoints.workdir import find_problem, find_run
 from vitx.config.errors import ConfigError
 
-_NAME = "metrics.jsonl"  # the file, where files can grow
+_NAME = "metrics.jsonl"  # the name of the log's file outside object stores
 ROW = {"kind": str, "step": int, "time?": {"seconds": float}}  # the fields that all rows share
 
 
 class MetricsLog:
-  """Rows of JSON, one per line, that can be cut back to the rows that a checkpoint knew.
+  """Rows of JSON, one per line, which can be cut back to the rows before a checkpoint.
 
   In a local directory the log is the file `metrics.jsonl`. An object store cannot append: there
-  each `flush` writes the rows since the last flush to `metrics-NNNNNNNN.jsonl`, numbered by its
-  first row. Only the writing process (process 0) keeps rows; the others count them.
+  each `flush` writes the rows since the last flush to `metrics-NNNNNNNN.jsonl`, where NNNNNNNN is
+  the number of the first row. Only the writing process (process 0) keeps rows; the others count
+  them.
 
   Attributes:
     rows: The number of rows.
@@ -31,7 +32,7 @@ class MetricsLog:
   def __init__(
     self, workdir: str | Path, *, write: bool, keep: int, appendable: bool | None = None
   ):
-    """Opens the log and drops everything after the first `keep` rows, a torn last line included.
+    """Opens the log and drops everything after the first `keep` rows, and a torn last line.
 
     Args:
       workdir: An existing directory, in which `metrics.jsonl` is no link.
@@ -112,7 +113,7 @@ def _files(workdir: epath.Path) -> list[epath.Path]:
 def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
   """Reads the rows of a run: dicts with `kind` (train, validation, test), `step` and figures.
 
-  A run of several phases gives the rows of its last phase that has a checkpoint.
+  For a run of several phases, these are the rows of the last phase that has a checkpoint.
 
   Raises:
     ConfigError: A row is damaged; the message names its line.
@@ -157,9 +158,9 @@ def read_figure(row: Mapping[str, Any], name: str, workdir: str | Path) -> Any:
 
 
 def _split(text: str) -> list[str]:
-  """Returns the lines that end with a newline; a kill tore a last line that has none.
+  """Returns the lines that end with a newline; drops a last line without one, torn by a kill.
 
-  No other character ends a row.
+  No other character ends a line.
   """
   *lines, _ = text.split("\n")
   return [f"{line}\n" for line in lines]

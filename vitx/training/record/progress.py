@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 T = TypeVar("T")
-SOON = 2.0  # seconds after which a phase shows its progress
+SOON = 2.0  # seconds after which long work shows its progress
 
 
 def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:
-  """Runs `work` and returns its result; prints its name and, every ten seconds, its time."""
+  """Calls `work` and returns its result; prints `what` and, every ten seconds, the time so far."""
   start, console = time.monotonic(), sys.stdout
   done = threading.Event()
 
@@ -42,7 +42,8 @@ def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
   """Shows, after two seconds, how much of a count is done and how long the rest takes.
 
   On a terminal the progress is a bar that disappears at the end; elsewhere, as in a pipe or a file,
-  it is a line every ten seconds. Both also appear while a program is compiled and nothing is done.
+  it is a line every ten seconds. Both also appear while a program is compiled,
+  before anything is counted.
 
   Args:
     what: The name of the work, for the console.
@@ -63,7 +64,7 @@ def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
       while not over.wait(wait):
         if is_terminal:
           bar.refresh()
-          bar.last_print_t = time.time()  # else tqdm does not know that it must clear the bar
+          bar.last_print_t = time.time()  # otherwise tqdm does not know that it must clear the bar
         else:
           print(bar, file=sys.stderr, flush=True)
         wait = 1.0 if is_terminal else 10.0
@@ -93,7 +94,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class Progress:
-  """A clock for windows of steps, for waiting for data, and for all runs of the workdir."""
+  """A clock of the time between two rows, of the waits for data, and of all runs of the workdir."""
 
   def __init__(self, *, step: int, total: int, batch_size: int, seconds: float):
     """Starts the clock.

@@ -73,17 +73,17 @@ HEARS = (
 def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) -> None:
   """Raises ConfigError if a run would continue under another config.
 
-  The fields in `FREE` may differ, among them the step at which the run stops. So may the cadence of
-  evaluations unless the plateau schedule depends on it, a longer duration if the schedule does not
-  depend on it, and the name of the source if its content is unchanged.
+  The fields in `FREE` may differ, among them the step at which the run stops. These may differ too:
+  the cadence of evaluations, unless the plateau schedule depends on it; the duration, if the
+  schedule does not depend on it; and the name of the source, if its content is unchanged.
 
   Args:
     workdir: The workdir of the run.
     config: The resolved config that is asked for.
-    fingerprint: The fingerprint of its data; "" if a source has none.
+    fingerprint: The fingerprint of its data; "" if the source has none.
 
   Raises:
-    ConfigError: Fields differ, and the message has a line for each; or the workdir has lost a file.
+    ConfigError: Fields differ (the message has a line for each), or the workdir has lost a file.
   """
   check_whole(workdir)
   stored = read_json(workdir, "config.json")
@@ -117,7 +117,7 @@ def check_same_fields(
     stored: The config in the workdir.
     wanted: The config that is asked for.
     free: The fields, or whole sections, that may differ.
-    reasons: The reasons why other fields may not differ, for fields where they are not obvious.
+    reasons: The reasons, by field, why other fields may not differ, where these are not obvious.
 
   Raises:
     ConfigError: Fields differ; the message has a line for each.
@@ -142,7 +142,7 @@ def check_same_fields(
 
 
 def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
-  """Returns whether two paths name the same phase of the run, however its directory is written."""
+  """Returns whether two paths name the same phase of the run, however they write its directory."""
   run, _, own = str(workdir).rstrip("/").rpartition("/")
   place, _, name = str(new).rpartition("/")
   phases = read_phases(run) if run else ()
@@ -170,7 +170,7 @@ def describe_data(source: Source) -> dict[str, Any]:
 
 
 def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
-  """Raises ConfigError if a run would continue on changed data, or with other splits as roles.
+  """Raises ConfigError if a run would continue on changed data, other splits or other files.
 
   Raises:
     ConfigError: The data differ; the message names both fingerprints, or the numbers of examples.
@@ -194,12 +194,13 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
 def keep_rule(workdir: str | Path) -> Rule:
   """Returns the rule by which "auto" chooses the implementations of a run.
 
-  It is the rule with which the run began on a device of this kind, or else today's. So a file that
-  a user adds, or that comes with a later version, does not change the results of a run. A printed
-  line reports that today's rule differs.
+  It is the rule with which the run began, if that was on a device of this kind; otherwise today's
+  rule. So a file of rules that a user adds, or that a later version brings, does not change the
+  results of a run. If today's rule differs, a line is printed.
 
   Raises:
-    ConfigError: Today's file or the run's record is damaged, or the workdir cannot be reached.
+    ConfigError: The file of today's rule or the run's record is damaged, or the workdir cannot be
+      reached.
   """
   check_name(workdir)
   today = current_rule()
@@ -211,7 +212,7 @@ def keep_rule(workdir: str | Path) -> Rule:
   )
   if began.device_kind != today.device_kind:
     return today
-  # A family of mixers that was added since the run began has today's bounds.
+  # A family of mixers that was added since the run began gets today's bounds.
   began = dataclasses.replace(began, masked={**today.masked, **began.masked})
   if began.masked != today.masked:
     print(
@@ -261,7 +262,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-  """Returns the commit of the source tree, "+" if changed; None outside a git checkout."""
+  """Returns the commit of the source tree, with "+" if files have changed; None outside git."""
   root = Path(__file__).resolve().parents[2]
   command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
   try:

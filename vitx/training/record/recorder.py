@@ -18,7 +18,7 @@ NO_MEANS = ("learning_rate", "gradient_norm")
 
 @dataclasses.dataclass
 class Record:
-  """The contents of a checkpoint besides the state; JSON.
+  """The contents of a checkpoint besides the state, as JSON values.
 
   Attributes:
     rows: The number of rows of `metrics.jsonl` up to this step.
@@ -30,10 +30,10 @@ class Record:
     waited: The number of evaluations in a row, up to the last, that were not better than the best
       before them; a tie is not better.
     plateau: The state of the plateau schedule, if that is the schedule.
-    end_row: The row of kind "train" of a run that is too short for another; it waits for the
-      evaluation.
-    onward: The record with which a run continues beyond this step, if that is another record: at a
-      run's end, `rows` and the best also count entries that exist only because the run ends there.
+    end_row: The only row of kind "train" of a run that is shorter than `log_every`, until it is
+      written after the evaluation.
+    onward: The record with which a run continues beyond this step; None if it is this record. At a
+      run's end, `rows` and the best also count entries that exist only because the run ends.
   """
 
   rows: int = 0
@@ -49,7 +49,7 @@ class Record:
   @classmethod
   def from_json(cls, stored: Mapping[str, Any]) -> "Record":
     """Returns the record that `Recorder.snapshot` made."""
-    # An earlier version lacks these.
+    # Records of earlier versions lack these fields.
     stored = {"end_row": None, "onward": None, "waited": 0, **stored}
     return cls(**{field.name: stored[field.name] for field in dataclasses.fields(cls)})
 
@@ -59,13 +59,13 @@ class Record:
     return dataclasses.replace(record, seconds=self.seconds, end_row=None)
 
   def wait(self, value: float, mode: str) -> None:
-    """Counts an evaluation that is not better than the best; call it before `improve`."""
+    """Counts the evaluations in a row without a new best one; call it before `improve`."""
     best = self.best_value
     is_better = best is None or (value > best if mode == "max" else value < best)
     self.waited = 0 if is_better else self.waited + 1
 
   def is_over(self, patience: int | None) -> bool:
-    """Returns whether so many evaluations in a row were not better that the run ends early."""
+    """Returns whether the run ends early, after `patience` evaluations that were not better."""
     return patience is not None and self.waited >= patience
 
   def improve(self, step: int, value: float, mode: str) -> None:
@@ -76,7 +76,7 @@ class Record:
 
 
 class Recorder:
-  """The recorder of a run, which counts steps into windows, writes rows and keeps the record.
+  """The recorder of a run, which sums the steps between two rows, writes rows and keeps the record.
 
   Attributes:
     record: The record of the run so far.
@@ -94,7 +94,7 @@ class Recorder:
     track: Callable[[MetricsLog], Tracking | None] = lambda log: None,
     guard: Callable[[], None] = lambda: None,
   ):
-    """Opens the log and cuts it back to the rows that the record knew.
+    """Opens the log and cuts it back to the rows that the record counts.
 
     Args:
       experiment: The experiment of this run.
@@ -102,8 +102,8 @@ class Recorder:
       record: A new record, or the record of the checkpoint from which the run continues.
       start: The step to begin at.
       write: Whether this process writes.
-      track: A function of the log, after it is cut back, that returns a `Tracking` that also gets
-        the rows, or None.
+      track: A function that gets the log, once it is cut back, and returns a `Tracking`, which
+        then also gets the rows, or None.
       guard: A function that is called before a row is written; it raises if another training has
         taken over.
     """
@@ -134,7 +134,7 @@ class Recorder:
     means = {name: value for name, value in metrics.items() if name not in NO_MEANS}
     self.record.window = ({n: sums.get(n, 0.0) + value for n, value in means.items()}, count + 1)
     total = self._experiment.total_steps
-    is_only = step + 1 == total == self.record.window[1]  # the end of a run that has no row
+    is_only = step + 1 == total == self.record.window[1]  # the end of a run without a row
     is_due = self._experiment.is_due(step + 1, self._experiment.config.log_every)
     if is_only or is_due:
       own = {name: metrics[name] for name in NO_MEANS}
@@ -146,7 +146,7 @@ class Recorder:
         self.record.end_row = row
 
   def set_aside(self) -> None:
-    """Keeps a copy of the record for a run that continues, without entries that only an end has."""
+    """Keeps a copy of the record for a run that continues, without the entries of a run's end."""
     if self.record.onward is None:
       self.record.onward = self.snapshot() | {"end_row": None}
 
@@ -155,7 +155,7 @@ class Recorder:
     self._write({"kind": role, "step": step, **figures})
 
   def write_end(self) -> None:
-    """Writes the row that a run has only because it ends, if there is one, after its evaluation."""
+    """Writes the row that exists only because a run ends, if any, after the evaluation."""
     if self.record.end_row is not None:
       self.set_aside()
       self._write(self.record.end_row)

@@ -1,4 +1,4 @@
-"""Trackers, which get the rows of a run's metrics besides `metrics.jsonl`: one class for each."""
+"""Trackers, one class for each; they get the rows of a run's metrics, as `metrics.jsonl` does."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Tracker:
   """A tracker that keeps nothing; the base class of all others.
 
   A tracker of your own is `tracking=my_file:MyTracker`. Its methods are called by one thread beside
-  the training, so they may take their time. Its keyword arguments besides `run` are its fields in a
+  the training, so they may be slow. Its keyword arguments besides `run` are its fields in a
   config, `tracking.FIELD`.
 
   Attributes:
@@ -63,7 +63,7 @@ class Tracker:
 
 
 class TensorBoard(Tracker):
-  """Writes TensorBoard's event files into the workdir.
+  """A writer of TensorBoard's event files in the workdir.
 
   `clu.metric_writers`, like `clu.periodic_actions`, imports TensorFlow, which takes ten seconds.
   """
@@ -89,7 +89,7 @@ class TensorBoard(Tracker):
 
 
 class Wandb(Tracker):
-  """Sends rows to Weights & Biases; its environment variables (`WANDB_MODE=offline`) apply.
+  """A sender of rows to Weights & Biases; its environment variables (`WANDB_MODE=offline`) apply.
 
   Attributes:
     project: The project that the run belongs to.
@@ -121,9 +121,9 @@ class Wandb(Tracker):
       name=run.name,
       config=dict(run.config),
       resume="allow",
-      reinit="create_new",  # else another run of this process, as in a sweep, would get its rows
+      reinit="create_new",  # or another run of this process, as in a sweep, would get the rows
       dir=None if "://" in run.workdir else run.workdir,
-      settings=wandb.Settings(console="off"),  # it would replace the writer of `log.txt`
+      settings=wandb.Settings(console="off"),  # its console would replace the writer of `log.txt`
     )
     # W&B's own counter must not go back, but the step does when the best checkpoint is tested.
     self._run.define_metric("step", hidden=True)
@@ -139,7 +139,7 @@ class Wandb(Tracker):
 
 
 class Trackio(Tracker):
-  """Keeps rows in Trackio's local database; its environment variables (`TRACKIO_DIR`) apply.
+  """A writer to Trackio's local database; its environment variables (`TRACKIO_DIR`) apply.
 
   Attributes:
     project: The project that the run belongs to.

@@ -17,12 +17,12 @@ from vitx.training.failures import TrackingError
 from vitx.training.record.log import MetricsLog, read_metrics
 from vitx.training.record.trackers import TRACKERS, TrackedRun, Tracker
 
-FILE = wd.TRACKING  # in the workdir: the tracker, the run's id there, the rows known there
+FILE = wd.TRACKING  # in the workdir: the tracker, its id of the run and the rows that it has
 Key = tuple[str, int]  # kind and step, which identify a row
 
 
 def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
-  """Returns a function of a `TrackedRun` that makes the tracker of `config.tracking`.
+  """Returns a function that makes the tracker of `config.tracking` from a `TrackedRun`.
 
   Args:
     config: The config of a run.
@@ -54,13 +54,13 @@ def _is_installed(package: str) -> bool:
 
 
 def open_tracking(config: ConfigDict, workdir: str, log: MetricsLog) -> "Tracking | None":
-  """Returns the `Tracking` of the config's tracker; None if that keeps nothing.
+  """Returns the `Tracking` of the config's tracker; None for the tracker that keeps nothing.
 
   A tracker that the run did not have before gets all rows that were logged before.
 
   Args:
     config: The config of the run.
-    workdir: The workdir of the run, in which a file has the tracker's id of the run.
+    workdir: The workdir of the run, which has a file with the tracker's id of the run.
     log: The log, cut back to the rows from which the run continues.
   """
   make, stored, chosen = _make(config), wd.read_json(workdir, FILE), wd.to_plain(config.tracking)

@@ -1,4 +1,4 @@
-"""Reads the official Tiny ImageNet archive, zipped or extracted."""
+"""A reader of the official Tiny ImageNet archive, zipped or extracted."""
 
 import os
 import zipfile
