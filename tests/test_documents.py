@@ -35,10 +35,13 @@ ELSEWHERE = {
     '"sweep"',
   ),
   'vitx sweep --config "digits:duration=100': ("tests/cli/test_sweep.py", '"sweep"'),
-  "vitx sweep --config configs/digits.py:softmax,data.folds=5": (
-    "tests/cli/test_sweep.py",
-    "--over=data.fold=",
-  ),
+  **{
+    f"vitx sweep --config configs/{config},data.folds=5": (
+      "tests/cli/test_sweep.py",
+      "--over=data.fold=",
+    )
+    for config in ("digits.py:softmax", "photos.py:from_scratch,dataset=folder:flowers")
+  },
   'vitx train --config "digits:nystromformer,pool=cls': (
     "tests/cli/test_visualize.py",
     '"nystromformer"',

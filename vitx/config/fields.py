@@ -272,7 +272,7 @@ class RunSettings:
     graph_seed: The seed of random attention graphs; None means seed.
     batch_size: The number of examples in a step over all devices and processes.
     min_steps_per_epoch: The number of steps per epoch below which the batch is halved, down to 16
-      examples; 0 never halves it.
+      examples; None never halves it.
     grad_accum_steps: The number of micro-batches per step.
     steps_per_dispatch: The maximum number of steps in one call of the compiled program, without any
       effect on the bits of the results; None chooses 1 to 16 by the FLOPs of a step.
@@ -320,7 +320,7 @@ class RunSettings:
   augment: AugmentSettings = AugmentSettings()
   evaluation: EvaluationSettings = EvaluationSettings()
   batch_size: PositiveInt = declare(128, "bs", "train_batch_size", "per_device_train_batch_size")
-  min_steps_per_epoch: NonNegativeInt = 0
+  min_steps_per_epoch: PositiveInt | None = None
   grad_accum_steps: PositiveInt = declare(1, "accumulate", "gradient_accumulation_steps")
   steps_per_dispatch: PositiveInt | None = None
   duration: Duration = declare("10 epochs", "epochs", "num_train_epochs", "max_steps")

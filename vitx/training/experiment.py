@@ -278,7 +278,7 @@ def halve_batch(config: ConfigDict, examples: int) -> int:
   No batch is halved below `SMALLEST_BATCH`. With 0 examples the result is the smallest batch that
   the config can have.
   """
-  least = config.get("min_steps_per_epoch", RunSettings.min_steps_per_epoch)
+  least = config.get("min_steps_per_epoch") or 0
   batch = config.batch_size
   while batch >= 2 * SMALLEST_BATCH and batch % 2 == 0 and batch * least > examples:
     batch //= 2

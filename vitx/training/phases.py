@@ -6,6 +6,7 @@ name: `WORKDIR/phase1`, `WORKDIR/phase2`, .... Loading the workdir loads its las
 checkpoint.
 """
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +61,8 @@ def train(
   """
   check_is_config(config)
   wd.check_name(workdir)
-  use_cores([config])
+  with contextlib.suppress(ConfigError):  # reported later, with the name of its phase
+    use_cores([config])
   with registry.trusting(trust_code or None):
     if not config.get("phases"):
       return loop.train(config, workdir, dry_run=dry_run)
