@@ -21,6 +21,7 @@ from tests.training.interruption import train_until
 from vitx.checkpoints.load import load
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.workdir import read_config, to_plain
+from vitx.config import default_config, fields, with_overrides
 from vitx.config.errors import ConfigError
 from vitx.data.dataset import spread
 from vitx.data.sources import open_source
@@ -305,6 +306,21 @@ def test_logging_and_cadence_may_change(finished_run, tmp_path):
   loop.provenance.check_same_run(tmp_path, resolved(plateau, "duration=9 steps"), "")
   with pytest.raises(ConfigError, match=r"evaluation\.every: .* counts evaluations before it"):
     loop.provenance.check_same_run(tmp_path, resolved(plateau, "evaluation.every=3 steps"), "")
+
+
+def test_a_field_that_an_older_run_lacks_has_its_default(tmp_path):
+  config = default_config()
+  for path in fields.declarations():
+    if path in fields.named_choices() or path == "phases":
+      continue
+    older = to_plain(config)
+    *parents, last = path.split(".")
+    del functools.reduce(dict.__getitem__, parents, older)[last]
+    loop.provenance.check_same_fields(tmp_path, older, to_plain(config), ())
+  changed = to_plain(with_overrides(config, "min_steps_per_epoch=8"))
+  del older["min_steps_per_epoch"]
+  with pytest.raises(ConfigError, match=r"min_steps_per_epoch: '\(absent\)' in the workdir, 8 now"):
+    loop.provenance.check_same_fields(tmp_path, older, changed, ())
 
 
 def halve(run):

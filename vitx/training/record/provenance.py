@@ -25,6 +25,7 @@ from vitx.checkpoints.workdir import (
   to_plain,
 )
 from vitx.config.errors import ConfigError
+from vitx.config.fields import default_of
 from vitx.data.dataset import ROLES, Source
 from vitx.data.sources import SOURCES
 from vitx.ops.implementation import current_rule
@@ -101,6 +102,12 @@ def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) ->
   check_same_fields(workdir, stored, to_plain(config), free, reasons)
 
 
+def _default(field: str) -> Any:
+  """Returns the default of a field as JSON has it; None for a field of a named choice."""
+  default = default_of(field)
+  return list(default) if isinstance(default, tuple) else default
+
+
 def check_same_fields(
   workdir: str | Path,
   stored: Mapping[str, Any],
@@ -110,7 +117,7 @@ def check_same_fields(
 ) -> None:
   """Raises ConfigError if two plain configs differ in a field that is not free.
 
-  A field that an earlier version did not have counts as a field that is not set.
+  A field that an earlier version did not have counts as a field that has its default.
 
   Args:
     workdir: The workdir, for the error message.
@@ -128,7 +135,7 @@ def check_same_fields(
     f"{reasons.get(field, '')}"
     for field in sorted(old.keys() | new.keys())
     if free.isdisjoint((field, field.split(".")[0]))
-    and old.get(field) != new.get(field)
+    and old.get(field, _default(field)) != new.get(field, _default(field))
     and not (field in PLACES and _is_same_phase(workdir, old.get(field), new.get(field)))
     and not (field == "data.source" and _is_same_place(old.get(field), new.get(field)))
   ]
