@@ -1,4 +1,4 @@
-"""The costs of a config's row: counted, compiled and timed, and the largest batch that fits.
+"""The costs of training a config: counts, memory and time, and the largest batch that fits.
 
 Memory and seconds of a training step grow linearly with its examples, so two measured sizes
 determine both lines, and thereby the largest batch. The metrics are those of Nauen et al. (Which
@@ -87,7 +87,10 @@ def count(config: ConfigDict) -> Costs:
 
 
 def compile_costs(config: ConfigDict) -> Costs:
-  """Returns the memory of a completed config's training and inference at fixed batch sizes."""
+  """Returns the memory of training with `BATCH` examples, and of inference with `INFERENCE`.
+
+  The config is one that `trial.complete_config` returned.
+  """
   parts = trial.split_training_bytes(_at(config, BATCH))
   used: dict[str, int | None] = {f"train_{part}": size for part, size in parts.items()}
   used |= {"train": sum(parts.values()) or None}

@@ -63,7 +63,7 @@ class Loaded:
   programs: dict[Hashable, tuple[Task, Any]] = dataclasses.field(default_factory=dict, repr=False)
 
   def with_task(self, config: ConfigDict) -> "Loaded":
-    """Returns a copy with the task of another config, such as its own with a changed field."""
+    """Returns a copy with the task of a config, such as a changed copy of `self.config`."""
     task, programs = build_once(config)
     return dataclasses.replace(self, task=task, programs=programs)
 
@@ -117,8 +117,8 @@ def load(
       is loaded.
     checkpoint: "best", by the task's primary figure on *validation* (or the latest, before the
       first evaluation); "latest", the newest saved state, even if a signal broke off its
-      evaluation; or a step. For the first two, damaged newer checkpoints are skipped with a
-      warning.
+      evaluation; or a step. With "best" and "latest", damaged checkpoints are skipped with
+      a warning.
     weights: The weights: "ema", the moving average; "raw"; or None for the weights that chose the
       best checkpoint, the first of `evaluation.weights`. Without an average, None takes "raw".
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.

@@ -65,7 +65,7 @@ def list_steps(workdir: str | Path) -> list[int]:
 
 
 def remove(workdir: str | Path) -> None:
-  """Removes the saved state, when it is no longer needed."""
+  """Removes the saved state that was not evaluated; checkpoints stay."""
   if jax.process_index() == 0:
     _directory(workdir).remove()
 

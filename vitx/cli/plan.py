@@ -211,7 +211,9 @@ def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> N
   if options.rates and not options.compile:
     raise ConfigError("--rates needs the compilation that --no-compile leaves out; give only one.")
   if (options.pareto is None) != (options.out is None):
-    raise ConfigError("--pareto names two columns and --out the folder of the plot; give both.")
+    raise ConfigError(
+      "a plot needs both --pareto X,Y, two columns, and --out DIR, the folder of the picture."
+    )
   if options.pareto is None:
     return
   given = ",".join(options.pareto)

@@ -5,8 +5,9 @@
     vitx reproduce --config digits.py:ema_decay=0 --rows softmax,fnet
 
 `--budget` gives every row as many steps as its training can make with that number of floating-point
-operations (without evaluations), so cheap rows train longer. For a row that trains on another data
-set no published figure is shown. Otherwise the command acts as `vitx sweep` does over rows.
+operations (without evaluations), so cheap rows train longer. No published figure is shown for a
+row that trains on another data set than its source. In all other respects the command equals
+`vitx sweep` over rows.
 """
 
 import argparse

@@ -243,8 +243,9 @@ def _kind_of(config: ConfigDict, path: str) -> Any:
 
 
 def _find_entry(config: ConfigDict, head: str) -> Any:
-  """Returns the table entry of a named choice, or None for the user's own code.
+  """Returns the class or function that a named choice names, or None for the user's own code.
 
+  `head` is the field of the choice, such as "optimizer" or "model.token_mixer".
   The user's code is not run while a config is read.
   """
   choice = fields.named_choices().get(head)

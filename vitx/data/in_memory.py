@@ -189,7 +189,7 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
     )
   if not len(examples):
     raise ConfigError(
-      "data.source: train, val or test has no examples. Change data.splits or data.validation."
+      "a split of data.source has no examples. Change data.splits or data.validation."
     )
   if memory == "never" or transform.draws or isinstance(examples, InMemory):
     return examples

@@ -42,10 +42,10 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   train: The share `data.fraction` of the split `train` without the examples of the other roles.
 
   `data.splits` overrides each choice. Carved parts are disjoint from the rest, and class-balanced
-  where the examples have classes; a set with its own `carve` (sequences) is divided by it.
+  where the examples have classes; a data set of sequences carves its parts by `Dataset.carve`.
 
   With `data.folds`, part `data.fold` of train is test, see `find_folds`, and validation is carved
-  from the rest unless `data.splits` names it. The parts do not depend on the seed, so that the
+  from the rest unless `data.splits` names it. The folds do not depend on the seed, so that the
   runs of all folds and seeds test every example of train equally often.
 
   Raises:

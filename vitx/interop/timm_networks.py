@@ -1,4 +1,4 @@
-"""Search for the timm network that equals a network of vitx, and code that builds it.
+"""The timm network that equals a network of vitx, and the line of code that builds it.
 
 Parameters do not determine the function of a network: an activation or the rotation of queries
 leaves no trace in them. So every field of a config's model must be an argument of timm's

@@ -18,7 +18,7 @@ from vitx.interop.timm_names import both_tokens, placed_class
 
 
 def _block(block: str, attention: dict[str, str], norms: tuple[str, str], mlp: list[str]) -> list:
-  """Returns the rules of a block.
+  """Returns the rules that rename the parameters of a block of transformers to those of vitx.
 
   Args:
     block: The published name of a block.

@@ -232,7 +232,7 @@ def _redraw_modules(
   *,
   needed: bool = True,
 ) -> Params:
-  """Redraws the kernels of modules `names` wherever all are side by side; biases become zero.
+  """Redraws the kernels of the modules `names` in each module that has all; biases become zero.
 
   Raises:
     ConfigError: If such modules are not found, and `needed` is True.

@@ -109,8 +109,8 @@ def _meet(coordinator: str, processes: int, process: int) -> None:
   except RuntimeError as error:
     raise ConfigError(
       f"--coordinator={coordinator!r}: the {processes} processes of this run did not meet."
-      f" Start them all within {PATIENCE} s, with one --coordinator on the host of process 0,"
-      f" one --processes, and for each a --process of its own from 0 to {processes - 1}."
+      f" Start all within {PATIENCE} s, each with the same --coordinator, on the host of process 0,"
+      f" the same --processes {processes}, and a different --process from 0 to {processes - 1}."
     ) from error
 
 

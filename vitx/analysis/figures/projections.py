@@ -86,7 +86,9 @@ def multiply_projections(params: Mapping[str, Any]) -> Products:
   }
   for kind, products in pairs.items():
     if len({product.shape for product in products}) > 1:
-      raise ConfigError(f"projections: {kind} differs in width; use a model of one width")
+      raise ConfigError(
+        f"projections: {kind} has other shapes in some layers; use a model with one width."
+      )
   return {kind: np.stack(products) for kind, products in pairs.items() if products}
 
 

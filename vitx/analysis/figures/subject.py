@@ -13,7 +13,9 @@ from vitx.ops.layout import TokenLayout
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """A model with all that is needed to run it; a slow part is a function that computes it.
+  """A model with everything that is needed to run it.
+
+  Variables and inputs, which are slow to make, are given as functions that compute them.
 
   Attributes:
     label: The name in file names: the row of a config, or the name of a workdir.
@@ -23,7 +25,8 @@ class Subject:
     layout: The layout of an image's tokens; `None` for other models.
     variables: A function that returns the variable collections, including "params".
     inputs: A function that returns the model's inputs (B, ...) for a given number of examples.
-    local: The number l of last tokens that count as near; `None` means a row of the grid.
+    local: The number l of tokens, up to the query itself, that count as near to a query; `None`
+      means the length of a row of the grid.
     examples: The number of examples to look at.
     queries: The positions to draw, or () for a few that are evenly spread.
     network: A description of the model and its data, for captions.

@@ -43,19 +43,20 @@ def predicted_attention(
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
   """Computes softmax(q kᵀ · scale) v over each query's `budget` keys with the highest scores.
 
-  The choice of the keys has no gradient.
+  The score of a key is predicted by `coefficients` basisᵀ. The choice of the keys has no gradient.
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
     coefficients: The coefficients of the queries after the prefix, (B, H, N - prefix, S).
     basis: The basis over the keys, (N, S).
     budget: The number K of keys to keep, 1 ... N.
-    prefix: The number of queries in front that attend all keys. As keys they are like the others.
+    prefix: The number of queries in front that attend all keys. Other queries choose among their
+      keys as among all others.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`; if it leaves fewer than K
       keys, all of them are kept.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     implementation: The path to take: "masked", "kernelized" or "auto".
-    predictor: The predictor of `score_keys`.
+    predictor: The implementation of the prediction, see `score_keys`.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities

@@ -54,7 +54,11 @@ def shaped_attention(
 
 
 def _multiply_matrix(q, k, v, alpha, beta, gamma, mask, scale: float):
-  """Computes (α I + β A - γ C) v, and returns it with the matrix (B, H or G, N, N)."""
+  """Returns (α I + β A - γ C) v and the matrix α I + β A - γ C.
+
+  A is the softmax of the logits, and C averages over the keys. The matrix is (B, H, N, N), or
+  (B, 1, N, N) if q, k and the coefficients have one entry for all heads.
+  """
   attend = None if mask is None else mask[:, None, None, :]
   logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32) * scale
   probabilities = masked_softmax(logits, attend)  # (B, G, N, N)

@@ -225,7 +225,8 @@ def bigbird(
     raise ConfigError(f"variant={variant!r} is unknown. Valid: {listing(VARIANTS)}.")
   if window < 1 or window % 2 == 0:
     raise ConfigError(
-      f"window={window} must be odd and positive: a query's own block and as many on each side."
+      f"window={window} must be odd and positive: the number of blocks around a query's own block,"
+      " which is the middle one, such as 3."
     )
   if "G" in letters and not global_blocks:
     raise ConfigError(

@@ -97,9 +97,10 @@ def splash_attention(
 def _make(
   pattern: Pattern, layout: TokenLayout, heads: int, interpret: bool
 ) -> tuple[kernels.SplashAttentionKernel | None, np.ndarray | None]:
-  """Returns the kernel and a mask of the queries with edges, (N, H or 1, 1), or `None` for all.
+  """Returns the kernel, and a mask (N, H or 1, 1) that is True for queries with edges.
 
-  For a pattern without edges the kernel is `None`, because it would leave its results unwritten.
+  The mask is `None` if every query has an edge. For a pattern without any edge the kernel is
+  `None`, because it would leave its results unwritten.
   """
   blocks = block_mask(pattern, layout, BLOCK, heads)
   if not blocks.keys.size:
