@@ -148,7 +148,7 @@ def test_shaped_identity_projections_start_as_identity():
     (partial(Performer, 2, local_heads=3), ["local_heads=3", "num_heads=2"]),
     (partial(Performer, 4, rotary="axial"), ["head_dim=2", "divisible by 4"]),
     (partial(Nystromformer, 2, kernel_size=4), ["kernel_size=4", "odd"]),
-    (partial(MLPMixing, 2, implementation="masked"), ["one path"]),
+    (partial(MLPMixing, 2, implementation="masked"), ["must be 'auto'"]),
     (partial(Linformer, 2, implementation="kernelized", dropout=0.1), ["dropout=0.1", "masked"]),
     (partial(FNet, 2, causal=True), ["token_mixer.causal=True", "softmax"]),
     (partial(Performer, 0), ["token_mixer.num_heads=0"]),

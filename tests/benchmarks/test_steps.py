@@ -122,7 +122,7 @@ def test_what_is_missing_is_one_line(monkeypatch):
 
 @pytest.mark.parametrize(
   ("rows", "part"),
-  [(["vit", "cct"], "none beside cct; PyTorch's are a vit"), (["vt"], "no row 'vt'")],
+  [(["vit", "cct"], "none beside cct; PyTorch's are a vit"), (["vt"], "rows='vt' is no row")],
 )
 def test_rows_without_a_peer(rows, part):
   with pytest.raises(ConfigError, match=part):

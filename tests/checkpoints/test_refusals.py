@@ -17,7 +17,7 @@ from vitx.config.errors import ConfigError
 
 
 def test_fewer_than_two_kept_is_refused(tmp_path):
-  with pytest.raises(ConfigError, match=r"checkpoint.keep=1: at least 2"):
+  with pytest.raises(ConfigError, match=r"checkpoint.keep=1 must be at least 2"):
     CheckpointStore(tmp_path, keep=1)
 
 

@@ -69,5 +69,5 @@ def test_without_jit_and_under_vmap():
 
 def test_causal_lengths_must_agree():
   q, k, v, _ = cases.inputs(1, 8, 1, 4)
-  with pytest.raises(ValueError, match="8 queries over 5 keys"):
+  with pytest.raises(ValueError, match="N = 8 queries and M = 5 keys"):
     flash_attention(q, k[:, :5], v[:, :5], causal=True)

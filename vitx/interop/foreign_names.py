@@ -174,5 +174,7 @@ def to_theirs(ours: Arrays, family: str) -> dict[str, np.ndarray]:
   """
   theirs, left = convert_out(FAMILIES[family].rules, ours)
   if left:
-    raise ConfigError(f"out: {family!r} has no parameter {sorted(left)[0]}; export another run.")
+    raise ConfigError(
+      f"out: networks of {family!r} have no place for {sorted(left)[0]}; export a run without it."
+    )
   return theirs

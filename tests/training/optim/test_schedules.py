@@ -91,7 +91,7 @@ def test_epoch_cosine_is_timms(per_epoch):
 
 def test_epoch_cosine_needs_room_for_its_end():
   for spec, message in (
-    ({"cooldown": "8 epochs"}, r"schedule\.cooldown='8 epochs' takes 100 steps.*only 100"),
+    ({"cooldown": "8 epochs"}, r"schedule\.cooldown='8 epochs' takes 100 steps.*of 100 steps"),
     ({"warmup": "9 epochs"}, r"schedule\.warmup='9 epochs'"),
     ({"delay": -1}, r"schedule\.delay=-1"),
     ({"start": 2.0}, r"schedule\.start=2\.0"),
