@@ -8,6 +8,7 @@ The duration follows the number of images and has a minimum; the batch is halved
 8 steps; warm-up, log lines and evaluations are shares of the run. `config.json` records the steps.
 
 - `from_scratch`: a convolutional stem, CvT's attention and a mean of the tokens, 64 pixels.
+  Ours: docs/photos.md. The other two rows: not yet run.
 - `finetune`: DINOv2 S/14 (Oquab et al. 2024) at 224 pixels, all parameters. `init_from` downloads
   timm's copy of the weights by default; it may name a file or a workdir.
 - `frozen`: the backbone of `finetune`, but only the head is trained. `vitx probe` is faster still.

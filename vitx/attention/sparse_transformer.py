@@ -10,15 +10,16 @@ from vitx.ops.patterns import Fixed, Pattern, Strided, cycle
 
 
 class _Factorized(PatternAttention):
-  """Attention along a pattern of two parts, which share each head or divide heads or layers.
+  """Attention along a pattern of two parts: local tokens, and a second part that subclasses name.
 
   Attributes:
-    stride: The number l of tokens in a stride or run; None means the width of the grid.
+    stride: The number l of tokens in a stride; None means the width of the grid.
     arrangement: The arrangement of the parts: "merged" unites them; "heads" gives the local part to
       the first half of the heads and the second part to the others; "layers" gives a layer one of
       them, in turn.
-    local_layers: The number of local layers for each layer of the second part, with "layers".
-    first: The first layer that has the second part, with "layers".
+    local_layers: The number of local layers for each layer of the second part, if `arrangement` is
+      "layers".
+    first: The first layer that has the second part, if `arrangement` is "layers".
 
   `PatternAttention` has the other attributes.
   """

@@ -201,7 +201,7 @@ def find_memory(given: float | None = None) -> float:
 
 
 def require_known(value: int | None) -> int:
-  """Returns the bytes of a program, or raises ConfigError if the backend does not report them."""
+  """Returns a program's memory in bytes; raises ConfigError if the backend reports none."""
   if value is None:
     raise ConfigError(f"{jax.default_backend()} reports no memory of programs; use --no-compile.")
   return value

@@ -13,11 +13,11 @@ Norms = Literal["shared", "mlp", "two"]
 
 
 class VanillaBlock(Block):
-  """x + mixer(norm(x)), then x + MLP(norm(x)), with fewer normalizations than `PreNormBlock`.
+  """x + mixer(norm(x)), then x + MLP(norm(x)), with one or two normalizations.
 
   Attributes:
     norms: The normalizations: "shared" has one, used in both places; "mlp" has one, before the MLP
-      only; "two" has one in each place, which is `PreNormBlock`.
+      only; "two" has one in each place, as `PreNormBlock` has.
     skips: Whether each branch is added to x; with False, each branch replaces x, and stochastic
       depth must be 0.
   """

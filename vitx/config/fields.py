@@ -461,7 +461,7 @@ def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "da
 
 
 def check_is_config(config: Any) -> None:
-  """Raises ConfigError unless a config is a ConfigDict with every named choice of a run."""
+  """Raises ConfigError unless a config is a ConfigDict with `data` and each of `named_choices`."""
   if not isinstance(config, ConfigDict):
     raise ConfigError(
       f"config={config!r:.60} must be a ConfigDict, such as vitx.load_config('digits')."

@@ -192,7 +192,7 @@ class _Content:
     return [["true class", "predicted class", "examples"], *body]
 
   def provenance(self) -> list[tuple[str, str]]:
-    """Returns facts about the origin of the figures, by name."""
+    """Returns (name, value) pairs about the origin of the results, such as the workdir."""
     environment = read_json(self.loaded.workdir, "environment.json")
     trained = environment.get("versions") or {}
     now = {"vitx": vitx.__version__, "jax": jax.__version__, "python": sys.version.split()[0]}

@@ -1,11 +1,11 @@
-"""Parameters of layers that repeat, stored as one array for all cycles.
+"""Parameters of layers whose kinds repeat in cycles, stored as one array for all cycles.
 
 A deep network has thousands of parameters, and a training step that handles each one separately
-takes minutes to compile. If layers repeat after a cycle, a parameter tree has two forms. The form
-by name has `block_0`, ..., `block_{L-1}`; checkpoints and all user interfaces have this form. The
-stacked form has `cycles`, which contains `block_0`, ..., `block_{cycle-1}` with a leading axis of
-L / cycle on every array; entry c of `block_i` is layer c * cycle + i. A model that runs its blocks
-by `vitx.models.layer_cycle` takes either form.
+takes minutes to compile. If the kinds of layers, not their weights, repeat after `cycle` layers, a
+parameter tree has two forms. The form by name has `block_0`, ..., `block_{L-1}`; checkpoints and
+all user interfaces have this form. The stacked form has `cycles`, which contains `block_0`, ...,
+`block_{cycle-1}` with a leading axis of L / cycle on every array; entry c of `block_i` is layer
+c * cycle + i. A model that runs its blocks by `vitx.models.layer_cycle` takes either form.
 """
 
 from typing import Any

@@ -39,10 +39,11 @@ class Weights:
     hard: The weight of the cross-entropy against the class that the teacher predicts (Touvron et
       al. 2021, equation 3).
     logits: The weight of the KL divergence from the teacher's classes, times temperature squared
-      (equation 2; DeiT's code also divides it by K).
+      (equation 2; DeiT's code also divides it by the number of classes).
     tokens: The weight of the mean squared error of the last patch tokens.
-    attention: The weight of the squared error of the predicted attention.
-    basis_l1: The weight of the sum of the absolute values of all bases.
+    attention: The weight of the squared error of the attention that the student's Sparsifiner
+      layers predict, against the teacher's attention.
+    basis_l1: The weight of the sum of the absolute values of the bases of all Sparsifiner layers.
   """
 
   classes: float = 1.0

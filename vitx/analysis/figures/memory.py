@@ -105,12 +105,12 @@ def draw_memory(
   out: Path,
   name: str,
 ) -> list[Path]:
-  """Draws the test figure of a sweep's methods against the memory of a training step, with a table.
+  """Plots a metric of each method of a sweep against the memory of a training step.
 
   Args:
     results: The results from `read_results`.
     gigabytes: The memory by method in GB.
-    figure: The name of the figure in the results.
+    figure: The name of the metric in the results, such as "top1".
     note: A description of the runs and of the memory's measurement, for the caption.
     out: The folder of the files.
     name: The name of the files, without their suffix.

@@ -19,8 +19,8 @@ Points = Mapping[str, tuple[float, float]]
 def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
   """Returns the Pareto front: the rows that no other row beats.
 
-  A row beats another if it is as good in both columns and better in one of them. The result is in
-  ascending order of the first column.
+  A row beats another if it is at least as good in both columns and better in one of them. The
+  result is in ascending order of the first column.
 
   Args:
     points: The values of both columns, by row.

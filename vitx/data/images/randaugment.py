@@ -105,14 +105,15 @@ def operate(
 def increasing(
   key: jax.Array, image: jax.Array, draws: Draws, interpolation: str, mean: Any
 ) -> jax.Array:
-  """Applies operations drawn from timm's 15 increasing ones.
+  """Applies operations drawn from the 15 of timm whose effect increases with the magnitude.
 
   Args:
-    key: The random key of this example and operation.
+    key: The random key of this example for RandAugment.
     image: An image (H, W, C) with values in 0..1, which is first rounded to 8 bits.
     draws: The distribution of the operations and strengths.
     interpolation: One of bilinear, bicubic and random; with random, each operation draws one.
-    mean: The mean per channel in 0..1, rounded to 8 bits as the color of pixels from outside.
+    mean: The mean per channel in 0..1. Rounded to 8 bits, it is the color of pixels that come from
+      outside the image.
   """
   which, strengths, applied = draws(key, len(OPERATIONS) - 1)
   which = jnp.where(applied, which, OPERATIONS.index("identity"))
