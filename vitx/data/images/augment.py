@@ -15,7 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.config.errors import ConfigError
-from vitx.config.fields import AugmentSettings, EvaluationSettings, Size, read_fields
+from vitx.config.fields import (
+  AugmentSettings,
+  DataSettings,
+  EvaluationSettings,
+  Size,
+  read_fields,
+)
 from vitx.data.images import autoaugment, color, cropping, image_ops, mixup, randaugment
 from vitx.data.images.augment_settings import read_augment
 from vitx.data.images.settings import sides
@@ -65,6 +71,7 @@ def make_train_augment(
   Raises:
     ConfigError: A setting is out of range; the message names its field.
   """
+  _check_sizes(image_size, mean, std)
   size = sides(image_size)
   settings = read_augment(augment, min(size), len(mean))
   mixes = bool(settings.mixup or settings.cutmix)
@@ -123,6 +130,7 @@ def make_eval_preprocess(
   Raises:
     ConfigError: A setting is out of range; the message names its field.
   """
+  _check_sizes(image_size, mean, std)
   settings = read_fields(EvaluationSettings, evaluation, "evaluation")
   height, width = sides(image_size)
   resized = round(height / settings.crop_ratio), round(width / settings.crop_ratio)
@@ -215,6 +223,16 @@ def _rotate(key: jax.Array, image: jax.Array, largest: float, interpolation: str
 def _normalize(image: jax.Array, mean: Any, std: Any) -> jax.Array:
   mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
   return (image - mean.reshape(1, 1, -1)) / std.reshape(1, 1, -1)
+
+
+def _check_sizes(image_size: Size, mean: Sequence[float], std: Sequence[float]) -> None:
+  """Checks values that may come from a stored config, which nothing has checked yet."""
+  given = {"image_size": image_size, "mean": tuple(mean), "std": tuple(std)}
+  read_fields(DataSettings, given)
+  if len(mean) != len(std):
+    raise ConfigError(
+      f"data.mean={tuple(mean)!r} and data.std={tuple(std)!r} must have one value per channel each."
+    )
 
 
 def _check_images(images: jax.Array, channels: int) -> None:
