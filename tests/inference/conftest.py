@@ -1,5 +1,18 @@
-"""The digits' statistics are read once."""
+"""The digits' statistics are read once, and the finished run is loaded once for each file."""
 
+import pytest
+
+import vitx
 from tests.cli.conftest import read_pixels_once
 
 __all__ = ["read_pixels_once"]
+
+
+@pytest.fixture(scope="module")
+def run(finished_run):
+  return finished_run[0]
+
+
+@pytest.fixture(scope="module")
+def loaded(run):
+  return vitx.load(run)

@@ -25,16 +25,6 @@ from vitx.tasks import build_task
 
 
 @pytest.fixture(scope="module")
-def run(finished_run):
-  return finished_run[0]
-
-
-@pytest.fixture(scope="module")
-def loaded(run):
-  return vitx.load(run)
-
-
-@pytest.fixture(scope="module")
 def color(loaded):
   """An untrained model of RGB images."""
   config = loaded.config.copy_and_resolve_references()

@@ -25,16 +25,6 @@ QUICK = {"methods": ("ridge",), "draws": 0}
 
 
 @pytest.fixture(scope="module")
-def run(finished_run):
-  return finished_run[0]
-
-
-@pytest.fixture(scope="module")
-def loaded(run):
-  return vitx.load(run)
-
-
-@pytest.fixture(scope="module")
 def kept(tmp_path_factory):
   """A folder of features that the tests of this file share."""
   return tmp_path_factory.mktemp("features")

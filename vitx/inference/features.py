@@ -20,6 +20,7 @@ from vitx.files import read_arrays, replace_bytes
 from vitx.inference.predict import FEATURES, with_features
 from vitx.models import names
 from vitx.training import evaluation
+from vitx.training.experiment import evaluation_shapes
 from vitx.training.record.progress import count_bar
 
 FORMAT = 1  # increased when a change of the code changes features
@@ -94,8 +95,7 @@ def _make_compute(model: Loaded) -> Callable[[Mapping[str, np.ndarray]], jax.Arr
 
   state = dict(model.variables)
   arguments = (state.pop("params"), state, task.constants())
-  blank = {name: jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for name, x in _spec(model).items()}
-  shape = jax.eval_shape(features, *arguments, blank).shape
+  shape = jax.eval_shape(features, *arguments, evaluation_shapes(task, 1)).shape
   if len(shape) != 2:
     raise ConfigError(
       f"probe: the head of this network reads an array {list(shape[1:])} for an example,"
@@ -104,10 +104,6 @@ def _make_compute(model: Loaded) -> Callable[[Mapping[str, np.ndarray]], jax.Arr
   compiled = model.program(FEATURES, lambda: jax.jit(features))
   placed = jax.device_put(arguments)
   return lambda batch: compiled(*placed, batch)
-
-
-def _spec(model: Loaded) -> dict[str, Any]:
-  return {**model.task.element_spec, "mask": jax.ShapeDtypeStruct((), np.bool_)}
 
 
 def _compute(
@@ -124,9 +120,10 @@ def _compute(
     threads=config.data.threads,
   )
   rows: list[np.ndarray] = []
+  arrays = evaluation_shapes(task, 1)
   with count_bar(f"features of {role}", len(examples), "example") as bar:
     for batch in batches:
-      made = np.asarray(compute({name: batch[name] for name in _spec(model)}), np.float32)
+      made = np.asarray(compute({name: batch[name] for name in arrays}), np.float32)
       rows.append(made[batch["mask"]])
       bar.update(len(rows[-1]))
   values = np.concatenate(rows)

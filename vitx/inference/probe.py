@@ -1,5 +1,6 @@
 """Probes: simple classifiers of a network's frozen features, in seconds and without training."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.training import cache as programs
 from vitx.training import teacher
-from vitx.training.experiment import resolve
+from vitx.training.experiment import blank, evaluation_shapes, resolve
 from vitx.training.restore import fitting
 
 SHOTS = (1, 2, 5, 10)
@@ -190,11 +191,11 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   config = resolve(config, source)
   task = build_task(config)
   fits, layout = fitting(config, source.info), task.token_layout()
-  blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
+  batch = blank(evaluation_shapes(task, 1))
   key = jax.random.key(config.init_seed)
-  shapes = dict(jax.eval_shape(task.init, key, blank))
+  shapes = dict(jax.eval_shape(task.init, key, batch))
   check_source(config.init_from, shapes.pop("params"), shapes, layout, **fits)
-  state = dict(jax.device_get(jax.jit(task.init)(key, blank)))
+  state = dict(jax.device_get(jax.jit(task.init)(key, batch)))
   found = initial_variables(config.init_from, state.pop("params"), state, layout, **fits)
   variables = {"params": found[0], **found[1]}
   names = list(source.info.class_names or ())
@@ -214,7 +215,7 @@ def _with_batch_size(model: Loaded, batch_size: int | None) -> Loaded:
   config = model.config.copy_and_resolve_references()
   if batch_size is not None:
     config.evaluation.batch_size = batch_size
-  return Loaded(**{**vars(model), "config": config})
+  return dataclasses.replace(model, config=config)
 
 
 def _check_data(model: Loaded, source: Source) -> None:

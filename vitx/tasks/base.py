@@ -254,6 +254,18 @@ class Task(Protocol):
     return None
 
 
+def count_examples(sums: Mapping[str, Any]) -> float:
+  """Returns the number of examples in totals of a task's sums.
+
+  Raises:
+    ValueError: If there were no examples.
+  """
+  count = float(sums.get("count", 0.0))
+  if count == 0:
+    raise ValueError("the split has no examples to evaluate.")
+  return count
+
+
 def follow_source(model: ConfigDict, field: str, value: Any, source: str) -> None:
   """Sets a field of `config.model` to the value that follows from the source.
 

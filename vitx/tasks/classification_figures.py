@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.config.errors import escape
-from vitx.tasks.base import Figures
+from vitx.tasks.base import Figures, count_examples
 
 ECE_BINS = 15
 TOP = 5  # The k of top-k accuracy, which is shown for more than k classes.
@@ -92,9 +92,7 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
   Raises:
     ValueError: If there were no examples.
   """
-  count = float(sums.get("count", 0.0))
-  if count == 0:
-    raise ValueError("the split has no examples to evaluate.")
+  count = count_examples(sums)
   gap = np.abs(np.asarray(sums["bin_top1"]) - np.asarray(sums["bin_confidence"]))
   return {
     "examples": int(count),

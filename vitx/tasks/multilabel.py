@@ -14,7 +14,7 @@ from vitx.config.errors import ConfigError, escape
 from vitx.data.dataset import ArraySpec
 from vitx.data.images.resizing import ResizeAndKeep
 from vitx.data.images.settings import find_size
-from vitx.tasks.base import Figures
+from vitx.tasks.base import Figures, count_examples
 from vitx.tasks.classification import Classification, resolve_images
 from vitx.tasks.classification_losses import make_loss, sigmoid_losses
 
@@ -196,9 +196,7 @@ def summarize_multilabel(sums: Mapping[str, Any]) -> Figures:
   Raises:
     ValueError: If there were no examples.
   """
-  count = float(sums.get("count", 0.0))
-  if count == 0:
-    raise ValueError("the split has no examples to evaluate")
+  count = count_examples(sums)
   pairs = zip(np.asarray(sums["positives"]), np.asarray(sums["negatives"]), strict=True)
   values = [average_precision(*pair) for pair in pairs]
   known = [value for value in values if value is not None]

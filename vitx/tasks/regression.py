@@ -15,6 +15,7 @@ from vitx.data import order
 from vitx.data.dataset import ArraySpec, DatasetInfo, Examples, read_encoded
 from vitx.data.images.resizing import ResizeAndKeep
 from vitx.data.images.settings import find_size, image_spec, sides
+from vitx.tasks.base import count_examples
 from vitx.tasks.classification import Classification, resolve_images
 
 LARGEST_SAMPLE = 5000  # training examples for the mean and standard deviation of the targets
@@ -149,9 +150,7 @@ class Regression(Classification):
 
   def summarize(self, sums):
     """Returns examples, mae, rmse, and r2 (None if all targets are equal)."""
-    count = float(sums.get("count", 0.0))
-    if count == 0:
-      raise ValueError("the split has no examples to evaluate")
+    count = count_examples(sums)
     squared = float(sums["squared"])
     spread = float(sums["target_squared"]) - float(sums["target"]) ** 2 / count
     return {

@@ -248,11 +248,11 @@ def make_experiment(
   config = fit_to_examples(config, len(examples.train))
   arrays = {"input of the model": task.input_spec, **task.train_spec}
   sizes.check_batch(arrays, config.batch_size // jax.process_count())
-  _check(config, examples)
-  draws = task.transform(train=True).draws
-  resident.check(config.data.device, are_kept=config.data.memory != "never" and not draws)
   steps_per_epoch = Fraction(len(examples.train), config.batch_size)
   total = durations.to_steps(config.duration, steps_per_epoch, "duration")
+  _check(config, examples, total)
+  draws = task.transform(train=True).draws
+  resident.check(config.data.device, are_kept=config.data.memory != "never" and not draws)
   schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
   end = _find_end(config, total, steps_per_epoch)
   step, shapes = make_step(config, schedule)
@@ -402,7 +402,7 @@ def _check_without_data(config: ConfigDict) -> None:
     durations.is_due(1, durations.settle(value, 1, total, field), 1, field)
 
 
-def _check(config: ConfigDict, source: Source) -> None:
+def _check(config: ConfigDict, source: Source, total: int) -> None:
   check_sampling(source.train, config.data.get("sampling"))
   parallel.check_batch(config.batch_size, config.grad_accum_steps)
   if config.batch_size > len(source.train):
@@ -410,8 +410,6 @@ def _check(config: ConfigDict, source: Source) -> None:
       f"batch_size={config.batch_size} is larger than the {len(source.train)} training examples of"
       f" {source.info.name!r}. Lower it, or take more examples (data.fraction, data.splits.train)."
     )
-  per_epoch = Fraction(len(source.train), config.batch_size)
-  total = durations.to_steps(config.duration, per_epoch, "duration")
   if total < 1:
     raise ConfigError(f"duration={config.duration!r} is shorter than one step; lengthen it.")
   if total > LONGEST:
