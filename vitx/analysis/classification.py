@@ -216,7 +216,15 @@ def calibrate(
 
 
 class _Terms:
-  """The terms that each example adds to the sums, and the figures computed from the sums."""
+  """The table of numbers whose weighted column sums give all figures of a classifier.
+
+  Each example has one row of the table. Its columns ("terms") hold, for instance, whether the
+  answer is right and the negative log-likelihood. A bootstrap resample weights the rows by how
+  often it drew each example, so one matrix product gives the sums of many resamples.
+
+  Args:
+    classes: The number of classes, K.
+  """
 
   def __init__(self, classes: int):
     widths = {"right": classes, "examples": classes, "predicted": classes, "gap": BINS}
@@ -226,7 +234,7 @@ class _Terms:
     self._slices = dict(zip(widths, map(slice, ends[:-1], ends[1:]), strict=True))
 
   def matrix(self, answers: Answers) -> scipy.sparse.csr_array:
-    """Returns the terms of n examples, float64 (n, terms)."""
+    """Returns the table of n examples as a sparse matrix, float64 (n, terms)."""
     n, ones = len(answers.labels), np.ones(len(answers.labels))
     known, zero = answers.predictions >= 0, np.zeros(n, np.int64)
     right = answers.right.astype(float)
@@ -246,7 +254,14 @@ class _Terms:
     return scipy.sparse.csr_array((values, (rows, columns)), shape=(n, self._width))
 
   def figures(self, sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the figures of R resamples from sums (R, terms): arrays (R,), or (R, K) by class."""
+    """Computes the figures of R resamples.
+
+    Args:
+      sums: The weighted sums of the columns of `matrix` in each resample, (R, terms).
+
+    Returns:
+      The figures by name: (R,), or (R, K) for those whose name begins with "class_".
+    """
     part = {name: sums[:, place] for name, place in self._slices.items()}
     right, examples, predicted = part["right"], part["examples"], part["predicted"]
     occurs = examples + predicted > 0

@@ -294,7 +294,12 @@ def _number(value: float | None, form: str = "g") -> str:
 
 
 def format_csv(comparison: Comparison) -> str:
-  """Returns CSV with a line per point: the cost of its method and its figures, without times."""
+  """Returns a comparison as CSV text with one line for each training run.
+
+  A line has the method, the seed and the fold, the method's parameters, steps and FLOPs, and the
+  run's figures on *validation* and *test*. Measured times are left out, since they differ from
+  machine to machine.
+  """
   methods = {method.name: method for method in comparison.methods}
   rows = [_flatten(each, methods[each.method]) for each in comparison.outcomes]
   return csv_files.format_records(rows)

@@ -243,12 +243,14 @@ class AttentionModule(TokenMixer):
     scale: float,
     at: jax.Array,
   ) -> jax.Array:
-    """Attends from one token to itself and to the earlier tokens in the collection "cache".
+    """Computes the attention of one new token while a sequence is generated token by token.
 
-    The cache has M slots, as many as the pattern needs at once, in the variables `cached_key`
-    (B, H, M, D) and `cached_value` (B, H, M, E). If the attended slots are found at run time,
-    `cached_place` (G, M) has the token in each slot, for G groups of heads with equal edges. All
-    are zeros before the first token; tokens must be decoded in order.
+    The token attends to itself and to earlier tokens, whose keys and values are in the collection
+    "cache"; its own are added there. Tokens must be decoded in order. The cache has M slots, as
+    many as the pattern needs at once: `cached_key` (B, H, M, D) and `cached_value` (B, H, M, E),
+    zeros before the first token. If the pattern does not fix which slots a token reads, it also has
+    `cached_place` (G, M), which says which token each slot holds, for G groups of heads with equal
+    edges.
 
     Args:
       q, k: The query and key with positions, (B, 1, H, D).

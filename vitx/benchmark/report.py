@@ -191,7 +191,18 @@ def _time_unit(rows: Sequence[MixerCost]) -> tuple[float, str]:
 
 
 def _panel(axes, rows: Sequence[MixerCost], quantity: str, unit: float, name: str) -> dict:
-  """Draws the lines and returns each kernelized path's color and its values by N."""
+  """Draws a measured quantity over the number of tokens N, with one line for each mixer.
+
+  Args:
+    axes: The matplotlib axes to draw on; both become logarithmic.
+    rows: The measurements, one for each mixer, implementation and N.
+    quantity: The quantity, "time" or "memory".
+    unit: The number of seconds or bytes in the unit of the vertical axis.
+    name: The label of the vertical axis.
+
+  Returns:
+    For each mixer, the color of its line and the values of its kernelized path by N.
+  """
   drawn = {}
   mixers = dict.fromkeys(row.mixer for row in rows)
   for number, mixer in enumerate(mixers):

@@ -4,11 +4,15 @@
     vitx sweep --config digits.py:softmax,duration=500 \\
       --over "learning_rate=[1e-3,2e-3],optimizer.weight_decay=[0,0.05]" --workdir runs/rates
 
-Every combination is a run with an ordinary workdir of its own, DIR/NAME. After a stop, the same
-command resumes the sweep. The command may be started several times, also on machines that share the
-directory: each run is trained by one of the processes. At the end OUT/NAME.md, .csv and _curves.png
-compare the methods with the first one: means, paired differences with their intervals, ranks. Exit
-status: 0 finished, 75 stopped by SIGTERM or SIGINT with everything saved, 1 any other end.
+A method is one combination of values in --over. It is trained once per seed, and each of these runs
+has an ordinary workdir of its own below --workdir. After a stop, the same command resumes the
+sweep. The command may also be started several times at once, on one machine or on several that
+share the directory; each run is trained by one of the processes.
+
+At the end, three files in --out compare the methods: a table (NAME.md), a line for each run
+(NAME.csv) and the training curves (NAME_curves.png). The table has the mean of each method, its
+paired difference from the first method with a confidence interval, and its rank. Exit status: 0
+finished, 75 stopped by SIGTERM or SIGINT with everything saved, 1 any other end.
 """
 
 import argparse

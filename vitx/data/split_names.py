@@ -1,4 +1,4 @@
-"""The roles of splits, found in their names, which have many spellings."""
+"""Guesses the role of a split (train, validation or test) from its name, such as "dev_set"."""
 
 import re
 from collections.abc import Iterable
@@ -26,7 +26,10 @@ _FILLERS |= {"image", "images", "img", "imgs", "pics", "pictures", "photos", "sa
 
 
 def find_role(name: str) -> str | None:
-  """Returns the role in a name, `FOLD` for a numbered part, or None for any other name."""
+  """Returns the role that a split's name states: "train", "validation" or "test".
+
+  A numbered part of data, such as "fold3", gives `FOLD`; any other name gives None.
+  """
   apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).casefold()
   words = [_strip(word) for word in re.findall(r"[^\W\d_]+", apart)]
   known = [_ROLE_OF[word] for word in words if word in _ROLE_OF]
@@ -52,9 +55,17 @@ def _strip(word: str) -> str:
 
 
 def find_roles(splits: Iterable[str]) -> dict[str, list[str]]:
-  """Returns, by role, the splits whose names state the role in an undocumented word.
+  """Finds splits that probably are a data set's train, validation or test split.
 
-  Roles for which there is a split with a documented name are left out.
+  A role is train, validation or test. Some names are documented for each role (`NAMES`), such as
+  "val"; data sets use others, such as "trainset" or "dev_images".
+
+  Args:
+    splits: The names of the data set's splits.
+
+  Returns:
+    The splits of each role that no split has under a documented name. A role for which there is a
+    documented name is left out, since no guess is needed.
   """
   names = list(splits)
   return {

@@ -1,8 +1,10 @@
-"""Arithmetic coding of tokens with an autoregressive model's own probabilities.
+"""Lossless compression of tokens: arithmetic coding with an autoregressive model's probabilities.
 
-Coder and decoder run the same one-token program on batches of one shape and compute probabilities
-from its logits on the host. So both compute identical bits on devices of one kind with identical
-software versions. Several windows are coded side by side; each is a lane.
+The decoder must compute exactly the probabilities that the encoder used. So both run the same
+compiled program, which reads one token of each of several windows at a time, and turn its logits
+into probabilities on the host. The bits agree on devices of one kind with equal software versions.
+A window is a stretch of N tokens, as many as the model reads; a lane is one entry of the program's
+batch, in which one window is coded.
 """
 
 import dataclasses
@@ -19,12 +21,12 @@ from vitx.inference.decoding import next_logits
 
 
 class WindowGroup(NamedTuple):
-  """A group of windows that are coded together, each as a lane.
+  """Windows of a token sequence that are coded at once, each in one entry of the model's batch.
 
   Attributes:
-    starts: The index of the first token of each window.
-    first, stop: The range of places to code in each window: first ... stop - 1. Tokens at earlier
-      places are known from other groups.
+    starts: The index in the sequence at which each window begins, int (windows,).
+    first, stop: The places within each window that this group codes, `range(first, stop)`. Tokens
+      at places before `first` are part of an earlier group and only serve as context.
   """
 
   starts: np.ndarray
@@ -33,15 +35,16 @@ class WindowGroup(NamedTuple):
 
 
 def group_windows(count: int, size: int, lanes: int) -> list[WindowGroup]:
-  """Cuts a sequence into windows as evaluation does without a minimum context.
+  """Cuts a sequence into windows that do not overlap, and puts these into groups.
 
-  Windows do not overlap. Remaining tokens are coded as the end of one more window, which ends with
-  the sequence. A sequence shorter than a window is coded as the beginning of one window.
+  If tokens remain after the last whole window, they are coded as the end of one more window, which
+  ends with the sequence. A sequence shorter than a window is the beginning of one window. An
+  evaluation with no minimum context cuts in this way too.
 
   Args:
     count: The number of tokens of the sequence.
     size: The number of tokens of a window, N.
-    lanes: The number of windows in a group.
+    lanes: The largest number of windows in a group.
   """
   starts = np.arange(count // size) * size
   groups = [WindowGroup(starts[i : i + lanes], 0, size) for i in range(0, starts.size, lanes)]
@@ -72,7 +75,10 @@ class WindowCoder:
   progress: Callable[[int], Any] = lambda tokens: None
 
   def encode(self, tokens: np.ndarray) -> tuple[bytes, float]:
-    """Codes the integers `tokens`, (n,), all in the model's vocabulary.
+    """Compresses tokens to bytes.
+
+    Args:
+      tokens: The tokens, integers (n,) in the model's vocabulary.
 
     Returns:
       The code, and the negative log-likelihood of the tokens in bits. The code is longer than this
@@ -96,10 +102,14 @@ class WindowCoder:
     return coder.get_compressed().astype("<u4").tobytes(), bits
 
   def decode(self, code: bytes, count: int) -> np.ndarray:
-    """Returns the tokens of a code, int32 (count,).
+    """Returns the tokens that `encode` compressed, int32 (count,).
 
-    A code that was made with other probabilities decodes to wrong tokens without an error. Store a
-    digest of the tokens with the code.
+    A code that was made with other weights, or on a device that rounds in another way, decodes to
+    wrong tokens without an error. Store a digest of the tokens with the code to notice this.
+
+    Args:
+      code: The bytes that `encode` returned.
+      count: The number of tokens that were encoded.
 
     Raises:
       MissingExtraError: `constriction` is not installed.
@@ -113,7 +123,14 @@ class WindowCoder:
   def _visit(
     self, tokens: np.ndarray, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]
   ) -> None:
-    """Sets all tokens to `choose(places, probabilities)`, place by place, in the code's order."""
+    """Visits all tokens in the order of the code, and sets each to the token that is chosen for it.
+
+    Args:
+      tokens: The tokens, (n,), which are changed in place.
+      choose: A function that gets the indices of the next tokens, (windows,), and the probabilities
+        of their values, (windows, V), and returns their values: the encoder's known tokens, or the
+        decoder's result.
+    """
     for group in group_windows(tokens.size, self.size, self.lanes):
       for place, probabilities in self._probabilities(tokens, group):
         own = group.starts + place
@@ -123,7 +140,10 @@ class WindowCoder:
   def _probabilities(
     self, tokens: np.ndarray, group: WindowGroup
   ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields each coded place and its probabilities (windows, V), then reads the place's tokens."""
+    """Yields each place that a group codes, and the probabilities of its tokens, (windows, V).
+
+    The caller must have set the tokens of a place before it asks for the next one.
+    """
     cache = self.model.init_cache(self.lanes)  # type: ignore[attr-defined]
     previous = np.zeros((self.lanes, 1), np.int32)
     used = group.starts.size

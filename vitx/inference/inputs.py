@@ -36,11 +36,16 @@ def list_inputs(inputs: Any, task: Task) -> list[Any]:
 
 
 def make_reader(task: Task) -> Callable[[Any, int], Example]:
-  """Returns a function from an input and its number to an example, prepared as in evaluation.
+  """Makes the function that reads one input of a prediction, such as a file of an image.
 
-  Arrays that only an answer would provide, such as a label, are zeros. The function raises
-  ConfigError if a file cannot be read or the task's arrays are incomplete, and ValueError for an
-  input of another kind.
+  Args:
+    task: The task, which reads inputs and prepares them as for an evaluation.
+
+  Returns:
+    A function `(input, number) -> example`, where `number` counts the inputs from 0 and names an
+    input that has no path in errors. The example has all arrays of the task; arrays that are not
+    known before an answer, such as a label, are zeros. The function raises ConfigError if a file
+    cannot be read or an array is missing, and ValueError for an input of a wrong type.
   """
   prepare = task.transform(train=False)
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in task.element_spec.items()}

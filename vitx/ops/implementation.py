@@ -62,7 +62,10 @@ def lowering_for(platform: str) -> AbstractContextManager[None]:
 
 
 def current_rule() -> Rule:
-  """Returns the rule for "auto": the one in `choosing_by`, or that of the device to trace for.
+  """Returns the rule by which `implementation="auto"` picks an implementation.
+
+  Inside the context `choosing_by` it is the rule given there, otherwise the rule for the kind of
+  device that is being traced for.
 
   Raises:
     ConfigError: The file of the rule is damaged.

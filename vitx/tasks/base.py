@@ -267,10 +267,16 @@ def count_examples(sums: Mapping[str, Any]) -> float:
 
 
 def follow_source(model: ConfigDict, field: str, value: Any, source: str) -> None:
-  """Sets a field of `config.model` to the value that follows from the source.
+  """Sets a field of `config.model` to the value that the data require, such as `num_classes`.
+
+  Args:
+    model: The group `config.model`, which is changed in place.
+    field: The name of the field.
+    value: The value that the data require.
+    source: The name of the data source, for the error message.
 
   Raises:
-    ConfigError: If the config has another value.
+    ConfigError: The config already has another value for the field.
   """
   given = model.get(field)
   if given not in (None, value):

@@ -220,7 +220,10 @@ class Density(Task):
     return "bits"
 
   def describe(self, figures):
-    """Returns the bits per token of the model and of the best code that learns nothing."""
+    """Returns the console's text of an evaluation: the model's mean bits per token.
+
+    If a code that learns nothing, such as a compressor, was measured too, the best one follows.
+    """
     known = {name: figures[name] for name in REFERENCES if name in figures}
     text = f"{figures['bits']:.4f} bits/{self.unit}"
     if known:

@@ -1,7 +1,8 @@
-"""The attention entropy of each layer during training, on a few examples of *validation*.
+"""Logs the mean entropy of each layer's attention probabilities during training.
 
-A kernelized mixer never computes its attention matrix. So for each row of kind "train" the network
-runs once more, on the same few examples, with mixers that compute it.
+The entropy needs the attention matrix, which the fast implementations never compute. So whenever
+training metrics are logged, the network also runs on a few fixed *validation* examples with the
+implementation that computes the matrix.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,9 +26,9 @@ Measure = Callable[[Any, Any], Figures]
 
 
 def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str, Any]) -> None:
-  """Raises ConfigError if a config asks for the attention entropy of a network without one.
+  """Checks that the network has attention probabilities, if their entropy is to be logged.
 
-  Nothing is computed.
+  The check traces shapes and computes nothing.
 
   Args:
     config: The resolved config.
@@ -59,7 +60,10 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
 
 
 def make_step(config: ConfigDict, run: parallel.Runner = parallel.at_once) -> Callable:
-  """Returns `(params, model_state, batch) -> sums over the batch`, a step that all devices run.
+  """Returns the function that sums the entropies of a batch of examples over all devices.
+
+  The function takes `(params, model_state, batch)` and returns a sum for each layer and the number
+  of examples; {} if the config asks for no entropy.
 
   Args:
     config: The resolved config.
@@ -73,16 +77,17 @@ def make_step(config: ConfigDict, run: parallel.Runner = parallel.at_once) -> Ca
 def make_measure(
   config: ConfigDict, step: Callable, examples: Callable[[str], Examples], state: Any
 ) -> Measure:
-  """Returns the function `(params, model_state) -> figures`: the attention entropy of each layer.
+  """Returns a function that measures the attention entropy of each layer during training.
 
-  The function takes replicated arguments. It is compiled here, because a signal during a
-  compilation between steps would lose the steps since the last checkpoint. If the config asks for
-  no entropy, nothing is read or compiled.
+  The function takes the replicated `(params, model_state)` and returns the entropies by name. It is
+  compiled here, before the first training step: a signal that came during a later compilation would
+  lose the steps since the last checkpoint. If the config asks for no entropy, the function returns
+  {} and nothing is read or compiled.
 
   Args:
     config: The resolved config.
-    step: The step of `make_step`.
-    examples: A function that returns the examples of a role.
+    step: The function that `make_step` returned.
+    examples: A function that returns the examples of a role, such as "validation".
     state: A replicated training state, of which only the shapes matter.
   """
   count = config.evaluation.attention_entropy

@@ -115,11 +115,15 @@ def _meet(coordinator: str, processes: int, process: int) -> None:
 
 
 def _join(*given: Any) -> None:
-  """Starts JAX as one of several processes; if another is lost, prints one line and ends.
+  """Calls `jax.distributed.initialize`, and arranges how this process ends if another one is lost.
 
-  By default XLA would abort in one of its threads and print a page of its stack. JAX has no
-  argument for another callback, and a callback may itself end in an abort, so this function
-  replaces the callback and handles the abort.
+  By default XLA calls a function of its own when a process is lost, which aborts and prints a page
+  of its stack. This function puts another one in its place, which prints a single line and ends the
+  process. JAX has no argument for this, so an internal function of JAX is replaced for the time of
+  the call. XLA may still abort, so the signal of an abort is handled too.
+
+  Args:
+    *given: The address, the number of processes and this process's number.
   """
   make = _jax.get_distributed_runtime_client
   _jax.get_distributed_runtime_client = functools.partial(

@@ -1,14 +1,21 @@
 """The names of the figures of `vitx visualize FIGURE`, with a description of each.
 
 A figure is the function `draw_NAME` in the file `NAME.py` of this folder, which is imported when
-the figure is drawn. The function writes files into a folder and returns their paths. Its arguments
-depend on the kind of figure. `FIGURES`: a `Subject` and the folder. `SIDE_BY_SIDE`: several
-subjects and the folder. `RUN_FIGURES`: the runs' curves, the figure's name, the folder and the
-file's name. `RESULT_FIGURES`: a sweep's results, the memory of its methods, the figure's name, a
-caption, the folder and the file's name. `PATTERN_FIGURES`: names of patterns, a grid and the
-folder. `ANSWER_FIGURES`: a classifier's answers to a split, `mistakes.Answered`, and the folder. A
-new figure is a file and a line here. For notebooks, each file also has functions that return
-arrays, and one that returns matplotlib's figure of them (`plot_...`).
+the figure is drawn. The function writes files into a folder and returns their paths. To add a
+figure, write such a file and add a line to one of the tables below. The table decides which
+arguments the function gets:
+
+- `FIGURES`: a `Subject` (a network with its variables and some examples) and the folder.
+- `SIDE_BY_SIDE`: several subjects and the folder.
+- `RUN_FIGURES`: the curves of several runs, the name of the drawn quantity, the folder and the
+  file's name.
+- `RESULT_FIGURES`: a sweep's results, the memory of its methods, the name of the drawn quantity, a
+  caption, the folder and the file's name.
+- `PATTERN_FIGURES`: the names of patterns, a grid and the folder.
+- `ANSWER_FIGURES`: a classifier's answers to a split (`mistakes.Answered`) and the folder.
+
+For notebooks, each file also has functions that return arrays, and functions `plot_...` that return
+matplotlib's figure of them.
 """
 
 import importlib

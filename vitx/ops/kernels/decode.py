@@ -40,9 +40,10 @@ def decode_step(
   *,
   scale: float | None = None,
 ) -> tuple[Float[Array, "B 1 H E"], Cache]:
-  """Attends from one token to itself and to the earlier tokens in the cache.
+  """Computes the attention of one new token to itself and to the earlier tokens in the cache.
 
-  The tokens must come in order, from 0: a slot contains the latest of the tokens that share it.
+  Tokens must be decoded in order, from 0. A slot of the cache serves several tokens, one after
+  another, and contains the latest of them.
 
   Args:
     q, k: The query and the key of the token, (B, 1, H, D).

@@ -1,9 +1,10 @@
-"""Dense softmax attention with memory linear in N, by tiles that the backward pass recomputes.
+"""Dense softmax attention whose memory is linear in N, as in FlashAttention.
 
-A tile of the forward pass has some queries and all keys: its softmax is exact and never rescaled.
-A tile of the backward pass has some keys and all queries, so that the gradients of keys and values
-are complete at once and only the queries' gradient is accumulated. Tiles are recomputed as in
-Dao et al. 2022, https://arxiv.org/abs/2205.14135.
+The N x N matrix is computed in tiles, one after another, and the backward pass computes the tiles
+again instead of storing them (Dao et al. 2022, https://arxiv.org/abs/2205.14135). A tile of the
+forward pass has some queries and all keys, so that no running maximum is needed. A tile of the
+backward pass has some keys and all queries: it completes the gradients of its keys and values, and
+only the gradient of the queries is a sum over tiles.
 """
 
 import itertools
@@ -32,7 +33,7 @@ def flash_attention(
   causal: bool = False,
   steps: tuple[int, int] = (1, 1),
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N"]]:
-  """Computes softmax(q kᵀ · scale) v without the matrix in memory.
+  """Computes softmax(q kᵀ · scale) v without storing the matrix of N x M logits.
 
   Args:
     q: The queries, (B, N, H, D).
@@ -41,12 +42,13 @@ def flash_attention(
     key_mask: A boolean mask (B, M) or (B, M, H), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     causal: Whether query i sees keys 0 … i only.
-    steps: The sizes (a, b) of the stairs in a causal mask: query i sees key j if j // b <= i // a.
+    steps: The block sizes (a, b) of a block-causal mask, which has the form of stairs: query i sees
+      key j if j // b <= i // a. The default (1, 1) is the ordinary causal mask.
 
   Returns:
-    The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each
-    query's sum of exponentials. A query that sees nothing has output 0, lse -inf and no gradient.
-    Both results may be differentiated.
+    The output (B, N, H, E) in the dtype of `v`, and the log-sum-exp of each query's logits,
+    (B, H, N) float32, with which partial attentions can be merged. Both are differentiable. A query
+    that sees no key has output 0, log-sum-exp -inf and a gradient of 0.
 
   Raises:
     ValueError: Causal queries and keys make different numbers of stairs.
@@ -66,11 +68,15 @@ def flash_attention(
 
 
 def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
-  """Returns ranges of rows to compute as one rectangle each; each begins with a causal step.
+  """Divides the rows of a causal matrix into bands, each of which needs only its leading columns.
 
   Args:
     n: The number of rows.
-    step: The number of rows in a causal step, which have equal masks; `None` if not causal.
+    step: The number of consecutive rows with equal masks, of which no band begins in the middle;
+      `None` if the matrix is not causal, which gives one band.
+
+  Returns:
+    The first row of each band and the row after its last.
   """
   count = min(_BANDS, max(1, n // max(48, step))) if step else 1
   edges = [n * i // count // (step or 1) * (step or 1) for i in range(count)]

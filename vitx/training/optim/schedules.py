@@ -161,7 +161,11 @@ def plateau(
   minimum: Probability = Plateau.minimum,
   eps: NonNegative = Plateau.eps,
 ) -> Schedule:
-  """Stays at the peak; training multiplies it by the scale of `Plateau`, which evaluations set."""
+  """Stays at the peak until a figure of the evaluations no longer improves, then falls.
+
+  The schedule itself is constant. Training multiplies it by a factor that starts at 1 and that
+  `Plateau` lowers after an evaluation; see `Plateau` for the arguments.
+  """
   return constant(run, warmup=warmup)
 
 
