@@ -1,4 +1,7 @@
-"""The work before a run's first step: a header is printed and the steps are compiled."""
+"""Prints the header of a run and compiles its training steps.
+
+A dispatch is one call of a compiled program, which makes several training steps on the devices.
+"""
 
 import collections
 import dataclasses
@@ -29,13 +32,13 @@ CPU_OPTIONS = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 @dataclasses.dataclass(frozen=True)
 class StepProgram:
-  """Training steps compiled for every device.
+  """The compiled program that makes several training steps on all devices.
 
   Attributes:
     compiled: The compiled `Step.train_several`.
     steps: The largest number of steps in one dispatch.
-    fill: A function that makes batches on the devices from the data sent there, see `resident`;
-      None if the batches themselves are sent.
+    fill: A function that makes batches on the devices from the numbers of their examples, see
+      `resident`; None if the host sends the batches themselves.
   """
 
   compiled: jax.stages.Compiled
@@ -45,7 +48,17 @@ class StepProgram:
   def __call__(
     self, state: Any, constants: Any, batches: Sequence[Mapping[str, np.ndarray]], stop: bool
   ) -> tuple[Any, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
-    """Makes one step for each of this process's batches, in order; see `Step.train_several`."""
+    """Makes one training step for each of the batches, in order.
+
+    Args:
+      state: The replicated training state; its memory is reused for the new state.
+      constants: The task's constants, replicated.
+      batches: This process's rows of the batch of each step, at most `steps` of them.
+      stop: Whether this process was asked to end.
+
+    Returns:
+      The results of `Step.train_several`, on the devices.
+    """
     rows = parallel.split_steps(batches, self.steps)
     if self.fill:
       rows = self.fill(rows)
@@ -157,7 +170,7 @@ def make_header(experiment: Experiment, flops: int, steps: int, workdir: str) ->
 
 
 def _find_warnings(experiment: Experiment) -> Iterator[str]:
-  """Yields warnings about a run that is too short to learn, or to log before its end."""
+  """Yields a warning if the run has too few steps to learn, or too few to log before its end."""
   config, total = experiment.config, experiment.total_steps
   if total < FEW_STEPS and not config.init_from:
     yield (
@@ -176,7 +189,10 @@ def _count(names: Iterable[str]) -> str:
 
 
 def dry_run(experiment: Experiment, *, run: parallel.Runner = parallel.at_once) -> None:
-  """Prints the table of parameters and, after three timed dispatches, the time that a run takes.
+  """Prints a config's parameters, and an estimate of the time that its training would take.
+
+  The estimate comes from the time of a few compiled dispatches on batches of zeros. Nothing is
+  saved.
 
   Args:
     experiment: The experiment that a run would train.

@@ -1,4 +1,4 @@
-"""Runs of several processes, one per host, set up from flags or the cluster's environment."""
+"""Sets up a run of several processes, one per host, from flags or the cluster's environment."""
 
 import contextlib
 import ctypes
@@ -76,7 +76,11 @@ def initialize(
 
 
 def _check_address(coordinator: str, process: int) -> None:
-  """Raises ConfigError for an address at which XLA would wait or crash."""
+  """Checks an address at which XLA would otherwise wait for minutes or crash.
+
+  Raises:
+    ConfigError: The address is invalid, or is not an address of this host though it is process 0.
+  """
   host, _, port = coordinator.rpartition(":")
   if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
     raise ConfigError(
@@ -103,7 +107,11 @@ def _check_address(coordinator: str, process: int) -> None:
 
 
 def _meet(coordinator: str, processes: int, process: int) -> None:
-  """Joins the other processes or raises ConfigError; XLA's own output may say why."""
+  """Joins the other processes of the run.
+
+  Raises:
+    ConfigError: They did not meet in time; XLA's own output may say why.
+  """
   try:
     _join(coordinator, processes, process)
   except RuntimeError as error:
@@ -141,21 +149,21 @@ def _join(*given: Any) -> None:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _on_abort(number: int) -> None:
-  """Ends the process in place of an abort."""
+  """Handles the signal of an abort: prints a line and ends the process."""
   end_alone(GONE.format("XLA's lines above say why"))
 
 
 def is_joined() -> bool:
-  """Returns whether this process is one of several."""
+  """Returns whether this process is one of several that form a run."""
   return jax.distributed.is_initialized()
 
 
 @contextlib.contextmanager
 def ending() -> Iterator[None]:
-  """Ends the process if a collective operation fails in a `with` block.
+  """Ends the process if a collective operation over the processes fails in a `with` block.
 
-  Such a failure means that another process is gone. The code around the block would otherwise
-  wait for that process, in order to save together, until its heartbeat is missed.
+  Such a failure means that another process is gone. Code around the block would otherwise wait for
+  that process, in order to save together, until JAX notices that it is gone.
   """
   try:
     yield
@@ -166,7 +174,7 @@ def ending() -> Iterator[None]:
 
 
 def end(error: Exception | None) -> NoReturn:
-  """Ends this process after an error; reports a failed collective as the loss of a process.
+  """Ends this process after an error; a failed collective is reported as the loss of a process.
 
   Args:
     error: An error that has not been printed yet; None if it has been.
@@ -177,7 +185,7 @@ def end(error: Exception | None) -> NoReturn:
 
 
 def end_alone(message: str) -> NoReturn:
-  """Ends this process at once; a normal exit of JAX would wait minutes for the others.
+  """Ends this process at once; JAX's normal exit would wait minutes for the other processes.
 
   Args:
     message: The text for stderr; "" for none.

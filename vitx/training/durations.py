@@ -43,13 +43,14 @@ def settle(
   total_steps: int | None = None,
   field: str = "duration",
 ) -> Any:
-  """Returns a config's value in which durations with bounds or shares of the run are plain steps.
+  """Replaces durations with bounds, or given as shares of the run, by plain numbers of steps.
 
-  The bounds of a duration are applied in their order. The result has at least one step, unless the
-  duration is zero. A value without bounds and shares is returned unchanged, whatever its type.
+  Bounds are applied in their order. The result has at least one step, unless the duration is zero.
+  A value without bounds and shares is returned unchanged, whatever its type.
 
   Args:
-    value: A duration, a sequence of durations, or any other value.
+    value: A duration such as "30 epochs, at least 200 steps" or "5%", a sequence of durations, or
+      any other value.
     steps_per_epoch: The number of examples divided by the batch size.
     total_steps: The length of the run, which is "100%"; None if `value` is this length itself.
     field: The name of the config field, for the error message.
@@ -78,10 +79,7 @@ def settle(
 
 
 def is_due(step: int, every: str | int, steps_per_epoch: Number, field: str = "every") -> bool:
-  """Returns whether an event with the period `every` falls on `step`.
-
-  Event k = 1, 2, ... falls on `to_steps(k * every)`; none falls on step 0. Events that are less
-  than a step apart share one step.
+  """Returns whether an event that recurs after every `every` happens after step `step`.
 
   Args:
     step: The number of steps done.

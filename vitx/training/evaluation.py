@@ -18,7 +18,9 @@ TakeRows = Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]
 
 
 def make_evaluate(task: Task, run: parallel.Runner = parallel.at_once) -> Callable:
-  """Returns the evaluation step `(params, model_state, constants, batch)` for all devices.
+  """Returns the evaluation step, which evaluates one batch on all devices.
+
+  The step takes `(params, model_state, constants, batch)` and is compiled when it is first called.
 
   Args:
     task: The task that is evaluated.
@@ -68,18 +70,22 @@ def evaluate(
   batches: Iterable[dict[str, np.ndarray]],
   take_rows: TakeRows | None = None,
 ) -> dict[str, Figures]:
-  """Returns the figures of several sets of parameters, by name; the batches are read once.
+  """Evaluates one or several sets of parameters over a split, and reads each batch only once.
 
   Args:
-    task: The task, which gives the names of a batch's arrays, and the figures.
-    evaluate_step: The step of `make_evaluate`.
-    params: The replicated parameters by name; `take_rows` gets the rows of the first set.
+    task: The task, which names the arrays of a batch and computes the figures from sums.
+    evaluate_step: The step that `make_evaluate` returned.
+    params: The sets of replicated parameters, by name, such as "ema" and "raw".
     model_state: The model's other collections, replicated.
     constants: The task's constants, replicated.
-    batches: The batches of `split_batches`.
-    take_rows: A function that is called for each batch. For this process's examples it gets the
-      arrays, among them `example` (their numbers in the split), and the rows of the task's
-      evaluation.
+    batches: The batches that `split_batches` returned.
+    take_rows: A function that is called after each batch with the batch's arrays and with the
+      results for each example (the "rows" of `Task.evaluate`, such as probabilities), under the
+      first set of parameters. Both contain this process's examples without padding; the array
+      `example` has their numbers in the split.
+
+  Returns:
+    The figures of each set of parameters, by the set's name.
 
   Raises:
     ValueError: There are no examples.
@@ -101,12 +107,15 @@ def evaluate(
 
 
 def check_weights(weights: tuple[str, ...], ema_decay: float) -> None:
-  """Raises ConfigError unless the weights exist and each is named once.
+  """Checks that `config.evaluation.weights` names weights that exist, each only once.
 
   Args:
-    weights: The names of the weights to evaluate, `config.evaluation.weights`; the first chooses
-      the best checkpoint.
+    weights: The names of the weights to evaluate, "ema" or "raw"; the first one chooses the best
+      checkpoint.
     ema_decay: The decay of the moving average, `config.ema_decay`.
+
+  Raises:
+    ConfigError: A name occurs twice, none is given, or there is no moving average to compare.
   """
   field = f"evaluation.weights={tuple(weights)!r}"
   if not weights or len(set(weights)) < len(weights):
@@ -122,13 +131,20 @@ def check_weights(weights: tuple[str, ...], ema_decay: float) -> None:
 
 
 def choose_params(state: TrainState, weights: Iterable[str]) -> dict[str, Any]:
-  """Returns a state's parameters by name, ema or raw. Without an average, ema is raw."""
+  """Returns the parameters to evaluate by name: "ema", the moving average, and "raw", the others.
+
+  If the run keeps no moving average, both names give the parameters themselves.
+  """
   trees = {"ema": state.averaged, "raw": state.params}
   return {name: trees[name] for name in weights}
 
 
 def join_figures(by_name: Mapping[str, Figures]) -> Figures:
-  """Returns the first figures as they are, and all others with `NAME_` before their names."""
+  """Joins the figures of several sets of parameters into one dict.
+
+  The figures of the first set keep their names. Those of any other set get its name as a prefix, as
+  in "raw_top1".
+  """
   (_, joined), *others = by_name.items()
   for name, figures in others:
     joined = joined | {f"{name}_{figure}": value for figure, value in figures.items()}
@@ -136,7 +152,13 @@ def join_figures(by_name: Mapping[str, Figures]) -> Figures:
 
 
 def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> str:
-  """Returns the task's words on the figures of `join_figures`; all but the first get a name."""
+  """Returns the console's text of an evaluation of one or several sets of parameters.
+
+  Args:
+    task: The task, which writes the text of one set.
+    figures: The figures that `join_figures` returned.
+    weights: The names of the sets; each but the first precedes the text of its figures.
+  """
   _, *others = weights
   words = [task.describe(figures)]
   for name in others:
@@ -146,7 +168,7 @@ def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> st
 
 
 def add_sums(total: Mapping[str, Any], sums: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a total plus one batch's sums, in float64; a name that the total lacks starts at 0."""
+  """Returns running sums over a split plus the sums of one more batch, in float64."""
   return {
     name: total.get(name, 0.0) + np.asarray(value, np.float64) for name, value in sums.items()
   }

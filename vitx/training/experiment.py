@@ -1,4 +1,4 @@
-"""The objects with which a config is trained; all checks come before compiling."""
+"""The `Experiment`: all objects with which a config is trained, made and checked beforehand."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -52,15 +52,16 @@ Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """A config, with the data, task and step that it describes.
+  """The objects with which a config is trained.
 
   Attributes:
-    config: The resolved config: every field that follows from the source is set.
-    source: The data.
-    examples: The data as the task reads them.
-    step: The training step, for the devices of this run.
-    shapes: The shapes and dtypes of the state that the step takes, before replication.
-    constants: The task's constants on the host, with a teacher's weights unless this is a trial.
+    config: The resolved config, in which the fields that depend on the data are set.
+    source: The data set with its train, validation and test examples.
+    examples: The examples as the task reads them, such as windows of tokens instead of documents.
+    step: The training step, to be run on each device.
+    shapes: The shapes and dtypes of the training state on one device.
+    constants: The arrays that the task needs and that are neither trained nor saved, on the host:
+      with distillation, the teacher's weights. A trial, which is not trained, leaves those out.
     steps_per_epoch: The number of batches per pass over *train*; not an integer in general.
     total_steps: The step at which the run ends.
   """
@@ -104,15 +105,18 @@ class Experiment:
     return stacked.unstack(compute(self.step.begin, stacked.stack(variables, cycle)))
 
   def named_shapes(self) -> TrainState:
-    """Returns the shapes and dtypes of a state that holds every parameter by its name."""
+    """Returns the shapes and dtypes of the training state as checkpoints store it.
+
+    Parameters of repeated layers are separate arrays there, not stacked; see `vitx.models.stacked`.
+    """
     return jax.eval_shape(stacked.unstack, self.shapes)
 
   def replicate(self, state: TrainState) -> TrainState:
-    """Copies a state from the host to every device, in the form that the step takes."""
+    """Copies a state from the host to every device, with repeated layers stacked for the step."""
     return parallel.replicate(stacked.stack(state, self.step.cycle))
 
   def unreplicate(self, state: TrainState) -> TrainState:
-    """Copies a state from the devices to the host, with every parameter by its name."""
+    """Copies a state from the devices to the host, with repeated layers unstacked for a file."""
     return stacked.unstack(parallel.unreplicate(state))
 
   def batches(self) -> TrainBatches:
@@ -146,17 +150,15 @@ class Experiment:
     return batches
 
   def implementations(self) -> dict[str, str]:
-    """Returns the implementation of each token mixer in training, by its place in the network.
-
-    The choice depends on the number of examples that a device has at once.
-    """
+    """Returns the implementation that each token mixer has in training, by place in the network."""
     examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
     return implementations(self.task.model, self.task.input_spec, examples)
 
   def keep(self, role: str) -> Examples:
-    """Returns a role's examples for repeated reading; they are read once if memory allows.
+    """Returns the examples of a role, held in memory after they are read once, if memory allows.
 
-    *validation* is limited to `config.evaluation.limit` examples, if that is set.
+    A role is "train", "validation" or "test". *validation* has at most `config.evaluation.limit`
+    examples, if that is set.
     """
     data, limit = self.config.data, self.config.evaluation.limit
     examples = self.examples.role(role)
@@ -168,11 +170,11 @@ class Experiment:
     )
 
   def references(self, role: str) -> dict[str, float]:
-    """Returns the figures of a role that need no learning, see `Task.references`."""
+    """Returns the figures of methods that learn nothing on a role's examples: `Task.references`."""
     return self.task.references(self.source.train, self.source.role(role))
 
   def describe(self, figures: Figures) -> str:
-    """Returns the task's description of the figures of all evaluated weights."""
+    """Returns the console's text of an evaluation's figures."""
     return describe_figures(self.task, figures, self.config.evaluation.weights)
 
   def is_due(self, step: int, every: str) -> bool:
@@ -180,10 +182,7 @@ class Experiment:
     return durations.is_due(step, every, self.steps_per_epoch)
 
   def next_event(self, step: int, most: int) -> int:
-    """Returns the next step at which the run logs, evaluates, saves or ends.
-
-    If no such step comes within the next `most` steps, the result is `step + most`.
-    """
+    """Returns the next step after which the run logs, evaluates, saves or ends."""
     config = self.config
     cadences = (config.log_every, config.evaluation.every, config.checkpoint.every)
     last = min(step + most, self.total_steps)
@@ -273,10 +272,10 @@ def make_experiment(
 
 
 def halve_batch(config: ConfigDict, examples: int) -> int:
-  """Returns the batch size, halved until an epoch has `config.min_steps_per_epoch` steps.
+  """Returns the batch size of a run, which is smaller than `config.batch_size` for little data.
 
-  No batch is halved below `SMALLEST_BATCH`. With 0 examples the result is the smallest batch that
-  the config can have.
+  It is halved until an epoch has `config.min_steps_per_epoch` steps, but not below
+  `SMALLEST_BATCH`. With 0 examples the result is the smallest batch that the config can have.
   """
   least = config.get("min_steps_per_epoch") or 0
   batch = config.batch_size
@@ -286,10 +285,10 @@ def halve_batch(config: ConfigDict, examples: int) -> int:
 
 
 def fit_to_examples(config: ConfigDict, examples: int) -> ConfigDict:
-  """Returns a resolved config in which the batch size and the durations are plain numbers.
+  """Returns a config in which the batch size and all durations fit the number of training examples.
 
-  The batch is halved as `config.min_steps_per_epoch` says, see `halve_batch`. Bounds and shares of
-  durations become steps, see `durations.settle`.
+  The batch is halved if an epoch would have too few steps, see `halve_batch`. Durations such as
+  "5%" or "30 epochs, at least 200 steps" become plain numbers of steps, see `durations.settle`.
 
   Args:
     config: The resolved config, which is not changed.
@@ -314,7 +313,7 @@ def fit_to_examples(config: ConfigDict, examples: int) -> ConfigDict:
 
 
 def read_examples(task: Task, source: Source) -> Source:
-  """Returns a source whose roles hold the examples that the task reads, see `Task.examples`."""
+  """Returns a source with the examples that a task trains and evaluates on, see `Task.examples`."""
   roles: dict[str, Any] = {
     name: task.examples(source.role(name), train=name == "train") for name in ROLES
   }
@@ -324,9 +323,13 @@ def read_examples(task: Task, source: Source) -> Source:
 def make_step(
   config: ConfigDict, schedule: Callable[[jax.Array], jax.Array]
 ) -> tuple[Step, TrainState]:
-  """Returns the training step of a resolved config on one device, and its state's shapes.
+  """Returns the training step of a resolved config for one device, and the shapes of its state.
 
-  No data are needed.
+  No data are read.
+
+  Args:
+    config: The resolved config.
+    schedule: The learning rate as a function of the step.
   """
   task = build_task(config)
   batch = _shapes(task.element_spec, 1)
@@ -368,12 +371,12 @@ def _shapes(spec: Shapes, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def blank(shapes: Shapes) -> dict[str, np.ndarray]:
-  """Returns arrays of zeros in these shapes."""
+  """Returns arrays of zeros with the given shapes and dtypes."""
   return {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}
 
 
 def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
-  """Returns the step at which the run ends: the end of its duration, or an earlier one."""
+  """Returns the step at which the run ends: the end of `duration`, or the earlier `stop_after`."""
   stop = config.get("stop_after", RunSettings.stop_after)  # an earlier version has no such field
   if stop == "":
     return total

@@ -1,4 +1,4 @@
-"""Early ends of a run: signals, a loss that is not finite, too little memory."""
+"""Early ends of a run: after a signal, a loss that is not finite, or too little memory."""
 
 import contextlib
 import contextvars
@@ -44,10 +44,12 @@ class TrackingError(UserError, RuntimeError):
 
 
 class StopRequest:
-  """A handler that turns the first SIGTERM or SIGINT into a flag; the second acts as usual.
+  """A context in which SIGTERM and SIGINT ask a run to end after the steps in progress.
 
-  With `check`, `watch`, `run` and `breakable` a signal breaks off long work. It does not if there
-  are several processes, since the others would wait; the next steps pass the signal on to them.
+  The first signal only sets a flag, which the training loop reads; a second one ends the process at
+  once. In work that takes long, such as an evaluation, the methods `check`, `watch`, `run` and
+  `breakable` raise Interrupted after the signal. With several processes they do not, since the
+  others would wait for this one; there the next training step passes the signal on.
   """
 
   def __init__(self) -> None:
@@ -66,7 +68,7 @@ class StopRequest:
     self._restore()
 
   def asked(self) -> bool:
-    """Returns whether a signal has come; the steps pass it on to the other processes."""
+    """Returns whether a signal has come."""
     return self.received is not None
 
   def check(self) -> None:
@@ -75,7 +77,7 @@ class StopRequest:
       raise Interrupted
 
   def watch(self, batches: Iterable[T]) -> Iterator[T]:
-    """Passes batches on; raises Interrupted before the first one after a signal."""
+    """Yields the given batches; raises Interrupted before the next one once a signal has come."""
     for batch in batches:
       self.check()
       yield batch
@@ -145,9 +147,10 @@ def count_received() -> int:
 
 
 def leave(status: int) -> int:
-  """Returns the exit status, or ends the process with it if a thread of broken-off work still runs.
+  """Returns the exit status, or ends the process with it if abandoned work is still running.
 
-  The interpreter's own exit would tear XLA down while it compiles, and crash.
+  `StopRequest.run` abandons a thread in which XLA compiles. If the interpreter ended in the
+  ordinary way, it would take XLA down while that thread runs, and crash.
   """
   if any(thread.name == LEFT_ALONE for thread in threading.enumerate()):
     sys.stdout.flush()
@@ -182,12 +185,18 @@ def check_finite(
 
 @contextlib.contextmanager
 def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") -> Iterator[None]:
-  """Explains an error about too little memory by batch, tokens and mixer, with a helpful command.
+  """Turns XLA's error about too little memory, raised in a `with` block, into a helpful one.
+
+  The new error names the batch size, the tokens and the mixer, and the command that finds a batch
+  which fits.
 
   Args:
     config: The run's config.
     tokens: The number of tokens of an example, if it has any.
     workdir: The directory that contains the config's file; "" if there is no file.
+
+  Raises:
+    OutOfMemoryError: XLA had too little memory.
   """
   try:
     yield

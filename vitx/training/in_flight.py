@@ -1,4 +1,4 @@
-"""Steps in flight: dispatched but not yet awaited, in at most two dispatches."""
+"""Limits how many training steps are dispatched to the devices before their results are awaited."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -12,19 +12,21 @@ LIMIT = 2  # unbounded dispatch deadlocks XLA's collectives between virtual CPU 
 
 
 class InFlight:
-  """The steps in flight, oldest first.
+  """A queue of the dispatches whose results have not been awaited, oldest first.
+
+  A dispatch is one call of a compiled program, which makes several training steps.
 
   Attributes:
-    stop: Whether a process was asked to end, according to the steps that were awaited.
+    stop: Whether any process was asked to end, according to the steps that were awaited.
   """
 
   def __init__(self, finish: Callable[[int, dict[str, Any], dict[str, Any]], None]):
-    """Starts without steps.
+    """Makes an empty queue.
 
     Args:
-      finish: A function that is called for every step, in order, once the step is done. It gets the
-        step's number, its metrics and the figures of the state after it, which are {} except for
-        the last step of a dispatch.
+      finish: A function `(step, metrics, figures)` that is called for every step, in order, once
+        the step is done. `figures` describes the state after the last step of a dispatch and is {}
+        for the steps before it.
     """
     self.stop = False
     self._finish = finish
@@ -33,14 +35,14 @@ class InFlight:
   def add(
     self, steps: range, metrics: Any, measured: Any, stop: jax.Array, more: Mapping[str, Any]
   ) -> None:
-    """Adds the results of a dispatch, which are on the devices.
+    """Adds the results of a dispatch, which the devices may still be computing.
 
     Args:
       steps: The numbers of the dispatch's steps.
-      metrics: The metrics, with an entry for each step.
+      metrics: The metrics, each with an entry for each step.
       measured: The figures of the state after the last step.
       stop: Whether a process was asked to end.
-      more: Further figures of that state, on the host; `finish` gets them too.
+      more: Further figures of that state, which are on the host already; `finish` gets them too.
     """
     self._steps.append((steps, metrics, measured, stop, more))
 

@@ -1,8 +1,9 @@
-"""Data parallelism, in the only file that uses `pmap`.
+"""Data parallelism over the devices of all processes; the only file that uses `pmap`.
 
-A function written for one device and an axis name runs on every device of every process. State is
-replicated, a batch is split along its leading axis. `jax.pmap` compiles ahead of time here, so that
-memory is known and errors surface before the first step.
+A function written for one device and an axis name runs on every device. The state is replicated,
+and a batch is split along its leading axis. Programs are compiled before they are first called, so
+that their memory is known and errors appear before the first step. Arrays on the devices have a
+leading axis over this process's devices.
 """
 
 import contextlib
@@ -27,12 +28,16 @@ Runner = Callable[[Callable[[], T]], T]  # calls a function, and may stop waitin
 
 
 def at_once(work: Callable[[], T]) -> T:
-  """Calls `work` and returns its result."""
+  """Calls `work` and returns its result; the default way to run the compiler."""
   return work()
 
 
 def check_batch(batch_size: int, grad_accum_steps: int) -> None:
-  """Raises ConfigError if a batch does not split evenly; names the nearest sizes that do."""
+  """Checks that a batch divides evenly among the devices and micro-batches.
+
+  Raises:
+    ConfigError: It does not; the message names the nearest sizes that do.
+  """
   parts = jax.device_count() * grad_accum_steps
   if batch_size % parts or batch_size < parts:
     below = batch_size // parts * parts
@@ -45,16 +50,16 @@ def check_batch(batch_size: int, grad_accum_steps: int) -> None:
 
 
 def use_cores(batches: Iterable[int]) -> None:
-  """Splits a CPU into a device for each core, or into fewer that all batches divide among.
+  """Makes a CPU appear as several JAX devices, about one per core, to use its cores better.
 
-  XLA runs many of a step's operations on one core, but several devices work in parallel. The
-  function does nothing if JAX has already started, if the user has set a number of devices
-  (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`) or if there are several processes, and never changes other
-  accelerators.
+  XLA runs many operations of a step on one core, but several devices work in parallel. The number
+  of devices divides all of `batches`. Nothing happens if JAX has already started, if the user has
+  set a number of devices (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`) or if there are several processes.
+  Other accelerators are never changed.
 
   Args:
-    batches: The numbers of examples of every micro-batch of the run; each device gets at least
-      `LEAST` examples.
+    batches: The number of examples in a micro-batch of each run; each device gets at least `LEAST`
+      examples of it.
   """
   flags = os.environ.get("XLA_FLAGS", "")
   is_set = jax.config.values["jax_num_cpu_devices"] >= 0 or HOST_DEVICES in flags
@@ -104,11 +109,11 @@ def split(batch: Any) -> Any:
 
 
 def split_steps(batches: Sequence[Any], steps: int) -> Any:
-  """Splits this process's rows of several batches over its devices, with room for `steps` batches.
+  """Splits this process's rows of the batches of several steps over its devices.
 
   Args:
     batches: The batches of consecutive steps, each (b, ...); at least one.
-    steps: The number K of steps, at least the number of batches.
+    steps: The number K of steps for which the result has room, at least the number of batches.
 
   Returns:
     Arrays (devices, K, b / devices, ...), which are zero beyond the given batches.
@@ -126,7 +131,7 @@ def split_steps(batches: Sequence[Any], steps: int) -> Any:
 
 
 def join(tree: Any) -> Any:
-  """Returns this process's rows as host arrays: the inverse of `split`."""
+  """Joins the rows on this process's devices to one host array: the inverse of `split`."""
 
   def gather(x: jax.Array) -> np.ndarray:
     shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
@@ -143,10 +148,11 @@ def compile_for(
   options: Any = None,
   run: Runner = at_once,
 ) -> jax.stages.Compiled:
-  """Compiles `function` for every device, over the axis `AXIS`.
+  """Compiles a function for every device, with the axis name `AXIS` for collectives.
 
   Args:
-    arguments: The placed arrays, or anything with their shape (devices, ...) and dtype.
+    arguments: The arguments on the devices, or anything with their shapes (devices, ...) and
+      dtypes.
     function: A function of one device's part of the arguments.
     donate: The positions of the arguments whose memory the results may reuse.
     options: The compiler options.
@@ -169,9 +175,9 @@ def compile_for(
 
 
 def _give_back_memory() -> None:
-  """Returns the compiler's free memory to the system; glibc would keep it for this process.
+  """Returns memory that the compiler has freed to the system, since glibc would keep it.
 
-  This is a fifth of the memory that the training of a small network takes.
+  It is a fifth of the memory that the training of a small network takes.
   """
   if sys.platform == "linux":
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
@@ -180,7 +186,9 @@ def _give_back_memory() -> None:
 
 
 def compile_once(function: Callable, run: Runner = at_once) -> Callable:
-  """Returns `function` on every device, compiled for the shapes of its first call.
+  """Returns a function that runs on every device and is compiled when it is first called.
+
+  Later calls must have arguments of the shapes of the first call.
 
   Args:
     function: A function of one device's part of its arguments.

@@ -1,8 +1,8 @@
-"""Runs of several phases in one workdir, each from the best checkpoint of the phase before.
+"""Runs of several phases, such as a pretraining and a fine-tuning, in one workdir.
 
-`config.phases` has the changes that each phase makes to the config, by the name of the phase. The
-phases run in alphabetical order of their names, each as a run of its own in a directory of its
-name: `WORKDIR/phase1`, `WORKDIR/phase2`, .... Loading the workdir loads its last phase with a
+`config.phases` maps the name of each phase to the fields that it changes in the config. The phases
+run in alphabetical order of their names, each as a run in a directory of its own, `WORKDIR/NAME`,
+from the best checkpoint of the phase before. Loading the workdir loads the last phase that has a
 checkpoint.
 """
 
@@ -39,18 +39,19 @@ ENDS = (
 def train(
   config: ConfigDict, workdir: str | Path, *, dry_run: bool = False, trust_code: bool = False
 ) -> Result:
-  """Trains a config in one run or in its phases, or continues the run that the workdir holds.
+  """Trains a config, in one run or in its phases, or continues the run that the workdir holds.
 
-  A phase starts from the best checkpoint of the phase before, unless its `init_from` says
-  otherwise; `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the
-  first begins. A `stop_after` that no phase sets itself ends the run in its first phase.
+  A phase starts from the best checkpoint of the phase before, unless it sets `init_from`. The
+  values of `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the
+  first begins. A `stop_after` outside the phases stops each phase at that step, so the run ends in
+  its first phase.
 
   Args:
     config: The config that `get_config` returned.
     workdir: A directory or a URL such as `gs://...`; created if absent.
     dry_run: Whether only to compile, and to print parameters, memory and seconds per step; nothing
       is written.
-    trust_code: Whether code may be imported that the config of `init_from` or of a teacher names.
+    trust_code: Whether the config of `init_from` or of a teacher may name Python code to import.
 
   Returns:
     The outcome of the last run that began.
@@ -70,7 +71,7 @@ def train(
 
 
 def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
-  """Trains the phases of a run in order, until the last one or one that ends the run."""
+  """Trains the phases of a run in order, until one of them ends the run."""
   phases = split_phases(config, workdir)
   experiments = check(config, workdir)
   _check_ends(phases, experiments, workdir)
@@ -113,12 +114,16 @@ def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
 def _check_beginnings(
   experiments: Sequence[Experiment], runs: Sequence[str], dry_run: bool
 ) -> None:
-  """Raises ConfigError for a phase that could not begin when its turn comes.
+  """Checks before training that each phase will be able to begin when its turn comes.
 
   Args:
     experiments: The experiments of the phases.
     runs: The workdirs of the phases.
     dry_run: Whether nothing is written.
+
+  Raises:
+    ConfigError: A phase's weights or teacher do not fit, or its workdir has a run of another
+      config.
   """
   for run, experiment in zip(runs, experiments, strict=True):
     config, source = experiment.config, experiment.task.teacher
@@ -141,7 +146,7 @@ def _check_beginnings(
 
 
 def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
-  """Returns whether the whole run's `stop_after`, not one of the phase, ends a phase early."""
+  """Returns whether a phase is stopped early by a `stop_after` that is set for the whole run."""
   own, per_epoch = experiment.config, experiment.steps_per_epoch
   whole = durations.to_steps(own.duration, per_epoch, "duration")
   return "stop_after" not in config.phases[name] and experiment.total_steps < whole
@@ -150,7 +155,11 @@ def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
 def _check_ends(
   phases: Mapping[str, ConfigDict], experiments: Iterable[Experiment], workdir: str
 ) -> None:
-  """Raises ConfigError if the end of a phase has changed since another phase began from it."""
+  """Checks that the end of a phase has not changed after a later phase has begun from its weights.
+
+  Raises:
+    ConfigError: It has changed, so the later phase would not have begun from the phase's end.
+  """
   for name, experiment in zip(phases, experiments, strict=True):
     run = wd.join(workdir, name)
     stored = wd.read_json(run, "config.json")
@@ -170,7 +179,7 @@ def _check_ends(
 
 
 def use_cores(configs: Iterable[ConfigDict]) -> None:
-  """Splits a CPU into devices among which all runs' batches divide, see `parallel.use_cores`.
+  """Splits a CPU into as many devices as suit the batches of all runs, see `parallel.use_cores`.
 
   Args:
     configs: The configs of all runs of this process, with or without phases.
@@ -186,7 +195,7 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
 
 
 def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
-  """Builds the experiment of each phase as a trial, which checks all that needs no compiling.
+  """Builds the experiment of each phase, which checks everything that needs no compiling.
 
   A teacher's config may name code, which is imported only inside `registry.trusting(True)`.
 
@@ -247,7 +256,10 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
 
 
 def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
-  """Sets fields in place; a choice with another name replaces the old choice as a whole."""
+  """Applies the changes of a phase to a config in place.
+
+  If a change names another choice, such as another optimizer, the old choice's fields are dropped.
+  """
   for key, value in changes.items():
     old = config.get(key)
     if key not in config and "name" not in config:
@@ -269,7 +281,7 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
 def _share_teacher(
   task: ConfigDict, name: str, phases: Mapping[str, ConfigDict], workdir: str
 ) -> None:
-  """Replaces a teacher that is another phase by the workdir and the network of that phase."""
+  """Replaces a teacher "phase:NAME" by the workdir of that phase, and adds its network's config."""
   if task.teacher.startswith(PREFIX) and task.get("teacher_model") is None:
     other = task.teacher.removeprefix(PREFIX)
     if other in phases:
@@ -280,7 +292,7 @@ def _share_teacher(
 def _locate(
   source: str, field: str, name: str, phases: Mapping[str, ConfigDict], workdir: str
 ) -> str:
-  """Returns the workdir that "phase:NAME" stands for, or any other source unchanged."""
+  """Returns the workdir of the phase in "phase:NAME"; any other source is returned unchanged."""
   if not source.startswith(PREFIX):
     return source
   other = source.removeprefix(PREFIX)

@@ -1,4 +1,4 @@
-"""Examples in the devices' memory; for each step the host then sends only their numbers."""
+"""Keeps the training examples in the devices' memory, so that the host sends only their numbers."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -19,12 +19,13 @@ SHARE = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-  """The data that a run sends to its devices for each step.
+  """A way to get each step's batch to the devices.
 
   Attributes:
-    iterate: A function `(start, stop)` that yields the data of the steps in `range(start, stop)`.
-    fill: A function that turns the data into batches on the devices, (devices, K, b, ...); None if
-      the data are the batches.
+    iterate: A function `(start, stop)` that yields what the host sends for each of the steps
+      `range(start, stop)`: batches, or the numbers of their examples.
+    fill: A function that makes batches (devices, K, b, ...) on the devices from numbers of
+      examples; None if the host sends batches.
   """
 
   iterate: Callable[[int, int], Iterator[HostBatch]]
@@ -32,14 +33,15 @@ class Feed:
 
 
 def open_feed(batches: TrainBatches, device: str) -> Feed:
-  """Returns the feed of a run; puts the examples on every device if `device` asks for it.
+  """Chooses how batches get to the devices, and copies the examples there if they are kept there.
 
-  Batches that are made on the devices equal those of `batches` bit by bit.
+  Batches that are made on the devices are bit by bit those that the host would have sent.
 
   Args:
     batches: The training batches of the run.
-    device: The setting always, never or auto; auto puts the examples on accelerators if they are
-      kept in the host's memory and take at most a tenth of a device's.
+    device: The setting `data.device`: "always", "never" or "auto". "auto" keeps the examples on
+      accelerators if the host holds them in memory and they take at most a tenth of a device's
+      memory.
 
   Raises:
     ConfigError: `device` is `always`, but the examples are not kept in the host's memory.
@@ -57,7 +59,11 @@ def open_feed(batches: TrainBatches, device: str) -> Feed:
 
 
 def check(device: str, *, are_kept: bool) -> None:
-  """Raises ConfigError if the devices should hold examples that the host does not keep."""
+  """Checks that the host keeps the examples in memory if the devices should hold them.
+
+  Raises:
+    ConfigError: It does not.
+  """
   if device == "always" and not are_kept:
     raise ConfigError(
       "data.device='always' needs examples that are kept in the host's memory, and this run's are"
@@ -67,7 +73,7 @@ def check(device: str, *, are_kept: bool) -> None:
 
 
 def _fits(arrays: Example) -> bool:
-  """Returns whether arrays take little of an accelerator's memory; False on a CPU."""
+  """Returns whether arrays take a small share of an accelerator's memory; False on a CPU."""
   if jax.default_backend() == "cpu":
     return False
   memories = [device.memory_stats() or {} for device in jax.local_devices()]
@@ -76,7 +82,7 @@ def _fits(arrays: Example) -> bool:
 
 
 def _gather(examples: Any, names: Any) -> dict[str, jax.Array]:
-  """Returns a device's share of the batches, (K, b, ...), from the numbers of their examples."""
+  """Makes a device's batches of K steps, (K, b, ...), from the numbers of their examples."""
   numbers = names["example"]
   rows = {key: jnp.take(x, numbers, axis=0, mode="clip") for key, x in examples.items()}
   return {**rows, "index": names["index"]}

@@ -1,4 +1,4 @@
-"""The beginning of a run, from a new state or from the one that its workdir holds."""
+"""Begins a run from a new state, or continues it from the state that its workdir holds."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ class Beginning:
 
   Attributes:
     state: The training state, on the host.
-    step: The number of updates that the state has had.
+    step: The number of updates that made the state.
     record: The record of the run so far.
     is_evaluated: False if a signal broke off the evaluation of this state.
   """
@@ -43,12 +43,16 @@ class Beginning:
 
 
 def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> None:
-  """Raises ConfigError if a run cannot begin or continue in a workdir; changes no file there.
+  """Checks that a run can begin or continue in a workdir, and changes no file there.
 
   Args:
     experiment: The experiment that the run trains.
     workdir: The directory that the run writes to.
     writes: False for a dry run, which needs no workdir.
+
+  Raises:
+    ConfigError: It cannot, since the weights of `init_from`, the config, the data or the space on
+      the disk do not suffice.
   """
   config = experiment.config
   check_source(experiment, workdir, writes=writes)
@@ -60,7 +64,11 @@ def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> No
 
 
 def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
-  """Raises ConfigError if a new run cannot begin from its `init_from`; see `check_beginning`."""
+  """Checks that the weights of `init_from` fit a run that begins with them.
+
+  Raises:
+    ConfigError: They do not.
+  """
   config = experiment.config
   if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
     # This check comes before any write; the weights are read later, when there is a state to fill.
@@ -70,9 +78,10 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
 def begin(
   experiment: Experiment, workdir: str, store: CheckpointStore, initialize: Callable[[], Any]
 ) -> Beginning:
-  """Returns the newest good state in the workdir, or a new one.
+  """Restores the newest undamaged state in the workdir, or makes a new one.
 
-  It also writes `config.json` and `environment.json`.
+  It also writes `config.json` and `environment.json`. A new state has the weights of `init_from`,
+  if that is set.
 
   Args:
     experiment: The experiment that the run trains.
@@ -109,14 +118,14 @@ def begin(
 
 
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
-  """Calls a function that reads or checks the weights of `init_from` for a run's state."""
+  """Calls a function that reads or checks the weights of `init_from`, for a run's state."""
   config, layout = experiment.config, experiment.task.token_layout()
   options = fitting(config, experiment.source.info)
   return function(config.init_from, state.params, state.model_state, layout, **options)
 
 
 def fitting(config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns the keyword arguments of `initial_variables` that follow from a run's config."""
+  """Returns the options with which `initial_variables` fits foreign weights to a run."""
   find = functools.partial(find_in_weights, info, config.init_from)
   return {
     "allowed": config.init_from_except,

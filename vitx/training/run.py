@@ -1,4 +1,4 @@
-"""A run in progress, opened in its workdir."""
+"""A run in progress: its experiment together with its lock, checkpoints and metrics."""
 
 import contextlib
 import dataclasses
@@ -21,13 +21,13 @@ from vitx.training.restore import Beginning, begin
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A run in its workdir.
+  """The objects of a run in progress in its workdir.
 
   Attributes:
     experiment: The experiment that the run trains.
     workdir: The directory that the run writes to.
     lock: The run's lock on the workdir.
-    request: The request to end the run early.
+    request: The handler of signals that ask the run to end early.
     store: The run's checkpoints.
     recorder: The recorder of metrics and console lines.
     start: The state from which the run begins or continues.
@@ -51,7 +51,7 @@ class Run:
     self.store.save(step, state, self.recorder.snapshot(), stay=stay)
 
   def last_good(self) -> int | None:
-    """Returns the newest checkpoint's step, or None; waits for a save in progress first."""
+    """Returns the step of the newest checkpoint, or None; waits for a save in progress first."""
     self.store.wait()
     return self.store.latest()
 

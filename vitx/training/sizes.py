@@ -1,4 +1,4 @@
-"""Checks for sizes beyond this machine's memory, before anything is allocated."""
+"""Refuses batches and states that exceed this machine's memory, before they are allocated."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,11 +17,14 @@ def find_memory() -> int:
 
 
 def check_batch(spec: Mapping[str, jax.ShapeDtypeStruct], batch_size: int) -> None:
-  """Raises ConfigError for a batch larger than this machine's memory.
+  """Checks that a batch fits this machine's memory.
 
   Args:
     spec: The shapes and dtypes of an example's arrays, by their names.
     batch_size: The number of examples that this process holds at once.
+
+  Raises:
+    ConfigError: It does not; the message names the largest array.
   """
   _check_memory(
     f"batch_size={batch_size}: a batch of so many examples",
@@ -32,10 +35,13 @@ def check_batch(spec: Mapping[str, jax.ShapeDtypeStruct], batch_size: int) -> No
 
 
 def check_state(shapes: Any) -> None:
-  """Raises ConfigError for a training state larger than this machine's memory.
+  """Checks that a training state fits this machine's memory.
 
   Args:
     shapes: The shapes and dtypes of the state, with `params`.
+
+  Raises:
+    ConfigError: It does not; the message names the largest array.
   """
   names, leaves = parameter_names(shapes.params), jax.tree.leaves(shapes.params)
   _check_memory(
@@ -49,7 +55,17 @@ def check_state(shapes: Any) -> None:
 def _check_memory(
   what: str, needed: int, arrays: Mapping[str, jax.ShapeDtypeStruct], fields: str
 ) -> None:
-  """Raises ConfigError if `needed` bytes are too many, and names the largest of the arrays."""
+  """Checks a size against the machine's memory.
+
+  Args:
+    what: The name of the thing to be allocated, for the error.
+    needed: Its size in bytes.
+    arrays: Its arrays, of which the error names the largest.
+    fields: The advice on fields of the config, for the error.
+
+  Raises:
+    ConfigError: It is too large.
+  """
   total = find_memory()
   if needed > total:
     largest = max(arrays, key=lambda name: tree_bytes(arrays[name]))

@@ -79,7 +79,7 @@ class TrainState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-  """The settings of a training step.
+  """A training step, with all settings on which it depends.
 
   Attributes:
     task: The task, which gives the loss.
@@ -91,12 +91,13 @@ class Step:
     ema_decay: The decay of the moving average of the parameters; 0 keeps no average.
     ema_warmup: Whether the average is short at first: its decay is at most (1 + n) / (10 + n) after
       n updates.
-    half: Whether the loss is scaled for float16.
-    cycle: The number of layers after which the model's layers repeat, so that the state holds their
-      parameters stacked (`vitx.models.stacked`); 0 if it holds every parameter by its name.
+    half: Whether the model computes in float16, so that the loss is scaled (`LossScale`).
+    cycle: The number of layers after which the kinds of the model's layers repeat, if the state
+      stores the parameters of repeated layers in one array (`vitx.models.stacked`); 0 if it does
+      not.
     frozen: The names of the parameters that the optimizer does not change. Their average and the
       state of modules without other parameters do not change either, see `vitx.models.frozen`.
-    logged: The suffixes of the names of parameters whose means are logged with the metrics, see
+    logged: The last parts of the names of parameters whose means are logged, see
       `vitx.models.logged`.
     axis: The name of the device axis; None on one device.
   """
@@ -119,7 +120,7 @@ class Step:
     return self.begin(self.task.init(key, batch))
 
   def begin(self, variables: Mapping[str, Any]) -> TrainState:
-    """Returns the state before the first step, made of a task's variables by name."""
+    """Returns the state before the first step from a model's variables."""
     params = stack(variables["params"], self.cycle)
     return TrainState(
       step=jnp.int32(0),
@@ -183,10 +184,7 @@ class Step:
   def train_several(
     self, state: TrainState, constants: Any, batches: Batch, count: jax.Array, stop: jax.Array
   ) -> tuple[TrainState, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
-    """Makes several updates, one after another, in one program, without the host in between.
-
-    The number of updates is an argument and not part of the program, so that a run gives the same
-    bits however it is divided into dispatches.
+    """Makes several updates, one after another, in one program without the host in between.
 
     Args:
       state: The training state, replicated over the axis.
@@ -222,7 +220,11 @@ class Step:
   def _gradient(
     self, state: TrainState, constants: Any, batch: Batch, key: jax.Array, scale: jax.Array
   ):
-    """Returns these rows' mean loss, gradient of `scale` * loss, model state and metrics."""
+    """Computes the gradient on the rows of one micro-batch.
+
+    Returns:
+      The mean loss, the gradient of `scale` times the loss, the new model state and the metrics.
+    """
 
     def scaled(params, model_state, micro):
       loss, (new_state, metrics) = self.task.loss(
@@ -274,7 +276,9 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 def evaluation_step(task: Task, axis: str | None = None) -> Callable:
-  """Returns `task.evaluate` as a step: `(params, model_state, constants, batch) -> results`.
+  """Returns a task's evaluation of one batch as a function to run on every device.
+
+  The function takes `(params, model_state, constants, batch)`; its sums are over all devices.
 
   Args:
     task: The task, which gives the sums and rows of one device's share.

@@ -1,4 +1,4 @@
-"""The network that a run learns from: its architecture in the config, its weights as constants."""
+"""The teacher of a distillation: its architecture for the config and its weights for the task."""
 
 import functools
 from typing import Any
@@ -26,7 +26,7 @@ CONSTANT = "teacher"  # the teacher's name among the task's constants
 
 
 def with_model(config: ConfigDict) -> ConfigDict:
-  """Returns a config that includes its teacher's network, read from the teacher's workdir.
+  """Returns a config that contains its teacher's architecture, read from the teacher's workdir.
 
   Raises:
     ConfigError: `task.teacher` is no workdir, or its network names code outside
@@ -45,7 +45,7 @@ def with_model(config: ConfigDict) -> ConfigDict:
 
 
 def blank_constants(task: Task) -> dict[str, Any]:
-  """Returns zeros in the shapes of `load_constants`, without reading a file."""
+  """Returns zeros in the shapes of a teacher's weights, reading no file; {} without a teacher."""
   if task.teacher is None:
     return {}
   shapes = _shapes(task.teacher)
@@ -53,12 +53,13 @@ def blank_constants(task: Task) -> dict[str, Any]:
 
 
 def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns the teacher's weights by their name among the constants; {} without a teacher.
+  """Returns the weights of a task's teacher by their name among its constants, or {} without one.
 
   Args:
     task: The task that learns.
     config: The resolved config of the run.
-    info: The description of the run's data, whose classes are looked up among the teacher's.
+    info: The description of the run's data. The teacher's outputs are put in the order of its
+      classes.
 
   Raises:
     ConfigError: The weights cannot be read, are of another network or other classes, or were
@@ -98,11 +99,14 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
 
 
 def check_source(task: Task, config: ConfigDict) -> None:
-  """Raises the errors of `load_constants` that can be found without reading a checkpoint.
+  """Checks a teacher as far as that is possible without reading its weights.
 
   Args:
     task: A task with a teacher.
     config: The resolved config of the run.
+
+  Raises:
+    ConfigError: `load_constants` would fail.
   """
   teacher = task.teacher
   assert teacher is not None
@@ -115,13 +119,16 @@ def check_source(task: Task, config: ConfigDict) -> None:
 
 
 def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainState) -> None:
-  """Raises the errors of `load_constants` for a teacher that is not trained yet.
+  """Checks a teacher that is an earlier phase of this run and is not trained yet.
 
   Args:
     task: The task that learns.
     config: The resolved config of the task's run.
     theirs: The config of the teacher's run.
     shapes: The shapes and dtypes of the teacher's training state.
+
+  Raises:
+    ConfigError: `load_constants` would fail after the teacher's training.
   """
   teacher = task.teacher
   assert teacher is not None
@@ -131,7 +138,11 @@ def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainS
 
 
 def _check_data(teacher: Teacher, theirs: ConfigDict, ours: ConfigDict) -> None:
-  """Raises ConfigError if a field of the data that must agree differs from the teacher's."""
+  """Checks that a teacher was trained on images prepared as this run's.
+
+  Raises:
+    ConfigError: A field of `config.data` that must agree differs.
+  """
   for field in teacher.agree:
     before, now = theirs.data.get(field), ours.data.get(field)
     if before != now:

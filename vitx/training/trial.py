@@ -1,4 +1,8 @@
-"""Training and inference without data, for tables, plans and benchmarks to compile or run."""
+"""Programs of a config's training or inference on noise, to measure their time, memory and FLOPs.
+
+No data are read. A completed config is one in which the fields that follow from its data set are
+set.
+"""
 
 import dataclasses
 import functools
@@ -22,10 +26,10 @@ from vitx.training.teacher import blank_constants
 
 
 def complete_config(config: ConfigDict) -> ConfigDict:
-  """Returns a config completed with the fields that follow from its data set.
+  """Returns a config with the fields that follow from its data set, such as the number of classes.
 
-  A data set of TFDS or of vitx is known by its name; any other is opened if the config does not
-  describe it. The statistics of the pixels are made up, since no result depends on them.
+  The data sets of TFDS and of vitx are known by their names; any other is opened, unless the config
+  describes it. The means and deviations of the pixels are made up, since no cost depends on them.
 
   Raises:
     ConfigError: The data set must be opened for its classes or image size, and is not prepared.
@@ -38,9 +42,9 @@ def complete_config(config: ConfigDict) -> ConfigDict:
 
 
 def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
-  """Returns the step of a completed config on one device, and the shapes of its two arguments.
+  """Returns a completed config's training step on one device, and the shapes of its arguments.
 
-  The step is `(state, batch) -> (state, metrics)`.
+  The step is a function `(state, batch) -> (state, metrics)`.
   """
   step, state = make_step(config, schedule=jnp.ones_like)  # as cheap as any other schedule
   constants = step.task.constants() | blank_constants(step.task)
@@ -59,7 +63,7 @@ def begin(config: ConfigDict) -> TrainState:
 
 @dataclasses.dataclass(frozen=True)
 class Dispatch:
-  """Training steps on noise, compiled for all devices.
+  """A program that makes several training steps on noise, compiled for all devices.
 
   Attributes:
     program: The compiled steps.
@@ -72,7 +76,10 @@ class Dispatch:
   batch: Mapping[str, np.ndarray]
 
   def start(self, state: TrainState) -> Callable[[], None]:
-    """Returns a function that makes the steps and waits; each call continues from the last one."""
+    """Returns a function that runs the program once and waits for its end.
+
+    Each call continues from the state that the call before left.
+    """
     held = [parallel.replicate(jax.device_get(state))]
     batches = [self.batch] * self.program.steps
 
@@ -111,19 +118,22 @@ def draw(shapes: Any) -> Any:
 
 
 def measure_training_bytes(config: ConfigDict) -> int | None:
-  """Returns the memory in bytes of a completed config's step, its whole batch on one device."""
+  """Returns the bytes of memory that a completed config's training step needs on one device.
+
+  The whole batch is on that device. None if the compiler does not say.
+  """
   found = split_training_bytes(config)
   return sum(found.values()) if found else None
 
 
 def split_training_bytes(config: ConfigDict) -> dict[str, int]:
-  """Returns the parts of which `measure_training_bytes` is the sum.
+  """Divides the memory of a completed config's training step into its parts.
 
   Returns:
-    The bytes of three parts: `parameters`; `optimizer`, everything else that a step keeps for the
-    next one (moments, the average of the parameters, batch statistics); and `activations`, all the
-    rest (the batch, activations and gradients). The compiler plans when each activation or gradient
-    comes and goes, so only their sum has a peak. An empty dict if the compiler does not say.
+    The bytes by part; {} if the compiler does not say. `parameters` are the parameters alone.
+    `optimizer` is everything else that one step leaves for the next: moments, the moving average of
+    the parameters, batch statistics. `activations` is all the rest: the batch, activations and
+    gradients, of which the compiler gives only the joint peak.
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)
@@ -139,13 +149,18 @@ def split_training_bytes(config: ConfigDict) -> dict[str, int]:
 
 
 def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
-  """Returns the bytes that a completed config's network needs on one device for a batch."""
+  """Returns the bytes of memory that a completed config's forward pass needs on one device.
+
+  Args:
+    config: A completed config.
+    batch: The number of examples.
+  """
   model, given = _describe_inference(config, batch)
   return _measure(jax.jit(model.apply).lower(variable_shapes(model, given), given), {})
 
 
 def _measure(lowered: jax.stages.Lowered, options: dict[str, Any]) -> int | None:
-  """Compiles a program that is not run, and returns the bytes that it needs."""
+  """Compiles a program without running it, and returns the bytes that it needs; None if unknown."""
   # LLVM's optimization changes nothing in the buffers; without it a CPU compiles twice as fast.
   if jax.default_backend() == "cpu":
     options = {**options, "xla_backend_optimization_level": 0}
@@ -162,14 +177,16 @@ def _describe_inference(config: ConfigDict, batch: int) -> tuple[Any, jax.ShapeD
 def prepare_training(
   config: ConfigDict, start: Callable[[], TrainState]
 ) -> tuple[Callable[[], None], int | None]:
-  """Returns a completed config's step on noise, on one device, and the bytes that it needs.
-
-  A call of the step waits for its end and continues from the state of the call before.
+  """Compiles a completed config's training step on noise for one device.
 
   Args:
     config: A completed config.
     start: A function that returns the state of the first step; nothing else may use that state if
       it is on the device.
+
+  Returns:
+    A function that makes one step, waits for its end and continues from the step before, and the
+    bytes that a step needs.
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)
@@ -188,11 +205,14 @@ def prepare_training(
 def prepare_inference(
   config: ConfigDict, start: Callable[[], Any]
 ) -> tuple[Callable[[], None], int | None]:
-  """Returns a completed config's network on noise, on one device, and the bytes that it needs.
+  """Compiles a completed config's forward pass on noise for one device.
 
   Args:
     config: A completed config.
     start: A function that returns the variables.
+
+  Returns:
+    A function that runs the forward pass once and waits for its end, and the bytes that it needs.
   """
   model, given = _describe_inference(config, config.batch_size)
   program = jax.jit(model.apply).lower(variable_shapes(model, given), given).compile()
@@ -205,11 +225,11 @@ def prepare_inference(
 
 
 def begin_inference(config: ConfigDict) -> Any:
-  """Returns the variables from which the training of a completed config starts."""
+  """Returns random variables of a completed config's network."""
   model, given = _describe_inference(config, 1)
   return jax.jit(lambda key, x: initialize(model, key, x))(jax.random.key(0), draw(given))
 
 
 def count_training_flops(config: ConfigDict) -> int:
-  """Returns the FLOPs of a completed config's training step, whole batch, see `cost.flops`."""
+  """Returns the FLOPs of a completed config's training step, whole batch; see `cost.flops`."""
   return cost.flops(*make_training_step(config))

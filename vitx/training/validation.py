@@ -25,11 +25,11 @@ SEEN = "test_seen"
 
 
 def compile_evaluation(experiment: Experiment, request: StopRequest) -> tuple[Callable, Callable]:
-  """Returns programs for states of an experiment, each compiled when it is first called.
+  """Returns the two programs that evaluate the state of a run, compiled when first called.
 
   Returns:
-    The evaluation step, see `evaluation.make_evaluate`, and the step of the attention entropy, see
-    `attention_entropy.make_step`.
+    The evaluation step of `evaluation.make_evaluate`, and the function that sums attention
+    entropies of `attention_entropy.make_step`.
   """
 
   def compile_step(work: Callable[[], Any]) -> Any:
@@ -44,7 +44,10 @@ def compile_evaluation(experiment: Experiment, request: StopRequest) -> tuple[Ca
 def make_evaluator(
   run: Run, program: Callable, constants: Any, examples: Callable[[str], Examples]
 ) -> Evaluate:
-  """Returns the function that evaluates states of a run.
+  """Returns a function `(state, step, role)` that evaluates a state of a run.
+
+  A role is "validation" or "test", and the function evaluates on its examples and returns the
+  figures.
 
   Args:
     run: The run.
@@ -75,18 +78,27 @@ def make_evaluator(
 
 
 def is_measured(experiment: Experiment, step: int) -> bool:
-  """Returns whether the attention entropy is measured at a step, for a row of kind "train"."""
+  """Returns whether attention entropies are measured after a step: wherever a row is logged."""
   config = experiment.config
   is_row = step == experiment.total_steps or experiment.is_due(step, config.log_every)
   return is_row and config.evaluation.attention_entropy > 0
 
 
 def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
-  """Evaluates on *validation*, notes the best step, and returns the state with the plateau's rate.
+  """Evaluates a state on *validation*, and updates the best step, early stopping and the plateau.
 
-  If no evaluation is due at this step, the run is evaluated because it ends here. If it later
-  continues, because it was stopped or is lengthened, this evaluation leaves no row, chooses no best
-  checkpoint, and does not count for the plateau.
+  An evaluation may happen only because the run ends at this step, and not because one is due. If
+  the run is later continued, such an evaluation leaves no row, chooses no best checkpoint and does
+  not count for the plateau.
+
+  Args:
+    run: The run.
+    evaluate: The run's evaluation function, see `make_evaluator`.
+    state: The state on the devices.
+    step: The number of updates that made the state.
+
+  Returns:
+    The state, whose learning rate the plateau schedule may have lowered.
 
   Raises:
     Interrupted: A signal broke the evaluation off; the state is saved, and is evaluated when the
@@ -128,7 +140,7 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
 
   Args:
     run: The run.
-    evaluate: The run's evaluation function.
+    evaluate: The run's evaluation function, see `make_evaluator`.
     state: The last state, on the devices.
     step: The step of that state.
 
@@ -156,7 +168,11 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
 
 
 def _restore_best(run: Run, state: Any, step: int) -> tuple[Any, int]:
-  """Returns the best state on *validation* and its step, or the last state if the best is gone."""
+  """Restores the best checkpoint by *validation*; takes the last state if the best one is gone.
+
+  Returns:
+    The state, on the devices, and its step.
+  """
   best, experiment = run.recorder.record.best_step, run.experiment
   if best not in (step, *run.store.steps()):  # the best was damaged and set aside
     run.recorder.progress.message(

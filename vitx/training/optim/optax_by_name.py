@@ -63,7 +63,10 @@ def build(
 
 
 def find(spec: str | Mapping[str, Any]) -> tuple[Callable, dict[str, Any]]:
-  """Returns the function of optax that a config's optimizer names, and its checked fields.
+  """Looks up the function of optax that `config.optimizer` names, and checks the given fields.
+
+  Returns:
+    The function, and the arguments for it.
 
   Raises:
     ConfigError: A name or field is unknown, or a value is out of range.
@@ -103,7 +106,10 @@ def _check(value: Any, path: str, field: str, default: Any) -> None:
 
 
 def _trace(transformation: optax.GradientTransformation, params: Any) -> None:
-  """Traces one update, which finds wrong types and updates that need more than gradients."""
+  """Traces one update without computing it, to find wrong types before training.
+
+  An optimizer that needs more than gradients and parameters, such as the loss, also fails here.
+  """
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), params)
   state = jax.eval_shape(transformation.init, shapes)
   jax.eval_shape(transformation.update, shapes, state, shapes)

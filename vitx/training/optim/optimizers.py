@@ -76,29 +76,25 @@ def lion(
 
 
 def matrices(params: Any) -> Mask:
-  """Returns the mask of parameters called "kernel" that have two or more axes.
-
-  These are the weights of projections and convolutions. Biases (also those of shape (H, D)),
-  scales, embeddings, position tables and class tokens have other names.
-  """
+  """Selects for weight decay the parameters called "kernel" that have two or more axes."""
   return map_named(lambda name, leaf: _last(name) == names.KERNEL and leaf.ndim >= 2, params)
 
 
 def tensors(params: Any) -> Mask:
-  """Returns the mask of all parameters of two or more axes except biases.
+  """Selects for weight decay all parameters that have two or more axes, except biases.
 
-  These are weights, embeddings and position tables (Child et al. 2019, released code, whose biases
-  have one axis).
+  These are weights, embeddings and position tables, as in the released code of Child et al. (2019),
+  whose biases have one axis.
   """
   return map_named(lambda name, leaf: _last(name) != names.BIAS and leaf.ndim >= 2, params)
 
 
 def rank(params: Any) -> Mask:
-  """Returns the mask of `tensors` without position tables and class tokens.
+  """Selects for weight decay the parameters of `tensors` except position tables and class tokens.
 
   timm's optimizers decay these parameters of DeiT (Touvron et al. 2021, released code): all except
-  `pos_embed`, `cls_token` and parameters that have one axis in PyTorch. The token of
-  the distilled form, too, is decayed.
+  `pos_embed`, `cls_token` and parameters that have one axis in PyTorch. The distillation token is
+  decayed too.
   """
 
   def decays(name: str, is_tensor: bool) -> bool:
@@ -109,15 +105,15 @@ def rank(params: Any) -> Mask:
 
 
 def rank_but_bases(params: Any) -> Mask:
-  """Returns the mask of `rank` without Sparsifiner's bases, which an L1 norm keeps small instead.
+  """Selects for weight decay the parameters of `rank` except the bases of Sparsifiner.
 
-  The released code decays its predictors in this way, with that norm (Wei et al. 2023).
+  An L1 term in the loss keeps those bases small instead, as in the released code (Wei et al. 2023).
   """
   return map_named(lambda name, decays: decays and _last(name) != BASIS, rank(params))
 
 
 def all_parameters(params: Any) -> Mask:
-  """Returns the mask of every parameter."""
+  """Selects every parameter for weight decay."""
   return jax.tree.map(lambda _: True, params)
 
 
@@ -139,12 +135,12 @@ DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
 
 
 def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTransformation:
-  """Returns a config's optimizer, which gives directions not yet multiplied by a learning rate.
+  """Makes the optimizer of a config; the caller multiplies its updates by the learning rate.
 
-  First the gradient of the trainable parameters is clipped to a global norm of `grad_clip_norm`,
-  then the optimizer gives a direction with weight decay, and last `layer_decay` scales the whole
-  direction, weight decay too, as a learning rate would. Frozen parameters get updates of exactly
-  zero, count in no norm and have no moments.
+  The gradient of the trainable parameters is first clipped to a global norm of `grad_clip_norm`.
+  Then the optimizer turns it into a direction, which includes weight decay. Last, `layer_decay`
+  scales the whole direction of each layer, as a lower learning rate would. A frozen parameter gets
+  an update of exactly zero, has no moments and does not count in the norm.
 
   Args:
     config: A config with `optimizer`, `weight_decay_mask`, `grad_clip_norm`, `layer_decay` and
@@ -177,7 +173,11 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
 
 
 def check_optimizer(spec: str | Mapping[str, Any]) -> None:
-  """Raises ConfigError if a name or field of `config.optimizer` is unknown; needs no parameters."""
+  """Checks the names and values in `config.optimizer`, without parameters.
+
+  Raises:
+    ConfigError: A name or field is unknown, or a value is out of range.
+  """
   if optax_by_name.is_of_optax(spec):
     optax_by_name.find(spec)
   else:
@@ -185,19 +185,17 @@ def check_optimizer(spec: str | Mapping[str, Any]) -> None:
 
 
 def is_elementwise(config: Mapping[str, Any]) -> bool:
-  """Returns whether a config's optimizer updates stacked parameters as if they were separate.
+  """Returns whether an optimizer gives equal updates to stacked and to separate parameters.
 
-  For this it must treat each number by itself, and no layer may be frozen or learn more slowly.
+  It does if it treats each number by itself, and if no layer is frozen or has a learning rate of
+  its own.
   """
   name = fields_of(config["optimizer"])["name"]
   return name in ELEMENTWISE and not config["freeze"] and config["layer_decay"] == 1
 
 
 def layer_scales(params: Any, layer_decay: float) -> Any:
-  """Returns the factor on each parameter's learning rate, as a tree of floats like `params`.
-
-  Layer l (`vitx.models.names.layer_of`) of a model with L blocks has layer_decay ** (L + 1 - l), as
-  in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
+  """Returns the factors on the parameters' learning rates under layer-wise decay, as a tree.
 
   Raises:
     ConfigError: The parameters have no `block_0`, ... at the top.
@@ -214,7 +212,7 @@ def layer_scales(params: Any, layer_decay: float) -> Any:
 
 
 def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
-  """Returns the names of the parameters that match one of the patterns of `freeze`.
+  """Returns the names of the parameters that match a pattern in `config.freeze`.
 
   Raises:
     ConfigError: A pattern matches nothing, or nothing is left to train.

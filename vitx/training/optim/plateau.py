@@ -82,7 +82,7 @@ class Plateau:
     return {name: getattr(self, name) for name in _STATE}
 
   def update(self, metric: float) -> "Plateau":
-    """Returns the plateau after one more evaluation."""
+    """Returns the plateau after one more evaluation, whose figure is `metric`."""
     metric = float(metric)
     better = self._is_better(metric)
     best = metric if better else self.best

@@ -1,9 +1,9 @@
-"""Learning rates over a run: a table of schedules, each with a linear warm-up.
+"""Learning rate schedules, each with a linear warm-up.
 
-The warm-up of W steps gives step s = 0, 1, ... the share (s + 1) / W of the peak, so that step 0
-already learns and step W - 1 has the peak; a decay begins at step W and reaches its end at step
-`total_steps`, one after the last step that is done. The boundaries of `step` count from step 0.
-`epoch_cosine` has rules of its own.
+A schedule is a function of the step that returns a share of the peak learning rate. A warm-up of W
+steps gives step s = 0, 1, ... the share (s + 1) / W, so that step 0 already learns and step W - 1
+has the peak. A decay begins at step W and reaches its final value at step `total_steps`, one after
+the last step that is done. Only `epoch_cosine` counts in another way.
 """
 
 import dataclasses
@@ -41,17 +41,29 @@ class RunLength:
   steps_per_epoch: float | Fraction
 
   def steps(self, duration: str | int, field: str) -> int:
-    """Returns a duration of the schedule in steps; raises ConfigError if it is no duration."""
+    """Converts a duration in a field of the schedule to steps.
+
+    Raises:
+      ConfigError: The field has no valid duration.
+    """
     return durations.to_steps(duration, self.steps_per_epoch, f"schedule.{field}")
 
   def epochs(self, steps: int) -> int | Fraction:
-    """Returns steps in epochs: a whole number if so many epochs give these steps, or a fraction."""
+    """Converts steps to epochs.
+
+    If a whole number of epochs, rounded to steps, has this number of steps, the result is that
+    whole number; otherwise it is an exact fraction.
+    """
     exact = Fraction(steps) / Fraction(self.steps_per_epoch)
     whole = round(exact)
     return whole if round(whole * Fraction(self.steps_per_epoch)) == steps else exact
 
   def warmup_steps(self, warmup: str | int) -> int:
-    """Returns the warm-up in steps; raises ConfigError if it is longer than the run."""
+    """Converts the duration of the warm-up to steps.
+
+    Raises:
+      ConfigError: It is no valid duration, or is longer than the run.
+    """
     steps = self.steps(warmup, "warmup")
     if steps > self.total_steps:
       raise ConfigError(
@@ -62,19 +74,19 @@ class RunLength:
 
 
 def constant(run: RunLength, *, warmup: str | int = "0 steps") -> Schedule:
-  """Stays at the peak throughout."""
+  """Stays at the peak after the warm-up."""
   return _warm_up(run.warmup_steps(warmup), jnp.ones_like)
 
 
 def cosine(run: RunLength, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
-  """Falls from the peak to its share `final` along half a cosine (Loshchilov and Hutter, 2017)."""
+  """Falls from the peak to `final` times the peak on half a cosine (Loshchilov & Hutter, 2017)."""
   start = run.warmup_steps(warmup)
   decay = optax.cosine_decay_schedule(1.0, max(run.total_steps - start, 1), alpha=final)
   return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
 
 
 def linear(run: RunLength, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
-  """Falls from the peak to its share `final` along a line."""
+  """Falls on a straight line from the peak to `final` times the peak."""
   start = run.warmup_steps(warmup)
   decay = optax.linear_schedule(1.0, final, max(run.total_steps - start, 1))
   return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
@@ -89,18 +101,18 @@ def epoch_cosine(
   cooldown: str | int = "0 epochs",
   delay: NonNegativeInt = 0,
 ) -> Schedule:
-  """Gives each epoch one rate: timm's cosine, with which DeiT and LV-ViT were trained.
+  """Follows timm's cosine, which changes the rate only between epochs, as for DeiT and LV-ViT.
 
-  The rate of epoch e rises along a line for `warmup` epochs; then it follows half a cosine that
-  begins at epoch 0, even if there is a warm-up, and ends where `cooldown` begins.
+  The rate of epoch e rises linearly for `warmup` epochs. After that it follows half a cosine that
+  is counted from epoch 0, as if there were no warm-up, and that ends where `cooldown` begins.
 
   Args:
     run: The length of the run.
     warmup: The duration of the warm-up, at the beginning of the run.
-    start: The share of the peak in epoch 0 of a warm-up.
+    start: The share of the peak in epoch 0, if there is a warm-up.
     final: The share of the peak at the end of the cosine and from then on.
     cooldown: The duration of the cooldown, at the end of the run.
-    delay: The number of epochs by which the rate comes late; DeiT's loop steps its schedule one
+    delay: The number of epochs by which every rate comes late. DeiT's loop steps its schedule one
       epoch late.
   """
   rise, rest = run.epochs(run.warmup_steps(warmup)), run.steps(cooldown, "cooldown")
@@ -209,7 +221,7 @@ def make_schedule(
 
 
 def _warm_up(warmup: int, share: Schedule) -> Schedule:
-  """Multiplies a schedule by a linear warm-up."""
+  """Returns a schedule that is multiplied by a linear warm-up."""
   if warmup == 0:
     return share
   return lambda step: share(step) * jnp.minimum((step + 1) / warmup, 1.0)

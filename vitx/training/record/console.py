@@ -1,4 +1,4 @@
-"""The file `log.txt` of a workdir, to which all output of a run is copied."""
+"""Copies all output of a run to the file `log.txt` of its workdir."""
 
 import contextlib
 import datetime
@@ -22,7 +22,7 @@ _DRAWN_OVER = re.compile(r"\r(?:\033\[K)?")  # the beginning of a line of progre
 
 
 class _Log(io.TextIOBase):
-  """A text file that grows line by line; an object store gets all lines when it is closed."""
+  """A text file that grows line by line; an object store gets it whole, when it is closed."""
 
   def __init__(self, workdir: str | Path):
     self._workdir, self._appendable = workdir, "://" not in str(workdir)
@@ -48,7 +48,7 @@ class _Log(io.TextIOBase):
 
 
 class _Both:
-  """A console whose output is also written to a log."""
+  """A stream that writes to the console and to a log."""
 
   def __init__(self, console: TextIO, log: _Log):
     self._console, self._log = console, log

@@ -1,4 +1,4 @@
-"""The rows of a run's metrics: `metrics.jsonl`."""
+"""The file `metrics.jsonl` of a workdir, with a row for each log line and evaluation of a run."""
 
 import contextlib
 import json
@@ -17,12 +17,12 @@ ROW = {"kind": str, "step": int, "time?": {"seconds": float}}  # the fields that
 
 
 class MetricsLog:
-  """Rows of JSON, one per line, which can be cut back to the rows before a checkpoint.
+  """The file of metrics, to which rows are appended and which can be cut back to a checkpoint.
 
-  In a local directory the log is the file `metrics.jsonl`. An object store cannot append: there
-  each `flush` writes the rows since the last flush to `metrics-NNNNNNNN.jsonl`, where NNNNNNNN is
-  the number of the first row. Only the writing process (process 0) keeps rows; the others count
-  them.
+  A row is a line of JSON. In a local directory all rows are in `metrics.jsonl`. An object store
+  cannot append: there each `flush` writes the rows since the last flush to a file of their own,
+  `metrics-NNNNNNNN.jsonl`, where NNNNNNNN is the number of the first row. Only process 0 writes
+  rows; the others count them.
 
   Attributes:
     rows: The number of rows.
@@ -32,7 +32,7 @@ class MetricsLog:
   def __init__(
     self, workdir: str | Path, *, write: bool, keep: int, appendable: bool | None = None
   ):
-    """Opens the log and drops everything after the first `keep` rows, and a torn last line.
+    """Opens the log and drops all rows after the first `keep`, and a half-written last line.
 
     Args:
       workdir: An existing directory, in which `metrics.jsonl` is no link.
@@ -126,12 +126,12 @@ def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
 
 
 def parse_row(line: str, path: epath.Path, number: int) -> dict[str, Any]:
-  """Returns a row of metrics.
+  """Parses a line of the file of metrics.
 
   Args:
-    line: The row as JSON.
-    path: The file of the row.
-    number: The number of the line in the file, from 1.
+    line: The line, which should be JSON.
+    path: The file of the line, for errors.
+    number: The number of the line in the file, from 1, for errors.
 
   Raises:
     ConfigError: The line is no row.
@@ -158,9 +158,10 @@ def read_figure(row: Mapping[str, Any], name: str, workdir: str | Path) -> Any:
 
 
 def _split(text: str) -> list[str]:
-  """Returns the lines that end with a newline; drops a last line without one, torn by a kill.
+  """Splits a text into its complete lines.
 
-  No other character ends a line.
+  A last line without a newline, which a killed process leaves, is dropped. No other character ends
+  a line.
   """
   *lines, _ = text.split("\n")
   return [f"{line}\n" for line in lines]

@@ -1,4 +1,4 @@
-"""The console output of a run: a line about compiling, then a line of progress."""
+"""The console output of a run: progress bars, and the time that steps and data take."""
 
 import contextlib
 import math
@@ -15,7 +15,13 @@ SOON = 2.0  # seconds after which long work shows its progress
 
 
 def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:
-  """Calls `work` and returns its result; prints `what` and, every ten seconds, the time so far."""
+  """Calls `work` and returns its result; prints the time so far every ten seconds meanwhile.
+
+  Args:
+    what: The name of the work, for the console.
+    work: The function to call.
+    patience: The seconds before the first line; a shorter call prints nothing.
+  """
   start, console = time.monotonic(), sys.stdout
   done = threading.Event()
 
@@ -39,16 +45,16 @@ def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:
 
 @contextlib.contextmanager
 def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
-  """Shows, after two seconds, how much of a count is done and how long the rest takes.
+  """Shows how many of a number of things are done, and how long the rest will take.
 
-  On a terminal the progress is a bar that disappears at the end; elsewhere, as in a pipe or a file,
-  it is a line every ten seconds. Both also appear while a program is compiled,
-  before anything is counted.
+  The display begins after two seconds. On a terminal it is a bar that disappears at the end;
+  elsewhere, as in a pipe or a file, it is a line every ten seconds. It also appears while a program
+  is still compiling and nothing is counted.
 
   Args:
     what: The name of the work, for the console.
-    total: The count.
-    unit: The name of the things that are counted.
+    total: The number of things.
+    unit: The name of one of the things, such as "batch".
 
   Yields:
     The bar; `update(n)` adds to the count.
@@ -77,7 +83,7 @@ def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
 
 
 def show_bar(work: Iterable[T], what: str, total: int, unit: str = "batch") -> Iterator[T]:
-  """Passes items on, and shows a `count_bar` of them."""
+  """Yields the given items, and shows their progress by `count_bar`."""
   with count_bar(what, total, unit) as bar:
     for item in work:
       yield item
@@ -85,7 +91,7 @@ def show_bar(work: Iterable[T], what: str, total: int, unit: str = "batch") -> I
 
 
 def format_seconds(seconds: float) -> str:
-  """Returns 3725 as `1h02m05s`."""
+  """Formats a duration for reading: 3725 seconds give "1h02m05s"."""
   minutes, second = divmod(round(seconds), 60)
   hours, minute = divmod(minutes, 60)
   if hours:
@@ -94,7 +100,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class Progress:
-  """A clock of the time between two rows, of the waits for data, and of all runs of the workdir."""
+  """A clock of the speed of training, the waits for data and the time of the whole training."""
 
   def __init__(self, *, step: int, total: int, batch_size: int, seconds: float):
     """Starts the clock.
@@ -110,7 +116,7 @@ class Progress:
     self.begin()
 
   def begin(self) -> None:
-    """Starts the clock now, so that decoding and compiling do not count as training."""
+    """Starts the clock again, so that earlier decoding and compiling do not count as training."""
     self._start = self._window_start = time.monotonic()
     self._waited = 0.0
 
@@ -120,7 +126,7 @@ class Progress:
     return self._before + time.monotonic() - self._start
 
   def timed(self, batches: Iterator[T]) -> Iterator[T]:
-    """Passes batches on and counts the time that the training waits for them."""
+    """Yields the given batches, and adds up the time that the training waits for them."""
     while True:
       start = time.monotonic()
       try:
@@ -131,10 +137,12 @@ class Progress:
       yield batch
 
   def window(self, step: int) -> dict[str, Any]:
-    """Returns the figures of the time since the last call.
+    """Returns the speed and times of the steps since the last call.
 
-    The figures are examples_per_second, waiting (a share of the time), eta and seconds. The eta is
-    computed from the steps since `begin` alone: earlier steps may have run on another machine.
+    The figures are `examples_per_second`; `waiting`, the share of the time spent waiting for data;
+    `eta`, the expected seconds to the end; and `seconds`, the time of the whole training so far.
+    `eta` is computed from the steps since `begin` alone, since earlier ones may have run on another
+    machine.
     """
     now = time.monotonic()
     span = max(now - self._window_start, 1e-9)
@@ -150,12 +158,12 @@ class Progress:
   def line(
     self, step: int, row: dict[str, Any], words: str, times: dict[str, Any], epoch: float
   ) -> None:
-    """Prints a line of progress, over the previous one on a terminal.
+    """Prints a line of progress; on a terminal it replaces the line before.
 
     Args:
       step: The number of steps done.
-      row: A row of metrics, with loss and learning_rate.
-      words: The task's words about the row; "" for none.
+      row: A row of metrics, with `loss` and `learning_rate`.
+      words: The task's text about the row; "" for none.
       times: The figures of `window`.
       epoch: The number of epochs done.
     """
@@ -168,5 +176,5 @@ class Progress:
     self.message(text, end="" if sys.stdout.isatty() else "\n")
 
   def message(self, text: str, *, end: str = "\n") -> None:
-    """Prints a line in place of the line of progress; with the default `end` it remains."""
+    """Prints a line that replaces the line of progress on a terminal."""
     print(f"\r\033[K{text}" if sys.stdout.isatty() else text, flush=True, end=end)

@@ -1,4 +1,4 @@
-"""The identity of a run, which is its config and its data, and a record of its environment."""
+"""Records what a run depends on, and checks that a continued run has its old config and data."""
 
 import dataclasses
 import os
@@ -72,16 +72,16 @@ HEARS = (
 
 
 def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) -> None:
-  """Raises ConfigError if a run would continue under another config.
+  """Checks that a run which would be continued has the config with which it began.
 
-  The fields in `FREE` may differ, among them the step at which the run stops. These may differ too:
-  the cadence of evaluations, unless the plateau schedule depends on it; the duration, if the
-  schedule does not depend on it; and the name of the source, if its content is unchanged.
+  These fields may differ: those in `FREE`, among them the step at which the run stops; the period
+  of evaluations, unless the plateau schedule depends on it; the duration, if the schedule does not
+  depend on it; and the name of the data source, if its content is unchanged.
 
   Args:
     workdir: The workdir of the run.
-    config: The resolved config that is asked for.
-    fingerprint: The fingerprint of its data; "" if the source has none.
+    config: The resolved config that the user asks for.
+    fingerprint: The fingerprint of the data that the user asks for; "" if they have none.
 
   Raises:
     ConfigError: Fields differ (the message has a line for each), or the workdir has lost a file.
@@ -115,16 +115,16 @@ def check_same_fields(
   free: Collection[str],
   reasons: Mapping[str, str] = types.MappingProxyType({}),
 ) -> None:
-  """Raises ConfigError if two plain configs differ in a field that is not free.
+  """Checks that two configs agree in all fields but some.
 
-  A field that an earlier version did not have counts as a field that has its default.
+  A field that is absent, since an earlier version did not have it, counts as having its default.
 
   Args:
     workdir: The workdir, for the error message.
-    stored: The config in the workdir.
-    wanted: The config that is asked for.
+    stored: The config in the workdir, as a tree of plain values.
+    wanted: The config that the user asks for, as a tree of plain values.
     free: The fields, or whole sections, that may differ.
-    reasons: The reasons, by field, why other fields may not differ, where these are not obvious.
+    reasons: The reason why a field may not differ, by field, where it is not obvious.
 
   Raises:
     ConfigError: Fields differ; the message has a line for each.
@@ -149,7 +149,7 @@ def check_same_fields(
 
 
 def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
-  """Returns whether two paths name the same phase of the run, however they write its directory."""
+  """Returns whether two paths name one phase of the run, even if the run was moved or renamed."""
   run, _, own = str(workdir).rstrip("/").rpartition("/")
   place, _, name = str(new).rpartition("/")
   phases = read_phases(run) if run else ()
@@ -157,14 +157,17 @@ def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
 
 
 def _is_same_place(old: Any, new: Any) -> bool:
-  """Returns whether two sources are one file or folder, however the path to it is written."""
+  """Returns whether two sources are one file or folder, even if written as different paths."""
   kinds, paths = zip(*(str(each).partition(":")[::2] for each in (old, new)), strict=True)
   real = {os.path.realpath(os.path.expanduser(path)) for path in paths}
   return kinds[0] == kinds[1] and kinds[0] in SOURCES and len(real) == 1
 
 
 def describe_data(source: Source) -> dict[str, Any]:
-  """Returns the identity of a run's data and all that prediction needs of them, as JSON."""
+  """Returns a description of a run's data as JSON: their identity and the names of their classes.
+
+  The names and the vocabulary are all that a prediction needs to know of the data.
+  """
   info = source.info
   return {
     "source": info.name,
@@ -177,7 +180,7 @@ def describe_data(source: Source) -> dict[str, Any]:
 
 
 def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
-  """Raises ConfigError if a run would continue on changed data, other splits or other files.
+  """Checks that a run which would be continued has the examples with which it began.
 
   Raises:
     ConfigError: The data differ; the message names both fingerprints, or the numbers of examples.
@@ -199,11 +202,11 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
 
 
 def keep_rule(workdir: str | Path) -> Rule:
-  """Returns the rule by which "auto" chooses the implementations of a run.
+  """Returns the rule by which "auto" picks the implementations of token mixers in a run.
 
-  It is the rule with which the run began, if that was on a device of this kind; otherwise today's
-  rule. So a file of rules that a user adds, or that a later version brings, does not change the
-  results of a run. If today's rule differs, a line is printed.
+  A continued run keeps the rule with which it began, if the kind of device is unchanged; a new run
+  takes today's rule. So a new version of vitx, or a rule that the user measures, does not change
+  the results of a run in progress. If today's rule differs, a line is printed.
 
   Raises:
     ConfigError: The file of today's rule or the run's record is damaged, or the workdir cannot be
@@ -231,11 +234,7 @@ def keep_rule(workdir: str | Path) -> Rule:
 
 
 def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
-  """Returns a record of all that a run depends on besides its config, as JSON.
-
-  The record holds data, commit, command, versions, devices and processor, the implementation that
-  "auto" picked for each token mixer, and the rule of that choice.
-  """
+  """Returns a record, as JSON, of all that a run depends on besides its config."""
   return {
     "data": dict(data),
     "commit": _commit(),

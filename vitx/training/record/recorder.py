@@ -1,4 +1,8 @@
-"""The record of a run while it trains: windows, rows of metrics, lines on the console."""
+"""Writes the metrics of a run while it trains, and keeps what a checkpoint must know of them.
+
+A row is a line of `metrics.jsonl`. A row of kind "train" has the means over the steps since the row
+before, which are called a window; other rows have the figures of an evaluation.
+"""
 
 import dataclasses
 import json
@@ -18,7 +22,7 @@ NO_MEANS = ("learning_rate", "gradient_norm")
 
 @dataclasses.dataclass
 class Record:
-  """The contents of a checkpoint besides the state, as JSON values.
+  """The values that a checkpoint stores besides the training state, so that a run can continue.
 
   Attributes:
     rows: The number of rows of `metrics.jsonl` up to this step.
@@ -30,10 +34,11 @@ class Record:
     waited: The number of evaluations in a row, up to the last, that were not better than the best
       before them; a tie is not better.
     plateau: The state of the plateau schedule, if that is the schedule.
-    end_row: The only row of kind "train" of a run that is shorter than `log_every`, until it is
-      written after the evaluation.
-    onward: The record with which a run continues beyond this step; None if it is this record. At a
-      run's end, `rows` and the best also count entries that exist only because the run ends.
+    end_row: The only row of kind "train" of a run that is shorter than `log_every`. It is held back
+      until it is written after the evaluation.
+    onward: The record with which a run continues beyond this step; None if it is this record. At
+      the end of a run, `rows` and the best evaluation also count entries that exist only because
+      the run ends here. `onward` does not count those.
   """
 
   rows: int = 0
@@ -48,35 +53,44 @@ class Record:
 
   @classmethod
   def from_json(cls, stored: Mapping[str, Any]) -> "Record":
-    """Returns the record that `Recorder.snapshot` made."""
+    """Returns the record from the JSON that `Recorder.snapshot` returned."""
     # Records of earlier versions lack these fields.
     stored = {"end_row": None, "onward": None, "waited": 0, **stored}
     return cls(**{field.name: stored[field.name] for field in dataclasses.fields(cls)})
 
   def go_on(self) -> "Record":
-    """Returns the record of a run that continues beyond this step, whatever stopped it here."""
+    """Returns the record for a run that continues beyond the step at which it was stopped."""
     record = self if self.onward is None else self.from_json(self.onward)
     return dataclasses.replace(record, seconds=self.seconds, end_row=None)
 
   def wait(self, value: float, mode: str) -> None:
-    """Counts the evaluations in a row without a new best one; call it before `improve`."""
+    """Counts an evaluation for early stopping; call it before `improve`.
+
+    Args:
+      value: The primary figure of the evaluation.
+      mode: Whether high ("max") or low ("min") figures are good.
+    """
     best = self.best_value
     is_better = best is None or (value > best if mode == "max" else value < best)
     self.waited = 0 if is_better else self.waited + 1
 
   def is_over(self, patience: int | None) -> bool:
-    """Returns whether the run ends early, after `patience` evaluations that were not better."""
+    """Returns whether early stopping ends the run.
+
+    Args:
+      patience: The number of evaluations in a row without a new best that end a run; None for none.
+    """
     return patience is not None and self.waited >= patience
 
   def improve(self, step: int, value: float, mode: str) -> None:
-    """Makes an evaluation the best one if none was better."""
+    """Makes an evaluation the best one if no earlier one was better."""
     best = self.best_value
     if best is None or (value >= best if mode == "max" else value <= best):
       self.best_step, self.best_value = step, value
 
 
 class Recorder:
-  """The recorder of a run, which sums the steps between two rows, writes rows and keeps the record.
+  """The object that averages metrics over steps, writes them to the log and keeps the `Record`.
 
   Attributes:
     record: The record of the run so far.
@@ -94,18 +108,18 @@ class Recorder:
     track: Callable[[MetricsLog], Tracking | None] = lambda log: None,
     guard: Callable[[], None] = lambda: None,
   ):
-    """Opens the log and cuts it back to the rows that the record counts.
+    """Opens the log and cuts it back to the rows that existed at the checkpoint to continue from.
 
     Args:
       experiment: The experiment of this run.
       workdir: The directory of the log.
-      record: A new record, or the record of the checkpoint from which the run continues.
+      record: A new record, or the record in the checkpoint from which the run continues.
       start: The step to begin at.
       write: Whether this process writes.
-      track: A function that gets the log, once it is cut back, and returns a `Tracking`, which
-        then also gets the rows, or None.
-      guard: A function that is called before a row is written; it raises if another training has
-        taken over.
+      track: A function that gets the log, once it is cut back, and returns a sender of the rows to
+        a tracker, or None.
+      guard: A function that is called before a row is written, and that raises if another training
+        has taken over the workdir.
     """
     self.record = record
     self.progress = Progress(
@@ -121,9 +135,9 @@ class Recorder:
   def count_step(
     self, step: int, metrics: Mapping[str, float], measured: Mapping[str, float]
   ) -> None:
-    """Adds the metrics of a step to the window; writes a row if one is due.
+    """Adds the metrics of a step to the averages, and writes a row if one is due after this step.
 
-    A run shorter than `log_every` has one row, at its end.
+    A run shorter than `log_every` has one row, which is written at its end.
 
     Args:
       step: The number of steps done before this one.
@@ -146,33 +160,47 @@ class Recorder:
         self.record.end_row = row
 
   def set_aside(self) -> None:
-    """Keeps a copy of the record for a run that continues, without the entries of a run's end."""
+    """Keeps a copy of the record as it is before entries are added only because the run ends here.
+
+    A run that is later continued uses this copy.
+    """
     if self.record.onward is None:
       self.record.onward = self.snapshot() | {"end_row": None}
 
   def write_figures(self, role: str, step: int, figures: Figures) -> None:
-    """Writes the row of an evaluation of the checkpoint at `step`."""
+    """Writes a row with the figures of an evaluation.
+
+    Args:
+      role: The kind of the row, such as "validation" or "test".
+      step: The step of the evaluated checkpoint.
+      figures: The figures.
+    """
     self._write({"kind": role, "step": step, **figures})
 
   def write_end(self) -> None:
-    """Writes the row that exists only because a run ends, if any, after the evaluation."""
+    """Writes the only row of a run shorter than `log_every`, if any, after its evaluation."""
     if self.record.end_row is not None:
       self.set_aside()
       self._write(self.record.end_row)
       self.record.end_row = None
 
   def snapshot(self) -> dict[str, Any]:
-    """Returns the record as it is now; the rows that it counts are on disk."""
+    """Returns the record as JSON for a checkpoint; all rows that it counts are on disk."""
     self.record.rows, self.record.seconds = self._log.rows, self.progress.seconds
     return json.loads(json.dumps(dataclasses.asdict(self.record)))
 
   def close(self) -> None:
-    """Waits until everything is written."""
+    """Waits until a tracker has received all rows."""
     if self._tracking is not None:
       self._tracking.close()
 
   def _make_row(self, step: int, own: Mapping[str, float]) -> dict[str, Any]:
-    """Returns a row of the window's means and the step's own figures, and prints its line."""
+    """Returns a row of kind "train" and prints the line of progress.
+
+    Args:
+      step: The number of steps done.
+      own: The figures of this step alone, which are not averaged.
+    """
     sums, count = self.record.window
     means = {name: total / count for name, total in sums.items()}
     # JSON has no infinity, but the gradient of a skipped step in float16 may be infinite.

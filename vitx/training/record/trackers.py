@@ -1,4 +1,4 @@
-"""Trackers, one class for each; they get the rows of a run's metrics, as `metrics.jsonl` does."""
+"""Trackers, which send the metrics of a run to TensorBoard, Weights & Biases or Trackio."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,15 +27,16 @@ class TrackedRun:
 
 
 class Tracker:
-  """A tracker that keeps nothing; the base class of all others.
+  """The base class of trackers, which itself keeps nothing.
 
-  A tracker of your own is `tracking=my_file:MyTracker`. Its methods are called by one thread beside
-  the training, so they may be slow. Its keyword arguments besides `run` are its fields in a
-  config, `tracking.FIELD`.
+  A tracker of your own is `tracking=my_file:MyTracker`. Its methods are called in a thread beside
+  the training, so they may be slow. The arguments of its constructor besides `run` are the fields
+  `tracking.FIELD` of a config.
 
   Attributes:
-    extra: The extra of vitx that installs the packages; "" for none.
-    packages: The packages that the tracker imports.
+    extra: The optional dependency of vitx (`pip install vitx[EXTRA]`) that installs the packages;
+      "" for none.
+    packages: The names of the packages that the tracker imports.
   """
 
   extra: ClassVar[str] = ""
@@ -43,11 +44,11 @@ class Tracker:
 
   @classmethod
   def find_problem(cls) -> str:
-    """Returns the reason why no run could begin on this machine; "" if none is known."""
+    """Returns the reason why the tracker cannot work on this machine; "" if there is none."""
     return ""
 
   def __init__(self, run: TrackedRun):
-    """Begins a run, or continues the run of `run.id`."""
+    """Begins a run at the tracker, or continues the one whose id is `run.id`."""
 
   def write(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
     """Adds a row of metrics.
@@ -59,14 +60,11 @@ class Tracker:
     """
 
   def close(self) -> None:
-    """Waits until everything is kept; the run is over, or continues another time."""
+    """Waits until the tracker has stored everything; the run is over, or continues another time."""
 
 
 class TensorBoard(Tracker):
-  """A writer of TensorBoard's event files in the workdir.
-
-  `clu.metric_writers`, like `clu.periodic_actions`, imports TensorFlow, which takes ten seconds.
-  """
+  """Writes the rows to TensorBoard's event files in the workdir."""
 
   extra = "tensorboard"
   packages = ("tensorflow", "tensorboard")  # clu imports both and declares neither
@@ -89,7 +87,7 @@ class TensorBoard(Tracker):
 
 
 class Wandb(Tracker):
-  """A sender of rows to Weights & Biases; its environment variables (`WANDB_MODE=offline`) apply.
+  """Sends the rows to Weights & Biases; its environment variables (`WANDB_MODE=offline`) apply.
 
   Attributes:
     project: The project that the run belongs to.
@@ -100,7 +98,7 @@ class Wandb(Tracker):
 
   @classmethod
   def find_problem(cls):
-    """Returns a message if rows would be sent and nobody is logged in, or the key is wrong."""
+    """Returns a message if the rows need a login and there is none, or the key is wrong."""
     import wandb
 
     if wandb.setup().settings.mode in ("offline", "disabled"):
@@ -139,7 +137,7 @@ class Wandb(Tracker):
 
 
 class Trackio(Tracker):
-  """A writer to Trackio's local database; its environment variables (`TRACKIO_DIR`) apply.
+  """Writes the rows to Trackio's local database; its environment variables (`TRACKIO_DIR`) apply.
 
   Attributes:
     project: The project that the run belongs to.
@@ -165,7 +163,7 @@ class Trackio(Tracker):
 
 
 def prefix(kind: str, figures: Mapping[str, float]) -> dict[str, float]:
-  """Returns the figures under the names `kind/name`."""
+  """Returns the figures under the names `KIND/NAME`, such as "train/loss"."""
   return {f"{kind}/{name}": value for name, value in figures.items()}
 
 

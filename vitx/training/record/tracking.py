@@ -1,4 +1,4 @@
-"""Sending of a run's metrics to a tracker, in a thread beside the training, each row once."""
+"""Sends the rows of a run's metrics to a tracker, in a thread beside the training."""
 
 import importlib.util
 import secrets
@@ -22,11 +22,14 @@ Key = tuple[str, int]  # kind and step, which identify a row
 
 
 def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
-  """Returns a function that makes the tracker of `config.tracking` from a `TrackedRun`.
+  """Checks that the tracker of a config can work on this machine.
 
   Args:
     config: The config of a run.
     is_trial: Whether nothing will be tracked; packages may then be missing.
+
+  Returns:
+    A function that makes the tracker from a `TrackedRun`.
 
   Raises:
     ConfigError: There is no such tracker, or it has no such field, or it could not begin here.
@@ -54,13 +57,13 @@ def _is_installed(package: str) -> bool:
 
 
 def open_tracking(config: ConfigDict, workdir: str, log: MetricsLog) -> "Tracking | None":
-  """Returns the `Tracking` of the config's tracker; None for the tracker that keeps nothing.
+  """Returns the sender of a run's rows to the config's tracker; None if the config has no tracker.
 
-  A tracker that the run did not have before gets all rows that were logged before.
+  If the run had another tracker before, the new one first gets all rows that were logged so far.
 
   Args:
     config: The config of the run.
-    workdir: The workdir of the run, which has a file with the tracker's id of the run.
+    workdir: The workdir of the run, in which a file stores the id of the run at the tracker.
     log: The log, cut back to the rows from which the run continues.
   """
   make, stored, chosen = _make(config), wd.read_json(workdir, FILE), wd.to_plain(config.tracking)
@@ -87,14 +90,13 @@ class Tracking:
   """A sender of rows to a tracker, which is made and called in a thread of its own."""
 
   def __init__(self, name: str, make: Callable[[], Tracker], known: Iterable[Key] = ()):
-    """Begins to make the tracker.
+    """Begins to make the tracker in the thread.
 
     Args:
       name: The name of the tracker, for errors.
       make: A function that makes the tracker.
-      known: The kinds and steps of the rows that the tracker has already. The run logged these
-        rows and dropped them when it continued from an earlier checkpoint; it logs them again, and
-        they are not sent again.
+      known: The (kind, step) of the rows that the tracker has already and that are not sent again.
+        A run that continues from an earlier checkpoint logs some rows a second time.
     """
     self._name, self._known = name, set(known)
     self._pool = ThreadPoolExecutor(max_workers=1)
@@ -127,7 +129,7 @@ class Tracking:
     self._pool.shutdown()
 
   def _call(self, function: Callable[[Tracker], None]) -> None:
-    """Calls a function of the tracker in the thread, unless a call before it fails."""
+    """Queues a call of the tracker in the thread; it is not made if an earlier call fails."""
     if self._last.done():
       self._check()
     before, tracker = self._last, self._tracker
