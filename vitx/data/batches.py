@@ -1,7 +1,8 @@
-"""Batches as pure functions of (seed, step), from memory if the examples fit, else streamed.
+"""Batches as pure functions of the seed and the step, from memory or from a stream.
 
-Both ways give equal bytes. A batch is a dict of NumPy arrays. Process p has the rows p*b ...
-(p+1)*b-1 of a global batch of size B, where b = B / process_count.
+Examples that fit memory are read once; others are streamed. Both ways give equal bytes. A batch is
+a dict of NumPy arrays. Of a global batch of size B, process p has the rows p*b ... (p+1)*b-1, where
+b = B / process_count.
 """
 
 import functools
@@ -37,18 +38,19 @@ def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray
 class TrainBatches:
   """The endless sequence of training batches, with random access by step.
 
-  A batch has the stacked arrays of the transform, and index int32 (b,): each example's row in the
-  global batch, which the device folds into its random keys.
+  A batch has the arrays that the transform returns, stacked, and `index`, int32 (b,): each
+  example's row in the global batch. The device folds this index into the keys of its random draws.
 
   Args:
     examples: The source's `train`. The constructor reads them if they are to be kept in memory.
     transform: The transform of each example; its random bits depend on seed, step and index.
     batch_size: The number of examples in a batch over all processes.
     seed: The data seed, for the order of the examples and the bits of the transform.
-    repeats: The number of times that an example comes in a row, see `order.example_at` and
-      `order.places`.
-    sampling: "balanced" for `order.BalancedOrder`; None for a permutation per epoch.
-    memory: One of auto, always and never, see `keep`.
+    repeats: The number of consecutive places of the order that one example takes, see
+      `order.example_at` and `order.places`; 1 for the usual order.
+    sampling: "balanced" to draw each class equally often (`order.BalancedOrder`); None for a
+      permutation of all examples in each epoch.
+    memory: One of auto, always and never, see `in_memory.keep`.
     threads: The number of threads that read and transform.
     process_index: The index of this process.
     process_count: The number of processes that share each batch.
@@ -97,13 +99,17 @@ class TrainBatches:
 
   @property
   def spec(self) -> dict[str, ArraySpec]:
-    """Returns the actual shapes and dtypes of a transformed example's arrays."""
+    """Returns the shape and dtype of each array of a transformed example, as found in the data."""
     arrays = self.arrays
     first = self._first if arrays is None else {name: x[0] for name, x in arrays.items()}
     return {name: ArraySpec(np.shape(x), np.asarray(x).dtype.name) for name, x in first.items()}
 
   def names(self, step: int) -> HostBatch:
-    """Returns a batch's `index` and `example` (the indices into `arrays`), int32 (b,) each."""
+    """Returns the numbers of a batch's examples, with which `arrays` can be indexed on a device.
+
+    The arrays are `example`, the indices into `arrays`, and `index`, the rows in the global batch;
+    int32 (b,) each.
+    """
     which = self._examples_at(step, self._places)
     return {"example": which.astype(np.int32), "index": self._rows.astype(np.int32)}
 
@@ -125,7 +131,7 @@ class TrainBatches:
 
   @functools.cached_property
   def _first(self) -> Example:
-    """Returns the arrays of the first example, whose shapes and dtypes all examples have."""
+    """Returns the transformed first example; all examples have its shapes and dtypes."""
     return self._transformed(0, 0, 0)
 
   def _read(self, step: int, rows: slice) -> HostBatch:
@@ -138,7 +144,7 @@ class TrainBatches:
     return {**batch, "index": index.astype(np.int32)}
 
   def _transformed(self, i: int, row: int, step: int) -> Example:
-    """Returns the arrays of an example for a row of the global batch of a step."""
+    """Returns the transformed arrays of an example, with the random bits of a row and a step."""
     bits = None
     if self._transform.draws:
       bits = order.generator(self._seed, order.TRANSFORM, row, step)
@@ -153,7 +159,11 @@ class TrainBatches:
 
 
 def check_sampling(examples: Examples, sampling: str | None) -> None:
-  """Raises ConfigError if examples without classes should be balanced over them."""
+  """Checks that examples which should be balanced over their classes have classes.
+
+  Raises:
+    ConfigError: They have none.
+  """
   if sampling == "balanced" and getattr(examples, "labels", None) is None:
     raise ConfigError(
       "data.sampling='balanced' draws each class equally often, but these examples have no classes;"
@@ -170,11 +180,12 @@ def evaluation_batches(
   process_index: int = 0,
   process_count: int = 1,
 ) -> Iterator[HostBatch]:
-  """Yields every example exactly once over all processes, in equally many batches per process.
+  """Yields the batches of an evaluation, which contain every example exactly once.
 
-  A batch has the stacked arrays of the transform, mask bool (b,) and example int32 (b,). Where the
-  mask is False the row is padding: zeros, with example -1. To evaluate often, pass examples from
-  `keep`.
+  Every process gets equally many batches, which are padded. A batch has the arrays that the
+  transform returns, stacked; `mask`, bool (b,), False in the rows of padding; and `example`, int32
+  (b,), the number of each example, -1 in the rows of padding. To evaluate often, pass the examples
+  that `in_memory.keep` returned.
 
   Raises:
     ConfigError: The batch is not divisible among the processes, or an example cannot be read.

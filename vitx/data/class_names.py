@@ -1,7 +1,7 @@
-"""Class names: their order in a folder, and the mapping from one list of names to another.
+"""Names of classes: their order, and the mapping between the classes of two lists.
 
-A label is an index into a list of names. If there are two lists (of a model and a data set, or of a
-run's initial weights and its data), classes are matched by name, never by index alone.
+A label is an index into a list of names. If there are two lists, such as those of a model and of a
+data set, classes are matched by name and never by index alone.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _WORDNET = re.compile(r"\A(n\d{8})(?:[\s,:].*)?\Z", re.ASCII)
 
 
 def normalize(name: str) -> str:
-  """Returns a name with composed accents, because file systems encode accents differently."""
+  """Returns a name in Unicode's composed form, since file systems encode accents differently."""
   return unicodedata.normalize("NFC", name)
 
 
@@ -39,8 +39,8 @@ def sort_names(names: Sequence[str]) -> tuple[str, ...]:
 def are_numbered(names: Sequence[str]) -> bool:
   """Returns whether the names alone give each class its number.
 
-  They do if they are consecutive numbers from 0 or 1 with equal text around them, or all of
-  ImageNet's names.
+  They do if they contain consecutive numbers from 0 or 1 with equal text around them, as "class1"
+  and "class2" do, or if they are all of ImageNet's names.
   """
   numbers = sorted((_read_numbers(names) or {}).values())
   in_a_row = numbers in (list(range(len(names))), list(range(1, len(names) + 1)))
@@ -92,7 +92,7 @@ def _remove_comment(line: str) -> str:
 
 
 def fit_lines(names: Sequence[str]) -> bool:
-  """Returns whether `read_names` restores these names from a file with one name per line."""
+  """Returns whether `read_names` would restore these names from a file with one name per line."""
   lines = [line.strip() for name in names for line in name.splitlines()]
   return lines == list(map(_remove_comment, names)) == list(names)
 
@@ -100,18 +100,19 @@ def fit_lines(names: Sequence[str]) -> bool:
 def find_places(
   info: DatasetInfo, others: Sequence[str], *, unnamed: bool = False
 ) -> np.ndarray | None:
-  """Returns the index of each class of a data set in another list of names.
+  """Matches the classes of a data set by name to another list of names.
 
-  ImageNet's classes may be named by their WordNet ids or, all of them, by their numbers from 0.
+  ImageNet's classes match whether they are named by their WordNet ids or, all of them, by their
+  numbers from 0.
 
   Args:
-    info: The facts about the data set.
+    info: The facts about the data set, with its class names.
     others: The names of the classes of a model or of another data set.
-    unnamed: Whether `others` are the numbers from 0 because the names are unknown. If the data set
-      itself numbers its classes, these numbers are then its labels.
+    unnamed: Whether `others` are only the numbers from 0, because the real names are unknown. If
+      the data set itself numbers its classes, these numbers are taken for its labels.
 
   Returns:
-    The indices, int32 (K,), or None if a class is not in `others`.
+    For each class of the data set its index in `others`, int32 (K,); None if a class is not there.
   """
   own, theirs = _keys(info.class_names or ()), _keys(others)
   place, known = {name: i for i, name in enumerate(theirs)}, imagenet_places()
@@ -130,17 +131,18 @@ def find_places(
 def find_in_weights(
   info: DatasetInfo, source: str, names: Sequence[str] | None, count: int
 ) -> np.ndarray | str:
-  """Returns the index of each class of a data set in the head of given weights, or an explanation.
+  """Matches the classes of a data set to the outputs of given weights.
 
   Args:
     info: The facts about the data set, which has classes.
     source: The workdir or the file of the weights.
-    names: The names of the weights' classes, or None if unknown; for a file, `classes.txt` beside
-      it may list them.
-    count: The number of classes of the head.
+    names: The names of the weights' classes; None if they are unknown. For a file of weights, a
+      file `classes.txt` beside it may list them.
+    count: The number of outputs of the weights' classification layer.
 
   Returns:
-    The indices, int32 (K,), or the reason in words why there are none.
+    For each class of the data set the index of its output, int32 (K,), or, if they do not match,
+    the reason in words.
 
   Raises:
     ConfigError: `classes.txt` is not a list of names, or has another length.
@@ -169,7 +171,7 @@ def find_in_weights(
 
 
 def _are_places(keys: Sequence[str], count: int) -> bool:
-  """Returns whether names are the numbers 0 ... count-1."""
+  """Returns whether the names are the numbers 0 ... count-1 in some order."""
   return set(keys) == {str(i) for i in range(count)}
 
 
@@ -183,7 +185,14 @@ def _keys(names: Sequence[str]) -> list[str]:
 
 
 def compare(names: Sequence[str], others: Sequence[str], what: str, other: str) -> str:
-  """Describes the names that only one of two lists has."""
+  """Returns a text that lists the names which only one of two lists of classes has.
+
+  Args:
+    names: The names of the one list.
+    others: The names of the other list.
+    what: The name of the one list in the text.
+    other: The name of the other list in the text.
+  """
   own, theirs = set(_keys(names)), set(_keys(others))
   missing = [name for name in _keys(others) if name not in own][:LISTED]
   extra = [name for name in _keys(names) if name not in theirs][:LISTED]
@@ -191,12 +200,15 @@ def compare(names: Sequence[str], others: Sequence[str], what: str, other: str) 
 
 
 def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -> Dataset | None:
-  """Returns a data set with labels for another list of names, or None if that lacks a class.
+  """Returns a data set whose labels are indices into another list of class names.
 
   Args:
     dataset: The data set, which has classes.
     names: The other list of names.
-    unnamed: The argument `unnamed` of `find_places`.
+    unnamed: Whether `names` are only numbers, see `find_places`.
+
+  Returns:
+    The data set with the new labels, or None if one of its classes is not in `names`.
   """
   places = find_places(dataset.info, names, unnamed=unnamed)
   if places is None:
@@ -213,7 +225,7 @@ def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -
 
 
 class Renumbered(Subset):
-  """Examples with labels for another list of classes."""
+  """Examples whose labels are replaced by the indices of their classes in another list."""
 
   def __init__(self, parent: Examples, places: np.ndarray, count: int):
     super().__init__(parent, lambda: np.arange(len(parent)))

@@ -1,4 +1,4 @@
-"""Models of sequences by counting: n-grams of tokens, and tokens at each position."""
+"""Simple predictors of sequences that count tokens, as reference figures for density models."""
 
 from collections.abc import Iterator, Sequence
 
@@ -92,7 +92,7 @@ def _interpolate(seen: np.ndarray, asked: np.ndarray, base: int, lower: np.ndarr
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-  """Returns the value of each wanted key, 0 for a key that is not among the sorted keys."""
+  """Returns the value of each wanted key; a key that is not among the sorted `keys` has 0."""
   places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
   return np.where(keys[places] == wanted, values[places], 0)
 

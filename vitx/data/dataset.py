@@ -1,6 +1,8 @@
-"""Types of data sets before and after their splits get roles: train, validation, test.
+"""The types of data sets, which do not depend on what an example contains.
 
-The types do not depend on what an example contains.
+A data set has splits with names of its own. Each of three roles gets examples of a split: train,
+which the model learns from; validation, which chooses between models; and test, for the final
+figures.
 """
 
 import functools
@@ -37,8 +39,8 @@ class DatasetInfo:
   """Facts about a data set, known without reading an example.
 
   Attributes:
-    name: The name in `data.source`.
-    spec: The arrays of an example by key.
+    name: The name of the set, as in `data.source`.
+    spec: The shape and dtype of each array of an example, by the array's key.
     class_names: The K names in the order of the labels; None if the examples have no classes.
     vocabulary: The number of token ids; None for examples that are not token sequences.
     fingerprint: A hexadecimal digest of the content, independent of its location.
@@ -70,12 +72,16 @@ def _is_name(name: object) -> bool:
 
 
 def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: str) -> None:
-  """Raises ConfigError unless the spec of a data set has the arrays that a task reads.
+  """Checks that the examples of a data set have the arrays that a task reads.
 
   Args:
     info: The facts about the data set.
-    reads: The dtype and number of axes by key; "integer" allows every integer dtype.
+    reads: The required dtype and number of axes of each array by its key; "integer" allows every
+      integer dtype.
     task: The name of the task.
+
+  Raises:
+    ConfigError: An array is missing, or has another dtype or number of axes.
   """
   for name, (dtype, axes) in reads.items():
     found, valid = info.spec.get(name), _INTEGER if dtype == "integer" else dtype
@@ -90,14 +96,15 @@ def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: 
 
 
 class Examples(Protocol):
-  """Examples by index; every method may be called from several threads at once.
+  """A sequence of examples: the protocol of everything that vitx trains or evaluates on.
 
-  An implementation may also have `encoded(i)`, see `read_encoded`.
+  Every method may be called from several threads at once. An implementation may also have a method
+  `encoded(i)`, see `read_encoded`.
   """
 
   @property
   def labels(self) -> np.ndarray | None:
-    """Returns the labels, int32 (n,), without decoding an example; None without classes."""
+    """Returns the class of each example, int32 (n,), without decoding one; None without classes."""
 
   def __len__(self) -> int: ...
 
@@ -111,7 +118,7 @@ class Examples(Protocol):
 
 
 def read_encoded(examples: Examples, i: int) -> dict[str, Any]:
-  """Returns an example in its stored form, for example with a `decode.Encoded` for an image.
+  """Returns an example as the source stores it: an image is the bytes of a file, not pixels.
 
   Transforms whose `takes_encoded` is True need this form. Examples without a method `encoded` are
   returned as arrays.
@@ -130,18 +137,19 @@ class Dataset:
   Attributes:
     info: The facts about the data set.
     splits: The names of the usable splits.
-    open_split: A function from a split (or an expression over splits) to its examples.
+    open_split: A function that returns the examples of a split, or of an expression such as
+      "train[:80%]" or "train+test".
     unlabeled: The names of the splits that are unusable because they have no labels.
-    roles: The candidate splits by role, if their names state the role in a word other than train,
-      validation, val, valid, dev or test.
-    unreadable: The names of the examples left out of the splits opened so far, see
-      `readable.skip_unreadable`.
+    roles: The splits that probably have a role, by the role, if their names state it in a word
+      other than train, validation, val, valid, dev or test.
+    unreadable: The names of the examples that were left out of the splits opened so far because
+      they cannot be read, see `readable.skip_unreadable`.
     hint: A sentence for the error about a missing split; "" for none.
     overlap: A function that returns whether two splits share examples; by default different splits
       do not.
     carve: A function from examples and a share to (the rest, the share), for sets whose examples
-      must not be drawn one by one, such as texts; None draws examples, balanced over the classes if
-      there are any.
+      must not be drawn one by one, such as texts. None draws examples at random, an equal share of
+      each class if there are classes.
   """
 
   info: DatasetInfo
@@ -157,7 +165,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Source:
-  """A data set whose examples have roles.
+  """A data set whose examples are divided among the roles train, validation and test.
 
   Attributes:
     info: The facts about the data set.

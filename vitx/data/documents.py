@@ -1,4 +1,4 @@
-"""Documents, which are sequences of bytes: reading, caching, and carving off their end."""
+"""Documents, which are long sequences of bytes: reading, caching, and dividing them."""
 
 import functools
 import threading
@@ -16,7 +16,7 @@ CACHE_SIZE = 2**30
 
 
 class Documents:
-  """Documents that are read on access, with a cache of the most recently used.
+  """Documents that are read on access, with a cache of the most recently used ones.
 
   Args:
     read: A function from a document's number to its tokens, uint8 (n,); called from several
@@ -70,14 +70,14 @@ class Documents:
 
 
 class Span:
-  """A contiguous part of the concatenation of documents, which may cut the first and the last.
+  """A part of several documents, taken as one long text, from one position to another.
 
-  Documents without a token in the span are left out.
+  The first and the last document may be cut. Documents without a token in the part are left out.
 
   Args:
     parent: The documents.
-    choose: A function that returns the (start, stop) positions in the concatenation; called at the
-      first use.
+    choose: A function that returns the positions (start, stop) in the concatenated documents; it is
+      called at the first use.
   """
 
   labels = None
@@ -91,7 +91,7 @@ class Span:
 
   @functools.cached_property
   def _bounds(self) -> tuple[int, int]:
-    """Returns the start and stop in the concatenation of the parent's documents."""
+    """Returns the positions (start, stop) of the part in the concatenated documents."""
     start, stop = self._choose()
     low, high = (0, int(find_lengths(self._parent).sum()))
     if self._outer is not None:
@@ -100,7 +100,7 @@ class Span:
 
   @functools.cached_property
   def _pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns for each remaining document its number, start, stop and uncut length, (n,) each."""
+    """Returns each document's number, start, stop and uncut length, (n,) each, for those in the part."""
     start, stop = self._bounds
     whole = find_lengths(self._parent)
     ends = np.cumsum(whole)
@@ -142,14 +142,17 @@ def find_lengths(documents: Examples) -> np.ndarray:
 
 
 def carve_end(documents: Examples, share: float) -> tuple[Span, Span]:
-  """Divides documents into (the rest, a share), where the share is the end of the concatenation.
+  """Cuts a share off the end of the concatenated documents, as validation or test data.
 
   Neighboring parts of a text are similar, so a share drawn from scattered places could be predicted
   from its neighbors. Both parts have at least one token.
 
   Args:
-    documents: The examples, with tokens (n,).
+    documents: The examples, with `tokens` (n,).
     share: The share of the tokens, between 0 and 1.
+
+  Returns:
+    The rest and the share.
 
   Raises:
     ConfigError: At the first use of a part, there are fewer than two tokens to divide.

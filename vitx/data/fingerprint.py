@@ -13,7 +13,10 @@ SAMPLE = 256
 
 
 def digest(parts: Iterable[str | bytes]) -> str:
-  """Returns 32 hexadecimal digits of SHA-256 over the parts, each preceded by its length."""
+  """Hashes several byte strings together: 32 hexadecimal digits of SHA-256.
+
+  Each string is preceded by its length, so that another division of the bytes has another digest.
+  """
   sha = hashlib.sha256()
   for part in parts:
     data = part.encode() if isinstance(part, str) else part

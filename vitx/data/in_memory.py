@@ -58,7 +58,7 @@ class InMemory:
 def find_problems(
   read: Callable[[int], object], count: int, threads: int
 ) -> dict[int, ConfigError]:
-  """Reads all examples, with a progress bar, and returns the errors of the unreadable ones.
+  """Reads all examples, with a progress bar, and collects the errors of the unreadable ones.
 
   Args:
     read: A function that reads the example with a given index.
@@ -89,7 +89,7 @@ def find_problems(
 
 
 def blank_rows(first: Example, count: int) -> Example:
-  """Returns arrays of zeros, (count, ...), for `count` examples like the first one."""
+  """Returns arrays of zeros for a number of examples, with the shapes and dtypes of one example."""
   return {key: np.zeros((count, *array.shape), array.dtype) for key, array in first.items()}
 
 
@@ -130,7 +130,7 @@ def _first(examples: Examples, transform: Transform) -> Example:
 
 
 def raise_all(problems: Sequence[ConfigError]) -> None:
-  """Raises all problems as one ConfigError, with a line for each of the first ones."""
+  """Raises one ConfigError for several unreadable examples, with a line for each of the first."""
   if len(problems) == 1:
     raise problems[0]
   if problems:
@@ -138,7 +138,7 @@ def raise_all(problems: Sequence[ConfigError]) -> None:
 
 
 def list_problems(problems: Sequence[ConfigError]) -> str:
-  """Returns a line for each of the first problems and a line with the number of others."""
+  """Returns a line for each of the first errors, and a line with the number of the others."""
   lines = [f"  {problem}" for problem in problems[:_LISTED]]
   if len(problems) > _LISTED:
     lines.append(f"  and {len(problems) - _LISTED} more")
@@ -148,7 +148,7 @@ def list_problems(problems: Sequence[ConfigError]) -> str:
 def transform_one(
   examples: Examples, transform: Transform, i: int, bits: np.random.Philox | None = None
 ) -> Example:
-  """Returns the transformed arrays of an example; `InMemory` has them already."""
+  """Returns the transformed arrays of an example; those of `InMemory` are transformed already."""
   if isinstance(examples, InMemory):
     return examples[i]
   read = read_encoded if getattr(transform, "takes_encoded", False) else operator.getitem
@@ -166,14 +166,14 @@ def transform_one(
 
 
 def keep(examples: Examples, *, transform: Transform, memory: str, threads: int) -> Examples:
-  """Reads all examples into memory if `memory` says so, else returns them unchanged.
+  """Reads all examples into memory if they fit, and otherwise returns them unchanged.
 
   Args:
     examples: The examples of one role of a source.
     transform: The transform that is applied to examples before they are kept. If it draws for each
       step, they cannot be kept.
-    memory: One of always, never and auto; auto keeps examples that take at most half of the
-      available memory.
+    memory: The setting `data.memory`: always, never or auto. auto keeps examples that take at most
+      half of the available memory.
     threads: The number of threads that read and transform.
 
   Raises:

@@ -28,9 +28,13 @@ _WORD = 2**64 - 1
 
 
 def generator(seed: int, stream: int, *counter: int) -> np.random.Philox:
-  """Returns the bit generator for one decision; `counter` has up to three integers.
+  """Returns the source of random bits for one decision, which `counter` identifies.
 
-  The lowest word of Philox's counter starts at zero: the generator counts its draws there.
+  Args:
+    seed: The data seed.
+    stream: The number of the kind of decision, such as `TRANSFORM`.
+    *counter: Up to three integers, such as an epoch. They fill the upper words of Philox's counter;
+      the lowest word starts at zero, since the generator counts its draws there.
   """
   words = [0, *counter, *[0] * (3 - len(counter))]
   return np.random.Philox(
@@ -57,14 +61,17 @@ def permutation(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def example_at(seed: int, positions: np.ndarray | int, count: int, repeats: int = 1) -> np.ndarray:
-  """Returns the indices of the examples at positions of the endless training order.
+  """Returns the examples at given positions of the endless training order.
 
   Args:
     seed: The data seed.
     positions: Integers >= 0 of any shape.
     count: The number of examples in an epoch.
-    repeats: The number of times that an example comes in a row. An epoch keeps its length, so it
-      has only the first `count / repeats` examples of its permutation (as in DeiT's sampler).
+    repeats: The number of consecutive positions that one example takes. An epoch keeps its length,
+      so it has only the first `count / repeats` examples of its permutation, as in DeiT's sampler.
+
+  Returns:
+    The indices of the examples, in the shape of `positions`.
   """
   positions = np.asarray(positions, np.int64)
   epochs, offsets = np.divmod(positions, count)
@@ -76,11 +83,11 @@ def example_at(seed: int, positions: np.ndarray | int, count: int, repeats: int 
 
 
 class BalancedOrder:
-  """The endless training order in which the K classes are equally frequent.
+  """The endless training order in which all K classes are equally frequent.
 
-  Positions cK ... cK + K-1 have one example of each class, in an order of classes drawn for each c.
-  Each class goes through permutations of its own examples, so a small class repeats its examples
-  more often.
+  The order consists of groups of K positions; a group has one example of each class, in a random
+  order. Each class goes through permutations of its own examples, so the examples of a small class
+  come more often.
 
   Args:
     seed: The data seed.
@@ -93,11 +100,11 @@ class BalancedOrder:
     self._drawn = functools.lru_cache(maxsize=4 * len(self._members))(self._draw)
 
   def example_at(self, positions: np.ndarray, repeats: int = 1) -> np.ndarray:
-    """Returns the indices of the examples at positions of the order.
+    """Returns the examples at given positions of the order.
 
     Args:
       positions: Integers >= 0, (m,).
-      repeats: The number of times that an example comes in a row.
+      repeats: The number of consecutive positions that one example takes.
     """
     cycles, slots = np.divmod(np.asarray(positions, np.int64) // repeats, len(self._members))
     result = np.empty_like(slots)
@@ -110,23 +117,27 @@ class BalancedOrder:
     return result
 
   def _draw(self, each: int, epoch: int) -> np.ndarray:
-    """Returns the examples of a class in the order of one pass over them."""
+    """Returns the examples of a class in the random order of one pass over them."""
     own = self._members[each]
     bits = generator(self._seed, MEMBERS, epoch, each)
     return own[np.argsort(bits.random_raw(len(own)), kind="stable")]
 
 
 def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:
-  """Returns for each row of a batch its position in the batch's part of the order.
+  """Assigns the rows of a batch to the positions of the order that the batch covers.
 
-  Without repeats the positions of the rows are 0, 1, 2, ...; with repeats they are 0, B-1, 1, B-2,
-  ... Mixing pairs neighboring rows. With repeats, neighbors have the positions p and B-1-p, as if
-  the batch were mixed with its reverse, and are hardly ever two copies of one example.
+  Without repeats, row i has position i. With repeats, copies of an example have neighboring
+  positions, but neighboring rows are mixed by mixup, which copies should not be. So the rows have
+  the positions 0, B-1, 1, B-2, ...: neighbors are p and B-1-p, as if the batch were mixed with its
+  reverse.
 
   Args:
     rows: The row numbers in the global batch.
     batch_size: The size B of the global batch.
-    repeats: The number of times that an example comes in a row.
+    repeats: The number of consecutive positions that one example takes.
+
+  Returns:
+    The position of each row in the batch's part of the order.
   """
   if repeats == 1:
     return rows

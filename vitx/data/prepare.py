@@ -1,4 +1,4 @@
-"""The preparation of a data set for training."""
+"""Prepares a data set for training, as ArrayRecord files."""
 
 import importlib.util
 import os

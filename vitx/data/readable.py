@@ -1,4 +1,4 @@
-"""Removal of unreadable examples before training."""
+"""Leaves out examples that cannot be read, before training."""
 
 import dataclasses
 import functools
@@ -12,10 +12,11 @@ from vitx.data.in_memory import find_problems, list_problems
 
 
 def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
-  """Returns a data set without the examples that cannot be read (`data.on_unreadable="skip"`).
+  """Returns a data set without the examples that cannot be read, for `data.on_unreadable="skip"`.
 
-  Opening a split reads it once, before it gets a role or is divided, so a run is a function of its
-  config and its data. `Dataset.unreadable` has the names of the examples left out so far.
+  When a split is opened, all its examples are read once, before the split is divided, so that the
+  result depends on nothing but the config and the data. `Dataset.unreadable` lists the names of the
+  examples that are left out.
 
   Args:
     dataset: The data set. Its examples must be independent, not documents.
@@ -58,7 +59,11 @@ def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]
 def _check_classes(
   dataset: Dataset, examples: Examples, readable: np.ndarray, split: str, message: str
 ) -> None:
-  """Raises ConfigError if no example is left, or no example of some class."""
+  """Checks that every class still has an example after unreadable ones were left out.
+
+  Raises:
+    ConfigError: No example is left, or none of some class.
+  """
   names, labels = dataset.info.class_names, examples.labels
   lost = "" if readable.size else "any class"
   if readable.size and names is not None and labels is not None:

@@ -1,4 +1,4 @@
-"""Reference figures for density models, from models that count and from compressors.
+"""Reference figures for density models: the bits per token of simple predictors and compressors.
 
 They are computed once for each data set, on at most 10 MB of each role, and cached.
 """
@@ -30,14 +30,14 @@ SequenceKind = Literal["images", "documents"]
 def reference_figures(
   train: Iterable[np.ndarray], test: Iterable[np.ndarray], *, vocabulary: int, kind: SequenceKind
 ) -> dict[str, float]:
-  """Returns the bits per token of count models and compressors on test.
+  """Measures how well simple predictors and compressors code a test set.
 
   Args:
-    train: The token sequences (n,) for the count models; read only as far as needed.
+    train: The token sequences (n,) from which the predictors count; read only as far as needed.
     test: The sequences to predict and to compress.
     vocabulary: The number of tokens V <= 256; tokens are 0 ... V-1.
-    kind: The kind of sequences. For images, which have one length N, the tokens at each position
-      are counted too.
+    kind: The kind of sequences, such as "images". For images, which have one length N, the tokens
+      at each position are counted too.
 
   Returns:
     The bits per token under count_0 ... count_5, under gzip, xz, bz2 (which compress test, a byte
@@ -67,7 +67,7 @@ def reference_figures(
 
 
 def compressor_bits(data: bytes) -> dict[str, float]:
-  """Returns the bits per byte of gzip, xz and bz2 files at the strongest compression."""
+  """Compresses bytes with gzip, xz and bz2 at their strongest, and returns the bits per byte."""
   sizes = {
     "gzip": len(gzip.compress(data, 9)),
     "xz": len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)),

@@ -1,4 +1,4 @@
-"""The assignment of examples to train, validation and test, and the division of splits."""
+"""Assigns examples to the roles train, validation and test, and divides splits for this."""
 
 import functools
 import importlib
@@ -23,7 +23,15 @@ TEST_SHARE = 0.2
 
 
 def _choose_published(recipe: str, train: Examples) -> np.ndarray:
-  """Chooses validation like a paper's code: by `choose_validation` of a shipped config file."""
+  """Chooses the validation examples as the code of a paper does.
+
+  Args:
+    recipe: The name of the config file shipped with vitx whose `choose_validation` does this.
+    train: The training examples.
+
+  Returns:
+    A mask of the chosen examples, bool (n,).
+  """
   return importlib.import_module(f"vitx.configs.{recipe}").choose_validation(train)
 
 
@@ -34,19 +42,28 @@ CHOICES = {
 
 
 def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
-  """Returns the examples of each role.
+  """Divides the examples of a data set among the roles train, validation and test.
 
-  test: The split `test`, else the validation split, else 20 % of train.
-  validation: The validation split unless it serves as test, else the share `data.validation` of
+  - test: The split `test`, else the validation split, else 20 % of train.
+  - validation: The validation split unless it serves as test, else the share `data.validation` of
     train.
-  train: The share `data.fraction` of the split `train` without the examples of the other roles.
+  - train: The share `data.fraction` of the split `train` without the examples of the other roles.
 
-  `data.splits` overrides each choice. Carved parts are disjoint from the rest, and class-balanced
-  where the examples have classes; a data set of sequences carves its parts by `Dataset.carve`.
+  `data.splits` overrides each choice. If examples are taken from train for another role, an equal
+  share of each class is taken, if there are classes; a data set of sequences divides them by
+  `Dataset.carve`.
 
   With `data.folds`, part `data.fold` of train is test, see `find_folds`, and validation is carved
-  from the rest unless `data.splits` names it. The folds do not depend on the seed, so that the
-  runs of all folds and seeds test every example of train equally often.
+  from the rest unless `data.splits` names it. The folds do not depend on the seed, so that the runs
+  of all folds and seeds test every example of train equally often.
+
+  Args:
+    dataset: The data set.
+    data: The config's `data`.
+    seed: The data seed.
+
+  Returns:
+    The examples of each role, by its name.
 
   Raises:
     ConfigError: A split is missing, unlabeled or used twice, a share is out of range, or the
@@ -91,11 +108,11 @@ def find_choice(data: Mapping[str, Any]) -> Callable[[Examples], np.ndarray] | N
 
 
 def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
-  """Returns the split of each role, or "" for a role that is carved from train.
+  """Chooses the split of each role; "" means that the role's examples are carved from train.
 
   Args:
     dataset: The data set.
-    given: `data.splits`; a missing role or "" chooses a split by its name.
+    given: The config's `data.splits`. If a role is missing or "", its split is chosen by its name.
 
   Raises:
     ConfigError: A key is not a role, or a split is missing, unlabeled or used twice.
@@ -142,7 +159,16 @@ def overlap(one: Iterable[FileRange], other: Iterable[FileRange]) -> bool:
 
 
 def check_ranges(ranges: Iterable[FileRange], expression: str, name: str) -> None:
-  """Raises ConfigError if a split expression over the data set `name` has overlapping ranges."""
+  """Checks that the ranges of a split expression, such as "train[:50%]+train[40%:]", are disjoint.
+
+  Args:
+    ranges: The ranges of examples.
+    expression: The split expression, for the error.
+    name: The name of the data set, for the error.
+
+  Raises:
+    ConfigError: Two ranges overlap.
+  """
   if any(overlap([a], [b]) for a, b in itertools.pairwise(sorted(ranges))):
     raise ConfigError(
       f"data.splits: {expression!r} names a part of {name!r} twice. Name each part once,"
@@ -158,7 +184,11 @@ def find_bases(expression: str) -> list[str]:
 def _carve(
   dataset: Dataset, train: Examples, share: float, seed: int, stream: int, spare: int = 1
 ) -> tuple[Examples, Examples]:
-  """Divides a split into (the rest, a share), class-balanced where there are classes."""
+  """Takes a share of a split for another role, an equal share of each class if there are classes.
+
+  Returns:
+    The rest and the share.
+  """
   if dataset.carve is not None:
     return dataset.carve(train, share)
   return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare))
@@ -182,16 +212,17 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
 def choose_balanced(
   classes: np.ndarray, share: float, seed: int, stream: int, spare: int
 ) -> np.ndarray:
-  """Chooses a share of each class, at least one example, but leaves at least `spare`.
+  """Chooses a share of the examples of each class at random.
 
-  The first examples of a fixed order of each class are chosen, so a smaller share is a subset of a
-  larger one.
+  At least one example of a class is chosen, and at least `spare` are not. The chosen ones are the
+  first in a random order that depends on the seed alone, so a smaller share is a subset of a larger
+  one.
 
   Args:
     classes: The class of each example, (n,).
     share: The share, between 0 and 1.
     seed: The seed of the order.
-    stream: The stream of random bits, see `order`.
+    stream: The number of the stream of random bits, see `order.generator`.
     spare: The least number of examples of each class that are not chosen.
 
   Returns:
@@ -236,7 +267,11 @@ def _choose_fold(train: Examples, settings: DataSettings) -> np.ndarray:
 def _check_folds(
   dataset: Dataset, train: Examples, settings: DataSettings, given: Mapping[str, Any]
 ) -> None:
-  """Raises ConfigError unless the examples of train can be divided as the fields say."""
+  """Checks that the examples of train can be divided into folds as the config says.
+
+  Raises:
+    ConfigError: They cannot.
+  """
   folds, fold, name = settings.folds, settings.fold, dataset.info.name
   if folds is None:
     raise ConfigError(
@@ -270,12 +305,24 @@ def _check_folds(
 
 
 def carve(train: Examples, share: float, seed: int, stream: int) -> tuple[Subset, Subset]:
-  """Divides a split into (the rest, a share), class-balanced; the rest keeps one of each class."""
+  """Takes a share of a split for another role, and leaves at least one example of each class.
+
+  Returns:
+    The rest and the share.
+  """
   return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare=1))
 
 
 def _divide(train: Examples, choose: Callable[[], np.ndarray]) -> tuple[Subset, Subset]:
-  """Divides a split into (the rest, the chosen), by a mask (n,) computed at the first use."""
+  """Divides a split in two by a mask that is computed when either part is first used.
+
+  Args:
+    train: The examples, n of them.
+    choose: A function that returns the mask, bool (n,).
+
+  Returns:
+    The examples where the mask is False, and those where it is True.
+  """
   chosen = functools.cache(choose)
   return (
     Subset(train, lambda: np.flatnonzero(~chosen())),

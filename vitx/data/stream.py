@@ -1,4 +1,4 @@
-"""Batches that threads read ahead, in order and up to a bounded number."""
+"""Reads batches ahead in threads, in order and up to a limited number."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,12 +16,13 @@ AHEAD = 2
 
 
 def stream(read: ReadRows, steps: range, rows: int, threads: int) -> Iterator[HostBatch]:
-  """Yields the batches of some steps, read through Grain.
+  """Yields the batches of some steps, which threads of Grain read ahead.
 
-  Reads at most `AHEAD` batches ahead, or one chunk for each thread if that is more.
+  At most `AHEAD` batches are read ahead, or one chunk of rows for each thread if that is more.
 
   Args:
-    read: A function from a step and a range of rows to their arrays; called from several threads.
+    read: A function (step, rows) that returns the arrays of a range of rows of a step's batch; it
+      is called from several threads.
     steps: The steps to read.
     rows: The number of rows in a batch.
     threads: The number of reading threads.

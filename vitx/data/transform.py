@@ -8,7 +8,9 @@ from vitx.data.dataset import Example
 
 
 class Transform(Protocol):
-  """A function from an example to the arrays of its row in a batch, of equal shape for all rows.
+  """A function from an example to the arrays of its row in a batch; the shapes are always equal.
+
+  A transform with `takes_encoded = True` gets examples from `dataset.read_encoded`.
 
   Attributes:
     draws: Whether the result depends on random bits, so that it cannot be kept in memory.
@@ -20,7 +22,12 @@ class Transform(Protocol):
   def draws(self) -> bool: ...
 
   def __call__(self, example: Example, bits: np.random.Philox | None) -> Example:
-    """Returns the arrays of a row; `bits` are the random bits of this row if `draws`, else None."""
+    """Returns the arrays of a row of a batch.
+
+    Args:
+      example: The arrays of an example.
+      bits: The random bits of this row if the transform draws any, else None.
+    """
     ...
 
 

@@ -1,4 +1,4 @@
-"""A reader of headers and samples of WAV files, with `soundfile`."""
+"""Reads the headers and samples of WAV files with `soundfile`."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Windows of equal size over documents: to score each token once, or to crop for training."""
+"""Windows of N tokens, cut out of documents to score every token, or at random for training."""
 
 import functools
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from vitx.data.documents import find_lengths
 
 
 class Windows:
-  """Windows over documents as examples; no window spans two documents.
+  """Windows over documents as examples; a window never spans two documents.
 
-  An example has tokens uint8 (size,) and first int32 (), the position of the first scored token.
-  The windows of a document start `hop` tokens apart. Each window after the first scores its last
-  `hop` tokens, so that each of these is predicted from at least `size - hop` tokens. The last
-  window ends at the document's end and scores only the tokens that no earlier window scores. So
-  every token of every document is scored exactly once.
+  An example has `tokens`, uint8 (size,), and `first`, int32 (), the position of the first token
+  that the window scores. The windows of a document start `hop` tokens apart. Each window after the
+  first scores only its last `hop` tokens, so that each of these is predicted from at least `size -
+  hop` tokens. The last window ends at the document's end and scores only the tokens that no earlier
+  window scores. So every token of every document is scored exactly once.
 
   Args:
     documents: The examples, with tokens (n,), n >= size.
@@ -60,7 +60,7 @@ class Windows:
     return int(self._ends[-1])
 
   def __getitem__(self, i: int) -> Example:
-    """Returns tokens uint8 (size,), up to 2*size-1 with `stretch`, and first int32 ()."""
+    """Returns `tokens`, uint8 (size,), or up to 2*size-1 of them with `stretch`, and `first`."""
     document, start, stop, first = self._place(i)
     tokens = np.array(self._documents[document]["tokens"][start:stop])
     return {"tokens": tokens, "first": np.asarray(first, np.int32)}
@@ -71,7 +71,7 @@ class Windows:
     return f"{self._documents.name(document)}[{start}:{stop}]"
 
   def _place(self, i: int) -> tuple[int, int, int, int]:
-    """Returns the document, start, stop and first scored position of a window."""
+    """Returns the document of a window, its start and stop in it, and its first scored position."""
     document = int(np.searchsorted(self._ends, i, side="right"))
     number = i - (int(self._ends[document - 1]) if document else 0)
     length, size = int(self._lengths[document]), self._size

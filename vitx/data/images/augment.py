@@ -47,12 +47,12 @@ def make_train_augment(
   num_classes: int,
   label_smoothing: float,
 ) -> Callable[..., tuple[jax.Array, jax.Array]]:
-  """Builds the augmentation of a training batch.
+  """Builds the augmentation of a training batch from a config.
 
   Args:
     augment: `config.augment`; see `AugmentSettings`. With everything off, images are only resized
       to `image_size` if necessary and normalized; the key is not used.
-    image_size: The side s of the model's input, or (height, width), which then replaces (s, s).
+    image_size: The side s of the square input of the model, or its (height, width).
     mean: The mean per channel, for pixels in 0..1.
     std: The standard deviation per channel, for pixels in 0..1; above 0.
     num_classes: The number of classes K.
@@ -115,12 +115,12 @@ def make_train_augment(
 def make_eval_preprocess(
   evaluation: Mapping[str, Any], *, image_size: Size, mean: Sequence[float], std: Sequence[float]
 ) -> Callable[[jax.Array], jax.Array]:
-  """Builds the preprocessing of an evaluation batch.
+  """Builds the preprocessing of an evaluation batch from a config.
 
   Args:
     evaluation: `config.evaluation`, of which `crop_ratio` and `interpolation` are read. An image is
       resized to image_size / crop_ratio (rounded) before its center is cut out.
-    image_size: The side s of the model's input, or (height, width), which then replaces (s, s).
+    image_size: The side s of the square input of the model, or its (height, width).
     mean: The mean per channel, for pixels in 0..1.
     std: The standard deviation per channel, for pixels in 0..1; above 0.
 
@@ -149,7 +149,10 @@ def make_eval_preprocess(
 
 
 def _stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stages:
-  """Returns the random operations by stream; "erasing" takes normalized pixels, others 0..1."""
+  """Returns the random operations to apply, by the name of their stream of random numbers.
+
+  The operation "erasing" takes normalized pixels, all others take values in 0..1.
+  """
   stages: Stages = {}
   how = settings.interpolation
   if settings.pad_crop:
@@ -192,7 +195,7 @@ def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
 def _resampling(
   stage: Callable[[jax.Array, jax.Array, str], jax.Array], interpolation: str
 ) -> ImageStage:
-  """Binds the interpolation of an operation; "random" draws an interpolation at each call."""
+  """Fixes the interpolation of an operation; with "random" the operation draws one at each call."""
   if interpolation != "random":
     return lambda key, x: stage(key, x, interpolation)
 
@@ -226,7 +229,7 @@ def _normalize(image: jax.Array, mean: Any, std: Any) -> jax.Array:
 
 
 def _check_sizes(image_size: Size, mean: Sequence[float], std: Sequence[float]) -> None:
-  """Checks values that may come from a stored config, which nothing has checked yet."""
+  """Checks sizes and statistics that come from a stored config and were not checked on loading."""
   given = {"image_size": image_size, "mean": tuple(mean), "std": tuple(std)}
   read_fields(DataSettings, given)
   if len(mean) != len(std):

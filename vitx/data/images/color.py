@@ -8,7 +8,7 @@ LUMA = (0.2989, 0.587, 0.114)  # ITU-R 601-2, rounded as torchvision rounds it
 
 
 def gray(image: jax.Array) -> jax.Array:
-  """Returns the luma (H, W, 1) of an image with 3 channels, or the one channel itself."""
+  """Returns the brightness (luma) of each pixel, (H, W, 1); for one channel the image itself."""
   if image.shape[-1] == 1:
     return image
   return jnp.sum(image * np.asarray(LUMA, np.float32).reshape(1, 1, 3), axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""A decoder of image files.
+"""Decodes and resizes image files on the host.
 
 It uses Pillow, whose pixels do not depend on other installed libraries.
 """
@@ -49,7 +49,7 @@ ValueRange = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class Encoded:
-  """An encoded image from a source.
+  """The bytes of an image file, with the settings for decoding it.
 
   Attributes:
     content: The bytes of the file.
@@ -66,7 +66,7 @@ class Encoded:
   value_range: ValueRange = None
 
   def open(self) -> Image.Image:
-    """Decodes the first frame, of any of Pillow's modes, to 8 bits, see `to_mode`.
+    """Decodes the first frame to Pillow's mode L, RGB or RGBA with 8 bits per channel: `to_mode`.
 
     Raises:
       ConfigError: The bytes are not a readable image, or have more pixels than
@@ -93,19 +93,20 @@ class Encoded:
       ) from error
 
   def decode(self) -> np.ndarray:
-    """Returns the pixels of `open`, uint8 (height, width, channels)."""
+    """Decodes the first frame to an array, uint8 (height, width, channels)."""
     return to_array(self.open())
 
 
 def decode_example(example: Mapping[str, Any]) -> Example:
-  """Returns an example whose image is `Encoded` as arrays."""
+  """Returns an example in which an `Encoded` image is replaced by its pixels."""
   return {**example, "image": example["image"].decode()}
 
 
 def _check_icon(content: bytes, where: str) -> None:
-  """Raises ConfigError for a Windows icon that contains a PNG with too many pixels.
+  """Checks the sizes of the images in a Windows icon, which Pillow decodes when it opens the file.
 
-  Pillow decodes the images in an icon already when it opens the file, whatever their sizes.
+  Raises:
+    ConfigError: An image in the icon has too many pixels.
   """
   if content.startswith(b"\0\0\1\0"):
     for found in re.finditer(rb"\x89PNG\r\n\x1a\n....IHDR(.{8})", content, re.DOTALL):
@@ -130,7 +131,7 @@ def decode_image(
 
 
 def to_array(picture: Image.Image) -> np.ndarray:
-  """Returns the pixels of a picture of 8-bit channels, uint8 (height, width, C)."""
+  """Returns the pixels of a Pillow image of 8-bit channels, uint8 (height, width, C)."""
   pixels = bytearray(picture.tobytes())  # an array of immutable bytes would be read-only
   return np.frombuffer(pixels, np.uint8).reshape(picture.height, picture.width, -1)
 
@@ -203,7 +204,7 @@ def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
 
 
 def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
-  """Returns the values of black and white that the file format states."""
+  """Returns the values of black and white that the format of an image states."""
   fix = "set data.value_range to the values of black and white, such as"
   if not image.mode.startswith("I;16") and image.format != "PPM":
     raise ValueError(
@@ -296,9 +297,10 @@ def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.nd
 
 
 def _planes(image: ImageLike) -> list[Image.Image]:
-  """Returns the pictures to resize: a gray or RGB image itself, else each channel.
+  """Divides an image into pictures that Pillow resizes correctly: gray or RGB ones.
 
-  Pillow would interpret a fourth channel as transparency and weight the others by it.
+  Pillow would interpret a fourth channel as transparency and weight the others by it, so such an
+  image is divided into its channels.
   """
   if isinstance(image, Image.Image):
     return [image] if image.mode in ("L", "RGB") else list(image.split())
@@ -318,7 +320,10 @@ def _resample(
 
 
 def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.Resampling:
-  """Returns Pillow's filter; "random" is drawn from `bits`, and is bicubic without bits."""
+  """Returns Pillow's resampling filter of an interpolation.
+
+  "random" draws a filter from `bits`, and is bicubic if these are None.
+  """
   if interpolation == "bilinear":
     return Image.Resampling.BILINEAR
   check_value(interpolation, "data.interpolation", HostInterpolation)

@@ -54,7 +54,7 @@ def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array
 
 
 def box_mask(box: tuple[jax.Array, ...], down: jax.Array, across: jax.Array) -> jax.Array:
-  """Returns whether each pixel is in a box, bool (H, W, 1).
+  """Returns a mask of the pixels whose positions are in a box, bool (H, W, 1).
 
   Args:
     box: The (top, left, height, width), scalars.

@@ -1,9 +1,10 @@
-"""Smoothed targets, and mixing of pairs: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019).
+"""Label smoothing, and mixing of pairs: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019).
 
-Rows 2p and 2p + 1 of the global batch form pair p. Both are on one device, so mixing needs no
-communication and does not depend on the number of devices. (timm mixes a batch with its reverse. In
-a shuffled batch any other partner is equivalent. If `data.repeats` puts copies of an example into a
-batch, `order.places` arranges the rows so that timm's partners are neighbors.)
+Rows 2p and 2p + 1 of the global batch are a pair, whose images are mixed with each other. Both are
+on one device, so mixing needs no communication and does not depend on the number of devices. timm
+mixes row i with row B-1-i instead; in a shuffled batch any other partner is equivalent. If
+`data.repeats` puts copies of an example into a batch, `order.places` arranges the rows so that
+timm's partners are neighbors.
 """
 
 import functools
@@ -15,10 +16,16 @@ from vitx.data.images import image_ops
 
 
 def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax.Array:
-  """Returns (1 - smoothing) * one-hot + smoothing / num_classes: float32 (B, num_classes).
+  """Smooths labels to targets: (1 - smoothing) * one-hot + smoothing / num_classes.
 
-  Labels (B, num_classes) are 0 or 1 for each class already; they become (1 - smoothing) * labels +
-  smoothing / 2.
+  Args:
+    labels: The classes, int32 (B,), or 0 or 1 for each class, (B, num_classes). The latter become
+      (1 - smoothing) * labels + smoothing / 2.
+    num_classes: The number of classes.
+    smoothing: The smoothing, from 0 for none to 1.
+
+  Returns:
+    The targets, float32 (B, num_classes).
   """
   if labels.ndim == 2:
     return (1.0 - smoothing) * labels + smoothing / 2
@@ -91,12 +98,15 @@ def _cutmix(key: jax.Array, size: tuple[int, int], alpha: float) -> tuple[jax.Ar
 def keep_around(
   center: jax.Array, share: jax.Array, size: tuple[int, int]
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the weights of the own image for a CutMix box, (height, width, 1), and their mean.
+  """Returns the weights of the own image for a CutMix box: 0 in the box, 1 around it.
 
   Args:
     center: The row and column of the center of the box, int32 (2,). The box has the image's ratio.
     share: The share of the area that is kept if the box is wholly inside the image.
     size: The (height, width) of the images.
+
+  Returns:
+    The weights, (height, width, 1), and their mean.
   """
   down, across = ((side * jnp.sqrt(1.0 - share)).astype(jnp.int32) for side in size)
   box = center[0] - down // 2, center[1] - across // 2, down, across

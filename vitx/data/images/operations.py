@@ -15,7 +15,11 @@ Change = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def make_geometric(pixels: Callable[[jax.Array, int], jax.Array]) -> dict[str, Geometry]:
-  """Returns the geometric operations; `pixels(strength, side)` is the length of a translation."""
+  """Returns the geometric operations by name; each computes its transform from a strength.
+
+  Args:
+    pixels: A function (strength, side) that returns the length of a translation in pixels.
+  """
   matrix = image_ops.matrix
   return {
     "shear_x": lambda strength, size: matrix((1, 0.3 * strength, 0), (0, 1, 0)),
@@ -53,15 +57,16 @@ def operate(
   strength: jax.Array,
   sample: Callable[[jax.Array, jax.Array], jax.Array],
 ) -> jax.Array:
-  """Applies one geometric and one color operation, of which one is usually the identity.
+  """Applies one geometric operation and one color operation, chosen by indices.
 
-  Under `jax.vmap` a switch computes all its branches. So the geometric operations only choose a
-  matrix and share one sampling, and all color operations are computed for every image.
+  One of the two is usually the identity. Under `jax.vmap` a switch computes all its branches. So
+  the geometric operations only compute a matrix, and share one sampling; all color operations are
+  computed for every image.
 
   Args:
     image: The image (H, W, C), float32.
-    geometric: The geometric operations, and the index of one.
-    color: The color operations, and the index of one.
+    geometric: The geometric operations by name, and the index of the one to apply.
+    color: The color operations by name, and the index of the one to apply.
     strength: The strength in -1..1; operations without a direction take its absolute value.
     sample: A function from (image, matrix) to the transformed image.
   """
@@ -76,9 +81,14 @@ def operate(
 def apply_in_turn(
   image: jax.Array, draws: tuple[jax.Array, ...], apply: Callable[..., jax.Array]
 ) -> jax.Array:
-  """Applies `apply(image, *draw)` for each draw to an image of values 0..1, rounded to 8 bits.
+  """Applies operations one after another to an image of values 0..1, which is rounded to 8 bits.
 
-  The draws are scanned, so that the long list of operations is compiled only once.
+  The operations are run by `jax.lax.scan`, so that the long list of them is compiled only once.
+
+  Args:
+    image: The image, (H, W, C).
+    draws: The drawn arguments of the operations, (count,) each.
+    apply: A function (image, *draw) that applies one operation.
   """
 
   def step(x: jax.Array, draw: tuple[jax.Array, ...]) -> tuple[jax.Array, Any]:

@@ -19,7 +19,7 @@ TRANSLATION = 0.45  # share of the side
 
 @dataclass(frozen=True)
 class Draws:
-  """The distribution of the operations on an image.
+  """The distribution from which RandAugment draws the operations on an image.
 
   Attributes:
     count: The number of operations, drawn with replacement.
@@ -34,10 +34,17 @@ class Draws:
   probability: float = 1.0
 
   def __call__(self, key: jax.Array, choices: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Draws operations below `choices`, strengths, and a mask of those to apply, (count,) each.
+    """Draws the operations on an image.
 
-    A strength in -1..1 is a tenth of the level; its sign is the direction, for operations that have
+    A strength in -1..1 is a tenth of the level. Its sign is the direction, for operations that have
     a direction.
+
+    Args:
+      key: The random key.
+      choices: The number of operations to choose from.
+
+    Returns:
+      The indices of the operations, their strengths, and a mask of those to apply, (count,) each.
     """
     which, direction = jax.random.split(key)  # equals folding in 0 and 1
     operations = jax.random.randint(which, (self.count,), 0, choices)
@@ -105,7 +112,7 @@ def operate(
 def increasing(
   key: jax.Array, image: jax.Array, draws: Draws, interpolation: str, mean: Any
 ) -> jax.Array:
-  """Applies operations drawn from the 15 of timm whose effect increases with the magnitude.
+  """Applies operations drawn from timm's 15, whose effect always increases with the magnitude.
 
   Args:
     key: The random key of this example for RandAugment.

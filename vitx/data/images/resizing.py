@@ -1,4 +1,4 @@
-"""The host's transform of labeled images to one size."""
+"""Resizes labeled images to one size, on the host."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from vitx.data.images.decode import Encoded, resize, resize_short_side
 
 @dataclass(frozen=True)
 class ResizeImages:
-  """A transform of labeled images of any size to image uint8 (S, S, C) and label int32 ().
+  """A transform of an image of any size to `image`, uint8 (S, S, C), with its `label`, int32 ().
 
   Attributes:
     decode_size: The side S of the result, or its (height, width).
     resize_mode: One of center, squash and random, see `decode.resize`. In evaluation, `random`
       takes the center by `decode.resize_short_side`.
     interpolation: The interpolation: bilinear, bicubic or random.
-    train: Whether `random` draws a crop.
+    train: Whether the transform is for training, where `resize_mode="random"` draws a crop.
 
   Raises:
     ConfigError: The mode is unknown or the size is out of range.
@@ -40,7 +40,7 @@ class ResizeImages:
 
   @property
   def draws(self) -> bool:
-    """Returns whether each row of each step gets a new random crop."""
+    """Returns whether a row of a batch gets a new random crop at each step."""
     return self.train and self.resize_mode == "random"
 
   def resize(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> np.ndarray:
@@ -63,7 +63,7 @@ class ResizeImages:
 
 @dataclass(frozen=True)
 class ResizeAndKeep(ResizeImages):
-  """A transform like `ResizeImages` that keeps another array instead of the label.
+  """A transform like `ResizeImages` for examples that have another array instead of `label`.
 
   Attributes:
     array: The name of the array, which becomes float32.

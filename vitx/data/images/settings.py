@@ -12,7 +12,7 @@ def sides(size: Size) -> tuple[int, int]:
 
 
 def scale_size(size: Size, numerator: float, denominator: float) -> Size:
-  """Returns a size times numerator / denominator, rounded, in the form of the size."""
+  """Multiplies a size by numerator / denominator and rounds it; a side gives a side."""
   if isinstance(size, int):
     return round(size * numerator / denominator)
   height, width = (round(side * numerator / denominator) for side in size)
@@ -23,7 +23,11 @@ FILE_CHANNELS = (1, 3, 4)
 
 
 def check_file_settings(settings: DataSettings) -> None:
-  """Raises ConfigError for channels or a value range that are invalid for image files."""
+  """Checks the settings `channels` and `value_range` of image files.
+
+  Raises:
+    ConfigError: A value is invalid.
+  """
   check_choice(settings.channels, "data.channels", FILE_CHANNELS)
   given = settings.value_range
   if given is not None and not given[0] < given[1]:
@@ -35,7 +39,13 @@ def check_file_settings(settings: DataSettings) -> None:
 def image_spec(
   channels: int, size: tuple[int | None, int | None] = (None, None), *, labeled: bool = True
 ) -> dict[str, ArraySpec]:
-  """Returns the spec of images, where None is a varying side, and of labels if `labeled`."""
+  """Returns the shapes and dtypes of an image example.
+
+  Args:
+    channels: The number of channels.
+    size: The (height, width); None for a side that varies between images.
+    labeled: Whether the examples have a label.
+  """
   image = {"image": ArraySpec((*size, channels), "uint8")}
   return {**image, "label": ArraySpec((), "int32")} if labeled else image
 

@@ -34,11 +34,11 @@ KNOWN: dict[str, tuple[Channels, Channels]] = {
 def statistics(
   data: Mapping[str, Any], info: DatasetInfo, train: Examples | None = None
 ) -> tuple[Channels, Channels]:
-  """Returns (mean, std), one float per channel.
+  """Returns the mean and standard deviation of the pixels of each channel, for normalization.
 
-  They are `data.mean` and `data.std` if set, else the published constants of a well-known set, else
-  computed from up to 5,000 training images. They depend on the seed only if splits are carved from
-  train.
+  They are `data.mean` and `data.std` if these are set, otherwise the published constants of a
+  well-known set, otherwise computed from up to 5,000 training images. They depend on the seed only
+  if splits are carved from train.
 
   Args:
     data: The config's `data`.
@@ -59,7 +59,7 @@ def statistics(
 
 
 def _own(info: DatasetInfo, train: Examples | None) -> tuple[Channels, Channels]:
-  """Returns a set's published (mean, std), or computes them."""
+  """Returns a set's published mean and standard deviation, or computes them from images."""
   known = KNOWN.get(info.name.split("/")[0].split(":")[0])
   if known is not None and len(known[0]) == find_channels(info):
     return known
@@ -72,9 +72,10 @@ def _own(info: DatasetInfo, train: Examples | None) -> tuple[Channels, Channels]
 
 
 def compute(examples: Examples) -> tuple[Channels, Channels]:
-  """Returns (mean, std) of up to 5,000 examples; every image has equal weight, whatever its size.
+  """Computes the mean and standard deviation of each channel from up to 5,000 examples.
 
-  The results are rounded to four decimals, to be independent of the version of the JPEG decoder.
+  Every image has equal weight, whatever its size. The results are rounded to four decimals, so that
+  they do not depend on the version of the JPEG decoder.
   """
   chosen = order.shuffle(0, order.STATISTICS, 0, len(examples))[:LARGEST_SAMPLE]
   moments = []

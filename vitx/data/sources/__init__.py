@@ -135,7 +135,7 @@ def _check_examples(info: DatasetInfo, split: str, examples: Examples) -> None:
 
 
 def find_info(data: Mapping[str, Any]) -> DatasetInfo:
-  """Returns the facts about a data set; opens it only if its name does not determine them.
+  """Returns the facts about a data set, and opens it only if they do not follow from its name.
 
   Args:
     data: The config's `data`; `DataSettings` declares the fields that every source has.
@@ -149,7 +149,10 @@ def find_info(data: Mapping[str, Any]) -> DatasetInfo:
 
 
 def make_up_statistics(data: ConfigDict, info: DatasetInfo) -> None:
-  """Sets placeholders for the mean and std of images in a config's `data`; reads no image."""
+  """Sets the mean and standard deviation of images in a config's `data` to placeholders.
+
+  No image is read. The values suffice to build a network whose cost is measured.
+  """
   if "image" in info.spec:
     data.mean = data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
 
@@ -175,7 +178,11 @@ def find_opener(name: str) -> Opener:
 
 
 def _check_opener(opener: Opener, name: str) -> None:
-  """Raises ConfigError unless a function can be called with the config's `data` alone."""
+  """Checks that a user's function can be called with the config's `data` as its only argument.
+
+  Raises:
+    ConfigError: It cannot.
+  """
   try:
     inspect.signature(opener).bind({})
   except TypeError as error:

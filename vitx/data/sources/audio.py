@@ -97,7 +97,7 @@ def read_sound(wav: Wav) -> np.ndarray:
 
 
 def _length(wav: Wav) -> int:
-  """Returns the number of samples of a file at 12 kHz."""
+  """Returns the number of samples that a file has after resampling to 12 kHz."""
   up, down = _ratio(wav.rate)
   return -(-wav.samples * up // down)
 
@@ -124,7 +124,7 @@ def _log_rates(name: str, splits: Mapping[str, tuple[Wav, ...]]) -> None:
 
 
 def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:
-  """Hashes the names and sizes of all files, and their content (a sample if large)."""
+  """Hashes the names and sizes of all files, and their content, or a sample of a large one."""
   parts: list[str | bytes] = ["audio", str(RATE)]
   for split in sorted(splits):
     paths = [wav.path for wav in splits[split]]

@@ -75,7 +75,7 @@ def _map(name: str, path: Path) -> np.ndarray:
 
 
 def _slices(name: str, size: int, expression: str) -> list[FileRange]:
-  """Returns the range of each term of a split expression, in bytes."""
+  """Returns the ranges in bytes of the terms of a split expression, such as "train[:10%]"."""
   result: list[FileRange] = []
   for term in expression.split("+"):
     match = _SLICE.fullmatch(term)
@@ -97,7 +97,10 @@ def _slices(name: str, size: int, expression: str) -> list[FileRange]:
 
 
 def _place(text: str, size: int) -> int | None:
-  """Returns the position of a bound, from the end if negative; None for text of another form."""
+  """Parses a bound of a slice to a position in the file; None for a text of another form.
+
+  A negative bound counts from the end of the file.
+  """
   if _BYTES.fullmatch(text):
     place = int(text)
   elif _PERCENT.fullmatch(text):

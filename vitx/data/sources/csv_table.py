@@ -43,11 +43,11 @@ class TableRow:
 
 @dataclass(frozen=True)
 class TableTarget:
-  """The labels of n rows.
+  """The labels of n rows of a table, in the form in which examples have them.
 
   Attributes:
-    key: The name of the array in an example.
-    values: The array of each row, (n, ...).
+    key: The name of the array of labels in an example: label, labels or target.
+    values: The labels of all rows, (n, ...).
     names: The names of the classes; None for numbers.
   """
 
@@ -167,7 +167,7 @@ def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
 
 
 def _choose_columns(name: str, columns: Sequence[str], settings: DataSettings) -> list[str]:
-  """Returns the columns that have labels."""
+  """Returns the names of the columns that contain the labels."""
   others = [each for each in columns[1:] if each != SPLIT]
   chosen = list(settings.label_columns or others)
   for each in chosen:
@@ -189,7 +189,11 @@ def _choose_columns(name: str, columns: Sequence[str], settings: DataSettings) -
 def _check_rows(
   path: Path, columns: Sequence[str], chosen: Sequence[str], rows: Sequence[TableRow]
 ) -> None:
-  """Raises ConfigError with the line of each file that is missing and each cell that is empty."""
+  """Checks that each row's file exists and that its cells are not empty.
+
+  Raises:
+    ConfigError: Some do not; the message has the lines of the first of them.
+  """
   problems: list[ConfigError] = []
   seen: dict[str, int] = {}
   for row in rows:

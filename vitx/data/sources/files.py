@@ -1,4 +1,4 @@
-"""The search for files in the user's own folder."""
+"""Finds files and directories in a user's own folder."""
 
 import os
 from collections.abc import Sequence
@@ -49,9 +49,7 @@ def find_files(
 
 
 def find_directories(field: str, directory: Path, suffixes: Sequence[str]) -> list[Path]:
-  """Returns the sorted directories in a directory that may have files of the user.
-
-  Hidden directories, leftovers of archives and file managers, and workdirs are left out.
+  """Returns the sorted subdirectories of a directory that may contain files of the user.
 
   Args:
     field: The config field and its value, for errors.
@@ -80,7 +78,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _holds_runs_alone(path: Path, suffixes: Sequence[str]) -> bool:
-  """Returns whether a directory has workdirs and no wanted file outside of them."""
+  """Returns whether a directory contains workdirs of vitx and no wanted file outside of them."""
   is_seen = False
   for folder, inner, names in os.walk(path):
     if any(each.lower().endswith(tuple(suffixes)) for each in names if not each.startswith(".")):
@@ -92,9 +90,14 @@ def _holds_runs_alone(path: Path, suffixes: Sequence[str]) -> bool:
 
 
 def check_name(field: str, path: Path) -> None:
-  """Raises ConfigError, beginning with `field`, for a path that is not UTF-8.
+  """Checks that a path is valid UTF-8, since no file that vitx writes could contain it otherwise.
 
-  No file that vitx writes could contain the path.
+  Args:
+    field: The beginning of the error, with the config field and its value.
+    path: The path.
+
+  Raises:
+    ConfigError: It is not.
   """
   try:
     str(path).encode()
@@ -120,7 +123,7 @@ def warn_of_skipped(name: str, root: Path, skipped: Sequence[Path], kind: str) -
 
 
 def describe_others(suffixes: Sequence[str]) -> str:
-  """Returns the `kind`, for `warn_of_skipped`, of files that have none of the suffixes."""
+  """Returns the text by which `warn_of_skipped` describes files with none of the suffixes."""
   return f"files whose suffix is none of {', '.join(suffixes)}"
 
 

@@ -32,7 +32,7 @@ from vitx.files import read_bytes
 
 @dataclass(frozen=True)
 class Files:
-  """The images of one split, labeled by their directories.
+  """The images of one split, whose classes are the directories that contain them.
 
   Attributes:
     root: The folder in the config.
@@ -75,18 +75,20 @@ class Files:
 
 
 def open_folder(data: Mapping[str, Any]) -> Dataset:
-  """Opens `folder:PATH`.
+  """Opens a folder of images, `folder:PATH`, with a directory for each class.
 
-  `folder_layout.find_layout` finds the splits and the classes. A split without class directories
-  has no labels and is not used. Classes are numbered in the order of `classes.txt` in PATH, else by
-  the number in their names, else in the order of the names. Hidden files and leftovers of other
-  programs are ignored. Other files whose suffix is not in `SUFFIXES`, and images outside the class
-  directories, are skipped with a warning. Only the first frame of an image file is used.
-  `data.splits` may join splits: `fold1+fold2`.
+  The names and contents of directories show which are splits and which are classes, see
+  `folder_layout.find_layout`. A split without class directories has no labels and is not used.
+  Classes are numbered in the order of `classes.txt` in PATH, else by the number in their names,
+  else in the order of the names. Hidden files and leftovers of other programs are ignored. Other
+  files whose suffix is not in `SUFFIXES`, and images outside the class directories, are skipped
+  with a warning. Only the first frame of an image file is used. `data.splits` may join splits:
+  `fold1+fold2`.
 
   Args:
     data: The config's `data`, of which these fields are read: source; channels, to which images are
-      converted; splits. If any split is given, the named directories of PATH are the splits.
+      converted; splits. If `splits` names any directory of PATH, the directories that it names are
+      the splits.
 
   Raises:
     ConfigError: The directory does not exist, there are fewer than two classes, a class has no
@@ -134,7 +136,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
 
 
 def join_splits(name: str, files: Mapping[str, Examples], expression: str) -> Examples:
-  """Returns the images of an expression, the names of splits joined by `+`.
+  """Returns the images of several splits, whose names are joined by `+` in an expression.
 
   Raises:
     ConfigError: A name in the expression is not a split, or occurs twice.
@@ -188,7 +190,7 @@ def _name_classes(
 
 
 def _find_strays(root: Path, layout: FolderLayout) -> list[Path]:
-  """Returns the images in the root and next to class directories, which belong to no class."""
+  """Returns the images outside the class directories, which therefore have no class."""
   classes = [each for found in layout.splits.values() for each in found.values()]
   places = {root} | {path.parent for each in classes for path in each.values()}
   return [path for place in sorted(places) for path in sorted(find_images(place))]
@@ -219,7 +221,11 @@ def _files(
 
 
 def _check_filled(name: str, split: str, files: Files, wanted: Collection[str]) -> None:
-  """Raises ConfigError if a split has no images, or train has none of some class."""
+  """Checks that a split has images, and that the split train has images of every class.
+
+  Raises:
+    ConfigError: It has not.
+  """
   empty = set(wanted) - {normalize(each) for each in files.directories}
   if empty and (find_role(split) == "train" or not len(files)):
     raise ConfigError(
@@ -229,10 +235,10 @@ def _check_filled(name: str, split: str, files: Files, wanted: Collection[str]) 
 
 
 def _fingerprint(files: dict[str, Files], *, skips: bool) -> str:
-  """Hashes the names, sizes and classes of all files, and their content (a sample if large).
+  """Hashes the names, sizes and classes of all files, and their content, or a sample of it.
 
-  A class is hashed as its index among the sorted names, independent of its label. An unreadable
-  file counts as empty if unreadable files are skipped.
+  A class is hashed as its index among the sorted names, so that another numbering of the classes
+  changes nothing. An unreadable file counts as empty if unreadable files are skipped.
   """
   names = sorted({each for found in files.values() for each in found.directories})
   place = {each: i for i, each in enumerate(names)}
@@ -255,7 +261,7 @@ def _measure(path: Path) -> int:
 
 
 def read_content(files: Files, i: int, skips: bool) -> bytes:
-  """Returns the content of a file; b"" for an unreadable file if such files are skipped."""
+  """Returns the content of a file, or b"" for an unreadable one if such files are skipped."""
   try:
     return files.read(i)
   except ConfigError:

@@ -1,4 +1,4 @@
-"""The search for splits and classes in a folder, by names and contents of its directories."""
+"""Finds out which directories of a folder are splits and which are classes."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,8 @@ class FolderLayout:
     splits: The directories of each class, by split.
     unlabeled: The splits without class directories.
     skipped: The directories that are neither splits nor classes.
-    hint: The reason why directories count as splits, if only their contents show it; else "".
+    hint: A sentence that says why directories count as splits, if their contents show it and not
+      their names; else "".
   """
 
   splits: Mapping[str, Classes]
@@ -57,18 +58,19 @@ class _Place:
 def find_layout(
   field: str, root: Path, stated: Collection[str], named: Collection[str]
 ) -> FolderLayout:
-  """Finds the directories that are splits and those that are classes.
+  """Finds out which directories of a folder are splits and which are classes.
 
-  If `named` has names, splits are the directories with these. Otherwise they are directories with
-  subdirectories, if their names state a role or most of them have subdirectories of equal names.
-  The nesting may be reversed: each class directory may have a directory per split. In any other
-  layout, each directory is a class of one split called train.
+  If `named` has names, the directories with these names are the splits. Otherwise directories with
+  subdirectories are splits if their names state a role, such as "train", or if most of them have
+  subdirectories of equal names. The nesting may also be reversed: each class directory has a
+  directory for each split. In any other layout, each directory is a class, and all images are one
+  split called train.
 
   Args:
     field: The config field and its value, for errors.
     root: The folder.
-    stated: The class names in `classes.txt`; a directory with such a name is a class.
-    named: The splits in `data.splits`.
+    stated: The class names in `classes.txt`; a directory with one of these names is a class.
+    named: The names of splits in `data.splits`.
 
   Raises:
     ConfigError: The directories are splits by their names and have no class directories.
@@ -113,9 +115,9 @@ def find_images(directory: Path) -> Iterator[Path]:
 
 
 def _find_alike(places: Sequence[_Place]) -> list[_Place]:
-  """Returns the directories that look like splits by their contents; [] if most do not.
+  """Returns the directories that look like splits by their contents, or [] if most do not.
 
-  At least half of the subdirectories of each have a namesake in another directory.
+  A directory does if at least half of its subdirectories have a namesake in another directory.
   """
   count = Counter(name for place in places for name in place.names)
   shared = {name for name in count if count[name] > 1}
@@ -124,15 +126,19 @@ def _find_alike(places: Sequence[_Place]) -> list[_Place]:
 
 
 def _is_like(place: _Place, names: set[str]) -> bool:
-  """Returns whether a directory may be a split.
+  """Returns whether a directory looks like a split whose classes have the given names.
 
-  It has no image itself; at least two, and at least half, of its subdirectories are in `names`.
+  It does if it contains no image itself, and if at least two, and at least half, of its
+  subdirectories have such a name.
   """
   return not place.has_images and len(place.names & names) >= max(2, len(place.names) / 2)
 
 
 def _are_classes_of_splits(places: Sequence[_Place]) -> bool:
-  """Returns whether each directory is a class with a directory per split, including train."""
+  """Returns whether each directory is a class that contains a directory for each split.
+
+  Every class must have a directory for train and at least one other role.
+  """
   return len(places) > 1 and all(
     not place.has_images
     and not states_role(place.path.name)
@@ -161,9 +167,10 @@ def _read_classes_of_splits(places: Sequence[_Place]) -> FolderLayout:
 def _read_splits(
   places: Sequence[_Place], known: Sequence[_Place], named: Collection[str], hint: str = ""
 ) -> FolderLayout:
-  """Returns a layout of the known splits and of other directories with classes like theirs.
+  """Returns the layout of a folder with directories that are known to be splits.
 
-  If the config names splits, the classes of another directory must be equal, not only alike.
+  Other directories count as splits too if their subdirectories are similar. If the config names
+  splits, they must have exactly the subdirectories of a known split.
   """
   like = next((place for place in known if place.role == "train"), known[0])
   splits = [
@@ -189,7 +196,11 @@ def _group(paths: Iterable[Path]) -> Classes:
 
 
 def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:
-  """Raises ConfigError if all directories are named like splits but have no class directory."""
+  """Checks that directories named like splits are not all without class directories.
+
+  Raises:
+    ConfigError: They are, so that the images have no classes.
+  """
   roles = {place.role for place in places}
   if len(roles) > 1 and "train" in roles and roles <= {*ROLES}:
     raise ConfigError(

@@ -1,4 +1,4 @@
-"""The source `hf:NAME`: labeled images of the Hugging Face library `datasets`."""
+"""The source `hf:NAME`: labeled images read by Hugging Face's library `datasets`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -125,7 +125,7 @@ def _load(name: str) -> Mapping[str, Any]:
 
 
 def _choose_column(name: str, table: Any, kind: str) -> str:
-  """Returns the one column of a table whose feature is of a kind."""
+  """Returns the only column of a table that has the given kind of feature."""
   found = [column for column, each in table.features.items() if type(each).__name__ == kind]
   if len(found) != 1:
     raise ConfigError(

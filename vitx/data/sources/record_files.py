@@ -21,10 +21,13 @@ _THREADS = 64  # the reader's threads in a process, for all files; with fewer it
 
 @functools.cache
 def check_threads() -> None:
-  """Raises ConfigError, before a file is opened, unless this process may start enough threads.
+  """Checks that this process may start the threads that the reader of ArrayRecord files needs.
 
   Limits of virtual memory (`ulimit -v`), of processes (`ulimit -u`) or of a container can prevent
   this.
+
+  Raises:
+    ConfigError: It may not.
   """
   end, started = threading.Event(), []
   try:
@@ -45,7 +48,7 @@ def check_threads() -> None:
 
 
 class RecordFiles:
-  """The concatenated records of some files.
+  """The records of several files, read as one sequence.
 
   The library's own `ArrayRecordDataSource` goes through the whole file to get one record. In a file
   of 50,000 records, that takes ten times as long as reading a range of one record.
@@ -75,6 +78,6 @@ class RecordFiles:
     return self._readers[which].read(place, place + 1)[0]
 
   def find(self, i: int) -> tuple[int, int]:
-    """Returns the number of the range that has a record, and the record's number in its file."""
+    """Returns the number of the range with record `i`, and the record's number in its file."""
     which = bisect.bisect_right(self._ends, i)
     return which, self._ranges[which][2] - self._ends[which] + i

@@ -67,9 +67,9 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
 
 
 def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
-  """Returns the facts about a set that follow from its name, without a fingerprint.
+  """Returns the facts about a set that follow from its name, even if the set is not prepared.
 
-  The set need not be prepared: TFDS ships the facts about its sets, and vitx about its own.
+  TFDS ships the facts about its sets, and vitx about its own. They have no fingerprint.
 
   Args:
     data: The config's `data`.
@@ -132,7 +132,7 @@ class Images(Records):
 
 
 def _lacks_labels(records: Records) -> bool:
-  """Returns whether the labels of a split are missing, as in ImageNet's test."""
+  """Returns whether the examples of a split have no labels, as in ImageNet's test split."""
   return bool(records.content.label) and records.label(records.read(0)) < 0
 
 
@@ -168,7 +168,10 @@ def _open_documents(texts: Records) -> Documents:
 def _fingerprint(
   builder: tfds.core.DatasetBuilder, splits: Mapping[str, Records], content: Content
 ) -> str:
-  """Hashes the content, because files and records depend on the software that wrote them."""
+  """Hashes the content of the examples.
+
+  The files and records are not hashed, since they depend on the software that wrote them.
+  """
   info = builder.info
   names = info.features[content.label].names if content.label else None
   parts: list[str | bytes] = [info.full_name, *(names or ())]

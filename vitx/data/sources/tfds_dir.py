@@ -1,4 +1,4 @@
-"""The search for prepared, readable TFDS sets, and the command to run if there is none."""
+"""Finds prepared TFDS sets that can be read, and states the command that prepares one."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _TEMPLATE = re.compile(r"([^{}]|\{[A-Z_]+\})*")  # templates of a split's file n
 
 
 def default_data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
-  """Returns `data_dir`, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+  """Returns the directory of TFDS sets: `data_dir`, else $TFDS_DATA_DIR, else TFDS's default."""
   chosen = data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
   return epath.Path(chosen).expanduser()
 
@@ -36,7 +36,11 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
 
 
 def check_known(name: str) -> None:
-  """Raises ConfigError, with the nearest match, for a name unknown to TFDS and vitx."""
+  """Checks that TFDS or vitx knows a name.
+
+  Raises:
+    ConfigError: Neither does; the message suggests the nearest name.
+  """
   base = parse_name(name)[0]
   names = [*tfds.list_builders(with_community_datasets=False), *BUILDERS]  # needs no network
   if base not in names:
@@ -56,13 +60,15 @@ def command(name: str, data_dir: str | os.PathLike | None = None, source: str = 
 
 
 def versions(directory: epath.Path) -> list[epath.Path]:
-  """Returns the directories of the prepared versions in a directory, the newest last."""
+  """Returns the directories of the prepared versions of a set, the newest last."""
   paths = [directory / str(version) for version in list_all_versions(directory)]
   return [path for path in paths if (path / "dataset_info.json").exists()]
 
 
 def find(name: str, data_dir: epath.Path) -> epath.Path | None:
-  """Returns a prepared version's directory, of the version in the name or the newest, or None.
+  """Returns the directory of a prepared version of a set, or None if there is none.
+
+  The version is the one in the name, else the newest.
 
   Raises:
     ConfigError: The set has configs and the name does not choose one.
@@ -81,10 +87,10 @@ def find(name: str, data_dir: epath.Path) -> epath.Path | None:
 
 
 def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
-  """Returns the version directory of a prepared, readable set.
+  """Returns the directory of a prepared version of a set that can be read.
 
-  If necessary, prepares a set of vitx that needs no archive. It goes to the cache of vitx, because
-  the TFDS directory is the user's.
+  A set of vitx that needs no archive is prepared if it is not yet. It goes to the cache of vitx,
+  since the TFDS directory belongs to the user.
 
   Raises:
     ConfigError: The name is unknown, or the set is not prepared as ArrayRecord; the message has the
@@ -127,7 +133,11 @@ def make_damage_error(path: epath.Path, why: object) -> ConfigError:
 
 
 def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
-  """Raises ConfigError unless a copy is ArrayRecord; the message has the command to convert it."""
+  """Checks that a prepared copy is stored as ArrayRecord.
+
+  Raises:
+    ConfigError: It is not; the message has the command that converts it.
+  """
   formats = file_formats(directory)
   if READABLE in formats:
     return
@@ -145,7 +155,7 @@ def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
 
 
 class _CodeRefusedError(Exception):
-  """A prepared set names a feature class that TFDS would import without the user's consent."""
+  """The error for a prepared set that names Python code which the user has not allowed to run."""
 
 
 def _guard_feature_classes() -> None:
@@ -197,10 +207,13 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
 
 
 def _check_names(split: tfds.core.SplitInfo, directory: epath.Path) -> None:
-  """Raises ConfigError if `dataset_info.json` names files of a split outside the directory.
+  """Checks that the metadata of a split name no file outside the set's directory.
 
   TFDS makes the names of files from a template and from the names of the set and the split, and
   joins them to the directory without a check.
+
+  Raises:
+    ConfigError: `dataset_info.json` names such a file.
   """
   template = split.filename_template
   plain = _TEMPLATE.fullmatch(template.template)  # rejects huge field widths and attribute access

@@ -1,4 +1,4 @@
-"""Random access to the records of a TFDS split, and the choice of the features to read."""
+"""Reads single records of a TFDS split, and chooses which features of a set to read."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,9 +39,7 @@ class Content:
 
 
 def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
-  """Finds the features of a set of single images with at most one label, or of texts.
-
-  If there are several candidates, takes the supervised keys of TFDS, or the feature "text".
+  """Chooses the features of a TFDS set to read: an image with at most one label, or a text.
 
   Raises:
     ConfigError: The set is of another kind.
@@ -124,7 +122,7 @@ class Records:
     return self.read(i)[self._name_key].bytes_list.value[0].decode()
 
   def scan(self, indices: np.ndarray, what: str) -> Iterator[Any]:
-    """Yields the features of the records at `indices`; shows a progress bar if it is slow."""
+    """Yields the features of the records at `indices`, with a progress bar if it takes long."""
     for i in tqdm(indices.tolist(), desc=what, delay=2, mininterval=1, leave=False):
       yield self.read(i)
 
@@ -137,7 +135,7 @@ class Records:
     return features[self.content.label].int64_list.value[0]
 
   def digest(self, indices: np.ndarray, what: str) -> str:
-    """Hashes the examples at `indices`, each as one string of its label, if any, and its bytes."""
+    """Hashes the examples at `indices` by their labels and the bytes of their images or texts."""
 
     def join(features: Any) -> bytes:
       label = b"%d:" % self.label(features) if self.content.label else b""
