@@ -1,8 +1,8 @@
 """Figures of a classifier's answers: confusion, calibration, and bootstrap intervals.
 
-Everything is computed by NumPy on the host from the labels and the logits of a split's examples.
-Every figure is a function of sums over the examples, so a bootstrap resample is a vector of weights
-of the examples, and one product of matrices computes many resamples.
+Everything is computed by NumPy on the host from the labels and logits of a split's examples. Every
+figure is a function of sums over the examples. So a bootstrap resample is a vector of weights of
+the examples, and one product of matrices computes the sums of many resamples.
 """
 
 import dataclasses
@@ -24,7 +24,9 @@ AT_ONCE = 2**22  # The most weights of examples in memory at once.
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-  """The answers of a classifier to n examples, without the probabilities of all K classes.
+  """The answers of a classifier to n examples.
+
+  They are all that the figures need; the probabilities of all K classes are not kept.
 
   Attributes:
     numbers: The number of each example in its split, int (n,).
@@ -50,19 +52,25 @@ class Answers:
 
   @property
   def mistakes(self) -> np.ndarray:
-    """Returns the positions of the wrong predictions, the most confident first."""
+    """Returns the indices of the wrong answers, the most confident one first."""
     order = np.argsort(-self.confidence, kind="stable")
     return order[~self.right[order] & (self.predictions[order] >= 0)]
 
   @property
   def doubts(self) -> np.ndarray:
-    """Returns the positions of all predictions, the least certain (lowest confidence) first."""
+    """Returns the indices of all answers, the one with the lowest confidence first."""
     order = np.argsort(self.confidence, kind="stable")
     return order[self.predictions[order] >= 0]
 
 
 def read_answers(numbers: np.ndarray, labels: np.ndarray, logits: np.ndarray) -> Answers:
-  """Returns the answers in logits (n, K) to examples with these numbers and labels, (n,) each."""
+  """Returns the answers that a classifier's logits give.
+
+  Args:
+    numbers: The number of each example in its split, (n,).
+    labels: The true class of each example, (n,).
+    logits: The logits, (n, K).
+  """
   logs = log_softmax(np.asarray(logits, np.float64), axis=1)
   own = np.take_along_axis(logs, labels[:, None], axis=1)
   before = (logs == own) & (np.arange(logs.shape[1])[None] < labels[:, None])
@@ -84,7 +92,7 @@ def join_answers(parts: Sequence[Answers]) -> Answers:
 
 
 def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES) -> dict[str, Any]:
-  """Returns the figures of answers, with percentile intervals from a bootstrap over the examples.
+  """Computes the figures of a classifier's answers, with bootstrap intervals over the examples.
 
   A ratio whose denominator is 0 is 0, and a macro average is over the classes that occur as a label
   or as a prediction; both are scikit-learn's conventions. The balanced accuracy averages over the
@@ -96,11 +104,17 @@ def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES
     resamples: The number of bootstrap resamples, each of n examples.
 
   Returns:
-    precision, recall, f1 (macro averages) and balanced_accuracy; class_examples, class_precision,
-    class_recall and class_f1 by class, None for a class that does not occur; confusion, the counts
-    by true class (rows) and predicted class (columns); reliability, the number of examples, mean
-    probability and accuracy in each bin of the top probability; intervals, the (low, high) of each
-    figure, also of top1, top5, nll and ece; resamples, their number.
+    A dict of these figures.
+
+    - precision, recall, f1: The macro averages.
+    - balanced_accuracy: The mean recall of the classes that have examples.
+    - class_examples, class_precision, class_recall, class_f1: Lists of values by class, None for a
+      class that does not occur.
+    - confusion: The numbers of examples by true class (rows) and predicted class (columns).
+    - reliability: The number of examples, the mean confidence and the accuracy in bins of the
+      confidence, see `bin_answers`.
+    - intervals: The interval (low, high) of each figure, also of top1, top5, nll and ece.
+    - resamples: The number of resamples.
   """
   figures, intervals = measure_answers(answers, classes, resamples)
   return {
@@ -117,10 +131,12 @@ def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES
 def measure_answers(
   answers: Answers, classes: int, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Returns the figures of answers by name, and their intervals by name ({} without resamples).
+  """Computes the figures of answers that have intervals, without the tables of `summarize_answers`.
 
-  The figures are top1, top5, nll, ece, precision, recall, f1, balanced_accuracy, class_precision,
-  class_recall and class_f1, as `summarize_answers` defines them.
+  Returns:
+    The figures by name, and their intervals by name ({} without resamples). The figures are top1,
+    top5, nll, ece, precision, recall, f1, balanced_accuracy, class_precision, class_recall and
+    class_f1, as `summarize_answers` defines them.
   """
   terms = _Terms(classes)
   matrix = terms.matrix(answers)
@@ -142,9 +158,11 @@ def count_confusion(answers: Answers, classes: int) -> np.ndarray:
 
 
 def bin_answers(answers: Answers) -> dict[str, Any]:
-  """Returns the reliability diagram: examples, confidence and accuracy of each of 15 bins.
+  """Returns the reliability diagram: accuracy against confidence, the highest probability.
 
-  The bins divide the top probability evenly; an empty bin has the confidence and accuracy None.
+  Returns:
+    The number of examples, the mean confidence and the accuracy in each of 15 bins, which divide
+    the confidence evenly. An empty bin has the confidence and accuracy None.
   """
   bins = _find_bins(answers.confidence)
   counts = np.bincount(bins, minlength=BINS)
@@ -194,7 +212,7 @@ def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float:
 def calibrate(
   temperature: float, labels: np.ndarray, logits: np.ndarray, resamples: int = RESAMPLES
 ) -> dict[str, Any]:
-  """Returns NLL and calibration error of logits (n, K) before and after division by a temperature.
+  """Computes the NLL and calibration error of logits before and after division by a temperature.
 
   Args:
     temperature: The temperature that divides the logits.
@@ -203,7 +221,7 @@ def calibrate(
     resamples: The number of bootstrap resamples; 0 gives no intervals.
 
   Returns:
-    before and after: dicts of nll, ece and, with resamples, intervals, see `summarize_answers`.
+    The dicts "before" and "after", each with nll, ece and, with resamples, their intervals.
   """
   found: dict[str, Any] = {}
   for name, divisor in (("before", 1.0), ("after", temperature)):
@@ -280,7 +298,7 @@ class _Terms:
 
 
 def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
-  """Yields, for some resamples at a time, the counts of each example, float64 (some, n)."""
+  """Yields the number of draws of each example, float64 (some, n), for a few resamples at a time."""
   generator = np.random.default_rng(SEED)
   most = max(AT_ONCE // count, 1)
   for start in range(0, resamples, most):
@@ -293,7 +311,7 @@ def _find_bins(confidence: np.ndarray) -> np.ndarray:
 
 
 def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-  """Returns a ratio, which is 0 where the denominator is 0."""
+  """Divides arrays; the result is 0 where the denominator is 0."""
   return np.where(denominator > 0, numerator / np.maximum(denominator, 1e-300), 0.0)
 
 

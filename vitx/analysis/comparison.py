@@ -1,4 +1,8 @@
-"""Comparison of methods over seeds: the table of a sweep, in Markdown and as CSV."""
+"""Compares methods over several runs: the table of a sweep, in Markdown and as CSV.
+
+A sweep trains several methods, each with several seeds and, for cross-validation, folds. A point is
+one method with one seed and fold, which is one run; its result is an outcome.
+"""
 
 import dataclasses
 import math
@@ -31,14 +35,14 @@ def figure_format(figure: str) -> tuple[str, float, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """A method: the points that differ only in seed and fold.
+  """A method of a comparison, whose runs differ only in seed and fold.
 
   Attributes:
     name: The name in the table.
     steps: The number of training steps.
-    flops: The operations of the training, without evaluations.
+    flops: The floating-point operations of a whole training, without evaluations.
     parameters: The number of parameters of the network.
-    published: The source's figures by name; a mapping has a figure for each epoch.
+    published: The figures printed in the paper, by name; a mapping has a figure for each epoch.
   """
 
   name: str
@@ -50,7 +54,7 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """The outcome of a point.
+  """The result of one run of a method.
 
   Attributes:
     method: The name of the method.
@@ -76,13 +80,13 @@ class Outcome:
 
   @property
   def pair(self) -> tuple[int, int]:
-    """Returns fold and seed, by which the outcomes of two methods are paired."""
+    """Returns the fold and the seed; runs of two methods that agree in both form a pair."""
     return (-1 if self.fold is None else self.fold), self.seed
 
 
 @dataclasses.dataclass
 class MethodSummary:
-  """A line of the table, which has the figures of one method.
+  """The figures of one method, over all its runs: a line of the table.
 
   Attributes:
     method: The method.
@@ -93,9 +97,9 @@ class MethodSummary:
       for the first method.
     rank: The rank of the mean test figure.
     p: The p-value of the difference, corrected for the number of differences in the table.
-    published: The source's figure.
-    published_rank: The rank of the source's figure among methods that also have a test figure, or
-      `None` for further variants of a row.
+    published: The figure printed in the paper.
+    published_rank: The rank of the published figure among methods that also have a test figure, or
+      `None` for further variants of a method that was published once.
   """
 
   method: Method
@@ -126,7 +130,12 @@ class Comparison:
   outcomes: Sequence[Outcome]
 
   def values(self, method: str, role: str) -> dict[tuple[int, int], float]:
-    """Returns a method's figures ("validation" or "test") by fold and seed of finished runs."""
+    """Returns a figure of each finished run of a method, by fold and seed.
+
+    Args:
+      method: The name of the method.
+      role: The split of the figure, "validation" or "test".
+    """
     return {
       each.pair: getattr(each, role)[self.figure]
       for each in self.outcomes
@@ -134,7 +143,7 @@ class Comparison:
     }
 
   def lines(self) -> list[MethodSummary]:
-    """Returns the lines of the table."""
+    """Summarizes each method over its runs, in the order of the table."""
     lines = [self._measure(method) for method in self.methods]
     ran = [(line, line.test.mean) for line in lines if line.test]
     for (line, _), place in zip(ran, rank([x for _, x in ran], self.mode), strict=True):
@@ -148,7 +157,7 @@ class Comparison:
     return lines
 
   def agreement(self) -> Agreement | None:
-    """Returns the agreement of our order of methods with the published order, if it is defined."""
+    """Compares our order of the methods with the published one; None if that is not defined."""
     both = _find_published(self.lines())
     ours = [line.test.mean for line, _ in both if line.test]
     return agree(ours, [published for _, published in both])
@@ -179,7 +188,10 @@ class Comparison:
 
 
 def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary, float]]:
-  """Returns lines with test and published figure, and the latter; only a row's first variant."""
+  """Returns the lines that have a test figure and a published figure, with the published figure.
+
+  If several methods are variants of one published method, only the first is returned.
+  """
   both = [(line, line.published) for line in lines if line.test and line.published is not None]
   rows = [line.method.published for line, _ in both]
   return [pair for i, pair in enumerate(both) if rows[i] not in rows[:i]]
@@ -259,7 +271,7 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
 
 
 def _describe_counts(comparison: Comparison) -> list[str]:
-  """Returns a sentence on the number of examples per figure and the resulting precision."""
+  """Returns a sentence about the number of examples behind each figure, and its precision."""
   good = [each for each in comparison.outcomes if each.test]
   counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}
   if len(counts) != 1 or 0 in (known := counts.pop()):

@@ -1,4 +1,4 @@
-"""The cost of a function before it runs: FLOPs counted over its jaxpr, memory as compiled."""
+"""The cost of a function before it runs: its FLOPs, and the memory that the compiler plans."""
 
 import math
 from collections.abc import Callable
@@ -37,12 +37,12 @@ SINGLE = ELEMENTWISE | REDUCING | SCATTERING | WINDOWED
 
 
 def flops(function: Callable, *args: Any, elementwise: bool = False) -> int:
-  """Returns the floating-point operations of matrix products, convolutions and Fourier transforms.
+  """Counts the floating-point operations of matrix products, convolutions and Fourier transforms.
 
-  A multiply-add counts as two, the transform of n complex numbers as 5 n log2 n, of n real ones as
-  half of that. The body of a loop counts once per iteration (the compiler's own estimate counts it
-  once); of the branches of a conditional, only the most expensive counts. A `while` loop without a
-  known trip count counts once.
+  The function is traced, not run. A multiply-add counts as two, the transform of n complex numbers
+  as 5 n log2 n, of n real ones as half of that. The body of a loop counts once per iteration,
+  unlike in the compiler's own estimate, which counts it once. Of the branches of a conditional,
+  only the most expensive counts. A `while` loop without a known trip count counts once.
 
   Args:
     function: The function; all functions that it calls are counted too.
@@ -84,7 +84,7 @@ def _equation(equation: Any, elementwise: bool) -> int:
 
 
 def _single(name: str, equation: Any) -> int:
-  """Returns the operations of an elementwise, reducing, scattering or windowed primitive."""
+  """Returns the operations of one primitive that is elementwise, reduces or scatters."""
   if not jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact):
     return 0
   if name in ELEMENTWISE:
@@ -122,9 +122,9 @@ def tree_bytes(tree: Any) -> int:
 
 
 def compiled_bytes(compiled: Any) -> int | None:
-  """Returns the peak memory of a compiled function on one device in bytes, or `None` if unknown.
+  """Returns the peak memory in bytes of a compiled function on one device, or `None` if unknown.
 
-  It is the sum of arguments, results and temporaries, minus shared buffers. A figure of the CPU's
+  It is the sum of arguments, results and temporaries, minus shared buffers. A number from the CPU's
   compiler says nothing about a GPU.
   """
   analysis = compiled.memory_analysis()

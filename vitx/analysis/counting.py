@@ -1,4 +1,4 @@
-"""The number of parameters of a network, in total and by torchsummary's convention."""
+"""Counts the parameters of a network, in total and by torchsummary's convention."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Count(NamedTuple):
 
 
 def count_parameters(model: nn.Module, inputs: Input) -> Count:
-  """Returns the number of parameters of a network; `init` is traced, nothing is allocated.
+  """Counts the parameters of a network by tracing its `init`, which allocates nothing.
 
   Args:
     model: A network.

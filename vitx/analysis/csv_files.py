@@ -1,8 +1,8 @@
-"""CSV files with cells that a spreadsheet shows as text and does not compute.
+"""CSV files whose cells a spreadsheet shows as text and does not compute.
 
-A spreadsheet interprets a cell that begins with one of `= + - @` as a formula, which may open links
-and start programs. So an apostrophe is written before a text of that form, for example a class
-name. Numbers are unchanged, even if they are written as text. `read` removes the apostrophe.
+A spreadsheet takes a cell that begins with one of `= + - @` for a formula, which may open links and
+start programs. So `guard` puts an apostrophe before a text of that form, for example the name of a
+class; `read` removes the apostrophe. Numbers are unchanged, even if they are written as text.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
 
 def guard(cell: Any) -> Any:
-  """Returns a cell; a text that would be a formula and is no number gets an apostrophe in front."""
+  """Returns the text of a cell, with an apostrophe before a text that looks like a formula."""
   if not isinstance(cell, str) or not _FORMULA.match(cell) or _is_number(cell):
     return cell
   return f"'{cell}"
 
 
 def unguard(cell: str) -> str:
-  """Returns the original of a cell from `guard`."""
+  """Returns the cell from which `guard` made a text."""
   return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
@@ -52,26 +52,38 @@ class Table:
 
 @contextlib.contextmanager
 def create(path: str | Path) -> Iterator[Table]:
-  """Creates a CSV file; raises OSError with its path if it cannot be written."""
+  """Creates a CSV file for writing.
+
+  Raises:
+    OSError: The file cannot be written; the message has its path.
+  """
   with naming(path), open(path, "w", newline="", encoding="utf-8") as file:
     yield Table(file)
 
 
 def write(path: str | Path, rows: Iterable[Iterable[Any]]) -> None:
-  """Writes a file from rows, of which the first is the head. Raises the errors of `create`."""
+  """Writes rows of cells to a CSV file; the first row is the head.
+
+  Raises:
+    OSError: The file cannot be written; the message has its path.
+  """
   with create(path) as table:
     for row in rows:
       table.add(row)
 
 
 def write_records(path: str | Path, records: Sequence[Mapping[str, Any]]) -> None:
-  """Writes a row per record, a column per key of any record. Raises the errors of `create`."""
+  """Writes dicts to a CSV file: a row for each dict, a column for each key of any dict.
+
+  Raises:
+    OSError: The file cannot be written; the message has its path.
+  """
   with naming(path):
     Path(path).write_text(format_records(records), encoding="utf-8", newline="")
 
 
 def format_records(records: Sequence[Mapping[str, Any]]) -> str:
-  """Returns the text of a CSV file with a row per record, and a column per key of any record."""
+  """Returns dicts as the text of a CSV file: a row for each dict, a column for each key."""
   heads, file = dict.fromkeys(key for record in records for key in record), io.StringIO()
   table = Table(file)
   table.add(heads)
@@ -81,7 +93,7 @@ def format_records(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read(path: str | Path) -> list[dict[str, str]]:
-  """Returns the rows of a file that this module wrote, by the names in its first row.
+  """Reads a file that this module wrote as dicts, whose keys are the names in the first row.
 
   Raises:
     OSError, UnicodeDecodeError: The file cannot be read.

@@ -1,6 +1,6 @@
-"""The edges of a pattern or of an attention matrix as a sparse matrix, and distances over them.
+"""The edges of an attention pattern or matrix as a sparse matrix, and distances over them.
 
-Row q of the matrix of edges, (N, N), has an entry for each key that query q reads. The entry is the
+Row q of the sparse matrix (N, N) has an entry for each key that query q reads. The entry is the
 weight of the edge, or one. The keys of a row ascend.
 """
 
@@ -18,7 +18,7 @@ AT_ONCE = 2**22  # The most entries of a temporary array.
 
 
 def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> scipy.sparse.csr_array:
-  """Returns the entries of an attention matrix (N, N) above `threshold`, with their weights.
+  """Returns the entries of an attention matrix (N, N) above `threshold`, as a sparse matrix.
 
   Raises:
     ConfigError: The matrix is not square.
@@ -33,7 +33,10 @@ def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> scipy.sparse.csr_
 def from_pattern(
   pattern: Pattern, layout: TokenLayout, head: int = 0, block: int = 64
 ) -> scipy.sparse.csr_array:
-  """Returns one head's edges, found tile by tile: memory grows with their number, not with N²."""
+  """Returns the edges of one head of a pattern, as a sparse matrix.
+
+  They are found tile by tile, so memory grows with their number and not with N².
+  """
   mask = BlockMask.from_pattern(pattern, layout, block, head + 1)
   before = (mask.heads - 1) * mask.rows  # The blocks of queries of all earlier heads.
   first = np.searchsorted(mask.queries, before)
@@ -69,7 +72,7 @@ def distances(edges: scipy.sparse.csr_array, sources: np.ndarray) -> np.ndarray:
 
 
 def _count_by_distance(incoming: scipy.sparse.csr_array, sources: np.ndarray) -> list[int]:
-  """Searches breadth-first from all sources at once, with a bit for each (source, token)."""
+  """Searches breadth-first from all sources at once, using one bit for each (source, token)."""
   slot = np.arange(sources.size)
   reached = np.zeros((incoming.shape[0], -(-sources.size // 64)), np.uint64)
   reached[sources, slot // 64] = np.uint64(1) << (slot % 64).astype(np.uint64)

@@ -1,9 +1,10 @@
 """Graph properties of an attention pattern, or of an attention matrix, over its tokens.
 
-An edge (q, k) means that query q reads key k. Above `EXACT` tokens, distances start from `SAMPLE`
-random tokens (each search is exact over the whole graph), and clustering is averaged over `SAMPLE`
-random tokens. Degrees, density and the spectrum are always exact; the spectrum comes from Lanczos
-iterations above `DENSE_SPECTRUM` tokens. Memory grows with the number of edges.
+An edge (q, k) means that query q reads key k. Beyond `EXACT` tokens, some figures are estimates:
+distances start from `SAMPLE` random tokens (each search is exact over the whole graph), and
+clustering is averaged over `SAMPLE` random tokens. Degrees, density and the spectrum are always
+exact; beyond `DENSE_SPECTRUM` tokens the spectrum comes from Lanczos iterations. Memory grows with
+the number of edges.
 """
 
 import dataclasses
@@ -131,11 +132,14 @@ def _add_directions(edges: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
 def compute_clusterings(
   both: scipy.sparse.csr_array, tokens: np.ndarray
 ) -> tuple[float, float, float]:
-  """Returns mean C_i, transitivity and mean directed C_i, over all tokens or a sample.
+  """Returns three clustering coefficients of a graph, over all tokens or a sample.
 
   Args:
     both: The number of edges between every two tokens, A + Aᵀ without its diagonal.
     tokens: The tokens of the sample, or all tokens.
+
+  Returns:
+    The mean clustering C_i, the transitivity and the mean directed clustering, see `GraphFigures`.
   """
   undirected = (both > 0).astype(np.float64)
   degree, total = undirected.sum(axis=1)[tokens], both.sum(axis=1)[tokens]
@@ -151,7 +155,12 @@ def compute_clusterings(
 
 
 def _count_triangles(graph: scipy.sparse.csr_array, tokens: np.ndarray) -> np.ndarray:
-  """Returns (G³)_ii of a symmetric graph G for some tokens i, or for all."""
+  """Returns (G³)_ii of a symmetric graph G: twice the triangles through token i, if G is 0 or 1.
+
+  Args:
+    graph: The adjacency matrix G, (N, N).
+    tokens: The tokens i.
+  """
   if tokens.size == graph.shape[0]:
     dense = graph.astype(np.float32).toarray()
     return np.einsum("ij,ij->i", dense @ dense, dense, dtype=np.float64)
@@ -160,7 +169,7 @@ def _count_triangles(graph: scipy.sparse.csr_array, tokens: np.ndarray) -> np.nd
 
 
 def compute_spectral_gap(edges: scipy.sparse.csr_array) -> float:
-  """Returns 1 - |λ₂| of D_out⁻¹ A, the walk that follows the attention (`GraphFigures`)."""
+  """Returns 1 - |λ₂| of the random walk D_out⁻¹ A along the attention, see `GraphFigures`."""
   out = edges.sum(axis=1)
   P = scipy.sparse.diags_array(np.divide(1.0, out, out=np.zeros_like(out), where=out > 0)) @ edges
   if edges.shape[0] <= DENSE_SPECTRUM:
@@ -189,5 +198,5 @@ def compute_laplacian(both: scipy.sparse.csr_array) -> float:
 
 
 def _start(matrix: scipy.sparse.sparray) -> np.ndarray:
-  """Returns Lanczos's start: random, to have a part of each eigenvector, with a fixed seed."""
+  """Returns the start vector of Lanczos iterations, random so that no eigenvector is missed."""
   return np.random.default_rng(0).normal(size=matrix.shape[0])

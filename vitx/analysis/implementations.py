@@ -1,4 +1,4 @@
-"""The implementations that the token mixers of a network run."""
+"""Which implementation, masked or kernelized, each token mixer of a network uses."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from vitx.ops.implementation import recording_implementations
 
 
 def implementations(model: nn.Module, inputs: Input, examples: int | None = None) -> dict[str, str]:
-  """Returns the implementations that "auto" picks, found by tracing `init`.
+  """Finds the implementation that each token mixer uses, by tracing `init` without running it.
 
   Args:
     model: A network.
     inputs: The inputs of the network, or the shape of images, (B, rows, columns, C).
-    examples: The batch size B, or `None` for the batch size of `inputs`.
+    examples: The batch size B, on which the choice may depend; `None` means that of `inputs`.
 
   Returns:
-    "masked", "kernelized", or "auto" for a mixer with only one path, by the mixer's path in the
-    network, such as "block_0/token_mixer".
+    The implementation by the mixer's path in the network, such as "block_0/token_mixer": "masked",
+    "kernelized", or "auto" for a mixer with only one.
   """
   if isinstance(inputs, tuple):
     inputs = jax.ShapeDtypeStruct(inputs, jnp.float32)
@@ -43,5 +43,5 @@ def implementations(model: nn.Module, inputs: Input, examples: int | None = None
 
 
 def describe_choices(choices: list) -> str:
-  """Returns the implementations that one mixer's ops picked, joined by "+"; "auto" without ops."""
+  """Returns the implementations that one mixer's operations used, joined by "+", or "auto"."""
   return "+".join(sorted({choice.implementation for choice in choices})) or "auto"

@@ -1,4 +1,4 @@
-"""Markdown in which a foreign name is plain text and an absolute path is cut to its last part.
+"""Markdown in which names from elsewhere are plain text and absolute paths are cut.
 
 Names of classes, methods and figures, and errors, may contain any text: `<script>`, a link, the end
 of a cell. A file for other people shows only the last part of an absolute path.
@@ -21,7 +21,7 @@ _PLACE = re.compile(
 
 
 def text(name: Any) -> str:
-  """Returns a name as plain text for a line of Markdown, or for the cell of a table."""
+  """Escapes a name, so that it is plain text in a line of Markdown or in the cell of a table."""
   return _SIGNS.sub(lambda sign: f"\\{sign[0]}", escape(str(name), line=True))
 
 
@@ -40,7 +40,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def without_places(value: Any) -> Any:
-  """Returns a text, or JSON with texts in it, in which absolute paths keep only their last part."""
+  """Cuts absolute paths in a text, or in the texts of a JSON value, to their last part."""
   if isinstance(value, str):
     return _PLACE.sub(lambda place: re.split(r"[/\\]", place[0].rstrip("/\\"))[-1], value)
   if isinstance(value, Mapping):

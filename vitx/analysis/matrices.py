@@ -1,4 +1,4 @@
-"""Models whose token mixers compute their attention matrices, and the entropy of attention."""
+"""Makes token mixers compute their attention matrices, and measures the entropy of attention."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,9 @@ from vitx.models.sown import collect
 
 
 def hold_matrices(model: ConfigDict) -> ConfigDict:
-  """Returns a model config, with equal parameters, whose mixers compute their matrices if they can.
+  """Returns a model config whose mixers compute their attention matrices, with equal parameters.
+
+  A mixer that has no matrix is unchanged.
 
   Args:
     model: The `config.model`, which is not changed.
@@ -36,7 +38,7 @@ def hold_matrices(model: ConfigDict) -> ConfigDict:
 
 
 def sow(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> Mapping[str, Any]:
-  """Runs a model on inputs (B, ...) and returns the values that its modules sowed."""
+  """Runs a model and returns the intermediate values that its modules expose with `sow`."""
   sown = model.apply(variables, inputs, train=False, mutable=["intermediates"])[1]
   return sown.get("intermediates", {})
 

@@ -1,7 +1,8 @@
 """Classifiers of frozen features: nearest neighbors, ridge regression and logistic regression.
 
-Each method has one setting, which *validation* chooses from the method's grid. A grid begins with
-the smoothest setting, and the first of several equally good settings is chosen.
+Each method has one setting, such as the number of neighbors, which is chosen on *validation* from a
+list of values (the grid). The grid begins with the smoothest value, and the first of several
+equally good values is chosen.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ ITERATIONS = 1000  # The most iterations of a logistic regression.
 
 @dataclasses.dataclass(frozen=True)
 class LabeledFeatures:
-  """The features of n examples.
+  """The features and classes of n examples.
 
   Attributes:
     values: The features, float32 (n, C).
@@ -34,7 +35,7 @@ class LabeledFeatures:
     return len(self.labels)
 
   def take(self, indices: np.ndarray) -> "LabeledFeatures":
-    """Returns the examples with some indices."""
+    """Returns the examples with the given indices."""
     return LabeledFeatures(self.values[indices], self.labels[indices])
 
 
@@ -50,7 +51,8 @@ class ProbeMethod:
   Attributes:
     setting: The name of the setting.
     grid: The values of the setting, the smoothest first.
-    predict: The function that learns and predicts.
+    predict: The function that learns from train and predicts; it yields predictions for each value
+      of the grid.
   """
 
   setting: str
@@ -100,7 +102,7 @@ def _accuracy(predicted: np.ndarray, examples: LabeledFeatures) -> float:
 
 
 def _vote(train: LabeledFeatures, values: np.ndarray, grid: Sequence[int]) -> Iterator[np.ndarray]:
-  """Yields the most frequent class of the k nearest neighbors; in a tie, the lowest class."""
+  """Yields the most frequent class of the k nearest neighbors for each k; ties take the lowest."""
   search = NearestNeighbors(n_neighbors=max(grid), metric="cosine").fit(train.values)
   classes, places = np.unique(train.labels, return_inverse=True)
   voters = places[search.kneighbors(values, return_distance=False)]
@@ -114,7 +116,7 @@ def _vote(train: LabeledFeatures, values: np.ndarray, grid: Sequence[int]) -> It
 def _regress(
   make: Callable[[float], Any], train: LabeledFeatures, values: np.ndarray, grid: Sequence[float]
 ) -> Iterator[np.ndarray]:
-  """Yields the predictions of a linear classifier of standardized features for each setting."""
+  """Yields the predictions of a linear classifier on standardized features, for each setting."""
   scaler = StandardScaler().fit(train.values.astype(np.float64))
   known, asked = (scaler.transform(x.astype(np.float64)) for x in (train.values, values))
   for value in grid:

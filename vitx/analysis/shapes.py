@@ -12,7 +12,9 @@ Input = tuple[int, ...] | jax.ShapeDtypeStruct
 
 
 def variable_shapes(model: nn.Module, inputs: Input) -> Any:
-  """Returns the shapes of all variables; traces `initialize`, and so raises its errors.
+  """Returns the shapes of all variables of a network, by tracing `initialize` without computing.
+
+  It raises the errors of `initialize`.
 
   Args:
     model: A network.

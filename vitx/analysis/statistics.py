@@ -1,6 +1,7 @@
 """Statistics of a few runs: spread, paired differences with their uncertainty, and ranks.
 
-Runs of one seed share order, splits and augmentation, so methods are compared seed by seed.
+Runs with one seed have equal data order, splits and augmentation, so methods are compared seed by
+seed.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ LEVEL = 0.95  # The level of the intervals.
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-  """The mean and standard deviation of a figure over seeds.
+  """The mean and standard deviation of a figure over several runs.
 
   Attributes:
     mean: The mean of the values.
@@ -49,7 +50,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-  """The agreement of two orders of methods.
+  """How far two orders of methods agree.
 
   Attributes:
     rho: Spearman's correlation of the ranks, in -1..1.
@@ -63,7 +64,11 @@ class Agreement:
 
 
 def spread(values: Sequence[float]) -> Spread:
-  """Returns mean and standard deviation; raises ValueError if there are no values."""
+  """Returns the mean and standard deviation of values.
+
+  Raises:
+    ValueError: There are no values.
+  """
   if not len(values):
     raise ValueError("values is empty; give at least one value")
   sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
@@ -83,7 +88,11 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
-  """Returns the mean difference of `values` and `base`, paired by seed, with Student's t.
+  """Returns the mean difference between two methods over the seeds that both have.
+
+  Args:
+    values: The figures of a method, by seed.
+    base: The figures of the method to compare with, by seed.
 
   Raises:
     ValueError: There are no pairs.
@@ -102,7 +111,7 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
 
 
 def adjust(p_values: Sequence[float]) -> list[float]:
-  """Returns p-values corrected for the number of tests by Holm (1979), in the given order."""
+  """Corrects p-values for the number of tests by Holm's method (1979), in the given order."""
   order = np.argsort(p_values, kind="stable")
   factors = len(p_values) - np.arange(len(p_values))
   raised = np.minimum(np.maximum.accumulate(np.asarray(p_values, float)[order] * factors), 1.0)
@@ -122,15 +131,15 @@ def rank(values: Sequence[float], mode: Literal["max", "min"]) -> list[float]:
 
 
 def _rank(values: Sequence[float]) -> np.ndarray:
-  """Returns ranks, 1 for the lowest value; values that differ only by rounding tie."""
+  """Returns ranks, 1 for the lowest value; values that differ only by rounding share a rank."""
   return stats.rankdata([float(f"{value:.12g}") for value in values])
 
 
 def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None:
-  """Returns Spearman's correlation of two lists of values, or `None` if it is not defined.
+  """Returns Spearman's rank correlation of two lists of values, or `None` if it is undefined.
 
-  It is not defined for fewer than three methods, or if all values of a list tie. The p-value is
-  exact for up to 8 methods, and comes from 9,999 permutations for more.
+  It is undefined for fewer than three methods, or if all values of a list tie. The p-value is exact
+  for up to 8 methods, and comes from 9,999 permutations for more.
   """
   x, y = (_rank(values) for values in (ours, published))
   if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:

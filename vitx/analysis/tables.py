@@ -6,7 +6,7 @@ from vitx.config.errors import escape
 
 
 def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-  """Returns rows of cells as lines with aligned columns.
+  """Aligns the columns of a table and returns its lines.
 
   Args:
     rows: The rows; the first is the head, and all have the same number of cells.

@@ -1,4 +1,4 @@
-"""The modules of a network as a table, found by tracing: nothing is computed or allocated."""
+"""A table of the modules of a network, found by tracing: nothing is computed or allocated."""
 
 import dataclasses
 import math

@@ -100,7 +100,7 @@ class Span:
 
   @functools.cached_property
   def _pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns each document's number, start, stop and uncut length, (n,) each, for those in the part."""
+    """Returns the number, start, stop and uncut length of each document in the part, (n,) each."""
     start, stop = self._bounds
     whole = find_lengths(self._parent)
     ends = np.cumsum(whole)

@@ -26,16 +26,18 @@ _HEAD = struct.Struct("<4sBH")  # magic, version, length of the JSON in bytes
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-  """The description of a compressed file's content, in about 200 bytes.
+  """The first part of a compressed file, which says what the file contains and who can decode it.
 
   Attributes:
-    kind: "bytes", "image" (one file) or "images" (an array).
+    kind: The kind of content: "bytes", "image" (one image file) or "images" (an array of images).
     shape: The shape of the content: (n,) bytes or (n, height, width, channels).
-    lanes: The number of windows coded at a time, which is the model's batch size.
+    lanes: The number of windows of tokens that are coded at a time, which is the model's batch
+      size.
     step: The step of the checkpoint.
-    weights: A digest of the model's variables.
+    weights: A digest of the model's variables, by which the decoder recognizes the model.
     tokens: A digest of the tokens, by which the decoder checks its result.
-    made_on: The kind of device and the version of JAX.
+    made_on: The kind of device and the version of JAX, on which the last bits of probabilities
+      depend.
   """
 
   kind: str
@@ -48,7 +50,7 @@ class Header:
 
   @property
   def count(self) -> int:
-    """Returns the number of coded tokens."""
+    """Returns the number of tokens in the content."""
     return int(np.prod(self.shape, dtype=np.int64))
 
 

@@ -1,4 +1,4 @@
-"""Compression of files with a density model's probabilities, and decompression."""
+"""Compresses files with the probabilities of a density model, and decompresses them."""
 
 import dataclasses
 import io
@@ -44,9 +44,9 @@ def compress(
   checkpoint: str | int = "best",
   trust_code: bool = False,
 ) -> Compressed:
-  """Codes a file with a density model's probabilities.
+  """Compresses a file with the probabilities that a density model gives to its bytes or pixels.
 
-  The file is cut into windows as in an evaluation without a minimum context.
+  The file is cut into windows of as many tokens as the model reads, see `coding.group_windows`.
 
   Args:
     model: A model that `vitx.load` returned, or a workdir.
@@ -82,7 +82,10 @@ def compress(
 
 
 def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.ndarray]:
-  """Returns the kind of a file, the shape of its content, and its tokens, int32 (n,).
+  """Reads a file as tokens of a density model.
+
+  Returns:
+    The kind of the file (see `Header`), the shape of its content, and its tokens, int32 (n,).
 
   Raises:
     ConfigError: The file is empty, or the model has no tokens for its content.
@@ -116,12 +119,15 @@ def _read_array(path: Path, grid: tuple[int, ...]) -> np.ndarray:
 def decompress(
   model: Loaded | str | Path, path: str | Path, *, trust_code: bool = False
 ) -> np.ndarray:
-  """Returns the original content: uint8 (n,) bytes, or (n, height, width, channels).
+  """Decompresses a file to its original content.
 
   Args:
     model: A model that `vitx.load` returned, or a workdir, whose checkpoint the file names.
     path: The path of the compressed file.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
+
+  Returns:
+    The bytes of the original file, uint8 (n,), or its images, (n, height, width, channels).
 
   Raises:
     ConfigError: The file is missing or damaged, or was compressed by another model or machine.
@@ -163,7 +169,7 @@ def _decode(coder: WindowCoder, header: code_file.Header, code: bytes, path: str
 
 
 def to_file(kind: str, found: np.ndarray, suffix: str) -> bytes:
-  """Returns the bytes of the decompressed file.
+  """Returns the bytes of the original file, given the content that `decompress` returned.
 
   Args:
     kind: The kind in the header.

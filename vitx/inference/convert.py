@@ -1,4 +1,4 @@
-"""Conversion of published weights into a workdir, and of a workdir's weights into a file."""
+"""Makes a workdir of published weights, or a file of a workdir's weights."""
 
 import dataclasses
 from pathlib import Path
@@ -38,13 +38,14 @@ from vitx.training.restore import fitting
 def import_weights(
   source: str, config: ConfigDict, workdir: str | Path, *, without_data: bool = False
 ) -> None:
-  """Makes a workdir of published weights and prints what became of each weight.
+  """Makes a workdir of published weights, and prints for each weight where it went.
 
   Args:
     source: The path of a file, or `hf:NAME`.
     config: The config of the network; its `init_from_except` may list names that need not fit.
     workdir: A directory without checkpoints.
-    without_data: Whether the data set is left unopened.
+    without_data: Whether the data set is not opened; its class names and statistics are then those
+      that the config states.
 
   Raises:
     ConfigError: The file cannot be read or does not fit the network (a head for other classes
@@ -69,7 +70,7 @@ def import_weights(
 def _resolve(
   config: ConfigDict, source: str, without_data: bool
 ) -> tuple[ConfigDict, DatasetInfo, dict[str, Any]]:
-  """Returns the resolved config, the facts about its data, and the data's identity as JSON."""
+  """Returns the resolved config, the facts about its data set, and its data's identity as JSON."""
   opened: Source | DatasetInfo
   if without_data:
     info = task_class(config.task).state_info(config)
@@ -110,7 +111,9 @@ def _read(
 def export_weights(
   workdir: str | Path, out: str | Path, *, checkpoint: str | int = "best", trust_code: bool = False
 ) -> ForeignNetwork:
-  """Writes a run's weights as `.safetensors`, with a model card and the class names beside it.
+  """Writes the weights of a run to a `.safetensors` file that timm or LV-ViT's code can load.
+
+  A model card and the names of the classes are written beside it.
 
   Args:
     workdir: The workdir of a run.
@@ -119,7 +122,7 @@ def export_weights(
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
-    The equivalent network of timm or of LV-ViT's code.
+    The network of timm or of LV-ViT's code that computes the same function.
 
   Raises:
     ConfigError: The run does not exist, or timm would compute the network differently; the message
@@ -145,7 +148,7 @@ def export_weights(
 
 
 def describe(loaded: Loaded) -> ForeignNetwork:
-  """Returns the equivalent network of timm or of LV-ViT's code.
+  """Finds the network of timm or of LV-ViT's code that computes the same function as a model.
 
   Raises:
     ConfigError: No network is equivalent; the message names the field.

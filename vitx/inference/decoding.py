@@ -19,7 +19,7 @@ CHUNKS = 50  # The number of calls per sequence; progress is reported between th
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """The rule by which a token is drawn from the model's probabilities.
+  """The settings by which the next token is drawn from a model's logits.
 
   Attributes:
     temperature: The divisor of the logits; 1 draws from the model itself.
@@ -44,7 +44,11 @@ class Sampling:
       raise ConfigError(f"top_k={self.top_k} and top_p={self.top_p} are both set; set one.")
 
   def scale(self, logits: jax.Array) -> jax.Array:
-    """Returns the logits (..., V) to draw from; tokens that must not be drawn have -inf."""
+    """Divides logits by the temperature, and sets those of tokens that must not be drawn to -inf.
+
+    Args:
+      logits: The logits, (..., V).
+    """
     logits = logits / self.temperature
     if self.top_k is not None:
       lowest = jax.lax.top_k(logits, min(self.top_k, logits.shape[-1]))[0][..., -1:]
@@ -61,13 +65,14 @@ class Sampling:
 def next_logits(
   model: nn.Module, variables: Mapping[str, Any], cache: Any, previous: jax.Array, at: jax.Array
 ) -> tuple[jax.Array, Any]:
-  """Computes the logits of one place from the token before it and the cache.
+  """Computes the logits of the token at one place, given the tokens before it.
 
   Args:
     model: The model, called as `model.apply(variables, previous, at=at, mutable=["cache"])`.
     variables: The model's variable collections without the cache.
     cache: The cache of all earlier places; `model.init_cache(B)` is an empty one.
-    previous: The token before the place, integers (B, 1); ignored for place 0.
+    previous: The token at the place before, integers (B, 1); ignored for place 0. Earlier tokens
+      are in the cache.
     at: The place, int32 (1,).
 
   Returns:
@@ -89,19 +94,19 @@ def sample_tokens(
   first: int = 0,
   progress: Callable[[int], Any] = lambda places: None,
 ) -> np.ndarray:
-  """Draws the tokens that follow prompts.
+  """Draws the tokens that continue given beginnings.
 
-  A token depends on the seed, its place and the number of its example, but not on the number of
-  examples in the batch (except for the rounding of the logits).
+  A token depends on the seed, its place and the number of its example. It does not depend on how
+  many examples are in the batch, except by the rounding of the logits.
 
   Args:
     model: A model with `init_cache`, see `next_logits`.
     variables: The model's variable collections.
-    prompts: The given first tokens, integers (B, P), P < N.
+    prompts: The beginnings: the first P < N tokens of each sequence, integers (B, P).
     length: The number of tokens of a whole sequence, N.
     sampling: The rule by which tokens are drawn.
     seed: The random seed.
-    first: The number of the first example.
+    first: The number of the first example; an example's number selects its random draws.
     progress: A function called with the number of places just finished.
 
   Returns:
@@ -132,7 +137,10 @@ def _advance(
   numbers: jax.Array,
   seed: jax.Array,
 ) -> tuple[Any, jax.Array]:
-  """Samples places bounds[0] ... bounds[1] - 1; tokens at places before bounds[2] are kept."""
+  """Samples the tokens at places bounds[0] ... bounds[1] - 1.
+
+  Tokens at places before bounds[2] are given and stay unchanged.
+  """
   start, stop, given = bounds
   key = jax.random.key(seed)
 

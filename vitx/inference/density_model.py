@@ -1,4 +1,4 @@
-"""The density model of a workdir and its tokens, for `sample`, `compress` and `decompress`."""
+"""What `sample`, `compress` and `decompress` need of a loaded density model."""
 
 import io
 from pathlib import Path
@@ -18,7 +18,7 @@ Kind = Literal["image", "text", "audio"]
 
 
 def density_task(loaded: Loaded) -> Density:
-  """Returns the task of a density model.
+  """Returns the task of a loaded model, which must be a density model.
 
   Raises:
     ConfigError: The model has another task.
@@ -33,14 +33,14 @@ def density_task(loaded: Loaded) -> Density:
 
 
 def kind_of(loaded: Loaded) -> Kind:
-  """Returns the kind of data that a density model's tokens encode."""
+  """Returns the kind of data that a density model's tokens encode: "image", "text" or "audio"."""
   if density_task(loaded).window is None:
     return "image"
   return "audio" if str(loaded.config.data.source).startswith("audio:") else "text"
 
 
 def grid_of(loaded: Loaded) -> tuple[int, ...]:
-  """Returns the grid of a window's tokens, (height, width, channels) for images."""
+  """Returns the grid of the tokens in a window: (height, width, channels) for images, else (N,)."""
   return tuple(loaded.model.grid)  # type: ignore[attr-defined]
 
 
@@ -82,7 +82,7 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
 
 
 def image_tokens(images: np.ndarray, loaded: Loaded) -> np.ndarray:
-  """Returns the tokens of images (n, height, width, channels), int32 (n, N).
+  """Converts images (n, height, width, channels) to tokens, int32 (n, N).
 
   Raises:
     ConfigError: A value is not one of the model's levels.

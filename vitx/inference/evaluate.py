@@ -1,4 +1,4 @@
-"""Evaluation of a trained model on a split."""
+"""Evaluates a trained model on a split."""
 
 import contextlib
 import dataclasses
@@ -33,11 +33,11 @@ SPLITS = (*ROLES, "all")
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-  """An evaluated split.
+  """A model's evaluation on a split, with everything that reports need.
 
   Attributes:
     loaded: The model.
-    examples: The examples of the split; `answers.numbers` are their numbers.
+    examples: The examples of the split; `answers.numbers` are indices into it.
     result: The dictionary that `evaluate` returns.
     answers: The answers of a classifier to the examples; `None` for another task.
   """
@@ -129,7 +129,11 @@ def evaluate_split(
   calibrate: bool = False,
   trust_code: bool = False,
 ) -> Evaluation:
-  """Evaluates a split and returns the answers too; `evaluate` documents the arguments."""
+  """Evaluates a model on a split; `evaluate` documents the arguments.
+
+  Returns:
+    The figures together with the model, the examples and a classifier's answers to them.
+  """
   check_file(predictions, "predictions")
   with open_model(workdir, checkpoint, weights=weights, trust_code=trust_code) as loaded:
     config = loaded.config.copy_and_resolve_references()
@@ -171,10 +175,11 @@ def evaluate_split(
 
 
 class _Answers:
-  """A collector of the answers of a classifier, batch by batch.
+  """A collector of a classifier's answers, which are added batch by batch.
 
   Attributes:
-    is_wanted: Whether the task is a classifier, and this process has all examples.
+    is_wanted: Whether answers are collected: the task is a classifier, and this process evaluates
+      all examples.
   """
 
   def __init__(self, task: Task, *, keep_logits: bool):
@@ -190,7 +195,7 @@ class _Answers:
     self._logits: list[np.ndarray] = []
 
   def take(self, batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
-    """Keeps the answers of a batch, see `evaluation.TakeRows`."""
+    """Adds the answers of a batch; see `evaluation.TakeRows` for the arguments."""
     if self.is_wanted and "logits" in rows and len(batch["label"]):
       logits = np.asarray(rows["logits"])
       self._parts.append(classification.read_answers(batch["example"], batch["label"], logits))
@@ -198,7 +203,7 @@ class _Answers:
         self._logits.append(logits)
 
   def join(self) -> classification.Answers | None:
-    """Returns the answers of all batches; `None` if there are none."""
+    """Returns the answers to all examples; `None` if none were collected."""
     return classification.join_answers(self._parts) if self._parts else None
 
   def logits(self) -> np.ndarray:
@@ -212,7 +217,11 @@ def _has_one_label(task: Task) -> bool:
 
 
 def _check_classifier(loaded: Loaded) -> None:
-  """Raises ConfigError for a model that is no classifier, or if there are several processes."""
+  """Checks that a model's answers can be collected.
+
+  Raises:
+    ConfigError: The model is no classifier, or several processes share the examples.
+  """
   if not _has_one_label(loaded.task):
     raise ConfigError(
       f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; give"
@@ -223,7 +232,11 @@ def _check_classifier(loaded: Loaded) -> None:
 
 
 def _calibrate(collected: _Answers, fitted: _Answers) -> dict[str, Any]:
-  """Returns the temperature fitted to the answers `fitted`, and the figures before and after it."""
+  """Fits a temperature to a classifier's answers.
+
+  Returns:
+    The temperature, and the figures of the evaluated split before and after division by it.
+  """
   known, answers = fitted.join(), collected.join()
   assert known is not None and answers is not None
   temperature = classification.fit_temperature(known.labels, fitted.logits())
@@ -237,7 +250,13 @@ def _calibrate(collected: _Answers, fitted: _Answers) -> dict[str, Any]:
 
 
 def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
-  """Returns the model with some fields of its task changed by `field=value,...`."""
+  """Returns a model whose task has changed fields.
+
+  Args:
+    loaded: The model.
+    config: The resolved config.
+    fields: The changes, as a text `field=value,...`.
+  """
   if not fields:
     return loaded
   try:
@@ -254,7 +273,15 @@ def _run(
   write: evaluation.TakeRows | None,
   collected: _Answers,
 ) -> dict[str, Any]:
-  """Returns the task's figures on examples, and collects a classifier's answers to them."""
+  """Evaluates a model on examples and returns the task's figures.
+
+  Args:
+    loaded: The model.
+    config: The resolved config.
+    examples: The examples.
+    write: A function that writes the predictions of a batch, or `None`.
+    collected: The collector to which a classifier's answers are added.
+  """
   task = loaded.task
   state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}
   params = state.pop("params")
@@ -280,9 +307,11 @@ def _run(
 def _open(
   loaded: Loaded, split: str | None, source: str | None, data_dir: str | None
 ) -> tuple[Dataset, Examples | None, Examples, str]:
-  """Returns the data set, its training split, the examples to evaluate and the split's name.
+  """Opens the data to evaluate on.
 
-  For split "all" the training split is `None`, since no examples are left for training.
+  Returns:
+    The data set, its training split (`None` for the split "all", which leaves no examples for
+    training), the examples to evaluate, and the name of their split.
   """
   own = source in (None, loaded.config.data.source)
   split = check_choice(split or ("test" if own else "all"), "split", SPLITS)
@@ -307,10 +336,10 @@ def _open(
 
 
 def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
-  """Opens a source other than the run's, and adapts `data` to it in place.
+  """Opens a source other than the run's, and changes the `data` config in place to suit it.
 
-  The roles in `data.splits` belong to the run's data. They are kept only if the source has the
-  run's data under another path or name.
+  The names of splits in `data.splits` are those of the run's data. They are kept only if the other
+  source is the run's data under another path or name.
   """
   data.source = source
   dataset = None
@@ -328,7 +357,7 @@ def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
 
 
 def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
-  """Returns the data set with its labels renumbered to the model's classes.
+  """Returns a data set whose labels are changed to the numbers of the model's classes.
 
   Raises:
     ConfigError: The data set has other arrays or classes than the run's.
@@ -357,7 +386,10 @@ def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
 def _predictions(
   path: str | Path | None, examples: Examples, loaded: Loaded
 ) -> Iterator[evaluation.TakeRows | None]:
-  """Yields a function that writes a CSV row for each example of a batch, or `None`."""
+  """Opens a CSV file, and yields a function that writes a row for each example of a batch.
+
+  It yields `None` if there is no path.
+  """
   if path is None:
     yield None
     return

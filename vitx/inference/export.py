@@ -1,4 +1,4 @@
-"""Export of a trained model as a program of `jax.export`, which runs without vitx."""
+"""Exports a trained model as a program of `jax.export`, which runs without vitx."""
 
 import importlib.util
 import sys
@@ -85,13 +85,17 @@ def export(
 
 
 def _shape(array: Any) -> dict[str, Any]:
-  """Returns an array's shape and dtype; `b` names a size that the caller chooses."""
+  """Describes an array's shape and dtype as JSON; `b` stands for a batch size of any value."""
   sizes = [n if isinstance(n, int) else str(n) for n in array.shape]
   return {"shape": sizes, "dtype": str(array.dtype)}
 
 
 def check_target(platforms: Sequence[str], implementation: str) -> None:
-  """Raises ConfigError if no program can be made for the platforms or the implementation."""
+  """Checks the platforms and the implementation of a program.
+
+  Raises:
+    ConfigError: One of them is unknown, or a platform is named twice or none is.
+  """
   if not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
     raise ConfigError(
       f"platforms={','.join(platforms)!r} must be some of {', '.join(PLATFORMS)}, each once;"
@@ -101,7 +105,9 @@ def check_target(platforms: Sequence[str], implementation: str) -> None:
 
 
 def input_specs(loaded: Loaded, batch: int | None) -> dict[str, jax.ShapeDtypeStruct]:
-  """Returns the specs of a program's inputs, in order: the arrays of a batch without the answers.
+  """Returns the shape and dtype of each input of an exported program, in their order.
+
+  The inputs are the arrays of a batch except the answers, such as labels.
 
   Args:
     loaded: The model.
@@ -119,10 +125,10 @@ def input_specs(loaded: Loaded, batch: int | None) -> dict[str, jax.ShapeDtypeSt
 def make_program(
   loaded: Loaded, platforms: Sequence[str], batch: int | None, implementation: str
 ) -> programs.Exported:
-  """Returns a program with the model's weights inside, for one platform or several.
+  """Compiles a model with its weights to a program for one platform or several.
 
-  The program takes the arrays of `input_specs` and returns those of `Task.respond`. For one
-  platform it uses that platform's kernels and tiles; for several, kernels that run on all.
+  The inputs are those of `input_specs`, the outputs those of `Task.respond`. A program for one
+  platform uses its special kernels; a program for several uses only what runs on all of them.
 
   Args:
     loaded: The model.

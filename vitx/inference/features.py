@@ -1,4 +1,4 @@
-"""Frozen features: the input of a classifier's head for every example, computed once."""
+"""Frozen features: the vectors that a classifier's last layer reads, computed once per example."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -34,13 +34,16 @@ NEUTRAL = ("source", "data_dir", "threads", "memory", "device", "repeats", "samp
 def read_features(
   model: Loaded, source: Source, cache: Path
 ) -> tuple[dict[str, LabeledFeatures], bool]:
-  """Returns the features of each role's examples, all prepared as in evaluation.
+  """Computes the features of all examples of train, validation and test, or reads them from a file.
+
+  A feature is the vector that the network's last layer (the head) reads. All examples are prepared
+  as for an evaluation.
 
   Args:
     model: The model, whose config has the source's splits.
-    source: The examples, with labels.
-    cache: The folder of the files of features. A file there is read if weights, data and
-      preparation are unchanged; otherwise it is written.
+    source: The examples of each role, with labels.
+    cache: The folder for files of features. A file there is read if weights, data and preparation
+      are unchanged; otherwise it is written.
 
   Returns:
     The features by role, and whether they come from a file.
@@ -62,7 +65,7 @@ def read_features(
 
 
 def fingerprint(model: Loaded, source: Source) -> str:
-  """Returns a digest of all that determines the features: weights, data and their preparation."""
+  """Returns a digest of everything on which the features depend: weights, data and preparation."""
   config = model.config
   data = {key: value for key, value in to_plain(config.data).items() if key not in NEUTRAL}
   leaves = tree.name_leaves(jax.device_get(model.variables))
@@ -79,14 +82,14 @@ def fingerprint(model: Loaded, source: Source) -> str:
 
 
 def _names_code(value: Any) -> bool:
-  """Returns whether plain JSON contains a text such as `module:Name`."""
+  """Returns whether a config as plain JSON names an object in code, such as `module:Name`."""
   if isinstance(value, Mapping | list):
     return any(map(_names_code, value.values() if isinstance(value, Mapping) else value))
   return isinstance(value, str) and ":" in value
 
 
 def _make_compute(model: Loaded) -> Callable[[Mapping[str, np.ndarray]], jax.Array]:
-  """Returns a function from a batch to its features (B, C); nothing is compiled yet."""
+  """Returns a function that computes the features (B, C) of a batch, compiled when first called."""
   task = model.task
   evaluate = with_features(task.evaluate, HEADS)
 

@@ -1,4 +1,4 @@
-"""Out-of-fold figures of a sweep: each example is answered by the run that did not train on it."""
+"""Pools the test answers of a sweep's folds: each run tests a part of the data it did not see."""
 
 from collections.abc import Sequence
 
@@ -18,16 +18,17 @@ TITLE = "## Out of fold"
 def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: str) -> list[str]:
   """Returns a section in Markdown with figures over the test examples of all folds together.
 
-  Each method and seed whose folds are all finished has a line. The best checkpoint of each run
-  answers the test examples of its fold.
+  With folds, every example is in the test set of exactly one run of a method and seed. The best
+  checkpoint of each run answers the test examples of its fold. There is a line for each method and
+  seed whose folds are all finished.
 
   Args:
-    points: The points of a finished sweep.
-    outcomes: The outcomes of the points, in their order.
-    directory: The directory of the points' workdirs.
+    points: The points of a finished sweep: a method, seed and fold for each run.
+    outcomes: The outcomes of the points, in the order of the points.
+    directory: The directory that contains the runs' workdirs.
 
   Returns:
-    The section; () for a sweep without folds, or of a task without classes.
+    The lines of the section; () for a sweep without folds, or of a task without classes.
   """
   groups: dict[tuple[str, int], list[str]] = {}
   for point, outcome in zip(points, outcomes, strict=True):
@@ -51,7 +52,10 @@ def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: 
 
 
 def _summarize(method: str, seed: int, runs: Sequence[str]) -> dict[str, str]:
-  """Returns the cells of a method and seed by heading; {} for a task without classes."""
+  """Returns the cells of a table's line for a method and seed, by heading.
+
+  The result is {} for a task without classes.
+  """
   found = [evaluate_split(run, split="test", trust_code=registry.is_trusted()) for run in runs]
   answers = [each.answers for each in found if each.answers is not None]
   if len(answers) < len(found):

@@ -1,4 +1,4 @@
-"""The inputs of a prediction: a list or an array, in which folders are replaced by their files."""
+"""Turns the inputs of a prediction, such as paths of files and folders, into examples."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

@@ -20,9 +20,9 @@ def open_model(
   weights: str | None = None,
   trust_code: bool = False,
 ) -> Iterator[Loaded]:
-  """Yields the model, loaded by `vitx.load` if it is given as a workdir.
+  """Yields a loaded model, given this model or its workdir.
 
-  Inside the `with` block, code that the config names may be imported if `trust_code` is set.
+  If `trust_code` is set, code that the run's config names may be imported inside the `with` block.
   """
   cache.enable()
   with registry.trusting(trust_code):
@@ -34,7 +34,10 @@ def open_model(
 def copy_data_fields(
   loaded: Loaded, data_dir: str | None = None, *, own_source: bool = True
 ) -> ConfigDict:
-  """Returns a copy of the run's `data` config, and logs the paths from it that will be read.
+  """Returns a copy of the run's `data` config, for opening data.
+
+  Paths that were stored in the config and will now be read are logged, since a config may come from
+  someone else.
 
   Args:
     loaded: The model.

@@ -1,4 +1,4 @@
-"""Prediction with a trained model."""
+"""Predicts inputs with a trained model."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,12 +25,13 @@ WRITTEN = ("logits", FEATURES)  # The rows that files have in addition to the ta
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-  """The predictions of a model for B examples.
+  """The predictions of a model for B inputs.
 
   Attributes:
-    rows: The task's outputs for each example, arrays (B, ...) by name.
+    rows: The outputs for each input that the task defines, such as probabilities: arrays (B, ...)
+      by name.
     class_names: The names of the K classes, or () if there are none.
-    columns: The task's columns for a table, lists of B values by column name.
+    columns: The columns of a table of the predictions: lists of B values by column name.
     names: The paths of the inputs, files of folders included; for an array, its numbers from 0.
     skipped: A line for each unreadable input that was left out, with its path and the reason.
   """
@@ -53,7 +54,7 @@ class Prediction:
 
   @property
   def features(self) -> np.ndarray:
-    """The input of the head, (B, C); only present if `predict` got `features=True`."""
+    """The vectors that the network's last layer reads, (B, C), if `predict` got `features=True`."""
     return self.rows[FEATURES]
 
   def top_k(self, k: int) -> list[list[tuple[str, float]]]:
@@ -157,11 +158,11 @@ def _predict(
 def with_features(
   evaluate: Callable[..., Any], heads: Collection[str] = (names.HEAD,)
 ) -> Callable[..., Any]:
-  """Returns a task's `evaluate` with the input of the network's head added to its rows.
+  """Returns a task's `evaluate` that also returns the vector which the network's last layer reads.
 
   Args:
-    evaluate: The task's function.
-    heads: The names of modules; the input of the first one that runs is taken.
+    evaluate: The method `Task.evaluate`.
+    heads: The names of modules that may be the last layer; the first one that runs is taken.
 
   Raises:
     ConfigError: The network has none of the modules; the returned function raises this error.
@@ -188,7 +189,7 @@ def with_features(
 
 
 def _columns(loaded: Loaded, answers: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-  """Returns the task's columns, except for arrays of examples, which are blank in a prediction."""
+  """Returns the columns of a table of predictions, without those that need labeled examples."""
   heads = loaded.task.prediction_columns(loaded.data)
   columns = {head: [row[i] for row in answers] for i, head in enumerate(heads)}
   return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}

@@ -1,4 +1,4 @@
-"""Probes: simple classifiers of a network's frozen features, in seconds and without training."""
+"""Probes: simple classifiers trained on a network's frozen features, in seconds."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -55,11 +55,12 @@ def probe(
   cache: str | Path | None = None,
   trust_code: bool = False,
 ) -> dict[str, Any]:
-  """Measures how well simple classifiers of a network's frozen features do.
+  """Measures how well simple classifiers can classify by a network's frozen features.
 
-  A feature is the input of the network's head: the pooled tokens. The features of train, validation
-  and test, all prepared as in evaluation, are computed once and kept in a file. Each method learns
-  from train, its one setting is chosen on *validation*, and the result is its accuracy on test.
+  A feature is the vector that the network's last layer (the head) reads: the pooled tokens. The
+  features of train, validation and test are computed once and kept in a file. Each classifier
+  learns from train. Its one setting is chosen on *validation*, and the result is its accuracy on
+  test.
 
   Args:
     workdir: The workdir of a training run, or a model that `vitx.load` returned.
@@ -219,7 +220,11 @@ def _with_batch_size(model: Loaded, batch_size: int | None) -> Loaded:
 
 
 def _check_data(model: Loaded, source: Source) -> None:
-  """Raises ConfigError unless the network takes the source's examples, and they have classes."""
+  """Checks that the network takes the examples of a source, and that these have classes.
+
+  Raises:
+    ConfigError: It does not, or they have none.
+  """
   info, labels = source.info, source.train.labels
   if info.class_names is None or labels is None:
     raise ConfigError(
@@ -256,7 +261,7 @@ def _measure_few(
   draws: int,
   seed: int,
 ) -> Iterator[dict[str, Any]]:
-  """Yields each method's accuracies with few training examples of each class."""
+  """Yields the accuracies of each method with few training examples of each class."""
   train, validation, test = (features[role] for role in ROLES)
   smallest = np.unique(train.labels, return_counts=True)[1].min()
   for method in methods:
@@ -276,9 +281,12 @@ def _measure_few(
 
 
 def draw_shots(labels: np.ndarray, count: int, seed: int, draw: int) -> np.ndarray:
-  """Returns the indices of `count` examples of each class, a function of seed and draw alone.
+  """Draws `count` training examples of each class, as a function of the seed and the draw alone.
 
   In one draw, the examples for a smaller `count` are among those for a larger one.
+
+  Returns:
+    The indices of the examples.
   """
   shuffled = order.shuffle(seed, order.SHOTS, draw, len(labels))
   by_class = [shuffled[labels[shuffled] == each][:count] for each in np.unique(labels)]

@@ -1,6 +1,6 @@
-"""A page about an evaluated classifier: figures, confusions, calibration and mistakes in pictures.
+"""A report about an evaluated classifier: figures, confusions, calibration, pictured mistakes.
 
-Names of classes, files and sources may come from anyone. The page shows them as plain text, and
+Names of classes, files and sources may come from anyone. The report shows them as plain text, and
 only the last part of an absolute path. It loads nothing from a network and has no script.
 """
 
@@ -65,7 +65,9 @@ figcaption .file { color: #666; }
 
 
 def write_report(evaluated: Evaluation, out: str | Path, *, trust_code: bool = False) -> list[Path]:
-  """Writes `index.html`, which contains its pictures, and `report.md` with pictures beside it.
+  """Writes a report as HTML with its pictures inside, and as Markdown with pictures beside it.
+
+  The files are `index.html` and `report.md`.
 
   Args:
     evaluated: A classifier's evaluated split.
@@ -96,7 +98,7 @@ def write_report(evaluated: Evaluation, out: str | Path, *, trust_code: bool = F
 
 
 def check_report(out: str | Path) -> None:
-  """Raises an error if no report can be written into a folder; call it before evaluating.
+  """Checks that a report can be written into a folder; call it before the long evaluation.
 
   Raises:
     ConfigError: The folder can neither be made nor written.
@@ -107,7 +109,7 @@ def check_report(out: str | Path) -> None:
 
 
 class _Content:
-  """The tables and plots of a report, as plain texts, which both pages show."""
+  """The tables and plots of a report as plain values, from which both pages are made."""
 
   def __init__(self, evaluated: Evaluation, answered: Answered):
     self.result, self.loaded, self._answered = evaluated.result, evaluated.loaded, answered
@@ -149,7 +151,7 @@ class _Content:
     )
 
   def calibration(self) -> list[list[str]]:
-    """Returns the table of the figures before and after the temperature."""
+    """Returns the table of the figures before and after the logits' division by the temperature."""
     own = self.result["calibration"]
     rows = [["", "as trained", "with the temperature"]]
     for where, name in ((own, self.result["split"]), (own["validation"], "validation")):
@@ -160,7 +162,7 @@ class _Content:
     return rows
 
   def temperature(self) -> str:
-    """Returns a sentence about the temperature."""
+    """Returns a sentence about the temperature of the calibration."""
     own = self.result["calibration"]
     warm = "over" if own["temperature"] > 1 else "under"
     return (
@@ -192,7 +194,7 @@ class _Content:
     return [["true class", "predicted class", "examples"], *body]
 
   def provenance(self) -> list[tuple[str, str]]:
-    """Returns (name, value) pairs about the origin of the results, such as the workdir."""
+    """Returns pairs (name, value) that say where the results come from, such as the workdir."""
     environment = read_json(self.loaded.workdir, "environment.json")
     trained = environment.get("versions") or {}
     now = {"vitx": vitx.__version__, "jax": jax.__version__, "python": sys.version.split()[0]}
@@ -262,7 +264,12 @@ def _text(value: Any) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-  """Returns a table in HTML, whose first row is the head; the first `texts` columns are texts."""
+  """Returns a table in HTML.
+
+  Args:
+    rows: The rows of cells, of which the first one is the head.
+    texts: The number of first columns that contain text and not numbers.
+  """
   left = " style='text-align:left'"
 
   def line(row: Sequence[str], tag: str) -> str:

@@ -1,4 +1,4 @@
-"""Sampling from a trained density model."""
+"""Draws samples from a trained density model."""
 
 import math
 import os
@@ -80,7 +80,7 @@ def sample(
 
 
 def _draw(loaded: Loaded, prompts: np.ndarray, sampling: Sampling, seed: int) -> np.ndarray:
-  """Returns the sampled tokens, int32 (S, N), drawn in batches of one size."""
+  """Returns the sampled tokens, int32 (S, N), drawn in several batches of equal size."""
   length, size = density_model.density_task(loaded).length, min(BATCH, len(prompts))
   batches, found = math.ceil(len(prompts) / size), []
   with count_bar("sampling", batches * length, "token") as bar:
@@ -142,7 +142,10 @@ def _read_file(path: Path, kind: density_model.Kind) -> np.ndarray:
 def _originals(
   loaded: Loaded, prompt: str | Path | bytes | None, count: int, data_dir: str | None
 ) -> np.ndarray:
-  """Returns the originals to complete, int32 (R, N): the prompt's image, or the first of test."""
+  """Returns the tokens of the examples to complete, int32 (R, N).
+
+  They are those of the image that the prompt names, or of the first test examples.
+  """
   task = density_model.density_task(loaded)
   if prompt is not None:
     if (kind := density_model.kind_of(loaded)) != "image" or isinstance(prompt, bytes):

@@ -1,4 +1,4 @@
-"""Samples as files: grids of images, text, WAV files."""
+"""Writes samples of a density model to files: grids of images, texts, WAV files."""
 
 import dataclasses
 import io
@@ -19,12 +19,13 @@ SIDE = 64  # The size in pixels up to which small images are enlarged by an inte
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-  """The samples of a density model.
+  """The samples that a density model drew.
+
+  If R originals were completed, each several times, S is the number of all completions.
 
   Attributes:
-    tokens: The tokens, int32 (S, N), with the given tokens; for R originals, S is R times the
-      completions of each.
-    given: The number of given tokens of each sample.
+    tokens: The tokens of the samples, int32 (S, N), including the given ones.
+    given: The number of given tokens at the beginning of each sample.
     originals: The originals whose beginnings were completed, int32 (R, N), or `None` for samples.
     kind: The kind of data that the tokens encode.
     levels: The number of levels of an image's values.
@@ -75,7 +76,7 @@ def write_samples(found: Samples, folder: Path) -> Path:
 
 
 def _arrange(found: Samples) -> tuple[np.ndarray, int]:
-  """Returns a grid's images and its number of columns; completions follow their original."""
+  """Returns the images of a grid and its number of columns; completions follow their original."""
   if found.originals is None:
     return found.images, math.ceil(math.sqrt(len(found.tokens)))
   originals = found.to_images(found.originals)[:, None]
@@ -85,7 +86,10 @@ def _arrange(found: Samples) -> tuple[np.ndarray, int]:
 
 
 def title_texts(found: Samples) -> str:
-  """Returns all texts under titles; for completions: given part, original's rest, completion."""
+  """Returns all texts below titles.
+
+  For completions these are the given part, the rest of the original, and the completion.
+  """
   parts = []
   for number, text in enumerate(found.texts):
     if found.originals is None:

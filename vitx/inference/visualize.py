@@ -1,4 +1,4 @@
-"""Figures of a trained model, of a config, of runs, of a sweep or of patterns."""
+"""Draws the figures of `vitx visualize`: of a model, a config, runs, a sweep or patterns."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,11 @@ class Options:
   inputs: tuple[Any, ...] = ()
 
   def __post_init__(self):
-    """Raises ConfigError for a value out of range."""
+    """Checks the options.
+
+    Raises:
+      ConfigError: A value is out of range.
+    """
     check_fields(type(self), vars(self), "")
 
 
@@ -81,15 +85,15 @@ def visualize(
   grid: Sequence[int] = (),
   trust_code: bool = False,
 ) -> list[Path]:
-  """Draws a figure and returns the paths of the written files.
+  """Draws a figure, writes it to files and returns their paths.
 
   Args:
-    figure: A name of `FIGURES`, `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES`,
-      `PATTERN_FIGURES` or `ANSWER_FIGURES`.
+    figure: The name of the figure. The tables in `vitx.analysis.figures` list them: `FIGURES`,
+      `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES`, `PATTERN_FIGURES` and `ANSWER_FIGURES`.
     out: The folder of the files.
     workdir: The workdir of a training run; `SIDE_BY_SIDE` and `RUN_FIGURES` take several.
     config: `FILE:ROW,field=value` or a config.json, instead of a workdir. For curves, the config
-      file whose source published curves.
+      file that contains the curves of a paper.
     results: The CSV file of a sweep over the config's rows, for a figure of `RESULT_FIGURES`.
     checkpoint: The checkpoint of the workdir: "best", "latest" or a step.
     split: The split of a figure of `ANSWER_FIGURES`, as `vitx.evaluate` takes it; `None` means
@@ -154,7 +158,7 @@ def open_subject(
   options: Options | None = None,
   trust_code: bool = False,
 ) -> Subject:
-  """Returns the subject of a figure, for the functions of `vitx.analysis.figures`.
+  """Opens the network that a figure shows, for the functions of `vitx.analysis.figures`.
 
   Args:
     workdir: The workdir of a training run.
@@ -188,7 +192,7 @@ def _draw_answers(
 
 
 def show_answers(evaluated: Evaluation) -> Answered:
-  """Returns the answers of an evaluated classifier, with functions to look at its examples.
+  """Returns a classifier's answers with a function that shows its examples as pictures.
 
   Raises:
     ConfigError: The model is no classifier.
@@ -222,7 +226,7 @@ def show_answers(evaluated: Evaluation) -> Answered:
 
 
 def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
-  """Returns the last layer's attention over the grid, (B, rows, columns), or `None` without one."""
+  """Returns the last layer's attention over the patches, (B, rows, columns); `None` without any."""
   task = loaded.task
   if not examples:
     return None
@@ -243,7 +247,13 @@ def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
 
 
 def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.ndarray:
-  """Returns attention over the grid as a plane over a photo of `size`, 0 outside the seen crop."""
+  """Spreads attention over the patches to the pixels of a photo, with 0 outside the seen part.
+
+  Args:
+    plane: The attention, (rows, columns).
+    size: The (height, width) of the photo.
+    loaded: The model, whose preparation of images decides which part it sees.
+  """
   data, ratio = loaded.config.data, loaded.config.evaluation.crop_ratio
   (height, width), (rows, columns) = size, sides(data.decode_size)
   across, down = float(width), float(height)
@@ -260,7 +270,10 @@ def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.nd
 def _draw_results(
   figure: str, out: Path, results: str | None, config: str | None, workdirs: Sequence[str]
 ) -> list[Path]:
-  """Draws a figure of a sweep over rows; compiles their training steps for their memory."""
+  """Draws a figure of a sweep's results, for which each method's training step is compiled.
+
+  The compiler says how much memory a step needs.
+  """
   if results is None or config is None or workdirs:
     raise ConfigError(
       f"figure={figure!r} draws results; give the CSV file of vitx reproduce"

@@ -1,4 +1,4 @@
-"""The error of approximations of softmax attention, on the queries and keys of a model."""
+"""The error of approximations of softmax attention, given the queries and keys of a model."""
 
 import dataclasses
 import math
@@ -36,7 +36,7 @@ class Errors:
 
 
 def look(subject: Subject) -> list[MixerCapture]:
-  """Runs the subject's model on its examples; returns the layers that have queries and keys.
+  """Runs a network on its examples and returns the layers that have queries and keys.
 
   Raises:
     ConfigError: No layer has queries and keys.
@@ -56,12 +56,12 @@ def look(subject: Subject) -> list[MixerCapture]:
 
 
 def orthogonal(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
-  """Returns FAVOR+'s matrix (B, H, N, N) with orthogonal features, drawn as in the mixer."""
+  """Returns FAVOR+'s approximate attention matrix (B, H, N, N), with orthogonal features."""
   return _positive_features(q, k, features.orthogonal_gaussian(key, count, q.shape[-1]))
 
 
 def independent(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
-  """Returns FAVOR+'s matrix (B, H, N, N) with independently drawn features."""
+  """Returns FAVOR+'s approximate attention matrix (B, H, N, N), with independent features."""
   return _positive_features(q, k, jax.random.normal(key, (count, q.shape[-1])))
 
 
@@ -72,7 +72,7 @@ def _positive_features(q: jax.Array, k: jax.Array, projection: jax.Array) -> jax
 
 
 def landmarks(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
-  """Returns Nyströmformer's matrix (B, H, N, N); it does not depend on `key`."""
+  """Returns Nyströmformer's approximate attention matrix (B, H, N, N); `key` is unused."""
   return jnp.asarray(ops.nystrom_attention(q, k, k, count, implementation="masked")[1])
 
 
@@ -85,11 +85,12 @@ def measure_errors(
   counts: Sequence[int],
   draws: int,
 ) -> Errors:
-  """Returns the relative errors of approximations of the layers' softmax attention.
+  """Measures how far approximations are from the softmax attention of each layer.
 
   Args:
     layers: The queries and keys of the layers.
-    kinds: Functions of q, k (B, N, H, D), a size and a random key, for logits q·k / sqrt(D).
+    kinds: The approximations by name: functions of q, k (B, N, H, D), a size and a random key that
+      return the matrix for logits q·k / sqrt(D).
     counts: The sizes of the approximation.
     draws: The number of random draws, S.
   """
@@ -116,7 +117,7 @@ def _errors(q, k, exact, keys, approximate: Approximate, count: int) -> np.ndarr
 
 
 def list_errors(errors: Errors) -> list[dict[str, Any]]:
-  """Returns table rows with mean and standard deviation of the error by kind, layer and size."""
+  """Returns table rows with the mean and deviation of errors by approximation, layer and size."""
   return [
     {"kind": kind, "layer": layer, "M": count, "error": float(values[layer, place].mean())}
     | {"deviation": float(values[layer, place].std(ddof=1)) if values.shape[-1] > 1 else 0.0}

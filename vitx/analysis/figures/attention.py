@@ -21,7 +21,7 @@ MEAN = "mean of all queries"
 
 @dataclasses.dataclass(frozen=True)
 class Maps:
-  """The attention of a model in B examples.
+  """The attention of a model for B examples.
 
   Attributes:
     label: The label of the model.
@@ -64,9 +64,7 @@ def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
 
 
 def compute_maps(subject: Subject) -> Maps:
-  """Runs a model on its examples and returns the attention of all layers.
-
-  For shaped attention α I + β A - γ C, the matrix is A.
+  """Runs a network on its examples and returns the attention matrices of all layers.
 
   Raises:
     ConfigError: A mixer of the model computes no matrix over the tokens of a grid.
@@ -109,10 +107,10 @@ def _check(layer: MixerCapture, label: str) -> None:
 
 
 def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
-  """Returns the share of each input token in each output token.
+  """Computes how much each input token contributes to each output token, over all layers.
 
-  It is the product over layers, the last one at the left, of s I + (1 - s) A, where A is the mean
-  over heads (Abnar and Zuidema 2020, section 3).
+  The result is the product over layers, the last one at the left, of s I + (1 - s) A, where A is
+  the mean attention over heads (Abnar and Zuidema 2020, section 3).
 
   Args:
     layers: The attention matrices, (B, H, N, N) each; rows sum to one.
@@ -137,7 +135,7 @@ def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
 
 
 def read_row(matrix: np.ndarray, layout: TokenLayout, query: int | None = None) -> np.ndarray:
-  """Returns the attention of a query over the grid, (..., rows, columns).
+  """Returns the attention of one query to the patches of the grid, (..., rows, columns).
 
   Args:
     matrix: The attention matrices, (..., N, N).

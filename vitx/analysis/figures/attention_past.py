@@ -20,12 +20,13 @@ DRAWN_LAYERS, DRAWN_QUERIES = 8, 4
 
 
 def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
-  """Draws attention over the past by layer: maps of a few queries, and masses on sets of keys.
+  """Draws the attention to earlier tokens by layer: maps of a few queries, and a table of shares.
 
-  The maps are means over heads for one example, which is shown beside them. A mass is a share of
-  attention, see `attention_mass`. The table has the means of the masses over heads, queries and
-  examples, and the masses of an attention that is uniform over the past. The model needs mixers
-  that compute the matrix (implementation="masked"), such as "softmax".
+  The maps are means over heads for one example, which is shown beside them. The table has the
+  shares of attention that go to near tokens, to the query's row and to its column
+  (`attention_mass`): the means over heads, queries and examples, and, for comparison, the shares of
+  an attention that is uniform over the past. The model needs mixers that compute the matrix
+  (implementation="masked"), such as "softmax".
 
   Raises:
     ConfigError: The model is a classifier, a mixer computes no matrix, or a query does not exist.
@@ -55,10 +56,7 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
 def attention_mass(
   matrix: jax.Array | np.ndarray, grid: Sequence[int], local: int
 ) -> dict[str, jax.Array]:
-  """Returns the shares of attention to near keys, to the query's row and to its column.
-
-  The sets overlap: the query itself is in all three. Rows and columns are those of the tokens; at
-  the input of the blocks, token i represents value i - 1, which shifts all positions equally.
+  """Returns the shares of attention that go to near keys, to the query's row and to its column.
 
   Args:
     matrix: The probabilities by query and key, (H, N, N) or (..., H, N, N).
@@ -79,13 +77,13 @@ def attention_mass(
 
 
 def uniform_mass(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
-  """Returns `attention_mass` of an attention that is uniform over the query and its past."""
+  """Returns `attention_mass` for an attention that is uniform over the query and earlier tokens."""
   n = int(np.prod(grid))
   return attention_mass(jnp.tril(1 / jnp.arange(1.0, n + 1)[:, None] * jnp.ones(n)), grid, local)
 
 
 def _sets(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
-  """Returns the keys of each set as boolean (N, N), by query and key."""
+  """Returns masks of the keys that are near, in the query's row and in its column, (N, N) each."""
   n = int(np.prod(grid))
   q, k = jnp.arange(n)[:, None], jnp.arange(n)
   sets = {"local": (q - k < local) & (k <= q)}
@@ -106,7 +104,9 @@ def capture(
   local: int,
   queries: Sequence[int],
 ) -> tuple[np.ndarray, list[dict[str, float]]]:
-  """Runs a causal model on one example at a time, and reduces each layer's matrix at once.
+  """Runs a causal model on its examples and summarizes each layer's attention matrix.
+
+  The examples run one at a time, so that no more matrices than those of one example are in memory.
 
   Args:
     model: A model with mixers that sow the intermediate `attention`, (B, H, N, N).
@@ -147,7 +147,7 @@ def capture(
 
 
 def _choose_queries(given: Sequence[int], grid: Sequence[int]) -> list[int]:
-  """Returns the given queries, or a few that are evenly spread, in the middle of their rows."""
+  """Returns the given queries, or else a few evenly spread ones in the middle of their rows."""
   n, shift = int(np.prod(grid)), int(np.prod(grid[1:])) // 2 if len(grid) > 1 else 0
   check_queries(given, n)
   return list(given) or [

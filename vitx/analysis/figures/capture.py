@@ -1,4 +1,4 @@
-"""Capture of the attention matrices, queries and keys of a model's token mixers."""
+"""Runs a model and returns the attention matrices, queries and keys of its token mixers."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ from vitx.ops.layout import TokenLayout
 
 @dataclasses.dataclass(frozen=True)
 class MixerCapture:
-  """The captured arrays of one token mixer for B examples.
+  """The arrays of one token mixer for B examples.
 
   Attributes:
     path: The path of the module, such as "block_0/token_mixer".
@@ -42,7 +42,7 @@ class MixerCapture:
 
   @property
   def map(self) -> np.ndarray | None:
-    """Returns the attention A if the matrix is α I + β A - γ C, otherwise the matrix itself."""
+    """Returns the softmax attention A, also for a mixer whose matrix is α I + β A - γ C."""
     if self.mixer != ShapedAttention.__name__ or self.q is None or self.k is None:
       return self.matrix
     return softmax_map(self.q, self.k, self.scale)
@@ -55,7 +55,7 @@ def softmax_map(q: Any, k: Any, scale: float) -> np.ndarray:
 
 
 def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list[MixerCapture]:
-  """Runs a model and returns the captures of its token mixers, in the order of the blocks.
+  """Runs a model and returns the arrays of each token mixer, in the order of the blocks.
 
   Args:
     model: A model with mixers that compute their matrices (implementation="masked"), without

@@ -21,13 +21,13 @@ ACROSS = 5  # The number of diagrams of one method each, side by side.
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-  """The training history of a run.
+  """The loss and figures of a run by step.
 
   Attributes:
-    method: The name of the method; the runs of one method make one line.
-    loss: The mean training loss since the previous value, by step.
+    method: The name of the method; the runs of one method are drawn as one line.
+    loss: The training loss by step, each the mean since the value before.
     figure: The figure on *validation*, by step.
-    training: The figure on the training batches since the previous value, by step.
+    training: The figure on the training batches by step, each the mean since the value before.
     per_epoch: The number of steps per pass over *train*, not an integer in general, or 0 if
       unknown.
   """
@@ -140,9 +140,12 @@ def _plot_each(methods: Methods, figure: str, note: str, published: Published) -
 
 
 def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns the steps that all runs have values of, with means and standard deviations there.
+  """Averages curves at the steps at which all of them have values.
 
   Runs without any value are ignored.
+
+  Returns:
+    The steps, the means and the standard deviations.
   """
   values = [each for each in values if each] or values
   steps = sorted(set.intersection(*(set(each) for each in values)))

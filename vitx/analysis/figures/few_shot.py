@@ -19,7 +19,10 @@ def draw_few_shot(result: Mapping[str, Any], out: Path) -> Path:
 
 
 def plot_few_shot(result: Mapping[str, Any]) -> Any:
-  """Returns the figure of `draw_few_shot`; crosses show methods that learned from all of train."""
+  """Returns matplotlib's figure of the curves in a result of `vitx.probe`.
+
+  Crosses show the accuracy of a method that learned from all of train.
+  """
   if not result["few_shot"]:
     raise ConfigError("few_shot: the result has no curve; probe with draws and with fewer shots")
   draws = len(result["few_shot"][0]["values"])

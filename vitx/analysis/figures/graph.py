@@ -20,9 +20,10 @@ SHOWN = {
 
 
 def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
-  """Draws density, path length, clustering, spectral gap, ... of the layers' distinct patterns.
+  """Draws graph properties of the layers' patterns, such as density and path length, with a table.
 
-  If heads differ, each has its own row. `vitx.analysis.graph.GraphFigures` describes the columns.
+  Each distinct pattern has a row; if heads differ, each has its own.
+  `vitx.analysis.graph.GraphFigures` describes the columns.
 
   Raises:
     ConfigError: The mixers of a model have no pattern.
@@ -35,7 +36,7 @@ def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
 
 
 def compute_graph(subject: Subject) -> list[dict[str, Any]]:
-  """Returns the graph figures of each distinct pattern and head, with the layers that have them.
+  """Returns the graph properties of each distinct pattern and head, with the layers that have them.
 
   Raises:
     ConfigError: The mixers of the model have no pattern.
@@ -79,7 +80,7 @@ def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
 
 
 def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-  """Returns the model's name, with layer and head if they are needed to identify the row."""
+  """Returns the name of a row: the model's, with layer and head if several rows have this model."""
   own = [other for other in rows if other["model"] == row["model"]]
   parts = [row["model"]]
   if len({other["layers"] for other in own}) > 1:

@@ -24,16 +24,17 @@ DRAWN_LAYERS, DRAWN_LANDMARKS = 4, 8
 
 @dataclasses.dataclass(frozen=True)
 class Landmarks:
-  """The landmarks of a model in one example.
+  """The landmarks of Nyströmformer's layers for one example.
 
   Attributes:
     label: The label of the model.
     note: A description of the model, for captions.
     image: The normalized image, (height, width, channels).
     layout: The layout of the tokens.
-    segments: The landmark of each token, (N,).
-    attended: The attention of each landmark's mean query, averaged over heads, (L, M, N).
-    errors: The errors of Nyström's matrix by number of landmarks.
+    segments: The number of the landmark to which each token belongs, (N,).
+    attended: The attention of each landmark, that is, of the mean query of its tokens, averaged
+      over heads, (L, M, N).
+    errors: The error of Nyström's approximation of the attention matrix, by number of landmarks.
   """
 
   label: str
@@ -64,7 +65,7 @@ def draw_landmarks(subject: Subject, out: Path) -> list[Path]:
 
 
 def compute_landmarks(subject: Subject) -> Landmarks:
-  """Runs a model and returns its landmarks in the first example.
+  """Runs a network on its first example and returns its landmarks.
 
   Raises:
     ConfigError: The model has no Nyströmformer mixers, or is not a model of images.
@@ -97,7 +98,9 @@ def compute_landmarks(subject: Subject) -> Landmarks:
 
 
 def attend_from_landmarks(layer: MixerCapture, count: int) -> np.ndarray:
-  """Returns the attention of the mean query of each landmark, (B, H, M, N); rows sum to one.
+  """Returns the softmax attention of each landmark to the tokens, (B, H, M, N).
+
+  The query of a landmark is the mean query of its tokens.
 
   Args:
     layer: A layer with queries and keys.

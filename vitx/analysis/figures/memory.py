@@ -58,7 +58,9 @@ def read_costs(path: str | Path) -> dict[str, float]:
 
 
 def check_cost(method: str, flops: int, ran: float, config: str) -> None:
-  """Raises ConfigError if a config's training step differs in cost from that of the runs.
+  """Checks that a config's training step costs what the step of the drawn runs cost.
+
+  Otherwise the memory of the config would be shown beside the accuracy of another network.
 
   Args:
     method: The name of the method, for the error.

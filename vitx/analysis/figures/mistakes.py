@@ -25,7 +25,7 @@ TITLES = {"mistakes": "Most confident mistakes", "doubts": "Least certain exampl
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """An example for a person to look at.
+  """An example as a picture, with a classifier's answer.
 
   Attributes:
     name: The name of the example, such as the path of its file.
@@ -60,14 +60,14 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-  """A classifier's answers to a split, whose examples can be looked at.
+  """A classifier's answers to a split, with a function that shows the examples.
 
   Attributes:
     label: The name of the run in file names.
     note: A description of the model and the split, for captions.
     class_names: The names of the K classes.
     answers: The answers.
-    look: A function that takes positions in `answers`, and returns the pictures of those examples.
+    look: A function that takes indices into `answers`, and returns the pictures of those examples.
     examples: The number of examples to draw.
   """
 
@@ -151,7 +151,7 @@ def scale_side(picture: Image.Image) -> Image.Image:
 
 
 def shorten(text: str, most: int = 26, *, end: bool = False) -> str:
-  """Returns a text of at most `most` characters, cut at the end or, to keep the `end`, in front."""
+  """Shortens a text to at most `most` characters by cutting its end or, with `end`, its start."""
   if len(text) <= most:
     return text
   return f"…{text[1 - most :]}" if end else f"{text[: most - 1]}…"

@@ -1,4 +1,4 @@
-"""A figure of two columns of a table against each other, and the rows that no other row beats."""
+"""A plot of two columns of a table against each other, with the Pareto front."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
 def draw_pareto(
   points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str, out: Path, name: str
 ) -> Path:
-  """Draws two columns of a table against each other.
+  """Plots two columns of a table against each other, with a line through the Pareto front.
 
   Args:
     points: The values of both columns, by row.
@@ -60,9 +60,9 @@ def draw_pareto(
 def plot_pareto(
   points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str
 ) -> Any:
-  """Returns a figure with a point for each row, and the front as a line, see `draw_pareto`.
+  """Returns a figure with a point for each row and a line for the Pareto front.
 
-  Rows of the front are named; other rows are named if there is room.
+  Rows of the front have their names beside them, and other rows if there is room.
   """
   front = find_front(points, more)
   better = " and ".join(
@@ -100,14 +100,14 @@ def _scale(axis: Any, values: Sequence[float]) -> None:
 
 
 def _steps(more: tuple[bool, bool]) -> str:
-  """Returns the `where` of matplotlib's `step` for which no row is better than the line."""
+  """Returns the argument `where` of matplotlib's `step` that leaves no row beyond the front."""
   return "post" if not more[0] else "pre"
 
 
 def _name_points(
   axes: Any, points: Points, front: Sequence[str], others: Sequence[str], post: bool
 ) -> None:
-  """Writes names next to points where they cover nothing; names on the front in any case."""
+  """Writes names beside points where there is room, and beside points of the front always."""
   from matplotlib.transforms import Bbox
 
   places = {name: axes.transData.transform(point) for name, point in points.items()}
@@ -136,7 +136,10 @@ def _name_points(
 
 
 def _candidates() -> Iterator[tuple[tuple[float, float], dict[str, Any]]]:
-  """Yields offsets of a name from its point, and alignments; a distant name has a line to it."""
+  """Yields places for a name around its point, as offsets and alignments.
+
+  A line joins a distant name to its point.
+  """
   for distance in DISTANCES:
     for x, y in DIRECTIONS:
       ha = {1: "left", 0: "center", -1: "right"}[x]

@@ -1,4 +1,4 @@
-"""A figure of the tokens that the layers of a model connect (Child et al. 2019, Figure 3)."""
+"""A figure of which tokens each layer of a model connects (Child et al. 2019, Figure 3)."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -46,7 +46,7 @@ class LayerPattern:
 
 
 def draw_patterns(subject: Subject, out: Path) -> list[Path]:
-  """Draws the layers' distinct patterns: the matrix, and the keys of one query on the grid.
+  """Draws each distinct pattern of the layers as a matrix, and one query's keys on the grid.
 
   If heads differ, each has its own matrix. For a model whose mixers have no pattern, every kind of
   pattern is drawn instead, on a grid of 8 x 8.
@@ -63,12 +63,12 @@ def draw_patterns(subject: Subject, out: Path) -> list[Path]:
 def list_edges(
   model: nn.Module, spec: jax.ShapeDtypeStruct, *, mixed: bool = False
 ) -> list[LayerPattern]:
-  """Returns the pattern of every layer in order; nothing is computed.
+  """Returns the pattern of every layer, without running the network.
 
   Args:
     model: A network.
     spec: The shape and dtype of a batch of one example.
-    mixed: Whether to ignore layers without a pattern.
+    mixed: Whether layers without a pattern are left out instead of an error.
 
   Raises:
     ConfigError: A token mixer has no pattern, and `mixed` is not set.
@@ -98,7 +98,7 @@ def list_edges(
 
 
 def group_layers(layers: Iterable[LayerPattern]) -> dict[LayerPattern, list[int | str]]:
-  """Returns, for each distinct pattern (with an empty `layer`), the numbers of its layers."""
+  """Returns the distinct patterns among layers, with the numbers of the layers that have each."""
   found: dict[LayerPattern, list[int | str]] = {}
   for each in layers:
     found.setdefault(dataclasses.replace(each, layer=""), []).append(each.layer)
@@ -106,7 +106,7 @@ def group_layers(layers: Iterable[LayerPattern]) -> dict[LayerPattern, list[int 
 
 
 def find_patterns(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[LayerPattern]:
-  """Returns the distinct patterns of a model's layers in order; nothing is computed.
+  """Returns the distinct patterns of a network's layers, without running it.
 
   Args:
     model: A network; mixers other than `PatternAttention` are ignored.

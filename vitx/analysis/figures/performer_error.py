@@ -7,10 +7,10 @@ from vitx.analysis.figures.subject import Subject
 
 
 def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
-  """Draws the error of Performer's features by number M and layer, for two ways to draw them.
+  """Draws the error of Performer's random features against their number, for each layer.
 
-  Features are drawn orthogonally or independently. They approximate the softmax attention of any
-  model's queries and keys.
+  The features approximate the softmax attention of the model's queries and keys, whatever mixer it
+  was trained with. They are drawn in two ways: orthogonally and independently.
 
   Raises:
     ConfigError: The model has no queries and keys.

@@ -52,7 +52,7 @@ def draw_posemb(subject: Subject, out: Path) -> list[Path]:
 
 
 def compute_positions(subject: Subject) -> Positions:
-  """Returns the position embeddings that the subject's model adds to its tokens.
+  """Returns the position embeddings that a network adds to its tokens.
 
   Raises:
     ConfigError: The model adds no positions.
@@ -68,7 +68,7 @@ def compute_positions(subject: Subject) -> Positions:
 
 
 def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> Positions | None:
-  """Returns the embeddings that the module of positions adds, or `None` without such a module.
+  """Returns the position embeddings that a network adds to its tokens; `None` if it adds none.
 
   Args:
     model: A network; if it has several stages, the positions of the first are returned.
@@ -97,7 +97,7 @@ def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) 
 
 
 def plot_similarity(positions: Positions, note: str) -> Any:
-  """Returns a figure with a tile for each place; a tile has the similarity to all places."""
+  """Returns a figure with a tile for each place, which shows the similarity to all other places."""
   grid = positions.layout.grid
   alike = positions.similarity()
   rows, columns = as_rows(grid)[:2]

@@ -46,7 +46,7 @@ def draw_projections(subject: Subject, out: Path) -> list[Path]:
 
 
 def compute_products(subject: Subject) -> Products:
-  """Returns `multiply_projections` of the subject's parameters.
+  """Returns the products of `multiply_projections` for a network.
 
   Raises:
     ConfigError: The mixers of the model have no query and key projections.
@@ -61,13 +61,16 @@ def compute_products(subject: Subject) -> Products:
 
 
 def multiply_projections(params: Mapping[str, Any]) -> Products:
-  """Returns "query_key", W_Q W_K^T, and "value_out", W_V W_O, (L, H, C, C) each.
+  """Multiplies the projection kernels of each layer and head: W_Q W_K^T and W_V W_O.
 
-  A single head of keys or values is used for all heads. Layers without these projections are
-  ignored.
+  If all heads share one head of keys or values, it is used for each of them. Layers without these
+  projections are ignored.
 
   Args:
     params: The parameters of a network whose layers have one width.
+
+  Returns:
+    The products "query_key" and "value_out", (L, H, C, C) each.
 
   Raises:
     ConfigError: The layers have several widths.
@@ -93,7 +96,10 @@ def multiply_projections(params: Mapping[str, Any]) -> Products:
 
 
 def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int) -> np.ndarray:
-  """Multiplies two kernels; a single head (on axis `of_a` or `of_b`) is repeated for all heads."""
+  """Multiplies two kernels of projections, head by head.
+
+  A kernel with a single head, on its axis `of_a` or `of_b`, is repeated for all heads of the other.
+  """
   heads = max(a.shape[of_a], b.shape[of_b])
   a, b = (
     x if x.shape[axis] == heads else np.repeat(x, heads, axis) for x, axis in ((a, of_a), (b, of_b))
@@ -102,7 +108,7 @@ def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int)
 
 
 def diagonal_mass(product: np.ndarray) -> float:
-  """Returns the share of absolute values on the diagonal: 1 / C for a uniform matrix (C, C)."""
+  """Returns the share of a product's absolute values on its diagonal; 1 / C if uniform."""
   total = np.abs(product).sum()
   return float(np.abs(np.diagonal(product)).sum() / total) if total else 0.0
 

@@ -22,7 +22,7 @@ PANELS = 6
 
 @dataclasses.dataclass(frozen=True)
 class ReceptiveFields:
-  """The receptive fields of Q queries.
+  """The tokens that Q queries read, directly or through several layers.
 
   Attributes:
     label: The label of the model.
@@ -95,7 +95,7 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
 
 
 def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
-  """Returns the sparse matrix I + A, (N, N)."""
+  """Returns the edges of a layer and its skip connection as the sparse matrix I + A, (N, N)."""
   total = scipy.sparse.eye_array(layer.layout.length, format="csr")
   for head in range(min(layer.pattern.head_period, layer.heads)):
     total = total + from_pattern(layer.pattern, layer.layout, head)
@@ -103,7 +103,7 @@ def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
 
 
 def compute_fields(subject: Subject) -> ReceptiveFields:
-  """Returns the receptive fields of the subject's queries, by default of one past the middle.
+  """Returns the receptive fields of a network's queries; by default of one just past the middle.
 
   Raises:
     ConfigError: The model has no patterns or several grids, or a query does not exist.

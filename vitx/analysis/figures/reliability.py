@@ -24,7 +24,7 @@ def draw_reliability(answered: Answered, out: Path) -> list[Path]:
 
 
 def plot_reliability(bins: Mapping[str, Sequence[Any]], note: str = "") -> Any:
-  """Returns matplotlib's figure of the bins from `bin_answers`, with numbers of examples below."""
+  """Returns the figure of a reliability diagram, with the number of examples in each bin below."""
   caption = f"{note} Accuracy by confidence, in {BINS} equal bins; on the line both are equal."
   canvas, panels = style.make_panels(2, 1, style.COLUMN, style.COLUMN, caption.strip())
   above, below = panels[:, 0]

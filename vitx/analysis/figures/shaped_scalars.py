@@ -36,7 +36,7 @@ def draw_shaped_scalars(subjects: Sequence[Subject], out: Path) -> list[Path]:
 
 
 def compute_scalars(subject: Subject) -> Scalars:
-  """Returns `read_scalars` of the subject's parameters.
+  """Returns the learned scalars of a network, see `read_scalars`.
 
   Raises:
     ConfigError: The model has no shaped attention.
@@ -51,10 +51,13 @@ def compute_scalars(subject: Subject) -> Scalars:
 
 
 def read_scalars(params: Mapping[str, Any]) -> Scalars:
-  """Returns "alpha", "beta" and, if present, "gamma", (L, H) each, or (L, 1) if heads share them.
+  """Returns the learned scalars of shaped attention: "alpha", "beta" and, if present, "gamma".
 
   Args:
     params: The parameters of a network; layers without these scalars are ignored.
+
+  Returns:
+    The scalars by name, (L, H) each, or (L, 1) if heads share them.
   """
   leaves = {path: (x,) for path, x in flatten_dict(dict(params), sep="/").items()}
   found = {letter: collect(leaves, letter) for letter in LETTERS}

@@ -23,13 +23,13 @@ BASIS_LAYERS = 6
 
 
 def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
-  """Draws Sparsifiner's masks, sparse and full attention of a few queries, and its bases.
+  """Draws the attention that Sparsifiner keeps for a few queries, and its bases.
 
   There is one figure for each example (supplement, Figures 1 and 2). For a few layers and heads it
   shows the keys that a query of the grid keeps, its attention to these keys, and its attention with
   the same weights but no mask. Another figure shows the absolute values of the bases over the grid
-  (Figure 3). For each layer, the table has the share of zeros in basis and coefficients, the share
-  of full attention on kept keys, and the overlap of the keys that two queries of a head keep
+  (Figure 3). A table has for each layer the share of zeros in basis and coefficients, the share of
+  full attention on kept keys, and the overlap of the keys that two queries of a head keep
   (intersection over union, averaged over pairs).
 
   Raises:
@@ -60,7 +60,7 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
 def capture(
   model: nn.Module, variables: Mapping[str, Any], images: jax.Array
 ) -> list[dict[str, np.ndarray]]:
-  """Runs a model with Sparsifiner's mixers, with their masks and without.
+  """Runs a model with Sparsifiner's mixers twice, with their masks and without.
 
   Args:
     model: A model with mixers that compute their matrices.
@@ -98,7 +98,7 @@ def capture(
 
 
 def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict[str, float]:
-  """Returns the figures of a layer for its row in the table, over the queries of the grid."""
+  """Returns the cells of a layer's row in the table, computed over the queries of the grid."""
   rows = layer["sparse"].shape[-1] - layout.prefix
   kept = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)
   full = layer["full"][:, :, -rows:]
@@ -118,7 +118,7 @@ def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict
 def _sown(
   model: nn.Module, variables: Mapping[str, Any], images: Any
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Returns the arrays that the mixers sowed, by name of the array and path of the mixer."""
+  """Returns the arrays that the mixers expose in a run, by array name and path of the mixer."""
   found = jax.device_get(jax.jit(partial(sow, model))(variables, images))
   return {name: collect(found, name) for name in ("attention", "coefficients", "pruned_basis")}
 

@@ -99,7 +99,7 @@ def add_legend(canvas: Any, axes: Any, **settings: Any) -> None:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-  """Writes a CSV table; the first row's keys are the columns, and floats have six digits.
+  """Writes dicts as a CSV table, whose columns are the first dict's keys; floats have six digits.
 
   Raises:
     ConfigError: The file cannot be written.
@@ -116,7 +116,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 def choose_some(count: int, most: int) -> list[int]:
-  """Returns at most `most` numbers below `count`, evenly spread, with the first and the last."""
+  """Chooses at most `most` numbers below `count`, evenly spread, including first and last."""
   return np.unique(np.linspace(0, count - 1, min(most, count)).round()).astype(int).tolist()
 
 

@@ -13,9 +13,10 @@ from vitx.ops.layout import TokenLayout
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-  """A model with everything that is needed to run it.
+  """A model with everything that a figure needs in order to run it.
 
-  Variables and inputs, which are slow to make, are given as functions that compute them.
+  Variables and inputs are functions that compute them, since they take time and not all figures
+  need them.
 
   Attributes:
     label: The name in file names: the row of a config, or the name of a workdir.
@@ -53,7 +54,11 @@ class Subject:
 
 
 def check_queries(queries: Sequence[int], count: int) -> None:
-  """Raises ConfigError if a query is not one of the `count` places of a grid."""
+  """Checks that each query is one of the `count` places of a grid.
+
+  Raises:
+    ConfigError: A query is not.
+  """
   for query in queries:
     if not 0 <= query < count:
       raise ConfigError(
