@@ -1,4 +1,4 @@
-"""Safe reading of untrusted files: only regular files, one kind of error, limited inflation."""
+"""Reads untrusted files safely: only regular files, one type of error, limited unpacked size."""
 
 import contextlib
 import errno
@@ -46,14 +46,17 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 def replace_text(path: Path, text: str) -> None:
-  """Writes a text file by `replace_bytes`."""
+  """Writes a whole text file, as `replace_bytes` does."""
   replace_bytes(path, text.encode())
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-  """Writes a file so that a reader sees the old or the new content, never a part.
+  """Writes a whole file; a concurrent reader sees the old or the new content, never a part.
 
-  Creates the folder if necessary. Raises OSError if the file cannot be written.
+  The folder is created if necessary.
+
+  Raises:
+    OSError: The file cannot be written.
   """
   path.parent.mkdir(parents=True, exist_ok=True)
   partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
@@ -63,7 +66,7 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def reading(problem: str) -> Iterator[None]:
-  """Turns any exception from reading a damaged file into a ConfigError of one line.
+  """Turns any exception from reading a damaged file, in a `with` block, into a ConfigError.
 
   Libraries raise many kinds of exceptions for damaged files: those of zlib and struct, MemoryError,
   RecursionError and AttributeError.
@@ -85,11 +88,11 @@ def reading(problem: str) -> Iterator[None]:
 
 
 def check_inflated(where: str, declared: int, stored: int) -> None:
-  """Checks the declared size of a file's content against the limit, before inflating it.
+  """Checks the unpacked size that a compressed file declares, before anything is unpacked.
 
   Args:
     where: The name of the file, for the error.
-    declared: The size of the inflated content, in bytes, as the file declares it.
+    declared: The size of the unpacked content in bytes, as the file declares it.
     stored: The size of the file in bytes.
 
   Raises:
@@ -105,7 +108,7 @@ def check_inflated(where: str, declared: int, stored: int) -> None:
 
 
 def limit() -> float:
-  """Returns the size in bytes that the content of any file may have, however small the file is.
+  """Returns the size in bytes to which the content of any file, however small, may be unpacked.
 
   Raises:
     ConfigError: The environment variable is not a positive number.

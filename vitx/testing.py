@@ -40,12 +40,12 @@ def check_token_mixer(
   half_tolerance: float = 0.06,
   **fields: Any,
 ) -> None:
-  """Checks a token mixer against the contract (`vitx.attention`).
+  """Checks that a token mixer keeps all promises of the contract in `vitx.attention`.
 
   All implementations must agree in outputs and gradients, with and without a mask. bfloat16 must
   equal float32 up to rounding, and neither jit nor a second device may change outputs. A mask,
   permutations, another length and `causal` must have the effect that `properties` states. The
-  gradient must lower for CUDA and TPU.
+  gradient must compile ("lower") for CUDA and TPU.
 
   Args:
     module: The class of the token mixer, which is built with num_heads, dtype, layer, depth and
@@ -54,9 +54,9 @@ def check_token_mixer(
     layouts: The layouts of the tokens to run it on.
     width: The width C of the tokens.
     num_heads: The number of heads H.
-    pairwise: Whether to save time: only the last layout; gradients, and their lowering, only with a
-      mask if the mixer accepts one; bfloat16 only without one; always jitted, on one device, and
-      compiled without optimization.
+    pairwise: Whether to check less, in order to save time: only the last layout; gradients, and
+      their lowering, only with a mask if the mixer accepts one; bfloat16 only without one; always
+      jitted, on one device, and compiled without optimization.
     tolerance: The tolerance of float32 outputs and gradients, relative to their largest entry.
     half_tolerance: The tolerance of bfloat16 outputs, relative to their largest entry.
     **fields: The fields of the module.
@@ -97,7 +97,7 @@ def check_token_mixer(
 
 
 class _Case:
-  """A mixer with its variables and inputs on one layout."""
+  """A mixer with its variables and inputs on one layout, and the checks of it."""
 
   def __init__(self, module, fields, layout, width, tolerance, properties, fast):
     names = properties.implementations or ("auto",)
@@ -139,10 +139,13 @@ class _Case:
     return jax.device_get(self.compiled(self.params, x, mask))
 
   def everything(self, params, x, mask):
-    """Returns float32 outputs, bfloat16 outputs and gradients, by (implementation, masked).
+    """Computes float32 outputs, bfloat16 outputs and gradients of each implementation.
 
     One program for all compiles faster than one for each. The fast mode computes gradients only for
     the last of `masks`, bfloat16 outputs only without a mask.
+
+    Returns:
+      The results by (implementation, whether there is a mask).
     """
     found: tuple[dict, dict, dict] = ({}, {}, {})
     full, half, slopes = found
@@ -157,7 +160,10 @@ class _Case:
     return found
 
   def _gradients(self, name, params, x, mask):
-    """Returns the output, and gradients by (params, x) of a weighted sum of its unmasked tokens."""
+    """Returns the output, and the gradients of a weighted sum of its tokens that are not masked.
+
+    The gradients are those by (params, x).
+    """
 
     def loss(params, x):
       out = self.apply(params, x, mask, implementation=name)
@@ -213,7 +219,7 @@ class _Case:
     traced.lower(lowering_platforms=("cuda", "tpu"))
 
   def check_causality(self):
-    """Checks that no output depends on a later token if `causal` is set."""
+    """If `causal` is set, checks that no output depends on a later token."""
     here = self.layout.length // 2
     changed = self.x.copy()
     changed[:, here:] = 3 * self.weight[:, here:]

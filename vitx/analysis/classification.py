@@ -298,7 +298,7 @@ class _Terms:
 
 
 def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
-  """Yields the number of draws of each example, float64 (some, n), for a few resamples at a time."""
+  """Yields the number of draws of each example, float64 (some, n), in a few resamples at once."""
   generator = np.random.default_rng(SEED)
   most = max(AT_ONCE // count, 1)
   for start in range(0, resamples, most):

@@ -1,4 +1,4 @@
-"""Measurements of every mixer, masked and kernelized, from which "auto" learns the faster one."""
+"""Measures every mixer, masked and kernelized, to find out which implementation "auto" picks."""
 
 import dataclasses
 import datetime
@@ -64,10 +64,10 @@ def measure(
   minutes: float,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[Ratio]:
-  """Measures every mixer of some families, alternating between its two implementations.
+  """Times every mixer of some families in both implementations, in turns.
 
   Args:
-    families: Keys of `FAMILIES`.
+    families: The families of operations, keys of `FAMILIES`.
     tokens: The numbers of tokens, N.
     batches: The batch sizes, B.
     setting: The sizes and dtype of the mixers; its batch size is ignored.
@@ -95,7 +95,7 @@ def measure(
 
 
 class Candidate:
-  """A mixer to measure in both implementations."""
+  """A mixer that is to be timed in both implementations."""
 
   def __init__(self, spec: Mapping[str, Any], setting: Setting):
     self.name, self._setting = label(spec), setting
@@ -107,7 +107,7 @@ class Candidate:
     )
 
   def find_family(self, tokens: Sequence[int]) -> str | None:
-    """Returns the family of the ops that the mixer calls, found by tracing.
+    """Finds the family of the operations that the mixer calls, by tracing it.
 
     Returns:
       The family, or `None` if the mixer has only one path, calls several families, or fits none of
@@ -122,7 +122,10 @@ class Candidate:
     return found.pop() if len(found) == 1 else None
 
   def compare(self, n: int, batch: int, repeats: int, seconds: float) -> tuple[float, float]:
-    """Returns the ratio of masked to kernelized time, and the seconds spent on timing.
+    """Times both implementations of the mixer.
+
+    Returns:
+      The masked time divided by the kernelized time, and the seconds spent on timing.
 
     Raises:
       ConfigError: The mixer does not fit N tokens, or the kernelized path does not fit in memory.
@@ -143,11 +146,11 @@ class Candidate:
 
 
 def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
-  """Returns one family's bounds (N, B H) up to which "auto" picks "masked", for the least loss.
+  """Chooses up to which sizes (N, B H) "auto" picks "masked", given one family's measured ratios.
 
-  The loss is the sum of the logarithms of the ratios that a wrong pick costs. A larger N never has
-  a larger bound on B H, which keeps out isolated noise. If "masked" wins at the largest measured B
-  H, B H has no bound.
+  The choice has the least loss: the sum over measurements of the logarithm of the time lost by a
+  wrong pick. A larger N never gets a larger bound on B H, which keeps out isolated noise. If
+  "masked" wins at the largest measured B H, B H has no bound.
   """
   ratios = list(ratios)
   tokens = sorted({ratio.tokens for ratio in ratios})
@@ -174,7 +177,7 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
 def describe(
   ratios: Sequence[Ratio], setting: Setting, repeats: int, neighbors: Neighbors
 ) -> dict[str, Any]:
-  """Returns a JSON record of one family's measurement: date, device, versions, sizes, ratios."""
+  """Returns a JSON record of how one family was measured: date, device, versions, sizes, ratios."""
   found: dict[str, dict[str, dict[str, float | None]]] = {}
   for ratio in ratios:
     value = round(ratio.value, 3) if math.isfinite(ratio.value) else None

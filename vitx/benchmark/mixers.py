@@ -1,4 +1,4 @@
-"""Measurement of every token mixer in both implementations, compared with dense softmax."""
+"""Times every token mixer in both implementations, and compares them with dense softmax."""
 
 import dataclasses
 import math
@@ -52,13 +52,13 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class MixerCost:
-  """The cost of one mixer in one implementation at one number of tokens.
+  """The cost of one mixer in one implementation at one number of tokens: a row of the results.
 
   Attributes:
     tokens: The number of tokens, N.
     mixer: The name of the mixer.
     implementation: "masked", "kernelized", or "auto" for a mixer with one path.
-    picked: Whether "auto" picks this implementation.
+    picked: Whether "auto" would pick this implementation.
     times: The measured times, or `None` if the program was skipped.
     temporary_bytes: The temporary memory of one compiled step, in bytes.
     flops: The number of floating-point operations of one step.
@@ -76,7 +76,7 @@ class MixerCost:
 
 
 def make_grid(tokens: int) -> TokenLayout:
-  """Returns the grid of `tokens` tokens that is nearest to a square, with rows <= columns."""
+  """Returns the grid of `tokens` places that is nearest to a square and has rows <= columns."""
   rows = next(d for d in range(math.isqrt(tokens), 0, -1) if tokens % d == 0)
   return TokenLayout((rows, tokens // rows))
 
@@ -90,15 +90,16 @@ def measure(
   seconds: float = 10.0,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[MixerCost]:
-  """Measures output and gradients (by input and parameters) of each mixer with its projections.
+  """Measures the forward and backward pass of each mixer, including its projections.
 
   Args:
-    mixers: Names of `MIXERS` or user-defined ones as "module:Name"; a mapping may set fields as
-      well.
+    mixers: The mixers, as names in `MIXERS`, as "module:Name" for your own, or as a mapping with
+      `name` and fields.
     tokens: The numbers of tokens, N.
     setting: The sizes and the dtype.
     repeats: The number of rounds over all programs of one N; the median counts.
-    seconds: The time that one program may take in all rounds; a slower one gets fewer rounds.
+    seconds: The time in seconds that one program may take in all rounds; a slower one gets fewer
+      rounds.
     say: A function called with messages on the progress.
 
   Returns:
@@ -148,7 +149,10 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[MixerCost]:
 
 
 def find_choices(module: nn.Module, n: int, setting: Setting) -> list[Choice] | None:
-  """Returns the implementations that a mixer's ops pick for N tokens; `None` if N does not fit."""
+  """Returns the implementations that "auto" picks for a mixer's operations at N tokens.
+
+  `None` means that the mixer does not fit N tokens.
+  """
   x = jax.ShapeDtypeStruct((setting.batch, n, setting.width), setting.dtype)
   layout = make_grid(n)
   with recording_implementations() as found:
@@ -166,7 +170,7 @@ def label(spec: Mapping[str, Any]) -> str:
 
 
 def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any]:
-  """Returns a mixer's variables for N tokens, which serve every implementation and every B.
+  """Returns random variables of a mixer for N tokens, for every implementation and batch size.
 
   Raises:
     ConfigError: The mixer does not fit N tokens.
@@ -178,7 +182,9 @@ def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any
 def compile_mixer(
   module: nn.Module, variables: Mapping[str, Any], implementation: str, n: int, setting: Setting
 ) -> TimedProgram:
-  """Compiles a mixer's output for N tokens, and the gradients by input and parameters.
+  """Compiles the forward and backward pass of a mixer for N tokens.
+
+  The gradients are those by input and parameters.
 
   Args:
     module: The mixer in one implementation.

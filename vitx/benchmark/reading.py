@@ -1,4 +1,4 @@
-"""Reading rates of a config's streamed training batches, compared with one thread of Pillow."""
+"""Measures how fast a config's training batches are read, compared with one thread of Pillow."""
 
 import io
 import statistics
@@ -45,15 +45,18 @@ def measure_rates(
   say: Callable[[str], None],
   clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-  """Returns the examples per second of each reader, one figure per run.
+  """Times several readers of equal examples in turns, and returns their rates.
 
   Args:
-    readers: Functions that each read the same examples once. Each is called once untimed; then they
-      take turns.
+    readers: The readers: functions that each read all examples once. Each is called once untimed;
+      then they take turns.
     examples: The number of examples.
     runs: The number of timed runs of each reader.
     say: A function called with messages on the progress.
     clock: A function that returns the time in seconds.
+
+  Returns:
+    The examples per second of each reader, one figure for each run.
   """
   for read in readers.values():
     read()
@@ -97,7 +100,7 @@ def count_steps(experiment: Experiment, examples: int) -> int:
 
 
 def make_stream(examples: int, text: str) -> Callable[[], None]:
-  """Returns the function from `read_batches` for the config `text`."""
+  """Returns the reader of `read_batches` for the text of a config."""
   return read_batches(open_streamed(text), examples)
 
 
@@ -113,7 +116,7 @@ def read_batches(experiment: Experiment, examples: int) -> Callable[[], None]:
 
 
 def make_readers(experiment: Experiment, examples: int) -> dict[str, Callable[[], None]]:
-  """Returns a reader of the first batches and, for image files, one that decodes them by Pillow."""
+  """Returns the readers to compare: one of training batches and, for image files, one by Pillow."""
   readers = {STREAM: read_batches(experiment, examples)}
   config, train = experiment.config, experiment.examples.train
   positions = np.arange(count_steps(experiment, examples) * config.batch_size)

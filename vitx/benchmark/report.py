@@ -1,4 +1,4 @@
-"""Reports of measured mixers as ratios: as text, as CSV, and as a plot over N."""
+"""Reports of measured mixers: ratios to dense softmax, as text, as CSV, and as a plot over N."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,12 +18,12 @@ NAMES = ("time masked", "kernelized", "memory masked", "kernelized", "FLOPs mask
 
 
 def is_gpu() -> bool:
-  """Returns whether absolute times are meaningful: not on a CPU, whose cores are shared."""
+  """Returns whether the device is a GPU; absolute times on a CPU with shared cores mean little."""
   return jax.default_backend() == "gpu"
 
 
 def read_quantity(row: MixerCost, name: str) -> float | None:
-  """Returns the seconds, temporary bytes or FLOPs of a row, or `None` if it was skipped."""
+  """Returns the seconds, temporary bytes or FLOPs of a row; `None` if it was skipped."""
   if name == "time":
     return row.times.seconds if row.times else None
   return row.temporary_bytes if name == "memory" else row.flops
@@ -38,14 +38,14 @@ def find_baseline(rows: Iterable[MixerCost], tokens: int, implementation: str) -
 def compute_ratio(
   rows: Iterable[MixerCost], row: MixerCost, name: str, implementation: str
 ) -> float | None:
-  """Returns dense softmax's quantity divided by the row's; `None` if either program was skipped."""
+  """Returns a quantity of dense softmax divided by the row's; `None` if either was skipped."""
   base = find_baseline(rows, row.tokens, implementation)
   mine, other = read_quantity(row, name), None if base is None else read_quantity(base, name)
   return None if mine is None or other is None else other / max(mine, 1e-12)
 
 
 def find_crossover(rows: Sequence[MixerCost], mixer: str, against: str) -> int | None:
-  """Returns the smallest measured N from which a mixer's kernelized path beats a given path.
+  """Returns the smallest measured N from which on a mixer's kernelized path is the cheaper one.
 
   Args:
     rows: The rows of one run.
@@ -94,7 +94,7 @@ def _list_cells(rows: Sequence[MixerCost], row: MixerCost) -> list[str]:
 
 
 def _cut(rows: Sequence[MixerCost]) -> list[str]:
-  """Returns a line that lists the programs with fewer samples than others, for lack of time."""
+  """Returns a line that names the programs which were timed fewer times than others."""
   most = max((row.times.samples for row in rows if row.times), default=0)
   cut = [
     f"{row.mixer} {row.implementation} ({row.times.samples})"
@@ -120,7 +120,7 @@ def _crossovers(rows: Sequence[MixerCost]) -> str:
 
 
 def write_csv(path: str | Path, rows: Sequence[MixerCost]) -> None:
-  """Writes a record for each row; skipped values are empty, and so are milliseconds on a CPU.
+  """Writes a CSV file with a line for each row; skipped values and a CPU's milliseconds are empty.
 
   Raises:
     OSError: The file cannot be written.
@@ -173,7 +173,11 @@ def write_plot(path: str | Path, rows: Sequence[MixerCost]) -> None:
 
 
 def import_figure() -> Callable:
-  """Returns matplotlib's class of figures, or raises MissingExtraError without matplotlib."""
+  """Imports and returns matplotlib's class of figures.
+
+  Raises:
+    MissingExtraError: Matplotlib is not installed.
+  """
   try:
     from matplotlib.figure import Figure  # Without pyplot there is no window and no global state.
   except ImportError as error:
@@ -182,7 +186,7 @@ def import_figure() -> Callable:
 
 
 def _time_unit(rows: Sequence[MixerCost]) -> tuple[float, str]:
-  """Returns the number of seconds in the plot's unit of time, and the label of its axis."""
+  """Returns the unit of time of the plot in seconds, and the label of its axis."""
   smallest = min(row.tokens for row in rows)
   first = find_baseline(rows, smallest, "kernelized")
   if is_gpu() or first is None or first.times is None:

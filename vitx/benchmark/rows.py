@@ -1,8 +1,8 @@
-"""The costs of training a config: counts, memory and time, and the largest batch that fits.
+"""The cost of training a config: parameters, FLOPs, memory, time, and the largest batch that fits.
 
 Memory and seconds of a training step grow linearly with its examples, so two measured sizes
-determine both lines, and thereby the largest batch. The metrics are those of Nauen et al. (Which
-Transformer to Favor, WACV 2025).
+determine both lines, and thereby the largest batch. The columns are those of Nauen et al. (Which
+Transformer to Favor, WACV 2025). A completed config is one that `trial.complete_config` returned.
 """
 
 import functools
@@ -43,17 +43,19 @@ def fill(
   effort: Mapping[str, Any] | None,
   say: Callable[[str], None],
 ) -> None:
-  """Fills the columns of a row one after the other; on an error, the columns filled so far remain.
+  """Fills the columns of a row of the table in place, one after another.
+
+  After an error, the columns filled so far remain.
 
   Args:
     row: The row to fill.
     config: The completed config of the row.
-    computed: The config file's functions by column; each computes a column from the config and the
-      number of parameters that torchsummary counts.
+    computed: The functions by which the config file adds columns of its own; each computes a column
+      from the config and the number of parameters that torchsummary counts.
     memory: The bytes that a device may use, or `None` to compile nothing.
     timed: Whether to run the training steps.
-    effort: Arguments of `timing.interleave` for the search for the best batches, or `None` to skip
-      it.
+    effort: The arguments of `timing.interleave` for finding the best batch sizes, or `None` to skip
+      this.
     say: A function that prints progress.
 
   Raises:
@@ -73,7 +75,7 @@ def fill(
 
 
 def count(config: ConfigDict) -> Costs:
-  """Returns the parameters and operations of a completed config; nothing is compiled."""
+  """Returns the parameters and FLOPs of a completed config, without compiling."""
   task = build_task(config)
   variables = variable_shapes(task.model, task.input_spec)
   flops = functools.partial(cost.flops, task.model.apply, variables, task.input_spec)
@@ -87,10 +89,7 @@ def count(config: ConfigDict) -> Costs:
 
 
 def compile_costs(config: ConfigDict) -> Costs:
-  """Returns the memory of training with `BATCH` examples, and of inference with `INFERENCE`.
-
-  The config is one that `trial.complete_config` returned.
-  """
+  """Returns the compiled memory of training `BATCH` examples and of inference of `INFERENCE`."""
   parts = trial.split_training_bytes(_at(config, BATCH))
   used: dict[str, int | None] = {f"train_{part}": size for part, size in parts.items()}
   used |= {"train": sum(parts.values()) or None}
@@ -99,7 +98,7 @@ def compile_costs(config: ConfigDict) -> Costs:
 
 
 def _at(config: ConfigDict, batch: int) -> ConfigDict:
-  """Returns the config with `batch` examples in a step and no gradient accumulation."""
+  """Returns a config whose step has `batch` examples and no gradient accumulation."""
   return with_settings(config, {"batch_size": batch, "grad_accum_steps": 1})
 
 
@@ -112,19 +111,25 @@ def with_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict
 
 
 def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
-  """Returns offset and slope, at least 0 each, of the line through two points, as columns."""
+  """Returns the line through two points as columns: its value at 0 and its slope, both >= 0."""
   (small, large), (low, high) = sizes, values
   each = max(0.0, (high - low) / (large - small))
   return {f"step_{unit}": max(0.0, low - each * small), f"example_{unit}": each}
 
 
 def at(needs: Costs, unit: str, size: int) -> float:
-  """Returns the cost of a step of `size` examples: memory ("mb") or time ("s")."""
+  """Returns the memory ("mb") or time ("s") of a step with `size` examples.
+
+  Args:
+    needs: The line of each quantity, from `measure_needs`.
+    unit: The quantity.
+    size: The number of examples.
+  """
   return needs[f"step_{unit}"] + needs[f"example_{unit}"] * size
 
 
 def find_largest(needs: Costs, memory: float, step: int) -> int:
-  """Returns the largest multiple of `step` examples that fits a device, or 0."""
+  """Returns the largest batch that fits a device, as a multiple of `step` examples, or 0."""
   if at(needs, "mb", step) > memory / 1e6:
     return 0
   if not needs["example_mb"]:
@@ -135,7 +140,7 @@ def find_largest(needs: Costs, memory: float, step: int) -> int:
 def measure_needs(
   config: ConfigDict, say: Callable[[str], None], *, timed: bool, most: int = LARGEST_PROBE
 ) -> Costs:
-  """Measures a completed config's training step at two sizes, smaller ones if these do not fit.
+  """Measures a completed config's training step at two batch sizes, to know its cost at any size.
 
   Args:
     config: The completed config; its `batch_size` bounds the sizes.
@@ -169,15 +174,15 @@ def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
 
 
 def share(config: ConfigDict) -> int:
-  """Returns the number of a batch's examples that each device gets."""
+  """Returns the number of a batch's examples on each device."""
   return max(1, config.batch_size // jax.device_count())
 
 
 def _compile(config: ConfigDict, size: int, steps: int) -> trial.Dispatch:
-  """Returns a compiled dispatch (some steps) with `size` examples a step on each device.
+  """Compiles a program of some training steps, with `size` examples a step on each device.
 
-  The ops pick the implementations that they pick for the config's own batch, since memory and time
-  grow linearly only while the implementations do not change.
+  The operations have the implementations that "auto" picks for the config's own batch, since memory
+  and time grow linearly only as long as the implementations do not change.
   """
   with choosing_by(current_rule().scaled(Fraction(size, share(config)))):
     whole = {"batch_size": size * jax.device_count()}
@@ -195,13 +200,20 @@ def _time(programs: Sequence[trial.Dispatch], config: ConfigDict) -> list[float]
 
 
 def find_memory(given: float | None = None) -> float:
-  """Returns a device's bytes of the given or free memory; only CPU devices share their memory."""
+  """Returns the bytes that a device may use: those given, or else its free memory.
+
+  CPU devices share one memory, which is divided among them.
+  """
   memory = given or USABLE * timing.find_free_bytes()
   return memory / jax.local_device_count() if jax.default_backend() == "cpu" else memory
 
 
 def require_known(value: int | None) -> int:
-  """Returns a program's memory in bytes; raises ConfigError if the backend reports none."""
+  """Checks that the backend has reported a program's memory, and returns it.
+
+  Raises:
+    ConfigError: The backend reports none.
+  """
   if value is None:
     raise ConfigError(f"{jax.default_backend()} reports no memory of programs; use --no-compile.")
   return value
@@ -210,11 +222,7 @@ def require_known(value: int | None) -> int:
 def measure_remedies(
   config: ConfigDict, needs: Costs, memory: float
 ) -> Iterator[tuple[Costs, int]]:
-  """Yields settings that may help if the batch does not fit, the cheapest in time first.
-
-  Each setting comes with the compiled memory of its step in bytes. Accumulation is tried with the
-  fewest micro-batches that are small enough to fit, and at the end with the most.
-  """
+  """Yields changes of settings that may make a batch fit, the cheapest in time first."""
   accum, batch = config.grad_accum_steps, share(config)
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
   half: Costs = {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
@@ -232,9 +240,9 @@ def measure_remedies(
 
 
 def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Costs]:
-  """Returns the measured peak memory of training by row, or {} if the device does not report it.
+  """Measures the peak memory of training each row; {} if the device does not report it.
 
-  Each row is measured in a separate process, before this process takes the device's memory.
+  Each row is trained in a separate process, before this process takes the device's memory.
   """
   found: dict[str, Costs] = {}
   for name, text in texts.items():
@@ -250,7 +258,11 @@ def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[
 
 
 def _read_peak() -> int:
-  """Returns the device's peak memory in bytes; raises LookupError if it does not report it."""
+  """Returns the device's peak memory in bytes.
+
+  Raises:
+    LookupError: The device does not report it.
+  """
   return (jax.local_devices()[0].memory_stats() or {})["peak_bytes_in_use"]
 
 
@@ -260,7 +272,7 @@ def _make_step(text: str) -> Callable[[], None]:
 
 
 def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
-  """Returns examples per second of training and inference at the best batch, on one device.
+  """Returns the examples per second of training and inference on one device, at the best batches.
 
   Args:
     config: The completed config.
@@ -285,7 +297,11 @@ def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
 def _make(
   prepare: Callable, start: Callable[[], Any], config: ConfigDict, batch: int
 ) -> Callable[[], None]:
-  """Returns a program for `batch` examples; raises TooLargeError if it does not fit."""
+  """Compiles a program for `batch` examples.
+
+  Raises:
+    TooLargeError: It does not fit the device's memory.
+  """
   program, needed = prepare(_at(config, batch), start)
   if needed is not None:
     timing.check_memory(needed)

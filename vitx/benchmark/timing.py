@@ -1,4 +1,4 @@
-"""Timing of programs in turns, search for their best batch size, and peak memory of a process."""
+"""Times programs in turns, searches for their best batch sizes, and reads peak memory."""
 
 import dataclasses
 import multiprocessing
@@ -24,7 +24,7 @@ STATUS = Path("/proc/self/status")
 
 
 class TooLargeError(Exception):
-  """An error for a program that does not fit the device's free memory; the message has its size."""
+  """The error for a program that exceeds the device's free memory; the message has its size."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TimedProgram:
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-  """The median of a program's samples in seconds, and the number of samples."""
+  """The time of a program: the median of its samples in seconds, and their number."""
 
   seconds: float
   samples: int
@@ -54,7 +54,9 @@ class Times:
 def compile_step(
   function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()
 ) -> TimedProgram:
-  """Compiles a function, and the gradients of a weighted sum of its output by all `args`.
+  """Compiles a function together with its gradients, for timing.
+
+  The gradients are those of a weighted sum of the output, by all `args`.
 
   Args:
     function: A function of `args`, followed by `fixed`, that returns one array.
@@ -92,16 +94,23 @@ def find_free_bytes() -> int:
 
 
 def check_memory(needed: int) -> None:
-  """Raises TooLargeError if `needed` bytes leave less than a tenth of the free memory."""
+  """Checks that a program leaves at least a tenth of the free memory.
+
+  Raises:
+    TooLargeError: It does not.
+  """
   free = find_free_bytes()
   if needed > 0.9 * free:
     raise TooLargeError(f"needs {needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free")
 
 
 def check_masked(batch: int, heads: int, tokens: int) -> None:
-  """Raises TooLargeError if the matrices of a masked path do not fit, before any is allocated.
+  """Checks that the attention matrices of a masked implementation fit, before any is allocated.
 
-  Forward and backward together need three matrices (B, H, N, N) in float32.
+  Forward and backward pass together need three matrices (B, H, N, N) in float32.
+
+  Raises:
+    TooLargeError: They do not.
   """
   check_memory(3 * 4 * batch * heads * tokens**2)
 
@@ -113,11 +122,11 @@ def interleave(
   seconds: float,
   clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Times]:
-  """Measures programs in turns, so a slow minute of the machine affects all of them equally.
+  """Times programs in turns, so that a slow minute of the machine affects all of them equally.
 
   Args:
-    runs: Functions that each run one program to its end. Each runs untimed first, then timed at
-      least once. A short program also runs untimed before each of its samples.
+    runs: The functions to time, each of which runs a program to its end. Each runs untimed first,
+      then timed at least once. A short program also runs untimed before each of its samples.
     repeats: The number of rounds.
     seconds: The total time after which a program takes no part in further rounds.
     clock: A function that returns the time in seconds.
@@ -169,10 +178,11 @@ def find_rates(
   say: Callable[[str], None],
   **effort: Any,
 ) -> dict[str, BestRate]:
-  """Returns the best rate of each program; batch sizes 1, 2, 4, ... of all programs take turns.
+  """Finds the batch size with the best rate of each program, among 1, 2, 4, ....
 
-  A program drops out if a batch does not fit the free memory, or if its rate is less than `GROWTH`
-  times the best rate before. A program whose first batch does not fit has no rate.
+  The programs take turns. One drops out if a batch does not fit the free memory, or if its rate is
+  less than `GROWTH` times the best rate before. A program whose first batch does not fit has no
+  rate.
 
   Args:
     makers: Functions that each return a function to run one batch of the given size to its end, or
@@ -211,7 +221,9 @@ def peak_bytes(
   steps: int = 3,
   read: Callable[[], int] | None = None,
 ) -> int:
-  """Returns the peak bytes of some steps in a separate process, beyond the peak after its imports.
+  """Measures how much the peak memory of a separate process grows while it runs some steps.
+
+  What its imports take is not counted.
 
   Args:
     prepare: A function that imports all that the step needs. This function, `make` and `read` must
@@ -239,7 +251,7 @@ def _measure_peak(
 
 
 def _read_peak() -> int:
-  """Returns this process's peak resident bytes; `getrusage` would include the parent's."""
+  """Returns this process's peak resident bytes; `getrusage` would include those of the parent."""
   if not STATUS.exists():
     raise ConfigError(f"vitx benchmark data reads its peak memory from {STATUS}; use Linux.")
   lines = STATUS.read_text().splitlines()
@@ -247,7 +259,7 @@ def _read_peak() -> int:
 
 
 class Neighbors:
-  """The use of this machine's cores by other processes while a `with` block runs.
+  """Measures how many of this machine's cores other processes use while a `with` block runs.
 
   Attributes:
     cores: The average number of cores in use, known after the block.

@@ -1,4 +1,4 @@
-"""Digests, which show whether data are read as they were saved; Orbax misses flipped bits."""
+"""Digests by which a reader notices that stored data have changed; Orbax misses flipped bits."""
 
 import hashlib
 import json
@@ -12,20 +12,23 @@ SIZE = 16  # bytes; random damage goes unnoticed once in 2^128 cases
 
 
 def digest_array(array: np.ndarray) -> str:
-  """Returns the BLAKE2b digest of dtype, shape and the elements' bytes in C order, as hex."""
+  """Returns the BLAKE2b digest, as hex digits, of an array's dtype, shape and elements.
+
+  The elements are hashed in C order.
+  """
   digest = hashlib.blake2b(f"{array.dtype.name}{array.shape}".encode(), digest_size=SIZE)
   digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
   return digest.hexdigest()
 
 
 def digest_json(value: Any) -> str:
-  """Returns the BLAKE2b digest of a JSON value's canonical text, as hex; key order is ignored."""
+  """Returns the BLAKE2b digest of a JSON value as hex digits; the order of keys is ignored."""
   text = json.dumps(value, sort_keys=True, separators=(",", ":"))
   return hashlib.blake2b(text.encode(), digest_size=SIZE).hexdigest()
 
 
 def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-  """Returns the digest, shape and dtype of each leaf by its name, as values that fit JSON."""
+  """Returns the digest, shape and dtype of each array by its name, as JSON values."""
   with ThreadPoolExecutor() as pool:  # hashing releases the GIL
     digests = list(pool.map(digest_array, leaves.values()))
   return {
@@ -35,6 +38,6 @@ def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 
 def find_altered(leaves: Mapping[str, np.ndarray], described: Mapping[str, Mapping]) -> list[str]:
-  """Returns the names of the leaves that are missing or do not match their descriptions."""
+  """Returns the names of the arrays that are missing or do not match their descriptions."""
   found = describe(leaves)
   return [name for name, expected in described.items() if found.get(name) != expected]

@@ -20,7 +20,7 @@ COMMITTED = "commit_success.txt"  # Orbax's marker of a complete checkpoint in a
 
 
 class Directory:
-  """The directory `path` of a run, which has one folder per checkpoint."""
+  """The directory of a run's checkpoints, with a folder for each."""
 
   def __init__(self, path: str | Path | epath.Path):
     self.remote = "://" in str(path)
@@ -63,9 +63,9 @@ class Directory:
         _remove(path)
 
   def strangers(self) -> list[epath.Path]:
-    """Returns the paths that have a step as their name but are no directories, such as links.
+    """Returns paths that have a step as their name but are no directories, which vitx never makes.
 
-    vitx itself makes no such path.
+    A link made by somebody else is an example.
     """
     if self.remote or not self.path.is_dir():
       return []
@@ -94,7 +94,7 @@ class Directory:
 
 
 def _remove(path: epath.Path) -> None:
-  """Removes a directory with its content, a file, or a link without its target."""
+  """Deletes a directory with its content, a file, or a link but not its target."""
   if path.is_dir() and not os.path.islink(path):
     path.rmtree()
   else:

@@ -23,19 +23,28 @@ class ShapeMismatch(ConfigError):  # noqa: N818
 
 
 def make_corrupt_error(where: str, part: str, why: str) -> CorruptCheckpoint:
-  """Returns the error for a checkpoint in which a part, such as a leaf, is not as it was saved."""
+  """Returns the error for a checkpoint of which a part has changed since it was saved.
+
+  Args:
+    where: The name of the checkpoint.
+    part: The name of the part, such as an array.
+    why: The evidence.
+  """
   return CorruptCheckpoint(f"{where} is corrupt: {part}: {why}.")
 
 
 def make_read_error(where: str, part: str, error: Exception) -> CheckpointError:
-  """Returns CorruptCheckpoint for a failed read, unless memory, rights or connection failed."""
+  """Returns the error for a checkpoint of which a part cannot be read.
+
+  It is CorruptCheckpoint, unless memory, permission or a connection was missing.
+  """
   if isinstance(error, TRANSIENT) or any(code in str(error) for code in TRANSIENT_CODES):
     return CheckpointError(f"cannot read the {part} of {where}: {format_error(error)}")
   return make_corrupt_error(where, part, format_error(error))
 
 
 def format_error(error: Exception) -> str:
-  """Returns an error and its notes in one line, without the middle of a long message."""
+  """Returns an error with its notes as one line; a long message loses its middle."""
   text = re.sub(r" \[tensorstore_spec=.*?\}'\]", "", " ".join(str(error).split())).rstrip(".")
   if len(text) > 2 * HALF:
     text = f"{text[:HALF]} ... {text[-HALF:]}"

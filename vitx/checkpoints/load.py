@@ -1,4 +1,4 @@
-"""Loading of a trained model from its workdir."""
+"""Loads a trained model from its workdir."""
 
 import contextlib
 import dataclasses
@@ -40,12 +40,13 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loaded:
-  """A trained model.
+  """A trained model with its task, weights and config.
 
   Attributes:
-    task: The task that was learned; it has the model, prepares the model's inputs and names
-      its predictions.
-    variables: The collections, "params" among them, with the weights that `load` was asked for.
+    task: The task that was learned. It has the network, prepares its inputs and names its
+      predictions.
+    variables: The network's variable collections, "params" among them, with the weights that `load`
+      was asked for.
     config: The resolved config of the run.
     data: The run's record of its data: source, fingerprint, class_names, vocabulary.
     step: The step of the checkpoint.
@@ -63,15 +64,15 @@ class Loaded:
   programs: dict[Hashable, tuple[Task, Any]] = dataclasses.field(default_factory=dict, repr=False)
 
   def with_task(self, config: ConfigDict) -> "Loaded":
-    """Returns a copy with the task of a config, such as a changed copy of `self.config`."""
+    """Returns a copy with the task of another config, such as a changed copy of `self.config`."""
     task, programs = build_once(config)
     return dataclasses.replace(self, task=task, programs=programs)
 
   def program(self, name: Hashable, make: Callable[[], T]) -> T:
-    """Returns a compiled function of this task, which is compiled once and then kept.
+    """Returns a compiled function of this task; it is compiled at the first call and then kept.
 
     Args:
-      name: A key that contains everything, besides the task, on which the program depends.
+      name: A key, besides the task, of everything on which the program depends.
       make: A function that compiles the program, called if no program is kept under `name`.
     """
     entry = self.programs.pop(name, None)
@@ -154,7 +155,11 @@ def load(
 
 
 def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path) -> None:
-  """Raises ConfigError unless a run's record names each class of its task."""
+  """Checks that a run's record names each class of its task.
+
+  Raises:
+    ConfigError: It does not.
+  """
   count, known = getattr(task, "num_classes", None), data.get("class_names")
   if known is None or count is None:
     return
@@ -166,7 +171,7 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
 
 
 def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Returns the task of a resolved config and its programs, which all equal configs share.
+  """Returns the task of a resolved config with its compiled programs, built once for equal configs.
 
   So a process that loads, evaluates or predicts in a loop compiles once. A program occupies memory
   and memory maps; Linux allows a process 65,530 maps.
@@ -187,14 +192,14 @@ _BUILT: dict[Hashable, tuple[Task, dict[Hashable, tuple[Task, Any]]]] = {}
 
 
 def _put_last(entries: dict, key: Hashable, value: Any, most: int) -> None:
-  """Puts an entry last in a dict, and deletes the first entries while there are too many."""
+  """Puts an entry last in a dict, and deletes the first ones until at most `most` remain."""
   entries[key] = value
   while len(entries) > most:
     del entries[next(iter(entries))]
 
 
 def _decide(config: ConfigDict) -> Hashable:
-  """Returns a key of everything on which a config's task depends."""
+  """Returns a key that two configs share if and only if their tasks are equal."""
   plain = to_plain(config)
   if str(plain["task"]["name"]) in TASKS:
     plain = {name: plain[name] for name in READ if name in plain}
@@ -204,7 +209,10 @@ def _decide(config: ConfigDict) -> Hashable:
 
 
 def _find_code(plain: Any) -> Iterator[Any]:
-  """Yields the object that each `module:Name` now names; a notebook may have redefined it."""
+  """Yields the objects that the names of code in a config refer to now.
+
+  A notebook may have defined such an object again since the last call.
+  """
   if isinstance(plain, dict | list):
     for each in plain.values() if isinstance(plain, dict) else plain:
       yield from _find_code(each)
@@ -219,7 +227,7 @@ def _find_code(plain: Any) -> Iterator[Any]:
 def read_task(
   config: ConfigDict, workdir: str | Path
 ) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Returns the task of a workdir's config, and its programs.
+  """Builds the task of a workdir's config; returns it with its compiled programs.
 
   Raises:
     ConfigError: The config lacks a field or has a value that does not fit, as after an edit or from
@@ -236,7 +244,11 @@ def read_task(
 
 @contextlib.contextmanager
 def explained(workdir: str | Path) -> Iterator[None]:
-  """Turns errors from a stored config in a `with` block into ConfigErrors that name its file."""
+  """Turns errors about a stored config, raised in a `with` block, into ones that name its file.
+
+  Raises:
+    ConfigError: The block raised such an error.
+  """
   where = f"config.json of workdir={str(workdir)!r}"
   try:
     yield
@@ -258,7 +270,10 @@ def explained(workdir: str | Path) -> Iterator[None]:
 
 
 def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: str) -> Any:
-  """Returns the wanted parameters, or by default those that chose the best checkpoint."""
+  """Returns the parameters of a state that `weights` names.
+
+  None means those by which the best checkpoint was chosen.
+  """
   if weights is not None:
     check_choice(weights, "weights", WEIGHTS)
     if weights == "ema" and "ema" not in state:

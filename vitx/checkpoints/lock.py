@@ -1,10 +1,10 @@
-"""The lock on a workdir: one training at a time writes there.
+"""The lock on a workdir, which ensures that only one training at a time writes there.
 
 The lock is a file that is created exclusively and names its holder. The holder touches it twice a
 minute, as a sign of life, and removes it in the end. A process that finds a lock checks whether the
-holder is alive: on the holder's own machine by the process table, elsewhere by the file's age. A
-process replaces a stale lock, in one rename, only while it holds a second lock, named after the
-stale one; of several processes that try this, one succeeds.
+holder is alive: on the holder's own machine by the process table, elsewhere by the age of the file.
+A lock whose holder is dead is stale. A process replaces a stale lock, in one rename, only while it
+holds a second lock, named after the stale one; of several processes that try this, one succeeds.
 
 On an object store our interface cannot create a file exclusively. There the file is written and
 read back. If two trainings start in the same moment, one of them ends at its first save; the log
@@ -51,7 +51,7 @@ class WorkdirInUseError(ConfigError):
 
 @dataclasses.dataclass(frozen=True)
 class Holder:
-  """The holder of a lock.
+  """The process that holds a lock, as the lock's file describes it.
 
   Attributes:
     host: The name of the computer.
@@ -88,7 +88,7 @@ class Holder:
     return holder
 
   def is_alive(self) -> bool:
-    """Returns whether the process runs; only its own machine can tell."""
+    """Returns whether the process still runs, which only its own machine can tell."""
     try:
       if psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE:
         return False
@@ -106,7 +106,7 @@ class Lock:
   """A lock file in an existing directory, with `acquire`, `check` and `release`."""
 
   def __init__(self, directory: str | Path, name: str = TRAIN):
-    """Describes the lock without writing anything."""
+    """Stores the arguments; nothing is written yet."""
     self._directory, self._name = str(directory), name
     self._path = epath.Path(directory) / name
     self._remote = "://" in self._directory
@@ -114,7 +114,7 @@ class Lock:
     self._held, self._ended = False, threading.Event()
 
   def acquire(self) -> None:
-    """Takes the lock, and gives signs of life in a thread.
+    """Takes the lock, and starts a thread that gives signs of life.
 
     Raises:
       WorkdirInUseError: Another process holds the lock.
@@ -136,7 +136,7 @@ class Lock:
     threading.Thread(target=self._beat, daemon=True).start()
 
   def check(self) -> None:
-    """Checks that this process still holds the lock; writes the file again if it was deleted.
+    """Checks that this process still holds the lock; if its file was deleted, writes it again.
 
     Raises:
       WorkdirInUseError: Another process has taken the lock over meanwhile.
@@ -168,7 +168,7 @@ class Lock:
       raise self._refusal(self._read() or TORN_HOLDER)
 
   def _create(self) -> bool:
-    """Creates the file; returns False if it exists."""
+    """Creates the file of the lock; returns False if it exists."""
     if self._remote:
       if self._path.exists():
         return False
@@ -239,7 +239,7 @@ class Lock:
     return holder is not None and holder.token == self._own.token
 
   def _beat(self) -> None:
-    """Gives signs of life until the lock is given back or lost."""
+    """Touches the file as a sign of life, until the lock is given back or lost."""
     while not self._ended.wait(BEAT):
       with contextlib.suppress(OSError):  # the next sign of life may reach the file
         if not self._is_own():
@@ -262,9 +262,10 @@ class Lock:
 
 @contextlib.contextmanager
 def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
-  """Holds a workdir's lock while a `with` block trains there.
+  """Holds the lock of a workdir while a `with` block trains there.
 
-  Every process of a run calls this; process 0 takes the lock. If it cannot, all processes raise.
+  Every process of a run calls this, and process 0 takes the lock. If it cannot, all processes
+  raise.
 
   Args:
     directory: An existing directory.

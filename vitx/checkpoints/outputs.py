@@ -1,4 +1,4 @@
-"""Writing of files and folders that a user asks for, and checks whether it is possible."""
+"""Writes files that a user asks for, and checks beforehand whether they can be written."""
 
 import json
 import os
@@ -19,18 +19,25 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_file(path: str | Path, content: str | bytes | bytearray) -> None:
-  """Writes a file that the user has asked for; raises OSError, with its path, if that fails."""
+  """Writes a file that the user has asked for.
+
+  Raises:
+    OSError: The file cannot be written; the error has its path.
+  """
   with naming(path):
     Path(path).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def check_absent(paths: Iterable[Path], advice: str, where: str = "") -> None:
-  """Raises ConfigError for the first path that exists already.
+  """Checks that no file exists yet at some paths.
 
   Args:
     paths: The paths of the files that are to be written.
     advice: The end of the message, which advises the user.
     where: The beginning of the message, such as "out='x': ".
+
+  Raises:
+    ConfigError: A path exists; the message names the first.
   """
   for path in paths:
     if os.path.lexists(path):
@@ -38,9 +45,10 @@ def check_absent(paths: Iterable[Path], advice: str, where: str = "") -> None:
 
 
 def check_file(path: str | Path | None, field: str) -> None:
-  """Raises ConfigError unless a file can be written to a path; accepts None, for no file.
+  """Checks that a file can be written to a path, before anything is computed.
 
-  Call it before anything is computed.
+  Raises:
+    ConfigError: It cannot. A path None, for no file, is valid.
   """
   if path is None:
     return
@@ -56,9 +64,12 @@ def check_file(path: str | Path | None, field: str) -> None:
 
 
 def check_folder(path: str | Path, field: str) -> None:
-  """Raises ConfigError for a folder that cannot be created or written; a URL is not checked.
+  """Checks that a folder can be created and written, before anything is computed.
 
-  Call it before anything is computed.
+  A URL is not checked.
+
+  Raises:
+    ConfigError: It cannot.
   """
   if "://" in str(path):
     return

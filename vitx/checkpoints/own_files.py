@@ -1,8 +1,9 @@
-"""Files of a workdir: writes follow no link, by means of descriptors; reads take only files.
+"""Reads and writes the files of a workdir without following links that a stranger put there.
 
-A workdir may have been made by a stranger. A link in it, such as `log.txt` or `checkpoints`, would
-redirect a write to a file elsewhere. The workdir itself may be a link, since its user chose it. An
-object store has neither links nor descriptors.
+A link in a workdir from elsewhere, such as `log.txt` or `checkpoints`, would redirect a write to
+any other file. So a write opens files by descriptors that refuse links, and a read refuses pipes
+and devices. The workdir itself may be a link, since its user chose it. An object store has neither
+links nor descriptors.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ _MARKS = ("environment.json", "phases.json")
 
 
 def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -> None:
-  """Writes at the end of a file of a local directory; creates the file if it is absent.
+  """Adds text to the end of a file in a local directory; creates the file if it is absent.
 
   Args:
     directory: An existing directory.
@@ -44,13 +45,13 @@ def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -
 
 
 def create(directory: str | Path, name: str, text: str) -> None:
-  """Writes a new file; raises FileExistsError if the path exists, or the errors of `append`."""
+  """Writes a new file; raises FileExistsError if its path exists, and otherwise like `append`."""
   with _open(directory, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
     file.write(text.encode())
 
 
 def replace(directory: str | Path, name: str, content: str | bytes) -> None:
-  """Writes a file so that a reader sees the old or the new file, never a part.
+  """Writes a whole file; a concurrent reader sees the old or the new content, never a part.
 
   If the path is a link, the file replaces the link, and the link's target is not written. Raises
   the errors of `append`.
@@ -82,15 +83,22 @@ def read(directory: str | Path, name: str) -> bytes:
 
 
 def check_no_link(path: str | Path) -> None:
-  """Raises ConfigError if a file or directory of a workdir is a link."""
+  """Checks that a file or directory of a workdir is not a link.
+
+  Raises:
+    ConfigError: It is one.
+  """
   if "://" not in str(path) and os.path.islink(path):
     raise _refuse(path)
 
 
 def check_output(path: str | Path) -> None:
-  """Raises ConfigError if a path from the user leads through a link in a workdir.
+  """Checks that a path from the user does not lead through a link in a workdir.
 
-  Links elsewhere, such as `/dev/stdout` or the workdir itself, are followed.
+  Links elsewhere, such as `/dev/stdout` or the workdir itself, are allowed.
+
+  Raises:
+    ConfigError: It does.
   """
   place = Path(os.path.abspath(path))
   for each in (place, *place.parents):
@@ -111,7 +119,11 @@ def _refuse(path: str | Path) -> ConfigError:
 
 @contextlib.contextmanager
 def _open(directory: str | Path, name: str, flags: int) -> Iterator[BinaryIO]:
-  """Opens a file for writing; raises ConfigError if the path is a link or no file."""
+  """Opens a file for writing.
+
+  Raises:
+    ConfigError: The path is a link, or something that is no file.
+  """
   assert os.path.basename(name) == name, name
   path = os.path.join(directory, name)
   try:

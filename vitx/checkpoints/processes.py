@@ -8,7 +8,15 @@ from vitx.checkpoints.errors import CheckpointError
 
 
 def check_agreement(good: bool, where: str) -> None:
-  """Raises CheckpointError if some processes can read the checkpoint and others cannot."""
+  """Checks that either all processes can read a checkpoint or none can.
+
+  Args:
+    good: Whether this process can read it.
+    where: The name of the checkpoint, for the error.
+
+  Raises:
+    CheckpointError: Only some processes can.
+  """
   if jax.process_count() == 1:
     return
   verdicts = np.asarray(multihost_utils.process_allgather(np.int32(good)))
@@ -20,7 +28,7 @@ def check_agreement(good: bool, where: str) -> None:
 
 
 def ask_first(answer: int) -> int:
-  """Returns process 0's answer in every process."""
+  """Returns the value that process 0 passes, in every process."""
   if jax.process_count() == 1:
     return answer
   return int(multihost_utils.broadcast_one_to_all(np.int32(answer)))

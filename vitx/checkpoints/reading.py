@@ -1,4 +1,4 @@
-"""Reading of the two Orbax items in a checkpoint's directory."""
+"""Reads a checkpoint's two parts from Orbax's files: the record and the arrays of the state."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ from vitx.checkpoints.errors import make_corrupt_error, make_read_error
 
 
 def read_record(path: epath.Path, where: str) -> dict[str, Any]:
-  """Reads and verifies the record of a checkpoint."""
+  """Reads the record of a checkpoint and compares its digest."""
   try:
     stored = ocp.JsonCheckpointHandler().restore(path / "record")
   except Exception as error:
@@ -31,10 +31,15 @@ def read_record(path: epath.Path, where: str) -> dict[str, Any]:
 def read_leaves(
   path: epath.Path, described: Mapping[str, Mapping], where: str
 ) -> dict[str, np.ndarray]:
-  """Reads the described leaves to the host, whatever devices saved them; compares no digests.
+  """Reads the arrays of a checkpoint to the host, whatever devices saved them.
 
   Nothing is read if the shape of an array is not the described one, or if the arrays are larger
-  than `files.check_inflated` allows.
+  than `files.check_inflated` allows. Digests are not compared here.
+
+  Args:
+    path: The directory of the arrays.
+    described: The description of each array by name, from the record.
+    where: The name of the checkpoint, for errors.
   """
   leaves = {
     name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"]))
@@ -86,7 +91,7 @@ def _check_declared(
 
 
 class _HostArrays(ocp.type_handlers.NumpyHandler):
-  """A handler that awaits all reads even if one fails, and then names the leaf that failed.
+  """A handler of Orbax that waits for all reads even if one fails, and names the array that failed.
 
   Orbax closes its event loop at the first failure; each read that was still in progress would then
   print a traceback.
@@ -117,7 +122,7 @@ class _Later:
 
 
 async def _read_all(infos: Sequence[Any], reads: Sequence[Awaitable[Sequence]]) -> list[Any]:
-  """Awaits all reads, each of one leaf, and raises the first error with the leaf's name."""
+  """Awaits the reads of all arrays, and raises the first error with its array's name."""
   results = await asyncio.gather(*reads, return_exceptions=True)
   found: list[Any] = []
   for info, result in zip(infos, results, strict=True):

@@ -1,10 +1,10 @@
-"""Saving and restoring through Orbax, which only this file and `reading` import.
+"""Saves and restores checkpoints through Orbax, which only this file and `reading` import.
 
 A checkpoint is a directory `STEP/` with two Orbax items: `state`, a nested dict of arrays, and
-`record`, JSON. The record holds the caller's record, the digest, shape and dtype of every leaf, and
-a digest of the whole record. Every read is verified against the record. Orbax writes to a temporary
-directory that it renames when complete. This file lists, keeps and sets aside the steps. Orbax's
-`CheckpointManager` is not used: its `save` silently returns False when there is a later step.
+`record`, JSON. The record has the caller's values, the digest, shape and dtype of every array, and
+a digest of the whole record, with which every read is compared. Orbax writes to a temporary
+directory that it renames when it is complete. Orbax's `CheckpointManager` is not used: its `save`
+silently returns False when there is a later step.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ TIMED = tuple(f"orbax.checkpoint._src.futures.{name}" for name in ("future", "si
 
 
 class _SteadyTime:
-  """Python's module `time`, but with the monotonic clock as `time.time`."""
+  """A replacement for Python's module `time` whose `time.time` is the monotonic clock."""
 
   def __getattr__(self, name: str) -> Any:
     return getattr(time, "monotonic" if name == "time" else name)
@@ -51,12 +51,12 @@ for _module in filter(None, map(sys.modules.get, TIMED)):
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-  """A verified checkpoint.
+  """A checkpoint that was read and matches its digests.
 
   Attributes:
     step: The step at which it was saved.
     state: The state as NumPy arrays, in the target's structure or in nested dicts.
-    record: The caller's record.
+    record: The JSON values that the caller saved with the state.
   """
 
   step: int
@@ -65,7 +65,11 @@ class Checkpoint:
 
 
 def check_keep(keep: int) -> None:
-  """Raises ConfigError if fewer than two checkpoints are to be kept."""
+  """Checks that at least two checkpoints are kept.
+
+  Raises:
+    ConfigError: Fewer are.
+  """
   if keep < 2:
     raise ConfigError(
       f"checkpoint.keep={keep} must be at least 2, so that a damaged one can be skipped."
@@ -134,13 +138,15 @@ class CheckpointStore:
   def save(
     self, step: int, state: Any, record: Mapping[str, Any], *, stay: Collection[int] = ()
   ) -> None:
-    """Starts saving and returns once the arrays are copied; waits for an earlier save first.
+    """Starts to save a state; returns as soon as its arrays are copied.
+
+    An earlier save is awaited first.
 
     Args:
       step: The step, greater than every step in the directory.
       state: A tree of arrays that this host has in full.
       record: The caller's record, as JSON.
-      stay: The steps (this or earlier) whose checkpoints stay besides the newest `keep`.
+      stay: The steps whose checkpoints are not deleted, besides those of the newest `keep` steps.
 
     Raises:
       CheckpointError: This checkpoint or the one before cannot be written; others are untouched.
@@ -198,14 +204,14 @@ class CheckpointStore:
         self._directory.delete(old)
 
   def let_go(self, step: int) -> None:
-    """Marks a checkpoint to be deleted once a later one is saved.
+    """Marks a checkpoint for deletion once a later one is saved.
 
     It is meant for a checkpoint that exists only because the run was stopped at its step.
     """
     self._passing = step
 
   def close(self) -> None:
-    """Waits for the save in progress and frees Orbax's threads. Raises the errors of `wait`."""
+    """Waits for the save in progress and ends Orbax's threads. Raises the errors of `wait`."""
     try:
       self.wait()
     finally:
@@ -214,7 +220,7 @@ class CheckpointStore:
   def restore(
     self, step: int, target: Any = None, *, only: Iterable[str] | None = None
   ) -> Checkpoint:
-    """Reads one checkpoint and verifies it.
+    """Reads one checkpoint and compares it with its digests.
 
     Args:
       step: One of `steps()`.
@@ -238,9 +244,9 @@ class CheckpointStore:
   def restore_latest(
     self, target: Any = None, *, only: Iterable[str] | None = None
   ) -> Checkpoint | None:
-    """Restores the newest intact checkpoint; logs the later, corrupt ones and sets them aside.
+    """Restores the newest intact checkpoint; a later corrupt one is logged and renamed.
 
-    Setting aside renames a checkpoint to `corrupt-STEP`; a read-only store renames none.
+    Its new name is `corrupt-STEP`; a read-only store renames none.
 
     Args:
       target: A tree that the state must match; see `restore`.

@@ -1,4 +1,4 @@
-"""States as arrays with names such as `params/blocks_0/kernel`, in containers of any kind."""
+"""Converts states, in containers of any kind, to arrays by name, such as `params/head/kernel`."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +15,9 @@ LISTED = 10  # differing leaves that an error names; it only counts the others
 
 
 def name_leaves(tree: Any) -> dict[str, Any]:
-  """Returns the leaves of any Flax-serializable tree by name; `None` and {} have no leaves.
+  """Returns the leaves of any tree that Flax can serialize, by name.
+
+  `None` and {} have no leaves.
 
   Raises:
     ConfigError: A key contains "/", or two names differ only in "/" and "." (one file in Orbax).
@@ -32,7 +34,7 @@ def name_leaves(tree: Any) -> dict[str, Any]:
 
 
 def name_arrays(tree: Any) -> dict[str, np.ndarray]:
-  """Returns the leaves as NumPy arrays by name.
+  """Returns the leaves of a tree as NumPy arrays by name.
 
   Raises:
     ConfigError: A leaf is no array of numbers, or is on other hosts.
@@ -54,7 +56,7 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
-  """Returns a tree like the target, in which each leaf is the one of `leaves` with its name."""
+  """Returns a tree with the structure of `target` and the leaves with its names from `leaves`."""
 
   def find(path: tuple, _: Any) -> Any:
     return leaves[jax.tree_util.keystr(path, simple=True, separator="/")]
@@ -63,7 +65,7 @@ def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
 
 
 def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-  """Returns the leaves below these top-level keys.
+  """Returns the leaves whose names begin with one of some top-level keys.
 
   Raises:
     ConfigError: There are no such leaves.

@@ -1,7 +1,7 @@
-"""The state of a run whose evaluation a signal broke off.
+"""Saves the state of a run whose evaluation a signal interrupted.
 
-A checkpoint holds the state after its step's evaluation. An unevaluated state is saved apart from
-the checkpoints, and is evaluated first when the run continues.
+A checkpoint has the state after the evaluation at its step. A state without this evaluation is
+saved apart from the checkpoints, and is evaluated first when the run continues.
 """
 
 from collections.abc import Iterable
@@ -39,9 +39,10 @@ def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> 
 def restore(
   workdir: str | Path, after: int, target: Any = None, *, only: Iterable[str] | None = None
 ) -> Checkpoint | None:
-  """Returns the saved state if it is intact and later than the step `after`, else None.
+  """Returns the saved state without evaluation, or None.
 
-  `CheckpointStore.restore` describes the other arguments.
+  It is None if the state is damaged, or not later than the step `after`. `CheckpointStore.restore`
+  describes the other arguments.
   """
   directory = _directory(workdir)
   if max(directory.steps(), default=-1) <= after:

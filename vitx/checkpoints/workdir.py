@@ -70,7 +70,7 @@ def join(workdir: str | Path, name: str) -> str:
 
 
 def find_run(workdir: str | Path) -> str:
-  """Returns the workdir of a run, or if it has phases, that of the last one with a checkpoint."""
+  """Returns the workdir of a run; if the run has phases, that of the last one with a checkpoint."""
   check_name(workdir)
   runs = [join(workdir, name) for name in read_phases(workdir)]
   with_some = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
@@ -91,7 +91,7 @@ def read_phases(workdir: str | Path) -> tuple[str, ...]:
 
 
 def check_name(workdir: str | Path) -> None:
-  """Raises an error for a name that no workdir can have, whether it exists or not.
+  """Checks a name of a workdir, whether the workdir exists or not.
 
   Raises:
     ConfigError: The name is empty, holds a NUL, or is a URL that no installed package can
@@ -122,7 +122,7 @@ def locate_checkpoints(workdir: str | Path) -> str:
 
 
 def to_plain(value: Any) -> Any:
-  """Returns a config as JSON values: dicts, lists, numbers, strings."""
+  """Converts a config to JSON values: dicts, lists, numbers, strings."""
   if isinstance(value, ConfigDict | Mapping):
     return {key: to_plain(item) for key, item in value.items()}
   if isinstance(value, tuple | list):
@@ -131,7 +131,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-  """Returns the inverse of `to_plain`: dicts become a ConfigDict, lists become tuples."""
+  """Converts the JSON values of `to_plain` back: dicts become a ConfigDict, lists become tuples."""
   if isinstance(value, dict):
     return ConfigDict({key: from_plain(item) for key, item in value.items()})
   if isinstance(value, list):
@@ -140,7 +140,7 @@ def from_plain(value: Any) -> Any:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  """Returns a nested config as one dict by dotted names: `{"a": {"b": 1}}` gives `{"a.b": 1}`."""
+  """Flattens a nested config to one dict by dotted names: `{"a": {"b": 1}}` to `{"a.b": 1}`."""
   flat: dict[str, Any] = {}
   for key, value in config.items():
     nested = isinstance(value, Mapping)
@@ -164,10 +164,10 @@ def read_config(workdir: str | Path) -> ConfigDict:
 
 
 def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PLACES) -> None:
-  """Logs in one line the files, folders and sources that are read because a config names them.
+  """Logs which files, folders and sources are read because a config names them.
 
-  This warns the user, since somebody else may have written the config. Data sets of TFDS in the
-  user's own directory are not logged; after `--trust_code` nothing is.
+  This is a warning, since somebody else may have written the config. Data sets of TFDS in the
+  user's own directory are not logged; with `--trust_code` nothing is.
 
   Args:
     config: The config, or its fields by name.
@@ -221,12 +221,16 @@ def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
 
 
 def find_problem(value: Any, wanted: Any, where: str = "") -> str:
-  """Returns a description of the first problem of a record; "" for none.
+  """Compares a JSON value with the form that it should have.
 
   Args:
     value: The JSON value.
-    wanted: A type, `[type]` for a list of it, or a dict with the form of each field, see `RECORDS`.
+    wanted: The form: a type, `[type]` for a list of it, or a dict with the form of each field, see
+      `RECORDS`.
     where: The name of the value, for the message.
+
+  Returns:
+    A description of the first difference; "" if there is none.
   """
   if isinstance(wanted, list):
     if not isinstance(value, list):
@@ -266,7 +270,9 @@ def read_data(workdir: str | Path) -> dict[str, Any]:
 
 
 def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
-  """Returns the names, in order, of the classes that a run or an earlier phase recorded, or None.
+  """Returns the names of the classes, in order, that a run or an earlier phase of it recorded.
+
+  None means that none are recorded.
 
   Raises:
     ConfigError: A file is damaged.
@@ -283,9 +289,12 @@ def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
 
 
 def check_whole(workdir: str | Path) -> None:
-  """Raises ConfigError for a run that has checkpoints but has lost its other files.
+  """Checks that a run which has checkpoints still has its other files.
 
-  Such a run cannot continue, because its config or its data are unknown.
+  Without them its config or its data are unknown, so it cannot continue.
+
+  Raises:
+    ConfigError: A file is missing.
   """
   check_name(workdir)
   if not Directory(locate_checkpoints(workdir)).steps():
@@ -297,12 +306,12 @@ def check_whole(workdir: str | Path) -> None:
 
 
 def write_json(workdir: str | Path, name: str, value: Any) -> None:
-  """Writes a JSON file so that a reader sees the old or the new file, never a part."""
+  """Writes a JSON file; a concurrent reader sees the old or the new content, never a part."""
   own_files.replace(workdir, name, json.dumps(value, indent=2) + "\n")
 
 
 def check_writable(workdir: str | Path) -> None:
-  """Creates the directory and tries to write there.
+  """Creates a directory and checks that files can be written there.
 
   Raises:
     ConfigError: The directory cannot be created or written, or a link in it leads elsewhere.
@@ -322,7 +331,9 @@ def check_writable(workdir: str | Path) -> None:
 
 
 def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
-  """Creates the directory of a run; if the disk is too small, the new directories are removed.
+  """Creates the directory of a run, and checks that its disk can hold the checkpoints.
+
+  If it cannot, the directories that were created are removed again.
 
   Args:
     workdir: The workdir of the run.

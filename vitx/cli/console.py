@@ -1,4 +1,4 @@
-"""A console that shows control characters in names as text, so the terminal does not obey them.
+"""Shows control characters in the output as text, so that the terminal does not obey them.
 
 Class names, file names, config texts and other libraries' errors may contain control characters,
 which move the cursor, hide lines or set the window's title. `guard` makes `print`, `logging` and
@@ -20,7 +20,7 @@ _DRAWN = re.compile(r"\r(\033\[K)?|(\033\[\d+A\r)?\033\[J|\n*(\033\[A)+$")
 
 
 class ConsoleGone(BaseException):
-  """The error that the reader of the output has gone, as `head` goes once it has read enough."""
+  """Raised when the reader of the output has gone, as `head` goes once it has read enough."""
 
 
 def say(message: str) -> None:
@@ -29,7 +29,7 @@ def say(message: str) -> None:
 
 
 class _Console:
-  """A stream that shows control characters as escapes and otherwise acts as the wrapped stream."""
+  """A stream that writes control characters as escapes to another stream."""
 
   def __init__(self, stream: TextIO):
     self._stream = stream

@@ -17,7 +17,10 @@ from vitx.training.record.progress import format_seconds
 
 
 class Live:
-  """A display of a sweep's state and of a training's latest line (`log.txt` has all lines)."""
+  """Shows the state of a running sweep, and the latest line of the training in progress.
+
+  All lines of a training are in its `log.txt`. A point is one run of the sweep.
+  """
 
   def __init__(self, points: Sequence[Point], directory: str | Path, figure: str):
     """Starts the display with nothing finished.
@@ -38,7 +41,7 @@ class Live:
 
   @contextlib.contextmanager
   def training(self, point: Point) -> Iterator[None]:
-    """Trains a point within a `with` block and shows the latest line that the block prints."""
+    """Shows the latest line that a `with` block prints while it trains a point."""
     start = time.monotonic()
     self._busy.add(point.name)
     self._draw(f"training {point.name} ...")
@@ -71,7 +74,7 @@ class Live:
     return f"test {self._name} {outcome.test[self._figure] * self._scale:.{self._digits}f}"
 
   def _draw(self, line: str) -> None:
-    """Redraws the table with a line below it; prints only the line if there is no terminal."""
+    """Redraws the table with a line below it; without a terminal, prints the line alone."""
     if not self._terminal.isatty():
       print(f"[{len(self._outcomes)}/{len(self._points)}] {line}", file=self._terminal, flush=True)
       return
@@ -82,7 +85,7 @@ class Live:
     self._tell(line)
 
   def _tell(self, line: str) -> None:
-    """Replaces the line below the table if there is a terminal."""
+    """Replaces the line below the table on a terminal."""
     if self._terminal.isatty():
       width = shutil.get_terminal_size().columns - 1
       self._terminal.write(f"\r\033[K{escape(line, line=True)[:width]}")

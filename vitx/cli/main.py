@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def start(*before: str) -> int:
-  """Runs the words `before` and this process's arguments as a command; returns the exit status."""
+  """Runs the words `before`, then this process's arguments, as a command; returns its status."""
   return main([*before, *sys.argv[1:]])
 
 
@@ -64,9 +64,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(command: Callable[[], int | None]) -> int:
-  """Runs a command and returns its exit status; an expected error prints one line and returns 1.
+  """Runs a command and returns its exit status.
 
-  The line goes to stderr. It is complete in itself; a traceback would bury it.
+  An expected error is printed as one line on stderr, without a traceback, and the status is 1.
   """
   try:
     with console.guard():
@@ -118,7 +118,7 @@ def declare_arguments(name: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _end_among_others(error: Exception | None) -> None:
-  """Ends this process at once if it is one of several, since the others would keep it waiting.
+  """Ends this process at once if it is one of several, since the others would delay its exit.
 
   Args:
     error: The error that has not been printed yet, or `None`.

@@ -103,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
-  """Returns the text of a config for each requested row, by the name of the row.
+  """Returns the text of a config for each requested row, by row.
 
   Args:
     config: The config of one row (the file's default if it names none), or a file with overrides
@@ -195,7 +195,7 @@ def run(config: str, **arguments: Any) -> None:
 
 
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
-  """Returns the columns to print; a published figure follows our own figure, if there is one."""
+  """Returns the columns to print; a published figure comes after our own, if there is one."""
   columns = [*COUNTED, *(["size_mb"] if "size_mb" in quoted else [])]
   columns += [*COMPILED] * options.compile + [*TIMED] * (options.compile and options.time)
   columns += [*RATED] * options.rates
@@ -205,7 +205,11 @@ def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> lis
 
 
 def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> None:
-  """Raises ConfigError if options contradict each other, before any measurement."""
+  """Checks before any measurement that the options do not contradict each other.
+
+  Raises:
+    ConfigError: They do.
+  """
   if options.modules and count > 1:
     raise ConfigError(f"--modules shows one row, and {count} rows are requested; name one row.")
   if options.rates and not options.compile:
@@ -245,7 +249,7 @@ def _show_network(config: Any, modules: bool) -> None:
 
 
 def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
-  """Prints whether the config's batch fits a device, and settings that help if it does not."""
+  """Prints whether the config's batch fits a device and, if not, settings that help."""
   import jax
 
   from vitx.benchmark import rows as library
@@ -302,7 +306,7 @@ def _label(column: str) -> str:
 
 
 def _last(value: Any) -> Any:
-  """Returns a published figure; if it is a mapping by epoch, the last one."""
+  """Returns a published figure; of one that was published for several epochs, the last."""
   return list(value.values())[-1] if isinstance(value, Mapping) else value
 
 

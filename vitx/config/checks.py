@@ -78,7 +78,11 @@ def check_number(value: Any, field: str, interval: str) -> float:
 
 
 def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
-  """Returns `value` if it is an integer in `interval`; raises ConfigError otherwise."""
+  """Returns `value` if it is an integer in `interval`.
+
+  Raises:
+    ConfigError: It is not.
+  """
   if isinstance(value, bool) or not isinstance(value, int):
     raise ConfigError(f"{field}={value!r} must be an integer in {interval}")
   if value not in Range(interval):
@@ -87,7 +91,11 @@ def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
 
 
 def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
-  """Returns `value` if it is one of `choices`; else raises ConfigError with the nearest one."""
+  """Returns `value` if it is one of `choices`.
+
+  Raises:
+    ConfigError: It is not; the message suggests the nearest choice.
+  """
   if not any(value == choice and type(value) is type(choice) for choice in choices):
     raise ConfigError(
       f"{field}={value!r} is unknown.{nearest(value, choices)} Valid: {listing(choices)}."
@@ -96,9 +104,10 @@ def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
 
 
 def check_text(value: str, field: str) -> str:
-  """Returns `value` if it has no NUL character; raises ConfigError otherwise.
+  """Returns `value` if it has no NUL character, with which every library would fail.
 
-  No path or name can have this character, and every library fails on it.
+  Raises:
+    ConfigError: It has one.
   """
   if "\0" in value:
     raise ConfigError(f"{field}={value!r} holds the character NUL; leave it out.")
@@ -106,7 +115,11 @@ def check_text(value: str, field: str) -> str:
 
 
 def check_pattern(value: str, field: str) -> re.Pattern[str]:
-  """Compiles a regular expression; raises ConfigError if it is not valid."""
+  """Checks that a text is a regular expression.
+
+  Raises:
+    ConfigError: It is not.
+  """
   try:
     return re.compile(value)
   except re.error as error:
@@ -132,7 +145,11 @@ def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> No
 
 
 def check_value(value: Any, field: str, kind: Any) -> None:
-  """Raises ConfigError unless `value` is of the declared `kind`."""
+  """Checks that a value has a declared type and is in its range.
+
+  Raises:
+    ConfigError: It is not.
+  """
   options = _options(kind)
   if options is None:
     return
@@ -150,7 +167,7 @@ def check_value(value: Any, field: str, kind: Any) -> None:
 
 
 def base_types(kind: Any) -> set[type]:
-  """Returns the base types of an annotation: {int, tuple} for `int | tuple[int, int]`."""
+  """Returns the plain types in an annotation: {int, tuple} for `int | tuple[int, int]`."""
   origin, arguments = get_origin(kind), get_args(kind)
   if origin in (Union, types.UnionType):
     return set().union(*map(base_types, arguments))
@@ -160,7 +177,7 @@ def base_types(kind: Any) -> set[type]:
 
 
 def _options(kind: Any) -> list[Any] | None:
-  """Returns the alternatives of an annotation, or `None` if values are not checked against it."""
+  """Returns the alternatives in an annotation; `None` if values cannot be checked against it."""
   options = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
   return options if all(_is_known(option) for option in options) else None
 

@@ -1,9 +1,10 @@
-"""Descriptions of every field of a config: its value, its type and its meaning.
+"""Describes every field of a config: its value, its type and its meaning.
 
-A config contains only the differences from the defaults of its named choices (`model`,
-`optimizer`, ...); `complete` adds the defaults. Types, defaults and meanings come from the
-declarations of the fields: from `vitx.config.fields`, or from the signatures and docstrings of the
-classes and functions that the names of the choices refer to.
+A named choice is a field such as `model` or `optimizer` whose value is a name, with fields of its
+own. A config contains only the fields of a choice that differ from their defaults; `complete` adds
+the others. Types, defaults and meanings come from the declarations of the fields: from
+`vitx.config.fields`, or from the signatures and docstrings of the classes and functions to which
+the names refer.
 """
 
 import dataclasses
@@ -80,7 +81,7 @@ def describe(config: ConfigDict) -> dict[str, Description]:
 
 
 def _leaves(path: str, value: Any, described: Description) -> dict[str, Description]:
-  """Describes a value, or each value in a group of undeclared fields."""
+  """Describes a value; if it is a group of undeclared fields, describes each of them."""
   if not isinstance(value, ConfigDict):
     kind = described.kind or show_kind(type(value))
     return {path: dataclasses.replace(described, value=_plain(value), kind=kind)}
@@ -114,7 +115,7 @@ def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[st
 def _choice(
   path: str, spec: Any, table: Mapping[str, Any], hidden: tuple[str, ...]
 ) -> dict[str, Description]:
-  """Describes a named choice: its name, the config's fields, and the defaults of the others."""
+  """Describes a named choice: its name, the fields that the config sets, and defaults of others."""
   name, given = _name_and_fields(spec)
   entry = registry.lookup(table, name, f"{path}.name")
   function = registry.function_of(entry)
@@ -183,7 +184,10 @@ def show_kind(annotation: Any) -> str:
 
 
 def read_meanings(function: Callable) -> dict[str, str]:
-  """Returns the docstring entry of each argument of a function, or field of a class or a base."""
+  """Returns the docstring's entry for each argument of a function, or each field of a class.
+
+  The fields of base classes are included.
+  """
   owners = reversed(function.__mro__) if isinstance(function, type) else [function]
   found: dict[str, str] = {}
   for owner in owners:

@@ -26,7 +26,7 @@ def escape(text: str, *, line: bool = False) -> str:
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-  """Names a file in an OSError that the `with` block raises while writing it.
+  """Adds a file's name to an OSError that the `with` block raises while writing the file.
 
   Without this, an error in writing to an open file, such as on a full disk, names no file.
   """

@@ -360,7 +360,11 @@ class RunSettings:
 
 
 def walk(section: type | None = None, prefix: str = "") -> Iterator[tuple[str, type, Any]]:
-  """Yields (path, declaring class, declaration) of every declared field in order."""
+  """Yields every declared field of a config in order.
+
+  Yields:
+    The path of the field, the dataclass that declares it, and its declaration.
+  """
   section = section or RunSettings
   for each in dataclasses.fields(section):
     if dataclasses.is_dataclass(each.type):
@@ -425,7 +429,7 @@ def named_choices() -> dict[str, ChoiceTable]:
 
 
 def suggest(path: str, valid: Iterable[str]) -> str:
-  """Returns " Did you mean 'x'?" for a name that is no field, or "" without a suggestion.
+  """Returns " Did you mean 'x'?" for the name of an unknown field, or "" if no field is similar.
 
   Args:
     path: The unknown name, such as "lr" or "data.fit". If its last part is another name for a
@@ -461,7 +465,11 @@ def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "da
 
 
 def check_is_config(config: Any) -> None:
-  """Raises ConfigError unless a config is a ConfigDict with `data` and each of `named_choices`."""
+  """Checks that an object is a ConfigDict with `data` and each of `named_choices`.
+
+  Raises:
+    ConfigError: It is not.
+  """
   if not isinstance(config, ConfigDict):
     raise ConfigError(
       f"config={config!r:.60} must be a ConfigDict, such as vitx.load_config('digits')."

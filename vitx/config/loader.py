@@ -1,4 +1,4 @@
-"""A loader of configs from a config file, with a row and overrides, or from the JSON of a run.
+"""Loads a config from a config file with a row and overrides, or from the JSON of a run.
 
 A row is a named variant of a file's config.
 
@@ -66,7 +66,7 @@ def split_text(text: str) -> tuple[str, str]:
 
 
 def join_text(text: str, overrides: Iterable[str]) -> str:
-  """Appends overrides to `FILE:ROW,field=value`."""
+  """Appends overrides to the text of a config, `FILE:ROW,field=value`."""
   path, arg = split_text(text)
   return f"{path}:{','.join(filter(None, (arg, *overrides)))}"
 
@@ -96,7 +96,7 @@ def load_config(text: str | Path) -> ConfigDict:
 
 
 def open_config(path: str) -> dict[str, Any]:
-  """Returns the global names of a config file: `get_config`, and others such as `ROWS`.
+  """Executes a config file and returns its global names: `get_config`, and others such as `ROWS`.
 
   Raises:
     ConfigError: The file does not exist, fails to run, or has no `get_config`.
@@ -128,7 +128,7 @@ def open_config(path: str) -> dict[str, Any]:
 def _running(path: str, own: type[Exception]) -> Iterator[None]:
   """Turns an exception in a config file into a ConfigError of one line, with the line number.
 
-  Exceptions of the class `own` have a sufficient message and pass unchanged.
+  Exceptions of the class `own` pass unchanged, since their message suffices.
   """
   try:
     yield
@@ -147,7 +147,7 @@ def _running(path: str, own: type[Exception]) -> Iterator[None]:
 
 
 def find(path: str) -> Path:
-  """Returns the `.py` file at a path, else the shipped config file with that name.
+  """Finds a config file by its path, or a shipped one by its name.
 
   Raises:
     ConfigError: There is neither; the message lists the shipped files and the nearest name.
@@ -164,7 +164,7 @@ def find(path: str) -> Path:
 
 
 def _read_json(path: str) -> Callable[..., ConfigDict]:
-  """Returns a `get_config` without rows, for the JSON of a run or of `vitx config`.
+  """Returns a function `get_config` for a config that is stored as JSON and has no rows.
 
   Seeds equal to `seed` are unset, so that an override of `seed` changes them too.
   """
@@ -202,7 +202,7 @@ _TEXTS = (str, str | None, tuple[str, ...])
 
 
 def _is_text(field: str, value: str) -> bool:
-  """Returns whether a field holds plain text, so that a colon in it does not name code."""
+  """Returns whether a field's value is plain text, in which a colon does not mean code."""
   field = re.sub(r"^phases\.[^.]*\.", "", field)
   if field in ("optimizer", "optimizer.name"):
     return value.startswith("optax:")  # can only name functions of optax

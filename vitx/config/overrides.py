@@ -1,4 +1,4 @@
-"""Overrides of a config in one string, `ROW,field=value,...`, the argument of `get_config`.
+"""Overrides of a config as one text, `ROW,field=value,...`, the argument of `get_config`.
 
 An example is `--config configs/digits.py:performer,seed=3,optimizer.weight_decay=0.1`. A bare name
 replaces the whole of a named choice (a dict with a `name`): `token_mixer=softmax` drops the fields
@@ -168,7 +168,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
 
 
 def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
-  """Sets a change of a phase; the fields are checked later, when the phases are split."""
+  """Sets a field in the changes of a phase; it is checked later, when the phases are split."""
   *parents, last = path.split(".")[1:]  # the phase's name, then the path of a field
   if not parents and not isinstance(value, dict):
     raise ValueError(f"{path}={value!r} must be a group; set its fields, such as {path}.seed=1.")
@@ -181,7 +181,7 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
 
 
 def _replace(node: ConfigDict, key: str, value: Any) -> None:
-  """Sets an entry, keeping its type unless a bare name becomes a choice with fields."""
+  """Sets an entry and keeps its type, unless a bare name becomes a choice with fields."""
   with node.unlocked():
     if isinstance(node.get(key), str) and isinstance(value, ConfigDict):
       del node[key]
@@ -189,7 +189,11 @@ def _replace(node: ConfigDict, key: str, value: Any) -> None:
 
 
 def _check_kind(path: str, old: Any, value: Any) -> None:
-  """Raises ValueError for wrong values that ConfigDict accepts, such as True for a number."""
+  """Refuses wrong values that ConfigDict accepts, such as True for a number.
+
+  Raises:
+    ValueError: The value is wrong.
+  """
   if isinstance(old, ConfigDict) and not isinstance(value, dict):
     if "name" not in old:
       raise ValueError(f"{path}={value!r} must be a group with the fields {listing(old)}")
@@ -202,7 +206,7 @@ def _check_kind(path: str, old: Any, value: Any) -> None:
 
 
 def _fit(old: Any, value: Any) -> Any:
-  """Converts a value to the form of the field's old value."""
+  """Converts a value to the type that the field's old value has."""
   if isinstance(value, str) and isinstance(old, ConfigDict) and "name" in old:
     value = {"name": value}
   if isinstance(value, dict):
@@ -243,10 +247,13 @@ def _kind_of(config: ConfigDict, path: str) -> Any:
 
 
 def _find_entry(config: ConfigDict, head: str) -> Any:
-  """Returns the class or function that a named choice names, or None for the user's own code.
+  """Returns the class or function that a named choice refers to; None for the user's own code.
 
-  `head` is the field of the choice, such as "optimizer" or "model.token_mixer".
   The user's code is not run while a config is read.
+
+  Args:
+    config: The config.
+    head: The field of the choice, such as "optimizer" or "model.token_mixer".
   """
   choice = fields.named_choices().get(head)
   name = registry.fields_of(config[head]).get("name") if choice else None

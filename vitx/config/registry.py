@@ -1,13 +1,12 @@
-"""The resolution of the named choices of a config to callables.
+"""Finds the class or function that a named choice of a config refers to.
 
-`build` resolves every named choice of a config (`dict(name="softmax", ...)`). An unknown name or
-option raises `ConfigError`, which lists the valid ones and the nearest; no option is dropped
-silently.
+A named choice is a value such as `dict(name="softmax", ...)`. An unknown name or field raises
+ConfigError, which lists the valid ones and the nearest; none is dropped silently.
 
 A name `module:Name` imports code. So a config that somebody else wrote is read under
-`trusting(False)`, which allows only entries of the tables and imports nothing. The user's own
-config is read with neither True nor False set: its names are imported, but names in foreign files
-(the feature classes of a data set) need `trusting(True)`.
+`trusting(False)`, which allows only the names of tables and imports nothing. The user's own config
+is read outside any `trusting`: its names are imported, but names in foreign files (the feature
+classes of a data set) need `trusting(True)`.
 """
 
 import contextlib
@@ -32,7 +31,7 @@ _trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted"
 
 @contextlib.contextmanager
 def trusting(allowed: bool | None) -> Iterator[None]:
-  """Sets whether code that a foreign file names may be imported, within the context.
+  """Sets for a `with` block whether code that a foreign file names may be imported.
 
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
@@ -62,7 +61,7 @@ def reach_current_folder() -> None:
 
 
 def refuse_code(name: str, field: str) -> ConfigError:
-  """Returns the error for a name of code that the user has not allowed to run."""
+  """Returns the error for a name of code that the user has not allowed."""
   return ConfigError(
     f"{field}={name!r} names Python code, which would run; if you trust its author, give"
     " --trust_code (in Python trust_code=True)."
@@ -72,13 +71,16 @@ def refuse_code(name: str, field: str) -> ConfigError:
 def refuse_names_of_code(
   tree: Any, field: str, is_text: Callable[[str, str], bool] = lambda field, value: False
 ) -> None:
-  """Raises ConfigError if a string in a foreign config names code that `lookup` would import.
+  """Checks that a foreign config names no code that would be imported.
 
   Args:
     tree: Nested mappings and sequences.
     field: The path of the tree in the config, for the error.
     is_text: A function of a field's path and value that returns True if the value is never looked
       up as a name, so that it may contain a colon.
+
+  Raises:
+    ConfigError: A string in it does.
   """
   if hasattr(tree, "items"):
     for key, entry in tree.items():
@@ -91,7 +93,7 @@ def refuse_names_of_code(
 
 
 def _find_shipped(table: Mapping[str, Any], name: str, field: str) -> Any:
-  """Returns the table entry that is defined as `module:Name`, without importing anything."""
+  """Returns the entry of a table that is defined at `module:Name`, without importing anything."""
   for entry in table.values():
     own = entry.func if isinstance(entry, partial) else entry
     if name == f"{getattr(own, '__module__', '')}:{getattr(own, '__qualname__', '')}":
@@ -126,7 +128,7 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
 
 
 def kind_of(table: Mapping[str, Any]) -> tuple[type, ...]:
-  """Returns the classes that all entries of a table are subclasses or instances of.
+  """Returns the types that the entries of a table have in common.
 
   The user's own object must be a subclass or an instance of one of them. An empty tuple, as for an
   empty table, allows any callable.
@@ -174,7 +176,7 @@ def function_of(entry: Any) -> Callable:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-  """An iterable of given names and then the names in a table, which is imported only when needed.
+  """The names in a table, after a few given ones; the table is imported only when they are read.
 
   Attributes:
     first: The names that come first; the table's entries with these names are left out.
@@ -190,7 +192,7 @@ class Names:
 
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a choice, `dict(name=..., **fields)` or a bare name, as a new dict."""
+  """Returns a named choice as a new dict with `name` and fields, even if it is a bare name."""
   return {"name": spec} if isinstance(spec, str) else dict(spec)
 
 
@@ -202,7 +204,11 @@ def options(function: Callable) -> dict[str, inspect.Parameter]:
 
 
 def check_options(function: Callable, given: Mapping[str, Any], field: str, hidden=()) -> None:
-  """Raises ConfigError if `given` has a key that `function` does not take or that `hidden` has."""
+  """Checks that a class or function takes the given fields.
+
+  Raises:
+    ConfigError: It does not take one of them, or `hidden` has it.
+  """
   valid = [name for name in options(function) if name not in hidden]
   for key in given:
     if key not in valid:

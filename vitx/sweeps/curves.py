@@ -1,4 +1,4 @@
-"""Learning curves from the workdirs of runs and sweeps."""
+"""Reads learning curves from the workdirs of runs and sweeps."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from vitx.training.record.log import read_figure, read_metrics
 
 
 def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
-  """Returns the workdirs, with a sweep's workdir replaced by the workdirs of its points."""
+  """Returns workdirs of runs; the workdir of a sweep is replaced by those of its runs."""
   found = []
   for workdir in workdirs:
     points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))
@@ -30,9 +30,9 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
 
 
 def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
-  """Returns the learning curves of runs, and the name of their tasks' primary figure.
+  """Reads the learning curves of runs, and the name of their tasks' primary figure.
 
-  The curve of a sweep's point is named after its method, another curve after its workdir.
+  The curve of a run in a sweep is named after its method, any other curve after its workdir.
 
   Args:
     runs: The workdirs of the runs.

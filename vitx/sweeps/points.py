@@ -1,4 +1,8 @@
-"""The points of a sweep: rows of a config file, values of its fields and seeds, all combined."""
+"""The runs of a sweep: all combinations of a config file's rows, field values and seeds.
+
+A method is a combination of rows and values. A point is a method with one seed and, in
+cross-validation, one fold.
+"""
 
 import itertools
 import json
@@ -24,7 +28,9 @@ MOST = 10_000  # the most points of a sweep
 
 
 def parse_grid(text: str) -> dict[str, list[str]]:
-  """Reads `field=[value,value],field=[value]`; the field `row` means the rows of the config file.
+  """Parses the values that a sweep combines: `field=[value,value],field=[value]`.
+
+  The field `row` means the rows of the config file.
 
   Raises:
     ConfigError: The text has another form, or a field has no values or occurs twice.
@@ -69,12 +75,12 @@ def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
 
 
 def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
-  """Returns the published figures that a config file quotes, by row."""
+  """Returns the published figures that a config file quotes from its source, by row."""
   return {} if path.endswith(".json") else open_config(path).get("PUBLISHED", {})
 
 
 def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str, Any]]:
-  """Returns the published figures of the rows whose points keep the data set of their row."""
+  """Returns the published figures of the rows that train on the data set of their source."""
   published = find_published(path)
   configs = {point.method: point.config for point in points if point.method in published}
   return {
@@ -85,7 +91,7 @@ def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str
 
 
 def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
-  """Returns a config's text for each combination of values, by the name of the method.
+  """Returns the text of a config for each method, by the method's name.
 
   Args:
     config: The text `FILE`, or `FILE:ROW,field=value`.
@@ -121,7 +127,10 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def fit_budget(row: str, text: str, budget: float) -> str:
-  """Returns a row's text with as many steps as a budget of floating-point operations allows.
+  """Gives a row as many steps as a budget of floating-point operations allows.
+
+  Returns:
+    The text of the row's config.
 
   Raises:
     ConfigError: The row runs in phases, or one step exceeds the budget.
@@ -140,7 +149,7 @@ def fit_budget(row: str, text: str, budget: float) -> str:
 def make_points(
   texts: Mapping[str, str], seeds: int, folds: Sequence[str] | None = None
 ) -> list[Point]:
-  """Returns the points sorted by seed, so that all methods can soon be compared for one seed.
+  """Returns the points of a sweep, sorted by seed so that methods can soon be compared.
 
   Args:
     texts: The config for each method, without a seed.
@@ -198,7 +207,7 @@ def _fingerprint(config: ConfigDict) -> str:
 
 
 def _shorten(fields: Iterable[str]) -> dict[str, str]:
-  """Returns the last part of each field's name, or the whole name if two last parts agree."""
+  """Returns a short name for each field: its last part, or the whole name if last parts agree."""
   last = {field: field.rpartition(".")[2] for field in fields}
   ends = list(last.values())
   return {field: end if ends.count(end) == 1 else field for field, end in last.items()}
@@ -210,6 +219,6 @@ def name_file(path: str) -> str:
 
 
 def _clean(text: str) -> str:
-  """Returns a text in a form that needs no quotes as a part of a folder's name."""
+  """Replaces characters in a text that would need quotes in the name of a folder."""
   cleaned = re.sub(r"[^\w.+-]+", "-", text).rstrip("-")
   return cleaned if re.match(r"-\d", text) else cleaned.lstrip("-")  # "-3" keeps its sign

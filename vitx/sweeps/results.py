@@ -1,6 +1,7 @@
-"""The results of a sweep: `NAME.md`, `NAME.csv` and the picture of its learning curves.
+"""Writes the results of a sweep: `NAME.md`, `NAME.csv` and the picture of its learning curves.
 
-Everything except the section "Run" (date, hours, machine, versions) depends on the points alone.
+Everything except the section "Run" (date, hours, machine, versions) depends on the runs' configs
+and figures alone.
 """
 
 import datetime
@@ -35,10 +36,10 @@ def measure_methods(
   published: Mapping[str, Mapping[str, Any]],
   directory: str,
 ) -> tuple[list[Method], Facts]:
-  """Checks the first point of each method without training it, and counts the method's cost.
+  """Checks the config of each method before any training, and counts its parameters and FLOPs.
 
   Args:
-    points: The points of the sweep.
+    points: The points of the sweep: a method with a seed and a fold each.
     published: The published figures by method.
     directory: The directory of the workdirs.
 
@@ -109,7 +110,11 @@ def write_results(
 
 
 def check_results(out: str, name: str) -> None:
-  """Raises ConfigError if the results cannot be written, see `write_results`."""
+  """Checks that `write_results` will be able to write its files.
+
+  Raises:
+    ConfigError: It will not.
+  """
   check_folder(out, "out")
   if name in ("", ".", "..") or "/" in name or "\0" in name:
     raise ConfigError(f"name={name!r} cannot name files; give a name without a slash (--name).")
@@ -119,7 +124,7 @@ def check_results(out: str, name: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-  """Writes a file atomically, since all processes that share a sweep write its results."""
+  """Writes a file in one step, since all processes that share a sweep write its results."""
   partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
   with naming(path):
     partial.write_text(text, encoding="utf-8", newline="")
@@ -127,7 +132,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _quote(methods: Sequence[Method]) -> list[str]:
-  """Returns a list with a table of all published figures; [] if there are none."""
+  """Returns a list with a Markdown table of all published figures, or [] if there are none."""
   names = list(dict.fromkeys(name for method in methods for name in method.published))
   if not names:
     return []

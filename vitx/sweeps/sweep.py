@@ -1,8 +1,8 @@
-"""Many runs, one after the other, each in a workdir of its own.
+"""Trains many runs, each in a workdir of its own.
 
-Several processes, or machines that see the same directory, may work through the same points: the
-process that holds a point's lock trains it, while the others take the next points. Finished points
-are skipped; stopped or killed ones continue.
+Several processes, or machines that see one directory, may work through the runs together: the
+process that locks a run trains it, while the others take the next ones. Finished runs are skipped;
+stopped or killed ones continue.
 """
 
 import contextlib
@@ -39,11 +39,11 @@ POLL = 2.0  # seconds between two checks of the points that other processes trai
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-  """One run of a sweep.
+  """A run of a sweep: a method with a seed and, in cross-validation, a fold.
 
   Attributes:
-    name: The name of its workdir in the sweep's directory.
-    method: The name that is common to all points that differ only in seed and fold.
+    name: The name of the run's workdir in the sweep's directory.
+    method: The name of the method, which all points share that differ only in seed and fold.
     seed: The seed of the run.
     config: The config that `get_config` returned, not resolved.
     fold: The fold that the run tests, if the sweep is over `data.fold`; None otherwise.
@@ -57,7 +57,7 @@ class Point:
 
 
 class State(enum.Enum):
-  """The state of a point after a visit."""
+  """The state of a point as the sweep goes through them."""
 
   DONE = "done"  # finished or failed, here or elsewhere
   BUSY = "busy"  # another process trains it
@@ -65,7 +65,7 @@ class State(enum.Enum):
 
 
 class Show(Protocol):
-  """The display of a sweep's progress."""
+  """The protocol of a display of a sweep's progress."""
 
   def training(self, point: Point) -> AbstractContextManager:
     """Returns a context manager for the training of a point."""
@@ -142,7 +142,7 @@ def _train_point(point: Point, directory: str | Path, show: Show) -> State:
 
 
 def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:
-  """Locks a point and returns None, or returns the state that rules out its training."""
+  """Locks a point for training; returns None, or the state that makes its training unnecessary."""
   # The sweep's directory may be a link, but not a point's.
   own_files.check_no_link(workdir)
   asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
@@ -189,7 +189,7 @@ def is_done(workdir: str) -> bool:
 
 
 def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
-  """Returns the outcome of a point; None if it has not ended."""
+  """Reads the outcome of a point from its workdir; None if its run has not ended."""
   workdir = wd.join(directory, point.name)
   failed, test = wd.read_json(workdir, FAILED), _test_row(workdir)
   if failed:
@@ -211,7 +211,7 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
 
 
 def _test_row(workdir: str) -> dict[str, Any] | None:
-  """Returns the figures of the last run's best checkpoint on *test*; None until the run ends."""
+  """Returns the *test* figures of a run's best checkpoint; None until the run ends."""
   names = wd.read_phases(workdir)
   if names and wd.find_run(workdir) != wd.join(workdir, names[-1]):
     return None
@@ -219,7 +219,7 @@ def _test_row(workdir: str) -> dict[str, Any] | None:
 
 
 def _read_seconds(workdir: str) -> float:
-  """Returns the seconds of a point's training, over all phases and attempts, without compiling."""
+  """Returns the seconds of a point's training over all phases and attempts, without compiling."""
   names = wd.read_phases(workdir)
   seconds = 0.0
   for run in [wd.join(workdir, name) for name in names] or [workdir]:
