@@ -83,7 +83,9 @@ class Block(nn.Module):
     train: bool,
     dropout: float | None = None,
   ) -> jax.Array:
-    """Applies the token mixer to (B, N, C), then dropout at rate `dropout`; None means the block's.
+    """Applies the token mixer to tokens (B, N, C), then dropout.
+
+    The rate of dropout is `dropout`; None means the block's own.
 
     Raises:
       ConfigError: If `at` is set and the mixer's call does not accept it, or if the collection
@@ -142,7 +144,11 @@ class Block(nn.Module):
     return Dropout(self.stochastic_depth, whole_example=True)(y, train)
 
   def refuse_stochastic_depth(self, block: str) -> None:
-    """Raises ConfigError if there is stochastic depth, which needs a skip around the branch."""
+    """Checks that there is no stochastic depth, which needs a skip around the branch.
+
+    Raises:
+      ConfigError: There is.
+    """
     if self.stochastic_depth:
       raise ConfigError(
         f"model.stochastic_depth={self.stochastic_depth:g} drops branches beside a skip, and"

@@ -77,7 +77,7 @@ class PreNormBlock(Block):
     return branch if self.branch_divisor == 1 else branch / self.branch_divisor
 
   def stream(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
-    """Returns the tokens (B, N, C) to which the MLP's branch is added."""
+    """Returns the tokens (B, N, C) to which the MLP's branch is added, for subclasses to change."""
     return x
 
 

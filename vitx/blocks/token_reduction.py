@@ -24,7 +24,7 @@ Reduce = Callable[..., tuple[jax.Array, jax.Array | None]]
 
 @dataclasses.dataclass(frozen=True)
 class TokenReduction:
-  """The base class, which removes no tokens.
+  """The base class of token reductions, which itself removes no tokens.
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.
@@ -36,7 +36,11 @@ class TokenReduction:
   keeps_places = True
 
   def check(self, depth: int) -> None:
-    """Raises ConfigError if a layer does not exist or the layers are not in order."""
+    """Checks the layers in which tokens are removed.
+
+    Raises:
+      ConfigError: A layer does not exist, or the layers are not in order.
+    """
     layers = list(self.layers)
     if layers != sorted(set(layers)) or (layers and layers[-1] >= depth):
       raise ConfigError(
@@ -61,7 +65,7 @@ class TokenReduction:
     return layout
 
   def settle(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns the output (B, N, C) of a block, changed as the mask (B, N) requires."""
+    """Returns a block's output (B, N, C), changed as the mask (B, N) of removed tokens requires."""
     return x
 
 
@@ -74,7 +78,7 @@ class NoReduction(TokenReduction):
 
 @dataclasses.dataclass(frozen=True)
 class FuseInattentive(TokenReduction):
-  """EViT: inattentive tokens become one (Liang et al. 2022, section 3.2).
+  """EViT: the tokens that the class token attends least become one (Liang et al. 2022, 3.2).
 
   The attention of the class token, averaged over the heads, ranks the n tokens after the prefix;
   the ceil(keep n) best stay. The sum of the other tokens, weighted by this attention, becomes one
@@ -122,13 +126,14 @@ class FuseInattentive(TokenReduction):
 
 @dataclasses.dataclass(frozen=True)
 class ZeroInattentive(TokenReduction):
-  """Inattentive tokens become zeros that no token attends, as in Sparsifiner's released code.
+  """The tokens that the class token attends least become zeros (Sparsifiner's released code).
 
   Of the n tokens of the grid, the i-th reduction keeps ceil(keep^i n): among the tokens that are
-  left, those with the most attention of the class token, averaged over the heads. N and all places
-  stay as they are, so that parameters bound to N still fit; only mixers that skip masked tokens
-  save time. A pool that reads more than the class token sees the zeros. (In the released code, the
-  zeros still count in the denominator of the class token's softmax.)
+  left, those with the most attention of the class token, averaged over the heads. No other token
+  attends the zeros. N and all places stay as they are, so that parameters bound to N still fit;
+  only mixers that skip masked tokens save time. A pool that reads more than the class token sees
+  the zeros. (In the released code, the zeros still count in the denominator of the class token's
+  softmax.)
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.
@@ -150,7 +155,11 @@ class ZeroInattentive(TokenReduction):
 
 
 def check_reduces(block: Any) -> None:
-  """Raises ConfigError if a block's call has no argument `reduce`."""
+  """Checks that a block supports token reduction: its call has an argument `reduce`.
+
+  Raises:
+    ConfigError: It has none.
+  """
   if "reduce" not in inspect.signature(type(block).__call__).parameters:
     raise ConfigError(
       f"model.token_reduction removes tokens between the token mixer and the MLP of a block, which"

@@ -8,7 +8,7 @@ from vitx.ops.dropout import dropout
 
 
 class Dropout(nn.Module):
-  """Dropout of entries of (B, ...) with probability `rate`, drawn from the stream "dropout".
+  """Dropout of entries of an array (B, ...), drawn from the stream "dropout".
 
   Attributes:
     rate: The probability, in [0, 1).

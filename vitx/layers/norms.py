@@ -81,7 +81,7 @@ class ChannelNorm(nn.Module):
 
 
 class NoNorm(nn.Module):
-  """The identity, in place of a normalization.
+  """The identity, for use where a normalization is expected.
 
   Attributes:
     dtype: Not used; it exists because every normalization has it.

@@ -135,7 +135,7 @@ class RotaryPosition(nn.Module):
 
   @property
   def mixer_fields(self) -> dict[str, Any]:
-    """Returns the fields that every token mixer of the model gets."""
+    """Returns the fields by which every token mixer of the model learns of the rotation."""
     return {"rotary": self.kind, "rotary_base": self.base}
 
 

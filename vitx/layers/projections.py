@@ -21,7 +21,7 @@ def to_heads(
   use_bias: bool = True,
   kernel_init: nn.initializers.Initializer = XAVIER,
 ):
-  """Makes a projection (B, N, C) -> (B, N, H, D)."""
+  """Makes a linear projection of tokens to heads, (B, N, C) -> (B, N, H, D)."""
   return nn.DenseGeneral(
     (num_heads, head_dim),
     use_bias=use_bias,
@@ -39,7 +39,7 @@ def from_heads(
   use_bias: bool = True,
   kernel_init: nn.initializers.Initializer = XAVIER,
 ):
-  """Makes a projection (B, N, H, D) -> (B, N, C)."""
+  """Makes a linear projection of heads to tokens, (B, N, H, D) -> (B, N, C)."""
   return nn.DenseGeneral(
     width,
     axis=(-2, -1),
@@ -51,7 +51,7 @@ def from_heads(
 
 
 def resolve_head_dim(width: int, num_heads: int, head_dim: int | None) -> int:
-  """Returns D: `head_dim` if it is given, otherwise C / H.
+  """Returns the width D of a head: `head_dim` if it is given, otherwise C / H.
 
   Raises:
     ConfigError: If H does not divide C.

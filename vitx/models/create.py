@@ -80,7 +80,7 @@ def check_model(model: Mapping[str, Any]) -> None:
 
 
 def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the fields of a model, with its parts and its dtype made from their names."""
+  """Returns a model's fields with objects in place of the names of parts and of the dtype."""
   check_options(model, fields, "model", hidden=("num_classes", "name"))
   check_fields(model, fields, "model")
   built = dict(fields)
@@ -105,10 +105,10 @@ def model_from_config(model: Mapping[str, Any]) -> nn.Module:
 
 
 def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-  """Returns the variables with which training starts.
+  """Returns the random variables with which training starts.
 
-  `model.init` makes the variables, and the model's field `initialization`, if it has one, is then
-  applied to the parameters. `model.init` alone, a method of Flax, does not apply it.
+  They are those of Flax's `model.init`. If the model has a field `initialization`, that function
+  then redraws some of the parameters, which `model.init` alone does not do.
 
   Args:
     model: The network, with or without a field `initialization`, `(key, params) -> params`.
@@ -128,8 +128,8 @@ def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[s
 def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
   """Returns a config's `model` entry with the seed of its random graphs filled in.
 
-  A token mixer that draws a graph has a field `seed`. If the entry does not set it, the mixer
-  becomes a dict with its `name` and this `seed`. Everything else stays unchanged.
+  A token mixer that draws a random graph has a field `seed`. If the entry does not set it, the
+  mixer's entry becomes a dict with its `name` and this `seed`. Everything else stays unchanged.
 
   Args:
     model: The config's entry.

@@ -14,12 +14,12 @@ from vitx.ops.layout import TokenLayout
 
 
 class CvT(StagedNetwork):
-  """CvT (Wu et al. 2021): the token grid is convolved between stages, and in the attention.
+  """CvT (Wu et al. 2021): stages with a convolution between them, and convolutional attention.
 
   Fields that may differ by stage have one value for all stages or one for each. The stem is the
-  embedding of the first stage. Any other `token_mixer` has neither the convolutions nor the batch
-  statistics of this attention, as in ViX's CvP, CvL and CvN. There is no class token and no
-  normalization before the head, as in vit-pytorch 0.19.6.
+  embedding of the first stage. With another `token_mixer` the attention has no convolutions and no
+  batch statistics, as in ViX's CvP, CvL and CvN. There is no class token and no normalization
+  before the head, as in vit-pytorch 0.19.6.
 
   Attributes:
     width: The number of channels C, by stage.

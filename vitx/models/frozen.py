@@ -1,8 +1,9 @@
-"""The state of modules, such as batch statistics, which is frozen with the parameters.
+"""Freezes the state of modules, such as batch statistics, together with their parameters.
 
 A state belongs to the innermost module with parameters that contains it. If all parameters of this
 module are frozen, the state neither changes nor depends on the batch: batch normalization runs as
-in evaluation, as in Keras for layers that are not trainable. Dropout stays active: it has no state.
+in evaluation, as in Keras for layers that are not trainable. Dropout stays active, since it has no
+state.
 """
 
 import inspect
@@ -15,9 +16,10 @@ import jax
 
 
 def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextManager:
-  """Returns a context for tracing a network whose frozen modules with state run as in evaluation.
+  """Returns a context in which a network is traced with the state of its frozen modules fixed.
 
-  Modules with state are classes with the attribute `keeps_state`, and Flax's `BatchNorm`.
+  Modules with state are classes with the attribute `keeps_state`, and Flax's `BatchNorm`; frozen
+  ones run as in evaluation.
 
   Args:
     names: The names of all parameters of the network.
@@ -43,7 +45,7 @@ def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextMana
 
 
 def keep_state(old: Any, new: Any, names: Collection[str], frozen: Collection[str]) -> Any:
-  """Returns the new state of a network, except that frozen modules have their old state.
+  """Returns the new state of a network after a step, with the old state of frozen modules.
 
   Args:
     old: The collections by name before a step.

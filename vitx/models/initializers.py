@@ -1,11 +1,10 @@
 """Initializations of a whole network: functions `(key, params) -> params`.
 
-The modules of a network first draw their own parameters; an initialization then redraws some of
-them, as in a publication. So one initialization serves every mixer and block, also a user's own,
-and can couple several parameters. It finds parameters by name: `kernel` with the `bias` beside it.
-A module's other parameters (norms, tables, slots) stay as they were made. The projections of
-attention are the modules `query`, `key` and `value`, with kernels (C, H, D), and `out`, with a
-kernel (H, D, C).
+The modules of a network first draw their own parameters; an initialization then draws some of them
+again, as a publication describes. It finds parameters by name: a `kernel`, and the `bias` beside
+it. So one initialization serves every mixer and block, also your own. A module's other parameters
+(norms, tables, slots) stay unchanged. The projections of attention are the modules `query`, `key`
+and `value`, with kernels (C, H, D), and `out`, with a kernel (H, D, C).
 """
 
 import math
@@ -39,7 +38,7 @@ Base = str | Mapping[str, Any]
 
 
 def as_made(key: jax.Array, params: Params) -> Params:
-  """Returns the parameters as the modules made them."""
+  """Returns the parameters unchanged, as the modules drew them."""
   return params
 
 
@@ -179,16 +178,21 @@ def mimetic(
 
 
 def fan_in(owner: str, shape: tuple[int, ...]) -> int:
-  """Returns the number of inputs of one output of a kernel, by its shape and its module's name."""
+  """Returns the number of inputs that each output of a kernel sums.
+
+  Args:
+    owner: The name of the module that has the kernel.
+    shape: The shape of the kernel.
+  """
   return math.prod(shape[axis] for axis in input_axes(owner, len(shape)))
 
 
 def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
-  """Sets every `kernel`, and the `bias` beside it, to `scale(owner, kernel, leaf)` times a draw.
+  """Sets each `kernel`, and the `bias` beside it, to random numbers times a scale.
 
-  There is only one draw for all, since a draw takes long to compile. For each shape, a loop cuts
-  the parameters out of the draw; without the loop the compiler would put the whole draw into each
-  cut.
+  The scale is `scale(owner, kernel, leaf)`. There is only one draw for all, since a draw takes long
+  to compile. For each shape, a loop cuts the parameters out of the draw; without the loop the
+  compiler would put the whole draw into each cut.
   """
   leaves = flatten_dict(params)
   # The numbers depend on this order, which is that of JAX's trees.
@@ -210,7 +214,7 @@ def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
 
 
 def _take_convolutions(source: Params, params: Params) -> Params:
-  """Returns the parameters, with kernels of four axes and their biases taken from `source`."""
+  """Returns the parameters, with `source`'s kernels of four axes (convolutions) and biases."""
   leaves, others = flatten_dict(params), flatten_dict(source)
   for name in leaves:
     kernel = leaves.get((*name[:-1], KERNEL))
@@ -232,7 +236,16 @@ def _redraw_modules(
   *,
   needed: bool = True,
 ) -> Params:
-  """Redraws the kernels of the modules `names` in each module that has all; biases become zero.
+  """Draws again the kernels of some modules, in every module that contains all of them.
+
+  Their biases become zero.
+
+  Args:
+    key: The key of all draws.
+    params: The parameters of the network.
+    names: The names of the modules, such as "query" and "key".
+    draw: A function that draws the kernels.
+    needed: Whether it is an error if no module contains them.
 
   Raises:
     ConfigError: If such modules are not found, and `needed` is True.
@@ -259,7 +272,7 @@ def _redraw_modules(
 def _factors(
   key: jax.Array, width: int, noise: float, diagonal: float
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns U √Σ and √Σ Vᵀ, (C, C) each, of noise Z + diagonal I."""
+  """Draws a matrix Z + diagonal I and returns its factors U √Σ and √Σ Vᵀ, (C, C) each."""
   z = jax.random.normal(key, (width, width)) / jnp.sqrt(width)
   u, s, vt = jnp.linalg.svd(noise * z + diagonal * jnp.eye(width))
   return u * jnp.sqrt(s), jnp.sqrt(s)[:, None] * vt

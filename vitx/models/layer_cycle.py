@@ -1,4 +1,4 @@
-"""Blocks that repeat after a few layers, compiled once and run in a loop."""
+"""Runs blocks that repeat after a few layers in a loop, so that they are compiled only once."""
 
 from functools import partial
 from typing import Any
@@ -22,11 +22,11 @@ def run_cycle(
   train: bool,
   **sizes: int,
 ) -> jax.Array:
-  """Applies all blocks of a trunk to tokens (B, N, C) as a loop over cycles of layers.
+  """Applies all blocks of a network to tokens as a loop over cycles of layers.
 
   The parameters have the names `block_0`, `block_1`, ... that `Trunk.run_blocks` gives them. This
-  function stacks them (`vitx.models.stacked`), unless they are stacked already. Nothing is sown,
-  and dropout draws other values than without the loop.
+  function stacks them (`vitx.models.stacked`), unless they are stacked already. No intermediate
+  values are sown, and dropout draws other values than without the loop.
 
   Args:
     trunk: A bound `Trunk`.
@@ -69,7 +69,7 @@ def run_cycle(
 def _make_parameters(
   trunk: Any, blocks: list[nn.Module], x: jax.Array, layout: TokenLayout, depth: int
 ) -> None:
-  """Makes the parameters of all layers, with one vmapped `init` for each layer of the cycle."""
+  """Makes the parameters of all layers, by one vmapped `init` for each layer of a cycle."""
   base = trunk.make_rng("params")
   for first, block in enumerate(blocks):
     layers = range(first, depth, len(blocks))

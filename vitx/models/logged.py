@@ -19,7 +19,7 @@ from vitx.models.stacked import unstack
 
 @contextlib.contextmanager
 def finding() -> Iterator[set[str]]:
-  """Finds, while a network is traced, the parameters that its modules declare as `logged`.
+  """Finds the parameters that the modules of a network declare as `logged`, while it is traced.
 
   Yields:
     A set that fills with the ends of parameters' names, such as "token_mixer/alpha". Whole names

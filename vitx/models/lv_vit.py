@@ -13,7 +13,7 @@ from vitx.models.vit import ViT
 
 
 class LVViT(ViT, kw_only=True):
-  """LV-ViT (Jiang et al. 2021), with its convolutional stem and divided branches.
+  """LV-ViT (Jiang et al. 2021), with its convolutional stem and branches divided by a constant.
 
   A class's logit is that of the class token plus half the largest one of the patches, as in the
   released code's evaluation. The network sows both into "intermediates", as `class_logits` (B, K)

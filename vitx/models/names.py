@@ -1,4 +1,4 @@
-"""The names of parameters. Only this module knows the structure of a network's parameter tree.
+"""The names of parameters; no other module knows the structure of a parameter tree.
 
 A name is the path of a parameter, joined by "/", such as "block_0/token_mixer/query/kernel".
 Networks with one sequence of blocks have `stem`, `posemb`, `cls`, `extra`, `start`, `block_0`, ...,
@@ -61,24 +61,24 @@ _FIRST = frozenset({STEM, POSITIONS, CLASS_TOKEN, EXTRA_TOKENS, START})
 
 
 def is_bare(name: str) -> bool:
-  """Returns whether torchsummary's convention leaves the parameter out."""
+  """Returns whether a parameter belongs to no layer of PyTorch, so that torchsummary omits it."""
   return name.split("/")[-1] in BARE
 
 
 def is_position_table(name: str) -> bool:
-  """Returns whether the parameter contains a vector for each position."""
+  """Returns whether a parameter has a vector for each position."""
   return POSITIONS in name.split("/")[-2:]
 
 
 def token_axis(name: str, ndim: int) -> tuple[int, bool] | None:
-  """Returns the axis of a parameter's tokens, and whether tokens are summed over it.
+  """Finds the axis of a parameter that has an entry for each token.
 
   Args:
     name: The name of the parameter, such as that of a position table.
     ndim: The number of axes of the parameter.
 
   Returns:
-    The axis and the flag, or `None` if the parameter has no such axis.
+    The axis, and whether the parameter's weights are summed over it; `None` if there is none.
   """
   if is_position_table(name) and ndim > 1:
     return ndim - 2, False
@@ -90,18 +90,18 @@ def token_axis(name: str, ndim: int) -> tuple[int, bool] | None:
 
 
 def is_head(name: str) -> bool:
-  """Returns whether the parameter belongs to a head, which depends on the number of classes."""
+  """Returns whether a parameter belongs to a head, whose shape depends on the number of classes."""
   return not {HEAD, HEAD_DISTILLATION, HEAD_PATCHES}.isdisjoint(name.split("/"))
 
 
 def is_first_kernel(name: str) -> bool:
-  """Returns whether the parameter is a kernel of the stem; one such kernel reads the pixels."""
+  """Returns whether a parameter is a kernel of the stem, one of which reads the pixels."""
   parts = name.split("/")
   return STEM in parts and parts[-1] == KERNEL
 
 
 def input_axes(owner: str, ndim: int) -> tuple[int, ...]:
-  """Returns the axes of a kernel over which a product with the kernel sums.
+  """Returns the axes of a kernel that are summed when a module multiplies its input by the kernel.
 
   Args:
     owner: The name of the module: a kernel of three axes is (H, D, C) in "out", otherwise
@@ -113,11 +113,11 @@ def input_axes(owner: str, ndim: int) -> tuple[int, ...]:
 
 
 def layer_of(name: str, depth: int) -> int:
-  """Returns the layer of a parameter for layer-wise learning rates.
+  """Returns the number of a parameter's layer, which decides its learning rate under `layer_decay`.
 
   The numbers follow BEiT (Bao et al. 2022) and MAE (He et al. 2022): stem, positions, class token,
-  extra tokens and start are layer 0, `block_i` is layer i + 1, and later modules have the layer
-  depth + 1.
+  extra tokens and start are layer 0, `block_i` is layer i + 1, and later modules are layer depth +
+  1.
 
   Args:
     name: The name of the parameter.
@@ -131,7 +131,7 @@ def layer_of(name: str, depth: int) -> int:
 
 
 def figure_of(name: str) -> str:
-  """Returns the name of a module's parameter in a log: first the parameter, then the module.
+  """Returns the name under which a parameter is logged: first the parameter, then its module.
 
   Args:
     name: The parameter's name, such as "block_0/token_mixer/alpha", which gives "alpha/block_00".

@@ -60,7 +60,7 @@ class Network(Trunk, kw_only=True):
   def add_class_token(
     self, grid: jax.Array, extra_tokens: int = 0
   ) -> tuple[jax.Array, TokenLayout, Any]:
-    """Unrolls a grid (B, rows, columns, C) and puts the pool's learned tokens in front of it.
+    """Turns a grid into a sequence of tokens, with the learned tokens of the pool in front.
 
     Args:
       grid: The grid of tokens, (B, rows, columns, C).
@@ -92,11 +92,11 @@ class Network(Trunk, kw_only=True):
     return x, layout, pool
 
   def enter_trunk(self, x: jax.Array, layout: TokenLayout, train: bool) -> jax.Array:
-    """Adds positions to tokens (B, N, C), then applies dropout."""
+    """Adds positions to tokens (B, N, C) and applies dropout."""
     return Dropout(self.dropout)(self.add_positions(x, layout), train)
 
   def apply_head(self, vector: jax.Array) -> jax.Array:
-    """Maps (B, C) to float32 logits (B, num_classes).
+    """Maps the pooled vectors (B, C) to float32 logits (B, num_classes).
 
     Raises:
       ConfigError: If the pool gives several vectors.
@@ -113,9 +113,10 @@ class Network(Trunk, kw_only=True):
     return self.classify(vector, names.HEAD)
 
   def classify(self, vectors: jax.Array, name: str) -> jax.Array:
-    """Maps (..., C) to float32 logits (..., num_classes) by the linear map called `name`.
+    """Applies the linear classification layer called `name`: (..., C) -> (..., num_classes).
 
-    The map starts at zero, so that the first loss is log(num_classes) and no class is preferred.
+    The logits are float32. The layer starts at zero, so that the first loss is log(num_classes) and
+    no class is preferred.
     """
     head = nn.Dense(self.num_classes, kernel_init=nn.initializers.zeros, name=name)
     return head(vectors.astype(jnp.float32))

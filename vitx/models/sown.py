@@ -1,4 +1,4 @@
-"""Access to the values that the modules of a network sowed."""
+"""Access to the intermediate values that the modules of a network expose ("sow")."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from flax.traverse_util import flatten_dict
 
 
 def collect(sown: Mapping[str, Any], name: str) -> dict[str, Any]:
-  """Returns the values that modules sowed under a name, by module path, in the order of the blocks.
+  """Returns the intermediate values of one name, by module path, in the order of the blocks.
 
   Args:
     sown: The collection "intermediates".

@@ -18,9 +18,9 @@ from vitx.ops.layout import TokenLayout
 class SparseTransformer(Trunk, kw_only=True):
   """A model that predicts each token of a sequence from the earlier tokens.
 
-  The embeddings of tokens and of their places are added and then shifted by one place, behind a
-  learned start vector, so that place t has the embedding of token t - 1. With `remat` the backward
-  pass recomputes the blocks. Each branch of a block ends with dropout.
+  The input of the blocks at place t is the embedding of token t - 1 and of its place; at place 0 it
+  is a learned start vector. With `remat` the backward pass recomputes the blocks. Each branch of a
+  block ends with dropout.
 
   Attributes:
     vocabulary: The number of token ids V.
@@ -84,7 +84,7 @@ class SparseTransformer(Trunk, kw_only=True):
 
   @property
   def input_spec(self) -> jax.ShapeDtypeStruct:
-    """Returns shape and dtype of a batch of one sequence."""
+    """Returns the shape and dtype of a batch of one sequence."""
     return jax.ShapeDtypeStruct((1, math.prod(self.grid)), jnp.int32)
 
   @nn.compact

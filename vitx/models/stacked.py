@@ -1,11 +1,11 @@
-"""Parameters of layers whose kinds repeat in cycles, stored as one array for all cycles.
+"""Stores the parameters of layers whose kinds repeat in cycles as one array for all cycles.
 
 A deep network has thousands of parameters, and a training step that handles each one separately
 takes minutes to compile. If the kinds of layers, not their weights, repeat after `cycle` layers, a
 parameter tree has two forms. The form by name has `block_0`, ..., `block_{L-1}`; checkpoints and
 all user interfaces have this form. The stacked form has `cycles`, which contains `block_0`, ...,
-`block_{cycle-1}` with a leading axis of L / cycle on every array; entry c of `block_i` is layer
-c * cycle + i. A model that runs its blocks by `vitx.models.layer_cycle` takes either form.
+`block_{cycle-1}` with a leading axis of L / cycle on every array; entry c of `block_i` is layer c *
+cycle + i. A model that runs its blocks by `vitx.models.layer_cycle` takes either form.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from vitx.models import names
 
 
 def cycle_of(model: nn.Module) -> int:
-  """Returns the number of layers after which a model's blocks repeat in a loop, or 0."""
+  """Returns the number of layers in a cycle of a model whose blocks run in a loop, or 0."""
   return getattr(model, "layer_cycle", 0)
 
 
@@ -49,7 +49,7 @@ def stack(tree: Any, cycle: int) -> Any:
 
 
 def unstack(tree: Any) -> Any:
-  """Returns a tree in the form by name, the inverse of `stack`; other parts stay unchanged."""
+  """Returns the form by name of a tree in the stacked form: the inverse of `stack`."""
 
   def convert(part: Any) -> Any:
     if not _is_stacked(part):
@@ -66,7 +66,7 @@ def unstack(tree: Any) -> Any:
 
 
 def first_cycle(params: Any, cycle: int) -> Any:
-  """Returns parameters, or their shapes, in the structure of `stack`, but with one cycle only.
+  """Returns the parameters of the first cycle, in the structure of the stacked form.
 
   Code that needs the names and axes of single parameters, such as an optimizer's masks, reads this
   tree.

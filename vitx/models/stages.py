@@ -1,4 +1,4 @@
-"""The base of networks of several stages: fields per stage, and blocks numbered over all stages."""
+"""The base class of networks of several stages, whose fields may differ by stage."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ class StagedNetwork(Network, kw_only=True):
     depth: Depths
 
   def per_stage(self, field: str, stages: int | None = None) -> tuple[int, ...]:
-    """Returns the value of a field for each stage; a single value serves all stages.
+    """Returns the values of a field for all stages; a single value is repeated.
 
     Args:
       field: The name of the field.

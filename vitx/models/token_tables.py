@@ -1,10 +1,10 @@
-"""Resizing of weights that are bound to the number of tokens, to fit another grid.
+"""Resizes weights that have an entry for each token, for another grid of tokens.
 
-Such a weight has an entry for each token: a row of a learned position table, of Linformer's
-projection, of MLP-Mixer's token MLP, or of Sparsifiner's basis. Entries of the grid are
-interpolated (cubic; Dosovitskiy et al. 2021, section 3.2); entries of tokens in front of the grid
-stay unchanged. If the weights sum over tokens, the grid's entries are multiplied by (old number of
-patches) / (new number), so that the sum keeps its size.
+Such weights are a learned position table, Linformer's projection, MLP-Mixer's token MLP, and
+Sparsifiner's basis. Entries of the grid are interpolated (cubic; Dosovitskiy et al. 2021, section
+3.2); entries of tokens in front of the grid stay unchanged. If the weights sum over tokens, the
+grid's entries are multiplied by (old number of patches) / (new number), so that the sum keeps its
+size.
 """
 
 import math
@@ -24,7 +24,7 @@ def resize(
   source_layout: TokenLayout,
   layout: TokenLayout,
 ) -> np.ndarray:
-  """Returns the source's weights on the target's grid.
+  """Resizes weights to the grid of a target.
 
   Args:
     source: The weights, with an entry along `axis` for each token, or for each token of the grid.
@@ -60,7 +60,15 @@ def explain_refusal(
   source_layout: TokenLayout | None,
   layout: TokenLayout | None,
 ) -> str:
-  """Returns the reason why weights of these shapes cannot be resized; "" if they can."""
+  """Returns the reason why weights cannot be resized to a target, or "" if they can.
+
+  Args:
+    source: The weights.
+    target: The weights of the other layout.
+    axis: The axis of the tokens.
+    source_layout: The layout of the source's tokens.
+    layout: The layout of the target's tokens.
+  """
   without = [[n for i, n in enumerate(shape) if i != axis] for shape in (source, target)]
   if len(source) != len(target) or without[0] != without[1]:
     return "the shapes differ in more than the number of tokens"

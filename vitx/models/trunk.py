@@ -27,7 +27,7 @@ Parts = dict[str, tuple[Mapping[str, Any], Any, tuple[str, ...]]]
 
 
 def with_defaults(parts: Parts, **defaults: Any) -> Parts:
-  """Returns the `PARTS` of a network with other defaults."""
+  """Returns the table of a network's parts (`PARTS`) with other defaults."""
   return {
     field: (table, defaults.get(field, default), hidden)
     for field, (table, default, hidden) in parts.items()
@@ -35,12 +35,15 @@ def with_defaults(parts: Parts, **defaults: Any) -> Parts:
 
 
 def drop_rate(last: float, layer: int, depth: int) -> float:
-  """Returns a block's rate of stochastic depth, linear from 0 to `last` (Huang et al. 2016, 3)."""
+  """Returns the rate of stochastic depth of a block, which grows linearly from 0 to `last`.
+
+  (Huang et al. 2016, section 3.)
+  """
   return last * layer / max(depth - 1, 1)
 
 
 class Trunk(nn.Module, kw_only=True):
-  """The base class of networks of positions and blocks; subclasses call its methods in `__call__`.
+  """The base class of networks: positions and blocks, for subclasses to call in `__call__`.
 
   Modules and parameters belong to the subclass's own scope: `posemb`, `block_0`, ....
 
@@ -55,8 +58,8 @@ class Trunk(nn.Module, kw_only=True):
     dropout: The dropout rate after the positions and in the blocks.
     stochastic_depth: The drop probability of the last block's branches; over the blocks, it grows
       linearly from zero.
-    remat: Whether the backward pass recomputes a block's activations: less memory, about a third
-      more time.
+    remat: Whether the backward pass recomputes a block's activations, which takes less memory and
+      about a third more time.
     dtype: The dtype of the computation; parameters are float32.
   """
 
@@ -109,7 +112,7 @@ class Trunk(nn.Module, kw_only=True):
     reduction: TokenReduction = NO_REDUCTION,
     name: str = names.BLOCK,
   ) -> jax.Array:
-    """Applies some blocks to tokens (B, N, C).
+    """Applies consecutive blocks of the network to tokens.
 
     Args:
       x: The tokens, (B, N, C).
@@ -154,7 +157,7 @@ class Trunk(nn.Module, kw_only=True):
   def make_block(
     self, layer: int, *, depth: int, num_heads: int, mlp_dim: int, **module: Any
   ) -> nn.Module:
-    """Returns one block; `module` has the `name` and `parent` of a Flax module.
+    """Makes one block; `module` has the `name` and `parent` of a Flax module.
 
     Raises:
       ConfigError: If the mixer does not support `causal` or the rotation of the positions.
@@ -181,7 +184,11 @@ class Trunk(nn.Module, kw_only=True):
 
 
 def _check_free(token_mixer: Callable[..., nn.Module], field: str) -> None:
-  """Raises ConfigError if a mixer has no field of that name, or if the config already set it."""
+  """Checks that a mixer has a field and that the config does not set it.
+
+  Raises:
+    ConfigError: It has none, or the config sets it.
+  """
   reason = "model.causal=True" if field == "causal" else "model.posemb='rope'"
   bound: Mapping[str, Any] = {}
   kind: Any = token_mixer

@@ -72,7 +72,11 @@ class ViT(Network):
   def encode(
     self, images: jax.Array, *, mask: jax.Array | None, train: bool
   ) -> tuple[jax.Array, TokenLayout, Any]:
-    """Returns the tokens (B, N, C) after the last block, their layout and the pool of the head."""
+    """Applies everything before the head.
+
+    Returns:
+      The tokens (B, N, C) after the last block, their layout, and the pool of the head.
+    """
     grid = self.apply_stem(images, self.width, train)
     x, layout, pool = self.add_class_token(grid, self.extra_tokens)
     reduction = self._make_reduction(pool.prefix)

@@ -1,4 +1,4 @@
-"""The choice of an op's implementation, by a measured rule.
+"""Chooses an op's implementation by a measured rule.
 
 "masked" keeps the attention matrix in memory, "kernelized" never does, and "auto" picks the faster
 for the kind of device, the number of tokens and the number of matrices: see `vitx.ops.rule`.
@@ -44,12 +44,15 @@ _rule: contextvars.ContextVar[Rule | None] = contextvars.ContextVar("rule", defa
 
 
 def target() -> str:
-  """Returns the platform to trace for: the one in `lowering_for`, or the default device's."""
+  """Returns the platform that is being traced for: "cpu", "gpu", "tpu", or "any" of them.
+
+  Inside the context `lowering_for` it is the one given there, otherwise the default device's.
+  """
   return _target.get() or jax.default_backend()
 
 
 def lowering_for(platform: str) -> AbstractContextManager[None]:
-  """Makes `target` return a given platform, not the default device's, inside the context.
+  """Sets for a `with` block the platform that `target` returns, in place of the default device's.
 
   Some kernels exist on one platform only and cost tracing time on others. Ops call `target` to
   decide whether to use them.
@@ -80,7 +83,7 @@ def choosing_by(rule: Rule | None) -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def recording_implementations() -> Iterator[list[Choice]]:
-  """Collects the choice of every op that is traced inside the context, in the order of the calls.
+  """Collects which implementation each op uses that is traced in a `with` block, in order.
 
   If recordings are nested, only the innermost one collects.
   """
@@ -97,7 +100,9 @@ def resolve_implementation(
   *,
   dropout: float = 0.0,
 ) -> str:
-  """Returns "masked" or "kernelized"; "auto" becomes the faster, or "masked" if there is dropout.
+  """Decides between "masked" and "kernelized" for a call of an op.
+
+  "auto" becomes the faster one, or "masked" if there is dropout.
 
   Args:
     op: The name under which the choice is recorded.

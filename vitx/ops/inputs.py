@@ -18,7 +18,7 @@ def check_inputs(
   same_length: bool = False,
   one_head: bool = False,
 ) -> None:
-  """Raises ConfigError unless queries, keys, values and their mask fit each other.
+  """Checks that queries, keys, values and their mask fit each other.
 
   Args:
     q: The queries, (B, N, H, D).

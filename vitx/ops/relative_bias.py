@@ -1,8 +1,8 @@
-"""Relative position bias without an N x N array: queries and keys get a few more channels.
+"""Adds a relative position bias to attention logits without an N x N array.
 
-A bias that depends only on the places of query i and key j is a product e_i T e_j with one-hot e.
-Appending T[place of i] to the query and e_j to the key adds the bias to their logit, exactly and on
-any path that computes logits.
+A bias that depends only on the places of query i and key j is a product e_i T e_j with one-hot
+vectors e. So T[place of i] is appended to the query as further channels, and e_j to the key: their
+product then contains the bias exactly, on any path that computes logits.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,10 @@ class Places(NamedTuple):
 
 
 def axial_places(layout: TokenLayout) -> list[Places]:
-  """Returns a box of one axis for every axis of the grid; prefix tokens have no place."""
+  """Returns the places of the tokens along each axis of the grid, one box for each axis.
+
+  Prefix tokens have no place.
+  """
   tokens = np.arange(layout.length)
   return [
     Places((extent,), np.where(tokens < layout.prefix, -1, coordinate))
@@ -40,7 +43,7 @@ def axial_places(layout: TokenLayout) -> list[Places]:
 
 
 def table_shape(extents: Sequence[int]) -> tuple[int, ...]:
-  """Returns (2 e - 1, ...), the number of differences between two places along each axis."""
+  """Returns the shape (2 e - 1, ...) of a table with an entry for each difference of two places."""
   return tuple(2 * extent - 1 for extent in extents)
 
 

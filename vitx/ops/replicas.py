@@ -16,7 +16,7 @@ _axis: contextvars.ContextVar[str | None] = contextvars.ContextVar("replicas", d
 
 
 def over(axis: str | None) -> AbstractContextManager[None]:
-  """Declares for code traced inside that a batch is spread over the devices of a mapped axis.
+  """Declares, for code traced in a `with` block, that a batch is spread over several devices.
 
   Args:
     axis: The name of the axis; `None` if one device has the whole batch.

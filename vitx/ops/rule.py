@@ -1,8 +1,8 @@
-"""The rule by which "auto" picks: a JSON file for each kind of device, from measurements.
+"""The rule by which "auto" picks an implementation: a JSON file for each kind of device.
 
-`vitx benchmark choose` writes such a file; the CPU's file ships with the package. For every family
-of ops the file gives the numbers of tokens, and of matrices (B H) in a call, up to which the masked
-path was faster. This module never uses a device.
+`vitx benchmark choose` measures and writes such a file; the CPU's file ships with the package. For
+every family of ops the file gives the numbers of tokens, and of matrices (B H) in a call, up to
+which the masked path was faster. This module never uses a device.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ class Rule:
     return False
 
   def scaled(self, factor: Fraction) -> "Rule":
-    """Returns a rule that picks for `factor` · M matrices the path that this rule picks for M."""
+    """Returns a rule that treats `factor` · M matrices as this rule treats M."""
     masked = {
       family: tuple((n, None if limit is None else limit * factor) for n, limit in bounds)
       for family, bounds in self.masked.items()
@@ -124,14 +124,12 @@ def user_directory() -> Path:
 
 
 def file_name(device_kind: str) -> str:
-  """Returns the file name for a device kind: "NVIDIA H100 PCIe" has `nvidia_h100_pcie.json`."""
+  """Returns the name of a device kind's file: "NVIDIA H100 PCIe" has `nvidia_h100_pcie.json`."""
   return re.sub(r"[^a-z0-9]+", "_", device_kind.lower()).strip("_") + ".json"
 
 
 def load_rule(device_kind: str) -> Rule:
-  """Returns the rule for a kind of device: the user's, else the shipped one, else the CPU's.
-
-  The rule's `source` says which one it is.
+  """Loads the rule for a kind of device: the user's file, else the shipped one, else the CPU's.
 
   Raises:
     ConfigError: The file is damaged.
@@ -164,12 +162,12 @@ def _find(device_kind: str, directory: Path) -> tuple[Path, str]:
 
 
 def find_families(device_kind: str) -> dict[str, Any]:
-  """Returns the families in the file that `load_rule` reads, in the form of `read_families`."""
+  """Returns the bounds and measurements of a device kind, in the form of `read_families`."""
   return read_families(_find(device_kind, user_directory())[0])
 
 
 def read_families(path: Path) -> dict[str, Any]:
-  """Returns the families in a file: the bounds, "masked", and their measurements, "measured".
+  """Reads the bounds ("masked") and the measurements ("measured") of each family from a file.
 
   Raises:
     ConfigError: The file cannot be read, is not JSON, or its families are not those in
@@ -191,7 +189,7 @@ def read_families(path: Path) -> dict[str, Any]:
 
 
 def write_families(path: Path, device_kind: str, families: Mapping[str, Any]) -> None:
-  """Writes a file of families and makes the next `load_rule` of this process read it.
+  """Writes a file of families, which this process then reads at its next `load_rule`.
 
   Args:
     path: The file, `user_directory() / file_name(device_kind)` or another path.
@@ -211,7 +209,11 @@ def write_families(path: Path, device_kind: str, families: Mapping[str, Any]) ->
 
 
 def _parse_bounds(stored: Any, where: str, fix: str) -> tuple[Bound, ...]:
-  """Returns the bounds in a JSON list of pairs; raises ConfigError unless N rises and M falls."""
+  """Parses the bounds in a JSON list of pairs.
+
+  Raises:
+    ConfigError: N does not rise, or M does not fall.
+  """
   try:
     bounds = tuple((length, matrices) for length, matrices in stored)
   except (TypeError, ValueError):

@@ -1,8 +1,8 @@
-"""Attention in which each query sees keys of its own, by tiles that the backward pass recomputes.
+"""Attention in which each query sees keys of its own, without an N x M array in memory.
 
-The caller's function `see` selects the keys. It returns a view of a tile of queries (`Gathered` or
-`Hidden`) and may save a few numbers per query for the backward pass. An N x M array is never in
-memory.
+Queries are handled in tiles, which the backward pass computes again. The caller's function `see`
+selects the keys of a tile: it returns a view of them, `Gathered` or `Hidden`, and may save a few
+numbers per query for the backward pass.
 """
 
 import dataclasses
@@ -19,14 +19,17 @@ from vitx.ops.shapes import Array, Float
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-  """A view of c queries of one head that lists the K keys each of them sees: logits are (c, K)."""
+  """A view of c queries of one head that lists the K keys which each of them sees.
+
+  Logits are (c, K).
+  """
 
   indices: jax.Array  # (c, K)
   visible: jax.Array | None  # (c, K)
 
   @staticmethod
   def turn(table: jax.Array) -> jax.Array:
-    """Returns a table (M, D) unchanged, the layout that `products` and `spread` take."""
+    """Returns keys or values (M, D) in the form in which this view reads them: unchanged."""
     return table
 
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
@@ -45,13 +48,19 @@ class Gathered:
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-  """A view of c queries of one head and all M keys, most of them hidden: logits are (c, M)."""
+  """A view of c queries of one head and all M keys, most of which are hidden.
+
+  Logits are (c, M), with -inf for hidden keys.
+  """
 
   visible: jax.Array  # (c, M)
 
   @staticmethod
   def turn(table: jax.Array) -> jax.Array:
-    """Returns a table (M, D) as (D, M), so that `products` and `spread` transpose no tile."""
+    """Returns keys or values (M, D) in the form in which this view reads them: transposed, (D, M).
+
+    So no tile has to be transposed later.
+    """
     return table.T
 
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
@@ -171,7 +180,7 @@ def _logits(view: View, rows: jax.Array, table: jax.Array) -> jax.Array:
 
 
 def _over_heads(function, per_query, per_key, wide: int):
-  """Calls `function` for every example and head, with queries in tiles that fit the cache.
+  """Calls a function for every example and head, with queries in tiles that fit the CPU's cache.
 
   Args:
     function: A function (queries' arrays (tiles, c, ...), keys' arrays (M, ...)) -> (arrays like

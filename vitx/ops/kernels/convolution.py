@@ -93,7 +93,7 @@ def _to_kernel(g, x, kernel, strides, pads) -> jax.Array:
 
 
 def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
-  """Computes `_to_kernel` by a convolution, with channels as batch axis and `g` as kernel."""
+  """Computes the gradient of the kernel by a convolution, with channels as its batch axis."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     spread = (g.shape[1 + axis] - 1) * stride + 1
@@ -110,7 +110,7 @@ def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
 
 
 def _of_taps(g, x, kernel, strides, pads) -> jax.Array:
-  """Computes `_to_kernel` by products: for each row of the kernel, the inputs under it by `g`.
+  """Computes the gradient of the kernel by matrix products, one for each row of the kernel.
 
   With strides this is up to twice as fast on a CPU as the convolution, whose kernel is dilated.
   """

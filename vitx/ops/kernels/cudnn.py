@@ -1,4 +1,4 @@
-"""cuDNN's fused attention, called through jax, for the inputs it accepts, odd lengths included."""
+"""cuDNN's fused attention, called through JAX, extended to odd lengths."""
 
 import jax
 import jax.numpy as jnp

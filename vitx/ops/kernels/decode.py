@@ -1,4 +1,4 @@
-"""Causal attention of one token at a time, over the keys and values in a cache."""
+"""Causal attention of one token at a time, whose earlier keys and values are in a cache."""
 
 import math
 from typing import NamedTuple
@@ -13,16 +13,17 @@ from vitx.ops.sparse.slots import DecodePlan
 
 
 class Cache(NamedTuple):
-  """The keys and values that a step leaves to the next; all zeros before the first step.
+  """The keys and values of earlier tokens, which one decoding step passes to the next.
 
-  The axis of heads comes before the axis of slots, so that a step multiplies contiguous memory. At
-  B = 16, M = 3,072 this is five times faster on a CPU than slots before heads.
+  All are zeros before the first step. The axis of heads comes before the axis of slots, so that a
+  step multiplies contiguous memory. At B = 16, M = 3,072 this is five times faster on a CPU than
+  slots before heads.
 
   Attributes:
     key: The keys, (B, H, M, D).
     value: The values, (B, H, M, E).
-    place: The number of the token in each slot plus one, 0 for an empty slot, int32 (G, M); `None`
-      if the plan does not need it.
+    place: The token in each slot, as its number plus one, or 0 for an empty slot; int32 (G, M) for
+      G groups of heads. `None` if the plan does not need it.
   """
 
   key: jax.Array
@@ -81,7 +82,10 @@ def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -
 
 
 def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns keys (B, H, K, D), values (B, H, K, E) and a mask of the keys, (H, K) or (1, K)."""
+  """Returns the K keys that a token may read, their values, and a mask of the ones that count.
+
+  The keys are (B, H, K, D), the values (B, H, K, E), and the mask (H, K) or (1, K).
+  """
   if plan.table is None:
     mask = _allowed(cache, plan, at)
     return cache.key, cache.value, mask if len(mask) == 1 else mask[plan.groups]

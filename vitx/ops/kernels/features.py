@@ -25,7 +25,10 @@ KERNELS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def default_count(head_dim: int) -> int:
-  """Returns the published count: floor(D ln D), at least 1 (Choromanski et al. 2021, section 4)."""
+  """Returns the published number of random features: floor(D ln D), at least 1.
+
+  (Choromanski et al. 2021, section 4.)
+  """
   return max(1, math.floor(head_dim * math.log(head_dim)))
 
 
@@ -132,9 +135,7 @@ def generalized_features(
   mask: Bool[Array, "B N"] | None = None,
   eps: float = 1e-3,
 ) -> Float[Array, "B N H M"]:
-  """Returns f(W x / D^(1/4)) + eps, the features of queries and of keys.
-
-  (Choromanski et al. 2021, section 2.2.)
+  """Returns the features f(W x / D^(1/4)) + eps of queries or keys, for any function f >= 0.
 
   Args:
     x: The queries or keys, (B, N, H, D).

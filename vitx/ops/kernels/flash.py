@@ -84,7 +84,11 @@ def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
 
 
 def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-  """Returns (entries of the batch, rows per tile, tiles) for steps that fit the CPU's cache."""
+  """Chooses the sizes of a step such that its arrays fit the CPU's cache.
+
+  Returns:
+    The number of entries of the batch in a step, the rows in a tile, and the number of tiles.
+  """
   budget = _STEPS * tiling.step_elements()
   tiles = math.ceil(rows / min(rows, tiling.tile_rows(budget, columns, _MIN_ROWS)))
   size = math.ceil(rows / tiles)
@@ -125,7 +129,10 @@ def _logits(rows, columns, bias, first_row, stairs, transposed=False):
 
 
 def _forward_band(q, k, v, bias, scale, stairs, first):
-  """Attends from queries `first`, … to all of `k`; all are (Z, ·, D), the bias (Z, M) or `None`."""
+  """Computes the attention of one band of queries, which begins at query `first`, to the keys `k`.
+
+  The arrays are (Z, ·, D), with examples and heads in one axis; the bias is (Z, M) or `None`.
+  """
   group, size, tiles = _tile_rows(q.shape[0], q.shape[1], k.shape[1])
 
   def instance(args):
@@ -168,7 +175,11 @@ def _forward(q, k, v, bias, scale, stairs):
 
 
 def _backward_band(arrays, scale, stairs):
-  """Returns a band's summand of the queries' gradient, and the gradients of its keys and values."""
+  """Returns the gradients that one band of queries contributes to.
+
+  Returns:
+    A summand of the queries' gradient, and the gradients of the band's keys and values.
+  """
   k, q = arrays[0], arrays[3]  # (Z, ·, D)
   group, size, tiles = _tile_rows(k.shape[0], k.shape[1], q.shape[1])
 

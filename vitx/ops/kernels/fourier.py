@@ -1,4 +1,4 @@
-"""Token mixing without attention: the Fourier transform."""
+"""Token mixing by the Fourier transform, without attention (FNet)."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from vitx.ops.shapes import Array, Float
 def fourier_mixing(
   x: Float[Array, "B N C"], *, implementation: str = "auto"
 ) -> tuple[Float[Array, "B N C"], Float[Array, "1 2 N N"] | None]:
-  """Returns the real part of the 2-D discrete Fourier transform over tokens and channels.
+  """Computes the real part of the 2-D discrete Fourier transform over tokens and channels.
 
   (Lee-Thorp et al. 2022, equation 3.)
 

@@ -1,8 +1,9 @@
-"""Scores of keys for queries, predicted without reading any key (Wei et al. 2023, section 3.2).
+"""Predicts how much each query would attend each key, at low cost (Wei et al. 2023, section 3.2).
 
 A query has a few coefficients, and a learned basis has one entry per coefficient for each key; the
-score is the dot product of the two. Most coefficients are pruned to zero. The predictor "sparse"
-adds up the basis rows of each query's nonzero coefficients, and "dense" multiplies by all.
+score is the dot product of the two, so that no key is read. Most coefficients are pruned to zero.
+The predictor "sparse" adds up the basis rows of each query's nonzero coefficients, and "dense"
+multiplies by all.
 """
 
 from typing import Literal
@@ -26,7 +27,7 @@ def predict_coefficients(
   key_mask: Bool[Array, "B M"] | None = None,
   scale: float,
 ) -> Float[Array, "B H N S"]:
-  """Returns the softmax over slots of the products of queries and mixtures of keys, float32.
+  """Computes the coefficients of queries: a softmax over S mixtures of the keys, called slots.
 
   Args:
     q: The queries, (B, N, H, D), with few channels D.

@@ -1,4 +1,4 @@
-"""Attention by feature maps: φ(q) φ(k)ᵀ v, row-normalized, with the matrix or without it."""
+"""Linear attention: φ(q) φ(k)ᵀ v with rows that sum to one, with the matrix or without it."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,9 @@ def linear_attention(
   causal: bool = False,
   implementation: str = "auto",
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N M"] | None]:
-  """Attends by features, φ(q) φ(k)ᵀ v with rows that sum to one (Katharopoulos et al. 2020, eq. 5).
+  """Computes linear attention: φ(q) φ(k)ᵀ v, in which each row of the matrix sums to one.
+
+  (Katharopoulos et al. 2020, equation 5.)
 
   Args:
     q: The query features φ(q), float32 (B, N, H, F), never negative.
@@ -54,7 +56,7 @@ def _multiply_matrix(q, k, v, causal: bool) -> tuple[jax.Array, jax.Array]:
 
 
 def _multiply_sums(q, k, v, causal: bool) -> jax.Array:
-  """Computes φ(q) (φ(k)ᵀ v), row-normalized, in time and memory linear in N."""
+  """Computes φ(q) (φ(k)ᵀ v), normalized by row, in time and memory linear in N."""
   # Heads first: the compiler then moves neither features nor sums in memory.
   q, k, v32 = (jnp.swapaxes(x, 1, 2) for x in (q, k, v.astype(jnp.float32)))
   # With a column of ones after the values, the products also compute the normalizer.

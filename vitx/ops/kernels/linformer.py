@@ -1,4 +1,4 @@
-"""Linformer's attention: softmax over M slots that are fixed mixtures of the tokens."""
+"""Linformer's attention: a softmax over M slots, each a fixed mixture of the tokens."""
 
 import jax
 import jax.numpy as jnp

@@ -20,7 +20,9 @@ def local_attention(
   causal: bool = False,
   implementation: str = "auto",
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
-  """Attends within blocks of a sequence and between neighbors, as Performer's local heads do.
+  """Computes attention within blocks of a sequence and to the neighboring blocks.
+
+  Performer's local heads attend in this way.
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).

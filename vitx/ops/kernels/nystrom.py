@@ -61,10 +61,10 @@ def nystrom_attention(
 def segment_means(
   x: Float[Array, "B N H D"], landmarks: int, *, mask: Bool[Array, "B N"] | None = None
 ) -> tuple[Float[Array, "B M H D"], Bool[Array, "B M"]]:
-  """Returns means of ceil(N / landmarks) consecutive tokens each (Xiong et al. 2021, section 4.2).
+  """Computes landmarks: the means of ceil(N / landmarks) consecutive tokens each.
 
   The last segment may be short. If N is no multiple of `landmarks`, fewer segments may cover all
-  tokens; there are no empty segments.
+  tokens; there are no empty segments. (Xiong et al. 2021, section 4.2.)
 
   Args:
     x: The tokens, (B, N, H, D).
@@ -88,7 +88,7 @@ def segment_means(
 def pseudo_inverse(
   a: Float[Array, "B H M M"], iterations: int = 6, *, scale: str = "example"
 ) -> Float[Array, "B H M M"]:
-  """Returns the Moore-Penrose inverse by a third-order iteration (Xiong et al. 2021, equation 11).
+  """Computes the Moore-Penrose inverse by a third-order iteration (Xiong et al. 2021, equation 11).
 
   Products are float32 at the highest precision: with half-precision products the result grows worse
   from about the sixth iteration on.
@@ -127,7 +127,10 @@ def pseudo_inverse(
 def _factors(
   q: jax.Array, k: jax.Array, landmarks: int, mask, iterations: int, pinv_scale: str
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns three float32 factors: (B, H, N, M), (B, H, M, M), (B, H, M, N)."""
+  """Returns the three factors of Nyström's approximation of the matrix, in float32.
+
+  They are (B, H, N, M), (B, H, M, M) and (B, H, M, N).
+  """
   scale = 1 / math.sqrt(q.shape[-1])
   q, k = q.astype(jnp.float32) * scale, k.astype(jnp.float32)
   q_means, used = segment_means(q, landmarks, mask=mask)

@@ -20,7 +20,9 @@ from vitx.ops.shapes import Array, Float
 def max_pool(
   x: Float[Array, "B rows columns C"], size: int, stride: int, padding: int
 ) -> Float[Array, "B ... C"]:
-  """Takes the largest value of each window; its gradient goes to the first element equal to it.
+  """Takes the largest value of each window.
+
+  If several values of a window are largest, the first one gets the gradient.
 
   Args:
     x: The images, (B, rows, columns, C).
@@ -74,7 +76,7 @@ def _backward(size, stride, padding, saved, d_out):
 
 
 def _spread_gradient(x, out, d_out, size: int, stride: int, padding: int) -> jax.Array:
-  """Returns the gradient of `max_pool`: each window's goes to the first of its largest elements.
+  """Returns the gradient of `max_pool`, which goes to the first of the largest values of a window.
 
   Args:
     x: The images, (B, rows, columns, C).

@@ -1,4 +1,4 @@
-"""Selection of the largest scores by a cut instead of a sorted list.
+"""Selects the largest scores of each row by a threshold instead of a sort.
 
 `jax.lax.top_k` sorts the scores that it selects, which costs a CPU more than all the attention that
 follows. A mask of the kept keys needs only a cut of each row: a threshold, and the last place at
@@ -22,7 +22,7 @@ LOWEST = float(np.finfo(np.float32).min)  # the lowest valid score
 
 
 class Cut(NamedTuple):
-  """The cut of each row of scores, which `is_kept` applies.
+  """A threshold for each row of scores, which `is_kept` applies.
 
   Attributes:
     value: The threshold of each row, float32 (...,); larger scores are kept.
@@ -41,7 +41,7 @@ def count_kept(share: float, total: int) -> int:
 def keep_first(
   scores: Float[Array, "... M"], budget: int
 ) -> tuple[Int[Array, "... K"], Bool[Array, "... K"]]:
-  """Returns the places of the largest scores; among equal scores the lower place comes first.
+  """Returns the places of the largest scores in each row; of equal scores, the first ones.
 
   Args:
     scores: The scores, (..., M).
@@ -55,7 +55,7 @@ def keep_first(
 
 
 def find_cut(scores: Float[Array, "... M"], budget: int) -> Cut:
-  """Returns the cut that keeps the entries of each row that `keep_first` selects.
+  """Finds the threshold of each row that keeps the entries which `keep_first` selects.
 
   If the K-th and the next largest score differ, the threshold is half-way between them, so that it
   separates them even if they are recomputed with other rounding.
@@ -89,7 +89,7 @@ def _places(scores: jax.Array) -> jax.Array:
 
 
 def _slices(x: jax.Array, fill: float | bool) -> list[jax.Array]:
-  """Cuts rows (..., M) into a few pieces (..., m) to be combined elementwise.
+  """Cuts rows (..., M) into a few pieces (..., m), so that they are reduced piece by piece.
 
   XLA's own reductions over the last axis take a CPU ten times as long as elementwise work.
   """

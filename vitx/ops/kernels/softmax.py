@@ -18,7 +18,7 @@ FEW_KEYS = 128  # with at most so many, a tile costs less to store than to recom
 def masked_softmax(
   logits: Float[Array, "... N M"], mask: jax.Array | None = None
 ) -> Float[Array, "... N M"]:
-  """Returns the softmax over the last axis in float32; an empty row is exactly zero.
+  """Returns the softmax over the last axis in float32; a row without allowed entries is zero.
 
   Args:
     logits: The logits, (..., N, M).

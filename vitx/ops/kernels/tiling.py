@@ -1,7 +1,8 @@
-"""Tiles of rows, the size of one step of a loop, and the softmax of one tile.
+"""Helpers of the kernels that compute attention tile by tile, and the softmax of one tile.
 
-Tiles are float32 for inputs of every dtype: a half-precision product would round logits before the
-softmax, and the CPU's compiler has no float16 product that accumulates in float32.
+A tile is some rows of the attention matrix that one step of a loop computes. Tiles are float32 for
+inputs of every dtype: a half-precision product would round logits before the softmax, and the CPU's
+compiler has no float16 product that accumulates in float32.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ MOST_ROWS = 512  # most rows of a tile with more columns: no tile is all of a la
 
 
 def step_elements() -> int:
-  """Returns the number of logits that one step of a loop may have on the platform to trace for."""
+  """Returns the number of logits that a step of a loop may have on the platform traced for."""
   cpu = target() == "cpu"
   return (CPU_STEP_BYTES if cpu else ACCELERATOR_STEP_BYTES) // 4
 
@@ -132,7 +133,9 @@ def backward_statistics(
   d_out: Float[Array, "... n D"],
   d_lse: jax.Array | float,
 ) -> tuple[Float[Array, "... n"], Float[Array, "... n"]]:
-  """Returns lse and delta, with which the gradient of the logits is p · (dp − delta).
+  """Returns two numbers per query with which the gradient of the logits is p · (dp − delta).
+
+  Here p are the probabilities, and dp their cotangents.
 
   Args:
     out, d_out: The output and its cotangent, (..., n, D).

@@ -19,7 +19,9 @@ from vitx.ops.shapes import Array, Bool, Float, Int
 def kept_mask(
   indices: Int[Array, "... K"], valid: Bool[Array, "... K"] | None, keys: int
 ) -> Bool[Array, "... M"]:
-  """Returns the kept keys as a mask. It is made from indices, so ties of scores add no key.
+  """Converts the indices of kept keys to a mask.
+
+  Keys whose scores tie with a kept key are not added, since the mask follows the indices.
 
   Args:
     indices: The kept keys, int (..., K), in 0 ... M-1 where valid.
