@@ -88,7 +88,9 @@ class TokenMixer(nn.Module):
       )
 
   def is_decoding(self, x: jax.Array, at: jax.Array | None) -> bool:
-    """Returns whether this call decodes a token, that is, has places `at` and a mutable "cache".
+    """Returns whether this call decodes one token of a sequence that is being generated.
+
+    It does if it gets places `at` and if the collection "cache" is mutable.
 
     Args:
       x: The tokens, (B, N, C); N is 1 in decoding.
@@ -114,7 +116,7 @@ class TokenMixer(nn.Module):
     return True
 
   def sow_matrix(self, matrix: jax.Array | None, probabilities: jax.Array | None = None) -> None:
-    """Sows the matrices that an op returned beside its output.
+    """Exposes the matrices that an op returned beside its output, by Flax's `sow`.
 
     Args:
       matrix: The mixing matrix, (B, H, N, N), sown as `attention`; None sows nothing.
@@ -223,7 +225,7 @@ class AttentionModule(TokenMixer):
   def class_attention(
     self, q: jax.Array, k: jax.Array, scale: float, mask: jax.Array | None
   ) -> jax.Array:
-    """Returns the attention of the first token to all, averaged over the heads, float32 (B, N).
+    """Returns the attention of the first token to each token, float32 (B, N), a mean over heads.
 
     Args:
       q, k: The queries and keys with positions, (B, N, H, D).

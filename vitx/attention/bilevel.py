@@ -98,6 +98,9 @@ class BilevelAttention(AttentionModule):
     return from_heads(x.shape[-1], dtype=self.dtype)(out)
 
   def _enhance(self, v: jax.Array, layout: TokenLayout) -> jax.Array:
-    """Convolves each channel of the grid's values (B, N, H, D) separately."""
+    """Computes the local context enhancement: a depthwise convolution of the values over the grid.
+
+    The values are (B, N, H, D).
+    """
     convolution = DepthwiseConvolution(self.local_kernel, dtype=self.dtype, name="local")
     return convolution(v.reshape(v.shape[0], *layout.grid, -1)).reshape(v.shape)

@@ -23,7 +23,7 @@ from vitx.ops.shapes import TokenMask, Tokens
 
 
 class _BatchStatisticsAttention(AttentionModule):
-  """Softmax attention whose projections a subclass makes."""
+  """The base class of LeViT's and CvT's attention, whose subclasses make the projections."""
 
   properties: ClassVar = Properties(accepts_mask=False, flops_exponent=2.0)
 
@@ -41,7 +41,11 @@ class _BatchStatisticsAttention(AttentionModule):
     return out
 
   def refuse_mask(self, mask: jax.Array | None) -> None:
-    """Raises ConfigError if there is a mask."""
+    """Checks that there is no mask, which batch statistics cannot respect.
+
+    Raises:
+      ConfigError: There is one.
+    """
     if mask is not None:
       raise ConfigError(
         f"{type(self).__name__} normalizes by statistics of the whole batch, which a"

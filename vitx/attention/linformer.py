@@ -17,7 +17,7 @@ from vitx.ops.shapes import TokenMask, Tokens
 
 
 def _uniform(key, shape):
-  """Draws uniformly within ±1/sqrt(M), as published."""
+  """Draws an array uniformly within ±1/sqrt(M), as published."""
   return jax.random.uniform(key, shape, jnp.float32, -1, 1) / shape[1] ** 0.5
 
 

@@ -46,7 +46,7 @@ class PatternAttention(AttentionModule):
     raise NotImplementedError
 
   def by_half(self, first: Pattern, second: Pattern) -> Pattern:
-    """Returns a pattern with `first` in the first half of the heads, `second` in the others."""
+    """Returns the pattern with `first` in the first half of the heads and `second` in the rest."""
     half = self.num_heads // 2
     return per_head(*[first] * half, *[second] * (self.num_heads - half))
 
@@ -71,7 +71,7 @@ class PatternAttention(AttentionModule):
     out: jax.Array,
     matrix: jax.Array | None,
   ) -> tuple[jax.Array, jax.Array | None]:
-    """Replaces the output of queries that attend in a special way; the base class replaces none.
+    """Lets a subclass compute the output of some queries in another way; the base class does not.
 
     Args:
       x, layout, mask, train: The arguments of `__call__`.

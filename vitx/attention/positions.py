@@ -1,4 +1,4 @@
-"""Parameters of mixers that are bound to positions: tables of bias, and parameters that fix N."""
+"""Parameters of mixers that depend on the number of tokens or on their places."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def bias_tables(module: nn.Module, places: Sequence[Places], heads: int) -> list
 
 
 def check_length(module: nn.Module, name: str, length: int, leaf: str | None = None) -> None:
-  """Checks that a parameter, if it exists already, was made for `length` tokens.
+  """Checks that a parameter with an entry for each token was made for the call's number of tokens.
 
   Args:
     module: The module that owns the parameter.

@@ -176,7 +176,7 @@ class Sparsifiner(AttentionModule):
     return predict_coefficients(q, k, down, key_mask=mask, scale=heads**-0.5), basis
 
   def _prune(self, coefficients: jax.Array) -> jax.Array:
-    """Returns the coefficients; those not above the threshold, or not among the largest, are 0."""
+    """Sets coefficients to zero that are not above the threshold or not among the largest."""
     if self.coefficient_threshold is not None:
       coefficients = jnp.where(coefficients > self.coefficient_threshold, coefficients, 0)
     if self.coefficient_top is not None:

@@ -1,4 +1,4 @@
-"""Export of a network's weights to a `.safetensors` file under another project's names."""
+"""Writes a network's weights to a `.safetensors` file."""
 
 from collections.abc import Mapping
 from pathlib import Path

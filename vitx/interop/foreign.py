@@ -126,7 +126,10 @@ def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
 
 
 def _count_rows(leaves: Mapping[str, Any]) -> int:
-  """Returns the length of the first position table, else of a weight's axis of tokens, else 0."""
+  """Returns the number of tokens for which a network's weights were made; 0 if it is unknown.
+
+  It is the length of the first position table, or else of a weight's axis of tokens.
+  """
   for name in sorted(leaves, key=lambda name: not names.is_position_table(name)):
     bound = names.token_axis(name, leaves[name].ndim)
     if bound is not None:
@@ -186,7 +189,7 @@ def _holds_arrays(value: Any, depth: int = 2) -> bool:
 
 
 def _describe(value: Any) -> str:
-  """Returns a description of a value that is not one of the weights."""
+  """Describes a value of a file that is not one of the weights."""
   if isinstance(value, Opaque):
     return f"a {type(value).__name__}, which was not executed"
   if isinstance(value, np.ndarray):

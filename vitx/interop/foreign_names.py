@@ -1,4 +1,7 @@
-"""The known naming schemes of other projects: detection, and renaming to vitx's names and back."""
+"""Knows how other projects name their weights, and renames these to vitx's names and back.
+
+A family is a naming scheme that several files share.
+"""
 
 import dataclasses
 import itertools
@@ -14,7 +17,7 @@ from vitx.interop.naming import Arrays, NameRule, convert_in, convert_out
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-  """A naming scheme of another project.
+  """A naming scheme of another project, recognized by some of its names.
 
   Attributes:
     marks: The names of arrays that identify the scheme if all of them are present.
@@ -61,7 +64,7 @@ _WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wr
 
 
 def find_family(theirs: Arrays) -> str:
-  """Returns the name of the first family in `FAMILIES` whose marks the arrays have.
+  """Returns the name of the first family in `FAMILIES` all of whose marks occur among the names.
 
   Raises:
     ConfigError: The arrays belong to no known family.
@@ -120,7 +123,11 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
 
 
 def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
-  """Returns the prefix of a network's names and its family; both are "" if no family is known."""
+  """Finds a network among the arrays of a file, which may contain more than one.
+
+  Returns:
+    The prefix of its names and its family; both are "" if no family is known.
+  """
   found: dict[str, str] = {}
   for name, family in FAMILIES.items():
     first = family.marks[0]

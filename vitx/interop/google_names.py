@@ -9,7 +9,7 @@ from vitx.interop.naming import QKV, NameRule, same
 def _network(
   prefix: str, positions: str, *, second_norm: int, attention: int, mlp: int
 ) -> list[NameRule]:
-  """Returns the rules of a network; the arguments state how the two projects differ.
+  """Returns the rules of a network of AugReg or big_vision, whose names differ in a few places.
 
   Args:
     prefix: The prefix of all names.

@@ -32,9 +32,9 @@ def initial_variables(
   new_head: bool = True,
   find_places: FindPlaces | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-  """Returns a new run's parameters and state, filled from another run or a published file.
+  """Fills a new run's parameters and state with weights of another run or of a published file.
 
-  A head for other classes is left as initialized; a position table for another grid is resized. A
+  A head for other classes keeps its random values; a position table for another grid is resized. A
   report on each parameter is printed. Code that the other run's config names is imported only
   inside `registry.trusting(True)`.
 
@@ -89,9 +89,9 @@ def check_source(
   new_head: bool = True,
   find_places: FindPlaces | None = None,
 ) -> None:
-  """Raises the errors of `initial_variables` that can be found without reading a checkpoint.
+  """Checks that the initial weights fit a new run, as far as possible without reading them.
 
-  `initial_variables` describes the other arguments.
+  It raises the errors of `initial_variables`, which describes the other arguments.
 
   Args:
     source: The workdir of the other run, a file of weights, or `hf:NAME`.

@@ -1,8 +1,8 @@
-"""Rules that map arrays of published files to vitx's arrays and back.
+"""Rules that convert arrays of published files to vitx's arrays and back.
 
 A rule has names of "their" arrays (the published ones), names of "our" arrays, and functions that
 convert the values in both directions. One array of theirs may contain several of ours, such as
-query, key and value. In a name, `{}` is the number of a block.
+query, key and value. In a name, `{}` stands for the number of a block.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ MIXER = "params/block_{}/token_mixer"
 
 @dataclasses.dataclass(frozen=True)
 class NameRule:
-  """A rule that relates published arrays to the equivalent arrays of vitx.
+  """A rule that converts published arrays to the equivalent arrays of vitx, and back.
 
   Attributes:
     theirs: The published names, with `{}` for the number of a block.
@@ -45,7 +45,7 @@ def rule(theirs: str, ours: tuple[str, ...], into: Into, back: Back) -> NameRule
 
 
 def same(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of an array that is stored identically on both sides."""
+  """Returns the rule of an array that both sides store in one form."""
   return rule(theirs, (ours,), lambda x, heads: (x,), lambda xs: xs[0])
 
 
@@ -125,7 +125,10 @@ def batch_norm(theirs: str, ours: str) -> list[NameRule]:
 def convert_in(
   rules: Iterable[NameRule], theirs: Arrays, num_heads: int
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Returns the arrays under vitx's names, and the published names that no rule covers.
+  """Converts published arrays to vitx's arrays by rules.
+
+  Returns:
+    The arrays under vitx's names, and the published names that no rule covers.
 
   Raises:
     ConfigError: A shape does not split into H heads, or another array of its rule is missing.
@@ -146,7 +149,11 @@ def convert_in(
 
 
 def convert_out(rules: Iterable[NameRule], ours: Arrays) -> tuple[dict[str, np.ndarray], list[str]]:
-  """Returns the arrays under the published names, and the names in vitx that no rule covers."""
+  """Converts vitx's arrays to published arrays by rules.
+
+  Returns:
+    The arrays under the published names, and the names in vitx that no rule covers.
+  """
   left = dict(ours)
   theirs: dict[str, np.ndarray] = {}
   for each in rules:
@@ -158,7 +165,11 @@ def convert_out(rules: Iterable[NameRule], ours: Arrays) -> tuple[dict[str, np.n
 def _take(
   templates: tuple[str, ...], left: dict[str, np.ndarray]
 ) -> Iterator[tuple[str, str, Several]]:
-  """Pops groups of related arrays from `left`; yields the first's name, the number, the arrays."""
+  """Yields groups of arrays that one rule converts together, and removes them from `left`.
+
+  Yields:
+    The name of the first array, the number of its block, and the arrays of the group.
+  """
   for first, number in _matching(templates[0], left):
     names = [template.format(number) for template in templates]
     missing = [name for name in names if name not in left]

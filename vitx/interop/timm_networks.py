@@ -1,4 +1,4 @@
-"""The timm network that equals a network of vitx, and the line of code that builds it.
+"""Finds the timm network that computes the function of a network of vitx, as a line of code.
 
 Parameters do not determine the function of a network: an activation or the rotation of queries
 leaves no trace in them. So every field of a config's model must be an argument of timm's
@@ -53,7 +53,7 @@ class _Kind:
 def find_network(
   fields: Fields, defaults: Fields, size: ImageSize, channels: int
 ) -> ForeignNetwork:
-  """Returns the network of another project that equals a config's model.
+  """Returns the network of another project that computes the function of a config's model.
 
   Args:
     fields: Every field of `config.model` by its dotted path, such as "block.activation".
@@ -77,12 +77,16 @@ def find_network(
 
 
 def _differing(kind: _Kind, fields: Fields) -> list[str]:
-  """Returns the fields whose named choice is not that of a kind."""
+  """Returns the fields whose named choice differs from the one that a kind of network requires."""
   return [field for field, name in kind.names.items() if fields[field] != name]
 
 
 def _check_kind(kind: _Kind, fields: Fields, defaults: Fields) -> None:
-  """Raises ConfigError if a model is not of a kind."""
+  """Checks that a model is of a kind that another project can build.
+
+  Raises:
+    ConfigError: It is not; the message names the field.
+  """
   for field in _differing(kind, fields):
     raise ConfigError(
       f"model.{field.removesuffix('.name')}={fields[field]!r} has no equivalent in timm, whose"

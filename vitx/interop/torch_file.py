@@ -1,8 +1,8 @@
-"""A reader of `torch.save` files that needs no PyTorch and executes no pickled code.
+"""Reads `torch.save` files without PyTorch, and without executing the code that they contain.
 
-A pickle is a program that may call anything it names. Here every name resolves to an inert
-substitute. The substitutes of tensors and plain containers hold the data; any other name becomes an
-`Opaque` object, and the real object is neither imported nor called.
+Such a file contains a pickle, a program that may call anything it names. Here every name resolves
+to a harmless substitute. The substitutes of tensors and plain containers hold the data; any other
+name becomes an `Opaque` object, and the real object is neither imported nor called.
 """
 
 import io
@@ -116,7 +116,7 @@ _TUPLES = {code[0] for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pick
 
 
 def _count_tuple(run: Callable) -> Callable:
-  """Wraps a tuple instruction of the unpickler so that it raises ValueError for too large a tuple.
+  """Wraps the unpickler's instruction for tuples, so that too large a tuple raises ValueError.
 
   A hundred bytes can encode forty tuples of which each contains the previous one twice; hashing the
   last tuple would never end.
@@ -240,7 +240,7 @@ class Opaque(_Inert):
     pass
 
   def extend(self, values: Any) -> None:
-    """Drops the values."""
+    """Ignores the values."""
 
   append = add = extend
 
@@ -258,7 +258,7 @@ class _StandIn(_Inert):
 
 
 class _Kind(_Inert):
-  """The type of a storage."""
+  """The dtype of a storage, which is an array in the file that tensors view."""
 
   __slots__ = ("dtype",)
 
@@ -267,7 +267,7 @@ class _Kind(_Inert):
 
 
 class _Mapping(dict):
-  """An ordered dict that drops attributes set by a pickle."""
+  """An ordered dict that ignores attributes which a pickle sets."""
 
   def __setstate__(self, state: Any) -> None:
     pass

@@ -20,7 +20,7 @@ FindPlaces = Callable[[Sequence[str] | None, int], np.ndarray | str]
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """The fate of each parameter; the dicts map names to details.
+  """A report on each parameter of a transfer of weights; the dicts map names to details.
 
   Attributes:
     loaded: The parameters taken unchanged.
@@ -59,7 +59,7 @@ class Report:
 def check_fit(
   report: Report, source: str, allowed: Iterable[str], mixer: str = "", *, new_head: bool = True
 ) -> None:
-  """Raises ConfigError if parameters do not fit a file, unless their names are allowed.
+  """Checks that all parameters of a network and of a file fit each other, except for allowed ones.
 
   Args:
     report: The report of `transfer`.
@@ -67,6 +67,9 @@ def check_fit(
     allowed: Regular expressions; a name is allowed if an expression matches all of it.
     mixer: The name of the network's token mixer, for the error, or "" if it has none.
     new_head: Whether a head may be left as initialized if the file lacks it or has other classes.
+
+  Raises:
+    ConfigError: Some do not; the message lists them.
   """
   patterns = [check_pattern(pattern, "init_from_except") for pattern in allowed]
   wrong = dict.fromkeys(report.unused, "has no place in this network")
@@ -91,7 +94,7 @@ def check_fit(
 
 
 def _explain(wrong: Mapping[str, str], report: Report, mixer: str) -> str:
-  """Returns sentences about the parameters that do not fit, by their reasons, and about the fix."""
+  """Returns sentences about the parameters that do not fit, by their reasons, and the fix."""
   sizes = dict(report.sizes)
   blocks = names.count_blocks(name.removeprefix("params/") for name in wrong)
   if "depth" in sizes and blocks <= min(sizes["depth"]):
@@ -180,7 +183,7 @@ def _take(
   layouts: tuple[TokenLayout | None, TokenLayout | None],
   places: np.ndarray | str | None,
 ) -> tuple[str, np.ndarray | None, str]:
-  """Decides whether and how to load a parameter that both networks have.
+  """Decides whether a parameter that both networks have is loaded, and in what form.
 
   Args:
     name: The name of the parameter.
@@ -190,7 +193,8 @@ def _take(
     places: The argument of `transfer`.
 
   Returns:
-    The fate (a field of `Report`), the new value or `None` to keep the old one, and the reason.
+    The name of the field of `Report` that lists it, the new value or `None` to keep the old one,
+    and the reason.
   """
   if names.is_head(name) and places is not None and found.shape[:-1] == old.shape[:-1]:
     if isinstance(places, str):
@@ -217,5 +221,10 @@ def _take(
 
 
 def _is_gray(source: tuple[int, ...], target: tuple[int, ...]) -> bool:
-  """Returns whether the shapes (h, w, channels, C) are of a color kernel and its gray version."""
+  """Returns whether one kernel reads color images and the other is its version for gray ones.
+
+  Args:
+    source: The shape of the source's kernel, (h, w, channels, C).
+    target: The shape of the target's kernel.
+  """
   return len(source) == 4 and source[2] == 3 and target == (*source[:2], 1, source[3])

@@ -30,7 +30,7 @@ _FN = "transformer.layers.{}.0.fn"
 
 
 def _patches(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of a linear map (C, p p c) of patches, with channels as the last axis."""
+  """Returns the rule of a linear map of patches, (C, p p c), whose input has channels last."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     for channels in (3, 1):

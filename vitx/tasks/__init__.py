@@ -1,4 +1,4 @@
-"""Tasks by name; a task defines the arrays, the learning problem and the figure that judges it."""
+"""The tasks by name; a task defines the data's arrays, the loss and the figures of a model."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +25,7 @@ TASKS: dict[str, type] = {
 
 
 def task_class(spec: str | Mapping[str, Any]) -> Any:
-  """Returns the class that `config.task` names, and checks the values of its fields.
+  """Returns the class of the task that a config names, after a check of the task's fields.
 
   Raises:
     ConfigError: If a name or field is unknown, or if a value is out of range.

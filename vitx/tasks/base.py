@@ -1,8 +1,8 @@
-"""The interface of a task: all that training, evaluation and prediction need to know about it.
+"""The interface of a task: everything that training, evaluation and prediction need to know of it.
 
 A task is made of pure functions on one device's share of a batch. It knows neither devices nor the
-optimizer. Variables are a dict of collections; "params" is learned, the others (batch statistics,
-fixed features) are state.
+optimizer. Variables are a dict of Flax's collections; "params" is learned, the others (batch
+statistics, fixed features) are called state.
 """
 
 import dataclasses
@@ -75,7 +75,7 @@ class Task(Protocol):
 
   @classmethod
   def resolve(cls, config: ConfigDict, source: Any) -> None:
-    """Fills in, in place, the fields of a config that follow from the data.
+    """Fills in the fields of a config that follow from the data, such as the number of classes.
 
     Args:
       config: The unlocked config; every field that it sets stays unchanged.
@@ -88,7 +88,7 @@ class Task(Protocol):
 
   @classmethod
   def state_info(cls, config: ConfigDict) -> DatasetInfo | None:
-    """Returns a description of the data from the config alone; None if the config is incomplete."""
+    """Returns a description of the data that the config alone states; None if it is incomplete."""
     return None
 
   @classmethod
@@ -97,16 +97,16 @@ class Task(Protocol):
 
   @property
   def element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns shape and dtype of each array of one example, without the batch axis."""
+    """Returns the shape and dtype of each array of one example, without the batch axis."""
 
   @property
   def train_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns `element_spec` for training, where `transform` may give arrays of other shapes."""
+    """Returns `element_spec` for training, where `transform` may return arrays of other shapes."""
     return self.element_spec
 
   @property
   def input_spec(self) -> jax.ShapeDtypeStruct:
-    """Returns shape and dtype of the model's input, for a batch of one example."""
+    """Returns the shape and dtype of the model's input, for a batch of one example."""
 
   def examples(self, examples: Examples, *, train: bool) -> Examples:
     """Returns examples in the form that the task reads, such as windows of long sequences.
@@ -121,10 +121,11 @@ class Task(Protocol):
     return examples
 
   def references(self, train: Examples, examples: Examples) -> dict[str, float]:
-    """Returns figures of learning-free methods for the examples, to compare with the model's.
+    """Returns the figures, on some examples, of methods that learn nothing, for comparison.
 
     Args:
-      train: The training examples of the source, before `Task.examples`, for counting.
+      train: The training examples of the source, before `Task.examples`, which such methods may
+        count.
       examples: The evaluated examples of the source, before `Task.examples`.
     """
     return {}
@@ -136,7 +137,10 @@ class Task(Protocol):
     """Returns all variables; they depend only on `key` and the batch's shapes."""
 
   def constants(self) -> Any:
-    """Returns arrays that are neither trained nor saved; training adds "teacher" to them."""
+    """Returns arrays that the loss reads and that are neither trained nor saved.
+
+    Training adds "teacher" to them, the weights of `Task.teacher`.
+    """
     return {}
 
   def loss(
@@ -167,10 +171,6 @@ class Task(Protocol):
       state: The model's other collections.
       constants: The arrays that `constants` returned.
       batch: The arrays of `element_spec` with a batch axis, and mask bool (B,), False for padding.
-
-    Returns:
-      A dict: `sums` has sums over the unmasked examples, with `count` among them, and `rows` has
-      arrays with an entry for each example.
     """
 
   def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:
@@ -188,7 +188,10 @@ class Task(Protocol):
     return self.evaluate(params, state, self.constants(), batch)["rows"]
 
   def summarize(self, sums: Mapping[str, np.ndarray]) -> Figures:
-    """Turns sums over a split into figures: floats or lists of them, and the integer `examples`."""
+    """Computes the figures of a split from the sums over its examples.
+
+    Figures are floats or lists of floats, and the integer `examples`.
+    """
 
   def plateau_figure(self, mode: str) -> str:
     """Returns the name of the figure that a plateau schedule of the mode "min" or "max" follows.
@@ -205,16 +208,25 @@ class Task(Protocol):
     return ""
 
   def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
-    """Returns the figures in lines, for `vitx evaluate`; `data` is `Loaded.data`."""
+    """Returns the text that `vitx evaluate` prints about figures.
+
+    Args:
+      figures: The figures.
+      data: The description of the run's data, `Loaded.data`.
+    """
     return f"  {self.describe(figures)}"
 
   def prediction_columns(self, data: Mapping[str, Any]) -> list[str]:
-    """Returns the headings of a prediction's columns; `data` is `Loaded.data`."""
+    """Returns the headings of the columns of a table of predictions.
+
+    Args:
+      data: The description of the run's data, `Loaded.data`.
+    """
 
   def prediction_rows(
     self, data: Mapping[str, Any], batch: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
   ) -> Iterable[list[Any]]:
-    """Returns the values of the columns of `prediction_columns`.
+    """Returns the lines of a table of predictions, with a value for each of `prediction_columns`.
 
     Args:
       data: The description of the run's data, `Loaded.data`.
@@ -223,7 +235,7 @@ class Task(Protocol):
     """
 
   def read_input(self, given: Any, number: int) -> Example:
-    """Returns the arrays of an input of `vitx predict`, a dict of arrays or an `.npz` file.
+    """Reads one input of `vitx predict`: a dict of arrays or an `.npz` file.
 
     Arrays in `answers` may be missing.
 
@@ -255,7 +267,7 @@ class Task(Protocol):
 
 
 def count_examples(sums: Mapping[str, Any]) -> float:
-  """Returns the number of examples in totals of a task's sums.
+  """Returns the number of examples from the totals of a task's sums over a split.
 
   Raises:
     ValueError: If there were no examples.

@@ -77,7 +77,7 @@ class Classification(Task):
 
   @classmethod
   def resolve(cls, config, source):
-    """Sets classes, sizes, channels, mean and standard deviation from the data."""
+    """Sets the number of classes, sizes, channels and pixel statistics according to the data."""
     info = getattr(source, "info", source)
     find_size(info)  # first, as a set without images has no classes either
     if info.class_names is None:
@@ -95,7 +95,10 @@ class Classification(Task):
 
   @classmethod
   def state_info(cls, config):
-    """Returns the images' description if a config has their size and the number of classes."""
+    """Returns the description of images that a config's size and number of classes give.
+
+    It is None if the config lacks them.
+    """
     data, classes = config.data, config.model.get("num_classes")
     if classes is None or data.image_size is None:
       return None
@@ -151,12 +154,12 @@ class Classification(Task):
 
   @property
   def element_spec(self):
-    """Returns the spec of image uint8 (S, S, C) and label int32."""
+    """Returns the shapes and dtypes of `image`, uint8 (S, S, C), and `label`, int32 ()."""
     return self._spec(self.decode_size)
 
   @property
   def train_spec(self):
-    """Returns the spec of image and label, with the size of an image in training."""
+    """Returns the shapes and dtypes of `image` and `label` in training."""
     return self._spec(self._train_size)
 
   @property
@@ -171,17 +174,17 @@ class Classification(Task):
 
   @property
   def answer_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the spec of the arrays in `answers`."""
+    """Returns the shapes and dtypes of the arrays in `answers`."""
     return {"label": jax.ShapeDtypeStruct((), np.int32)}
 
   @property
   def input_spec(self):
-    """Returns the spec of one normalized image, float32 (1, s, s, C)."""
+    """Returns the shape and dtype of a batch of one normalized image, float32 (1, s, s, C)."""
     shape = (1, *sides(self.image_size), self.channels)
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
   def transform(self, *, train):
-    """Returns the resizing of images; evaluation takes the center where training draws a crop."""
+    """Returns the host's resizing of images; in evaluation, a center crop replaces a random one."""
     size = self._train_size if train else self.decode_size
     return ResizeImages(size, self.resize_mode, self.interpolation, train=train)
 
@@ -277,14 +280,14 @@ class Classification(Task):
     return f"top-1 {metrics['top1']:.1%}"
 
   def table(self, figures, data):
-    """Returns the figures in lines, accuracies in percent, in total and by class.
+    """Returns the text of figures, accuracies in percent, in total and by class.
 
     The figures of `vitx.evaluate` have intervals and more columns by class.
     """
     return "\n".join(table_lines(figures, data["class_names"]))
 
   def read_input(self, given, number):
-    """Returns the example of an image: a file, a Pillow image, or an array (height, width, C).
+    """Reads an image: a file, a Pillow image, or an array (height, width, C).
 
     An array is uint8, or float in 0..1; for C = 1 it may also be (height, width). `Task.read_input`
     describes the other inputs.
@@ -312,7 +315,9 @@ class Classification(Task):
 def resolve_images(
   config: ConfigDict, source: Any, answers: Mapping[str, tuple[str, int]], outputs: int
 ) -> None:
-  """Sets sizes, channels, mean, std and the number of the network's outputs, in place.
+  """Sets the fields of a config that follow from a data set of images, in place.
+
+  They are sizes, channels, mean, std and the number of the network's outputs.
 
   Args:
     config: The unlocked config.
@@ -335,7 +340,7 @@ def resolve_images(
 
 
 def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size:
-  """Returns the side of a data set's images, or the default if sizes vary or are not square."""
+  """Returns the side of a data set's images, or the default if they vary or are not square."""
   if size is not None and size[0] == size[1]:
     return size[0]
   if default is not None:

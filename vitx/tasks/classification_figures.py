@@ -33,7 +33,7 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def agreement(logits: jax.Array, targets: jax.Array) -> jax.Array:
-  """Returns the accuracy on an augmented batch; a mixed image has the class of its larger part."""
+  """Returns the accuracy on an augmented batch; a mixed image counts as its larger part's class."""
   right = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
   return jnp.mean(right, dtype=jnp.float32)
 
@@ -108,7 +108,7 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
 
 
 def table_lines(figures: Figures, class_names: Sequence[str]) -> list[str]:
-  """Returns figures in lines: totals with their intervals, confusions, and figures by class.
+  """Returns the lines of text about figures: totals with intervals, confusions, classes.
 
   Args:
     figures: The figures of `summarize_classification`, with or without those of `vitx.evaluate`.
@@ -137,7 +137,7 @@ def table_lines(figures: Figures, class_names: Sequence[str]) -> list[str]:
 
 
 def shown_figures(figures: Figures, classes: int) -> list[tuple[str, str, str]]:
-  """Returns the entries of `SHOWN` that figures have; top-5 only of more than five classes."""
+  """Returns the figures of `SHOWN` that exist, with top-5 only if there are more than 5 classes."""
   return [row for row in SHOWN if row[0] in figures and (row[0] != "top5" or classes > TOP)]
 
 

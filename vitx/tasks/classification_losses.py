@@ -47,7 +47,7 @@ LOSSES: Mapping[str, Callable[..., jax.Array]] = {
 
 
 def make_loss(name: str, focal_gamma: float, class_weights: Sequence[float] | None) -> ClassLoss:
-  """Returns a function from logits and targets, both (B, K), to the mean loss over the batch.
+  """Returns a loss: a function of logits and targets, (B, K) each, that averages over the batch.
 
   Args:
     name: A name of `LOSSES`.

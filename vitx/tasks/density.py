@@ -115,7 +115,10 @@ class Density(Task):
 
   @property
   def element_spec(self):
-    """Returns the spec of tokens uint8 (N,) and of `first` int32 (), the first scored token."""
+    """Returns the shapes and dtypes of `tokens`, uint8 (N,), and `first`, int32 ().
+
+    `first` is the first token that is scored.
+    """
     return {
       "tokens": jax.ShapeDtypeStruct((self.length,), np.uint8),
       "first": jax.ShapeDtypeStruct((), np.int32),
@@ -123,7 +126,7 @@ class Density(Task):
 
   @property
   def input_spec(self):
-    """Returns the spec of one sequence of tokens, int32 (1, N)."""
+    """Returns the shape and dtype of a batch of one sequence of tokens, int32 (1, N)."""
     return jax.ShapeDtypeStruct((1, self.length), np.int32)
 
   def token_layout(self):
@@ -142,7 +145,7 @@ class Density(Task):
     return Windows(examples, self.window, hop=hop, stretch=train)
 
   def transform(self, *, train):
-    """Returns the transform that makes tokens of an image or, in training, places a window."""
+    """Returns the transform of an image to tokens or, in training, of a text to a random window."""
     if self.window is None:
       return Pixels(self.levels, tuple(self.model.grid))  # type: ignore[attr-defined]
     return CropWindow(self.window) if train else Identity()
@@ -193,7 +196,7 @@ class Density(Task):
     return {"logits": logits, "log_probabilities": -cross_entropy(logits, tokens)}
 
   def summarize(self, sums):
-    """Returns examples, tokens, and bits: the mean code length of a token.
+    """Returns the figures `examples`, `tokens`, and `bits`, the mean code length of a token.
 
     Raises:
       ValueError: If there were no tokens.
@@ -236,7 +239,7 @@ class Density(Task):
     return f"{metrics['bits']:.4f} bits/{self.unit}"
 
   def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
-    """Returns the bits per token in lines, for the model and for codes that learn nothing."""
+    """Returns the text of figures: bits per token of the model and of codes that learn nothing."""
     lines = [
       f"  tokens scored       {figures['tokens']:>13,}",
       f"  bits/{self.unit:<15}{figures['bits']:>12.4f}",
@@ -250,7 +253,10 @@ class Density(Task):
     return "\n".join(lines)
 
   def references(self, train, examples):
-    """Returns the bits of count models, of compressors and, for images, of each place alone."""
+    """Returns the bits per token of methods that learn nothing: counting and compressors.
+
+    For images, counting the values at each place is among them.
+    """
     images = self.window is None
     read = self.transform(train=False) if images else Identity()
 

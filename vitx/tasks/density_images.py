@@ -11,7 +11,7 @@ from vitx.data.dataset import Example
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-  """A transform of an image into its tokens in raster order: row, column, channel.
+  """A transform of an image to tokens, in the order of rows, columns and channels.
 
   Attributes:
     levels: The number of gray levels V. The value p of 0 ... 255 is token p (V - 1) / 255; apart
@@ -35,7 +35,7 @@ class Pixels:
 
 
 def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
-  """Returns the levels of an image's values 0 ... 255, uint8 with the shape of the image.
+  """Converts the values 0 ... 255 of an image to levels, uint8 in the shape of the image.
 
   Raises:
     ConfigError: If a value is between two levels.
@@ -51,5 +51,5 @@ def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
 
 
 def to_values(tokens: np.ndarray, levels: int) -> np.ndarray:
-  """Returns the values 0 ... 255 of levels, uint8 with the shape of `tokens`."""
+  """Converts levels to values 0 ... 255, uint8 in the shape of `tokens`."""
   return np.rint(tokens * (255 / (levels - 1))).astype(np.uint8)

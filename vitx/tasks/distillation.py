@@ -32,7 +32,7 @@ SPARSITIES = {"coefficient_sparsity": "coefficients", "basis_sparsity": "pruned_
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-  """The factors of the terms of the loss; a term of weight 0 is not computed.
+  """The weights of the terms of the loss; a term of weight 0 is not computed.
 
   Attributes:
     classes: The weight of the cross-entropy against the (mixed, smoothed) labels.
@@ -168,7 +168,10 @@ class Distillation(Classification):
     return "min" if self.weights.attention else "max"
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the weighted sum of the terms of nonzero weight, the state, top-1 and each term."""
+    """Computes the weighted sum of the terms whose weight is not zero.
+
+    The metrics are the top-1 accuracy and each term.
+    """
     images, targets = self.draw(batch, key)
     logits, new_state, sown = self.run_model(
       params, state, images, batch, key, train=self.train_mode, also=("intermediates",)
@@ -189,7 +192,7 @@ class Distillation(Classification):
     return loss, (new_state, {"top1": agreement(logits, targets), **terms})
 
   def evaluate(self, params, state, constants, batch):
-    """Returns the sums and rows of `Classification`, and sums about Sparsifiner's predictors."""
+    """Evaluates a batch as `Classification` does, and adds sums about Sparsifiner's predictors."""
     images = self.model_inputs(batch)
     logits, found = self.model.apply(
       {"params": params, **state}, images, train=False, mutable=["intermediates"]
@@ -207,7 +210,7 @@ class Distillation(Classification):
     return result
 
   def summarize(self, sums):
-    """Returns the figures of `summarize_classification`, and means of the other sums."""
+    """Returns the figures of `summarize_classification`, and the means of Sparsifiner's sums."""
     figures, count = super().summarize(sums), float(sums["count"])
     for name in (*SPARSITIES, "attention_error"):
       if name in sums:

@@ -1,4 +1,4 @@
-"""Terms of a distillation's loss, functions of the outputs of two networks."""
+"""The terms of a distillation's loss, as functions of the outputs of two networks."""
 
 from typing import Any
 

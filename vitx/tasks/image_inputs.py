@@ -1,4 +1,4 @@
-"""Images that a user gives for prediction: files, Pillow images, arrays."""
+"""Reads images that a user gives for prediction: files, Pillow images, arrays."""
 
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,15 @@ def read_image(
 
 
 def check_image(image: np.ndarray, channels: int, number: int) -> np.ndarray:
-  """Returns a uint8 image with its axis of channels; raises ValueError if the array is no image.
+  """Converts an array to an image, uint8 with an axis of channels.
 
   Args:
     image: The image, uint8 or float in 0..1; (height, width, C), or (height, width) for C = 1.
     channels: The number of channels C.
     number: The number of the image among the inputs, for errors.
+
+  Raises:
+    ValueError: The array is no image.
   """
   array = image[..., None] if image.ndim == 2 else image
   is_float = jnp.issubdtype(array.dtype, jnp.floating)

@@ -24,7 +24,7 @@ BINS, LARGEST = 2400, 12.0
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabel(Classification):
-  """The decision, for each of K classes, whether an image has it, by binary cross-entropies.
+  """Decides for each of K classes whether an image has it, by binary cross-entropies.
 
   The data have the array `labels`, float32 (K,), 1 for each class of the image. A class is
   predicted if its probability is above 1/2.
@@ -73,7 +73,7 @@ class MultiLabel(Classification):
 
   @property
   def answer_spec(self):
-    """Returns the spec of labels float32 (K,)."""
+    """Returns the shape and dtype of `labels`, float32 (K,)."""
     return {"labels": jax.ShapeDtypeStruct((self.num_classes,), np.float32)}
 
   def transform(self, *, train):
@@ -116,7 +116,7 @@ class MultiLabel(Classification):
     return f"right {metrics['right']:.1%}"
 
   def table(self, figures, data):
-    """Returns the figures in lines, with the average precision of each class."""
+    """Returns the text of figures, with the average precision of each class."""
     lines = [
       f"  mAP                 {_percent(figures['map']):>9}",
       f"  F1 (all decisions)  {figures['f1']:>9.2%}",

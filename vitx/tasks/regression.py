@@ -23,7 +23,7 @@ LARGEST_SAMPLE = 5000  # training examples for the mean and standard deviation o
 
 @dataclasses.dataclass(frozen=True)
 class Regression(Classification):
-  """The prediction of a number for an image.
+  """Predicts a number for an image.
 
   The data have the array `target`, float32 (). The network has one output, (number - `target_mean`)
   / `target_std`; the loss compares outputs with targets in this form.
@@ -44,7 +44,7 @@ class Regression(Classification):
 
   @classmethod
   def resolve(cls, config, source):
-    """Sets sizes, channels and the means and standard deviations of pixels and targets."""
+    """Sets sizes, channels, and the means and deviations of pixels and of targets from the data."""
     info, train = getattr(source, "info", source), getattr(source, "train", None)
     find_size(info)
     if "target" not in info.spec:
@@ -105,7 +105,7 @@ class Regression(Classification):
 
   @property
   def answer_spec(self):
-    """Returns the spec of target float32 ()."""
+    """Returns the shape and dtype of `target`, float32 ()."""
     return {"target": jax.ShapeDtypeStruct((), np.float32)}
 
   def transform(self, *, train):
@@ -161,7 +161,11 @@ class Regression(Classification):
     }
 
   def plateau_figure(self, mode):
-    """Returns "mae"; raises ConfigError if the mode is "max"."""
+    """Returns "mae", the mean absolute error.
+
+    Raises:
+      ConfigError: The mode is "max".
+    """
     if mode == "max":
       raise ConfigError(
         "schedule.mode='max': the errors of a regression are good if low; use schedule.mode='min'"
@@ -177,7 +181,7 @@ class Regression(Classification):
     return f"MAE {metrics['mae']:.4g}"
 
   def table(self, figures, data):
-    """Returns the figures in lines."""
+    """Returns the text of figures."""
     return "\n".join(
       [
         f"  mean absolute error {figures['mae']:>9.4g}",

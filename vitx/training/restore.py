@@ -51,8 +51,8 @@ def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> No
     writes: False for a dry run, which needs no workdir.
 
   Raises:
-    ConfigError: It cannot, since the weights of `init_from`, the config, the data or the space on
-      the disk do not suffice.
+    ConfigError: The weights of `init_from` do not fit, the config or the data are not those of the
+      run in the workdir, or its disk is too full.
   """
   config = experiment.config
   check_source(experiment, workdir, writes=writes)

@@ -74,7 +74,7 @@ class Pattern:
     return None
 
   def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
-    """Returns disjoint parts whose union is this pattern. The kernelized path attends part by part.
+    """Returns disjoint parts of this pattern, which the kernelized path attends one after another.
 
     Args:
       layout: The layout of the N tokens.
@@ -84,16 +84,16 @@ class Pattern:
     return (Part(self, "block_sparse", tile, order),)
 
   def restrict(self, part: Part, layout: TokenLayout) -> Part | None:
-    """Returns the part of another pattern, limited to the edges that this pattern also has.
+    """Returns a part of another pattern with only the edges that this pattern also has.
 
-    Returns `None` if no part with an equal `core` has exactly these edges.
+    It is `None` if no part that is attended in the way of `part` has exactly these edges.
     """
     if part.core != "block_sparse":
       return None
     return dataclasses.replace(part, pattern=Intersection((part.pattern, self)))
 
   def by_head(self) -> tuple["Pattern", ...]:
-    """Returns P patterns for the heads: head h has the edges of pattern h mod P."""
+    """Returns P patterns of single heads: head h has the edges of pattern h mod P."""
     return (self,)
 
   @property
@@ -102,7 +102,7 @@ class Pattern:
     return None
 
   def grain(self, layout: TokenLayout) -> int:
-    """Returns b if all edges join whole blocks of b tokens, and 1 if that is not known.
+    """Returns the side b of square blocks of which each has all edges or none; 1 if unknown.
 
     Blocks are counted from token 0; the last may be short. With such blocks, one pair of tokens is
     evaluated for each pair of blocks instead of b² pairs.
@@ -114,7 +114,7 @@ class Pattern:
 
   @property
   def is_drawn(self) -> bool:
-    """Returns whether the edges are known only at run time."""
+    """Returns whether the edges are known only at run time, as those drawn again at each step."""
     return False
 
   @property
@@ -137,7 +137,10 @@ class Pattern:
     return False
 
   def at(self, layer: int) -> "Pattern":
-    """Returns the pattern of one layer: selects from cycles and sets the layer of random draws."""
+    """Returns the pattern of one layer.
+
+    In it, cycles are replaced by their pattern for this layer, and random draws are this layer's.
+    """
     return self
 
   def __or__(self, other: "Pattern") -> "Union":

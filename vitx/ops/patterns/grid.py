@@ -35,7 +35,7 @@ def _per_axis(value: Sizes, layout: TokenLayout, field: str, least: int) -> tupl
 
 
 def _rows_of_box(layout: TokenLayout, low: list[int], high: list[int], block: int) -> np.ndarray:
-  """Returns the key blocks of the grid points in the box `low ... high`, inclusive."""
+  """Returns the key blocks that contain the grid points in the box `low ... high`, inclusive."""
   if any(a > b for a, b in zip(low, high, strict=True)):
     return np.arange(0)
   rows = np.zeros(1, np.int64)
@@ -108,7 +108,10 @@ class Patches(Order):
 
 @dataclasses.dataclass(frozen=True)
 class Near(Pattern):
-  """The base class of patterns with short edges on the grid, for which patch order is efficient."""
+  """The base class of patterns whose edges join tokens that are near each other on the grid.
+
+  For such patterns it is efficient to order the tokens patch by patch.
+  """
 
   on_grid = True
 

@@ -1,4 +1,4 @@
-"""Arithmetic on token numbers that patterns share."""
+"""Arithmetic on token numbers that several patterns use."""
 
 from collections.abc import Sequence
 from typing import Any

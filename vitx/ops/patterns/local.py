@@ -79,7 +79,7 @@ class Causal(Pattern):
 
 
 def _ascends(part: Part) -> bool:
-  """Returns whether tokens keep their usual order within each run of a block-diagonal part."""
+  """Returns whether the tokens of each run of a block-diagonal part are in ascending order."""
   numbers = None if part.order is None else part.order.numbers
   return numbers is None or bool(np.all(np.diff(numbers.reshape(-1, part.block)) > 0))
 

@@ -1,4 +1,4 @@
-"""The parts into which the kernelized path splits a pattern, each with an order of the tokens."""
+"""The parts into which the kernelized path splits a pattern, each with its own order of tokens."""
 
 import dataclasses
 import functools
@@ -81,14 +81,14 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """One term of a plan: some edges, the order of their tokens, and the way to attend them.
+  """Some edges of a pattern, with an order of the tokens and the method of attending them.
 
   Attributes:
     pattern: The edges, in the tokens' usual order.
-    core: The way to attend. "block_sparse": over the blocks that contain edges. "block_diagonal":
-      over the token's own run, after the order is cut into runs of `block` tokens; a single run is
-      dense attention. "drawn": over whole blocks whose indices, in `GivenBlocks`, are known only at
-      run time. "summaries": over the keys of `EarlierSummaries`, gathered once for all queries.
+    core: The method. "block_sparse": over the blocks that contain edges. "block_diagonal": over the
+      token's own run, after the order is cut into runs of `block` tokens; a single run is dense
+      attention. "drawn": over whole blocks whose indices, in `GivenBlocks`, are known only at run
+      time. "summaries": over the keys of `EarlierSummaries`, gathered once for all queries.
     block: The number of tokens in a block, or in a run.
     order: The order of the tokens; `None` for the usual one.
     causal: Whether a token of "block_diagonal" attends only itself and earlier tokens of its run.
@@ -108,7 +108,7 @@ class Part:
 
 
 def as_order(numbers: Any, length: int) -> Order | None:
-  """Returns the `Order` of the numbers from `Pattern.permutation`; `None` for the usual order."""
+  """Converts the result of `Pattern.permutation` to an `Order`; `None` is the usual order."""
   if numbers is None or np.array_equal(numbers, np.arange(length)):
     return None
   return Order(np.asarray(numbers), length)

@@ -1,4 +1,7 @@
-"""Softmax attention along a plan, with work and memory in proportion to the plan's parts."""
+"""Computes attention along a plan, part by part, with work in proportion to the edges.
+
+A plan divides the edges of a pattern into parts, each of which is attended in its own way.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -130,7 +133,7 @@ def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> P
 
 
 def _attend_summaries(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
-  """Attends the summaries of all runs but the last; a query sees those of runs before its own."""
+  """Attends the summaries of runs of tokens; a query sees those of the runs before its own."""
   given: Any = part.pattern
   fixed, n, size = given.fixed, q.shape[1], part.block
   runs, heads = (n - 1) // size, q.shape[2]

@@ -90,7 +90,7 @@ class BlockMask:
     return BlockMask(N, b, heads, _offsets(rows, heads * R), keys, table, tables)
 
   def transpose(self) -> "BlockMask":
-    """Returns the edges by key block: rows are key blocks, `keys` are query blocks."""
+    """Returns the lists by key block: rows are key blocks, and `keys` are the queries' blocks."""
     head, query = np.divmod(self.queries, self.rows)
     row = head * self.rows + self.keys
     order = np.argsort(row, kind="stable")  # within a row the queries stay ascending
@@ -222,7 +222,7 @@ def _offsets(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def remember(size: int) -> Callable[[Callable], Callable]:
-  """Returns a decorator that caches a function's results by the edges of a pattern.
+  """Returns a decorator that caches a function of a pattern by the pattern's edges.
 
   The function takes a pattern or `None`, a layout, and hashable arguments. The edges of a pattern
   that is not fixed (see `Pattern.is_fixed`) are evaluated at each call, as part of the cache's key.

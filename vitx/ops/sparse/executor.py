@@ -1,9 +1,10 @@
-"""Block-sparse attention in plain XLA: gathers of blocks and dense products, some examples a step.
+"""Block-sparse attention in plain XLA: blocks are gathered and multiplied, some examples at a time.
 
 Inside a step, arrays of blocks have the shape (z, G·R + 1, b, ...). If each head has its own layout
 (G = H), z is a number of examples; if all heads share one (G = 1), z is a number of heads of
 examples. If lists of blocks are padded, the last block is dead: its keys have a bias of -inf and
-its queries lse = +inf, so that it contributes exactly zero.
+its queries lse = +inf, so that it contributes exactly zero. Rows, and classes of rows with equally
+long lists, are explained in `rows`; lse is the log-sum-exp of a query's logits.
 """
 
 import math
@@ -148,7 +149,10 @@ def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
 
 
 def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
-  """Returns whether a block pair's two tiles are no larger than its keys, and all fit one step."""
+  """Returns whether the backward pass keeps tiles: if they are small and fit one step.
+
+  They are small if a pair of blocks has no more elements in its two tiles than in its keys.
+  """
   z, _, block, dim = blocks.q.shape
   elements = z * block**2 * sum(r.others.size for r in rows.classes)
   return 2 * block <= dim and elements <= tiling.step_elements()

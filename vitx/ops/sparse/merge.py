@@ -1,4 +1,4 @@
-"""Attention over a union of disjoint sets of keys, from the attention over each set."""
+"""Combines the attention over disjoint sets of keys to the attention over all of them."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Reordering of tokens, without a gather if the order is a transposition."""
+"""Reorders tokens, without a gather if the order is a transposition."""
 
 import dataclasses
 from collections.abc import Callable

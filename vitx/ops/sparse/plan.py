@@ -1,4 +1,8 @@
-"""Plans for attention along a pattern without the matrix, by parts with orders of their own."""
+"""Plans how the kernelized path attends along a pattern without the N x N matrix.
+
+A plan divides the edges into parts. Each part has an order of the tokens in which its edges are
+dense blocks.
+"""
 
 import dataclasses
 from typing import Literal
@@ -15,7 +19,7 @@ CLASS = Global(prefix=True)
 
 @dataclasses.dataclass(frozen=True)
 class SparsePlan:
-  """The parts in which the kernelized path attends along a pattern.
+  """A plan: the parts in which the kernelized path attends along a pattern.
 
   Attributes:
     layout: The layout of the tokens that the parts attend.
@@ -96,7 +100,10 @@ def _by_head(pattern: Pattern, layout: TokenLayout, tile: int | None) -> Heads:
 
 @remember(256)
 def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
-  """Returns the cheapest split, cached because the layers of a model share a few patterns."""
+  """Returns the parts for the tile size of lowest cost.
+
+  The result is cached, because the layers of a model share a few patterns.
+  """
   own = [] if pattern.tile is None else [pattern.tile]
   ways = [_split(pattern, layout, tile) for tile in sorted({*TILES, *own}, reverse=True)]
   if all(part.core == "block_sparse" and part.order for parts in ways[0] for part in parts):

@@ -1,8 +1,9 @@
-"""Lists of blocks in a form for loops: a few classes of rows, each class with one width.
+"""Lists of blocks in a form for loops: rows of equal width, in a few classes.
 
-A row is a query block with the key blocks it reads or, transposed, a key block with the query
-blocks that read it. Block r of head g has the number g·R + r. The number G·R is a dead block, which
-pads lists and which the kernel hides.
+A row is a query block with the list of key blocks that it reads or, transposed, a key block with
+the query blocks that read it. A class is all rows whose lists are padded to one width. Block r of
+head g has the number g·R + r. The number G·R is a dead block, which pads lists and contributes
+nothing.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ Indices = np.ndarray | jax.Array
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """Rows of equal width.
+  """A class of rows, whose lists have one width W.
 
   Attributes:
     own: The block that each row belongs to, int32 (n,).
@@ -72,10 +73,11 @@ def sides(mask: BlockMask) -> tuple[MaskSide, MaskSide]:
 
 
 def class_widths(lengths: np.ndarray) -> list[int]:
-  """Returns the widths, ascending, that need the least padding for rows of these lengths.
+  """Chooses the widths of the classes that need the least padding for lists of given lengths.
 
   Every row gets the smallest width that is no less than its length. The search is dynamic
-  programming over the distinct lengths; among equal costs it prefers fewer classes.
+  programming over the distinct lengths; among equal costs it prefers fewer classes. The widths
+  ascend.
   """
   distinct, counts = np.unique(lengths[lengths > 0], return_counts=True)
   rows = np.concatenate([[0], np.cumsum(counts)])

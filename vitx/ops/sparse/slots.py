@@ -1,7 +1,7 @@
-"""Slots for the keys that a decoder's pattern still needs, and the slots that each step reads.
+"""Plans the cache of a decoder: which slot each key gets, and which slots each step reads.
 
 A key is needed from its own step to the last query that attends it. Keys whose intervals do not
-overlap share a slot, so memory follows the pattern: a window of l keeps l slots, the "fixed"
+overlap share a slot, so memory follows the pattern: a window of l keys needs l slots, the "fixed"
 pattern its current run and the summaries of earlier runs.
 """
 
