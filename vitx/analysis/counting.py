@@ -62,7 +62,7 @@ def count(config: Mapping[str, Any]) -> Count:
   size = config["data"]["image_size"]
   if size is None:
     raise ConfigError(
-      "data.image_size is not set: set it, or call vitx.training.trial.complete_config first"
+      "data.image_size is not set: set it, or call vitx.training.trial.complete_config first."
     )
   height, width = (size, size) if isinstance(size, int) else size
   return count_parameters(model, (1, height, width, config["data"]["channels"]))

@@ -25,7 +25,7 @@ def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> scipy.sparse.csr_
   """
   matrix = np.asarray(matrix)
   if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-    raise ConfigError(f"matrix has shape {matrix.shape}, not (N, N); pass one head, one example")
+    raise ConfigError(f"matrix has shape {matrix.shape}, not (N, N); pass one head, one example.")
   places = np.nonzero(matrix > threshold)
   return scipy.sparse.csr_array((matrix[places].astype(np.float64), places), shape=matrix.shape)
 

@@ -87,7 +87,7 @@ def graph_figures(
   """
   if isinstance(graph, Pattern):
     if layout is None:
-      raise ConfigError("layout=None: the graph of a pattern needs layout=TokenLayout(...)")
+      raise ConfigError("layout=None: the graph of a pattern needs layout=TokenLayout(...).")
     edges = from_pattern(graph, layout, head)
   else:
     edges = from_matrix(graph, threshold)

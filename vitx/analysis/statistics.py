@@ -70,7 +70,7 @@ def spread(values: Sequence[float]) -> Spread:
     ValueError: There are no values.
   """
   if not len(values):
-    raise ValueError("values is empty; give at least one value")
+    raise ValueError("values is empty; give at least one value.")
   sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
   return Spread(float(np.mean(values)), sd, len(values))
 
@@ -100,7 +100,7 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
   differences = np.asarray(values, float) - np.asarray(base, float)
   count = differences.size
   if not count:
-    raise ValueError("values and base are empty; give at least one value in each")
+    raise ValueError("values and base are empty; give at least one value in each.")
   mean = float(differences.mean())
   # Accuracies on few examples tie: a spread that is only due to rounding does not count.
   if count == 1 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():

@@ -167,7 +167,7 @@ def check_sampling(examples: Examples, sampling: str | None) -> None:
   if sampling == "balanced" and getattr(examples, "labels", None) is None:
     raise ConfigError(
       "data.sampling='balanced' draws each class equally often, but these examples have no classes;"
-      " leave data.sampling out"
+      " leave data.sampling out."
     )
 
 

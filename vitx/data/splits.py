@@ -275,22 +275,22 @@ def _check_folds(
   folds, fold, name = settings.folds, settings.fold, dataset.info.name
   if folds is None:
     raise ConfigError(
-      f"data.fold={fold} needs data.folds, which is not set; set it, such as data.folds=5"
+      f"data.fold={fold} needs data.folds, which is not set; set it, such as data.folds=5."
     )
   if fold is None or fold >= folds:
     raise ConfigError(
       f"data.fold={fold}: data.folds={folds} has the folds 0 to {folds - 1}; name one, or train all"
-      f" by vitx sweep --over 'data.fold=[{','.join(map(str, range(folds)))}]'"
+      f" by vitx sweep --over 'data.fold=[{','.join(map(str, range(folds)))}]'."
     )
   if given.get("test"):
     raise ConfigError(
       f"data.splits.test={given['test']!r} and data.folds={folds} both name the test examples;"
-      " leave one of these fields out"
+      " leave one of these fields out."
     )
   if dataset.carve is not None:
     raise ConfigError(
       f"data.folds={folds}: the examples of {name!r} are parts of a sequence, which has no folds;"
-      " leave data.folds and data.fold out"
+      " leave data.folds and data.fold out."
     )
   numbers, counts = np.unique(_classes(train), return_counts=True)
   if len(train) < folds or counts.min() < folds:
@@ -300,7 +300,7 @@ def _check_folds(
     )
     raise ConfigError(
       f"data.folds={folds}: {what} {name!r} has {least} examples, fewer than the folds; lower"
-      f" data.folds{f' to {least}' if least > 1 else ''}, or add examples"
+      f" data.folds{f' to {least}' if least > 1 else ''}, or add examples."
     )
 
 

@@ -55,7 +55,7 @@ def check_tokens(tokens: np.ndarray, loaded: Loaded, where: str) -> np.ndarray:
   if wrong.size:
     raise ConfigError(
       f"{where} has the byte {int(tokens[wrong[0]])} at position {int(wrong[0])},"
-      f" but the model knows only 0 to {V - 1}; remove or replace such bytes"
+      f" but the model knows only 0 to {V - 1}; remove or replace such bytes."
     )
   return tokens.astype(np.int32)
 

@@ -102,7 +102,7 @@ def _make_compute(model: Loaded) -> Callable[[Mapping[str, np.ndarray]], jax.Arr
   if len(shape) != 2:
     raise ConfigError(
       f"probe: the head of this network reads an array {list(shape[1:])} for an example,"
-      " and a probe needs one vector; use a network that classifies an example as a whole"
+      " and a probe needs one vector; use a network that classifies an example as a whole."
     )
   compiled = model.program(FEATURES, lambda: jax.jit(features))
   placed = jax.device_put(arguments)
@@ -115,7 +115,7 @@ def _compute(
   task, config = model.task, model.config
   examples = task.examples(examples, train=False)
   if not len(examples):
-    raise ConfigError(f"{role} has no examples; change data.splits.{role} or data.validation")
+    raise ConfigError(f"{role} has no examples; change data.splits.{role} or data.validation.")
   batches = evaluation_batches(
     examples,
     transform=task.transform(train=False),
@@ -134,7 +134,7 @@ def _compute(
   if wrong.size:
     raise ConfigError(
       f"probe: the features of {wrong.size} examples of {role} are not finite, the first of"
-      f" {examples.name(int(wrong[0]))!r}; choose a checkpoint from before the run diverged"
+      f" {examples.name(int(wrong[0]))!r}; choose a checkpoint from before the run diverged."
     )
   return LabeledFeatures(values, np.asarray(examples.labels, np.int32))
 

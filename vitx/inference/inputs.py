@@ -91,6 +91,6 @@ def _as_list(inputs: Any, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list[Any]
     what = f"an array of shape {inputs.shape}" if array else f"{inputs!r:.80}"
     raise ValueError(
       f"inputs must be a list or an array of {rank} axes, not {what}; one input is a list of one:"
-      " [input]"
+      " [input]."
     )
   return list(np.asarray(inputs) if array else inputs)

@@ -127,7 +127,7 @@ def _check_arguments(
   for name in methods:
     check_choice(name, "methods", tuple(METHODS))
   if not methods or len(set(methods)) < len(methods):
-    raise ConfigError(f"methods={tuple(methods)!r} must name {', '.join(METHODS)}, each once")
+    raise ConfigError(f"methods={tuple(methods)!r} must name {', '.join(METHODS)}, each once.")
   for count in shots:
     check_value(count, "shots", PositiveInt)
   check_value(draws, "draws", NonNegativeInt)
@@ -149,9 +149,9 @@ def _open(
       return model, _open_run(model, source, data_dir)
   if config is None or workdir is not None:
     given = "neither" if workdir is None else "both"
-    raise ConfigError(f"workdir and config: {given} given; give exactly one of them")
+    raise ConfigError(f"workdir and config: {given} given; give exactly one of them.")
   if source is not None:
-    raise ConfigError(f"source={source!r} is for a workdir; with config, set its data.source")
+    raise ConfigError(f"source={source!r} is for a workdir; with config, set its data.source.")
   return _open_config(config, data_dir)
 
 
@@ -182,7 +182,7 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   if not config.init_from:
     raise ConfigError(
       f"config={label!r} has no weights, and features of random weights say nothing: set init_from"
-      " to a workdir, a file of weights or hf:NAME, or give the workdir of a training run"
+      " to a workdir, a file of weights or hf:NAME, or give the workdir of a training run."
     )
   config = teacher.with_model(config)
   if data_dir is not None:
@@ -208,7 +208,7 @@ def _refuse_density(task: type, place: str) -> None:
   if issubclass(task, Density):
     raise ConfigError(
       f"{place!r}: the task 'density' learns no classes, and its network has no vector for an"
-      " example; probe a classifier"
+      " example; probe a classifier."
     )
 
 
@@ -229,11 +229,11 @@ def _check_data(model: Loaded, source: Source) -> None:
   if info.class_names is None or labels is None:
     raise ConfigError(
       f"data.source={info.name!r} has no class for each example, which a probe learns; choose a"
-      " source with one"
+      " source with one."
     )
   if len(np.unique(labels)) < 2:
     raise ConfigError(
-      f"data.source={info.name!r}: train has fewer than 2 classes; choose another source"
+      f"data.source={info.name!r}: train has fewer than 2 classes; choose another source."
     )
   if isinstance(model.task, Classification):
     check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, model.config.task.name)
@@ -241,7 +241,7 @@ def _check_data(model: Loaded, source: Source) -> None:
     if channels not in (None, model.config.data.channels):
       raise ConfigError(
         f"data.source={info.name!r} has images of {channels} channels, but the model"
-        f" takes {model.config.data.channels}; choose a source with that number"
+        f" takes {model.config.data.channels}; choose a source with that number."
       )
 
 

@@ -201,7 +201,7 @@ def show_answers(evaluated: Evaluation) -> Answered:
   if answers is None:
     raise ConfigError(
       f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; choose a"
-      " classifier's run"
+      " classifier's run."
     )
   names = loaded.class_names
   note = f"{_describe(loaded.config)}, checkpoint of step {loaded.step}, {result['split']}:"

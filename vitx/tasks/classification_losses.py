@@ -95,14 +95,14 @@ def find_class_weights(
       name = class_names[int(np.argmin(counts))]
       raise ConfigError(
         f"task.class_weights={given!r}: train has no example of the class {name!r}; give a number"
-        " for each class"
+        " for each class."
       )
     return tuple((counts.sum() / (count * counts)).tolist())
   if len(given) != count:
     raise ConfigError(
       f"task.class_weights={tuple(given)!r:.200} has {len(given)} numbers, and the source has"
-      f" {count} classes; give one for each, in the order of the classes"
+      f" {count} classes; give one for each, in the order of the classes."
     )
   if not any(given):
-    raise ConfigError("task.class_weights are all zero, so nothing is learned; set one above zero")
+    raise ConfigError("task.class_weights are all zero, so nothing is learned; set one above zero.")
   return tuple(given)

@@ -41,7 +41,7 @@ class MultiLabel(Classification):
     if info.class_names is None or "labels" not in info.spec:
       raise ConfigError(
         f"data.source={info.name!r} has no labels of several classes, which task.name="
-        f"{config.task.name!r} needs; a table csv:FILE has them with data.label_kind=classes"
+        f"{config.task.name!r} needs; a table csv:FILE has them with data.label_kind=classes."
       )
     resolve_images(config, source, {"labels": ("float32", 1)}, len(info.class_names))
 

@@ -50,7 +50,7 @@ class Regression(Classification):
     if "target" not in info.spec:
       raise ConfigError(
         f"data.source={info.name!r} has no number for each image, which task.name="
-        f"{config.task.name!r} needs; a table csv:FILE has one with data.label_kind=number"
+        f"{config.task.name!r} needs; a table csv:FILE has one with data.label_kind=number."
       )
     resolve_images(config, source, {"target": ("float32", 0)}, 1)
     fields = config.task.to_dict()
@@ -168,7 +168,7 @@ class Regression(Classification):
     """
     if mode == "max":
       raise ConfigError(
-        "schedule.mode='max': the errors of a regression are good if low; use schedule.mode='min'"
+        "schedule.mode='max': the errors of a regression are good if low; use schedule.mode='min'."
       )
     return "mae"
 
@@ -213,6 +213,6 @@ def _measure_targets(train: Examples, name: str) -> tuple[float, float]:
   values = np.array([read_encoded(train, i)["target"] for i in chosen.tolist()], np.float64)
   if np.ptp(values) == 0:
     raise ConfigError(
-      f"data.source={name!r}: all training targets are {values[0]:g}; use data where they differ"
+      f"data.source={name!r}: all training targets are {values[0]:g}; use data where they differ."
     )
   return float(values.mean()), float(values.std())

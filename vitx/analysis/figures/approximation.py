@@ -50,7 +50,7 @@ def look(subject: Subject) -> list[MixerCapture]:
   if not found:
     raise ConfigError(
       f"{subject.label} has no queries and keys, so it has no softmax attention to approximate; use"
-      " a model with softmax, performer, nystromformer or a pattern as token mixer"
+      " a model with softmax, performer, nystromformer or a pattern as token mixer."
     )
   return found
 

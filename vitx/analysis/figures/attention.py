@@ -72,14 +72,16 @@ def compute_maps(subject: Subject) -> Maps:
   if subject.layout is None or len(subject.layout.grid) != 2:
     raise ConfigError(
       f"attention: {subject.label} has no grid of image patches; use a classifier, or"
-      " attention_past for a density model"
+      " attention_past for a density model."
     )
   images = subject.inputs(subject.examples)
   layers = capture(subject.model, subject.variables(), images)
   for layer in layers:
     _check(layer, subject.label)
   if not layers:
-    raise ConfigError(f"attention: {subject.label} has no token mixers; use a model with attention")
+    raise ConfigError(
+      f"attention: {subject.label} has no token mixers; use a model with attention."
+    )
   maps = tuple(np.asarray(layer.map) for layer in layers)
   layouts = tuple(layer.layout for layer in layers)
   return Maps(subject.label, subject.note, np.asarray(images), layouts, maps)
@@ -92,17 +94,17 @@ def _check(layer: MixerCapture, label: str) -> None:
     held = "" if layer.matrix is None else f", but one of shape {layer.matrix.shape}"
     raise ConfigError(
       f"{mixer} has no matrix of the {n} tokens{held}; use a token mixer with a masked"
-      " implementation over tokens, such as softmax, shaped, performer or a pattern"
+      " implementation over tokens, such as softmax, shaped, performer or a pattern."
     )
   if layer.mixer == FNet.__name__:
     raise ConfigError(
       f"{mixer} has a matrix that is a Fourier transform, which does not depend on the image; use"
-      " a token mixer with attention, such as softmax"
+      " a token mixer with attention, such as softmax."
     )
   if not layer.layout.has_places:
     raise ConfigError(
       f"{mixer} has tokens without a place in the image, because model.token_reduction removes"
-      " tokens before it; use model.token_reduction='zeroed' or 'none'"
+      " tokens before it; use model.token_reduction='zeroed' or 'none'."
     )
 
 
@@ -123,10 +125,10 @@ def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
     ConfigError: The layers have different numbers of tokens, or s is outside [0, 1].
   """
   if not 0 <= skip <= 1:
-    raise ConfigError(f"rollout: skip={skip} must be in [0, 1]")
+    raise ConfigError(f"rollout: skip={skip} must be in [0, 1].")
   sizes = sorted({layer.shape[-1] for layer in layers})
   if len(sizes) > 1:
-    raise ConfigError(f"layers have {sizes} tokens; pass layers of equally many")
+    raise ConfigError(f"layers have {sizes} tokens; pass layers of equally many.")
   eye = np.eye(sizes[0])
   product = np.broadcast_to(eye, (layers[0].shape[0], *eye.shape))
   for layer in layers:

@@ -35,7 +35,7 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
   if grid is None or not getattr(subject.model, "causal", False):
     raise ConfigError(
       "attention_past: this model is not a density model, which attends to earlier tokens; use a"
-      " config with task.name='density'"
+      " config with task.name='density'."
     )
   queries = _choose_queries(subject.queries, grid)
   local = subject.local or int(np.prod(grid[1:] or grid))
@@ -132,7 +132,7 @@ def capture(
     if not matrices or wrong:
       raise ConfigError(
         "attention_past needs token mixers that hold the matrix of all tokens, and this model has"
-        " none; use model.token_mixer='softmax' or an attention pattern"
+        " none; use model.token_mixer='softmax' or an attention pattern."
       )
     rows = [jnp.mean(x[0][:, at], axis=0) for x in matrices]
     return rows, [attention_mass(x, grid, local) for x in matrices]

@@ -73,7 +73,7 @@ def draw_curves(
 def plot_curves(curves: Sequence[Curve], figure: str, published: Published | None = None) -> Any:
   """Returns matplotlib's figure for `draw_curves`, which has these arguments and errors."""
   if not any(curve.figure for curve in curves):
-    raise ConfigError("curves: no run has a validation; train until the first (evaluation.every)")
+    raise ConfigError("curves: no run has a validation; train until the first (evaluation.every).")
   methods: dict[str, list[Curve]] = {}
   for curve in curves:
     methods.setdefault(curve.method, []).append(curve)

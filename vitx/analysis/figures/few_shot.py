@@ -24,7 +24,7 @@ def plot_few_shot(result: Mapping[str, Any]) -> Any:
   Crosses show the accuracy of a method that learned from all of train.
   """
   if not result["few_shot"]:
-    raise ConfigError("few_shot: the result has no curve; probe with draws and with fewer shots")
+    raise ConfigError("few_shot: the result has no curve; probe with draws and with fewer shots.")
   draws = len(result["few_shot"][0]["values"])
   caption = (
     f"Probes of {result['features']} frozen features on {result['source']}: mean over {draws} draws"

@@ -42,7 +42,7 @@ def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[P
   if len(grid) != 2 or min(grid) < 2 or math.prod(grid) > MOST:
     raise ConfigError(
       f"grid={','.join(map(str, grid))} must be rows,columns: two numbers of at least 2, with at"
-      f" most {MOST:,} tokens in all"
+      f" most {MOST:,} tokens in all."
     )
   layout = TokenLayout(tuple(grid))
   return [save(plot_gallery(chosen, layout), out, "gallery", 150)]

@@ -74,14 +74,14 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   if getattr(mixer, "func", None) is not Nystromformer or subject.layout is None:
     raise ConfigError(
       f"landmarks: {subject.label} has no landmarks; use a classifier with"
-      " model.token_mixer='nystromformer'"
+      " model.token_mixer='nystromformer'."
     )
   count = mixer.keywords.get("landmarks", Nystromformer.landmarks)
   layers = approximation.look(subject)
   layout = layers[0].layout
   if layout.length != np.asarray(layers[0].q).shape[1]:
     raise ConfigError(
-      f"landmarks: {subject.label} pads tokens; use model.token_mixer.padding='masked'"
+      f"landmarks: {subject.label} pads tokens; use model.token_mixer.padding='masked'."
     )
   counts = [each for each in COUNTS if each <= layout.length]
   errors = approximation.measure_errors(layers, {"landmarks": approximation.landmarks}, counts, 1)

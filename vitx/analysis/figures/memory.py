@@ -32,7 +32,7 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
   if not rows or not {"method", column} <= rows[0].keys():
     raise ConfigError(
       f"results={str(path)!r} has no columns 'method' and {column!r}; give the CSV file that vitx"
-      " sweep or vitx reproduce wrote"
+      " sweep or vitx reproduce wrote."
     )
   found: dict[str, tuple[float, ...]] = {}
   for row in rows:
@@ -40,7 +40,7 @@ def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
       value = _number(row[column], column, path)
       found[row["method"]] = (*found.get(row["method"], ()), value)
   if not found:
-    raise ConfigError(f"results={str(path)!r} has no finished run; give a file with one")
+    raise ConfigError(f"results={str(path)!r} has no finished run; give a file with one.")
   return found
 
 
@@ -75,7 +75,8 @@ def check_cost(method: str, flops: int, ran: float, config: str) -> None:
   if abs(ran - flops) > TOLERANCE * ran:
     raise ConfigError(
       f"config={config!r}: a training step of {method} takes {flops / 1e9:,.4g} GFLOP, but"
-      f" {ran / 1e9:,.4g} in the runs; give the overrides that the runs had, as in FILE:field=value"
+      f" {ran / 1e9:,.4g} in the runs; give the overrides that the runs had, as in"
+      " FILE:field=value."
     )
 
 
@@ -87,7 +88,7 @@ def _number(text: str | None, column: str, path: str | Path) -> float:
   if not value > 0 or math.isinf(value):
     raise ConfigError(
       f"results={str(path)!r} is damaged: {text!r} in the column {column!r} is not a positive"
-      " number; write the file again with vitx sweep or vitx reproduce"
+      " number; write the file again with vitx sweep or vitx reproduce."
     )
   return value
 

@@ -85,7 +85,7 @@ def list_edges(
         raise ConfigError(
           f"{'/'.join(module.path)} is {type(module).__name__}, which has no pattern; use a model"
           " whose token_mixer is a pattern, such as neighborhood, bigbird, strided, or pattern with"
-          " edges=NAME"
+          " edges=NAME."
         )
       pattern = module.full_pattern(layout)
       pattern = pattern & Causal() if module.causal else pattern

@@ -62,7 +62,7 @@ def compute_positions(subject: Subject) -> Positions:
   if found is None or not found.table.any():
     raise ConfigError(
       f"posemb: {subject.label} adds no positions to its tokens; use a model whose model.posemb is"
-      " learned, sincos or axes"
+      " learned, sincos or axes."
     )
   return found
 

@@ -55,7 +55,7 @@ def compute_products(subject: Subject) -> Products:
   if not found:
     raise ConfigError(
       f"projections: {subject.label} has no query and key kernels (C, H, D) in its token mixers;"
-      " use softmax, shaped, performer, nystromformer, linformer or an attention pattern"
+      " use softmax, shaped, performer, nystromformer, linformer or an attention pattern."
     )
   return found
 

@@ -76,7 +76,7 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
     ConfigError: The layers have several layouts.
   """
   if len({layer.layout for layer in layers}) > 1:
-    raise ConfigError("receptive_field: the layers have several grids; use a model with one grid")
+    raise ConfigError("receptive_field: the layers have several grids; use a model with one grid.")
   n = layers[0].layout.length
   steps: dict[Pattern, scipy.sparse.csr_array] = {}
   for layer in layers:
@@ -110,7 +110,7 @@ def compute_fields(subject: Subject) -> ReceptiveFields:
   """
   layers = list_edges(subject.model, subject.input_spec)
   if not layers:
-    raise ConfigError(f"receptive_field: {subject.label} has no token mixers; use a ViT")
+    raise ConfigError(f"receptive_field: {subject.label} has no token mixers; use a ViT.")
   layout = layers[0].layout
   check_queries(subject.queries, layout.length - layout.prefix)
   queries = subject.queries or (choose_query(layout),)

@@ -45,7 +45,7 @@ def compute_scalars(subject: Subject) -> Scalars:
   if not found:
     raise ConfigError(
       f"shaped_scalars: {subject.label} has no α, β or γ; use a model with"
-      " model.token_mixer='shaped', such as a row of simplified_cifar10"
+      " model.token_mixer='shaped', such as a row of simplified_cifar10."
     )
   return found
 

@@ -40,7 +40,7 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   if layout is None or len(layout.grid) != 2:
     raise ConfigError(
       "sparsifiner: this model is not a classifier of images; use a classifier with"
-      " model.token_mixer='sparsifiner'"
+      " model.token_mixer='sparsifiner'."
     )
   queries = _choose_queries(subject.queries, layout)
   images = subject.inputs(subject.examples)
@@ -80,7 +80,7 @@ def capture(
   if not sparse["coefficients"] or not fields.get("sparse", True):
     raise ConfigError(
       "sparsifiner: this model has no masks; use the workdir of a run with"
-      " model.token_mixer='sparsifiner' and model.token_mixer.sparse=True"
+      " model.token_mixer='sparsifiner' and model.token_mixer.sparse=True."
     )
   dense = model.clone(token_mixer=partial(mixer.func, **{**fields, "sparse": False}))
   full = _sown(dense, variables, images)

@@ -62,5 +62,5 @@ def check_queries(queries: Sequence[int], count: int) -> None:
   for query in queries:
     if not 0 <= query < count:
       raise ConfigError(
-        f"queries={query} is not a place on the grid; choose from 0 to {count - 1}, row by row"
+        f"queries={query} is not a place on the grid; choose from 0 to {count - 1}, row by row."
       )

@@ -148,7 +148,7 @@ def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
   except (OSError, ValueError, csv.Error) as error:
     raise ConfigError(f"{field} cannot be read as a table: {error}") from error
   if len(lines) < 2:
-    raise ConfigError(f"{field} has no row below its head; write a file and its label in each row")
+    raise ConfigError(f"{field} has no row below its head; write a file and its label in each row.")
   (_, columns), *rest = lines
   twice = next((each for each in columns if columns.count(each) > 1 or not each), None)
   if twice is not None or len(columns) < 2:
@@ -177,11 +177,13 @@ def _choose_columns(name: str, columns: Sequence[str], settings: DataSettings) -
         f"{nearest(each, others)} Valid: {listing(others) or 'none'}."
       )
   if not chosen or len(set(chosen)) < len(chosen):
-    raise ConfigError(f"data.label_columns={chosen!r} must name at least one column, and each once")
+    raise ConfigError(
+      f"data.label_columns={chosen!r} must name at least one column, and each once."
+    )
   if settings.label_kind != "classes" and len(chosen) > 1:
     raise ConfigError(
       f"data.source={name!r} has the columns {listing(chosen)}; name the one with the labels in"
-      " data.label_columns, or set data.label_kind=classes if each is a class"
+      " data.label_columns, or set data.label_kind=classes if each is a class."
     )
   return chosen
 
@@ -220,7 +222,7 @@ def _read_class(
   if several:
     raise ConfigError(
       f"{path}, line {rows[several[0]].line}: {texts[several[0]]!r} names several classes, as do"
-      f" {len(several)} of {len(rows)} rows; set task=multilabel and data.label_kind=classes"
+      f" {len(several)} of {len(rows)} rows; set task=multilabel and data.label_kind=classes."
     )
   names = _order_names(name, path, set(texts))
   place = {each: i for i, each in enumerate(names)}
@@ -277,12 +279,12 @@ def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
   if stated is not None and present - set(stated):
     raise ConfigError(
       f"data.source={name!r}: {class_names.FILE} does not list the classes"
-      f" {listing(sorted(present - set(stated))[:5])}; add a line for each"
+      f" {listing(sorted(present - set(stated))[:5])}; add a line for each."
     )
   if len(present) < 2:
     raise ConfigError(
       f"data.source={name!r}: the labels name fewer than two classes:"
-      f" {listing(present) or 'none'}; add rows of others, or change data.label_columns"
+      f" {listing(present) or 'none'}; add rows of others, or change data.label_columns."
     )
   return stated or class_names.sort_names(sorted(present))
 
