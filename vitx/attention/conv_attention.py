@@ -44,7 +44,7 @@ class _BatchStatisticsAttention(AttentionModule):
     """Checks that there is no mask, which batch statistics cannot respect.
 
     Raises:
-      ConfigError: There is one.
+      ConfigError: A mask is given.
     """
     if mask is not None:
       raise ConfigError(

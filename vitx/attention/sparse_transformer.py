@@ -17,8 +17,8 @@ class _Factorized(PatternAttention):
     arrangement: The arrangement of the parts: "merged" unites them; "heads" gives the local part to
       the first half of the heads and the second part to the others; "layers" gives a layer one of
       them, in turn.
-    local_layers: The number of local layers for each layer of the second part, if `arrangement` is
-      "layers".
+    local_layers: The number of local layers between two layers of the second part, if `arrangement`
+      is "layers".
     first: The first layer that has the second part, if `arrangement` is "layers".
 
   `PatternAttention` has the other attributes.

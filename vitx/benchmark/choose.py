@@ -157,7 +157,7 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   matrices = sorted({ratio.matrices for ratio in ratios})
 
   def lost(counts: tuple[int, ...]) -> float:
-    """Returns the loss if "masked" is picked for the `counts[i]` smallest B H at `tokens[i]`."""
+    """Returns the loss if "masked" is picked, at `tokens[i]`, for the `counts[i]` smallest B H."""
     total = 0.0
     for ratio in ratios:
       gain = -math.log(ratio.value / WORTH)  # The gain of "masked" over "kernelized".

@@ -1,4 +1,7 @@
-"""Reports of measured mixers: ratios to dense softmax, as text, as CSV, and as a plot over N."""
+"""Reports of measured mixers: ratios to dense softmax, as text, as CSV, and as a plot over N.
+
+A row is a `MixerCost`: what one mixer costs in one implementation at one number of tokens.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

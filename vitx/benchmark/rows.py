@@ -212,7 +212,7 @@ def require_known(value: int | None) -> int:
   """Checks that the backend has reported a program's memory, and returns it.
 
   Raises:
-    ConfigError: The backend reports none.
+    ConfigError: The backend reports no memory.
   """
   if value is None:
     raise ConfigError(f"{jax.default_backend()} reports no memory of programs; use --no-compile.")
@@ -300,7 +300,7 @@ def _make(
   """Compiles a program for `batch` examples.
 
   Raises:
-    TooLargeError: It does not fit the device's memory.
+    TooLargeError: The program does not fit the device's memory.
   """
   program, needed = prepare(_at(config, batch), start)
   if needed is not None:

@@ -97,7 +97,7 @@ def check_memory(needed: int) -> None:
   """Checks that a program leaves at least a tenth of the free memory.
 
   Raises:
-    TooLargeError: It does not.
+    TooLargeError: The program would leave less free memory.
   """
   free = find_free_bytes()
   if needed > 0.9 * free:
@@ -110,7 +110,7 @@ def check_masked(batch: int, heads: int, tokens: int) -> None:
   Forward and backward pass together need three matrices (B, H, N, N) in float32.
 
   Raises:
-    TooLargeError: They do not.
+    TooLargeError: The matrices do not fit the free memory.
   """
   check_memory(3 * 4 * batch * heads * tokens**2)
 

@@ -147,7 +147,7 @@ class Block(nn.Module):
     """Checks that there is no stochastic depth, which needs a skip around the branch.
 
     Raises:
-      ConfigError: There is.
+      ConfigError: Stochastic depth is set.
     """
     if self.stochastic_depth:
       raise ConfigError(

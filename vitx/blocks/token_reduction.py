@@ -158,7 +158,7 @@ def check_reduces(block: Any) -> None:
   """Checks that a block supports token reduction: its call has an argument `reduce`.
 
   Raises:
-    ConfigError: It has none.
+    ConfigError: The block has no such argument.
   """
   if "reduce" not in inspect.signature(type(block).__call__).parameters:
     raise ConfigError(

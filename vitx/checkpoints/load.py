@@ -158,7 +158,7 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
   """Checks that a run's record names each class of its task.
 
   Raises:
-    ConfigError: It does not.
+    ConfigError: The record has another number of names than the task has classes.
   """
   count, known = getattr(task, "num_classes", None), data.get("class_names")
   if known is None or count is None:

@@ -48,7 +48,7 @@ def check_file(path: str | Path | None, field: str) -> None:
   """Checks that a file can be written to a path, before anything is computed.
 
   Raises:
-    ConfigError: It cannot. A path None, for no file, is valid.
+    ConfigError: The file cannot be written. A path None, for no file, is valid.
   """
   if path is None:
     return
@@ -69,7 +69,7 @@ def check_folder(path: str | Path, field: str) -> None:
   A URL is not checked.
 
   Raises:
-    ConfigError: It cannot.
+    ConfigError: The folder cannot be created or written.
   """
   if "://" in str(path):
     return

@@ -83,10 +83,10 @@ def read(directory: str | Path, name: str) -> bytes:
 
 
 def check_no_link(path: str | Path) -> None:
-  """Checks that a file or directory of a workdir is not a link.
+  """Checks that a path in a workdir is not a link.
 
   Raises:
-    ConfigError: It is one.
+    ConfigError: The path is a link.
   """
   if "://" not in str(path) and os.path.islink(path):
     raise _refuse(path)
@@ -98,7 +98,7 @@ def check_output(path: str | Path) -> None:
   Links elsewhere, such as `/dev/stdout` or the workdir itself, are allowed.
 
   Raises:
-    ConfigError: It does.
+    ConfigError: The path leads through a link in a workdir.
   """
   place = Path(os.path.abspath(path))
   for each in (place, *place.parents):

@@ -15,7 +15,7 @@ def check_agreement(good: bool, where: str) -> None:
     where: The name of the checkpoint, for the error.
 
   Raises:
-    CheckpointError: Only some processes can.
+    CheckpointError: Only some processes can read the checkpoint.
   """
   if jax.process_count() == 1:
     return

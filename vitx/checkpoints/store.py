@@ -68,7 +68,7 @@ def check_keep(keep: int) -> None:
   """Checks that at least two checkpoints are kept.
 
   Raises:
-    ConfigError: Fewer are.
+    ConfigError: Fewer than two would be kept.
   """
   if keep < 2:
     raise ConfigError(

@@ -294,7 +294,7 @@ def check_whole(workdir: str | Path) -> None:
   Without them its config or its data are unknown, so it cannot continue.
 
   Raises:
-    ConfigError: A file is missing.
+    ConfigError: A file of such a run is missing.
   """
   check_name(workdir)
   if not Directory(locate_checkpoints(workdir)).steps():

@@ -208,7 +208,7 @@ def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> N
   """Checks before any measurement that the options do not contradict each other.
 
   Raises:
-    ConfigError: They do.
+    ConfigError: Two options contradict each other.
   """
   if options.modules and count > 1:
     raise ConfigError(f"--modules shows one row, and {count} rows are requested; name one row.")

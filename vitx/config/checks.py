@@ -81,7 +81,7 @@ def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
   """Returns `value` if it is an integer in `interval`.
 
   Raises:
-    ConfigError: It is not.
+    ConfigError: The value is no integer, or is outside the interval.
   """
   if isinstance(value, bool) or not isinstance(value, int):
     raise ConfigError(f"{field}={value!r} must be an integer in {interval}")
@@ -94,7 +94,7 @@ def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
   """Returns `value` if it is one of `choices`.
 
   Raises:
-    ConfigError: It is not; the message suggests the nearest choice.
+    ConfigError: The value is none of the choices; the message suggests the nearest.
   """
   if not any(value == choice and type(value) is type(choice) for choice in choices):
     raise ConfigError(
@@ -107,7 +107,7 @@ def check_text(value: str, field: str) -> str:
   """Returns `value` if it has no NUL character, with which every library would fail.
 
   Raises:
-    ConfigError: It has one.
+    ConfigError: The value has a NUL character.
   """
   if "\0" in value:
     raise ConfigError(f"{field}={value!r} holds the character NUL; leave it out.")
@@ -118,7 +118,7 @@ def check_pattern(value: str, field: str) -> re.Pattern[str]:
   """Checks that a text is a regular expression.
 
   Raises:
-    ConfigError: It is not.
+    ConfigError: The text is no regular expression.
   """
   try:
     return re.compile(value)
@@ -148,7 +148,7 @@ def check_value(value: Any, field: str, kind: Any) -> None:
   """Checks that a value has a declared type and is in its range.
 
   Raises:
-    ConfigError: It is not.
+    ConfigError: The value has another type or is out of range.
   """
   options = _options(kind)
   if options is None:

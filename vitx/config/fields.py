@@ -468,7 +468,7 @@ def check_is_config(config: Any) -> None:
   """Checks that an object is a ConfigDict with `data` and each of `named_choices`.
 
   Raises:
-    ConfigError: It is not.
+    ConfigError: The object is no ConfigDict, or lacks one of these fields.
   """
   if not isinstance(config, ConfigDict):
     raise ConfigError(

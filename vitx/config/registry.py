@@ -207,7 +207,7 @@ def check_options(function: Callable, given: Mapping[str, Any], field: str, hidd
   """Checks that a class or function takes the given fields.
 
   Raises:
-    ConfigError: It does not take one of them, or `hidden` has it.
+    ConfigError: The class or function does not take a given field, or `hidden` has it.
   """
   valid = [name for name in options(function) if name not in hidden]
   for key in given:

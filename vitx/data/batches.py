@@ -162,7 +162,7 @@ def check_sampling(examples: Examples, sampling: str | None) -> None:
   """Checks that examples which should be balanced over their classes have classes.
 
   Raises:
-    ConfigError: They have none.
+    ConfigError: The examples have no classes, and `sampling` is "balanced".
   """
   if sampling == "balanced" and getattr(examples, "labels", None) is None:
     raise ConfigError(

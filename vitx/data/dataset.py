@@ -44,8 +44,8 @@ class DatasetInfo:
     class_names: The K names in the order of the labels; None if the examples have no classes.
     vocabulary: The number of token ids; None for examples that are not token sequences.
     fingerprint: A hexadecimal digest of the content, independent of its location.
-    numbered: Whether the set itself numbers its classes; False if only the order of the names gives
-      the numbers.
+    numbered: Whether the set itself gives each class a number. If False, the numbers follow from
+      the order of the names alone.
 
   Raises:
     ConfigError: A class name is not a string, is empty, or occurs twice.
@@ -199,7 +199,7 @@ def spread(examples: Examples, count: int) -> Examples:
 
 
 class Subset:
-  """A subset of other examples, chosen at the first use."""
+  """A subset of other examples, whose indices are computed when they are first used."""
 
   def __init__(self, parent: Examples, choose: Callable[[], np.ndarray]):
     self._parent = parent

@@ -270,7 +270,7 @@ def _check_folds(
   """Checks that the examples of train can be divided into folds as the config says.
 
   Raises:
-    ConfigError: They cannot.
+    ConfigError: The fields contradict each other, or the examples do not suffice.
   """
   folds, fold, name = settings.folds, settings.fold, dataset.info.name
   if folds is None:

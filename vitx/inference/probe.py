@@ -156,7 +156,7 @@ def _open(
 
 
 def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> Source:
-  """Opens the data of a run, or another source."""
+  """Opens the examples of a run's own data, or of another source."""
   _refuse_density(type(model.task), model.workdir)
   own = source in (None, model.config.data.source)
   data = copy_data_fields(model, data_dir, own_source=own)
@@ -223,7 +223,7 @@ def _check_data(model: Loaded, source: Source) -> None:
   """Checks that the network takes the examples of a source, and that these have classes.
 
   Raises:
-    ConfigError: It does not, or they have none.
+    ConfigError: The examples have no classes, or are not what the network takes.
   """
   info, labels = source.info, source.train.labels
   if info.class_names is None or labels is None:

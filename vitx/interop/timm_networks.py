@@ -85,7 +85,7 @@ def _check_kind(kind: _Kind, fields: Fields, defaults: Fields) -> None:
   """Checks that a model is of a kind that another project can build.
 
   Raises:
-    ConfigError: It is not; the message names the field.
+    ConfigError: The model is of no such kind; the message names the field.
   """
   for field in _differing(kind, fields):
     raise ConfigError(

@@ -69,7 +69,7 @@ def check_fit(
     new_head: Whether a head may be left as initialized if the file lacks it or has other classes.
 
   Raises:
-    ConfigError: Some do not; the message lists them.
+    ConfigError: Some parameters do not fit; the message lists them.
   """
   patterns = [check_pattern(pattern, "init_from_except") for pattern in allowed]
   wrong = dict.fromkeys(report.unused, "has no place in this network")

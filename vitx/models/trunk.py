@@ -187,7 +187,7 @@ def _check_free(token_mixer: Callable[..., nn.Module], field: str) -> None:
   """Checks that a mixer has a field and that the config does not set it.
 
   Raises:
-    ConfigError: It has none, or the config sets it.
+    ConfigError: The mixer has no such field, or the config sets it.
   """
   reason = "model.causal=True" if field == "causal" else "model.posemb='rope'"
   bound: Mapping[str, Any] = {}

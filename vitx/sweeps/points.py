@@ -127,7 +127,7 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def fit_budget(row: str, text: str, budget: float) -> str:
-  """Gives a row as many steps as a budget of floating-point operations allows.
+  """Gives a row of a config file as many steps as a budget of floating-point operations allows.
 
   Returns:
     The text of the row's config.

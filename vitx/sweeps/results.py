@@ -113,7 +113,7 @@ def check_results(out: str, name: str) -> None:
   """Checks that `write_results` will be able to write its files.
 
   Raises:
-    ConfigError: It will not.
+    ConfigError: The files cannot be written.
   """
   check_folder(out, "out")
   if name in ("", ".", "..") or "/" in name or "\0" in name:

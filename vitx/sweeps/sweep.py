@@ -68,7 +68,7 @@ class Show(Protocol):
   """The protocol of a display of a sweep's progress."""
 
   def training(self, point: Point) -> AbstractContextManager:
-    """Returns a context manager for the training of a point."""
+    """Returns a context manager in which the sweep trains a point."""
     ...
 
   def looked_at(self, point: Point, state: State) -> None:

@@ -95,10 +95,7 @@ class Classification(Task):
 
   @classmethod
   def state_info(cls, config):
-    """Returns the description of images that a config's size and number of classes give.
-
-    It is None if the config lacks them.
-    """
+    """Returns the description of images by a config's size and number of classes, or None."""
     data, classes = config.data, config.model.get("num_classes")
     if classes is None or data.image_size is None:
       return None
@@ -257,7 +254,7 @@ class Classification(Task):
     return self.preprocess(batch["image"])
 
   def evaluate(self, params, state, constants, batch):
-    """Returns sums for `summarize` and rows of probabilities and logits (B, K) of a batch."""
+    """Returns the sums for `summarize`, and the probabilities and logits (B, K) of a batch."""
     inputs = self.model_inputs(batch)
     logits: Any = self.model.apply({"params": params, **state}, inputs, train=False)
     return classification_sums(logits, batch["label"], batch["mask"], self.num_classes)

@@ -174,7 +174,7 @@ class Density(Task):
     return batch["tokens"].astype(jnp.int32)
 
   def evaluate(self, params, state, constants, batch):
-    """Returns sums for `summarize` and the mean bits of each example's scored tokens (B,)."""
+    """Returns the sums for `summarize`, and the mean bits (B,) of each example's scored tokens."""
     tokens = self.model_inputs(batch)
     logits: Any = self.model.apply({"params": params, **state}, tokens, train=False)
     scored = jnp.arange(self.length)[None] >= batch["first"][:, None]

@@ -47,7 +47,7 @@ class MultiLabel(Classification):
 
   @classmethod
   def state_info(cls, config):
-    """Returns the images' description if a config has their size and the number of classes."""
+    """Returns the description of images by a config's size and number of classes, or None."""
     info = super().state_info(config)
     if info is None:
       return None
@@ -94,7 +94,7 @@ class MultiLabel(Classification):
     return self.class_loss(logits, targets) + sown, (new_state, {"right": right})
 
   def evaluate(self, params, state, constants, batch):
-    """Returns sums for `summarize` and rows of probabilities and logits (B, K) of a batch."""
+    """Returns the sums for `summarize`, and the probabilities and logits (B, K) of a batch."""
     inputs = self.model_inputs(batch)
     logits: Any = self.model.apply({"params": params, **state}, inputs, train=False)
     return multilabel_sums(logits, batch["labels"], batch["mask"])

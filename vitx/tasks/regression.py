@@ -64,7 +64,7 @@ class Regression(Classification):
 
   @classmethod
   def state_info(cls, config):
-    """Returns the images' description if a config has their size."""
+    """Returns the description of images by a config's size, or None."""
     data = config.data
     if data.image_size is None:
       return None
@@ -131,7 +131,7 @@ class Regression(Classification):
     return jnp.mean(each) + sown, (new_state, {"mae": self.target_std * jnp.mean(errors)})
 
   def evaluate(self, params, state, constants, batch):
-    """Returns sums for `summarize`, and rows of predictions (B,) of a batch."""
+    """Returns the sums for `summarize`, and the predictions (B,) of a batch."""
     inputs = self.model_inputs(batch)
     outputs: Any = self.model.apply({"params": params, **state}, inputs, train=False)
     output, target, mask = outputs[:, 0], self._normalize(batch["target"]), batch["mask"]

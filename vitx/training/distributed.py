@@ -110,7 +110,7 @@ def _meet(coordinator: str, processes: int, process: int) -> None:
   """Joins the other processes of the run.
 
   Raises:
-    ConfigError: They did not meet in time; XLA's own output may say why.
+    ConfigError: The processes did not meet in time; XLA's own output may say why.
   """
   try:
     _join(coordinator, processes, process)

@@ -1,4 +1,4 @@
-"""The `Experiment`: all objects with which a config is trained, made and checked beforehand."""
+"""The `Experiment` of a config: all objects with which it is trained, checked before compiling."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

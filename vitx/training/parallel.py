@@ -36,7 +36,7 @@ def check_batch(batch_size: int, grad_accum_steps: int) -> None:
   """Checks that a batch divides evenly among the devices and micro-batches.
 
   Raises:
-    ConfigError: It does not; the message names the nearest sizes that do.
+    ConfigError: The batch does not divide evenly; the message names the nearest sizes that do.
   """
   parts = jax.device_count() * grad_accum_steps
   if batch_size % parts or batch_size < parts:

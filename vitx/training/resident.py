@@ -62,7 +62,7 @@ def check(device: str, *, are_kept: bool) -> None:
   """Checks that the host keeps the examples in memory if the devices should hold them.
 
   Raises:
-    ConfigError: It does not.
+    ConfigError: The devices should hold examples that the host does not keep.
   """
   if device == "always" and not are_kept:
     raise ConfigError(

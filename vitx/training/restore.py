@@ -67,7 +67,7 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
   """Checks that the weights of `init_from` fit a run that begins with them.
 
   Raises:
-    ConfigError: They do not.
+    ConfigError: The weights do not fit or cannot be read.
   """
   config = experiment.config
   if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):

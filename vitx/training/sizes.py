@@ -24,7 +24,7 @@ def check_batch(spec: Mapping[str, jax.ShapeDtypeStruct], batch_size: int) -> No
     batch_size: The number of examples that this process holds at once.
 
   Raises:
-    ConfigError: It does not; the message names the largest array.
+    ConfigError: The batch is too large; the message names the largest array.
   """
   _check_memory(
     f"batch_size={batch_size}: a batch of so many examples",
@@ -41,7 +41,7 @@ def check_state(shapes: Any) -> None:
     shapes: The shapes and dtypes of the state, with `params`.
 
   Raises:
-    ConfigError: It does not; the message names the largest array.
+    ConfigError: The state is too large; the message names the largest array.
   """
   names, leaves = parameter_names(shapes.params), jax.tree.leaves(shapes.params)
   _check_memory(
@@ -64,7 +64,7 @@ def _check_memory(
     fields: The advice on fields of the config, for the error.
 
   Raises:
-    ConfigError: It is too large.
+    ConfigError: The size is more than the memory.
   """
   total = find_memory()
   if needed > total:

@@ -141,8 +141,8 @@ class Step:
     Args:
       state: The training state, replicated over the axis.
       constants: The task's constants, replicated over the axis; neither trained nor saved.
-      batch: This device's rows of the batch: the arrays of the task's element spec and `index`,
-        each (B, ...).
+      batch: This device's rows of the batch: the arrays of `Task.train_spec`, and `index`, the
+        examples' numbers in the global batch; (B, ...) each.
       stop: An int32 scalar, 1 if this process was asked to end.
 
     Returns:

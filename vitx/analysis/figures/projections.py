@@ -22,7 +22,7 @@ Products = dict[str, np.ndarray]
 
 
 def draw_projections(subject: Subject, out: Path) -> list[Path]:
-  """Draws W_Q W_K^T and W_V W_O by layer and head, with a table of the mass on their diagonals.
+  """Draws W_Q W_K^T and W_V W_O by layer and head, with a table of their diagonals' shares.
 
   Raises:
     ConfigError: The mixers of the model have no query and key projections.

@@ -57,7 +57,7 @@ def check_queries(queries: Sequence[int], count: int) -> None:
   """Checks that each query is one of the `count` places of a grid.
 
   Raises:
-    ConfigError: A query is not.
+    ConfigError: A query is outside the grid.
   """
   for query in queries:
     if not 0 <= query < count:

@@ -89,7 +89,7 @@ def _blend(start: jax.Array, image: jax.Array, factor: jax.Array) -> jax.Array:
 
 
 def _luma(image: jax.Array) -> jax.Array:
-  """Converts to Pillow's mode L in fixed-point arithmetic: (H, W, 1)."""
+  """Returns the brightness of each pixel, (H, W, 1), as Pillow computes it with integers."""
   if image.shape[-1] == 1:
     return image
   red, green, blue = (image[..., i].astype(jnp.int32) for i in range(3))

@@ -181,7 +181,7 @@ def _check_opener(opener: Opener, name: str) -> None:
   """Checks that a user's function can be called with the config's `data` as its only argument.
 
   Raises:
-    ConfigError: It cannot.
+    ConfigError: The function cannot be called in this way.
   """
   try:
     inspect.signature(opener).bind({})

@@ -194,7 +194,7 @@ def _check_rows(
   """Checks that each row's file exists and that its cells are not empty.
 
   Raises:
-    ConfigError: Some do not; the message has the lines of the first of them.
+    ConfigError: A file is missing or a cell is empty; the message has the lines.
   """
   problems: list[ConfigError] = []
   seen: dict[str, int] = {}

@@ -97,7 +97,7 @@ def check_name(field: str, path: Path) -> None:
     path: The path.
 
   Raises:
-    ConfigError: It is not.
+    ConfigError: The path is not UTF-8.
   """
   try:
     str(path).encode()

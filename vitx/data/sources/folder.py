@@ -224,7 +224,7 @@ def _check_filled(name: str, split: str, files: Files, wanted: Collection[str]) 
   """Checks that a split has images, and that the split train has images of every class.
 
   Raises:
-    ConfigError: It has not.
+    ConfigError: The split has no images, or train has none of some class.
   """
   empty = set(wanted) - {normalize(each) for each in files.directories}
   if empty and (find_role(split) == "train" or not len(files)):

@@ -199,7 +199,7 @@ def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:
   """Checks that directories named like splits are not all without class directories.
 
   Raises:
-    ConfigError: They are, so that the images have no classes.
+    ConfigError: All these directories lack class directories, so the images have no classes.
   """
   roles = {place.role for place in places}
   if len(roles) > 1 and "train" in roles and roles <= {*ROLES}:

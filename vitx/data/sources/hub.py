@@ -146,7 +146,7 @@ def _take(table: Any, split: str, image: str, label: str, settings: DataSettings
 
 
 def _content(examples: HubImages) -> Iterator[str | bytes]:
-  """Yields the labels of a split and the content of its images, or of a sample of many."""
+  """Yields the labels of a split and the bytes of its images; of many images only a sample."""
   yield examples.labels.tobytes()
   for i in choose_sample(len(examples), examples.table.data.nbytes).tolist():
     yield examples.read(i)

@@ -27,7 +27,7 @@ def check_threads() -> None:
   this.
 
   Raises:
-    ConfigError: It may not.
+    ConfigError: This process may start too few threads.
   """
   end, started = threading.Event(), []
   try:

@@ -39,7 +39,7 @@ def check_known(name: str) -> None:
   """Checks that TFDS or vitx knows a name.
 
   Raises:
-    ConfigError: Neither does; the message suggests the nearest name.
+    ConfigError: The name is unknown; the message suggests the nearest name.
   """
   base = parse_name(name)[0]
   names = [*tfds.list_builders(with_community_datasets=False), *BUILDERS]  # needs no network
@@ -136,7 +136,7 @@ def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
   """Checks that a prepared copy is stored as ArrayRecord.
 
   Raises:
-    ConfigError: It is not; the message has the command that converts it.
+    ConfigError: The copy has another format; the message has the command that converts it.
   """
   formats = file_formats(directory)
   if READABLE in formats:

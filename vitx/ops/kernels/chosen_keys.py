@@ -137,7 +137,7 @@ def backward(
 
   Args:
     kind: The class of the views.
-    arrays: The tuple of q, k, v, the output, its lse (B·H, N) and its cotangent.
+    arrays: The tuple of q, k, v, the output, its log-sum-exp lse (B·H, N) and its cotangent.
     selectors, visible: The arguments of `forward`.
     residuals: The tree of arrays (B·H, N, ...) that `forward` returned.
     see: A function (`selectors` of a tile, its `residuals`, `visible` of its example) -> view.

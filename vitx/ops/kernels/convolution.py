@@ -2,8 +2,8 @@
 
 JAX's gradients are convolutions with the batch axis and the channel axis exchanged. XLA's CPU
 compiler transposes their operands at the top level of a program, but not inside a loop
-(micro-batches, several steps in a dispatch). There it multiplies numbers one by one: ResNet-20 took
-ten times as long.
+(micro-batches, several training steps in one program). There it multiplies numbers one by one:
+ResNet-20 took ten times as long.
 """
 
 import functools

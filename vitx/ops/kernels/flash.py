@@ -106,14 +106,16 @@ def _untile(x: jax.Array, rows: int) -> jax.Array:
 
 
 def _logits(rows, columns, bias, first_row, stairs, transposed=False):
-  """Returns logits (g, n, m); rows are queries and columns keys, or the reverse if transposed.
+  """Returns the logits (g, n, m) of a tile; its rows are queries, or keys if transposed.
 
   Args:
     rows: The rows, (g, n, D).
-    columns: The columns, (g, D, m), so that no product has to transpose them for every tile.
+    columns: The columns: the keys, or the queries if transposed; (g, D, m), so that no product has
+      to transpose them for every tile.
     bias: The bias of the keys, (g, m) or, transposed, (g, n); `None` for no bias.
     first_row: The number of the first row.
-    stairs: The steps (a, b) of causality; `None` if not causal.
+    stairs: The block sizes (a, b) of the block-causal mask, see `flash_attention`; `None` if not
+      causal.
     transposed: Whether rows are keys.
   """
   logits = product(rows, columns)

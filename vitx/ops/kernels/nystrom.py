@@ -153,7 +153,8 @@ def depthwise_convolution(
 ) -> Float[Array, "B N H D"]:
   """Convolves along the tokens, with one filter per head and zeros beyond the ends.
 
-  The products with small banded matrices are ten times as fast as a grouped convolution on CPUs.
+  It multiplies by small banded matrices, which is ten times as fast as a grouped convolution on
+  CPUs.
 
   Args:
     x: The tokens, (B, N, H, D).

@@ -157,7 +157,7 @@ def logit_gradient(
   lse: jax.Array,
   delta: jax.Array,
 ) -> tuple[Float[Array, "... n m"], Float[Array, "... n m"]]:
-  """Returns probabilities and the gradient of the logits of one tile, (..., n, m) each.
+  """Returns the probabilities of one tile and the gradient of its logits, (..., n, m) each.
 
   Args:
     logits: The logits, (..., n, m), -inf where nothing is seen.

@@ -23,7 +23,19 @@ def attend_chosen(
   key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
 ) -> Partial:
-  """Computes attention over chosen blocks: the output (B, N, H, D) and lse (B, H, N); no prefix."""
+  """Computes attention to the blocks that each query block chose, for tokens without a prefix.
+
+  Args:
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    indices: The chosen key blocks of each query block, int (B, H or 1, R, K).
+    valid: A mask of them, False where an index only fills the array.
+    block: The number of tokens in a block.
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`.
+    scale: The factor of the logits; `None` for 1 / sqrt(D).
+
+  Returns:
+    The output (B, N, H, D) and the log-sum-exp of each query's logits, (B, H, N).
+  """
   batch, length, heads, _ = q.shape
 
   def fold(x: jax.Array) -> jax.Array:  # (B, N, H, ...) -> (1, N, B·H, ...)

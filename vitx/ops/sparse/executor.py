@@ -47,7 +47,7 @@ class _Blocks(NamedTuple):
 def forward(
   arrays: tuple[jax.Array, ...], rows: MaskSide, layout: Layout, scale: float
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B N H"]]:
-  """Attends along lists of blocks.
+  """Computes attention along lists of blocks.
 
   Args:
     arrays: The tuple of q, k, v, (B, N, H, D) each, and a boolean mask (B, N) or (B, N, H), True =
@@ -57,7 +57,8 @@ def forward(
     scale: The factor of the logits.
 
   Returns:
-    The output (B, N, H, E) in the dtype of `v` and lse (B, N, H) float32.
+    The output (B, N, H, E) in the dtype of `v`, and the log-sum-exp of each query's logits, float32
+    (B, N, H).
   """
 
   q, k, v, key_mask = arrays
@@ -83,7 +84,8 @@ def backward(
   """Returns the gradients of q, k and v, (B, N, H, D) each.
 
   Args:
-    arrays: The tuple of q, k, v, key_mask, the output's cotangent, lse and delta, (B, N, ...).
+    arrays: The tuple of q, k, v, key_mask, the output's cotangent, and lse and delta from
+      `tiling.backward_statistics`, (B, N, ...) each.
     rows: The rows of the query blocks, as in the forward pass, for the queries' gradient.
     columns: The rows of the key blocks, for the gradients of keys and values, so that no result is
       scattered.

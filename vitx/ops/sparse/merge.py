@@ -15,8 +15,9 @@ def merge(parts: Sequence[Partial]) -> Partial:
   """Joins partial attentions as if one softmax had run over all their keys.
 
   Args:
-    parts: The (out, lse) of each part, (B, N, H, D) and (B, H, N). A query's sets of keys must be
-      disjoint. A part in which a query sees no key (lse -inf) adds nothing to its output.
+    parts: The output (B, N, H, D) and the log-sum-exp of the logits (B, H, N) of each part. A
+      query's sets of keys must be disjoint. A part in which a query sees no key (log-sum-exp -inf)
+      adds nothing to its output.
 
   Returns:
     The output (B, N, H, D) in the dtype of the first part, and lse (B, H, N) float32.
@@ -54,7 +55,8 @@ def with_prefix(
   only the grid without them divides into blocks.
 
   Args:
-    attend: A function (q, k, v, key_mask=..., scale=...) -> (out, lse) for the grid alone.
+    attend: A function (q, k, v, key_mask=..., scale=...) that returns the output and the
+      log-sum-exp for the grid alone.
     q, k: The queries and the keys, (B, N, H, D), prefix tokens first.
     v: The values, (B, N, H, E).
     prefix: The number P of prefix tokens.

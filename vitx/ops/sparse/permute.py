@@ -56,7 +56,8 @@ def attend_in_order(
   """Attends between reordered tokens, and returns the results in the usual order.
 
   Args:
-    attend: A function (q, k, v, key_mask=...) -> (out, lse) for the reordered tokens.
+    attend: A function (q, k, v, key_mask=...) that returns the output and the log-sum-exp for the
+      reordered tokens.
     order: The new order of the N tokens; `None` for the usual one.
     q, k: The queries and the keys, (B, N, H, D).
     v: The values, (B, N, H, E).

@@ -16,10 +16,11 @@ _WORST = sys.float_info.max
 
 @dataclasses.dataclass(frozen=True)
 class Plateau:
-  """PyTorch's `ReduceLROnPlateau`: an immutable value of settings and state, replaced by `update`.
+  """PyTorch's `ReduceLROnPlateau` as an immutable value: `update` returns a new one.
 
-  The scale starts at 1 and moves as PyTorch's learning rate does when that starts at 1. The rate
-  falls at the (patience + 1)-th evaluation in a row that is not better than the best.
+  The scale is a factor on the learning rate. It starts at 1 and moves as PyTorch's learning rate
+  does when that starts at 1. It falls at the (patience + 1)-th evaluation in a row that is not
+  better than the best.
 
   Attributes:
     mode: The direction of improvement: a good metric is small ("min", a loss) or large ("max", an
@@ -34,7 +35,7 @@ class Plateau:
     scale: The state's factor on the learning rate.
     best: The state's best metric so far.
     bad: The state's number of bad evaluations in a row.
-    cooling: The state's number of evaluations until the cooldown ends.
+    cooling: The state's number of evaluations that remain of the cooldown.
   """
 
   mode: Literal["min", "max"] = "min"

@@ -44,7 +44,7 @@ class RunLength:
     """Converts a duration in a field of the schedule to steps.
 
     Raises:
-      ConfigError: The field has no valid duration.
+      ConfigError: The text is no duration.
     """
     return durations.to_steps(duration, self.steps_per_epoch, f"schedule.{field}")
 
@@ -62,7 +62,7 @@ class RunLength:
     """Converts the duration of the warm-up to steps.
 
     Raises:
-      ConfigError: It is no valid duration, or is longer than the run.
+      ConfigError: The text is no duration, or the warm-up is longer than the run.
     """
     steps = self.steps(warmup, "warmup")
     if steps > self.total_steps:

@@ -149,7 +149,7 @@ def check_same_fields(
 
 
 def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
-  """Returns whether two paths name one phase of the run, even if the run was moved or renamed."""
+  """Returns whether two paths name one phase of this run, which may have been moved or renamed."""
   run, _, own = str(workdir).rstrip("/").rpartition("/")
   place, _, name = str(new).rpartition("/")
   phases = read_phases(run) if run else ()
