@@ -244,11 +244,7 @@ def read_task(
 
 @contextlib.contextmanager
 def explained(workdir: str | Path) -> Iterator[None]:
-  """Turns errors about a stored config, raised in a `with` block, into ones that name its file.
-
-  Raises:
-    ConfigError: The block raised such an error.
-  """
+  """Turns errors from a stored config in a `with` block into ConfigErrors that name its file."""
   where = f"config.json of workdir={str(workdir)!r}"
   try:
     yield

@@ -105,9 +105,9 @@ def _run_choose(
   minutes: float,
   **setting: Any,
 ) -> None:
-  """Measures some families of operations, prints a table, and writes this device's rules.
+  """Measures some families of ops, prints a table, and writes the file of this kind of device.
 
-  The file of rules keeps those of the other families.
+  The file keeps the bounds and the provenance of the other families.
 
   Raises:
     ConfigError: A family is unknown, the current file is damaged, or the file cannot be written.

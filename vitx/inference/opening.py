@@ -20,7 +20,7 @@ def open_model(
   weights: str | None = None,
   trust_code: bool = False,
 ) -> Iterator[Loaded]:
-  """Yields a loaded model, given this model or its workdir.
+  """Yields the model, loaded by `vitx.load` if it is given as a workdir.
 
   If `trust_code` is set, code that the run's config names may be imported inside the `with` block.
   """

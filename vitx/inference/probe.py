@@ -156,7 +156,7 @@ def _open(
 
 
 def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> Source:
-  """Opens the examples of a run's own data, or of another source."""
+  """Opens the data of a run, or another source."""
   _refuse_density(type(model.task), model.workdir)
   own = source in (None, model.config.data.source)
   data = copy_data_fields(model, data_dir, own_source=own)
@@ -182,7 +182,7 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   if not config.init_from:
     raise ConfigError(
       f"config={label!r} has no weights, and features of random weights say nothing: set init_from"
-      " to a workdir, a file of weights or hf:NAME, or give the workdir of a training run."
+      " to a workdir, a file of weights or hf:NAME, or give the workdir of a training run"
     )
   config = teacher.with_model(config)
   if data_dir is not None:

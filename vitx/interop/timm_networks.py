@@ -77,7 +77,7 @@ def find_network(
 
 
 def _differing(kind: _Kind, fields: Fields) -> list[str]:
-  """Returns the fields whose named choice differs from the one that a kind of network requires."""
+  """Returns the fields whose named choice is not that of a kind."""
   return [field for field, name in kind.names.items() if fields[field] != name]
 
 

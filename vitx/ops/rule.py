@@ -1,8 +1,8 @@
 """The rule by which "auto" picks an implementation: a JSON file for each kind of device.
 
-`vitx benchmark choose` measures and writes such a file; the CPU's file ships with the package. For
-every family of ops the file gives the numbers of tokens, and of matrices (B H) in a call, up to
-which the masked path was faster. This module never uses a device.
+`vitx benchmark choose` writes such a file; the CPU's file ships with the package. For every family
+of ops the file gives the numbers of tokens, and of matrices (B H) in a call, up to which the masked
+path was faster. This module never uses a device.
 """
 
 import dataclasses
@@ -189,7 +189,7 @@ def read_families(path: Path) -> dict[str, Any]:
 
 
 def write_families(path: Path, device_kind: str, families: Mapping[str, Any]) -> None:
-  """Writes a file of families, which this process then reads at its next `load_rule`.
+  """Writes a file of families and makes the next `load_rule` of this process read it.
 
   Args:
     path: The file, `user_directory() / file_name(device_kind)` or another path.

@@ -32,7 +32,7 @@ from vitx.files import read_bytes
 
 @dataclass(frozen=True)
 class Files:
-  """The images of one split, whose classes are the directories that contain them.
+  """The images of one split, labeled by their directories.
 
   Attributes:
     root: The folder in the config.
@@ -77,13 +77,12 @@ class Files:
 def open_folder(data: Mapping[str, Any]) -> Dataset:
   """Opens a folder of images, `folder:PATH`, with a directory for each class.
 
-  The names and contents of directories show which are splits and which are classes, see
-  `folder_layout.find_layout`. A split without class directories has no labels and is not used.
-  Classes are numbered in the order of `classes.txt` in PATH, else by the number in their names,
-  else in the order of the names. Hidden files and leftovers of other programs are ignored. Other
-  files whose suffix is not in `SUFFIXES`, and images outside the class directories, are skipped
-  with a warning. Only the first frame of an image file is used. `data.splits` may join splits:
-  `fold1+fold2`.
+  `folder_layout.find_layout` finds the splits and the classes. A split without class directories
+  has no labels and is not used. Classes are numbered in the order of `classes.txt` in PATH, else by
+  the number in their names, else in the order of the names. Hidden files and leftovers of other
+  programs are ignored. Other files whose suffix is not in `SUFFIXES`, and images outside the class
+  directories, are skipped with a warning. Only the first frame of an image file is used.
+  `data.splits` may join splits: `fold1+fold2`.
 
   Args:
     data: The config's `data`, of which these fields are read: source; channels, to which images are

@@ -35,6 +35,9 @@ def flash_attention(
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N"]]:
   """Computes softmax(q kᵀ · scale) v without storing the matrix of N x M logits.
 
+  A causal mask may be made of blocks, and then looks like stairs: `steps` has the numbers of queries
+  and of keys in a block. The default (1, 1) is the ordinary causal mask.
+
   Args:
     q: The queries, (B, N, H, D).
     k: The keys, (B, M, H, D).
@@ -42,8 +45,7 @@ def flash_attention(
     key_mask: A boolean mask (B, M) or (B, M, H), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     causal: Whether query i sees keys 0 … i only.
-    steps: The block sizes (a, b) of a block-causal mask, which has the form of stairs: query i sees
-      key j if j // b <= i // a. The default (1, 1) is the ordinary causal mask.
+    steps: The sizes (a, b) of the stairs in a causal mask: query i sees key j if j // b <= i // a.
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`, and the log-sum-exp of each query's logits,
@@ -106,16 +108,14 @@ def _untile(x: jax.Array, rows: int) -> jax.Array:
 
 
 def _logits(rows, columns, bias, first_row, stairs, transposed=False):
-  """Returns the logits (g, n, m) of a tile; its rows are queries, or keys if transposed.
+  """Returns logits (g, n, m); rows are queries and columns keys, or the reverse if transposed.
 
   Args:
     rows: The rows, (g, n, D).
-    columns: The columns: the keys, or the queries if transposed; (g, D, m), so that no product has
-      to transpose them for every tile.
+    columns: The columns, (g, D, m), so that no product has to transpose them for every tile.
     bias: The bias of the keys, (g, m) or, transposed, (g, n); `None` for no bias.
     first_row: The number of the first row.
-    stairs: The block sizes (a, b) of the block-causal mask, see `flash_attention`; `None` if not
-      causal.
+    stairs: The steps (a, b) of causality; `None` if not causal.
     transposed: Whether rows are keys.
   """
   logits = product(rows, columns)
@@ -131,10 +131,7 @@ def _logits(rows, columns, bias, first_row, stairs, transposed=False):
 
 
 def _forward_band(q, k, v, bias, scale, stairs, first):
-  """Computes the attention of one band of queries, which begins at query `first`, to the keys `k`.
-
-  The arrays are (Z, ·, D), with examples and heads in one axis; the bias is (Z, M) or `None`.
-  """
+  """Attends from queries `first`, … to all of `k`; all are (Z, ·, D), the bias (Z, M) or `None`."""
   group, size, tiles = _tile_rows(q.shape[0], q.shape[1], k.shape[1])
 
   def instance(args):
@@ -177,11 +174,7 @@ def _forward(q, k, v, bias, scale, stairs):
 
 
 def _backward_band(arrays, scale, stairs):
-  """Returns the gradients that one band of queries contributes to.
-
-  Returns:
-    A summand of the queries' gradient, and the gradients of the band's keys and values.
-  """
+  """Returns a band's summand of the queries' gradient, and the gradients of its keys and values."""
   k, q = arrays[0], arrays[3]  # (Z, ·, D)
   group, size, tiles = _tile_rows(k.shape[0], k.shape[1], q.shape[1])
 
