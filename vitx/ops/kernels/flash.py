@@ -35,8 +35,8 @@ def flash_attention(
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N"]]:
   """Computes softmax(q kᵀ · scale) v without storing the matrix of N x M logits.
 
-  A causal mask may be made of blocks, and then looks like stairs: `steps` has the numbers of queries
-  and of keys in a block. The default (1, 1) is the ordinary causal mask.
+  A causal mask may be made of blocks, and then looks like stairs: `steps` has the numbers of
+  queries and of keys in a block. The default (1, 1) is the ordinary causal mask.
 
   Args:
     q: The queries, (B, N, H, D).
