@@ -73,7 +73,7 @@ def _data(loaded: Loaded) -> str:
 
 
 def _figures(rows: Sequence[Mapping[str, Any]], step: int) -> str:
-  """Returns a table of the checkpoint's figures."""
+  """Returns a Markdown table of the figures of the checkpoint that was saved at a step."""
   found = {row["kind"]: row for row in rows if row.get("step") == step and row["kind"] in _FIGURES}
   if not found:
     return "## Figures\n\nThis checkpoint was not evaluated."

@@ -49,7 +49,7 @@ def stack(tree: Any, cycle: int) -> Any:
 
 
 def unstack(tree: Any) -> Any:
-  """Returns the form by name of a tree in the stacked form: the inverse of `stack`."""
+  """Undoes `stack`: returns a tree in which every layer has arrays of its own."""
 
   def convert(part: Any) -> Any:
     if not _is_stacked(part):

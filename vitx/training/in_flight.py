@@ -25,8 +25,8 @@ class InFlight:
 
     Args:
       finish: A function `(step, metrics, figures)` that is called for every step, in order, once
-        the step is done. `figures` describes the state after the last step of a dispatch and is {}
-        for the steps before it.
+        the step is done. `figures` describes the state after the last step of a program's call and
+        is {} for the steps before it.
     """
     self.stop = False
     self._finish = finish

@@ -63,7 +63,7 @@ def plot_gallery(chosen: Mapping[str, Pattern], layout: TokenLayout) -> Any:
 
 
 def _draw_pair(pair: Any, name: str, pattern: Pattern, layout: TokenLayout) -> None:
-  """Draws the matrix of pairs and, next to it, the receptive field on the grid."""
+  """Draws the connected pairs of tokens as a matrix and, beside it, one token's receptive field."""
   from matplotlib.colors import ListedColormap
 
   mask = np.asarray(dense_mask(pattern, layout, num_heads=1)[0])

@@ -83,6 +83,8 @@ class Order:
 class Part:
   """Some edges of a pattern, with an order of the tokens and the method of attending them.
 
+  A run is a piece of consecutive tokens in that order, within which tokens attend each other.
+
   Attributes:
     pattern: The edges, in the tokens' usual order.
     core: The method. "block_sparse": over the blocks that contain edges. "block_diagonal": over the

@@ -27,7 +27,8 @@ def block_sparse_attention(
   Args:
     q, k: The queries and the keys, (B, N, H, D).
     v: The values, (B, N, H, E).
-    mask: The static edges, for G = 1 or G = H heads.
+    mask: The edges, which are known before the call. Their G is 1 if all heads have equal edges,
+      otherwise H.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
 

@@ -25,7 +25,7 @@ Heads = tuple[tuple[Part, ...], ...]
 
 
 def cost(heads: Heads, layout: TokenLayout) -> float:
-  """Returns the cost in nanoseconds per example and head of the parts that are attended by tiles.
+  """Returns the cost, in nanoseconds per example and head, of attending the block-sparse parts.
 
   The cost of other parts, such as dense runs, does not depend on the tile.
 
