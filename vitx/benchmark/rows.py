@@ -174,7 +174,7 @@ def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
 
 
 def share(config: ConfigDict) -> int:
-  """Returns the number of a batch's examples on each device."""
+  """Returns the number of a batch's examples that each device gets."""
   return max(1, config.batch_size // jax.device_count())
 
 
@@ -222,7 +222,11 @@ def require_known(value: int | None) -> int:
 def measure_remedies(
   config: ConfigDict, needs: Costs, memory: float
 ) -> Iterator[tuple[Costs, int]]:
-  """Yields changes of settings that may make a batch fit, the cheapest in time first."""
+  """Yields changes of settings that may make a batch fit, the cheapest in time first.
+
+  Each comes with the compiled memory of its step in bytes. Accumulation is tried with the fewest
+  micro-batches that are small enough to fit, and at the end with the most.
+  """
   accum, batch = config.grad_accum_steps, share(config)
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
   half: Costs = {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
@@ -261,7 +265,7 @@ def _read_peak() -> int:
   """Returns the device's peak memory in bytes.
 
   Raises:
-    LookupError: The device does not report it.
+    LookupError: The device does not report its peak memory.
   """
   return (jax.local_devices()[0].memory_stats() or {})["peak_bytes_in_use"]
 

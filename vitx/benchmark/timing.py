@@ -97,7 +97,7 @@ def check_memory(needed: int) -> None:
   """Checks that a program leaves at least a tenth of the free memory.
 
   Raises:
-    TooLargeError: The program would leave less free memory.
+    TooLargeError: The program would leave less than a tenth free.
   """
   free = find_free_bytes()
   if needed > 0.9 * free:

@@ -199,7 +199,7 @@ def _put_last(entries: dict, key: Hashable, value: Any, most: int) -> None:
 
 
 def _decide(config: ConfigDict) -> Hashable:
-  """Returns a key that two configs share if and only if their tasks are equal."""
+  """Returns a key that contains everything in a config on which its task depends."""
   plain = to_plain(config)
   if str(plain["task"]["name"]) in TASKS:
     plain = {name: plain[name] for name in READ if name in plain}

@@ -29,7 +29,7 @@ def say(message: str) -> None:
 
 
 class _Console:
-  """A stream that writes control characters as escapes to another stream."""
+  """A stream that writes control characters as escapes, and otherwise acts as the wrapped one."""
 
   def __init__(self, stream: TextIO):
     self._stream = stream

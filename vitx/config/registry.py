@@ -61,7 +61,7 @@ def reach_current_folder() -> None:
 
 
 def refuse_code(name: str, field: str) -> ConfigError:
-  """Returns the error for a name of code that the user has not allowed."""
+  """Returns the error for a name of code that the user has not allowed to run."""
   return ConfigError(
     f"{field}={name!r} names Python code, which would run; if you trust its author, give"
     " --trust_code (in Python trust_code=True)."
@@ -80,7 +80,7 @@ def refuse_names_of_code(
       up as a name, so that it may contain a colon.
 
   Raises:
-    ConfigError: A string in it does.
+    ConfigError: A string in the config names code.
   """
   if hasattr(tree, "items"):
     for key, entry in tree.items():

@@ -44,8 +44,9 @@ def import_weights(
     source: The path of a file, or `hf:NAME`.
     config: The config of the network; its `init_from_except` may list names that need not fit.
     workdir: A directory without checkpoints.
-    without_data: Whether the data set is not opened; its class names and statistics are then those
-      that the config states.
+    without_data: Whether the data set is not opened. The config must then have the number of
+      classes and the image size; the names of the classes come from `classes.txt` beside the file,
+      or are numbers.
 
   Raises:
     ConfigError: The file cannot be read or does not fit the network (a head for other classes

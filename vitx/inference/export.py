@@ -94,7 +94,8 @@ def check_target(platforms: Sequence[str], implementation: str) -> None:
   """Checks the platforms and the implementation of a program.
 
   Raises:
-    ConfigError: One of them is unknown, or a platform is named twice or none is.
+    ConfigError: A platform or the implementation is unknown, or a platform is named twice or none
+      is.
   """
   if not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
     raise ConfigError(

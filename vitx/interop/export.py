@@ -1,4 +1,4 @@
-"""Writes a network's weights to a `.safetensors` file."""
+"""Writes a network's weights to a `.safetensors` file, under another project's names."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -49,7 +49,7 @@ def stack(tree: Any, cycle: int) -> Any:
 
 
 def unstack(tree: Any) -> Any:
-  """Undoes `stack`: returns a tree in which every layer has arrays of its own."""
+  """Undoes `stack`: every layer has arrays of its own again; other parts stay unchanged."""
 
   def convert(part: Any) -> Any:
     if not _is_stacked(part):

@@ -72,7 +72,7 @@ class Rule:
     return False
 
   def scaled(self, factor: Fraction) -> "Rule":
-    """Returns a rule that treats `factor` · M matrices as this rule treats M."""
+    """Returns a rule that picks for `factor` · M matrices the path that this rule picks for M."""
     masked = {
       family: tuple((n, None if limit is None else limit * factor) for n, limit in bounds)
       for family, bounds in self.masked.items()
@@ -130,6 +130,8 @@ def file_name(device_kind: str) -> str:
 
 def load_rule(device_kind: str) -> Rule:
   """Loads the rule for a kind of device: the user's file, else the shipped one, else the CPU's.
+
+  The rule's `source` says which one it is.
 
   Raises:
     ConfigError: The file is damaged.

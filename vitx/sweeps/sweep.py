@@ -211,7 +211,7 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
 
 
 def _test_row(workdir: str) -> dict[str, Any] | None:
-  """Returns the *test* figures of a run's best checkpoint; None until the run ends."""
+  """Returns the *test* figures of a point's best checkpoint; None until its last run has ended."""
   names = wd.read_phases(workdir)
   if names and wd.find_run(workdir) != wd.join(workdir, names[-1]):
     return None

@@ -171,6 +171,10 @@ class Task(Protocol):
       state: The model's other collections.
       constants: The arrays that `constants` returned.
       batch: The arrays of `element_spec` with a batch axis, and mask bool (B,), False for padding.
+
+    Returns:
+      A dict with `sums`, which has sums over the examples that are not padding, with `count` among
+      them, and `rows`, which has arrays with an entry for each example.
     """
 
   def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:

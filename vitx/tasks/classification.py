@@ -156,7 +156,7 @@ class Classification(Task):
 
   @property
   def train_spec(self):
-    """Returns the shapes and dtypes of `image` and `label` in training."""
+    """Returns the shapes and dtypes of `image`, with its size in training, and `label`."""
     return self._spec(self._train_size)
 
   @property

@@ -79,7 +79,8 @@ def _check_address(coordinator: str, process: int) -> None:
   """Checks an address at which XLA would otherwise wait for minutes or crash.
 
   Raises:
-    ConfigError: The address is invalid, or is not an address of this host though it is process 0.
+    ConfigError: The address is malformed, its host does not exist, or process 0 cannot listen
+      there.
   """
   host, _, port = coordinator.rpartition(":")
   if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:

@@ -81,6 +81,9 @@ def settle(
 def is_due(step: int, every: str | int, steps_per_epoch: Number, field: str = "every") -> bool:
   """Returns whether an event that recurs after every `every` happens after step `step`.
 
+  Event k = 1, 2, ... falls on `to_steps(k * every)`; none falls on step 0. Events that are less
+  than a step apart share one step.
+
   Args:
     step: The number of steps done.
     every: The duration between two events.

@@ -168,7 +168,7 @@ def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> st
 
 
 def add_sums(total: Mapping[str, Any], sums: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns running sums over a split plus the sums of one more batch, in float64."""
+  """Returns sums over a split plus one batch's, in float64; a name new to them starts at 0."""
   return {
     name: total.get(name, 0.0) + np.asarray(value, np.float64) for name, value in sums.items()
   }

@@ -150,7 +150,10 @@ class Experiment:
     return batches
 
   def implementations(self) -> dict[str, str]:
-    """Returns the implementation that each token mixer has in training, by place in the network."""
+    """Returns the implementation that each token mixer has in training, by place in the network.
+
+    The choice depends on the number of examples that a device has at once.
+    """
     examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
     return implementations(self.task.model, self.task.input_spec, examples)
 
@@ -174,7 +177,7 @@ class Experiment:
     return self.task.references(self.source.train, self.source.role(role))
 
   def describe(self, figures: Figures) -> str:
-    """Returns the console's text of an evaluation's figures."""
+    """Returns the console's text of an evaluation's figures, for all evaluated weights."""
     return describe_figures(self.task, figures, self.config.evaluation.weights)
 
   def is_due(self, step: int, every: str) -> bool:
@@ -182,7 +185,10 @@ class Experiment:
     return durations.is_due(step, every, self.steps_per_epoch)
 
   def next_event(self, step: int, most: int) -> int:
-    """Returns the next step after which the run logs, evaluates, saves or ends."""
+    """Returns the next step after which the run logs, evaluates, saves or ends.
+
+    If no such step comes within the next `most` steps, the result is `step + most`.
+    """
     config = self.config
     cadences = (config.log_every, config.evaluation.every, config.checkpoint.every)
     last = min(step + most, self.total_steps)

@@ -68,7 +68,7 @@ class StopRequest:
     self._restore()
 
   def asked(self) -> bool:
-    """Returns whether a signal has come."""
+    """Returns whether a signal has come; the steps pass this on to the other processes."""
     return self.received is not None
 
   def check(self) -> None:

@@ -43,8 +43,8 @@ def train(
 
   A phase starts from the best checkpoint of the phase before, unless it sets `init_from`. The
   values of `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the
-  first begins. A `stop_after` outside the phases stops each phase at that step, so the run ends in
-  its first phase.
+  first begins. A `stop_after` of the whole run, which no phase sets itself, ends the run in its
+  first phase.
 
   Args:
     config: The config that `get_config` returned.
@@ -158,7 +158,7 @@ def _check_ends(
   """Checks that the end of a phase has not changed after a later phase has begun from its weights.
 
   Raises:
-    ConfigError: It has changed, so the later phase would not have begun from the phase's end.
+    ConfigError: The end has changed, and a later phase began from the weights at another step.
   """
   for name, experiment in zip(phases, experiments, strict=True):
     run = wd.join(workdir, name)

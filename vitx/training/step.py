@@ -120,7 +120,7 @@ class Step:
     return self.begin(self.task.init(key, batch))
 
   def begin(self, variables: Mapping[str, Any]) -> TrainState:
-    """Returns the state before the first step from a model's variables."""
+    """Returns the state before the first step from a model's variables, as yet not stacked."""
     params = stack(variables["params"], self.cycle)
     return TrainState(
       step=jnp.int32(0),
@@ -185,6 +185,9 @@ class Step:
     self, state: TrainState, constants: Any, batches: Batch, count: jax.Array, stop: jax.Array
   ) -> tuple[TrainState, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
     """Makes several updates, one after another, in one program without the host in between.
+
+    The number of updates is an argument and not part of the program, so that a run gives the same
+    bits however its steps are divided among calls of the program.
 
     Args:
       state: The training state, replicated over the axis.

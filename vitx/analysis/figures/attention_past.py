@@ -58,6 +58,9 @@ def attention_mass(
 ) -> dict[str, jax.Array]:
   """Returns the shares of attention that go to near keys, to the query's row and to its column.
 
+  The sets overlap: the query itself is in all three. Rows and columns are those of the tokens; at
+  the input of the blocks, token i represents value i - 1, which shifts all positions equally.
+
   Args:
     matrix: The probabilities by query and key, (H, N, N) or (..., H, N, N).
     grid: The grid of the N tokens: (rows, columns), (rows, columns, channels), in which the

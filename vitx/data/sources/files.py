@@ -51,6 +51,8 @@ def find_files(
 def find_directories(field: str, directory: Path, suffixes: Sequence[str]) -> list[Path]:
   """Returns the sorted subdirectories of a directory that may contain files of the user.
 
+  Hidden directories, leftovers of archives and file managers, and workdirs are left out.
+
   Args:
     field: The config field and its value, for errors.
     directory: The directory to search.

@@ -213,7 +213,7 @@ def _check_names(split: tfds.core.SplitInfo, directory: epath.Path) -> None:
   joins them to the directory without a check.
 
   Raises:
-    ConfigError: `dataset_info.json` names such a file.
+    ConfigError: `dataset_info.json` names a file outside the directory.
   """
   template = split.filename_template
   plain = _TEMPLATE.fullmatch(template.template)  # rejects huge field widths and attribute access

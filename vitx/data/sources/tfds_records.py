@@ -41,6 +41,8 @@ class Content:
 def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
   """Chooses the features of a TFDS set to read: an image with at most one label, or a text.
 
+  If there are several candidates, it takes the supervised keys of TFDS, or the feature "text".
+
   Raises:
     ConfigError: The set is of another kind.
   """

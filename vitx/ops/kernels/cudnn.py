@@ -1,4 +1,4 @@
-"""cuDNN's fused attention, called through JAX, extended to odd lengths."""
+"""cuDNN's fused attention, called through JAX, for the inputs it accepts, odd lengths included."""
 
 import jax
 import jax.numpy as jnp

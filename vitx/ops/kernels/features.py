@@ -137,6 +137,8 @@ def generalized_features(
 ) -> Float[Array, "B N H M"]:
   """Returns the features f(W x / D^(1/4)) + eps of queries or keys, for any function f >= 0.
 
+  (Choromanski et al. 2021, section 2.2.)
+
   Args:
     x: The queries or keys, (B, N, H, D).
     projection: The matrix W, (M, D).

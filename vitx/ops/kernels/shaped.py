@@ -74,7 +74,7 @@ def _multiply_matrix(q, k, v, alpha, beta, gamma, mask, scale: float):
 
 
 def _combine(q, k, v, alpha, beta, gamma, mask, scale: float) -> jax.Array:
-  """Computes α v + β attention(v) - γ mean(v) without the matrix."""
+  """Computes α v + β attention(v) - γ mean(v), by fused softmax attention and a sum afterwards."""
   # The kernel wants as many heads in q and k as in v.
   q, k = (jnp.broadcast_to(x, (*x.shape[:2], v.shape[2], x.shape[3])) for x in (q, k))
   attention = kernelized_attention(q, k, v, key_mask=mask, scale=scale)

@@ -89,7 +89,7 @@ def is_old(length: int, block: int) -> bool:
 
 
 def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int, int]]:
-  """Returns the ranges (first, end, number of draws) of the released code's plan.
+  """Returns the ranges (first, end, number of draws) of blocks that the released code uses.
 
   Lengths 1024, 3072 and 4096 draw from the first 1024 tokens, which BigBird's first author calls
   intentional; other long inputs from the first 2r + 5 blocks; short ones from one or two ranges.

@@ -90,7 +90,10 @@ class BlockMask:
     return BlockMask(N, b, heads, _offsets(rows, heads * R), keys, table, tables)
 
   def transpose(self) -> "BlockMask":
-    """Returns the lists by key block: rows are key blocks, and `keys` are the queries' blocks."""
+    """Returns the edges as lists by key block instead of by query block.
+
+    In the result, rows are key blocks, and `keys` are the query blocks that read them.
+    """
     head, query = np.divmod(self.queries, self.rows)
     row = head * self.rows + self.keys
     order = np.argsort(row, kind="stable")  # within a row the queries stay ascending

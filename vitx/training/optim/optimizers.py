@@ -76,7 +76,11 @@ def lion(
 
 
 def matrices(params: Any) -> Mask:
-  """Selects for weight decay the parameters called "kernel" that have two or more axes."""
+  """Selects for weight decay the parameters called "kernel" that have two or more axes.
+
+  These are the weights of projections and convolutions. Biases (also those of shape (H, D)),
+  scales, embeddings, position tables and class tokens have other names.
+  """
   return map_named(lambda name, leaf: _last(name) == names.KERNEL and leaf.ndim >= 2, params)
 
 
@@ -196,6 +200,9 @@ def is_elementwise(config: Mapping[str, Any]) -> bool:
 
 def layer_scales(params: Any, layer_decay: float) -> Any:
   """Returns the factors on the parameters' learning rates under layer-wise decay, as a tree.
+
+  Layer l (`vitx.models.names.layer_of`) of a model with L blocks has layer_decay ** (L + 1 - l), as
+  in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
 
   Raises:
     ConfigError: The parameters have no `block_0`, ... at the top.

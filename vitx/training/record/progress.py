@@ -176,5 +176,5 @@ class Progress:
     self.message(text, end="" if sys.stdout.isatty() else "\n")
 
   def message(self, text: str, *, end: str = "\n") -> None:
-    """Prints a line that replaces the line of progress on a terminal."""
+    """Prints a line in place of the line of progress; with the default `end` it remains."""
     print(f"\r\033[K{text}" if sys.stdout.isatty() else text, flush=True, end=end)

@@ -234,7 +234,11 @@ def keep_rule(workdir: str | Path) -> Rule:
 
 
 def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
-  """Returns a record, as JSON, of all that a run depends on besides its config."""
+  """Returns a record, as JSON, of all that a run depends on besides its config.
+
+  It has data, commit, command, versions, devices and processor, the implementation that "auto"
+  picked for each token mixer, and the rule of that choice.
+  """
   return {
     "data": dict(data),
     "commit": _commit(),

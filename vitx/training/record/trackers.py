@@ -64,7 +64,10 @@ class Tracker:
 
 
 class TensorBoard(Tracker):
-  """Writes the rows to TensorBoard's event files in the workdir."""
+  """Writes the rows to TensorBoard's event files in the workdir.
+
+  `clu.metric_writers`, like `clu.periodic_actions`, imports TensorFlow, which takes ten seconds.
+  """
 
   extra = "tensorboard"
   packages = ("tensorflow", "tensorboard")  # clu imports both and declares neither
