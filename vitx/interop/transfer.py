@@ -50,7 +50,7 @@ class Report:
       rows.append(f"{field.name:<8}{len(names):>6}")
       # Loaded parameters are the rule; only the exceptions get a line each.
       lines = [] if field.name == "loaded" else [f"  {n}  {x}".rstrip() for n, x in names.items()]
-      if self.sizes and len(lines) > LISTED:
+      if (self.sizes or field.name == "ignored") and len(lines) > LISTED:
         lines[LISTED:] = [f"  and {len(lines) - LISTED} more"]
       rows += lines
     return "\n".join(rows)
