@@ -40,12 +40,12 @@ class _Kind:
   """A kind of network that vitx shares with another project.
 
   Attributes:
-    names: The named choices that the kind requires, by field.
+    names: The named choices and other values that the kind requires, by field.
     arguments: The fields that are arguments of the other constructor.
     write: The function `(fields, size, channels) -> ForeignNetwork`.
   """
 
-  names: Mapping[str, str]
+  names: Mapping[str, Any]
   arguments: tuple[str, ...]
   write: Callable[[Fields, ImageSize, int], ForeignNetwork]
 
@@ -77,8 +77,8 @@ def find_network(
 
 
 def _differing(kind: _Kind, fields: Fields) -> list[str]:
-  """Returns the fields whose named choice is not that of a kind."""
-  return [field for field, name in kind.names.items() if fields[field] != name]
+  """Returns the fields whose value is not the one that a kind requires."""
+  return [field for field, value in kind.names.items() if fields.get(field) != value]
 
 
 def _check_kind(kind: _Kind, fields: Fields, defaults: Fields) -> None:
@@ -130,7 +130,7 @@ def _vit_arguments(fields: Fields, size: ImageSize, channels: int) -> dict[str, 
     "act_layer": None if activation == "gelu" else repr(activation),
     "init_values": fields["block.layer_scale"],
     "reg_tokens": fields["extra_tokens"] or None,
-    "no_embed_class": None if fields["posemb.prefix"] else True,
+    "no_embed_class": None if fields.get("posemb.prefix", True) else True,
   }
 
 
@@ -144,6 +144,46 @@ def _write_vit(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork
   arguments = _vit_arguments(fields, size, channels)
   family = "registers" if fields["extra_tokens"] else "timm"
   return ForeignNetwork(family, _call("vision_transformer", "VisionTransformer", arguments))
+
+
+def _write_map(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
+  width = fields["width"]
+  # An attention pool of timm has the sizes of the blocks, which pools without own sizes may lack.
+  own = {"num_heads": max(1, width // 64), "mlp_dim": 4 * width, "activation": ""}
+  for name, default in own.items():
+    found = fields[f"pool.{name}"] or default
+    expected = fields["block.activation" if name == "activation" else name]
+    if found != expected:
+      raise ConfigError(
+        f"model.pool.{name}={found!r} has no equivalent in timm, whose pool has the value of the"
+        f" blocks, {expected!r}."
+      )
+  if fields["norm.epsilon"] != 1e-6:
+    raise ConfigError(
+      f"model.norm.epsilon={fields['norm.epsilon']!r} has no equivalent in timm, whose pool would"
+      " have it too, while vitx's pool has 1e-06."
+    )
+  arguments = _vit_arguments(fields, size, channels)
+  arguments |= {"class_token": False, "global_pool": repr("map")}
+  return ForeignNetwork("siglip", _call("vision_transformer", "VisionTransformer", arguments))
+
+
+def _write_dinov3(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
+  plain = _vit_arguments(fields, size, channels)
+  epsilon = f"partial(torch.nn.LayerNorm, eps={fields['norm.epsilon']!r})"
+  arguments = {name: plain[name] for name in plain if name not in ("reg_tokens", "no_embed_class")}
+  arguments |= {
+    "norm_layer": epsilon,
+    "num_reg_tokens": fields["extra_tokens"] or None,
+    "use_abs_pos_emb": False,
+    "use_rot_pos_emb": True,
+    "rope_type": repr("dinov3"),
+    "rope_temperature": fields["posemb.base"],
+    "rope_rotate_half": True,
+    "global_pool": repr("token"),
+    "use_fc_norm": False,
+  }
+  return ForeignNetwork("timm_dinov3", _call("eva", "Eva", arguments))
 
 
 def _write_distilled(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
@@ -188,6 +228,12 @@ _PLAIN = {
   "token_mixer.name": "softmax",
 }
 _MIXER = {"token_mixer.name": "mlp_mixing", "posemb.name": "none", "pool.name": "mean"}
+_DINOV3 = {
+  "posemb.name": "rope",
+  "posemb.kind": "centered",
+  "pool.name": "cls",
+  "token_mixer.key_bias": False,
+}
 _VIT = (
   *(*_SIZES, "stem.patch", "norm.epsilon"),
   *("block.activation", "token_mixer.use_bias", "block.layer_scale"),
@@ -197,6 +243,16 @@ KINDS = (
     {"name": "vit", **_PLAIN, "pool.name": "cls"},
     (*_VIT, "extra_tokens", "posemb.prefix"),
     _write_vit,
+  ),
+  _Kind(
+    {"name": "vit", **_PLAIN, "pool.name": "map"},
+    (*_VIT, "posemb.prefix", "pool.num_heads", "pool.mlp_dim", "pool.activation"),
+    _write_map,
+  ),
+  _Kind(
+    {"name": "vit", **_PLAIN, **_DINOV3},
+    (*(x for x in _VIT if x != "block.activation"), "extra_tokens", "posemb.base"),
+    _write_dinov3,
   ),
   _Kind(
     {"name": "vit", **_PLAIN, **_MIXER},
