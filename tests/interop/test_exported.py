@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import cifar10, imagenet, vix_cifar10
+from configs import cifar10, finetune, imagenet, vix_cifar10
 from tests.interop.exported import CALLS, GOLDEN, MODELS, images, make
 from tests.interop.published import run
 from vitx.checkpoints.tree import name_arrays, name_leaves
@@ -73,6 +73,13 @@ def test_rows_of_imagenet_have_names(row):
   assert found.family == family and ("img_size=224" in found.code) == (family != "lv_vit")
 
 
+@pytest.mark.parametrize("row", finetune.ROWS)
+def test_rows_of_finetune_have_names(row):
+  """A published pool has the sizes of the blocks, which `pool=map` takes from the width."""
+  families = {"dinov2_reg": "registers", "dinov3": "timm_dinov3", "siglip2": "siglip"}
+  assert network(finetune, row).family == families.get(row.rpartition("_")[0], "timm")
+
+
 @pytest.mark.parametrize(
   ("module", "text", "message"),
   [
@@ -80,7 +87,17 @@ def test_rows_of_imagenet_have_names(row):
     (imagenet, "deit_ti,token_mixer=performer", "token_mixer='performer'.*'softmax'"),
     (imagenet, "deit_ti,token_mixer.rotary=axial", "token_mixer.rotary='axial'.*'none'"),
     (imagenet, "deit_ti,token_mixer.head_dim=32", "token_mixer.head_dim=32"),
-    (imagenet, "deit_ti,posemb=rope", "posemb='rope'.*'learned'"),
+    (imagenet, "deit_ti,posemb=sincos", "posemb='sincos'.*'learned'"),
+    (imagenet, "deit_ti,posemb=rope", "posemb.kind='sequence'.*'centered'"),
+    (imagenet, "deit_ti,token_mixer.key_bias=False", "token_mixer.key_bias=False.*True"),
+    (finetune, "dinov3_s,posemb.kind=axial", "posemb.kind='axial'.*'centered'"),
+    (finetune, "dinov3_s,token_mixer.key_bias=True", "token_mixer.key_bias=True.*False"),
+    (finetune, "dinov3_s,model.block.activation=gelu_tanh", "block.activation='gelu_tanh'.*'gelu'"),
+    (finetune, "siglip2_b,pool.num_heads=6", "pool.num_heads=6.*12"),
+    (finetune, "siglip2_b,pool.mlp_dim=768", "pool.mlp_dim=768.*3072"),
+    (finetune, "siglip2_b,pool.activation=gelu", "pool.activation='gelu'.*'gelu_tanh'"),
+    (finetune, "siglip2_b,model.norm.epsilon=1e-5", "norm.epsilon=1e-05.*1e-06"),
+    (finetune, "siglip2_b,model.extra_tokens=2", "extra_tokens=2.*0"),
     (imagenet, "deit_ti,pool=mean", "pool='mean'.*'cls'"),
     (imagenet, "deit_ti,model.block=parallel", "block='parallel'.*'pre_norm'"),
     (imagenet, "deit_ti,model.block.branch_divisor=2.0", r"block.branch_divisor=2\.0.*1\.0"),

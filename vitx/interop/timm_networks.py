@@ -71,7 +71,12 @@ def find_network(
       f"model.name={fields['name']!r} has no equivalent in timm; models with one are"
       f" {', '.join(names)}."
     )
-  kind = min(candidates, key=lambda kind: len(_differing(kind, fields)))
+
+  def distance(kind: _Kind) -> tuple[int, int]:
+    differing = _differing(kind, fields)
+    return sum(field.endswith(".name") for field in differing), len(differing)
+
+  kind = min(candidates, key=distance)
   _check_kind(kind, fields, defaults)
   return kind.write(fields, size, channels)
 
