@@ -16,7 +16,7 @@ from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.inference.convert import describe
 from vitx.interop import foreign
 from vitx.interop.export import write_safetensors
-from vitx.interop.foreign_names import to_theirs
+from vitx.interop.foreign_names import to_ours, to_theirs
 
 CALLED = json.loads(CALLS.read_text())
 
@@ -34,6 +34,9 @@ def test_timm_ran_what_is_exported_today(name):
     foreign.read_arrays(path(name)),
   )
   jax.tree.map(np.testing.assert_array_equal, arrays, recorded[0])
+  again, left = to_ours(recorded[0], 3)
+  assert left == []
+  jax.tree.map(np.testing.assert_array_equal, again, dict(name_arrays(variables)))
   with np.load(GOLDEN / "exported.npz") as golden:
     np.testing.assert_array_equal(golden["images"], images())
     expected = golden[name]
