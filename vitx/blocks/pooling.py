@@ -79,7 +79,7 @@ class SequencePooling(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-  """A learned query that attends to the grid's tokens, then an MLP (Zhai et al. 2022, section 3.4).
+  """A learned query of the grid's tokens, then an MLP (Zhai et al. 2022, code: `MAPHead`).
 
   y = attention(probe, tokens), then y + MLP(norm(y)); it is the head of SigLIP's image tower.
 

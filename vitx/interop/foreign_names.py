@@ -41,7 +41,8 @@ FAMILIES = {
   "registers": Family((*_TIMM, "reg_token"), timm_names.REGISTERS),
   "timm": Family(("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"), timm_names.VIT),
   "transformers_dinov3": Family(
-    ("embeddings.patch_embeddings.weight", "embeddings.register_tokens"), transformers_names.DINOV3
+    ("embeddings.patch_embeddings.weight", "embeddings.register_tokens"),
+    transformers_names.DINOV3,
   ),
   "transformers_siglip": Family(
     ("embeddings.patch_embedding.weight", "head.probe"), transformers_names.SIGLIP

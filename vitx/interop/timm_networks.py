@@ -153,33 +153,29 @@ def _write_vit(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork
 
 def _write_map(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
   width = fields["width"]
-  # An attention pool of timm has the sizes of the blocks, which pools without own sizes may lack.
-  own = {"num_heads": max(1, width // 64), "mlp_dim": 4 * width, "activation": ""}
-  for name, default in own.items():
-    found = fields[f"pool.{name}"] or default
-    expected = fields["block.activation" if name == "activation" else name]
-    if found != expected:
+  own = {
+    "num_heads": fields["pool.num_heads"] or max(1, width // 64),
+    "mlp_dim": fields["pool.mlp_dim"] or 4 * width,
+    "block.activation": fields["pool.activation"],
+    "norm.epsilon": 1e-6,
+  }
+  for name, value in own.items():
+    if fields[name] != value:
       raise ConfigError(
-        f"model.pool.{name}={found!r} has no equivalent in timm, whose pool has the value of the"
-        f" blocks, {expected!r}."
+        f"model.{name}={fields[name]!r} has no equivalent in timm, whose pool would have"
+        f" this value too, and model.pool has {value!r}."
       )
-  if fields["norm.epsilon"] != 1e-6:
-    raise ConfigError(
-      f"model.norm.epsilon={fields['norm.epsilon']!r} has no equivalent in timm, whose pool would"
-      " have it too, while vitx's pool has 1e-06."
-    )
   arguments = _vit_arguments(fields, size, channels)
   arguments |= {"class_token": False, "global_pool": repr("map")}
-  return ForeignNetwork("siglip", _call("vision_transformer", "VisionTransformer", arguments))
+  code = _call("vision_transformer", "VisionTransformer", arguments)
+  return ForeignNetwork("siglip", code)
 
 
 def _write_dinov3(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
-  plain = _vit_arguments(fields, size, channels)
-  epsilon = f"partial(torch.nn.LayerNorm, eps={fields['norm.epsilon']!r})"
-  arguments = {name: plain[name] for name in plain if name not in ("reg_tokens", "no_embed_class")}
+  arguments = _vit_arguments(fields, size, channels)
   arguments |= {
-    "norm_layer": epsilon,
-    "num_reg_tokens": fields["extra_tokens"] or None,
+    "norm_layer": f"partial(torch.nn.LayerNorm, eps={fields['norm.epsilon']!r})",
+    "num_reg_tokens": arguments.pop("reg_tokens"),
     "use_abs_pos_emb": False,
     "use_rot_pos_emb": True,
     "rope_type": repr("dinov3"),

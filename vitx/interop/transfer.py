@@ -174,8 +174,8 @@ def transfer(
     if sizes:
       raise ConfigError(f"{none}: {_fix_sizes(sizes, 'source')}")
     raise ConfigError(
-      f"{none} the source, which has {len(trained)} parameters; choose a source of the same kind of"
-      " network."
+      f"{none} the source, which has {len(trained)} parameters; choose a source of the same"
+      " kind of network."
     )
   unused = {name: "" for name in trained if name not in fresh}
   return tree.fill(target, result), Report(**fates, unused=unused, sizes=sizes)
