@@ -6,8 +6,9 @@ python train.py --workdir runs/finetuned_dinov2 \\
   --config configs/finetune.py:dinov2_s,init_from=hf:timm/vit_small_patch14_dinov2.lvd142m
 
 Each row is a backbone. `init_from` is the file of its weights: by default the published file's own
-name (`FILES`) in the current directory; `hf:NAME` downloads timm's copy of it. The head is new,
-positions are resized, and any other mismatch is an error.
+name (`FILES`) in the current directory; `hf:NAME` downloads timm's copy of it. The row of SigLIP 2
+downloads, since its authors' file contains the text tower too. The head is new, positions are
+resized, and any other mismatch is an error.
 
 - `augreg_ti augreg_s augreg_b`: patches of 16, trained on ImageNet-21k with augmentation and
   regularization (Steiner et al. 2022); GELU is computed by tanh. The recipe is that of Dosovitskiy
@@ -16,8 +17,12 @@ positions are resized, and any other mismatch is an error.
 - `deit_ti deit_s deit_b`: DeiT, trained on ImageNet-1k (Touvron et al. 2021).
 - `dinov2_s dinov2_b`, and `dinov2_reg_s dinov2_reg_b` with four registers: patches of 14, trained
   without labels at 518 pixels (Oquab et al. 2024; Darcet et al. 2024), with LayerScale.
+- `dinov3_s dinov3_b`: DINOv3, four registers, rotary positions that suit every size of images,
+  LayerScale (Siméoni et al. 2025). Meta gives the files to those who accept the DINOv3 License.
+- `siglip2_b`: the image tower of SigLIP 2, trained with texts (Tschannen et al. 2025), without a
+  class token: a learned query pools the tokens. The weights are under Apache-2.0.
 
-The recipe for DeiT and DINOv2 is ours, after BEiT's and MAE's: AdamW at a low rate that falls by a
+The recipe for all but AugReg is ours, after BEiT's and MAE's: AdamW at a low rate that falls by a
 quarter from block to block towards the input, stochastic depth 0.1, 20 epochs.
 
 Ours: not yet run. The data set is CIFAR-10 at 224 pixels unless `dataset=` names another; the
@@ -40,6 +45,19 @@ may replace the backbone's mixer; projections that both have are kept:
     journal = {Transactions on Machine Learning Research},
     year    = {2024}
   }
+  @article{simeoni2025dinov3,
+    title   = {DINOv3},
+    author  = {Sim\\'eoni, Oriane and Vo, Huy V. and Seitzer, Maximilian and others},
+    journal = {arXiv preprint arXiv:2508.10104},
+    year    = {2025}
+  }
+  @article{tschannen2025siglip2,
+    title   = {SigLIP 2: Multilingual Vision-Language Encoders with Improved Semantic Understanding,
+               Localization, and Dense Features},
+    author  = {Tschannen, Michael and Gritsenko, Alexey and Wang, Xiao and others},
+    journal = {arXiv preprint arXiv:2502.14786},
+    year    = {2025}
+  }
 """
 
 from typing import Any
@@ -61,6 +79,9 @@ FILES = {
   "dinov2_b": "dinov2_vitb14_pretrain.pth",
   "dinov2_reg_s": "dinov2_vits14_reg4_pretrain.pth",
   "dinov2_reg_b": "dinov2_vitb14_reg4_pretrain.pth",
+  "dinov3_s": "dinov3_vits16_pretrain_lvd1689m-08c60483.pth",
+  "dinov3_b": "dinov3_vitb16_pretrain_lvd1689m-73cec8be.pth",
+  "siglip2_b": "hf:timm/vit_base_patch16_siglip_224.v2_webli",
 }
 ROWS = tuple(FILES)
 # The (mean, std) of the pixels in the backbones' training.
@@ -76,7 +97,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.init_from = FILES[row]
   config.data.source = "cifar10"
   config.data.image_size = 224
-  config.data.mean, config.data.std = HALF if row.startswith("augreg") else IMAGENET
+  config.data.mean, config.data.std = IMAGENET
+  if row.startswith(("augreg", "siglip2")):
+    config.data.mean, config.data.std = HALF
   config.augment.random_resized_crop = (0.5, 1.0)
   config.augment.hflip = 0.5
   config.evaluation.crop_ratio = 0.875
@@ -117,6 +140,15 @@ def make_model(row: str) -> dict[str, Any]:
   if family.startswith("dinov2"):
     model["stem"]["patch"] = 14
     model["block"]["layer_scale"] = 1e-5
+  if family == "dinov3":
+    model["block"]["layer_scale"] = 1e-5
+    model["extra_tokens"] = 4
+    model["norm"]["epsilon"] = 1e-5
+    model["posemb"] = dict(name="rope", kind="centered", base=100.0)
+    model["token_mixer"]["key_bias"] = False
+  if family == "siglip2":
+    model["block"]["activation"] = "gelu_tanh"
+    model["pool"] = dict(name="map", activation="gelu_tanh")
   if family == "dinov2_reg":
     model["extra_tokens"] = 4
     model["posemb"]["prefix"] = False

@@ -10,13 +10,19 @@ from tests.configs.test_vix_rows import count_by_layers
 from tests.interop.published import FILES, begin
 from tests.slow import all_but
 from vitx.analysis.counting import count
+from vitx.config import with_overrides
+from vitx.config.errors import ConfigError
 from vitx.models import model_from_config, token_layout
 from vitx.ops.layout import TokenLayout
 from vitx.training import loop
+from vitx.training.experiment import Experiment
 from vitx.training.trial import complete_config
 
 # Of the backbone: DINOv2's with the token that stands for a hidden patch, as its authors count.
 BACKBONES = {"dinov2_s": 22_056_576, "dinov2_b": 86_580_480}
+# As the library transformers counts them, DINOv3's with the token for a hidden patch: 21.6, 85.7
+# and 92.9 million.
+TOWERS = {"dinov3_s": 21_596_544, "dinov3_b": 85_660_416, "siglip2_b": 92_884_224}
 
 
 @pytest.mark.parametrize("size", all_but("ti", of=finetune.WIDTHS))
@@ -35,6 +41,13 @@ def test_as_large_as_dinov2(row):
   assert found - 10 * (width + 1) + width == BACKBONES[row]
   registers = count_by_layers(finetune.get_config(f"dinov2_reg_{row[-1]},data.image_size=518"))
   assert registers - found == 4 * width - width  # and the class token has no position
+
+
+@pytest.mark.parametrize("row", all_but("siglip2_b", "dinov3_s", of=TOWERS))
+def test_as_large_as_dinov3_and_siglip2(row):
+  width = finetune.WIDTHS[row[-1]]
+  mask_token = width if row.startswith("dinov3") else 0
+  assert count(finetune.get_config(row)).total - 10 * (width + 1) + mask_token == TOWERS[row]
 
 
 def test_dinov2_at_224_pixels():
@@ -58,10 +71,11 @@ def test_a_run_without_the_file_says_which(tmp_path, monkeypatch):
     loop.train(config, tmp_path / "run")
 
 
-def tiny(row, file):
+def tiny(row, file, width=12):
   """A row of the size of a recorded file, on gray digits at 56 pixels."""
   return finetune.get_config(
-    f"{row},model.width=12,model.depth=2,model.num_heads=3,model.mlp_dim=48,model.dtype=float32,"
+    f"{row},model.width={width},model.depth=2,model.num_heads=3,model.mlp_dim={4 * width},"
+    "model.dtype=float32,"
     f"init_from={FILES[file]},init_from_except=('.*stem/embed/kernel',),dataset=digits,"
     "data.mean=None,data.std=None,data.image_size=56,batch_size=32,duration=4 steps,"
     "evaluation.every=4 steps,checkpoint.every=4 steps,schedule.warmup=1 steps"
@@ -77,6 +91,46 @@ def check_report(printed):
 def test_a_tiny_backbone_begins_from_a_file(tmp_path, capsys):
   begin(tiny("dinov2_s", "timm_dinov2"), tmp_path)
   check_report(capsys.readouterr().out)
+
+
+def small(row, file):
+  """A row of the size of a recorded tower, whose patches have 8 pixels."""
+  pool = ",model.pool.num_heads=3" if row == "siglip2_b" else ""
+  return with_overrides(tiny(row, file, 24), f"stem.patch=8,data.image_size=32{pool}")
+
+
+@pytest.mark.parametrize(
+  ("row", "file"), [("dinov3_s", "transformers_dinov3"), ("siglip2_b", "transformers_siglip")]
+)
+def test_a_tiny_tower_begins_from_a_file(row, file, tmp_path, capsys):
+  """Rotary positions need no table for another grid."""
+  begin(small(row, file), tmp_path)
+  printed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "params/" in line]
+  expected = ["params/stem/embed/kernel", "params/head/bias", "params/head/kernel"]
+  positions = ["params/posemb/table"] if row == "siglip2_b" else []
+  assert sorted(printed) == sorted([*expected, *positions])
+
+
+OTHER_WIDTH = r"fits: the source has 12 channels, the config 24\. Set model\.width=12\."
+
+
+@pytest.mark.parametrize(
+  ("row", "file", "message"),
+  [
+    ("dinov3_s", "transformers_siglip", r"posemb/table \(has no place"),
+    ("dinov3_s", "transformers_dinov2", OTHER_WIDTH),
+    ("dinov2_reg_s", "transformers_dinov3", r"posemb/table \(is not in the file\)"),
+    ("siglip2_b", "transformers_dinov3", r"mixer_scale \(has no place"),
+    ("siglip2_b", "timm_vit", OTHER_WIDTH),
+  ],
+)
+def test_a_file_of_another_family_or_size_is_refused_before_it_compiles(
+  row, file, message, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(Experiment, "init_state", None)
+  with pytest.raises(ConfigError, match=rf"init_from='.*{file}.*{message}"):
+    loop.train(small(row, file), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow  # a whole run

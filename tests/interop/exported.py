@@ -35,6 +35,20 @@ MODELS = {
   ),
   "layer_scale": _VIT | dict(block=dict(name="pre_norm", activation="relu", layer_scale=1.0)),
   "registers": _VIT | dict(extra_tokens=3, posemb=dict(name="learned", prefix=False)),
+  "dinov3": _VIT
+  | dict(
+    width=24,
+    extra_tokens=4,
+    norm=dict(name="layer", epsilon=1e-5),
+    posemb=dict(name="rope", kind="centered", base=100.0),
+    block=dict(name="pre_norm", layer_scale=1.0),
+    token_mixer=dict(name="softmax", key_bias=False),
+  ),
+  "siglip": _VIT
+  | dict(
+    block=dict(name="pre_norm", activation="gelu_tanh"),
+    pool=dict(name="map", num_heads=3, mlp_dim=20, activation="gelu_tanh"),
+  ),
   "distilled": _VIT | dict(name="distilled_vit"),
   "mlp_mixer": _VIT | dict(token_mixer="mlp_mixing", posemb="none", pool="mean"),
   "convmixer": dict(name="convmixer", width=6, depth=2, patch=2, kernel=3),

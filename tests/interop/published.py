@@ -21,6 +21,25 @@ DINOV2 = dict(
   stem=dict(name="linear", patch=14),
   block=dict(name="pre_norm", layer_scale=1e-5),
 )
+DINOV3 = dict(
+  num_classes=24,
+  width=24,
+  mlp_dim=96,
+  stem=LINEAR,
+  extra_tokens=4,
+  norm=dict(name="layer", epsilon=1e-5),
+  posemb=dict(name="rope", kind="centered", base=100.0),
+  block=dict(name="pre_norm", layer_scale=1e-5),
+  token_mixer=dict(name="softmax", key_bias=False),
+)
+SIGLIP = dict(
+  num_classes=24,
+  width=24,
+  mlp_dim=96,
+  stem=LINEAR,
+  block=dict(name="pre_norm", activation="gelu_tanh"),
+  pool=dict(name="map", num_heads=3, activation="gelu_tanh"),
+)
 REGISTERS = DINOV2 | dict(extra_tokens=4, posemb=dict(name="learned", prefix=False))
 NETWORKS = {
   "timm_vit": ("vit", dict(stem=LINEAR)),
@@ -41,6 +60,8 @@ NETWORKS = {
   "transformers_vit": ("vit", dict(stem=LINEAR)),
   "transformers_deit": ("distilled_vit", dict(stem=LINEAR)),
   "transformers_dinov2": ("vit", REGISTERS),
+  "transformers_dinov3": ("vit", DINOV3),
+  "transformers_siglip": ("vit", SIGLIP),
   "timm_mixer": (
     "vit",
     dict(stem=LINEAR, posemb="none", pool="mean", token_mixer=dict(name="mlp_mixing", hidden=6)),
@@ -53,11 +74,14 @@ OUTPUTS = {
   name: GOLDEN / f"{'registers' if 'registers' in name else name}.npz" for name in NETWORKS
 }
 _PREFIX = {"timm_distilled": 2, "timm_registers": 5, "dinov2_registers": 5, "timm_mixer": 0}
-_PREFIX |= {"transformers_deit": 2, "transformers_dinov2": 5}
+_PREFIX |= {"transformers_deit": 2, "transformers_dinov2": 5, "transformers_dinov3": 5}
+_PREFIX["transformers_siglip"] = 0
 LAYOUTS = {name: TokenLayout((3, 3), _PREFIX.get(name, 1)) for name in NETWORKS}
 LAYOUTS["timm_convmixer"] = None
 FRESH = 0.25  # what stands for the values of a new network: nothing of them is compiled
-HEADLESS = ("timm_dinov2", "timm_registers", "dinov2_registers", "transformers_dinov2")
+OF_14 = ("timm_dinov2", "timm_registers", "dinov2_registers", "transformers_dinov2")
+TOWERS = ("transformers_dinov3", "transformers_siglip")
+HEADLESS = (*OF_14, *TOWERS)
 
 
 def make(name, side=None, **fields):
@@ -67,14 +91,14 @@ def make(name, side=None, **fields):
   if kind == "convmixer":
     own = {key: own[key] for key in own if key not in ("num_heads", "mlp_dim")}
   model = create_model(kind, **own)
-  shapes = shapes_of(model, side or (42 if name in HEADLESS else 24))
+  shapes = shapes_of(model, side or (42 if name in OF_14 else 24))
   return model, jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), dict(shapes))
 
 
 @functools.cache
 def shapes_of(model, side, channels=3):
   """The shapes of a network's variables; equal networks are traced once in all."""
-  images = np.zeros((1, side, side, channels), np.float32)
+  images = np.zeros((1, *np.broadcast_to(side, 2), channels), np.float32)
   return jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
 
 
@@ -93,7 +117,8 @@ def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
     FILES[name], params, state, layout, allowed=allowed, mixer=mixer
   )
   if name in HEADLESS:
-    params["head"] = {"kernel": np.eye(12, model.num_classes), "bias": np.zeros(model.num_classes)}
+    classes = model.num_classes
+    params["head"] = {"kernel": np.eye(model.width, classes), "bias": np.zeros(classes)}
   return model, {"params": params, **state}
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from configs import cifar10, imagenet, vix_cifar10
+from configs import cifar10, finetune, imagenet, vix_cifar10
 from tests.interop.exported import CALLS, GOLDEN, MODELS, images, make
 from tests.interop.published import run
 from vitx.checkpoints.tree import name_arrays, name_leaves
@@ -16,7 +16,7 @@ from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.inference.convert import describe
 from vitx.interop import foreign
 from vitx.interop.export import write_safetensors
-from vitx.interop.foreign_names import to_theirs
+from vitx.interop.foreign_names import to_ours, to_theirs
 
 CALLED = json.loads(CALLS.read_text())
 
@@ -34,6 +34,9 @@ def test_timm_ran_what_is_exported_today(name):
     foreign.read_arrays(path(name)),
   )
   jax.tree.map(np.testing.assert_array_equal, arrays, recorded[0])
+  again, left = to_ours(recorded[0], 3)
+  assert left == []
+  jax.tree.map(np.testing.assert_array_equal, again, dict(name_arrays(variables)))
   with np.load(GOLDEN / "exported.npz") as golden:
     np.testing.assert_array_equal(golden["images"], images())
     expected = golden[name]
@@ -73,6 +76,13 @@ def test_rows_of_imagenet_have_names(row):
   assert found.family == family and ("img_size=224" in found.code) == (family != "lv_vit")
 
 
+@pytest.mark.parametrize("row", finetune.ROWS)
+def test_rows_of_finetune_have_names(row):
+  """A published pool has the sizes of the blocks, which `pool=map` takes from the width."""
+  families = {"dinov2_reg": "registers", "dinov3": "timm_dinov3", "siglip2": "siglip"}
+  assert network(finetune, row).family == families.get(row.rpartition("_")[0], "timm")
+
+
 @pytest.mark.parametrize(
   ("module", "text", "message"),
   [
@@ -80,7 +90,17 @@ def test_rows_of_imagenet_have_names(row):
     (imagenet, "deit_ti,token_mixer=performer", "token_mixer='performer'.*'softmax'"),
     (imagenet, "deit_ti,token_mixer.rotary=axial", "token_mixer.rotary='axial'.*'none'"),
     (imagenet, "deit_ti,token_mixer.head_dim=32", "token_mixer.head_dim=32"),
-    (imagenet, "deit_ti,posemb=rope", "posemb='rope'.*'learned'"),
+    (imagenet, "deit_ti,posemb=sincos", "posemb='sincos'.*'learned'"),
+    (imagenet, "deit_ti,posemb=rope", "posemb.kind='sequence'.*'centered'"),
+    (imagenet, "deit_ti,token_mixer.key_bias=False", "token_mixer.key_bias=False.*True"),
+    (finetune, "dinov3_s,posemb.kind=axial", "posemb.kind='axial'.*'centered'"),
+    (finetune, "dinov3_s,token_mixer.key_bias=True", "token_mixer.key_bias=True.*False"),
+    (finetune, "dinov3_s,model.block.activation=gelu_tanh", "block.activation='gelu_tanh'.*'gelu'"),
+    (finetune, "siglip2_b,pool.num_heads=6", "num_heads=12.*pool has 6"),
+    (finetune, "siglip2_b,pool.mlp_dim=768", "mlp_dim=3072.*pool has 768"),
+    (finetune, "siglip2_b,pool.activation=gelu", "block.activation='gelu_tanh'.*pool has 'gelu'"),
+    (finetune, "siglip2_b,model.norm.epsilon=1e-5", "norm.epsilon=1e-05.*1e-06"),
+    (finetune, "siglip2_b,model.extra_tokens=2", "extra_tokens=2.*0"),
     (imagenet, "deit_ti,pool=mean", "pool='mean'.*'cls'"),
     (imagenet, "deit_ti,model.block=parallel", "block='parallel'.*'pre_norm'"),
     (imagenet, "deit_ti,model.block.branch_divisor=2.0", r"block.branch_divisor=2\.0.*1\.0"),

@@ -1,5 +1,6 @@
 """Published weights: outputs as their own code has them, names there and back, what is refused."""
 
+import functools
 import json
 import re
 import struct
@@ -14,12 +15,16 @@ from tests import runs
 from tests.interop import torch_writer
 from tests.interop.published import (
   DINOV2,
+  DINOV3,
   FILES,
   FRESH,
   GOLDEN,
   HEADLESS,
   LAYOUTS,
   NETWORKS,
+  OUTPUTS,
+  SIGLIP,
+  TOWERS,
   begin,
   fill,
   golden,
@@ -41,6 +46,12 @@ PLACED = ("dinov2_registers", "transformers_dinov2")
 WITH_ATTENTION = [name for name in NETWORKS if "mixer" not in name]
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def run_sown(model, variables, images):
+  """The logits of a network, and what it sows."""
+  return model.apply(variables, images, mutable=["intermediates"])
+
+
 def assert_outputs(name, model, variables):
   images, expected = golden(name)
   found = run(model, variables, images)
@@ -59,6 +70,24 @@ def test_outputs_are_those_of_their_own_code(name, implementation):
 @pytest.mark.parametrize("name", ["timm_mixer", "timm_convmixer"])
 def test_outputs_without_attention(name):
   assert_outputs(name, *fill(name))
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_features_of_towers_at_two_sizes(name):
+  """The library interpolates positions by another cubic, so the test puts its positions in."""
+  model, variables = fill(name)
+  with np.load(OUTPUTS[name]) as file:
+    arrays = dict(file)
+  for part, side in (("", 24), ("wide_", (24, 40))):
+    if f"{part}table" in arrays:
+      own = fill(name, side=side, layout=TokenLayout((3, 5)))[1]["params"]["posemb"]["table"]
+      assert np.abs(own - arrays[f"{part}table"]).max() < 0.15 * np.abs(own).max()
+      variables["params"]["posemb"] = {"table": arrays[f"{part}table"]}
+    pooled, sown = run_sown(model, variables, arrays[f"{part}images"])
+    tokens = sown["intermediates"]["patch_tokens"][0]
+    for found, kind in ((pooled, "logits"), (tokens, "tokens")):
+      expected = arrays[part + kind]
+      np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
 
 
 def test_big_visions_names():
@@ -84,7 +113,7 @@ def test_there_and_back_is_the_identity(name):
   head = {"params/head/kernel", "params/head/bias"} if name in HEADLESS else set()
   assert left == [] and set(ours) | head == set(name_leaves(make(name)[1]))
   back = foreign_names.to_theirs(ours, foreign_names.find_family(theirs))
-  counters = {key for key in theirs if key.endswith("num_batches_tracked")}
+  counters = {key for key in theirs if key.endswith(("num_batches_tracked", "mask_token"))}
   kept = {key: theirs[key] for key in theirs if key not in counters}
   jax.tree.map(np.testing.assert_array_equal, back, kept)
 
@@ -277,6 +306,64 @@ def test_names_of_transformers(name):
     jax.tree.map(np.testing.assert_array_equal, foreign_names.to_ours(back, 3)[0], wanted)
 
 
+def dinov3_under_other_names(arrays):
+  """timm's arrays under the names of DINOv3's own code, which masks the bias of the keys."""
+  short = {"reg_token": "storage_tokens"}
+  short |= {f"blocks.{i}.gamma_{j}": f"blocks.{i}.ls{j}.gamma" for i in (0, 1) for j in (1, 2)}
+  named = {short.get(name, name): x for name, x in arrays.items() if "_bias" not in name}
+  for i in (0, 1):
+    query, value = (arrays[f"blocks.{i}.attn.{x}_bias"] for x in "qv")
+    named[f"blocks.{i}.attn.qkv.bias"] = np.concatenate([query, np.ones(24), value])
+    named[f"blocks.{i}.attn.qkv.bias_mask"] = np.repeat([1.0, 0.0, 1.0], 24)
+  return named | {"mask_token": np.ones((1, 24)), "rope_embed.periods": np.ones(2)}
+
+
+def test_names_of_dinov3():
+  """timm's names have biases of queries and values, or none, since the published ones are zero."""
+  arrays, _ = foreign.read_arrays(str(GOLDEN / "exported_dinov3.safetensors"))
+  wanted, left = foreign_names.to_ours(arrays, 3)
+  assert left == [] and foreign_names.find_family(arrays) == "timm_dinov3"
+  own = dinov3_under_other_names(arrays)
+  found, left = foreign_names.to_ours(own, 3)
+  assert left == [] and foreign_names.find_family(own) == "dinov3"
+  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+  back = foreign_names.to_theirs(found, "dinov3")
+  jax.tree.map(np.testing.assert_array_equal, foreign_names.to_ours(back, 3)[0], wanted)
+  own["blocks.1.attn.qkv.bias_mask"] = np.ones(72)
+  with pytest.raises(ConfigError, match=r"blocks\.1\.attn\.qkv\.bias .*leaves a bias of the keys"):
+    foreign_names.to_ours(own, 3)
+  plain = {name: x for name, x in arrays.items() if "_bias" not in name}
+  found, left = foreign_names.to_ours(plain, 3)
+  assert left == [] and foreign_names.find_family(plain) == "timm_dinov3_without_biases"
+  zeros = {n: 0 * x if n.endswith(("query/bias", "value/bias")) else x for n, x in wanted.items()}
+  jax.tree.map(np.testing.assert_array_equal, found, zeros)
+  back = foreign_names.to_theirs(found, "timm_dinov3_without_biases")
+  jax.tree.map(np.testing.assert_array_equal, back, plain)
+
+
+def test_a_newer_version_in_memory_names_dinov3s_blocks_otherwise():
+  arrays, _ = foreign.read_arrays(FILES["transformers_dinov3"])
+  named = {re.sub(r"^layer\.", "model.layer.", name): x for name, x in arrays.items()}
+  assert named.keys() != arrays.keys()
+  found = [foreign_names.to_ours(each, 3) for each in (named, arrays)]
+  assert found[0][1] == found[1][1] == []
+  jax.tree.map(np.testing.assert_array_equal, found[0][0], found[1][0])
+
+
+def test_the_tower_of_texts_is_left_out_and_reported(capsys):
+  """The report counts its arrays and names some."""
+  fill("transformers_siglip")
+  printed = capsys.readouterr().out.splitlines()
+  start = next(i for i, line in enumerate(printed) if line.startswith("ignored"))
+  assert printed[start].split() == ["ignored", "41"]
+  assert printed[start + 1] == "  vision_model.  in front of 48 names; removed"
+  assert all(
+    line.endswith("outside the network vision_model.*") for line in printed[start + 2 : -1]
+  )
+  assert printed[-1] == "  and 36 more"
+  assert all(f"{fate:<8}     0" in printed for fate in ("skipped", "unused"))
+
+
 def test_another_grid_and_other_classes(capsys):
   _, variables = fill("timm_vit", side=40, layout=TokenLayout((5, 5), 1), num_classes=7)
   assert variables["params"]["posemb"]["table"].shape == (1, 26, 12)
@@ -311,6 +398,11 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
     ("timm_dinov2", dict(block="pre_norm"), r"block_0/mixer_scale \(has no place"),
     ("timm_vit", dict(block=DINOV2["block"]), r"block_0/mixer_scale \(is not in the file\)"),
     ("dinov2_registers", dict(extra_tokens=0), r"params/extra \(has no place"),
+    ("transformers_dinov3", dict(token_mixer="softmax"), r"key/bias \(is not in the file\)"),
+    ("transformers_dinov3", dict(posemb="learned"), r"posemb/table \(is not in the file\)"),
+    ("transformers_siglip", dict(pool="mean"), r"pool/probe \(has no place"),
+    ("transformers_siglip", DINOV3, r"key/bias \(has no place"),
+    ("transformers_dinov3", SIGLIP | DINOV3 | dict(width=12), r"Set model\.width=24"),
     (
       "timm_mixer",
       dict(token_mixer="mlp_mixing"),
@@ -324,11 +416,12 @@ def test_another_network_is_refused(name, fields, message):
 
 
 @pytest.mark.slow  # fills a network for each array
-@pytest.mark.parametrize("name", ["dinov2_registers", "timm_mixer", "augreg"])
+@pytest.mark.parametrize("name", ["dinov2_registers", "timm_mixer", "augreg", *TOWERS])
 @pytest.mark.parametrize("shape", [(), (0,), (3, 5), (1, 1, 1, 1, 1)])
 def test_arrays_of_any_shape_are_refused_in_one_line(name, shape, tmp_path, monkeypatch):
   whole = foreign.read_arrays(FILES[name])[0]
-  kinds = {re.sub(r"\d+", "0", each): each for each in whole if "mask_token" not in each}
+  unread = re.compile(r".*mask_token|text_model\..*|logit_.*")
+  kinds = {re.sub(r"\d+", "0", each): each for each in whole if not unread.fullmatch(each)}
   for each in kinds.values():
     with monkeypatch.context() as patched:
       changed = whole | {each: np.ones(shape, np.float32)}

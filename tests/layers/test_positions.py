@@ -6,7 +6,9 @@ import pytest
 
 import vitx
 from vitx.blocks.pooling import POOLS
+from vitx.checkpoints.tree import name_leaves
 from vitx.config.errors import ConfigError
+from vitx.layers.mlp import gelu
 from vitx.layers.posemb import POSITIONS, sine_cosine_table
 from vitx.models import initialize
 from vitx.ops.layout import TokenLayout
@@ -79,6 +81,32 @@ def test_rope_needs_something_to_turn(mixer, message):
     jax.eval_shape(
       model(posemb="rope", token_mixer=mixer).init, jax.random.key(0), TOKENS[:1, None]
     )
+
+
+def test_attention_pooling_is_a_block_with_one_query():
+  """It leaves prefix tokens out; equal values give the value itself, whatever the attention."""
+  pool = POOLS["map"](num_heads=2, mlp_dim=4)
+  variables = jax.jit(lambda key: pool.init(key, TOKENS, LAYOUT))(jax.random.key(0))
+  shapes = {name: x.shape for name, x in name_leaves(variables["params"]).items()}
+  assert shapes["probe"] == (1, 1, 8) and shapes["mlp/up/kernel"] == (8, 4)
+  assert shapes["attention/query/kernel"] == (8, 2, 4)
+  apply = jax.jit(lambda x: pool.apply(variables, x, LAYOUT))
+  other = np.concatenate([TOKENS[:, :1] + 1, np.flip(TOKENS[:, 1:], 1)], axis=1)
+  np.testing.assert_allclose(apply(TOKENS), apply(other), atol=1e-5)
+  equal = np.broadcast_to(TOKENS[:, 1:2], TOKENS.shape)
+  p = jax.tree.map(np.asarray, variables["params"])
+  y = np.einsum("bc,chd->bhd", equal[:, 0], p["attention"]["value"]["kernel"])
+  y = np.einsum("bhd,hdc->bc", y, p["attention"]["out"]["kernel"])
+  z = (y - y.mean(1, keepdims=True)) / np.sqrt(y.var(1, keepdims=True) + 1e-6)
+  z = np.asarray(jax.jit(gelu)(z @ p["mlp"]["up"]["kernel"]))
+  np.testing.assert_allclose(apply(equal), y + z @ p["mlp"]["down"]["kernel"], atol=1e-5)
+
+
+def test_attention_pooling_needs_heads_that_divide_the_width():
+  with pytest.raises(ConfigError, match=r"model\.pool\.num_heads=3 does not divide model\.width=8"):
+    POOLS["map"](num_heads=3).apply({}, TOKENS, LAYOUT)
+  assert POOLS["map"]().resolve_sizes(768) == (12, 3072)
+  assert POOLS["map"]().resolve_sizes(8) == (1, 32)
 
 
 def test_pools():

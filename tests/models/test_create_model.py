@@ -109,7 +109,7 @@ def test_stochastic_depth_grows_to_the_last_block():
     ({"token_mixer": "nowhere.at_all:Mixer"}, ["nowhere.at_all", "cannot be imported"]),
     ({"widht": 3}, ["model.widht=3", "Did you mean 'width'?"]),
     ({"dtype": "bf16"}, ["model.dtype='bf16'", "bfloat16"]),
-    ({"pool": "max"}, ["model.pool", "cls, mean"]),
+    ({"pool": "max"}, ["model.pool", "cls, map, mean"]),
     ({"stem": {"patch": 4}}, ["model.stem needs a name"]),
     ({"stem": {"name": "linear", "patch": 3}}, ["patch=3", "8 x 8", "6 or 9"]),
     ({"num_heads": 3}, ["num_heads=3", "width=16"]),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vitx.ops.layout import TokenLayout
-from vitx.ops.rotary import rotary_angles, rotate
+from vitx.ops.rotary import KINDS, rotary_angles, rotate
 
 turn = jax.jit(rotate)
 
@@ -26,7 +26,21 @@ def test_axial_angles_follow_their_axis():
   np.testing.assert_allclose(angles[:, :, 1], columns[..., None] * [1, 0.25])
 
 
-@pytest.mark.parametrize("kind", ["sequence", "axial"])
+def test_centered_angles_span_the_image_for_every_grid():
+  layout = TokenLayout((2, 4), prefix=3)
+  angles = rotary_angles(layout, 8, kind="centered", base=16.0).reshape(11, 2, 2) / np.pi
+  np.testing.assert_array_equal(angles[:3], 0)
+  rows, columns = np.indices((2, 4)).reshape(2, 8, 1)
+  frequencies = np.array([1, 0.25])
+  np.testing.assert_allclose(angles[3:, 0], (2 * rows - 1) * frequencies, atol=1e-6)
+  np.testing.assert_allclose(angles[3:, 1], (columns - 1.5) * frequencies, atol=1e-6)
+  # Four patches of a finer grid share the center of a patch, so their mean is its angle.
+  fine = rotary_angles(TokenLayout((4, 8)), 8, kind="centered", base=16.0) / np.pi
+  mean = fine.reshape(2, 2, 4, 2, 4).mean((1, 3)).reshape(8, 2, 2)
+  np.testing.assert_allclose(mean, angles[3:], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_products_depend_on_the_difference_of_positions_only(kind):
   layout = TokenLayout((4, 5))
   q, k = np.random.default_rng(0).normal(size=(2, 1, 1, 1, 8)).astype(np.float32)
@@ -40,7 +54,7 @@ def test_products_depend_on_the_difference_of_positions_only(kind):
 def test_norms_dtype_and_prefix_stay():
   layout = TokenLayout((3, 3), prefix=2)
   x = np.random.default_rng(1).normal(size=(2, 11, 3, 8)).astype(np.float32)
-  for kind in ("sequence", "axial"):
+  for kind in KINDS:
     turned = np.asarray(turn(x, rotary_angles(layout, 8, kind=kind)))
     np.testing.assert_array_equal(turned[:, :2], x[:, :2])
     assert not np.allclose(turned[:, 2], x[:, 2])

@@ -146,7 +146,8 @@ class AttentionModule(TokenMixer):
   Attributes:
     head_dim: The width D of a head; None means C / H.
     use_bias: Whether the query, key and value projections have a bias.
-    rotary: The rotation of queries and keys by their position: "none", "sequence" or "axial".
+    rotary: The rotation of queries and keys by their position: "none", "sequence", "axial" or
+      "centered", see `vitx.ops.rotary.rotary_angles`.
     rotary_base: The base of the rotation's frequencies.
 
   `TokenMixer` has the other attributes.
@@ -154,7 +155,7 @@ class AttentionModule(TokenMixer):
 
   head_dim: PositiveInt | None = None
   use_bias: bool = True
-  rotary: Literal["none", "sequence", "axial"] = "none"
+  rotary: Literal["none", "sequence", "axial", "centered"] = "none"
   rotary_base: Positive = 10000.0
 
   def resolve_head_dim(self, x: jax.Array) -> int:
@@ -166,7 +167,11 @@ class AttentionModule(TokenMixer):
     return resolve_head_dim(x.shape[-1], self.num_heads, self.head_dim)
 
   def project(
-    self, x: jax.Array, value_dim: int | None = None, value_bias: bool = True
+    self,
+    x: jax.Array,
+    value_dim: int | None = None,
+    value_bias: bool = True,
+    key_bias: bool = True,
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Projects tokens (B, N, C) to queries, keys and values (B, N, H, D), without positions.
 
@@ -174,13 +179,14 @@ class AttentionModule(TokenMixer):
       x: The tokens, (B, N, C).
       value_dim: The head width of the values; None means D, as for queries and keys.
       value_bias: Whether `use_bias` also applies to the values.
+      key_bias: Whether `use_bias` also applies to the keys.
     """
 
     def make(name: str, dim: int, bias: bool) -> jax.Array:
       return to_heads(self.num_heads, dim, name, dtype=self.dtype, use_bias=bias)(x)
 
     dim, bias = self.resolve_head_dim(x), self.use_bias
-    q, k = (make(name, dim, bias) for name in ("query", "key"))
+    q, k = make("query", dim, bias), make("key", dim, bias and key_bias)
     return q, k, make("value", value_dim or dim, bias and value_bias)
 
   def apply_positions(

@@ -20,6 +20,8 @@ class SoftmaxAttention(AttentionModule):
 
   Attributes:
     value_dim: The head width of the values; None means D, as for queries and keys.
+    key_bias: Whether the projection of the keys has a bias if `use_bias` is set. Only with rotary
+      positions does this bias change the attention; DINOv3 has none.
     value_bias: Whether the projections of the values and of the output have biases.
     qk_norm: Whether queries and keys are layer-normalized, without bias (Dehghani et al. 2023).
     dropout: The rate at which attention probabilities are dropped; only "masked" can drop them.
@@ -38,6 +40,7 @@ class SoftmaxAttention(AttentionModule):
   tells_class_attention: ClassVar = True
 
   value_dim: PositiveInt | None = None
+  key_bias: bool = True
   value_bias: bool = True
   qk_norm: bool = False
   dropout: Rate = 0.0
@@ -72,7 +75,7 @@ class SoftmaxAttention(AttentionModule):
       ConfigError: If the implementation is unknown, "kernelized" is combined with dropout, or there
         is a cache without `causal`.
     """
-    q, k, v = self.project(x, self.value_dim, self.value_bias)  # (B, N, H, D)
+    q, k, v = self.project(x, self.value_dim, self.value_bias, self.key_bias)  # (B, N, H, D)
     if self.qk_norm:
       norm = partial(nn.LayerNorm, use_bias=False, dtype=self.dtype)
       q, k = norm(name="query_norm")(q), norm(name="key_norm")(k)

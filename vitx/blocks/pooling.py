@@ -1,12 +1,15 @@
 """Pooling of tokens (B, N, C) to one vector (B, C) for the head."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.config.checks import NonNegative
+from vitx.config.checks import NonNegative, PositiveInt
+from vitx.config.errors import ConfigError
+from vitx.layers.mlp import ACTIVATIONS, MLP
+from vitx.layers.projections import XAVIER
 from vitx.ops.layout import TokenLayout
 
 
@@ -75,9 +78,56 @@ class SequencePooling(nn.Module):
     return jnp.sum(weights * full, axis=1).astype(x.dtype)
 
 
+class AttentionPooling(nn.Module):
+  """A learned query of the grid's tokens, then an MLP (Zhai et al. 2022, code: `MAPHead`).
+
+  y = attention(probe, tokens), then y + MLP(norm(y)); it is the head of SigLIP's image tower.
+
+  Attributes:
+    num_heads: The number of heads H; None means C / 64, and at least one.
+    mlp_dim: The hidden width of the MLP; None means 4 C.
+    activation: The activation of the MLP; SigLIP has "gelu_tanh".
+  """
+
+  prefix: ClassVar[int] = 0
+
+  num_heads: PositiveInt | None = None
+  mlp_dim: PositiveInt | None = None
+  activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu"] = "gelu"
+
+  def resolve_sizes(self, width: int) -> tuple[int, int]:
+    """Returns the number of heads H and the hidden width of the MLP for C channels.
+
+    Raises:
+      ConfigError: If H does not divide C.
+    """
+    heads = self.num_heads or max(1, width // 64)
+    if width % heads:
+      raise ConfigError(
+        f"model.pool.num_heads={heads} does not divide model.width={width}; choose a divisor."
+      )
+    return heads, self.mlp_dim or 4 * width
+
+  @nn.compact
+  def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:
+    """Returns the pooled vector, (B, C)."""
+    batch, _, width = x.shape
+    heads, hidden = self.resolve_sizes(width)
+    probe = self.param("probe", XAVIER, (1, 1, width), jnp.float32)
+    attend = nn.MultiHeadDotProductAttention(
+      heads, dtype=x.dtype, kernel_init=XAVIER, force_fp32_for_softmax=True, name="attention"
+    )
+    grid = x[:, layout.prefix :]
+    y = attend(jnp.broadcast_to(probe.astype(x.dtype), (batch, 1, width)), grid)[:, 0]
+    z = nn.LayerNorm(dtype=x.dtype, name="norm")(y)
+    mlp = MLP(hidden, activation=ACTIVATIONS[self.activation], dtype=x.dtype, name="mlp")
+    return y + mlp(z, train=False)
+
+
 POOLS = {
   "class_and_distillation": ClassAndDistillation,
   "cls": ClassToken,
+  "map": AttentionPooling,
   "mean": Mean,
   "mean_of_all": MeanOfAll,
   "sequence": SequencePooling,

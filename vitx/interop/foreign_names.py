@@ -34,9 +34,22 @@ _TRANSFORMERS = ("embeddings.patch_embeddings.projection.weight", "embeddings.cl
 FAMILIES = {
   "lv_vit": Family(("patch_embed.conv1.weight",), timm_names.LV_VIT),
   "distilled": Family((*_TIMM, "dist_token"), timm_names.DISTILLED),
+  "dinov3": Family((*_TIMM, "storage_tokens"), timm_names.DINOV3),
+  "timm_dinov3": Family((*_TIMM, "blocks.0.attn.q_bias"), timm_names.TIMM_DINOV3),
+  "timm_dinov3_without_biases": Family(
+    (*_TIMM, "blocks.0.gamma_1"), timm_names.TIMM_DINOV3_WITHOUT_BIASES
+  ),
+  "siglip": Family(("patch_embed.proj.weight", "attn_pool.latent"), timm_names.SIGLIP),
   "dinov2_registers": Family((*_TIMM, "register_tokens"), timm_names.DINOV2_REGISTERS),
   "registers": Family((*_TIMM, "reg_token"), timm_names.REGISTERS),
   "timm": Family(("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"), timm_names.VIT),
+  "transformers_dinov3": Family(
+    ("embeddings.patch_embeddings.weight", "embeddings.register_tokens"),
+    transformers_names.DINOV3,
+  ),
+  "transformers_siglip": Family(
+    ("embeddings.patch_embedding.weight", "head.probe"), transformers_names.SIGLIP
+  ),
   "transformers_distilled": Family(
     (*_TRANSFORMERS, "embeddings.distillation_token"), transformers_names.DISTILLED
   ),
@@ -57,8 +70,11 @@ FAMILIES = {
   "big_vision": Family(("params/embedding/kernel",), google_names.BIG_VISION),
 }
 # Arrays that no network reads: counters of PyTorch's batch norm, the token that replaces a hidden
-# patch during DINOv2's training, and the layer that transformers adds after the class token.
-_UNREAD = re.compile(r".*\.num_batches_tracked|(embeddings\.)?mask_token|pooler\.dense\..*")
+# patch during DINOv2's training, the layer that transformers adds after the class token, and
+# DINOv3's periods of rotation, which follow from `posemb.base` (the file has them rounded).
+_UNREAD = re.compile(
+  r".*\.num_batches_tracked|(embeddings\.)?mask_token|pooler\.dense\..*|rope_embed\.periods"
+)
 # PyTorch adds these parts to names if a part of a network is compiled, sharded or recomputed.
 _WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 
@@ -75,9 +91,9 @@ def find_family(theirs: Arrays) -> str:
   some = ", ".join(sorted(theirs)[:3])
   raise ConfigError(
     f"the names of its arrays ({some}, ...) are not known; the known names are those of vision"
-    " transformers of timm, DeiT (plain or distilled), DINO and DINOv2, LV-ViT, the library"
-    " transformers (ViT, DeiT, DINOv2), vit-pytorch's ViT (BBViT, VisionXformer), timm's MLP-Mixer"
-    " and ConvMixer, and Google's AugReg and big_vision."
+    " transformers of timm, DeiT (plain or distilled), DINO, DINOv2 and DINOv3, SigLIP, LV-ViT, the"
+    " library transformers (ViT, DeiT, DINOv2, DINOv3, SigLIP), vit-pytorch's ViT (BBViT,"
+    " VisionXformer), timm's MLP-Mixer and ConvMixer, and Google's AugReg and big_vision."
   )
 
 

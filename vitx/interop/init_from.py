@@ -69,7 +69,7 @@ def initial_variables(
     found = {name: loaded.variables[name] for name in target if name in loaded.variables}
     known = loaded.class_names if loaded.knows_class_names else None
     places = _find_places(find_places, known, found)
-    filled, report = transfer(target, found, layout, before, places)
+    filled, report = _transfer(source, target, found, layout, before, places)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
   state = dict(model_state)
   for name in state.keys() & filled.keys():
@@ -113,6 +113,14 @@ def check_source(
     raise ConfigError(f"init_from={source!r} has no checkpoint yet; wait until that run saves one.")
 
 
+def _transfer(source: str, *arguments: Any) -> tuple[Any, Report]:
+  """Calls `transfer`; its error names the source."""
+  try:
+    return transfer(*arguments)
+  except ConfigError as error:
+    raise ConfigError(f"init_from={source!r}: {error}") from error
+
+
 def _transfer_file(
   source: str,
   params: Any,
@@ -130,7 +138,8 @@ def _transfer_file(
   }
   target = {"params": params, **tree.nest(state)}
   places = _find_places(find_places, None, found)
-  filled, report = transfer(target, found, layout, foreign.guess_layout(found), places)
+  before = foreign.guess_layout(found)
+  filled, report = _transfer(source, target, found, layout, before, places)
   unused = {**report.unused, **dict.fromkeys(left, "")}
   return filled, dataclasses.replace(report, unused=unused, ignored=ignored)
 

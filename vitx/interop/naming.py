@@ -105,6 +105,28 @@ def linear_from_heads(theirs: str, ours: str) -> list[NameRule]:
   return [from_heads(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
+def interleaved(each: NameRule) -> NameRule:
+  """Returns a rule for code that rotates channels j and j + D/2 of a head by one angle.
+
+  vitx rotates the neighbors 2j and 2j + 1. A common order of the channels of queries and keys does
+  not change their products, so vitx keeps them, (..., D), in its own order.
+  """
+  rotated = [name.split("/")[-2] in QKV[:2] for name in each.ours]
+
+  def reorder(x: np.ndarray, parts: tuple[int, int]) -> np.ndarray:
+    return x.reshape(*x.shape[:-1], *parts).swapaxes(-1, -2).reshape(x.shape)
+
+  def into(xs: Several, heads: int) -> Several:
+    ours = zip(each.into(xs, heads), rotated, strict=True)
+    return tuple(reorder(x, (2, -1)) if turns else x for x, turns in ours)
+
+  def back(xs: Several) -> Several:
+    ours = zip(xs, rotated, strict=True)
+    return each.back([reorder(x, (-1, 2)) if turns else x for x, turns in ours])
+
+  return NameRule(each.theirs, each.ours, into, back)
+
+
 def norm(theirs: str, ours: str) -> list[NameRule]:
   """Returns the rules of a normalization's factor and offset."""
   return [same(f"{theirs}.weight", f"{ours}/scale"), same(f"{theirs}.bias", f"{ours}/bias")]

@@ -1,4 +1,4 @@
-"""Rules for the weights of timm, DeiT, DINO, DINOv2, LV-ViT and Sparsifiner.
+"""Rules for the weights of timm, DeiT, DINO, DINOv2, DINOv3, SigLIP, LV-ViT and Sparsifiner.
 
 All these projects extend the names of one vision transformer.
 """
@@ -13,14 +13,19 @@ from vitx.interop.naming import (
   batch_norm,
   biased_convolution,
   convolution,
+  interleaved,
   linear,
   linear_from_heads,
   linear_to_heads,
   norm,
   same,
+  stacked_bias,
+  stacked_weight,
 )
 
 _PREDICTOR = "blocks.{}.attn.mask_predictor"
+_KERNELS = tuple(f"{MIXER}/{x}/kernel" for x in QKV)
+_BIASES = (f"{MIXER}/query/bias", f"{MIXER}/value/bias")
 
 _BLOCKS = [
   *norm("blocks.{}.norm1", "params/block_{}/mixer_norm"),
@@ -73,6 +78,36 @@ def placed_class(token: str, positions: str) -> NameRule:
   return NameRule((token, positions), ("params/cls", "params/posemb/table"), into, back)
 
 
+def _masked_bias() -> NameRule:
+  """Returns the rule of DINOv3's biases, which its code multiplies by a mask: keys have none."""
+
+  def into(xs: Several, heads: int) -> Several:
+    query, key, value = np.split(xs[0] * xs[1], 3)
+    if np.any(key):
+      raise ValueError("its mask leaves a bias of the keys, and DINOv3 has none")
+    return query.reshape(heads, -1), value.reshape(heads, -1)
+
+  def back(xs: Several) -> Several:
+    query, value = (x.reshape(-1) for x in xs)
+    ones, zeros = np.ones_like(query), np.zeros_like(query)
+    return np.concatenate([query, zeros, value]), np.concatenate([ones, zeros, ones])
+
+  qkv = "blocks.{}.attn.qkv"
+  return NameRule((f"{qkv}.bias", f"{qkv}.bias_mask"), _BIASES, into, back)
+
+
+def _without_biases() -> NameRule:
+  """Returns the rule of projections whose biases, all zero, timm left out of its file."""
+  weight = stacked_weight("blocks.{}.attn.qkv.weight", _KERNELS)
+
+  def into(xs: Several, heads: int) -> Several:
+    kernels = weight.into(xs, heads)
+    zeros = np.zeros(kernels[0].shape[1:], kernels[0].dtype)
+    return *kernels, zeros, zeros
+
+  return NameRule(weight.theirs, (*_KERNELS, *_BIASES), into, lambda xs: weight.back(xs[:3]))
+
+
 def _lv_stem(number: int) -> list[NameRule]:
   return [
     convolution(f"patch_embed.conv{number + 1}.weight", f"params/stem/conv_{number}/kernel"),
@@ -91,6 +126,37 @@ DINOV2_REGISTERS = [
   placed_class("cls_token", "pos_embed"),
   same("register_tokens", "params/extra"),
   *_NETWORK,
+]
+_DINOV3 = [
+  _masked_bias(),
+  stacked_weight("blocks.{}.attn.qkv.weight", _KERNELS),
+  same("storage_tokens", "params/extra"),
+  _CLASS,
+  *_NETWORK,
+]
+_TIMM_DINOV3 = [
+  stacked_bias("blocks.{}.attn.q_bias", _BIASES[:1]),
+  stacked_bias("blocks.{}.attn.v_bias", _BIASES[1:]),
+  stacked_weight("blocks.{}.attn.qkv.weight", _KERNELS),
+  same("blocks.{}.gamma_1", "params/block_{}/mixer_scale"),
+  same("blocks.{}.gamma_2", "params/block_{}/mlp_scale"),
+  same("reg_token", "params/extra"),
+  _CLASS,
+  *_NETWORK,
+]
+DINOV3 = [interleaved(each) for each in _DINOV3]
+TIMM_DINOV3 = [interleaved(each) for each in _TIMM_DINOV3]
+TIMM_DINOV3_WITHOUT_BIASES = [interleaved(each) for each in (_without_biases(), *_TIMM_DINOV3)]
+SIGLIP = [
+  _POSITIONS,
+  *_NETWORK,
+  same("attn_pool.latent", "params/pool/probe"),
+  *linear_to_heads("attn_pool.q", "params/pool/attention/query"),
+  *linear_to_heads("attn_pool.kv", "params/pool/attention/key", "params/pool/attention/value"),
+  *linear_from_heads("attn_pool.proj", "params/pool/attention/out"),
+  *norm("attn_pool.norm", "params/pool/norm"),
+  *linear("attn_pool.mlp.fc1", "params/pool/mlp/up"),
+  *linear("attn_pool.mlp.fc2", "params/pool/mlp/down"),
 ]
 LV_VIT = [
   _CLASS,

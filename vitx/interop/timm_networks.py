@@ -40,12 +40,12 @@ class _Kind:
   """A kind of network that vitx shares with another project.
 
   Attributes:
-    names: The named choices that the kind requires, by field.
+    names: The named choices and other values that the kind requires, by field.
     arguments: The fields that are arguments of the other constructor.
     write: The function `(fields, size, channels) -> ForeignNetwork`.
   """
 
-  names: Mapping[str, str]
+  names: Mapping[str, Any]
   arguments: tuple[str, ...]
   write: Callable[[Fields, ImageSize, int], ForeignNetwork]
 
@@ -71,14 +71,19 @@ def find_network(
       f"model.name={fields['name']!r} has no equivalent in timm; models with one are"
       f" {', '.join(names)}."
     )
-  kind = min(candidates, key=lambda kind: len(_differing(kind, fields)))
+
+  def distance(kind: _Kind) -> tuple[int, int]:
+    differing = _differing(kind, fields)
+    return sum(field.endswith(".name") for field in differing), len(differing)
+
+  kind = min(candidates, key=distance)
   _check_kind(kind, fields, defaults)
   return kind.write(fields, size, channels)
 
 
 def _differing(kind: _Kind, fields: Fields) -> list[str]:
-  """Returns the fields whose named choice is not that of a kind."""
-  return [field for field, name in kind.names.items() if fields[field] != name]
+  """Returns the fields whose value is not the one that a kind requires."""
+  return [field for field, value in kind.names.items() if fields.get(field) != value]
 
 
 def _check_kind(kind: _Kind, fields: Fields, defaults: Fields) -> None:
@@ -134,7 +139,7 @@ def _vit_arguments(fields: Fields, size: ImageSize, channels: int) -> dict[str, 
     "act_layer": None if activation == "gelu" else repr(activation),
     "init_values": fields["block.layer_scale"],
     "reg_tokens": fields["extra_tokens"] or None,
-    "no_embed_class": None if fields["posemb.prefix"] else True,
+    "no_embed_class": None if fields.get("posemb.prefix", True) else True,
   }
 
 
@@ -148,6 +153,42 @@ def _write_vit(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork
   arguments = _vit_arguments(fields, size, channels)
   family = "registers" if fields["extra_tokens"] else "timm"
   return ForeignNetwork(family, _call("vision_transformer", "VisionTransformer", arguments))
+
+
+def _write_map(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
+  width = fields["width"]
+  own = {
+    "num_heads": fields["pool.num_heads"] or max(1, width // 64),
+    "mlp_dim": fields["pool.mlp_dim"] or 4 * width,
+    "block.activation": fields["pool.activation"],
+    "norm.epsilon": 1e-6,
+  }
+  for name, value in own.items():
+    if fields[name] != value:
+      raise ConfigError(
+        f"model.{name}={fields[name]!r} has no equivalent in timm, whose pool would have"
+        f" this value too, and model.pool has {value!r}."
+      )
+  arguments = _vit_arguments(fields, size, channels)
+  arguments |= {"class_token": False, "global_pool": repr("map")}
+  code = _call("vision_transformer", "VisionTransformer", arguments)
+  return ForeignNetwork("siglip", code)
+
+
+def _write_dinov3(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
+  arguments = _vit_arguments(fields, size, channels)
+  arguments |= {
+    "norm_layer": f"partial(torch.nn.LayerNorm, eps={fields['norm.epsilon']!r})",
+    "num_reg_tokens": arguments.pop("reg_tokens"),
+    "use_abs_pos_emb": False,
+    "use_rot_pos_emb": True,
+    "rope_type": repr("dinov3"),
+    "rope_temperature": fields["posemb.base"],
+    "rope_rotate_half": True,
+    "global_pool": repr("token"),
+    "use_fc_norm": False,
+  }
+  return ForeignNetwork("timm_dinov3", _call("eva", "Eva", arguments))
 
 
 def _write_distilled(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
@@ -192,6 +233,12 @@ _PLAIN = {
   "token_mixer.name": "softmax",
 }
 _MIXER = {"token_mixer.name": "mlp_mixing", "posemb.name": "none", "pool.name": "mean"}
+_DINOV3 = {
+  "posemb.name": "rope",
+  "posemb.kind": "centered",
+  "pool.name": "cls",
+  "token_mixer.key_bias": False,
+}
 _VIT = (
   *(*_SIZES, "stem.patch", "norm.epsilon"),
   *("block.activation", "token_mixer.use_bias", "block.layer_scale"),
@@ -201,6 +248,16 @@ KINDS = (
     {"name": "vit", **_PLAIN, "pool.name": "cls"},
     (*_VIT, "extra_tokens", "posemb.prefix"),
     _write_vit,
+  ),
+  _Kind(
+    {"name": "vit", **_PLAIN, "pool.name": "map"},
+    (*_VIT, "posemb.prefix", "pool.num_heads", "pool.mlp_dim", "pool.activation"),
+    _write_map,
+  ),
+  _Kind(
+    {"name": "vit", **_PLAIN, **_DINOV3},
+    (*(x for x in _VIT if x != "block.activation"), "extra_tokens", "posemb.base"),
+    _write_dinov3,
   ),
   _Kind(
     {"name": "vit", **_PLAIN, **_MIXER},

@@ -50,7 +50,7 @@ class Report:
       rows.append(f"{field.name:<8}{len(names):>6}")
       # Loaded parameters are the rule; only the exceptions get a line each.
       lines = [] if field.name == "loaded" else [f"  {n}  {x}".rstrip() for n, x in names.items()]
-      if self.sizes and len(lines) > LISTED:
+      if (self.sizes or field.name == "ignored") and len(lines) > LISTED:
         lines[LISTED:] = [f"  and {len(lines) - LISTED} more"]
       rows += lines
     return "\n".join(rows)
@@ -102,14 +102,19 @@ def _explain(wrong: Mapping[str, str], report: Report, mixer: str) -> str:
   if wrong.keys().isdisjoint(report.skipped):
     sizes.pop("width", None)
   if sizes:
-    fields = " and ".join(f"model.{field}={pair[0]}" for field, pair in sizes.items())
-    return f"{_describe_sizes(sizes, 'file')}. Set {fields}."
+    return _fix_sizes(sizes, "file")
   some = ", ".join(f"{name} ({reason})" for name, reason in list(wrong.items())[:LISTED])
   more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
   cause = "Choose a network with the size and the parts of the file's."
   if all(names.TOKEN_MIXER in name.split("/") for name in wrong):
     cause = f"All of them belong to model.token_mixer={mixer!r}."
   return f"{some}{more}. {cause}"
+
+
+def _fix_sizes(sizes: Mapping[str, tuple[int, int]], where: str) -> str:
+  """Returns sentences about the differences in size and the fields that remove them."""
+  fields = " and ".join(f"model.{field}={pair[0]}" for field, pair in sizes.items())
+  return f"{_describe_sizes(sizes, where)}. Set {fields}."
 
 
 def _describe_sizes(sizes: Mapping[str, tuple[int, int]], where: str) -> str:
@@ -164,15 +169,18 @@ def transfer(
     fates[fate][name] = f"{shapes}: {reason}" if reason else shapes
     if value is not None:
       result[name] = value.astype(old.dtype)
-  if not fates["loaded"]:
-    raise ConfigError(
-      f"init_from: none of the network's {len(fresh)} parameters fits the source, which has"
-      f" {len(trained)} parameters; choose a source of the same kind of network."
-    )
-  unused = {name: "" for name in trained if name not in fresh}
   theirs, ours = names.read_sizes(trained), names.read_sizes(fresh)
   pairs = {field: (theirs[field], ours[field]) for field in ours}
   sizes = {field: pair for field, pair in pairs.items() if all(pair) and pair[0] != pair[1]}
+  if not fates["loaded"]:
+    none = f"none of the network's {len(fresh)} parameters fits"
+    if sizes:
+      raise ConfigError(f"{none}: {_fix_sizes(sizes, 'source')}")
+    raise ConfigError(
+      f"{none} the source, which has {len(trained)} parameters; choose a source of the same"
+      " kind of network."
+    )
+  unused = {name: "" for name in trained if name not in fresh}
   return tree.fill(target, result), Report(**fates, unused=unused, sizes=sizes)
 
 

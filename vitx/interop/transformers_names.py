@@ -1,4 +1,4 @@
-"""Rules for the weights of the library transformers: its ViT, DeiT and DINOv2.
+"""Rules for the weights of the library transformers: its ViT, DeiT, DINOv2, DINOv3 and SigLIP.
 
 ViT and DeiT share names; DINOv2's blocks have timm's names. All files have the library's older
 names: its newer versions use newer names in memory only.
@@ -8,11 +8,15 @@ from vitx.interop.naming import (
   MIXER,
   QKV,
   biased_convolution,
+  interleaved,
   linear,
   linear_from_heads,
   linear_to_heads,
   norm,
+  rule,
   same,
+  stacked_bias,
+  stacked_weight,
 )
 from vitx.interop.timm_names import both_tokens, placed_class
 
@@ -33,6 +37,15 @@ def _block(block: str, attention: dict[str, str], norms: tuple[str, str], mlp: l
     *norm(f"{block}.{norms[1]}", "params/block_{}/mlp_norm"),
     *linear(f"{block}.{mlp[0]}", "params/block_{}/mlp/up"),
     *linear(f"{block}.{mlp[1]}", "params/block_{}/mlp/down"),
+  ]
+
+
+def _dinov3_block(block: str) -> list:
+  """Returns the rules of a block of DINOv3, whose published name is `block`."""
+  return [
+    *_block(block, _NEW, ("norm1", "norm2"), ["mlp.up_proj", "mlp.down_proj"]),
+    same(f"{block}.layer_scale1.lambda1", "params/block_{}/mixer_scale"),
+    same(f"{block}.layer_scale2.lambda1", "params/block_{}/mlp_scale"),
   ]
 
 
@@ -72,4 +85,41 @@ DINOV2_REGISTERS = [
   *_PATCHES,
   *_DINOV2_BLOCKS,
   *_END,
+]
+
+# Newer versions of the library name the blocks `model.layer.0` in memory.
+DINOV3 = [
+  interleaved(each)
+  for each in (
+    *_dinov3_block("layer.{}"),
+    *_dinov3_block("model.layer.{}"),
+    same(_CLASS, "params/cls"),
+    same("embeddings.register_tokens", "params/extra"),
+    *biased_convolution("embeddings.patch_embeddings", "params/stem/embed"),
+    *norm("norm", "params/norm"),
+  )
+]
+_POOL = "params/pool/attention"
+SIGLIP = [
+  *_block(
+    "encoder.layers.{}",
+    {**{x: f"self_attn.{x[0]}_proj" for x in QKV}, "out": "self_attn.out_proj"},
+    ("layer_norm1", "layer_norm2"),
+    _MLP,
+  ),
+  *biased_convolution("embeddings.patch_embedding", "params/stem/embed"),
+  rule(
+    "embeddings.position_embedding.weight",
+    ("params/posemb/table",),
+    lambda x, heads: (x[None],),
+    lambda xs: xs[0][0],
+  ),
+  *norm("post_layernorm", "params/norm"),
+  same("head.probe", "params/pool/probe"),
+  stacked_weight("head.attention.in_proj_weight", tuple(f"{_POOL}/{x}/kernel" for x in QKV)),
+  stacked_bias("head.attention.in_proj_bias", tuple(f"{_POOL}/{x}/bias" for x in QKV)),
+  *linear_from_heads("head.attention.out_proj", f"{_POOL}/out"),
+  *norm("head.layernorm", "params/pool/norm"),
+  *linear("head.mlp.fc1", "params/pool/mlp/up"),
+  *linear("head.mlp.fc2", "params/pool/mlp/down"),
 ]

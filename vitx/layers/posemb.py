@@ -112,15 +112,16 @@ class RotaryPosition(nn.Module):
   """Rotary positions, applied by every mixer to its queries and keys (Su et al. 2021).
 
   Attributes:
-    kind: The kind of rotation: "sequence" by the place in the unrolled grid, or "axial" by row and
-      by column.
+    kind: The kind of rotation: "sequence" by the place in the unrolled grid, "axial" by row and by
+      column, or "centered" by the distances from the center of the image, whose borders are at -1
+      and 1 for every size (Siméoni et al. 2025; DINOv3 has a base of 100).
     base: The base of the geometric series of frequencies.
     unused_table: Whether to keep a learned table that nothing reads, as some published code does;
       the table counts as parameters, and weight decay shrinks it.
     stddev: The standard deviation of that table at the start.
   """
 
-  kind: Literal["sequence", "axial"] = "sequence"
+  kind: Literal["sequence", "axial", "centered"] = "sequence"
   base: Positive = 10000.0
   unused_table: bool = False
   stddev: NonNegative = 0.02

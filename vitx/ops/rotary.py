@@ -6,7 +6,7 @@ import numpy as np
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import Array, Float
 
-KINDS = ("sequence", "axial")
+KINDS = ("sequence", "axial", "centered")
 
 
 def rotary_angles(
@@ -14,16 +14,18 @@ def rotary_angles(
 ) -> np.ndarray:
   """Returns the angle by which each pair of channels of each token is rotated.
 
-  A prefix token has position 0 and is not rotated. Positions on the grid count from 1 after a
-  prefix and from 0 without one. So a class token has position 0 and the grid has positions 1, 2,
-  ..., as in the published models with a class token.
+  A prefix token has position 0 and is not rotated. Unless the kind is "centered", positions on the
+  grid count from 1 after a prefix and from 0 without one. So a class token has position 0 and the
+  grid has positions 1, 2, ..., as in the published models with a class token.
 
   Args:
     layout: The layout of the N tokens.
     head_dim: The number D of channels of a head.
     kind: The kind of position. "sequence" rotates pair j of D / 2 by position * base^(-2j/D), with
       the position in the unrolled grid; "axial" gives each of the A grid axes D / A channels and
-      rotates them by the coordinate on that axis.
+      rotates them by the coordinate on that axis. "centered" is "axial" with another coordinate
+      (Siméoni et al. 2025, DINOv3): a token's distance from the center of the grid, from -2 pi at
+      one border to 2 pi at the other, so that a larger grid has finer positions.
     base: The base of the geometric series of frequencies.
 
   Returns:
@@ -34,15 +36,18 @@ def rotary_angles(
   """
   if kind not in KINDS:
     raise ValueError(f"rotary={kind!r} is unknown. Valid: none, {', '.join(KINDS)}.")
-  shape = layout.grid if kind == "axial" else (layout.length - layout.prefix,)
+  shape = (layout.length - layout.prefix,) if kind == "sequence" else layout.grid
   axes = len(shape)
   if head_dim % (2 * axes):
     raise ValueError(
       f"rotary={kind!r} rotates pairs of channels along {axes} axes, so"
       f" head_dim={head_dim} must be divisible by {2 * axes}."
     )
-  first = 1 if layout.prefix else 0
-  coordinates = np.indices(shape).reshape(axes, -1).T + first  # (N - prefix, A)
+  coordinates = np.indices(shape).reshape(axes, -1).T.astype(np.float64)  # (N - prefix, A)
+  if kind == "centered":
+    coordinates = 2 * np.pi * ((2 * coordinates + 1) / shape - 1)
+  elif layout.prefix:
+    coordinates = coordinates + 1
   coordinates = np.concatenate([np.zeros((layout.prefix, axes)), coordinates])
   part = head_dim // axes
   frequencies = base ** (-2.0 * np.arange(part // 2) / part)
