@@ -21,6 +21,9 @@ from vitx.ops.sparse.block_mask import BlockMask
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 MAX_WIDTH = 128  # channels of a head
 MAX_ELEMENTS = 2**31  # elements of one example, since the kernels count them in 32 bits
+# The settings of `jax_default_matmul_precision` with which float32 products round their inputs to 19
+# bits. Triton would make exact products without tensor cores.
+ROUNDED = (None, "default", "fastest", "bfloat16", "tensorfloat32")
 OLDEST = 80  # the compute capability times 10 of the A100
 INSTALL = "pip install 'vitx[triton]'"
 PACKAGES = ("jax", "jax-triton", "triton")
@@ -54,7 +57,20 @@ class TileSizes(NamedTuple):
   key_gradients: Launch
 
 
-SMALL = TileSizes(64, Launch(1, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2))
+# By whether products of warp groups exist (compute capability 9.0 and 10.x), the dtype is half
+# precision, and a head has more than 64 channels. Nobody has measured these sizes on a GPU: each is
+# the largest of a few that the compiler fits without spilled registers (`test_triton_compiled.py`),
+# and `vitx benchmark choose` finds faster ones.
+TILE_SIZES = {
+  (True, True, False): TileSizes(64, Launch(2, 4, 3), Launch(2, 8, 2), Launch(2, 8, 2)),
+  (True, True, True): TileSizes(64, Launch(2, 8, 3), Launch(2, 8, 2), Launch(1, 8, 2)),
+  (True, False, False): TileSizes(32, Launch(2, 4, 2), Launch(2, 4, 2), Launch(2, 4, 2)),
+  (True, False, True): TileSizes(32, Launch(2, 4, 2), Launch(2, 4, 2), Launch(1, 4, 2)),
+  (False, True, False): TileSizes(32, Launch(4, 4, 3), Launch(4, 8, 3), Launch(4, 8, 3)),
+  (False, True, True): TileSizes(32, Launch(4, 8, 3), Launch(2, 4, 2), Launch(2, 8, 2)),
+  (False, False, False): TileSizes(32, Launch(2, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2)),
+  (False, False, True): TileSizes(32, Launch(2, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2)),
+}
 
 
 class Lists(NamedTuple):
@@ -75,7 +91,9 @@ def choose_tiles(card: int, dtype: Any, width: int) -> TileSizes:
     dtype: The dtype of q, k and v.
     width: The number of channels of a head, of keys or values, whichever is larger.
   """
-  return SMALL
+  wide = width > 64
+  groups = card == 90 or (card // 10 == 10 and not wide)  # 10.x spills registers with wide heads
+  return TILE_SIZES[groups, dtype != jnp.float32, wide]
 
 
 @functools.cache
@@ -129,7 +147,8 @@ def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
   width = max(q.shape[-1], v.shape[-1])
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
   large = q.shape[1] * q.shape[2] * width >= MAX_ELEMENTS
-  if card is None or not same or width > MAX_WIDTH or large:
+  exact = q.dtype == jnp.float32 and jax.config.jax_default_matmul_precision not in ROUNDED
+  if card is None or not same or width > MAX_WIDTH or large or exact:
     return None
   return choose_tiles(card, q.dtype, width)
 
@@ -245,7 +264,7 @@ def _launch(kernel: str, inputs, cotangents, types, rows: _Rows, scale: float) -
   sizes["RAGGED"] = not whole or n % rows.rows > 0 or n % rows.block > 0
   sizes["KEY_MASK"] = 0 if key_mask is None else key_mask.ndim - 1
   sizes["MASKS"] = rows.lists.tables.size > 0
-  sizes["PRECISION"] = _precision(q.dtype)
+  sizes["PRECISION"] = "tf32" if q.dtype == jnp.float32 else "ieee"
   seen = jnp.zeros(1, jnp.int8) if key_mask is None else key_mask.astype(jnp.int8)
   lists = [x if x.size else jnp.zeros(1, jnp.int32) for x in rows.lists]
   arrays = [jnp.asarray(x) for x in (q, k, v, seen, *cotangents, *lists)]
@@ -278,16 +297,6 @@ def call(
     backend_options={"enable_fp_fusion": True},
     **constants,
   )
-
-
-def _precision(dtype: Any) -> str:
-  """Returns Triton's name of the precision that JAX's default has for products of a dtype."""
-  if dtype != jnp.float32:
-    return "ieee"
-  default = jax.config.jax_default_matmul_precision
-  if default in (None, "default", "fastest", "bfloat16", "tensorfloat32"):
-    return "tf32"
-  return "tf32x3" if default in ("high", "bfloat16_3x") else "ieee"
 
 
 @functools.lru_cache(maxsize=256)
