@@ -17,6 +17,7 @@ from vitx.ops.patterns.indices import namespace
 from vitx.ops.shapes import Array, Bool, Float
 from vitx.ops.sparse.attend import attend
 from vitx.ops.sparse.plan import plan
+from vitx.ops.sparse.triton_attention import find_tiles
 
 
 def attention(
@@ -117,7 +118,8 @@ def attention_with_weights(
   if pattern is not None:
     edges = pattern if isinstance(pattern, Pattern) else MaskFunction(pattern, q.shape[2])
     edges = edges & Causal() if causal else edges
-    steps = plan(edges, layout, tile)
+    kernel = find_tiles(q, k, v)
+    steps = plan(edges, layout, tile, most=kernel.block if kernel else None)
     family = steps.family
   picked = resolve_implementation("attention", implementation, family, q.shape, dropout=dropout)
   if picked == "kernelized":

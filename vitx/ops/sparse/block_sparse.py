@@ -1,6 +1,7 @@
 """Block-sparse attention, with work and memory in proportion to the blocks that contain edges."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from vitx.ops.kernels import tiling
 from vitx.ops.shapes import Array, Bool, Float, Int
 from vitx.ops.sparse import executor as xla
-from vitx.ops.sparse import rows
+from vitx.ops.sparse import rows, triton_attention
 from vitx.ops.sparse.block_mask import BlockMask
 
 
@@ -95,13 +96,23 @@ def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
     )
 
 
-# This function and its gradient choose the lowering. All platforms use `executor`. A Pallas kernel
-# (GPU) or splash attention (TPU) would take the same arrays and static mask here.
+# This function and its gradient choose the lowering: Triton's kernels in programs for CUDA devices
+# that have them, `executor` everywhere else.
 @partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
 def _attend(q, k, v, key_mask, indices, valid, mask: BlockMask | None, block: int, scale: float):
   """Attends along a static mask, or along lists of blocks that are known only at run time."""
-  (by_query, _), layout = _list_rows(mask, indices, valid, block)
-  out, lse = xla.forward((q, k, v, key_mask), by_query, layout, scale)
+  drawn = None if mask is not None else (indices, valid)
+
+  def by_xla(arrays, drawn):
+    (by_query, _), layout = _list_rows(mask, drawn, block)
+    return xla.forward(arrays, by_query, layout, scale)
+
+  kernel = _kernel(triton_attention.forward, q, k, v, mask, block, scale)
+  arrays = (q, k, v, key_mask)
+  if kernel is None:
+    out, lse = by_xla(arrays, drawn)
+  else:
+    out, lse = triton_attention.on_cuda(kernel, by_xla, arrays, drawn)
   return out, jnp.swapaxes(lse, 1, 2)
 
 
@@ -113,20 +124,58 @@ def _forward(q, k, v, key_mask, indices, valid, mask, block, scale):
 def _backward(mask, block, scale, saved, cotangents):
   q, k, v, key_mask, indices, valid, out, lse = saved
   d_out, d_lse = cotangents
-  (by_query, by_key), layout = _list_rows(mask, indices, valid, block)
+  drawn = None if mask is not None else (indices, valid)
   lse, d_lse = (jnp.swapaxes(x, 1, 2) for x in (lse, d_lse))  # (B, N, H)
   lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
   arrays = (q, k, v, key_mask, d_out, lse, delta)
-  return *xla.backward(arrays, by_query, by_key, layout, scale), None, None, None
+  return *_gradients(arrays, drawn, mask, block, scale), None, None, None
+
+
+def _gradients(arrays, drawn, mask: BlockMask | None, block: int, scale: float):
+  """Returns the gradients of q, k and v; the arguments are those of `triton_attention.backward`."""
+
+  def by_xla(arrays, drawn):
+    (by_query, by_key), layout = _list_rows(mask, drawn, block)
+    return xla.backward(arrays, by_query, by_key, layout, scale)
+
+  q, k, v = arrays[:3]
+  kernel = _kernel(triton_attention.backward, q, k, v, mask, block, scale)
+  if kernel is None:
+    return by_xla(arrays, drawn)
+
+  @jax.custom_vjp
+  def gradients(arrays, drawn):
+    return triton_attention.on_cuda(kernel, by_xla, arrays, drawn)
+
+  def pull(saved, cotangents):  # a kernel has no derivative, and XLA's operations have one
+    arrays, drawn = saved
+    _, back = jax.vjp(
+      lambda *floats: by_xla((*floats[:3], arrays[3], *floats[3:]), drawn), *arrays[:3], *arrays[4:]
+    )
+    found = back(cotangents)
+    return (*found[:3], None, *found[3:]), None
+
+  gradients.defvjp(lambda arrays, drawn: (gradients(arrays, drawn), (arrays, drawn)), pull)
+  return gradients(arrays, drawn)
+
+
+def _kernel(function: Callable, q, k, v, mask: BlockMask | None, block: int, scale: float):
+  """Returns Triton's forward or backward for these arrays, or `None` if XLA must attend."""
+  tiles = triton_attention.find_tiles(q, k, v)
+  if tiles is None or block > tiles.block:
+    return None
+  return partial(function, mask=mask, block=block, scale=scale, tiles=tiles)
 
 
 def _list_rows(
-  mask: BlockMask | None, indices, valid, block: int
+  mask: BlockMask | None, drawn: tuple[jax.Array, jax.Array] | None, block: int
 ) -> tuple[tuple[rows.MaskSide, rows.MaskSide], xla.Layout]:
-  """Returns the pair of rows by query block and rows by key block, and the kernel's layout."""
+  """Returns the pair of rows by query block and rows by key block, and XLA's layout."""
   if mask is None:
-    layout = xla.Layout(indices.shape[0], indices.shape[1], block, True)
-    return rows.drawn_sides(indices, valid), layout
+    assert drawn is not None
+    heads, count, _ = drawn[0].shape
+    layout = xla.Layout(heads, count, block, True)
+    return rows.drawn_sides(*drawn), layout
   sides = rows.sides(mask)
   dead = any(side.is_padded for side in sides)
   return sides, xla.Layout(mask.heads, mask.rows, mask.block, dead, jnp.asarray(mask.tables))

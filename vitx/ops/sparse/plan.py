@@ -15,6 +15,7 @@ from vitx.ops.sparse.block_mask import remember
 from vitx.ops.sparse.tiles import TILES, Heads, cost
 
 CLASS = Global(prefix=True)
+FEWER = 0.7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,9 @@ class SparsePlan:
     return "pattern_runs" if dense else "pattern_blocks"
 
 
-def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> SparsePlan:
+def plan(
+  pattern: Pattern, layout: TokenLayout, tile: int | None = None, *, most: int | None = None
+) -> SparsePlan:
   """Returns the plan of the kernelized path along a pattern.
 
   Args:
@@ -50,6 +53,8 @@ def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Spar
     layout: The layout of the N tokens.
     tile: The number of tokens in a block, which does not change the result of attention; `None`
       for the cheapest.
+    most: The most tokens in a block that a GPU's kernel takes, which attends static parts by blocks
+      and nothing else; `None` without such a kernel.
 
   Raises:
     ConfigError: The pattern does not fit the layout.
@@ -57,9 +62,9 @@ def plan(pattern: Pattern, layout: TokenLayout, tile: int | None = None) -> Spar
   pattern = _without_repeats(pattern, layout)
   split = _split_prefix(pattern, layout)
   if split is None:
-    return SparsePlan(layout, _by_head(pattern, layout, tile))
+    return SparsePlan(layout, _by_head(pattern, layout, tile, most))
   grid = TokenLayout(layout.grid)
-  return SparsePlan(grid, _by_head(split[0], grid, tile), layout.prefix, split[1])
+  return SparsePlan(grid, _by_head(split[0], grid, tile, most), layout.prefix, split[1])
 
 
 def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
@@ -92,7 +97,9 @@ def _split_prefix(
   return (rest[0] if len(rest) == 1 else Union((*rest,)) if rest else Nothing()), kind
 
 
-def _by_head(pattern: Pattern, layout: TokenLayout, tile: int | None) -> Heads:
+def _by_head(pattern: Pattern, layout: TokenLayout, tile: int | None, most: int | None) -> Heads:
+  if most and not pattern.is_drawn:
+    return _fewest_blocks(pattern, layout, min(tile or most, most))
   if tile or pattern.is_drawn:
     return _split(pattern, layout, tile or pattern.tile or max(TILES))
   return _cheapest(pattern, layout)
@@ -109,6 +116,22 @@ def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
   if all(part.core == "block_sparse" and part.order for parts in ways[0] for part in parts):
     ways.append(((Part(pattern, "block_sparse", max(TILES)),),))  # the usual order suits any edges
   return ways[0] if len({*ways}) == 1 else min(ways, key=lambda way: cost(way, layout))
+
+
+@remember(256)
+def _fewest_blocks(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
+  """Returns parts that are attended by blocks of `tile` tokens, in orders only if that saves work.
+
+  `FEWER` is a guess of what it costs to reorder tokens and to merge parts on a GPU.
+  """
+
+  def by_blocks(part: Part) -> Part:
+    by_kernel = part.core in ("block_sparse", "block_diagonal")
+    return Part(part.pattern, "block_sparse", tile, part.order) if by_kernel else part
+
+  whole: Heads = ((Part(pattern, "block_sparse", tile),),)
+  parts = tuple(tuple(map(by_blocks, own)) for own in _split(pattern, layout, tile))
+  return parts if cost(parts, layout) < FEWER * cost(whole, layout) else whole
 
 
 def _split(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:

@@ -30,6 +30,7 @@ from vitx.data.dataset import ROLES, Source
 from vitx.data.sources import SOURCES
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import Rule
+from vitx.ops.sparse.triton_attention import find_card
 
 PACKAGES = (
   "jax",
@@ -40,6 +41,8 @@ PACKAGES = (
   "tensorflow-datasets",
   "grain",
   "clu",
+  "jax-triton",
+  "triton",
   "ml_collections",
   "numpy",
   "pillow",
@@ -236,8 +239,9 @@ def keep_rule(workdir: str | Path) -> Rule:
 def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
   """Returns a record, as JSON, of all that a run depends on besides its config.
 
-  It has data, commit, command, versions, devices and processor, the implementation that "auto"
-  picked for each token mixer, and the rule of that choice.
+  The record holds data, commit, command, versions, devices and processor, the implementation that
+  "auto" picked for each token mixer, the kernel of attention along patterns, and the rule of the
+  choices.
   """
   return {
     "data": dict(data),
@@ -250,6 +254,7 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
     "cores": os.cpu_count(),
     "processes": jax.process_count(),
     "implementations": dict(implementations),
+    "sparse_kernel": "triton" if find_card() else "xla",
     "rule": current_rule().to_json(),
   }
 

@@ -1,0 +1,406 @@
+"""Block-sparse attention on CUDA devices, by the kernels in `triton_kernels`.
+
+The kernels need the package jax-triton (the extra `triton` of vitx) and a device of compute
+capability 8.0 or newer: for older ones Triton makes no products on tensor cores. Where `find_tiles`
+returns `None`, XLA attends (`executor`). Both agree within rounding.
+"""
+
+import functools
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+
+from vitx.ops.implementation import target
+from vitx.ops.sparse.block_mask import BlockMask
+
+DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
+MAX_WIDTH = 128  # channels of a head
+MAX_ELEMENTS = 2**31  # elements of one example, since the kernels count them in 32 bits
+# The settings of JAX's default precision with which products of float32 round their inputs to 19
+# bits. Triton would make exact products without tensor cores.
+ROUNDED = (None, "default", "fastest", "bfloat16", "tensorfloat32")
+OLDEST = 80  # the compute capability times 10 of the A100
+INSTALL = 'on Python 3.12 or newer, pip install -e ".[triton]"'
+PACKAGES = ("jax", "jax-triton", "triton")
+
+
+class Launch(NamedTuple):
+  """The shape of the programs of one kernel.
+
+  Attributes:
+    blocks: The number of blocks of a mask that the rows of one program span.
+    warps: The number of warps of one program.
+    stages: The number of blocks that a program loads ahead, the current one included.
+  """
+
+  blocks: int
+  warps: int
+  stages: int
+
+
+class TileSizes(NamedTuple):
+  """The sizes of the kernels' tiles.
+
+  Attributes:
+    block: The number b of tokens in a block of a static mask, and the most in any block.
+    forward, query_gradient, key_gradients: The launches of the three kernels.
+  """
+
+  block: int
+  forward: Launch
+  query_gradient: Launch
+  key_gradients: Launch
+
+
+# By whether products of warp groups exist (compute capability 9.0 and 10.x), the dtype is half
+# precision, and a head has more than 64 channels. Nobody has measured these sizes on a GPU: each is
+# the largest of a few that the compiler fits without spilled registers (`test_triton_compiled.py`),
+# and `vitx benchmark choose` finds faster ones.
+TILE_SIZES = {
+  (True, True, False): TileSizes(64, Launch(2, 4, 3), Launch(2, 8, 2), Launch(2, 8, 2)),
+  (True, True, True): TileSizes(64, Launch(2, 8, 3), Launch(2, 8, 2), Launch(1, 8, 2)),
+  (True, False, False): TileSizes(32, Launch(2, 4, 2), Launch(2, 4, 2), Launch(2, 4, 2)),
+  (True, False, True): TileSizes(32, Launch(2, 4, 2), Launch(2, 4, 2), Launch(1, 4, 2)),
+  (False, True, False): TileSizes(32, Launch(4, 4, 3), Launch(4, 8, 3), Launch(4, 8, 3)),
+  (False, True, True): TileSizes(32, Launch(4, 8, 3), Launch(2, 4, 2), Launch(2, 8, 2)),
+  (False, False, False): TileSizes(32, Launch(2, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2)),
+  (False, False, True): TileSizes(32, Launch(1, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2)),
+}
+
+
+class Lists(NamedTuple):
+  """The lists of blocks that a kernel reads, as `triton_kernels` describes them."""
+
+  order: Any
+  bounds: Any
+  others: Any
+  numbers: Any
+  tables: Any
+
+
+def choose_tiles(card: int, dtype: Any, width: int) -> TileSizes:
+  """Returns the tiles for a card, which fit its registers and its shared memory.
+
+  Args:
+    card: The compute capability times 10, such as 90 for an H100.
+    dtype: The dtype of q, k and v.
+    width: The number of channels of a head, of keys or values, whichever is larger.
+  """
+  wide = width > 64
+  groups = card == 90 or (card // 10 == 10 and not wide)  # 10.x spills registers with wide heads
+  return TILE_SIZES[groups, dtype != jnp.float32, wide]
+
+
+@functools.cache
+def find_card() -> int | None:
+  """Returns the compute capability times 10 of the first device, or `None` if XLA must attend."""
+  return None if find_obstacle() else _capability()
+
+
+@functools.cache
+def find_obstacle() -> str | None:
+  """Returns why the kernels cannot run on the first device, with the fix; `None` if they can.
+
+  On a device that is no CUDA device there is nothing to fix, and the result is `None` too.
+  """
+  card = _capability()
+  if card is None:
+    return None
+  if card < OLDEST:
+    return f"the compute capability is {card / 10}, and the kernels need {OLDEST / 10}"
+  try:
+    import jax_triton  # noqa: F401  # it takes a second, and only CUDA devices need it
+  except ImportError:
+    return f"jax-triton is missing; {INSTALL}"
+  try:
+    _lower_a_call()
+  except Exception as error:  # whatever a version that does not fit may raise
+    versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
+    return f"{versions} do not fit each other ({error}); {INSTALL}"
+  return None
+
+
+def _version(package: str) -> str:
+  return importlib.metadata.version(package)
+
+
+def _capability() -> int | None:
+  """Returns the compute capability times 10 of the first device; `None` without a CUDA device."""
+  device = jax.devices()[0]
+  found = getattr(device, "compute_capability", "") if device.platform == "gpu" else ""
+  return round(10 * float(found)) if found.replace(".", "").isdigit() else None
+
+
+def _lower_a_call() -> None:
+  """Lowers attention of 16 tokens for the first device, which raises if packages do not fit."""
+  x = jax.ShapeDtypeStruct((1, 16, 1, 16), jnp.float32)
+  blocks = jax.ShapeDtypeStruct((1, 1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), bool)
+  tiles = choose_tiles(_capability() or OLDEST, x.dtype, 16)
+  attend = functools.partial(forward, mask=None, block=16, scale=1.0, tiles=tiles)
+  jax.jit(attend).lower((x, x, x, None), blocks)
+
+
+def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
+  """Returns the tiles for q, k (B, N, H, D) and v (B, N, H, E), or `None` if XLA must attend."""
+  card = find_card() if target() == "gpu" else None
+  width = max(q.shape[-1], v.shape[-1])
+  same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
+  large = q.shape[1] * q.shape[2] * width >= MAX_ELEMENTS
+  exact = q.dtype == jnp.float32 and _default_precision() not in ROUNDED
+  if card is None or not same or width > MAX_WIDTH or large or exact:
+    return None
+  return choose_tiles(card, q.dtype, width)
+
+
+def _default_precision() -> str | None:
+  return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+
+
+def on_cuda(kernel: Callable, otherwise: Callable, *arrays: Any) -> Any:
+  """Calls `kernel` in a program that is lowered for CUDA, and `otherwise` in any other."""
+  return jax.lax.platform_dependent(*arrays, cuda=kernel, default=otherwise)
+
+
+def forward(
+  arrays: tuple[Any, ...],
+  drawn: tuple[jax.Array, jax.Array] | None,
+  *,
+  mask: BlockMask | None,
+  block: int,
+  scale: float,
+  tiles: TileSizes,
+) -> tuple[jax.Array, jax.Array]:
+  """Attends along lists of blocks.
+
+  Args:
+    arrays: The tuple of q, k, v, (B, N, H, D) each, and a boolean mask (B, N) or (B, N, H), True =
+      may be attended, `None` for all.
+    drawn: The key blocks that each query block reads, int (G, R, K), and bool (G, R, K), False
+      where an index only fills the array; `None` if `mask` has the edges.
+    mask: The static edges; `None` if `drawn` has them.
+    block: The number b of tokens in a block.
+    scale: The factor of the logits.
+    tiles: The tiles from `find_tiles`.
+
+  Returns:
+    The output (B, N, H, E) in the dtype of `v`, and lse (B, N, H) float32.
+  """
+
+  def attend(arrays, drawn):
+    q, _, v, _ = arrays
+    rows = _Rows(mask, drawn, block, tiles.forward, tiles.block, transposed=False)
+    types = (jax.ShapeDtypeStruct(v.shape, v.dtype), _per_query(q))
+    out, lse = _launch("forward", arrays, (), types, rows, scale)
+    return out, jnp.swapaxes(lse, 1, 2)
+
+  return _foldable(attend)(arrays, drawn)
+
+
+def backward(
+  arrays: tuple[Any, ...],
+  drawn: tuple[jax.Array, jax.Array] | None,
+  *,
+  mask: BlockMask | None,
+  block: int,
+  scale: float,
+  tiles: TileSizes,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Returns the gradients of q, k and v, (B, N, H, D) each.
+
+  Args:
+    arrays: The tuple of q, k, v and the mask of keys as in `forward`, the output's cotangent
+      (B, N, H, E), and lse and delta, (B, N, H), from `tiling.backward_statistics`.
+    drawn, mask, block, scale, tiles: The arguments of `forward`.
+  """
+
+  def attend(arrays, drawn):
+    inputs, (d_out, lse, delta) = arrays[:4], arrays[4:]
+    q, k, v, _ = inputs
+    cotangents = (d_out.astype(v.dtype), jnp.swapaxes(lse, 1, 2), jnp.swapaxes(delta, 1, 2))
+    like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)]
+    rows = _Rows(mask, drawn, block, tiles.query_gradient, tiles.block, transposed=False)
+    (dq,) = _launch("query_gradient", inputs, cotangents, like[:1], rows, scale)
+    rows = _Rows(mask, drawn, block, tiles.key_gradients, tiles.block, transposed=True)
+    return dq, *_launch("key_gradients", inputs, cotangents, like[1:], rows, scale)
+
+  return _foldable(attend)(arrays, drawn)
+
+
+def _per_query(q: jax.Array) -> jax.ShapeDtypeStruct:
+  """Returns the type of one number for each query: (B, H, N) float32."""
+  return jax.ShapeDtypeStruct((q.shape[0], q.shape[2], q.shape[1]), jnp.float32)
+
+
+class _Rows:
+  """The lists of one launch and its sizes.
+
+  Attributes:
+    lists: The lists of blocks.
+    heads: The number G of heads with lists of their own.
+    count: The number R of groups of rows of one head.
+    rows: The number of tokens in a group of rows.
+    block: The number of tokens in a block.
+    launch: The launch.
+  """
+
+  def __init__(self, mask, drawn, block: int, launch: Launch, most: int, transposed: bool):
+    if mask is None:
+      self.heads, self.count, _ = drawn[0].shape
+      blocks = 1
+      self.lists = list_drawn(drawn[0], drawn[1], transposed)
+    else:
+      blocks = max(1, launch.blocks * most // block)
+      self.heads, self.count = mask.heads, -(-mask.rows // blocks)
+      self.lists = list_blocks(mask.transpose() if transposed else mask, blocks)
+    self.rows, self.block, self.launch = blocks * block, block, launch
+
+
+def _launch(kernel: str, inputs, cotangents, types, rows: _Rows, scale: float) -> list[jax.Array]:
+  """Runs a kernel on q, k, v and a mask of keys, and returns arrays of the given types."""
+  q, k, v, key_mask = inputs
+  (batch, n, heads, dim), width = q.shape, v.shape[-1]
+  sizes = dict(N=n, H=heads, G=rows.heads, R=rows.count, D=dim, E=width, SCALE=scale)
+  sizes |= dict(ROWS=rows.rows, BLOCK=rows.block, WORDS=-(-rows.block // 32))
+  padded = dict(PAD_D=dim, PAD_E=width, PAD_ROWS=rows.rows, PAD_BLOCK=rows.block)
+  padded = {name: max(16, 1 << (size - 1).bit_length()) for name, size in padded.items()}
+  whole = padded["PAD_ROWS"] == rows.rows and padded["PAD_BLOCK"] == rows.block
+  sizes["RAGGED"] = not whole or n % rows.rows > 0 or n % rows.block > 0
+  sizes["KEY_MASK"] = 0 if key_mask is None else key_mask.ndim - 1
+  sizes["MASKS"] = rows.lists.tables.size > 0
+  sizes["PRECISION"] = "tf32" if q.dtype == jnp.float32 else "ieee"
+  seen = jnp.zeros(1, jnp.int8) if key_mask is None else key_mask.astype(jnp.int8)
+  lists = [x if x.size else jnp.zeros(1, jnp.int32) for x in rows.lists]
+  arrays = [jnp.asarray(x) for x in (q, k, v, seen, *cotangents, *lists)]
+  grid = (batch * heads // rows.heads, rows.heads * rows.count)
+  return call(kernel, arrays, types, grid, rows.launch, sizes | padded)
+
+
+def call(
+  kernel: str,
+  arrays: list[jax.Array],
+  types: Sequence[jax.ShapeDtypeStruct],
+  grid: tuple[int, int],
+  launch: Launch,
+  constants: dict[str, Any],
+) -> list[jax.Array]:
+  """Calls a kernel of `triton_kernels` by name and returns its results of the given types."""
+  import jax_triton
+
+  from vitx.ops.sparse import triton_kernels
+
+  return jax_triton.triton_call(
+    *arrays,
+    kernel=getattr(triton_kernels, kernel),
+    out_type=list(types),
+    grid=grid,
+    name=kernel,
+    num_warps=launch.warps,
+    num_stages=launch.stages,
+    compute_capability=find_card(),
+    backend_options={"enable_fp_fusion": True},
+    **constants,
+  )
+
+
+@functools.lru_cache(maxsize=256)
+def list_blocks(mask: BlockMask, blocks: int) -> Lists:
+  """Returns the lists of a mask, whose rows are joined to groups of `blocks` blocks.
+
+  Args:
+    mask: The static edges; transposed for lists by key block.
+    blocks: The number of blocks in a group of rows.
+  """
+  groups = -(-mask.rows // blocks)
+  head, own = np.divmod(mask.queries.astype(np.int64), mask.rows)
+  pairs, place = np.unique(
+    (head * groups + own // blocks) * mask.rows + mask.keys, return_inverse=True
+  )
+  group, others = np.divmod(pairs, mask.rows)
+  # The table of each block of a group: -1 if it has no edges, 0 if it has all or is out of range.
+  parts = np.full((pairs.size, blocks), -1, np.int32)
+  parts[(group % groups)[:, None] * blocks + np.arange(blocks) >= mask.rows] = 0
+  parts[place, own % blocks] = mask.table
+  kinds, numbers = np.unique(parts, axis=0, return_inverse=True)
+  masked = np.any(kinds != 0, axis=1)[numbers.reshape(-1)]
+  order = np.lexsort((others, ~masked, group))
+  ends = np.cumsum(np.bincount(group, minlength=mask.heads * groups))
+  starts = np.concatenate([[0], ends[:-1]])
+  middles = starts + np.bincount(group[masked], minlength=ends.size)
+  bounds = np.stack([starts, middles, ends], axis=1)
+  longest_first = np.argsort(starts - ends, kind="stable")
+  tables = _pack(mask)[kinds] if masked.any() else np.zeros(0)
+  found = (longest_first, bounds, others[order], numbers.reshape(-1)[order], tables)
+  return Lists(*(x.astype(np.int32) for x in found))
+
+
+def _pack(mask: BlockMask) -> np.ndarray:
+  """Returns the masks of blocks in bits, int32 (T + 1, b, words); the last has no edges."""
+  tables = np.concatenate([mask.tables, np.zeros_like(mask.tables[:1])])
+  tables = np.pad(tables, [(0, 0), (0, 0), (0, -mask.block % 32)])
+  return np.packbits(tables, axis=2, bitorder="little").view("<i4")
+
+
+def list_drawn(indices: jax.Array, valid: jax.Array, transposed: bool) -> Lists:
+  """Returns the lists for blocks that are known only at run time, which have no masks.
+
+  Args:
+    indices: The key blocks that each query block reads, int (G, R, K).
+    valid: A mask (G, R, K), False where an index only fills the array.
+    transposed: Whether the lists are those of the key blocks, not of the query blocks.
+  """
+  G, R, _ = indices.shape
+  query = jnp.broadcast_to(jnp.arange(G * R).reshape(G, R, 1), indices.shape)
+  key = indices + R * jnp.arange(G)[:, None, None]
+  own, others = (key, query) if transposed else (query, key)
+  own = jnp.where(valid, own, G * R).reshape(-1)  # what only fills the array comes last
+  place = jnp.argsort(own, stable=True)
+  first = jnp.searchsorted(own[place], jnp.arange(G * R + 1))
+  bounds = jnp.stack([first[:-1], first[:-1], first[1:]], axis=1)
+  order, none = jnp.argsort(-jnp.diff(first), stable=True), np.zeros(0, np.int32)
+  found = (order, bounds, others.reshape(-1)[place] % R, none, none)
+  return Lists(*(x.astype(jnp.int32) for x in found))
+
+
+def _foldable(attend: Callable) -> Callable:
+  """Returns `attend` with a rule for `vmap`, since a kernel has none.
+
+  Examples of the new axis become examples of the old; with lists of their own they become heads.
+
+  Args:
+    attend: A function of a tuple of arrays (B, N, H, ...), or (B, N), and of lists (G, R, K) or
+      `None`. It returns a tuple of arrays (B, N, H, ...).
+  """
+  call = custom_vmap(attend)
+
+  @call.def_vmap
+  def batched(size: int, axes: Any, arrays: Any, drawn: Any) -> Any:
+    def spread(x: jax.Array, is_batched: bool) -> jax.Array:
+      return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
+
+    own_lists = any(jax.tree.leaves(axes[1]))
+    arrays = jax.tree.map(spread, arrays, axes[0])
+    if not own_lists:
+      out = call(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), arrays), drawn)
+      out = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), out)
+      return out, jax.tree.map(lambda _: True, out)
+    heads = arrays[0].shape[3]
+    drawn = jax.tree.map(spread, drawn, axes[1])
+    drawn = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, heads, *x.shape[2:])), drawn)
+
+    def fold(x: jax.Array) -> jax.Array:  # (V, B, N, H, ...) -> (B, N, V·H, ...)
+      x = x if x.ndim > 3 else jnp.broadcast_to(x[..., None], (*x.shape, heads))
+      x = jnp.moveaxis(x, 0, 2)
+      return x.reshape(*x.shape[:2], -1, *x.shape[4:])
+
+    out = call(
+      jax.tree.map(fold, arrays), jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), drawn)
+    )
+    out = jax.tree.map(lambda x: x.reshape(*x.shape[:2], size, heads, *x.shape[3:]), out)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), out), jax.tree.map(lambda _: True, out)
+
+  return call
