@@ -45,6 +45,10 @@ CASES = {
     {"window": 2, "dilation": (1, 2), "tile": 8},
     {"window": 2, "tile": 8, "global_projections": "separate", "global_tokens": (-3,)},
   ],
+  "locality": [
+    {},
+    {"prefix_global": True, "relative_bias": "axial", "self_edge": True},
+  ],
   "axial": [{"tile": 8}, {"tile": 8, "rotary": "axial"}],
   "neighborhood": [{"size": 3, "tile": 8}],
   "shifted_window": [

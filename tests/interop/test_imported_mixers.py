@@ -33,6 +33,7 @@ OTHER = {
   "fnet": "query/kernel",
   "levit": "query/bias",
   "linformer": "key_slots",
+  "locality": "temperature",
   "mlp_mixing": "query/kernel",
   "nystromformer": "convolution",
   "shaped": "value/kernel",

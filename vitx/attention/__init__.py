@@ -21,6 +21,7 @@ from vitx.attention.grid import (
 )
 from vitx.attention.linear_transformer import LinearTransformer
 from vitx.attention.linformer import Linformer
+from vitx.attention.locality import LocalityAttention
 from vitx.attention.longformer import LongformerAttention
 from vitx.attention.mlp_mixing import MLPMixing
 from vitx.attention.named_pattern import GivenPatternAttention
@@ -47,6 +48,7 @@ MIXERS = {
   "levit": LeViTAttention,
   "linear_transformer": LinearTransformer,
   "linformer": Linformer,
+  "locality": LocalityAttention,
   "longformer": LongformerAttention,
   "mlp_mixing": MLPMixing,
   "neighborhood": NeighborhoodAttention,

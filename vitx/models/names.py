@@ -40,9 +40,9 @@ TABLE = "table"
 # PyTorch code holds these parameters directly, not in a module as `weight` or `bias`. So
 # torchsummary, and papers that print its count, miss them: the position table, the class token and
 # other tokens beside it, Linformer's projections over the tokens, factor and offset of CvT's own
-# normalization, and LayerScale's factors.
+# normalization, LayerScale's factors, and the temperatures of attention.
 BARE = {TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"}
-BARE |= {"mixer_scale", "mlp_scale"}
+BARE |= {"mixer_scale", "mlp_scale", "temperature"}
 
 # Parameters of token mixers that have an entry for each token: the axis of the tokens, and whether
 # the parameter maps from the tokens (and so sums over that axis) or maps to them.
