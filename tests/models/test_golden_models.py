@@ -38,7 +38,18 @@ MODELS = {
     "token_mixer": SOFTMAX | {"head_dim": 4},
   },
   "cct": {"width": 12, "depth": 2, "num_heads": 2, "mlp_dim": 24, "token_mixer": SOFTMAX},
+  "small_data": {
+    "width": 12,
+    "depth": 2,
+    "num_heads": 2,
+    "mlp_dim": 20,
+    "stem": {"name": "shifted_patch", "patch": 4, "shift": 1, "directions": "cardinal"},
+    "norm": {"name": "layer", "epsilon": 1e-5},
+    "pool": "cls",
+    "token_mixer": {"name": "locality", "use_bias": False, "head_dim": 4},
+  },
 }
+NETWORKS = {"small_data": "vit"}
 
 
 def carried(name, w, prefix=""):
@@ -53,7 +64,7 @@ def build(name, implementation):
   fields["token_mixer"] = mixer | {"implementation": implementation}
   if name == "cvt":
     fields["token_mixer"] |= {"kv_stride": 2}
-  return vitx.create_model(name, num_classes=5, **fields)
+  return vitx.create_model(NETWORKS.get(name, name), num_classes=5, **fields)
 
 
 def images(w):
