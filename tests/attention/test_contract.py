@@ -73,6 +73,7 @@ CASES = {
   ],
   "fnet": [{}],
   "mlp_mixing": [{}, {"hidden": 7}],
+  "xcit": [{}, {"use_bias": False}],
 }
 # Whatever takes `causal` is checked for it in its first case: `check_token_mixer` sets it itself.
 ORDER_MATTERS = ("rotary", "relative_bias", "causal", "local_heads")

@@ -38,6 +38,7 @@ OTHER = {
   "nystromformer": "convolution",
   "shaped": "value/kernel",
   "sparsifiner": "basis",
+  "xcit": "temperature",
 }
 WITHOUT_CLASS = ("cvt",)  # convolves the grid, in which a class token has no place
 TAKEN = [name for name in MIXERS if name not in WITHOUT_CLASS]

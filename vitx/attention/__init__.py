@@ -33,6 +33,7 @@ from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.attention.sparse_transformer import FixedAttention, StridedAttention
 from vitx.attention.sparsifiner import Sparsifiner
+from vitx.attention.xcit import CrossCovarianceAttention
 from vitx.layers.projections import from_heads, to_heads
 
 # The model sets these fields, not the config entry of a mixer.
@@ -61,6 +62,7 @@ MIXERS = {
   "sparsifiner": Sparsifiner,
   "strided": StridedAttention,
   "watts_strogatz": WattsStrogatzAttention,
+  "xcit": CrossCovarianceAttention,
 }
 
 __all__ = [
