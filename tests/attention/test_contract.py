@@ -47,7 +47,8 @@ CASES = {
   ],
   "locality": [
     {},
-    {"prefix_global": True, "relative_bias": "axial", "self_edge": True},
+    {"relative_bias": "axial", "self_edge": True},
+    {"edges": "neighborhood", "temperature": "fixed", "tile": 8, "relative_bias": "axial"},
   ],
   "axial": [{"tile": 8}, {"tile": 8, "rotary": "axial"}],
   "neighborhood": [{"size": 3, "tile": 8}],

@@ -72,7 +72,7 @@ def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):
 
 
 @pytest.mark.parametrize(
-  "fields", [{}, {"temperature": "fixed"}, {"self_edge": True}, {"prefix_global": True}]
+  "fields", [{}, {"temperature": "fixed"}, {"self_edge": True}, {"edges": "axial_rows"}]
 )
 def test_locality_attention_by_its_formula(fields):
   """Lee et al. 2021: softmax of temperature · q kᵀ over all keys but the query's own."""
@@ -90,9 +90,11 @@ def test_locality_attention_by_its_formula(fields):
   factor = np.asarray(p["temperature"]) if learned else np.full(2, 4**-0.5)
   logits = factor[:, None, None] * (q @ k.swapaxes(2, 3))
   if not fields.get("self_edge"):
-    itself = np.eye(LAYOUT.length, dtype=bool)
-    itself[0, 0] = not fields.get("prefix_global")
-    logits = np.where(itself, -np.inf, logits)
+    logits = np.where(np.eye(LAYOUT.length, dtype=bool), -np.inf, logits)
+  if "edges" in fields:  # the class token and the query's own row of 8
+    place = np.arange(LAYOUT.length) - 1
+    apart = (place[:, None] // 8 != place // 8) & (place >= 0) & (place[:, None] >= 0)
+    logits = np.where(apart, -np.inf, logits)
   weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
   weights = weights / weights.sum(axis=-1, keepdims=True)
   np.testing.assert_allclose(sown["intermediates"]["attention"][0], weights, atol=2e-6)

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from vitx.attention.contract import Properties
-from vitx.attention.pattern import PatternAttention
+from vitx.attention.named_pattern import GivenPatternAttention
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Full, Others, Pattern
+from vitx.ops.patterns import Others, Pattern
 
 
-class LocalityAttention(PatternAttention):
+class LocalityAttention(GivenPatternAttention):
   """Locality self-attention, for small data sets (Lee, Lee and Song 2021, arXiv 2112.13492).
 
   No token attends itself, the class token included, which leaves more weight to the other tokens.
@@ -24,7 +24,7 @@ class LocalityAttention(PatternAttention):
     temperature: The factor of the logits: "learned" is a parameter `temperature` (H,), 1 / sqrt(D)
       at the start; "fixed" is 1 / sqrt(D).
     self_edge: Whether tokens attend themselves too.
-    prefix_global: Whether prefix tokens attend all tokens, themselves too, and are attended by all.
+    edges: The name of the pattern from which the edges of tokens to themselves are removed.
 
   `PatternAttention` has the other attributes.
   """
@@ -39,10 +39,10 @@ class LocalityAttention(PatternAttention):
 
   temperature: Literal["learned", "fixed"] = "learned"
   self_edge: bool = False
-  prefix_global: bool = False
 
-  def pattern(self, layout: TokenLayout) -> Pattern:
-    return Full() if self.self_edge else Others()
+  def full_pattern(self, layout: TokenLayout) -> Pattern:
+    pattern = super().full_pattern(layout)
+    return pattern if self.self_edge else pattern & Others()
 
   def project(
     self, x: jax.Array, value_dim: int | None = None, value_bias: bool = True
