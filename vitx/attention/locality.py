@@ -63,4 +63,5 @@ class LocalityAttention(GivenPatternAttention):
     root = math.sqrt(q.shape[-1])
     start = nn.initializers.constant(1 / root)
     temperature = self.param("temperature", start, (self.num_heads,), jnp.float32)
-    return q * (root * temperature)[:, None].astype(q.dtype), k, v
+    q = (q.astype(jnp.float32) * (root * temperature)[:, None]).astype(q.dtype)
+    return q, k, v

@@ -66,7 +66,7 @@ def _check_patch(patch: int, images: jax.Array) -> None:
 # The (rows, columns) by which shifted patch tokenization moves the image, in units of the shift.
 _CARDINAL = ((0, 1), (0, -1), (1, 0), (-1, 0))
 _DIAGONAL = ((1, 1), (1, -1), (-1, 1), (-1, -1))
-SHIFTS = {"cardinal": _CARDINAL, "diagonal": _DIAGONAL, "all": _CARDINAL + _DIAGONAL}
+_SHIFTS = {"cardinal": _CARDINAL, "diagonal": _DIAGONAL, "all": _CARDINAL + _DIAGONAL}
 
 
 class ShiftedPatchStem(nn.Module):
@@ -74,8 +74,8 @@ class ShiftedPatchStem(nn.Module):
 
   The image and shifted copies of it, zero where nothing moved in, are stacked as channels, so that
   each patch also contains the pixels around it. Patches are layer-normalized and then projected
-  linearly. The defaults are those of the authors' code, from which the cardinal directions and all
-  eight come too; vit-pytorch has shift 1 and the cardinal directions.
+  linearly. The defaults are those of the authors' code, which also has the other directions. In
+  vit-pytorch the directions are cardinal, and the shift is 1.
 
   Attributes:
     width: The number of channels C of a token.
@@ -108,7 +108,7 @@ class ShiftedPatchStem(nn.Module):
       )
     padded = jnp.pad(images, [(0, 0), (shift, shift), (shift, shift), (0, 0)])
     starts = [
-      (shift - down * shift, shift - across * shift) for down, across in SHIFTS[self.directions]
+      (shift - down * shift, shift - across * shift) for down, across in _SHIFTS[self.directions]
     ]
     copies = [padded[:, y : y + height, x : x + width] for y, x in starts]
     stacked = jnp.concatenate([images, *copies], axis=-1)
