@@ -54,8 +54,10 @@ class CrossCovarianceAttention(TokenMixer):
         f"token_mixer.implementation={self.implementation!r} must be 'auto' for XCiT's attention."
       )
     dim = resolve_head_dim(x.shape[-1], self.num_heads, None)
-    settings = {"dtype": self.dtype, "use_bias": self.use_bias}
-    q, k, v = (to_heads(self.num_heads, dim, n, **settings)(x) for n in ("query", "key", "value"))
+    q, k, v = (
+      to_heads(self.num_heads, dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)
+      for name in ("query", "key", "value")
+    )
     q, k = _unit_channels(q, mask), _unit_channels(k, mask)
     ones = nn.initializers.ones
     temperature = self.param("temperature", ones, (self.num_heads,), jnp.float32)
