@@ -29,6 +29,8 @@ HERE = Path(__file__).parent
 CLASSES, SIZE = 5, 8
 FIELDS = {"num_classes": CLASSES, "dim": 12, "depth": 2, "heads": 2}  # of ViT and LeViT
 SKIPPED = ("num_batches_tracked", "pos_indices")
+# Modules of which the output is recorded too, as `stem_out` and `mixer_out`.
+PARTS = {"small_data": {"stem": "to_patch_embedding", "mixer": "transformer.layers.0.0"}}
 
 
 def vit():
@@ -128,6 +130,9 @@ def record(name, module):
       value.add_(0.3 * torch.randn(value.shape))
   x = torch.randn(4, 3, SIZE, SIZE)
   arrays = {key: value.clone() for key, value in module.state_dict().items()}
+  for part, path in PARTS.get(name, {}).items():
+    keep = lambda _, given, out, key=f"{part}_out": arrays.update({key: out})  # noqa: E731
+    module.get_submodule(path).register_forward_hook(keep)
   arrays |= {"x": x, "out": module.eval()(x)}
   if any(key.endswith("running_var") for key in arrays):
     arrays["train_out"] = module.train()(x)

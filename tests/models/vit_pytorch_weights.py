@@ -14,7 +14,7 @@ class Weights:
     with np.load(GOLDEN / f"model_{name}.npz") as file:
       self.arrays = dict(file)
     self.unread = {
-      k for k in self.arrays if not k.startswith("after.") and k not in ("x", "out", "train_out")
+      k for k in self.arrays if not k.startswith("after.") and k != "x" and not k.endswith("out")
     }
 
   def __getitem__(self, name):
