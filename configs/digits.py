@@ -5,9 +5,9 @@ vitx train --config configs/digits.py:performer --workdir runs/performer
 
 Each row is a token mixer, or a pattern of edges for attention, in one network: three small
 convolutions, 64 tokens, 4 blocks of width 64, 0.2 M parameters. The split is our own, so there is
-no published figure. Not yet run for the full 40 epochs are `bilevel`, `cvt`, `levit`, `sparsifiner`
-and the patterns without a mixer of their own. Our test top-1 of the others (359 scans, one of them
-is 0.28 %; seed 0, 2 shared CPU cores, 2026-11-21; docs/papers.md):
+no published figure. Not yet run for the full 40 epochs are `bilevel`, `cvt`, `levit`, `locality`,
+`sparsifiner`, `xcit` and the patterns without a mixer of their own. Our test top-1 of the others
+(359 scans, one of them is 0.28 %; seed 0, 2 shared CPU cores, 2026-11-21; docs/papers.md):
 
   linformer   99.16  axial         98.89  strided        98.89  erdos_renyi        98.89
   fnet        98.89  mlp_mixing    98.89  watts_strogatz 98.89  bigbird            98.61
@@ -46,6 +46,7 @@ MIXERS: dict[str, dict] = {
   "levit": {},
   "linear_transformer": {},
   "linformer": dict(slots=16),
+  "locality": {},
   "longformer": dict(window=4, dilation=(1, 1, 2, 2)),
   "mlp_mixing": {},
   "neighborhood": dict(size=3),
@@ -57,6 +58,7 @@ MIXERS: dict[str, dict] = {
   "sparsifiner": dict(slots=16),  # This recipe leaves its predictor at its initial values.
   "strided": {},
   "watts_strogatz": dict(neighbors=8),
+  "xcit": {},
 }
 # The mixers, then the named patterns that have no mixer of their name.
 ROWS = Names(MIXERS, "vitx.ops.patterns:PATTERNS")

@@ -270,7 +270,9 @@ def test_the_mixer_shown_is_the_one_tested():
 TABLES = ("vix_cifar10", "vix_tiny_imagenet", "bbvit_imagenette", "imagenet", "cifar10")
 
 
-@pytest.mark.parametrize("name", (*TABLES, "sparsifiner_imagenet", "simplified_cifar10"))
+@pytest.mark.parametrize(
+  "name", (*TABLES, "sparsifiner_imagenet", "simplified_cifar10", "small_data")
+)
 def test_papers_has_every_published_row(name):
   lines = documents.read("docs/papers.md").splitlines()
   for row, figures in open_config(f"configs/{name}.py")["PUBLISHED"].items():

@@ -45,6 +45,11 @@ CASES = {
     {"window": 2, "dilation": (1, 2), "tile": 8},
     {"window": 2, "tile": 8, "global_projections": "separate", "global_tokens": (-3,)},
   ],
+  "locality": [
+    {},
+    {"relative_bias": "axial", "self_edge": True},
+    {"edges": "neighborhood", "temperature": "fixed", "tile": 8, "relative_bias": "axial"},
+  ],
   "axial": [{"tile": 8}, {"tile": 8, "rotary": "axial"}],
   "neighborhood": [{"size": 3, "tile": 8}],
   "shifted_window": [
@@ -69,6 +74,7 @@ CASES = {
   ],
   "fnet": [{}],
   "mlp_mixing": [{}, {"hidden": 7}],
+  "xcit": [{}, {"use_bias": False}],
 }
 # Whatever takes `causal` is checked for it in its first case: `check_token_mixer` sets it itself.
 ORDER_MATTERS = ("rotary", "relative_bias", "causal", "local_heads")

@@ -79,6 +79,7 @@ CASES = [
   ("bigbird", {"block": 4, "random": 1}, 27),
   ("watts_strogatz", {"neighbors": 4}, 27),
   ("pattern", {"edges": "window_causal"}, 5),
+  ("locality", {"rotary": "sequence"}, 27),
   # Grids, and a token before the grid.
   ("neighborhood", {"size": 3}, 21),
   ("axial", {"rotary": "axial"}, 20),

@@ -12,6 +12,7 @@ from vitx.attention.linformer import Linformer
 from vitx.attention.nystromformer import Nystromformer
 from vitx.attention.performer import Performer
 from vitx.attention.softmax import SoftmaxAttention
+from vitx.attention.xcit import CrossCovarianceAttention
 from vitx.ops.kernels import features, linear
 
 
@@ -43,6 +44,19 @@ def test_performer_against_performer_pytorch(kernel, implementation):
   assert len(state["projection"]) == features.default_count(g["x"].shape[-1] // HEADS)
   module = Performer(HEADS, kernel=kernel, implementation=implementation)
   close(run(module, {"params": params, "features": state}, g["x"]), g["out"])
+
+
+def test_cross_covariance_against_timm():
+  g = load("xcit")
+  weights, biases = np.split(g["qkv.weight"], 3), np.split(g["qkv.bias"], 3)
+  pairs = zip(("query", "key", "value"), weights, biases, strict=True)
+  params = {name: inward(*pair) for name, *pair in pairs}
+  params["out"] = outward(g["proj.weight"], g["proj.bias"])
+  params["temperature"] = g["temperature"].reshape(HEADS)
+  module = CrossCovarianceAttention(HEADS)
+  close(run(module, {"params": params}, g["x"]), g["out"])
+  mask = np.broadcast_to(np.arange(13) < 9, g["x"].shape[:2])  # as if there were fewer tokens
+  close(run(module, {"params": params}, g["x"], mask)[:, :9], g["fewer_out"])
 
 
 def test_features_against_performer_pytorch(monkeypatch):

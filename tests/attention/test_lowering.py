@@ -18,7 +18,8 @@ from vitx.ops.layout import TokenLayout
 
 GRID, PREFIXED = TokenLayout((32, 64)), TokenLayout((32, 64), prefix=1)
 HEADS, WIDTH = 2, 16
-NO_IMPLEMENTATIONS = {"mlp_mixing"}  # its parameters are matrices over the tokens, if not N x N
+# The first has parameters that are matrices over the tokens, and the second has no such matrix.
+NO_IMPLEMENTATIONS = {"mlp_mixing", "xcit"}
 NO_PREFIX = {"cvt"}
 NO_MASK = {"cvt", "levit"}
 # Traced for CUDA and for TPU, these are the same program, for they call no kernel that only one

@@ -11,6 +11,7 @@ from tests.attention import small
 from tests.drawn import draw_variables
 from vitx.attention.bigbird import BigBirdAttention
 from vitx.attention.grid import ShiftedWindowAttention
+from vitx.attention.locality import LocalityAttention
 from vitx.attention.longformer import LongformerAttention
 from vitx.config.errors import ConfigError
 from vitx.ops import TokenLayout, dense_mask
@@ -68,6 +69,43 @@ def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):
   fixed = dense_mask(module.full_pattern(LAYOUT), LAYOUT, module.num_heads)
   fewer = np.abs(first[0].sum(axis=-1) - fixed.sum(axis=-1)).max()
   assert fewer <= (-LAYOUT.length % module.block) * module.random
+
+
+@pytest.mark.parametrize(
+  "fields", [{}, {"temperature": "fixed"}, {"self_edge": True}, {"edges": "axial_rows"}]
+)
+def test_locality_attention_by_its_formula(fields):
+  """Lee et al. 2021: softmax of temperature · q kᵀ over all keys but the query's own."""
+  module = LocalityAttention(2, implementation="masked", **fields)
+  variables = draw_variables(module.init, X, layout=LAYOUT, train=False)
+  apply = jax.jit(partial(module.apply, layout=LAYOUT, train=False, mutable=["intermediates"]))
+  out, sown = apply(variables, X)
+  p = variables["params"]
+  kernels = {name: p[name] for name in ("query", "key", "value")}
+  q, k, v = (
+    np.einsum("bnc,chd->bhnd", X, x["kernel"]) + x["bias"][:, None] for x in kernels.values()
+  )
+  learned = fields.get("temperature") != "fixed"
+  assert ("temperature" in p) == learned
+  factor = np.asarray(p["temperature"]) if learned else np.full(2, 4**-0.5)
+  logits = factor[:, None, None] * (q @ k.swapaxes(2, 3))
+  if not fields.get("self_edge"):
+    logits = np.where(np.eye(LAYOUT.length, dtype=bool), -np.inf, logits)
+  if "edges" in fields:  # the class token and the query's own row of 8
+    place = np.arange(LAYOUT.length) - 1
+    apart = (place[:, None] // 8 != place // 8) & (place >= 0) & (place[:, None] >= 0)
+    logits = np.where(apart, -np.inf, logits)
+  weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+  weights = weights / weights.sum(axis=-1, keepdims=True)
+  np.testing.assert_allclose(sown["intermediates"]["attention"][0], weights, atol=2e-6)
+  expected = np.einsum("bhnd,hdc->bnc", weights @ v, p["out"]["kernel"]) + p["out"]["bias"]
+  np.testing.assert_allclose(out, expected, atol=5e-6)
+
+
+def test_the_temperature_starts_as_the_root_of_the_width():
+  module = LocalityAttention(2, head_dim=9)
+  params = jax.jit(partial(module.init, layout=LAYOUT, train=False))(jax.random.key(0), X)["params"]
+  np.testing.assert_allclose(params["temperature"], [1 / 3, 1 / 3], rtol=1e-6)
 
 
 def test_redrawing_says_what_it_needs():

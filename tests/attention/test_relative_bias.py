@@ -115,7 +115,7 @@ def test_mixers_without_logits_say_why(name):
 def test_all_but_these_have_logits():
   without = {name for name, mixer in MIXERS.items() if mixer.without_logits}
   assert without == {
-    "fnet", "linear_transformer", "linformer", "mlp_mixing", "nystromformer", "performer"
+    "fnet", "linear_transformer", "linformer", "mlp_mixing", "nystromformer", "performer", "xcit"
   }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
     ({"name": "hybrid"}, (8, 8)),
     ({"name": "hybrid", "strides": (2, 1, 1)}, (4, 4)),
     ({"name": "hybrid", "channels": (), "kernel": 7, "strides": (4,)}, (2, 2)),
+    ({"name": "shifted_patch", "patch": 2}, (4, 4)),
     ({"name": "cct"}, (2, 2)),
     ({"name": "cct", "channels": (8, 8), "strides": (2, 1, 1), "pool_stride": 1}, (4, 4)),
   ],
@@ -37,6 +38,57 @@ def test_the_hybrid_stem_is_bare():
   a, b = IMAGES[:1], IMAGES[1:]
   np.testing.assert_allclose(apply(a + b) - apply(b), apply(a) - apply(0 * a), atol=1e-5)
   assert set(variables["params"]["conv_2"]) == {"kernel", "bias"}
+
+
+def shifted(image, patch, shift, directions):
+  """The normalized patches of one image and its shifted copies, pixel by pixel."""
+  straight, slanted = [(0, 1), (0, -1), (1, 0), (-1, 0)], [(1, 1), (1, -1), (-1, 1), (-1, -1)]
+  moves = {"cardinal": straight, "diagonal": slanted, "all": straight + slanted}[directions]
+  side, channels = len(image), image.shape[-1]
+
+  def pixel(row, column):
+    inside = 0 <= row < side and 0 <= column < side
+    return image[row, column] if inside else np.zeros(channels)
+
+  found = []
+  for top in range(0, side, patch):
+    for left in range(0, side, patch):
+      patches = [
+        pixel(row - down * shift, column - across * shift)
+        for row in range(top, top + patch)
+        for column in range(left, left + patch)
+        for down, across in [(0, 0), *moves]
+      ]
+      vector = np.concatenate(patches)
+      found.append((vector - vector.mean()) / np.sqrt(vector.var() + 1e-5))
+  return np.reshape(found, (side // patch, side // patch, -1))
+
+
+@pytest.mark.parametrize(
+  ("fields", "shift", "directions"),
+  [
+    ({"patch": 4}, 2, "diagonal"),  # Lee et al.
+    ({"patch": 4, "shift": 1, "directions": "cardinal"}, 1, "cardinal"),  # vit-pytorch
+    ({"patch": 2, "shift": 5, "directions": "all"}, 5, "all"),
+  ],
+)
+def test_shifted_patches_by_pixel(fields, shift, directions):
+  stem = STEMS["shifted_patch"](width=6, **fields)
+  variables = jax.jit(stem.init)(jax.random.key(0), IMAGES)
+  weights = variables["params"]["embed"]
+  assert set(variables["params"]["norm"]) == {"scale", "bias"}
+  for image, tokens in zip(IMAGES, jax.jit(stem.apply)(variables, IMAGES), strict=True):
+    patches = shifted(image.astype(np.float64), fields["patch"], shift, directions)
+    np.testing.assert_allclose(tokens, patches @ weights["kernel"] + weights["bias"], atol=2e-5)
+
+
+def test_half_a_patch_must_be_a_pixel():
+  stem = STEMS["shifted_patch"](width=6, patch=1)
+  with pytest.raises(ConfigError, match=r"shift=None is half a patch.*set model.stem.shift=1"):
+    jax.eval_shape(stem.init, jax.random.key(0), jnp.asarray(IMAGES))
+  stem = STEMS["shifted_patch"](width=6, patch=3)
+  with pytest.raises(ConfigError, match=r"patch=3 does not divide the image of 8 x 8"):
+    jax.eval_shape(stem.init, jax.random.key(0), jnp.asarray(IMAGES))
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """Records the outputs of whole networks of vit-pytorch: inputs, weights, outputs.
 
 Run it in the environment of `requirements.txt` once with each version: the oldest has no CCT, the
-second has other attention, and the third is the one that BBViT's authors used:
+second has other attention, the third is the one that BBViT's authors used, and the fourth has
+the network for small data sets:
 
     pip install --no-deps vit-pytorch==0.19.6 && python tests/golden/record_models.py
     pip install --no-deps vit-pytorch==0.20.8 && python tests/golden/record_models.py
     pip install --no-deps vit-pytorch==0.38.1 && python tests/golden/record_models.py
+    pip install --no-deps vit-pytorch==1.26.11 && python tests/golden/record_models.py
 
 Norms and running statistics are moved away from where they start, so that each of them matters.
 """
@@ -27,6 +29,8 @@ HERE = Path(__file__).parent
 CLASSES, SIZE = 5, 8
 FIELDS = {"num_classes": CLASSES, "dim": 12, "depth": 2, "heads": 2}  # of ViT and LeViT
 SKIPPED = ("num_batches_tracked", "pos_indices")
+# Modules of which the output is recorded too, as `stem_out` and `mixer_out`.
+PARTS = {"small_data": {"stem": "to_patch_embedding", "mixer": "transformer.layers.0.0"}}
 
 
 def vit():
@@ -40,6 +44,16 @@ def bbvit_vit():
   from vit_pytorch import ViT
 
   return ViT(image_size=SIZE, patch_size=2, dim_head=6, mlp_dim=24, pool="mean", **FIELDS)
+
+
+def small_data():
+  """Lee et al. 2021: shifted patches, here by one pixel along the axes, and locality attention.
+
+  Each layer has one temperature, whose logarithm is the parameter.
+  """
+  from vit_pytorch.vit_for_small_dataset import ViT
+
+  return ViT(image_size=SIZE, patch_size=4, dim_head=4, mlp_dim=20, **FIELDS)
 
 
 def levit():
@@ -112,10 +126,13 @@ def record(name, module):
   for key, value in module.state_dict().items():
     if key.endswith("running_var"):
       value.uniform_(0.5, 2.0)
-    elif not key.endswith(SKIPPED) and "pos_bias" not in key and value.ndim == 1:
+    elif not key.endswith(SKIPPED) and "pos_bias" not in key and value.ndim < 2:
       value.add_(0.3 * torch.randn(value.shape))
   x = torch.randn(4, 3, SIZE, SIZE)
   arrays = {key: value.clone() for key, value in module.state_dict().items()}
+  for part, path in PARTS.get(name, {}).items():
+    keep = lambda _, given, out, key=f"{part}_out": arrays.update({key: out})  # noqa: E731
+    module.get_submodule(path).register_forward_hook(keep)
   arrays |= {"x": x, "out": module.eval()(x)}
   if any(key.endswith("running_var") for key in arrays):
     arrays["train_out"] = module.train()(x)
@@ -129,7 +146,12 @@ def record(name, module):
   np.savez_compressed(HERE / f"model_{name}.npz", **arrays)
 
 
-OF_VERSION = {"0.19.6": (vit, levit, cvt, pit), "0.20.8": (cct,), "0.38.1": (bbvit_vit,)}
+OF_VERSION = {
+  "0.19.6": (vit, levit, cvt, pit),
+  "0.20.8": (cct,),
+  "0.38.1": (bbvit_vit,),
+  "1.26.11": (small_data,),
+}
 
 if __name__ == "__main__":
   torch.manual_seed(0)

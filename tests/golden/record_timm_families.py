@@ -1,5 +1,7 @@
 """Records further networks of timm: DINOv2's, with and without registers, MLP-Mixer, ConvMixer.
 
+XCiT's attention is recorded alone.
+
 DINOv2's have no head; what is recorded is the normalized class token. The weights with registers
 are recorded under DINOv2's own names and, as timm converts them, under timm's.
 """
@@ -8,9 +10,11 @@ import numpy as np
 import torch
 from record_timm import HERE, record
 from safetensors.torch import load_file, save_file
+from saving import HEADS, WIDTH, save, tokens
 from timm.models.convmixer import ConvMixer
 from timm.models.mlp_mixer import MlpMixer
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from timm.models.xcit import XCA
 
 # timm's vit_small_patch14_dinov2 but for its sizes.
 DINOV2 = dict(
@@ -47,9 +51,20 @@ def record_registers():
   )
 
 
+def record_xcit():
+  module = XCA(WIDTH, HEADS, qkv_bias=True).eval()
+  generator = torch.Generator().manual_seed(5)
+  x = tokens(13)
+  with torch.no_grad():
+    for parameter in module.parameters():
+      parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    save("xcit", module, x, module(x), fewer_out=module(x[:, :9]))
+
+
 def main():
   record("timm_dinov2", VisionTransformer(**DINOV2), side=42)
   record_registers()
+  record_xcit()
   sizes = dict(num_classes=5, patch_size=8)
   record("timm_mixer", MlpMixer(img_size=24, num_blocks=2, embed_dim=12, **sizes))
   record("timm_convmixer", ConvMixer(12, 2, kernel_size=3, **sizes))

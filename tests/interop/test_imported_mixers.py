@@ -33,10 +33,12 @@ OTHER = {
   "fnet": "query/kernel",
   "levit": "query/bias",
   "linformer": "key_slots",
+  "locality": "temperature",
   "mlp_mixing": "query/kernel",
   "nystromformer": "convolution",
   "shaped": "value/kernel",
   "sparsifiner": "basis",
+  "xcit": "temperature",
 }
 WITHOUT_CLASS = ("cvt",)  # convolves the grid, in which a class token has no place
 TAKEN = [name for name in MIXERS if name not in WITHOUT_CLASS]

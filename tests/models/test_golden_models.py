@@ -3,6 +3,8 @@
 Its ViT is in tests/interop/test_vit_pytorch_names.py.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +40,18 @@ MODELS = {
     "token_mixer": SOFTMAX | {"head_dim": 4},
   },
   "cct": {"width": 12, "depth": 2, "num_heads": 2, "mlp_dim": 24, "token_mixer": SOFTMAX},
+  "small_data": {
+    "width": 12,
+    "depth": 2,
+    "num_heads": 2,
+    "mlp_dim": 20,
+    "stem": {"name": "shifted_patch", "patch": 4, "shift": 1, "directions": "cardinal"},
+    "norm": {"name": "layer", "epsilon": 1e-5},
+    "pool": "cls",
+    "token_mixer": {"name": "locality", "use_bias": False, "head_dim": 4},
+  },
 }
+NETWORKS = {"small_data": "vit"}
 
 
 def carried(name, w, prefix=""):
@@ -53,7 +66,7 @@ def build(name, implementation):
   fields["token_mixer"] = mixer | {"implementation": implementation}
   if name == "cvt":
     fields["token_mixer"] |= {"kv_stride": 2}
-  return vitx.create_model(name, num_classes=5, **fields)
+  return vitx.create_model(NETWORKS.get(name, name), num_classes=5, **fields)
 
 
 def images(w):
@@ -74,6 +87,21 @@ def test_forward_equality(name, implementation):
     assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, variables)
   assert not w.unread, "weights that no parameter of ours took"
   close(jax.jit(model.apply)(variables, images(w)), w.arrays["out"])
+
+
+def test_stem_and_attention_of_small_data():
+  w = Weights("small_data")
+  model, variables = build("small_data", "auto"), carried("small_data", w)
+
+  def is_part(module, method):
+    return method == "__call__" and module.name in ("stem", "token_mixer")
+
+  fields = {"capture_intermediates": is_part, "mutable": ["intermediates"]}
+  apply = jax.jit(partial(model.apply, **fields))
+  found = apply(variables, images(w))[1]["intermediates"]
+  (stem,), (mixer,) = found["stem"]["__call__"], found["block_0"]["token_mixer"]["__call__"]
+  close(stem.reshape(4, 4, 12), w.arrays["stem_out"])
+  close(mixer, w.arrays["mixer_out"])
 
 
 @pytest.mark.parametrize("name", ["levit", "cvt"])

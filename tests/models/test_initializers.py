@@ -75,6 +75,22 @@ def test_truncated_normal():
 
 
 @pytest.mark.slow
+def test_xavier_normal_counts_queries_keys_and_values_as_one_map():
+  params = made("xavier_normal")
+  for name, both in (
+    ("stem/conv_1", 9 * 32 + 64),
+    ("block_0/token_mixer/query", 64 + 3 * 64),
+    ("block_0/token_mixer/out", 64 + 64),
+    ("block_0/mlp/down", 96 + 64),
+    ("head", 64 + 50),
+  ):
+    kernel = params[f"{name}/kernel"]
+    np.testing.assert_allclose(kernel.std(), (2 / both) ** 0.5, rtol=0.05, err_msg=name)
+    assert np.abs(kernel).max() > 2.5 * kernel.std(), name  # nothing is cut off
+    np.testing.assert_array_equal(params[f"{name}/bias"], 0)
+
+
+@pytest.mark.slow
 def test_truncated_normal_may_leave_convolutions_to_pytorch():
   params = made("truncated_normal", convolutions="pytorch")
   torch, he = made("pytorch"), made("truncated_normal")

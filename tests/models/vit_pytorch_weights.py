@@ -14,7 +14,7 @@ class Weights:
     with np.load(GOLDEN / f"model_{name}.npz") as file:
       self.arrays = dict(file)
     self.unread = {
-      k for k in self.arrays if not k.startswith("after.") and k not in ("x", "out", "train_out")
+      k for k in self.arrays if not k.startswith("after.") and k != "x" and not k.endswith("out")
     }
 
   def __getitem__(self, name):
@@ -174,4 +174,27 @@ def vit(w, prefix):
   return params, {}
 
 
-CARRY = {"vit": vit, "levit": levit, "cvt": cvt, "pit": pit, "cct": cct}
+def small_data(w, prefix):
+  """ViT with shifted patches, and with one temperature for all heads of a layer, as a logarithm."""
+  stem = "to_patch_embedding.to_patch_tokens"  # unfolds patches as (p, p, c)
+  params = {
+    "stem": {"norm": w.norm(f"{stem}.1"), "embed": w.dense(f"{stem}.2")},
+    "cls": w["cls_token"],
+    "posemb": {"table": w["pos_embedding"]},
+    "norm": w.norm("mlp_head.0"),
+    "head": w.dense("mlp_head.1"),
+  }
+  for layer in range(2):
+    mixer, mlp = (f"transformer.layers.{layer}.{part}" for part in range(2))
+    temperature = np.full(2, np.exp(w[f"{mixer}.temperature"]))
+    params[f"block_{layer}"] = {
+      "mixer_norm": w.norm(f"{mixer}.norm"),
+      "token_mixer": w.qkv(f"{mixer}.to_qkv", 2)
+      | {"out": w.outward(f"{mixer}.to_out.0", 2), "temperature": temperature},
+      "mlp_norm": w.norm(f"{mlp}.net.0"),
+      "mlp": {"up": w.dense(f"{mlp}.net.1"), "down": w.dense(f"{mlp}.net.4")},
+    }
+  return params, {}
+
+
+CARRY = {"vit": vit, "levit": levit, "cvt": cvt, "pit": pit, "cct": cct, "small_data": small_data}

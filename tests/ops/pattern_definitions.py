@@ -222,6 +222,7 @@ BIGBIRD = either(W, G, random_blocks("bigbird_R+W+G"))
 DEFINITIONS = {
   "full": lambda q, k, head, layout: True,
   "causal": causal,
+  "others": lambda q, k, head, layout: q != k,
   "attention_free": lambda q, k, head, layout: False,
   "window": window(3, 3),
   "window_one_sided": window(3, 0),

@@ -67,7 +67,21 @@ def test_without_jit_and_under_vmap():
       np.testing.assert_allclose(a, b, atol=2e-6)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [65, 530])
+def test_without_the_query_itself(n, causal, monkeypatch):
+  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 17)
+  seen = ~np.eye(n, dtype=bool) & (np.tri(n, dtype=bool) if causal else True)
+  kernel = functools.partial(flash_attention, causal=causal, self_edge=False)
+  found = cases.check(kernel, cases.inputs(2, n, 2, 16), cases.lse_cotangent(2, n, 2), mask=seen)
+  if causal:  # the first query sees nothing
+    np.testing.assert_array_equal(found[0][:, 0], 0)
+    np.testing.assert_array_equal(found[2][:, 0], 0)
+
+
 def test_causal_lengths_must_agree():
   q, k, v, _ = cases.inputs(1, 8, 1, 4)
+  with pytest.raises(ValueError, match=r"self_edge=False needs N = M.*N = 8 queries, M = 5 keys"):
+    flash_attention(q, k[:, :5], v[:, :5], self_edge=False)
   with pytest.raises(ValueError, match="N = 8 queries and M = 5 keys"):
     flash_attention(q, k[:, :5], v[:, :5], causal=True)

@@ -15,11 +15,13 @@ from vitx.ops.patterns import (
   Axial,
   Causal,
   DilatedWindow,
+  Fixed,
   Global,
   MaskFunction,
   Neighborhood,
   Nothing,
   OnGrid,
+  Others,
   Pattern,
   Strided,
   Window,
@@ -50,6 +52,11 @@ COMPOSED = [
   Causal() & Window(3),
   (Window(2) | Global(tokens=(5,))) & Causal(),  # a prefix that cannot be attended apart
   per_head(Window(2), Window(4)) & Causal(),
+  Others() & Causal(),
+  Strided(form="axial") & Others(),  # runs with an order of their own
+  Fixed(7, 2) & Others(),  # runs and summaries
+  Window(3) & Others(),
+  Others() | CLASS,
   "redrawn",
   "redrawn on the grid",
 ]

@@ -21,6 +21,7 @@ from vitx.attention.grid import (
 )
 from vitx.attention.linear_transformer import LinearTransformer
 from vitx.attention.linformer import Linformer
+from vitx.attention.locality import LocalityAttention
 from vitx.attention.longformer import LongformerAttention
 from vitx.attention.mlp_mixing import MLPMixing
 from vitx.attention.named_pattern import GivenPatternAttention
@@ -32,6 +33,7 @@ from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.attention.sparse_transformer import FixedAttention, StridedAttention
 from vitx.attention.sparsifiner import Sparsifiner
+from vitx.attention.xcit import CrossCovarianceAttention
 from vitx.layers.projections import from_heads, to_heads
 
 # The model sets these fields, not the config entry of a mixer.
@@ -47,6 +49,7 @@ MIXERS = {
   "levit": LeViTAttention,
   "linear_transformer": LinearTransformer,
   "linformer": Linformer,
+  "locality": LocalityAttention,
   "longformer": LongformerAttention,
   "mlp_mixing": MLPMixing,
   "neighborhood": NeighborhoodAttention,
@@ -59,6 +62,7 @@ MIXERS = {
   "sparsifiner": Sparsifiner,
   "strided": StridedAttention,
   "watts_strogatz": WattsStrogatzAttention,
+  "xcit": CrossCovarianceAttention,
 }
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Stems, which turn images (B, height, width, channels) into token grids (B, rows, columns, C)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -38,24 +38,85 @@ class LinearStem(nn.Module):
     Raises:
       ConfigError: If patches do not divide the image.
     """
-    patch, (height, width) = self.patch, images.shape[1:3]
-    if height % patch or width % patch:
-      below = max(patch, min(height, width) // patch * patch)
-      raise ConfigError(
-        f"model.stem.patch={patch} does not divide the image of {height} x {width} pixels that"
-        f" reaches it; set data.image_size to a multiple such as {below} or {below + patch},"
-        " or choose another patch."
-      )
+    _check_patch(self.patch, images)
     embed = square_convolution(
       self.width,
-      patch,
-      patch if self.stride is None else self.stride,
+      self.patch,
+      self.patch if self.stride is None else self.stride,
       padding="VALID",
       kernel_init=nn.initializers.xavier_uniform(),
       dtype=self.dtype,
       name="embed",
     )
     return embed(images)
+
+
+def _check_patch(patch: int, images: jax.Array) -> None:
+  """Raises ConfigError if patches do not divide images (B, height, width, channels)."""
+  height, width = images.shape[1:3]
+  if height % patch or width % patch:
+    below = max(patch, min(height, width) // patch * patch)
+    raise ConfigError(
+      f"model.stem.patch={patch} does not divide the image of {height} x {width} pixels that"
+      f" reaches it; set data.image_size to a multiple such as {below} or {below + patch},"
+      " or choose another patch."
+    )
+
+
+# The (rows, columns) by which shifted patch tokenization moves the image, in units of the shift.
+_CARDINAL = ((0, 1), (0, -1), (1, 0), (-1, 0))
+_DIAGONAL = ((1, 1), (1, -1), (-1, 1), (-1, -1))
+_SHIFTS = {"cardinal": _CARDINAL, "diagonal": _DIAGONAL, "all": _CARDINAL + _DIAGONAL}
+
+
+class ShiftedPatchStem(nn.Module):
+  """Shifted patch tokenization, for small data sets (Lee et al. 2021, arXiv 2112.13492).
+
+  The image and shifted copies of it, zero where nothing moved in, are stacked as channels, so that
+  each patch also contains the pixels around it. Patches are layer-normalized and then projected
+  linearly. The defaults are those of the authors' code, which also has the other directions. In
+  vit-pytorch the directions are cardinal, and the shift is 1.
+
+  Attributes:
+    width: The number of channels C of a token.
+    patch: The side of a patch in pixels.
+    shift: The distance of a shift in pixels; `None` means half a patch, rounded down.
+    directions: The directions of the shifts: the 4 "diagonal" or the 4 "cardinal" ones, or "all" 8.
+    dtype: The dtype of the computation.
+  """
+
+  width: int
+  patch: PositiveInt = 4
+  shift: PositiveInt | None = None
+  directions: Literal["diagonal", "cardinal", "all"] = "diagonal"
+  dtype: DTypeLike = jnp.float32
+
+  @nn.compact
+  def __call__(self, images: jax.Array) -> jax.Array:
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
+
+    Raises:
+      ConfigError: If patches do not divide the image, or if half a patch is less than a pixel.
+    """
+    patch, (batch, height, width, _) = self.patch, images.shape
+    _check_patch(patch, images)
+    shift = patch // 2 if self.shift is None else self.shift
+    if shift == 0:
+      raise ConfigError(
+        "model.stem.shift=None is half a patch, which is less than a pixel for model.stem.patch=1;"
+        " set model.stem.shift=1, or choose a larger patch."
+      )
+    padded = jnp.pad(images, [(0, 0), (shift, shift), (shift, shift), (0, 0)])
+    starts = [
+      (shift - down * shift, shift - across * shift) for down, across in _SHIFTS[self.directions]
+    ]
+    copies = [padded[:, y : y + height, x : x + width] for y, x in starts]
+    stacked = jnp.concatenate([images, *copies], axis=-1)
+    cut = stacked.reshape(batch, height // patch, patch, width // patch, patch, stacked.shape[-1])
+    patches = jnp.swapaxes(cut, 2, 3).reshape(batch, height // patch, width // patch, -1)
+    patches = nn.LayerNorm(epsilon=1e-5, dtype=self.dtype, name="norm")(patches)
+    init = nn.initializers.xavier_uniform()
+    return nn.Dense(self.width, kernel_init=init, dtype=self.dtype, name="embed")(patches)
 
 
 def square_convolution(width: int, kernel: int, stride: int = 1, **fields: Any) -> nn.Conv:
@@ -242,4 +303,5 @@ STEMS = {
   "hybrid": HybridStem,
   "linear": LinearStem,
   "normalized": NormalizedStem,
+  "shifted_patch": ShiftedPatchStem,
 }

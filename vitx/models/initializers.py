@@ -91,6 +91,24 @@ def truncated_normal(
   return _take_convolutions(pytorch(jax.random.fold_in(key, 1), params), drawn)
 
 
+def xavier_normal(key: jax.Array, params: Params) -> Params:
+  """Draws normal linear maps, variance 2 / (fan in + fan out), and zero biases.
+
+  (Glorot and Bengio 2010, equation 16, as PyTorch's `xavier_normal_`.) Queries, keys and values
+  count as one map with three times as many outputs, as in most PyTorch code. A convolution counts
+  as a linear map of its patches.
+  """
+
+  def deviation(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
+    if leaf is not kernel:
+      return 0.0
+    inputs = fan_in(owner, kernel.shape)
+    outputs = kernel.size // inputs * (3 if owner in (QUERY, KEY, VALUE) else 1)
+    return math.sqrt(2 / (inputs + outputs))
+
+  return _redraw_kernels(params, deviation, lambda size: jax.random.normal(key, size))
+
+
 def sparse_transformer(key: jax.Array, params: Params) -> Params:
   """Draws normal linear maps, variance 0.125 / fan in, and zero biases (Child et al. 2019, 5.3).
 
@@ -284,7 +302,12 @@ def _apply_base(key: jax.Array, params: Params, base: Base) -> Params:
 
 
 # These may be the base of another initialization.
-BASES = {"as_made": as_made, "pytorch": pytorch, "truncated_normal": truncated_normal}
+BASES = {
+  "as_made": as_made,
+  "pytorch": pytorch,
+  "truncated_normal": truncated_normal,
+  "xavier_normal": xavier_normal,
+}
 INITIALIZATIONS = {
   **BASES,
   "mimetic": mimetic,

@@ -40,9 +40,9 @@ TABLE = "table"
 # PyTorch code holds these parameters directly, not in a module as `weight` or `bias`. So
 # torchsummary, and papers that print its count, miss them: the position table, the class token and
 # other tokens beside it, Linformer's projections over the tokens, factor and offset of CvT's own
-# normalization, LayerScale's factors, and the query of attention pooling.
+# normalization, LayerScale's factors, attention's temperatures, and attention pooling's query.
 BARE = {TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"}
-BARE |= {"mixer_scale", "mlp_scale", "probe"}
+BARE |= {"mixer_scale", "mlp_scale", "temperature", "probe"}
 
 # Parameters of token mixers that have an entry for each token: the axis of the tokens, and whether
 # the parameter maps from the tokens (and so sums over that axis) or maps to them.

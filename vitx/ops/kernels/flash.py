@@ -10,6 +10,7 @@ only the gradient of the queries is a sum over tiles.
 import itertools
 import math
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,7 @@ def flash_attention(
   scale: float | None = None,
   causal: bool = False,
   steps: tuple[int, int] = (1, 1),
+  self_edge: bool = True,
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N"]]:
   """Computes softmax(q kᵀ · scale) v without storing the matrix of N x M logits.
 
@@ -46,6 +48,7 @@ def flash_attention(
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     causal: Whether query i sees keys 0 … i only.
     steps: The sizes (a, b) of the stairs in a causal mask: query i sees key j if j // b <= i // a.
+    self_edge: Whether query i sees key i. False needs as many keys as queries, and single steps.
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`, and the log-sum-exp of each query's logits,
@@ -53,7 +56,8 @@ def flash_attention(
     that sees no key has output 0, log-sum-exp -inf and a gradient of 0.
 
   Raises:
-    ValueError: Causal queries and keys make different numbers of stairs.
+    ValueError: Causal queries and keys make different numbers of stairs, or `self_edge` is False
+      and queries are not paired with keys.
   """
   stairs = steps if causal else None
   if causal and -(-q.shape[1] // steps[0]) != -(-k.shape[1] // steps[1]):
@@ -61,12 +65,29 @@ def flash_attention(
       f"causal=True with steps={steps} needs ceil(N / {steps[0]}) = ceil(M / {steps[1]}),"
       f" not N = {q.shape[1]} queries and M = {k.shape[1]} keys. Change steps, q or k."
     )
+  if not self_edge and (q.shape[1] != k.shape[1] or steps != (1, 1)):
+    raise ValueError(
+      f"self_edge=False needs N = M and steps=(1, 1), not N = {q.shape[1]} queries,"
+      f" M = {k.shape[1]} keys and steps={steps}. Change them, or use self_edge=True."
+    )
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   bias = None
   if key_mask is not None:
     key_mask = key_mask[:, :, None] if key_mask.ndim == 2 else key_mask
     bias = jnp.where(jnp.swapaxes(key_mask, 1, 2), 0.0, -jnp.inf).astype(jnp.float32)
-  return _flash(q, k, v, bias, scale, stairs)
+  return _flash(q, k, v, bias, scale, _Edges(stairs, self_edge))
+
+
+class _Edges(NamedTuple):
+  """The pairs of queries and keys that may attend; `flash_attention` describes both fields.
+
+  Attributes:
+    stairs: The steps (a, b) of causality; `None` if not causal.
+    self_edge: Whether query i sees key i.
+  """
+
+  stairs: tuple[int, int] | None
+  self_edge: bool
 
 
 def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
@@ -107,7 +128,7 @@ def _untile(x: jax.Array, rows: int) -> jax.Array:
   return tiling.join_rows(jnp.moveaxis(x, 0, 1), rows)
 
 
-def _logits(rows, columns, bias, first_row, stairs, transposed=False):
+def _logits(rows, columns, bias, first_row, edges, transposed=False):
   """Returns logits (g, n, m); rows are queries and columns keys, or the reverse if transposed.
 
   Args:
@@ -115,22 +136,22 @@ def _logits(rows, columns, bias, first_row, stairs, transposed=False):
     columns: The columns, (g, D, m), so that no product has to transpose them for every tile.
     bias: The bias of the keys, (g, m) or, transposed, (g, n); `None` for no bias.
     first_row: The number of the first row.
-    stairs: The steps (a, b) of causality; `None` if not causal.
+    edges: The pairs that may attend, numbered from the first column.
     transposed: Whether rows are keys.
   """
   logits = product(rows, columns)
   if bias is not None:
     logits = logits + (bias[:, :, None] if transposed else bias[:, None, :])
-  if stairs:
-    own, other = reversed(stairs) if transposed else stairs
-    step = ((first_row + jnp.arange(rows.shape[1])) // own)[:, None]
-    j = jnp.arange(columns.shape[2])  # multiplying the step avoids a division for every logit
+  i, j = first_row + jnp.arange(rows.shape[1]), jnp.arange(columns.shape[2])
+  if edges.stairs:
+    own, other = reversed(edges.stairs) if transposed else edges.stairs
+    step = (i // own)[:, None]  # multiplying the step avoids a division for every logit
     seen = j >= step * other if transposed else j < (step + 1) * other
     logits = jnp.where(seen, logits, -jnp.inf)
-  return logits
+  return logits if edges.self_edge else jnp.where(i[:, None] == j, -jnp.inf, logits)
 
 
-def _forward_band(q, k, v, bias, scale, stairs, first):
+def _forward_band(q, k, v, bias, scale, edges, first):
   """Attends from queries `first`, … to all of `k`; all are (Z, ·, D), the bias (Z, M) or `None`."""
   group, size, tiles = _tile_rows(q.shape[0], q.shape[1], k.shape[1])
 
@@ -140,7 +161,7 @@ def _forward_band(q, k, v, bias, scale, stairs, first):
 
     def tile(xs):
       rows, at = xs
-      logits = _logits(rows.astype(jnp.float32) * scale, columns, bias, at, stairs)
+      logits = _logits(rows.astype(jnp.float32) * scale, columns, bias, at, edges)
       out, lse = tiling.softmax_tile(logits, v)
       return out.astype(v.dtype), lse
 
@@ -158,22 +179,22 @@ def _fold_heads(bias, heads):
   return jnp.broadcast_to(bias, (bias.shape[0], heads, bias.shape[2])).reshape(-1, bias.shape[2])
 
 
-def _forward(q, k, v, bias, scale, stairs):
+def _forward(q, k, v, bias, scale, edges):
   heads = q.shape[2]
   q, k, v = map(heads_first, (q, k, v))
   bias = _fold_heads(bias, heads)
-  own, other = stairs or (None, 1)
+  own, other = edges.stairs or (None, 1)
   parts = []
   for start, stop in _bands(q.shape[1], own):
     seen = slice(0, -(-stop // own) * other if own else None)
     seen_bias = None if bias is None else bias[:, seen]
     rows = q[:, start:stop]
-    parts.append(_forward_band(rows, k[:, seen], v[:, seen], seen_bias, scale, stairs, start))
+    parts.append(_forward_band(rows, k[:, seen], v[:, seen], seen_bias, scale, edges, start))
   out, lse = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
   return heads_last(out, heads), lse.reshape(-1, heads, lse.shape[-1])
 
 
-def _backward_band(arrays, scale, stairs):
+def _backward_band(arrays, scale, edges):
   """Returns a band's summand of the queries' gradient, and the gradients of its keys and values."""
   k, q = arrays[0], arrays[3]  # (Z, ·, D)
   group, size, tiles = _tile_rows(k.shape[0], k.shape[1], q.shape[1])
@@ -185,7 +206,7 @@ def _backward_band(arrays, scale, stairs):
 
     def tile(dq, xs):
       rows, values, bias, at = xs
-      logits = _logits(rows, columns, bias, at, stairs, transposed=True)
+      logits = _logits(rows, columns, bias, at, edges, transposed=True)
       p, ds = tiling.logit_gradient(
         logits, product(values, d_columns), lse[:, None], delta[:, None]
       )
@@ -202,7 +223,7 @@ def _backward_band(arrays, scale, stairs):
   return map_groups(instance, arrays, group)
 
 
-def _backward(scale, stairs, saved, cotangents):
+def _backward(scale, edges, saved, cotangents):
   q, k, v, bias, out, lse = saved
   d_out, d_lse = cotangents
   heads, dtype = q.shape[2], q.dtype
@@ -210,26 +231,26 @@ def _backward(scale, stairs, saved, cotangents):
   lse, d_lse = (x.reshape(-1, x.shape[-1]) for x in (lse, d_lse))
   lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
   bias = _fold_heads(bias, heads)
-  other, own = stairs or (1, None)
+  other, own = edges.stairs or (1, None)
   dq, parts = jnp.zeros(q.shape, jnp.float32), []
   for start, stop in _bands(k.shape[1], own):
     see = slice(start // own * other if own else 0, None)
     keys = jax.tree.map(lambda x, band=slice(start, stop): x[:, band], (k, v, bias))
     queries = (x[:, see] for x in (q, d_out, lse, delta))
-    added, *grads = _backward_band((*keys, *queries), scale, stairs)
-    dq = dq.at[:, see].add(added) if stairs else added
+    added, *grads = _backward_band((*keys, *queries), scale, edges)
+    dq = dq.at[:, see].add(added) if edges.stairs else added
     parts.append(grads)
   dk, dv = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
   return *(heads_last(x, heads) for x in (dq.astype(dtype), dk, dv)), None
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _flash(q, k, v, bias, scale, stairs):
-  return _forward(q, k, v, bias, scale, stairs)
+def _flash(q, k, v, bias, scale, edges):
+  return _forward(q, k, v, bias, scale, edges)
 
 
-def _flash_forward(q, k, v, bias, scale, stairs):
-  out, lse = _forward(q, k, v, bias, scale, stairs)
+def _flash_forward(q, k, v, bias, scale, edges):
+  out, lse = _forward(q, k, v, bias, scale, edges)
   return (out, lse), (q, k, v, bias, out, lse)
 
 

@@ -22,7 +22,7 @@ from vitx.ops.patterns.factorized import Fixed, Strided
 from vitx.ops.patterns.function import MaskFunction
 from vitx.ops.patterns.grid import Axial, Neighborhood, ShiftedWindow
 from vitx.ops.patterns.indices import coordinates, in_grid
-from vitx.ops.patterns.local import Causal, DilatedWindow, Full, Global, Nothing, Window
+from vitx.ops.patterns.local import Causal, DilatedWindow, Full, Global, Nothing, Others, Window
 from vitx.ops.patterns.parts import Order, Part
 from vitx.ops.patterns.random_graphs import ErdosRenyi, WattsStrogatz
 from vitx.ops.patterns.redraw import redraw_blocks
@@ -45,6 +45,7 @@ __all__ = [
   "Nothing",
   "OnGrid",
   "Order",
+  "Others",
   "Part",
   "Pattern",
   "PerHead",

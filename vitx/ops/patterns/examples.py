@@ -8,7 +8,7 @@ from vitx.ops.patterns.base import OnGrid, Pattern, cycle, per_head
 from vitx.ops.patterns.bigbird_blocks import PARTS, VARIANTS, QueryParts, bigbird
 from vitx.ops.patterns.factorized import Fixed, Strided
 from vitx.ops.patterns.grid import Axial, Neighborhood, ShiftedWindow
-from vitx.ops.patterns.local import Causal, DilatedWindow, Full, Global, Nothing, Window
+from vitx.ops.patterns.local import Causal, DilatedWindow, Full, Global, Nothing, Others, Window
 from vitx.ops.patterns.random_graphs import ErdosRenyi, WattsStrogatz
 
 HEADS = 4
@@ -17,6 +17,7 @@ _BIGBIRD = bigbird(block=8, random=2, heads=HEADS)
 
 PATTERNS: dict[str, Pattern] = {
   "full": Full(),
+  "others": Others(),
   "causal": Causal(),
   "attention_free": Nothing(),
   "window": Window(3),

@@ -56,6 +56,24 @@ class Nothing(Pattern):
 
 
 @dataclasses.dataclass(frozen=True)
+class Others(Pattern):
+  """The pattern in which every token attends every token except itself (Lee et al. 2021)."""
+
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
+    return q != k
+
+  def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
+    return (Part(self, "block_diagonal", layout.length, self_edge=False),)
+
+  def restrict(self, part: Part, layout: TokenLayout) -> Part | None:
+    if part.core == "summaries":
+      return part  # summaries are in earlier runs, so no edge joins a token to itself
+    if part.core != "block_diagonal":
+      return super().restrict(part, layout)
+    return dataclasses.replace(part, self_edge=False)
+
+
+@dataclasses.dataclass(frozen=True)
 class Causal(Pattern):
   """The pattern in which a token attends itself and all earlier tokens; prefix tokens are first."""
 

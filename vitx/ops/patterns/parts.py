@@ -95,6 +95,7 @@ class Part:
     order: The order of the tokens; `None` for the usual one.
     causal: Whether a token of "block_diagonal" attends only itself and earlier tokens of its run.
       Padding must then be last in its run.
+    self_edge: Whether a token of "block_diagonal" attends itself.
   """
 
   pattern: "Pattern"
@@ -102,6 +103,7 @@ class Part:
   block: int
   order: Order | None = None
   causal: bool = False
+  self_edge: bool = True
 
   @property
   def is_reordered(self) -> bool:

@@ -113,8 +113,9 @@ def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> P
   """Attends densely inside runs of `part.block` tokens, with each run as a separate example."""
   (batch, n), size = q.shape[:2], part.block
   count = -(-n // size)
+  attend_run = partial(flash_attention, scale=scale, causal=part.causal, self_edge=part.self_edge)
   if count == 1:
-    return flash_attention(q, k, v, key_mask=key_mask, scale=scale, causal=part.causal)
+    return attend_run(q, k, v, key_mask=key_mask)
 
   def runs(x: jax.Array) -> jax.Array:  # (B, N, ...) -> (B·R, b, ...)
     return tiling.split_rows(x, count, size).reshape(batch * count, size, *x.shape[2:])
@@ -128,7 +129,7 @@ def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> P
     key_mask = jnp.broadcast_to(places < real, (batch, n))
   seen = None if key_mask is None else runs(key_mask)
   q, k, v = map(runs, (q, k, v))
-  out, lse = flash_attention(q, k, v, key_mask=seen, scale=scale, causal=part.causal)
+  out, lse = attend_run(q, k, v, key_mask=seen)
   return tokens(out), jnp.swapaxes(tokens(jnp.swapaxes(lse, 1, 2)), 1, 2)
 
 

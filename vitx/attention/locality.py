@@ -1,0 +1,67 @@
+"""Locality self-attention: softmax without the query's own key, at a learned temperature."""
+
+import math
+from typing import ClassVar, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.attention.contract import Properties
+from vitx.attention.named_pattern import GivenPatternAttention
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import Others, Pattern
+
+
+class LocalityAttention(GivenPatternAttention):
+  """Locality self-attention, for small data sets (Lee, Lee and Song 2021, arXiv 2112.13492).
+
+  No token attends itself, the class token included, which leaves more weight to the other tokens.
+  The factor of the logits is learned and can sharpen the softmax: one for each head, as in the
+  authors' code. (vit-pytorch has one for each layer, and learns its logarithm.)
+
+  Attributes:
+    temperature: The factor of the logits: "learned" is a parameter `temperature` (H,), 1 / sqrt(D)
+      at the start; "fixed" is 1 / sqrt(D).
+    self_edge: Whether tokens attend themselves too.
+    edges: The name of the pattern from which the edges of tokens to themselves are removed.
+
+  `PatternAttention` has the other attributes.
+  """
+
+  properties: ClassVar = Properties(
+    accepts_causal=True,
+    permutation_equivariant=True,
+    masking_is_deletion=True,
+    flops_exponent=2.0,
+  )
+  logged: ClassVar = ("temperature",)
+
+  temperature: Literal["learned", "fixed"] = "learned"
+  self_edge: bool = False
+
+  def full_pattern(self, layout: TokenLayout) -> Pattern:
+    pattern = super().full_pattern(layout)
+    return pattern if self.self_edge else pattern & Others()
+
+  def project(
+    self, x: jax.Array, value_dim: int | None = None, value_bias: bool = True
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Projects tokens (B, N, C) to queries, keys and values (B, N, H, D).
+
+    The queries are multiplied by the temperature over 1 / sqrt(D), so that the scale of the logits
+    stays 1 / sqrt(D), and a relative bias is not multiplied.
+
+    Args:
+      x: The tokens, (B, N, C).
+      value_dim: The head width of the values; None means D.
+      value_bias: Whether `use_bias` also applies to the values.
+    """
+    q, k, v = super().project(x, value_dim, value_bias)
+    if self.temperature == "fixed":
+      return q, k, v
+    root = math.sqrt(q.shape[-1])
+    start = nn.initializers.constant(1 / root)
+    temperature = self.param("temperature", start, (self.num_heads,), jnp.float32)
+    q = (q.astype(jnp.float32) * (root * temperature)[:, None]).astype(q.dtype)
+    return q, k, v
