@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from vitx.ops.implementation import target
+from vitx.ops.implementation import current_rule, target
+from vitx.ops.rule import Launch, TileSizes
 from vitx.ops.sparse.block_mask import BlockMask
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
@@ -24,36 +25,6 @@ MAX_ELEMENTS = 2**31  # elements of one example, since the kernels count them in
 OLDEST = 80  # the compute capability times 10 of the A100
 INSTALL = "pip install 'vitx[triton]'"
 PACKAGES = ("jax", "jax-triton", "triton")
-
-
-class Launch(NamedTuple):
-  """The shape of the programs of one kernel.
-
-  Attributes:
-    blocks: The number of blocks of a mask that the rows of one program span.
-    warps: The number of warps of one program.
-    stages: The number of blocks that a program loads ahead, the current one included.
-  """
-
-  blocks: int
-  warps: int
-  stages: int
-
-
-class TileSizes(NamedTuple):
-  """The sizes of the kernels' tiles.
-
-  Attributes:
-    block: The number b of tokens in a block of a static mask, and the most in any block.
-    forward, query_gradient, key_gradients: The launches of the three kernels.
-  """
-
-  block: int
-  forward: Launch
-  query_gradient: Launch
-  key_gradients: Launch
-
-
 SMALL = TileSizes(64, Launch(1, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2))
 
 
@@ -131,7 +102,7 @@ def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
   large = q.shape[1] * q.shape[2] * width >= MAX_ELEMENTS
   if card is None or not same or width > MAX_WIDTH or large:
     return None
-  return choose_tiles(card, q.dtype, width)
+  return current_rule().pick_tiles(str(q.dtype), width, choose_tiles(card, q.dtype, width))
 
 
 def on_cuda(kernel: Callable, otherwise: Callable, *arrays: Any) -> Any:
