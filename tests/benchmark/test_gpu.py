@@ -66,6 +66,12 @@ def test_a_check_needs_kernels_equal_bits_and_numbers(monkeypatch):
   assert not passed.passed and passed._replace(has_kernel=True).passed
 
 
+def test_a_check_runs_the_kernels_where_xla_was_measured_to_be_faster():
+  sizes = rule.TileSizes(64, *[rule.Launch(1, 4, 2)] * 3)
+  today = rule.Rule("any", "a test", {}, {"float32": {64: None, 128: sizes}})
+  assert gpu._without_xla(today).tiles == {"float32": {128: sizes}}
+
+
 @pytest.mark.slow  # compiles 40 calls of attention, forward and backward
 def test_every_call_passes():
   table = gpu.check(lambda message: None, dtypes=["float32"])

@@ -56,7 +56,7 @@ class MadeUp:
     known = None if tiles is None else 0 if tiles == DEFAULT else tiles.block
     return self.seconds[known]
 
-  def fits(self, tiles):
+  def agrees(self, tiles):
     return tiles.block not in self.unfit
 
 
@@ -127,7 +127,18 @@ def test_the_time_of_a_call_is_that_of_the_given_tiles(monkeypatch):
     assert 0 < subject.time_call(given) < math.inf
     assert {*asked} == {given}
     asked.clear()
-  assert subject.fits(tiles) and {*asked} == {tiles}
+  assert subject.agrees(tiles) and {*asked} == {tiles, None}
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.05, math.nan])
+def test_tiles_with_wrong_results_are_refused(monkeypatch, factor):
+  subject = tune.TimedCall("float32", 16, 1, 64, 2)
+  tiles = [None]
+  monkeypatch.setattr(tune.TimedCall, "choose", lambda self, given: tiles.append(given))
+  monkeypatch.setattr(
+    tune, "attention", lambda q, k, v, *_, **__: v if tiles[-1] is None else v * factor
+  )
+  assert subject.agrees(DEFAULT) == (factor == 1)
 
 
 def test_rules_give_tiles_by_dtype_and_the_nearest_wider_head(monkeypatch):

@@ -134,8 +134,6 @@ def _run_choose(
   import jax
 
   from vitx.benchmark import choose, tune
-  from vitx.benchmark.mixers import Setting
-  from vitx.benchmark.timing import Neighbors
   from vitx.ops import rule
   from vitx.ops.implementation import choosing_by
   from vitx.ops.sparse.triton_attention import find_card
@@ -154,24 +152,42 @@ def _run_choose(
   tiles = None if whole else rule.find_tiles(kind)
   if "tiles" in chosen:
     tiles = tune.measure(minutes, say)
-  tokens, batches = tokens or list(choose.TOKENS), batches or list(choose.BATCHES)
-  effort: dict[str, Any] = {"repeats": repeats, "minutes": minutes, "say": say}
+  wanted = [name for name in rule.FAMILIES if name in chosen]
   kernelized = dataclasses.replace(choose.KERNELIZED, tiles=rule.parse_tiles(tiles, str(path)))
-  with Neighbors() as neighbors, choosing_by(kernelized):
-    ratios = choose.measure(chosen, tokens, batches, Setting(**setting), **effort)
-  bounds = {}
-  for name in (name for name in rule.FAMILIES if name in chosen):
+  with choosing_by(kernelized):
+    given = {"repeats": repeats, "minutes": minutes, "say": say}
+    families |= _measure_families(wanted, tokens, batches, setting, given) if wanted else {}
+  rule.write_families(path, kind, families, tiles)
+  print(f"wrote {path}, the rule by which auto picks on {kind!r}")
+
+
+def _measure_families(
+  wanted: Sequence[str],
+  tokens: Sequence[int] | None,
+  batches: Sequence[int] | None,
+  sizes: dict[str, Any],
+  effort: dict[str, Any],
+) -> dict[str, Any]:
+  """Measures some families of ops, prints a table, and returns their entries in the file."""
+  from vitx.benchmark import choose
+  from vitx.benchmark.mixers import Setting
+  from vitx.benchmark.timing import Neighbors
+
+  tokens, batches = tokens or list(choose.TOKENS), batches or list(choose.BATCHES)
+  setting = Setting(**sizes)
+  with Neighbors() as neighbors:
+    ratios = choose.measure(wanted, tokens, batches, setting, **effort)
+  bounds, entries = {}, {}
+  for name in wanted:
     own = [ratio for ratio in ratios if ratio.family == name]
     if not own:
       raise ConfigError(f"ops={name!r}: none of its mixers fits tokens={tokens}; add other tokens.")
     bounds[name] = choose.fit(own)
-    measured = choose.describe(own, Setting(**setting), repeats, neighbors)
-    families[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}
-  if bounds:
-    print(choose.format_ratios(ratios, bounds))
+    measured = choose.describe(own, setting, effort["repeats"], neighbors)
+    entries[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}
+  print(choose.format_ratios(ratios, bounds))
   neighbors.print()
-  rule.write_families(path, kind, families, tiles)
-  print(f"wrote {path}, the rule by which auto picks on {kind!r}")
+  return entries
 
 
 def _run_data(config: str, examples: int, runs: int) -> None:

@@ -223,8 +223,14 @@ def find_tiles(device_kind: str) -> dict[str, Any] | None:
   """Returns the entry of tiles in the file that `load_rule` reads; `None` if it has none.
 
   The entry has the tiles in the form of `tiles_to_json`, "sizes", and "measured".
+
+  Raises:
+    ConfigError: The file or the entry is damaged.
   """
-  return _read(_find(device_kind, user_directory())[0]).get("tiles")
+  path = _find(device_kind, user_directory())[0]
+  entry = _read(path).get("tiles")
+  parse_tiles(entry, str(path))
+  return entry
 
 
 def read_families(path: Path) -> dict[str, Any]:
