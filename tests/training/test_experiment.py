@@ -200,6 +200,16 @@ def test_lengths_follow_from_the_number_of_examples(overrides, expected):
   assert make_experiment(found).config.to_json() == found.to_json()
 
 
+def test_a_gpu_without_its_kernel_says_so(monkeypatch):
+  monkeypatch.setattr(compilation, "find_obstacle", lambda: "jax-triton is missing")
+  mixer = "model.token_mixer.implementation"
+  for implementation, count in (("kernelized", 1), ("masked", 0)):
+    experiment = make_experiment(runs.tiny("duration=100 steps", f"{mixer}={implementation}"))
+    header = compilation.make_header(experiment, 1, 1, "")
+    assert header.count("\nwarning: attention along patterns") == count
+    assert header.count("jax-triton is missing") == count
+
+
 @pytest.mark.parametrize(
   ("overrides", "warnings"),
   [

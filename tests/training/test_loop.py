@@ -63,6 +63,7 @@ def test_what_a_run_leaves(finished_run):
   assert environment["versions"]["jax"] == jax.__version__
   assert environment["implementations"].keys() == {"block_0/token_mixer"}
   assert set(environment["implementations"].values()) <= {"masked", "kernelized"}
+  assert environment["sparse_kernel"] == "xla"
   assert environment["data"]["examples"] == {"train": 1294, "validation": 144, "test": 359}
   assert read_config(workdir).model.num_classes == 10
 

@@ -54,7 +54,8 @@ CHECKED = (
   *("neighborhood", "shifted_window_plain", "erdos_renyi_symmetric", "watts_strogatz"),
 )
 CHECK_SIZES = (2, 4, 64)  # B, H and D; in the examples of patterns four heads differ
-TOLERANCE = 1e-5
+# The allowed error is TOLERANCE of the values and FACTOR times the error of the masked path.
+TOLERANCE, FACTOR = 1e-5, 3
 CUSTOM_CALL = "triton_kernel_call"  # the name of a kernel in a lowered program
 
 STEPS = (
@@ -156,8 +157,9 @@ def check(
 def check_call(name: str, call: Callable, dtype: str) -> Check:
   """Compares the kernelized path of one call with the masked path.
 
-  The root mean square error of the output and of each gradient may be twice that of the masked path
-  in the dtype, and `TOLERANCE` of the values.
+  Exact results are those of the masked path in float32 with exact products. The root mean square
+  error of the output and of each gradient may be `FACTOR` times that of the masked path in the
+  dtype, with the usual products, and `TOLERANCE` of the values.
 
   Args:
     name: The name of the call.
@@ -167,15 +169,16 @@ def check_call(name: str, call: Callable, dtype: str) -> Check:
   batch, heads, width = CHECK_SIZES
   shape = (4, batch, LAYOUT.length, heads, width)
   arrays = jax.random.normal(jax.random.key(0), shape).astype(dtype)
-  with jax.default_matmul_precision("highest"), choosing_by(_without_xla(current_rule())):
-    masked = _differentiate(partial(call, "masked"))
-    exact, theirs = masked(*arrays.astype(jnp.float32)), masked(*arrays)
+  with jax.default_matmul_precision("highest"):
+    exact = _differentiate(partial(call, "masked"))(*arrays.astype(jnp.float32))
+  with jax.default_matmul_precision("default"), choosing_by(_without_xla(current_rule())):
+    theirs = _differentiate(partial(call, "masked"))(*arrays)
     lowered = _differentiate(partial(call, "kernelized")).lower(*arrays)
     program = lowered.compile()
     ours, again = program(*arrays), program(*arrays)
   shares = []
   for a, b, e in zip(*(jax.device_get(x) for x in (ours, theirs, exact)), strict=True):
-    allowed = 2 * _mean_square(b - e) ** 0.5 + TOLERANCE * max(1.0, _mean_square(e) ** 0.5)
+    allowed = FACTOR * _mean_square(b - e) ** 0.5 + TOLERANCE * max(1.0, _mean_square(e) ** 0.5)
     shares.append(_mean_square(a - e) ** 0.5 / allowed)
   pairs = zip(jax.device_get(ours), jax.device_get(again), strict=True)
   repeats = all(np.array_equal(x, y) for x, y in pairs)

@@ -21,8 +21,9 @@ PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}  # jax.export's names, a
 IMPLEMENTATIONS = ("masked", "kernelized")
 # The rules for "auto" in place of measured rules, since the target devices are not known.
 ALWAYS = {"masked": ((sys.maxsize, None),), "kernelized": ()}
-# Unlike for other custom calls, JAX does not yet guarantee that cuDNN's attention stays stable.
-CUDNN = programs.DisabledSafetyCheck.custom_call("__cudnn$fmhaSoftmax")
+# JAX does not guarantee that later versions know these calls: cuDNN's and Triton's attention.
+CALLS = ("__cudnn$fmhaSoftmax", "triton_kernel_call_ffi")
+UNCHECKED = [programs.DisabledSafetyCheck.custom_call(name) for name in CALLS]
 
 
 def export(
@@ -141,7 +142,7 @@ def make_program(
   def program(*arrays: jax.Array) -> dict[str, jax.Array]:
     return loaded.task.respond(params, state, dict(zip(specs, arrays, strict=True)))
 
-  lower = programs.export(jax.jit(program), platforms=platforms, disabled_checks=[CUDNN])
+  lower = programs.export(jax.jit(program), platforms=platforms, disabled_checks=UNCHECKED)
   try:
     with lowering_for(PLATFORMS[platforms[0]] if len(platforms) == 1 else "any"), choosing_by(rule):
       return lower(*specs.values())

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.data.dataset import ROLES
+from vitx.ops.sparse.triton_attention import find_obstacle
 from vitx.training import durations, parallel
 from vitx.training.experiment import Experiment, batch_shapes, blank, evaluation_shapes
 from vitx.training.record.progress import Progress, announce
@@ -157,8 +158,11 @@ def make_header(experiment: Experiment, flops: int, steps: int, workdir: str) ->
 
 
 def _find_warnings(experiment: Experiment) -> Iterator[str]:
-  """Yields warnings about a run that is too short to learn, or to log before its end."""
+  """Yields warnings about a GPU without its kernel, and a run too short to learn or to log."""
   config, total = experiment.config, experiment.total_steps
+  obstacle = find_obstacle()
+  if obstacle and any("kernelized" in each for each in experiment.implementations().values()):
+    yield f"\nwarning: attention along patterns is slower than it could be: {obstacle}"
   if total < FEW_STEPS and not config.init_from:
     yield (
       f"\nwarning: {total:,} steps are too few to learn from random weights; lengthen"

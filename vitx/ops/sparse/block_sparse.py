@@ -137,7 +137,8 @@ def _gradients(arrays, drawn, mask: BlockMask | None, block: int, scale: float):
     (by_query, by_key), layout = _list_rows(mask, drawn, block)
     return xla.backward(arrays, by_query, by_key, layout, scale)
 
-  kernel = _kernel(triton_attention.backward, *arrays[:3], mask, block, scale)
+  q, k, v = arrays[:3]
+  kernel = _kernel(triton_attention.backward, q, k, v, mask, block, scale)
   if kernel is None:
     return by_xla(arrays, drawn)
 
@@ -171,7 +172,8 @@ def _list_rows(
   """Returns the pair of rows by query block and rows by key block, and XLA's layout."""
   if mask is None:
     assert drawn is not None
-    layout = xla.Layout(*drawn[0].shape[:2], block, True)
+    heads, count, _ = drawn[0].shape
+    layout = xla.Layout(heads, count, block, True)
     return rows.drawn_sides(*drawn), layout
   sides = rows.sides(mask)
   dead = any(side.is_padded for side in sides)

@@ -22,10 +22,26 @@ from vitx.ops.sparse.block_mask import BlockMask
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 MAX_WIDTH = 128  # channels of a head
 MAX_ELEMENTS = 2**31  # elements of one example, since the kernels count them in 32 bits
+# The settings of JAX's default precision with which products of float32 round their inputs to 19
+# bits. Triton would make exact products without tensor cores.
+ROUNDED = (None, "default", "fastest", "bfloat16", "tensorfloat32")
 OLDEST = 80  # the compute capability times 10 of the A100
-INSTALL = "pip install 'vitx[triton]'"
+INSTALL = 'on Python 3.12 or newer, pip install -e ".[triton]"'
 PACKAGES = ("jax", "jax-triton", "triton")
-SMALL = TileSizes(64, Launch(1, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2))
+# By whether products of warp groups exist (compute capability 9.0 and 10.x), the dtype is half
+# precision, and a head has more than 64 channels. Nobody has measured these sizes on a GPU: each is
+# the largest of a few that the compiler fits without spilled registers (`test_triton_compiled.py`),
+# and `vitx benchmark choose` finds faster ones.
+TILE_SIZES = {
+  (True, True, False): TileSizes(64, Launch(2, 4, 3), Launch(2, 8, 2), Launch(2, 8, 2)),
+  (True, True, True): TileSizes(64, Launch(2, 8, 3), Launch(2, 8, 2), Launch(1, 8, 2)),
+  (True, False, False): TileSizes(32, Launch(2, 4, 2), Launch(2, 4, 2), Launch(2, 4, 2)),
+  (True, False, True): TileSizes(32, Launch(2, 4, 2), Launch(2, 4, 2), Launch(1, 4, 2)),
+  (False, True, False): TileSizes(32, Launch(4, 4, 3), Launch(4, 8, 3), Launch(4, 8, 3)),
+  (False, True, True): TileSizes(32, Launch(4, 8, 3), Launch(2, 4, 2), Launch(2, 8, 2)),
+  (False, False, False): TileSizes(32, Launch(2, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2)),
+  (False, False, True): TileSizes(32, Launch(1, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2)),
+}
 
 
 class Lists(NamedTuple):
@@ -46,7 +62,9 @@ def choose_tiles(card: int, dtype: Any, width: int) -> TileSizes:
     dtype: The dtype of q, k and v.
     width: The number of channels of a head, of keys or values, whichever is larger.
   """
-  return SMALL
+  wide = width > 64
+  groups = card == 90 or (card // 10 == 10 and not wide)  # 10.x spills registers with wide heads
+  return TILE_SIZES[groups, dtype != jnp.float32, wide]
 
 
 @functools.cache
@@ -65,17 +83,21 @@ def find_obstacle() -> str | None:
   if card is None:
     return None
   if card < OLDEST:
-    return f"its compute capability is {card / 10}, and the kernels need {OLDEST / 10}"
+    return f"the compute capability is {card / 10}, and the kernels need {OLDEST / 10}"
   try:
     import jax_triton  # noqa: F401  # it takes a second, and only CUDA devices need it
   except ImportError:
-    return f"jax-triton is missing. On Python 3.12 or newer: {INSTALL}"
+    return f"jax-triton is missing; {INSTALL}"
   try:
     _lower_a_call()
   except Exception as error:  # whatever a version that does not fit may raise
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
-    return f"{versions} do not fit each other ({error}). {INSTALL}"
+    versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
+    return f"{versions} do not fit each other ({error}); {INSTALL}"
   return None
+
+
+def _version(package: str) -> str:
+  return importlib.metadata.version(package)
 
 
 def _capability() -> int | None:
@@ -100,9 +122,14 @@ def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
   width = max(q.shape[-1], v.shape[-1])
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
   large = q.shape[1] * q.shape[2] * width >= MAX_ELEMENTS
-  if card is None or not same or width > MAX_WIDTH or large:
+  exact = q.dtype == jnp.float32 and _default_precision() not in ROUNDED
+  if card is None or not same or width > MAX_WIDTH or large or exact:
     return None
   return current_rule().pick_tiles(str(q.dtype), width, choose_tiles(card, q.dtype, width))
+
+
+def _default_precision() -> str | None:
+  return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
 
 def on_cuda(kernel: Callable, otherwise: Callable, *arrays: Any) -> Any:
@@ -196,7 +223,7 @@ class _Rows:
     if mask is None:
       self.heads, self.count, _ = drawn[0].shape
       blocks = 1
-      self.lists = (_transpose_drawn if transposed else _list_drawn)(*drawn)
+      self.lists = list_drawn(drawn[0], drawn[1], transposed)
     else:
       blocks = max(1, launch.blocks * most // block)
       self.heads, self.count = mask.heads, -(-mask.rows // blocks)
@@ -216,7 +243,7 @@ def _launch(kernel: str, inputs, cotangents, types, rows: _Rows, scale: float) -
   sizes["RAGGED"] = not whole or n % rows.rows > 0 or n % rows.block > 0
   sizes["KEY_MASK"] = 0 if key_mask is None else key_mask.ndim - 1
   sizes["MASKS"] = rows.lists.tables.size > 0
-  sizes["PRECISION"] = _precision(q.dtype)
+  sizes["PRECISION"] = "tf32" if q.dtype == jnp.float32 else "ieee"
   seen = jnp.zeros(1, jnp.int8) if key_mask is None else key_mask.astype(jnp.int8)
   lists = [x if x.size else jnp.zeros(1, jnp.int32) for x in rows.lists]
   arrays = [jnp.asarray(x) for x in (q, k, v, seen, *cotangents, *lists)]
@@ -251,16 +278,6 @@ def call(
   )
 
 
-def _precision(dtype: Any) -> str:
-  """Returns Triton's name of the precision that JAX's default has for products of a dtype."""
-  if dtype != jnp.float32:
-    return "ieee"
-  default = jax.config.jax_default_matmul_precision
-  if default in (None, "default", "fastest", "bfloat16", "tensorfloat32"):
-    return "tf32"
-  return "tf32x3" if default in ("high", "bfloat16_3x") else "ieee"
-
-
 @functools.lru_cache(maxsize=256)
 def list_blocks(mask: BlockMask, blocks: int) -> Lists:
   """Returns the lists of a mask, whose rows are joined to groups of `blocks` blocks.
@@ -280,7 +297,7 @@ def list_blocks(mask: BlockMask, blocks: int) -> Lists:
   parts[(group % groups)[:, None] * blocks + np.arange(blocks) >= mask.rows] = 0
   parts[place, own % blocks] = mask.table
   kinds, numbers = np.unique(parts, axis=0, return_inverse=True)
-  masked = kinds.any(axis=1)[numbers.reshape(-1)]
+  masked = np.any(kinds != 0, axis=1)[numbers.reshape(-1)]
   order = np.lexsort((others, ~masked, group))
   ends = np.cumsum(np.bincount(group, minlength=mask.heads * groups))
   starts = np.concatenate([[0], ends[:-1]])
@@ -299,30 +316,25 @@ def _pack(mask: BlockMask) -> np.ndarray:
   return np.packbits(tables, axis=2, bitorder="little").view("<i4")
 
 
-def _list_drawn(indices: jax.Array, valid: jax.Array) -> Lists:
-  """Returns the lists by query block for blocks known only at run time, (G, R, K)."""
-  K = indices.shape[2]
-  first = jnp.argsort(~valid, axis=2, stable=True)
-  others = jnp.take_along_axis(indices, first, axis=2).reshape(-1)
-  starts = jnp.arange(others.size // K) * K
-  return _whole_blocks(starts, starts + jnp.sum(valid, axis=2).reshape(-1), others)
+def list_drawn(indices: jax.Array, valid: jax.Array, transposed: bool) -> Lists:
+  """Returns the lists for blocks that are known only at run time, which have no masks.
 
-
-def _transpose_drawn(indices: jax.Array, valid: jax.Array) -> Lists:
-  """Returns the lists by key block for blocks known only at run time, (G, R, K)."""
-  G, R, K = indices.shape
-  keys = jnp.where(valid, indices + R * jnp.arange(G)[:, None, None], G * R).reshape(-1)
-  place = jnp.argsort(keys, stable=True)
-  first = jnp.searchsorted(keys[place], jnp.arange(G * R + 1))
-  return _whole_blocks(first[:-1], first[1:], place // K % R)
-
-
-def _whole_blocks(starts: jax.Array, ends: jax.Array, others: jax.Array) -> Lists:
-  """Returns lists without masks, with start and end (G·R,) of each, and the blocks of all."""
-  bounds = jnp.stack([starts, starts, ends], axis=1)
-  found = (jnp.argsort(starts - ends, stable=True), bounds, others)
-  none = np.zeros(0, np.int32)
-  return Lists(*(x.astype(jnp.int32) for x in found), none, none)
+  Args:
+    indices: The key blocks that each query block reads, int (G, R, K).
+    valid: A mask (G, R, K), False where an index only fills the array.
+    transposed: Whether the lists are those of the key blocks, not of the query blocks.
+  """
+  G, R, _ = indices.shape
+  query = jnp.broadcast_to(jnp.arange(G * R).reshape(G, R, 1), indices.shape)
+  key = indices + R * jnp.arange(G)[:, None, None]
+  own, others = (key, query) if transposed else (query, key)
+  own = jnp.where(valid, own, G * R).reshape(-1)  # what only fills the array comes last
+  place = jnp.argsort(own, stable=True)
+  first = jnp.searchsorted(own[place], jnp.arange(G * R + 1))
+  bounds = jnp.stack([first[:-1], first[:-1], first[1:]], axis=1)
+  order, none = jnp.argsort(-jnp.diff(first), stable=True), np.zeros(0, np.int32)
+  found = (order, bounds, others.reshape(-1)[place] % R, none, none)
+  return Lists(*(x.astype(jnp.int32) for x in found))
 
 
 def _foldable(attend: Callable) -> Callable:

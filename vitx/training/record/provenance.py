@@ -30,6 +30,7 @@ from vitx.data.dataset import ROLES, Source
 from vitx.data.sources import SOURCES
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import Rule
+from vitx.ops.sparse.triton_attention import find_card
 
 PACKAGES = (
   "jax",
@@ -40,6 +41,8 @@ PACKAGES = (
   "tensorflow-datasets",
   "grain",
   "clu",
+  "jax-triton",
+  "triton",
   "ml_collections",
   "numpy",
   "pillow",
@@ -234,7 +237,8 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
   """Returns a record of all that a run depends on besides its config, as JSON.
 
   The record holds data, commit, command, versions, devices and processor, the implementation that
-  "auto" picked for each token mixer, and the rule of that choice.
+  "auto" picked for each token mixer, the kernel of attention along patterns, and the rule of the
+  choices.
   """
   return {
     "data": dict(data),
@@ -247,6 +251,7 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
     "cores": os.cpu_count(),
     "processes": jax.process_count(),
     "implementations": dict(implementations),
+    "sparse_kernel": "triton" if find_card() else "xla",
     "rule": current_rule().to_json(),
   }
 

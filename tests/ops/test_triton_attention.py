@@ -1,0 +1,104 @@
+"""What surrounds the GPU's kernels, and needs neither Triton nor a GPU: lists, tiles, messages."""
+
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from vitx import ops
+from vitx.ops.implementation import lowering_for
+from vitx.ops.layout import TokenLayout
+from vitx.ops.patterns import PATTERNS
+from vitx.ops.sparse import triton_attention
+from vitx.ops.sparse.attend import block_mask
+from vitx.ops.sparse.plan import plan
+from vitx.ops.sparse.triton_attention import Lists, list_blocks
+
+GRID = TokenLayout((11, 13), prefix=1)
+
+
+def read(lists, heads, groups, rows, n, block):
+  """The edges bool (G, N, N) of lists, read as the kernels read them."""
+  edges = np.zeros((heads, groups * rows, -(-n // block) * block), bool)
+  assert sorted(lists.order) == list(range(heads * groups))
+  lengths = (lists.bounds[:, 2] - lists.bounds[:, 0])[lists.order]
+  assert np.all(np.diff(lengths) <= 0)
+  for group, (start, middle, end) in enumerate(lists.bounds):
+    own = edges[group // groups, group % groups * rows :][:rows]
+    for i in range(start, end):
+      columns = slice(lists.others[i] * block, (lists.others[i] + 1) * block)
+      assert not own[:, columns].any()
+      own[:, columns] = True
+      if i < middle:
+        bits = lists.tables[lists.numbers[i]].view(np.uint32)
+        shifted = bits[:, :, None] >> np.arange(32, dtype=np.uint32)
+        own[:, columns] = (shifted & 1).astype(bool).reshape(rows, -1)[:, :block]
+  return edges[:, :n, :n]
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("name", ["full", "bigbird_etc", "axial_per_head", "attention_free"])
+def test_lists_hold_the_edges(name, blocks):
+  mask = block_mask(PATTERNS[name], GRID, 16, 4)
+  for own in (mask, mask.transpose()):
+    lists = list_blocks(own, blocks)
+    tables = lists.tables.reshape(-1, blocks * 16, 1)
+    lists = Lists(lists.order, lists.bounds, lists.others, lists.numbers, tables)
+    groups = -(-mask.rows // blocks)
+    found = read(lists, mask.heads, groups, blocks * 16, GRID.length, 16)
+    np.testing.assert_array_equal(found, own.dense())
+
+
+def test_lists_made_at_run_time_hold_the_blocks():
+  random = np.random.default_rng(0)
+  indices = np.stack([[random.permutation(7)[:4] for _ in range(7)] for _ in range(2)])
+  valid = random.random(indices.shape) < 0.6
+  expected = np.zeros((2, 7, 7), bool)
+  np.put_along_axis(expected, indices, valid, axis=2)
+  for transposed in (False, True):
+    lists = triton_attention.list_drawn(jnp.asarray(indices), jnp.asarray(valid), transposed)
+    found = read(Lists(*map(np.asarray, lists)), 2, 7, 1, 7, 1)
+    np.testing.assert_array_equal(found, expected.swapaxes(1, 2) if transposed else expected)
+
+
+@pytest.mark.parametrize("name", ["strided_per_head", "neighborhood_dilated", "fixed_and_class"])
+def test_a_plan_for_the_kernel_has_blocks_of_its_size(name):
+  parts = [part for own in plan(PATTERNS[name], GRID, most=32).heads for part in own]
+  assert {part.core for part in parts} <= {"block_sparse", "summaries"}
+  assert {part.block for part in parts if part.core == "block_sparse"} == {32}
+  parts = [part for own in plan(PATTERNS[name], GRID, 16, most=32).heads for part in own]
+  assert {part.block for part in parts if part.core == "block_sparse"} == {16}
+
+
+@pytest.mark.parametrize(
+  ("capability", "modules", "words"),
+  [
+    ("7.5", {}, "the compute capability is 7.5, and the kernels need 8.0"),
+    ("9.0", {"jax_triton": None}, "jax-triton is missing; on Python 3.12 or newer, pip install -e"),
+    ("9.0", {"jax_triton": types.ModuleType("jax_triton")}, "do not fit each other"),
+    ("gfx942", {}, None),
+  ],
+)
+def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
+  gpu = types.SimpleNamespace(platform="gpu", compute_capability=capability)
+  monkeypatch.setattr(jax, "devices", lambda: [gpu])
+  monkeypatch.setattr(triton_attention, "_version", lambda name: "1.0")
+  for name, module in modules.items():
+    monkeypatch.setitem(sys.modules, name, module)
+  triton_attention.find_obstacle.cache_clear()
+  triton_attention.find_card.cache_clear()
+  try:
+    found = triton_attention.find_obstacle()
+    assert found is None if words is None else words in found
+    with lowering_for("gpu"):  # and XLA attends
+      x = jnp.ones((1, 40, 1, 16))
+      out = ops.attention(
+        x, x, x, PATTERNS["window"], TokenLayout((40,)), implementation="kernelized"
+      )
+    np.testing.assert_allclose(out, 1, atol=1e-6)
+  finally:
+    triton_attention.find_obstacle.cache_clear()
+    triton_attention.find_card.cache_clear()
