@@ -20,6 +20,8 @@ from triton.compiler import ASTSource
 
 from tests.ops.lowered import matrices, program
 from tests.slow import all_but
+from vitx.inference.export import UNCHECKED
+from vitx.ops import attention
 from vitx.ops.implementation import lowering_for
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Neighborhood, Window, bigbird
@@ -126,3 +128,18 @@ def elements_of_arrays(text):
 def test_nothing_else_calls_them():
   text = program("cpu", jnp.bfloat16, 512, pattern=Window(16), layout=TokenLayout((512,)))
   assert "triton" not in text
+
+
+def test_an_exported_program_has_them(monkeypatch):
+  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  q = jax.ShapeDtypeStruct((1, 256, 2, 64), jnp.bfloat16)
+
+  def attend(q, k, v):
+    given = dict(pattern=Window(16), layout=TokenLayout((256,)), implementation="kernelized")
+    return attention(q, k, v, **given)
+
+  lower = jax.export.export(jax.jit(attend), platforms=["cuda"], disabled_checks=UNCHECKED)
+  with lowering_for("gpu"):
+    program = lower(q, q, q)
+  again = jax.export.deserialize(program.serialize())
+  assert "triton_kernel_call" in again.mlir_module()
