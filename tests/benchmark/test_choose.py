@@ -5,11 +5,13 @@ import math
 
 import pytest
 
-from vitx.benchmark import choose
+from vitx.benchmark import choose, tune
 from vitx.benchmark.choose import Ratio
 from vitx.benchmark.mixers import Setting
 from vitx.cli.main import main
 from vitx.ops import rule
+from vitx.ops.implementation import current_rule
+from vitx.ops.sparse import triton_attention
 
 TINY = ["benchmark", "choose", "--tokens=8,16", "--batches=2", "--heads=2", "--head_dim=4"]
 TINY += ["--repeats=1", "--minutes=0.001"]
@@ -97,6 +99,37 @@ def test_another_place_and_unknown_ops(tmp_path, monkeypatch, capsys):
   assert "Did you mean 'fourier'" in capsys.readouterr().err
   assert main([*TINY, "--ops=fourier", f"--out={path}/rule.json"]) == 1
   assert "cannot be written" in capsys.readouterr().err
+
+
+def test_tiles_are_measured_first_and_stay_when_other_ops_are_measured(
+  tmp_path, monkeypatch, capsys
+):
+  sizes = rule.TileSizes(64, *[rule.Launch(2, 8, 3)] * 3)
+  entry = {"sizes": {"float32": {"64": sizes}}, "measured": {"date": "2026-11-26"}}
+  used = []
+
+  def measure(*_, **__):
+    used.append(current_rule().tiles)
+    return [Ratio(family, "any", 8, 4, 2.0) for family in rule.FAMILIES]
+
+  monkeypatch.setenv(rule.VARIABLE, str(tmp_path))
+  monkeypatch.setattr(choose, "measure", measure)
+  monkeypatch.setattr(tune, "measure", lambda minutes, say: entry)
+  assert main([*TINY, "--ops=tiles"]) == 1
+  assert "'cpu' is no CUDA device" in capsys.readouterr().err
+  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  monkeypatch.setattr(choose, "measure", lambda *_, **__: [])
+  assert not main([*TINY, "--ops=tiles"])
+  assert rule.load_rule("cpu").tiles == {"float32": {64: sizes}}
+  shipped = rule.read_families(rule.SHIPPED / "cpu.json")
+  assert rule.find_families("cpu") == shipped
+  monkeypatch.setattr(choose, "measure", measure)
+  monkeypatch.setattr(tune, "measure", lambda minutes, say: pytest.fail("it was not asked for"))
+  assert not main([*TINY, "--ops=fourier"])
+  monkeypatch.setattr(tune, "measure", lambda minutes, say: entry)
+  assert not main(TINY)
+  assert used == [{"float32": {64: sizes}}] * 2
+  assert rule.load_rule("cpu").tiles == used[0] and rule.find_tiles("cpu")["measured"]["date"]
 
 
 def test_what_does_not_fit_is_no_gain(monkeypatch):

@@ -153,3 +153,61 @@ def test_bounds_that_make_no_staircase_are_refused(directory, bounds):
   rule._load.cache_clear()
   with pytest.raises(ConfigError, match=r"cpu\.json: linear: masked=.*N rising.*delete it\."):
     rule.load_rule("cpu")
+
+
+TILES = {"bfloat16": {64: rule.TileSizes(64, *[rule.Launch(2, 8, 3)] * 3), 128: None}}
+
+
+def write_tiles(directory, entry):
+  """Writes a user's file for CPUs with an entry of tiles."""
+  families = {name: {"masked": []} for name in rule.FAMILIES}
+  rule.write_families(directory / "cpu.json", "cpu", families, entry)
+
+
+def test_tiles_are_stored_loaded_and_recorded(directory):
+  entry = {"sizes": rule.tiles_to_json(TILES), "measured": {"date": "2026-11-26"}}
+  write_tiles(directory, entry)
+  found = rule.load_rule("cpu")
+  assert found.tiles == TILES
+  assert rule.find_tiles("cpu") == json.loads(json.dumps(entry))
+  stored = json.loads(json.dumps(found.to_json()))
+  assert stored["tiles"]["bfloat16"] == {"64": [64, *[[2, 8, 3]] * 3], "128": None}
+  assert rule.Rule.from_json(stored, "environment.json", "restore it") == found
+  assert found.scaled(Fraction(2)).tiles == TILES
+  del stored["tiles"]  # as recorded by an older version
+  assert rule.Rule.from_json(stored, "environment.json", "restore it").tiles == {}
+  write(directory, "cpu")
+  assert rule.load_rule("cpu").tiles == {} and rule.find_tiles("cpu") is None
+  assert "tiles" not in rule.load_rule("cpu").to_json()
+
+
+@pytest.mark.parametrize(
+  "sizes",
+  [
+    None,
+    3,
+    [],
+    {"float64": {}},
+    {"bfloat16": 3},
+    {"bfloat16": {"wide": None}},
+    {"bfloat16": {"64": 64}},
+    {"bfloat16": {"64": []}},
+    {"bfloat16": {"64": [64, [1, 4, 2], [1, 4, 2]]}},
+    {"bfloat16": {"64": [48, [1, 4, 2], [1, 4, 2], [1, 4, 2]]}},
+    {"bfloat16": {"64": [64, [3, 4, 2], [1, 4, 2], [1, 4, 2]]}},
+    {"bfloat16": {"64": [64, [1, 4, 9], [1, 4, 2], [1, 4, 2]]}},
+    {"bfloat16": {"64": [64, [1, 4, True], [1, 4, 2], [1, 4, 2]]}},
+    {"bfloat16": {"64": [64, [1, 4.0, 2], [1, 4, 2], [1, 4, 2]]}},
+    {"bfloat16": {"64": [64, [1, 4, 2], [1, 4, 2], [[], 4, 2]]}},
+  ],
+)
+def test_damaged_tiles_are_refused(directory, sizes):
+  write_tiles(directory, {"sizes": sizes})
+  with pytest.raises(ConfigError, match=r"cpu\.json: tiles.*must be .*delete it\.") as caught:
+    rule.load_rule("cpu")
+  message = str(caught.value)
+  assert repr(sizes) in message or any(repr(x) in message for x in sizes["bfloat16"].values())
+  if sizes is not None:
+    stored = {"device_kind": "cpu", "source": "a file", "masked": {}, "tiles": sizes}
+    with pytest.raises(ConfigError, match=r"environment\.json: tiles.*restore it\."):
+      rule.Rule.from_json(stored, "environment.json", "restore it")

@@ -158,6 +158,10 @@ def test_the_rule_of_another_device_or_of_no_record_is_todays(tmp_path, capsys):
   kept = loop.provenance.keep_rule(tmp_path)
   assert kept.masked == dict(today.masked) | {"linear": ((8, 8),)}
   assert "differs" in capsys.readouterr().out
+  tiles = {"float32": {"64": None}}
+  path.write_text(json.dumps({"rule": today.to_json() | {"tiles": tiles}}))
+  assert loop.provenance.keep_rule(tmp_path).tiles == {"float32": {64: None}}
+  assert "differs" in capsys.readouterr().out
   path.write_text(json.dumps({"rule": {"masked": 3}}))
   with pytest.raises(ConfigError, match=r"environment\.json holds no rule.*another --workdir"):
     loop.provenance.keep_rule(tmp_path)

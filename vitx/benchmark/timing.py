@@ -52,7 +52,7 @@ class Times:
 
 
 def compile_step(
-  function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = ()
+  function: Callable[..., Any], *args: Any, fixed: tuple[Any, ...] = (), gradients: bool = True
 ) -> TimedProgram:
   """Compiles a function together with its gradients, for timing.
 
@@ -62,6 +62,7 @@ def compile_step(
     function: A function of `args`, followed by `fixed`, that returns one array.
     *args: Trees of floating-point arrays.
     fixed: Trees of arrays without gradients.
+    gradients: Whether the gradients are computed.
 
   Raises:
     TooLargeError: The compiled program needs more memory than is free.
@@ -70,6 +71,8 @@ def compile_step(
   weight = jax.random.normal(jax.random.key(1), shape.shape, shape.dtype)
 
   def step(weight, args, fixed):
+    if not gradients:
+      return function(*args, *fixed)
     out, pull = jax.vjp(lambda *args: function(*args, *fixed), *args)
     return out, pull(weight)
 

@@ -1,11 +1,15 @@
-"""Measures mixers and data on this machine: `vitx benchmark mixers | choose | data`.
+"""Measures mixers, data and a GPU's kernels here: `vitx benchmark mixers | choose | data | gpu`.
 
 `mixers` runs every token mixer as a module in both implementations, forward and backward, and
 prints time, compiled temporary memory and FLOPs as ratios to those of dense softmax. On a CPU it
 shows no absolute time, because the cores are shared. `choose` finds the faster of a mixer's two
-implementations on this device and writes the file that `auto` reads. `data` streams the training
-batches of a config, prints examples per second, also for one thread of Pillow that decodes and
-resizes those images, and prints the memory of the batches. `vitx plan` measures a config's rows.
+implementations on this device and writes the file that `auto` reads; on a CUDA device it also finds
+the fastest tiles of the attention kernels. `data` streams the training batches of a config, prints
+examples per second, also for one thread of Pillow that decodes and resizes those images, and prints
+the memory of the batches. `gpu` has four parts: `check` compares the attention kernels with the
+masked path on this card and stops at a difference, `tiles` measures the tiles as `choose` does,
+`table` prints the table of docs/gpu.md, with FlexAttention and NATTEN if torch and natten are
+installed, and `steps` times whole training steps. `vitx plan` measures a config's rows.
 """
 
 import argparse
@@ -36,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = what.add_parser("choose", help=words).add_argument
   words = "The file to write; the default is the file by which vitx chooses for auto."
   add("--out", metavar="FILE", help=words)
-  add("--ops", type=names, help="The families of operations to measure; the default is all.")
+  words = "The families of operations to measure, or tiles; the default is all."
+  add("--ops", type=names, help=words)
   words = "The limit of minutes for all timings, to which compilation adds."
   add("--minutes", type=float, default=20.0, help=words)
   words = "The numbers of tokens, N; the default is 64, 128, 256 and 512."
@@ -49,6 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   flags.add_trust(add)
   add("--examples", type=positive, default=4096, help="The number of examples per run.")
   add("--runs", type=positive, default=5, help="The number of runs.")
+  add = what.add_parser("gpu", help="Check and measure a GPU's attention kernels.").add_argument
+  words = "The parts to run, of check, tiles, steps and table; the default is all."
+  add("--parts", type=names, help=words)
+  words = "The numbers of tokens in the table, N"
+  add("--tokens", type=positives, help=f"{words}; the default is 4096, 1024 and 16384.")
+  words = "The minutes after which no further measurement begins; tiles take up to a quarter."
+  add("--minutes", type=float, default=28.0, help=words)
+  add("--out", action=OutFile, metavar="FILE", help="Writes the report to this Markdown file.")
+  add("--csv", action=OutFile, metavar="FILE", help=flags.CSV)
 
 
 def _add_common(add: Any, repeats: int) -> None:
@@ -60,11 +74,12 @@ def _add_common(add: Any, repeats: int) -> None:
 
 
 def run(what: str, **options: Any) -> None:
-  """Measures "mixers", "choose" or "data"."""
+  """Measures "mixers", "choose", "data" or "gpu"."""
   measures: dict[str, Callable[..., None]] = {
     "mixers": _run_mixers,
     "choose": _run_choose,
     "data": _run_data,
+    "gpu": _run_gpu,
   }
   measures[what](**options)
 
@@ -107,42 +122,72 @@ def _run_choose(
 ) -> None:
   """Measures some families of ops, prints a table, and writes the file of this kind of device.
 
-  The file keeps the bounds and the provenance of the other families.
+  On a device that has the attention kernels, their tiles are measured first. The file keeps the
+  bounds and the provenance of the other families, and tiles that are not measured.
 
   Raises:
-    ConfigError: A family is unknown, the current file is damaged, or the file cannot be written.
+    ConfigError: A family is unknown, tiles are requested on a device without the kernels, the
+      current file is damaged, or the file cannot be written.
   """
+  import dataclasses
+
   import jax
 
-  from vitx.benchmark import choose
-  from vitx.benchmark.mixers import Setting
-  from vitx.benchmark.timing import Neighbors
+  from vitx.benchmark import choose, tune
   from vitx.ops import rule
+  from vitx.ops.implementation import choosing_by
+  from vitx.ops.sparse.triton_attention import find_card
 
-  chosen = [check_choice(name, "ops", tuple(rule.FAMILIES)) for name in ops or rule.FAMILIES]
+  every = [*rule.FAMILIES, *["tiles"] * (find_card() is not None)]
+  chosen = [check_choice(name, "ops", (*rule.FAMILIES, "tiles")) for name in ops or every]
+  if "tiles" in chosen:
+    tune.check_kernels("ops='tiles'")
   kind = jax.devices()[0].device_kind
   path = Path(out) if out else rule.user_directory() / rule.file_name(kind)
   check_folder(path.parent, "out")
   if path.is_dir():
     raise ConfigError(f"out={str(path)!r} is a folder; name a file.")
-  whole = set(chosen) == set(rule.FAMILIES)
+  whole = set(chosen) >= set(rule.FAMILIES)
   families = {} if whole else rule.find_families(kind)
+  tiles = None if whole else rule.find_tiles(kind)
+  if "tiles" in chosen:
+    tiles = tune.measure(minutes, say)
+  wanted = [name for name in rule.FAMILIES if name in chosen]
+  kernelized = dataclasses.replace(choose.KERNELIZED, tiles=rule.parse_tiles(tiles, str(path)))
+  with choosing_by(kernelized):
+    given = {"repeats": repeats, "minutes": minutes, "say": say}
+    families |= _measure_families(wanted, tokens, batches, setting, given) if wanted else {}
+  rule.write_families(path, kind, families, tiles)
+  print(f"wrote {path}, the rule by which auto picks on {kind!r}")
+
+
+def _measure_families(
+  wanted: Sequence[str],
+  tokens: Sequence[int] | None,
+  batches: Sequence[int] | None,
+  sizes: dict[str, Any],
+  effort: dict[str, Any],
+) -> dict[str, Any]:
+  """Measures some families of ops, prints a table, and returns their entries in the file."""
+  from vitx.benchmark import choose
+  from vitx.benchmark.mixers import Setting
+  from vitx.benchmark.timing import Neighbors
+
   tokens, batches = tokens or list(choose.TOKENS), batches or list(choose.BATCHES)
-  effort: dict[str, Any] = {"repeats": repeats, "minutes": minutes, "say": say}
+  setting = Setting(**sizes)
   with Neighbors() as neighbors:
-    ratios = choose.measure(chosen, tokens, batches, Setting(**setting), **effort)
-  bounds = {}
-  for name in (name for name in rule.FAMILIES if name in chosen):
+    ratios = choose.measure(wanted, tokens, batches, setting, **effort)
+  bounds, entries = {}, {}
+  for name in wanted:
     own = [ratio for ratio in ratios if ratio.family == name]
     if not own:
       raise ConfigError(f"ops={name!r}: none of its mixers fits tokens={tokens}; add other tokens.")
     bounds[name] = choose.fit(own)
-    measured = choose.describe(own, Setting(**setting), repeats, neighbors)
-    families[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}
+    measured = choose.describe(own, setting, effort["repeats"], neighbors)
+    entries[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}
   print(choose.format_ratios(ratios, bounds))
   neighbors.print()
-  rule.write_families(path, kind, families)
-  print(f"wrote {path}, the rule by which auto picks on {kind!r}")
+  return entries
 
 
 def _run_data(config: str, examples: int, runs: int) -> None:
@@ -163,3 +208,48 @@ def _run_data(config: str, examples: int, runs: int) -> None:
   print(reading.format_rates(rates))
   print(f"Peak memory of the streamed batches beside the opened data: {peak / 1e6:,.0f} MB")
   neighbors.print()
+
+
+def _run_gpu(
+  parts: Sequence[str] | None,
+  tokens: Sequence[int] | None,
+  minutes: float,
+  out: str | None,
+  csv: str | None,
+) -> None:
+  """Checks and measures the attention kernels, and prints and writes a report part by part.
+
+  Raises:
+    ConfigError: A part is unknown, or this device does not have the kernels.
+    UserError: A check failed.
+  """
+  import time
+
+  from vitx.analysis import csv_files
+  from vitx.benchmark import gpu, tune
+  from vitx.files import replace_text
+
+  chosen = [check_choice(part, "parts", gpu.PARTS) for part in parts or gpu.PARTS]
+  tune.check_kernels("vitx benchmark gpu")
+  end, sections, records = time.monotonic() + 60 * minutes, [], []
+  effort = {"repeats": gpu.REPEATS, "seconds": gpu.SECONDS}
+
+  def add(section: str) -> None:
+    print(f"{section}\n", flush=True)
+    sections.append(section)
+    if out:
+      replace_text(Path(out), "\n\n".join(sections) + "\n")
+
+  if "check" in chosen:
+    add(gpu.check(say))
+  if "tiles" in chosen:
+    _run_choose(["tiles"], None, None, None, 1, minutes / 4)
+  add(gpu.describe())
+  if "steps" in chosen:
+    add(gpu.measure_steps(say, end=end, effort=effort))
+  tables = gpu.measure_table(tokens or gpu.TOKENS, say, end=end, effort=effort)
+  for title, lines in tables if "table" in chosen else ():
+    add(gpu.format_table(title, lines))
+    records += lines
+    if csv:
+      csv_files.write_records(csv, records)

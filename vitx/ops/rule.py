@@ -2,7 +2,8 @@
 
 `vitx benchmark choose` writes such a file; the CPU's file ships with the package. For every family
 of ops the file gives the numbers of tokens, and of matrices (B H) in a call, up to which the masked
-path was faster. This module never uses a device.
+path was faster. A GPU's file may also have the fastest tiles of the attention kernels. This module
+never uses a device.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitx.config.errors import ConfigError, listing
 from vitx.files import replace_text
@@ -39,7 +40,41 @@ UNMEASURED = "cpu"  # this kind's shipped file is also the file of devices that 
 VARIABLE = "VITX_CHOICES"
 FIX = "write it again with `vitx benchmark choose`, or delete it"
 
+# The dtypes whose tiles are measured, by dtype of q, k and v; both of 16 bits share theirs.
+TILED = {"float32": "float32", "bfloat16": "bfloat16", "float16": "bfloat16"}
+
 Bound = tuple[int, int | Fraction | None]
+
+
+class Launch(NamedTuple):
+  """The shape of the programs of one GPU kernel.
+
+  Attributes:
+    blocks: The number of blocks of a mask that the rows of one program span.
+    warps: The number of warps of one program.
+    stages: The number of blocks that a program loads ahead, the current one included.
+  """
+
+  blocks: int
+  warps: int
+  stages: int
+
+
+class TileSizes(NamedTuple):
+  """The sizes of the tiles of the attention kernels on GPUs.
+
+  Attributes:
+    block: The number b of tokens in a block of a static mask, and the most in any block.
+    forward, query_gradient, key_gradients: The launches of the three kernels.
+  """
+
+  block: int
+  forward: Launch
+  query_gradient: Launch
+  key_gradients: Launch
+
+
+MeasuredTiles = Mapping[str, Mapping[int, TileSizes | None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +87,14 @@ class Rule:
     masked: The bounds (N, M) of each family, N rising and M falling. The first bound whose N is at
       least the call's number of tokens decides: "masked" for at most M matrices (`None`: any
       number), otherwise "kernelized". A call with more tokens than all bounds is "kernelized".
+    tiles: The measured tiles of a GPU's attention kernels by dtype and by width of a head; `None`
+      where XLA was faster than the kernels.
   """
 
   device_kind: str
   source: str
   masked: Mapping[str, tuple[Bound, ...]]
+  tiles: MeasuredTiles = dataclasses.field(default_factory=dict)
 
   def is_masked(self, family: str, length: int, matrices: int) -> bool:
     """Returns whether "masked" is picked.
@@ -71,6 +109,18 @@ class Rule:
         return most_matrices is None or matrices <= most_matrices
     return False
 
+  def pick_tiles(self, dtype: str, width: int, default: TileSizes) -> TileSizes | None:
+    """Returns the tiles of the attention kernels, or `None` if XLA is to attend.
+
+    Args:
+      dtype: The dtype of q, k and v, a key of `TILED`.
+      width: The number of channels of a head. The tiles are those of the narrowest measured head
+        that is at least as wide, since they fit any narrower head too.
+      default: The tiles if there is no such measurement.
+    """
+    measured = self.tiles.get(TILED[dtype], {})
+    return measured[min(wide)] if (wide := [w for w in measured if w >= width]) else default
+
   def scaled(self, factor: Fraction) -> "Rule":
     """Returns a rule that picks for `factor` · M matrices the path that this rule picks for M."""
     masked = {
@@ -82,11 +132,12 @@ class Rule:
   def to_json(self) -> dict[str, Any]:
     """Returns the rule in the form that a run records and `from_json` reads."""
     masked = {family: [list(bound) for bound in found] for family, found in self.masked.items()}
-    return {"device_kind": self.device_kind, "source": self.source, "masked": masked}
+    stored = {"device_kind": self.device_kind, "source": self.source, "masked": masked}
+    return stored | ({"tiles": tiles_to_json(self.tiles)} if self.tiles else {})
 
   @classmethod
   def from_json(cls, stored: Mapping[str, Any], where: str, fix: str) -> "Rule":
-    """Returns the rule that `to_json` recorded, without the families that are missing there.
+    """Returns the rule that `to_json` recorded, without families or tiles that are missing there.
 
     Args:
       stored: The recorded JSON.
@@ -105,7 +156,7 @@ class Rule:
       for family in FAMILIES
       if family in masked
     }
-    return cls(kind, source, bounds)
+    return cls(kind, source, bounds, _parse_tiles(stored.get("tiles", {}), where, fix))
 
 
 def user_directory() -> Path:
@@ -147,7 +198,7 @@ def _load(device_kind: str, directory: Path) -> Rule:
     family: _parse_bounds(families[family]["masked"], f"{path}: {family}", FIX)
     for family in FAMILIES
   }
-  return Rule(device_kind, source, masked)
+  return Rule(device_kind, source, masked, parse_tiles(_read(path).get("tiles"), str(path)))
 
 
 def _find(device_kind: str, directory: Path) -> tuple[Path, str]:
@@ -168,6 +219,20 @@ def find_families(device_kind: str) -> dict[str, Any]:
   return read_families(_find(device_kind, user_directory())[0])
 
 
+def find_tiles(device_kind: str) -> dict[str, Any] | None:
+  """Returns the entry of tiles in the file that `load_rule` reads; `None` if it has none.
+
+  The entry has the tiles in the form of `tiles_to_json`, "sizes", and "measured".
+
+  Raises:
+    ConfigError: The file or the entry is damaged.
+  """
+  path = _find(device_kind, user_directory())[0]
+  entry = _read(path).get("tiles")
+  parse_tiles(entry, str(path))
+  return entry
+
+
 def read_families(path: Path) -> dict[str, Any]:
   """Reads the bounds ("masked") and the measurements ("measured") of each family from a file.
 
@@ -175,13 +240,7 @@ def read_families(path: Path) -> dict[str, Any]:
     ConfigError: The file cannot be read, is not JSON, or its families are not those in
       `FAMILIES`. The message names the file and the remedy.
   """
-  try:
-    families = json.loads(path.read_text(encoding="utf-8"))["families"]
-    found = {family: dict(entry) for family, entry in families.items()}
-  except OSError as error:
-    raise ConfigError(f"{path} cannot be read: {error}") from error
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise ConfigError(f"{path} is not a file that `vitx benchmark choose` wrote: {FIX}.") from error
+  found = {family: dict(entry) for family, entry in _read(path)["families"].items()}
   if found.keys() != FAMILIES.keys() or not all("masked" in entry for entry in found.values()):
     differing = listing(found.keys() ^ FAMILIES.keys()) or "an entry without 'masked'"
     raise ConfigError(
@@ -190,18 +249,39 @@ def read_families(path: Path) -> dict[str, Any]:
   return found
 
 
-def write_families(path: Path, device_kind: str, families: Mapping[str, Any]) -> None:
+def _read(path: Path) -> dict[str, Any]:
+  """Returns the content of a file that has families, each of which is an object."""
+  try:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if all(isinstance(entry, dict) for entry in content["families"].values()):
+      return content
+    error: Exception | None = None
+  except OSError as failure:
+    raise ConfigError(f"{path} cannot be read: {failure}") from failure
+  except (ValueError, KeyError, TypeError, AttributeError) as failure:
+    error = failure
+  raise ConfigError(f"{path} is not a file that `vitx benchmark choose` wrote: {FIX}.") from error
+
+
+def write_families(
+  path: Path,
+  device_kind: str,
+  families: Mapping[str, Any],
+  tiles: Mapping[str, Any] | None = None,
+) -> None:
   """Writes a file of families and makes the next `load_rule` of this process read it.
 
   Args:
     path: The file, `user_directory() / file_name(device_kind)` or another path.
     device_kind: The kind of device that was measured.
     families: All families, in the format of `read_families`.
+    tiles: The tiles in the format of `find_tiles`; `None` if none were measured.
 
   Raises:
     ConfigError: The file cannot be written.
   """
-  text = json.dumps({"device_kind": device_kind, "families": families}, indent=1)
+  content = {"device_kind": device_kind, "families": families} | ({"tiles": tiles} if tiles else {})
+  text = json.dumps(content, indent=1)
   text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found.group().split()), text)
   try:
     replace_text(path, text + "\n")
@@ -231,3 +311,61 @@ def _parse_bounds(stored: Any, where: str, fix: str) -> tuple[Bound, ...]:
     f"{where}: masked={stored!r} must be pairs [N, matrices] with N rising and matrices"
     f" falling: {fix}."
   )
+
+
+def tiles_to_json(tiles: MeasuredTiles) -> dict[str, Any]:
+  """Returns tiles as JSON: for each dtype and width, block and launches, or null for XLA."""
+  return {dtype: {str(width): own[width] for width in sorted(own)} for dtype, own in tiles.items()}
+
+
+def parse_tiles(entry: Any, where: str) -> MeasuredTiles:
+  """Returns the tiles in the entry from `find_tiles`, none for `None`.
+
+  Args:
+    entry: The entry.
+    where: The path of the file, for error messages.
+
+  Raises:
+    ConfigError: The entry is damaged.
+  """
+  sizes = entry.get("sizes") if isinstance(entry, dict) else entry
+  return {} if entry is None else _parse_tiles(sizes, where, FIX)
+
+
+def _parse_tiles(stored: Any, where: str, fix: str) -> dict[str, dict[int, TileSizes | None]]:
+  """Returns the tiles in the JSON of `tiles_to_json`; raises ConfigError if it is damaged."""
+  try:
+    own = {dtype: dict(entries) for dtype, entries in stored.items()}
+  except (TypeError, ValueError, AttributeError):
+    own = {"": {}}
+  if not own.keys() <= {*TILED.values()}:
+    raise ConfigError(
+      f"{where}: tiles={stored!r} must be an object with tiles by width for some of"
+      f" {listing(TILED.values())}: {fix}."
+    )
+  found: dict[str, dict[int, TileSizes | None]] = {dtype: {} for dtype in own}
+  for dtype, width, sizes in ((d, w, x) for d, entries in own.items() for w, x in entries.items()):
+    tiles = None if sizes is None else _parse_sizes(sizes)
+    if not width.isdecimal() or (tiles is None and sizes is not None):
+      raise ConfigError(
+        f"{where}: tiles of {dtype} for width {width!r} are {sizes!r}, but must be null or"
+        " [block, forward, query_gradient, key_gradients] with block 16, 32, 64 or 128, each kernel"
+        f" [blocks, warps, stages], powers of two up to 16 and stages 1 to 8: {fix}."
+      )
+    found[dtype][int(width)] = tiles
+  return found
+
+
+def _parse_sizes(stored: Any) -> TileSizes | None:
+  """Returns the tiles in a JSON list, or `None` if it is damaged."""
+  try:
+    block, *launches = stored
+    found = TileSizes(block, *(Launch(*launch) for launch in launches))
+  except (TypeError, ValueError):
+    return None
+  sizes = [x for launch in found[1:] for x in launch[:2]]
+  stages = [launch.stages for launch in found[1:]]
+  if not all(type(x) is int for x in (block, *sizes, *stages)):
+    return None
+  fits = block in (16, 32, 64, 128) and {*sizes} <= {1, 2, 4, 8, 16} and {*stages} <= {*range(1, 9)}
+  return found if fits else None

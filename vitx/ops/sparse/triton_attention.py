@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from vitx.ops.implementation import target
+from vitx.ops.implementation import current_rule, target
+from vitx.ops.rule import Launch, TileSizes
 from vitx.ops.sparse.block_mask import BlockMask
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
@@ -27,36 +28,6 @@ ROUNDED = (None, "default", "fastest", "bfloat16", "tensorfloat32")
 OLDEST = 80  # the compute capability times 10 of the A100
 INSTALL = 'on Python 3.12 or newer, pip install -e ".[triton]"'
 PACKAGES = ("jax", "jax-triton", "triton")
-
-
-class Launch(NamedTuple):
-  """The shape of the programs of one kernel.
-
-  Attributes:
-    blocks: The number of blocks of a mask that the rows of one program span.
-    warps: The number of warps of one program.
-    stages: The number of blocks that a program loads ahead, the current one included.
-  """
-
-  blocks: int
-  warps: int
-  stages: int
-
-
-class TileSizes(NamedTuple):
-  """The sizes of the kernels' tiles.
-
-  Attributes:
-    block: The number b of tokens in a block of a static mask, and the most in any block.
-    forward, query_gradient, key_gradients: The launches of the three kernels.
-  """
-
-  block: int
-  forward: Launch
-  query_gradient: Launch
-  key_gradients: Launch
-
-
 # By whether products of warp groups exist (compute capability 9.0 and 10.x), the dtype is half
 # precision, and a head has more than 64 channels. Nobody has measured these sizes on a GPU: each is
 # the largest of a few that the compiler fits without spilled registers (`test_triton_compiled.py`),
@@ -154,7 +125,7 @@ def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
   exact = q.dtype == jnp.float32 and _default_precision() not in ROUNDED
   if card is None or not same or width > MAX_WIDTH or large or exact:
     return None
-  return choose_tiles(card, q.dtype, width)
+  return current_rule().pick_tiles(str(q.dtype), width, choose_tiles(card, q.dtype, width))
 
 
 def _default_precision() -> str | None:

@@ -227,7 +227,7 @@ def keep_rule(workdir: str | Path) -> Rule:
     return today
   # A family of mixers that was added since the run began gets today's bounds.
   began = dataclasses.replace(began, masked={**today.masked, **began.masked})
-  if began.masked != today.masked:
+  if (began.masked, began.tiles) != (today.masked, today.tiles):
     print(
       f"implementation='auto' keeps the rule with which this run began ({began.source});"
       f" the rule of {today.source} differs",

@@ -1,0 +1,157 @@
+"""The parts of `vitx benchmark gpu`, here without a GPU: XLA attends, and libraries are missing."""
+
+import csv
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from vitx.benchmark import gpu, tune
+from vitx.benchmark.mixers import make_grid
+from vitx.cli.main import main
+from vitx.config.errors import UserError
+from vitx.ops import dense_mask, rule
+from vitx.ops.sparse import triton_attention
+
+EFFORT = {"repeats": 1, "seconds": 0.01}
+
+
+@pytest.mark.parametrize("name", gpu.EDGES)
+def test_other_libraries_get_equal_edges(name):
+  edges, n = gpu.EDGES[name], 1024
+  q, k = np.ogrid[:n, :n]
+  ours = dense_mask(edges.pattern, make_grid(n), 8)
+  theirs = True if edges.make_mask is None else edges.make_mask(n, np.asarray)(q, k)
+  np.testing.assert_array_equal(ours, np.broadcast_to(theirs, ours.shape))
+  assert name == "dense" or 0.01 < ours.mean() < 0.8
+
+
+def test_attention_that_agrees_passes():
+  name = "window_and_class with a key mask"
+  said = []
+  table = gpu.check(said.append, {name: gpu.list_calls()[name]})
+  assert said == [f"{name}, {dtype}: passed" for dtype in gpu.DTYPES]
+  assert table.count(name) == 2 and "X" not in table
+
+
+@pytest.mark.parametrize("dtype", gpu.DTYPES)
+@pytest.mark.parametrize("where", ["out", "gradient"])
+def test_one_wrong_row_fails(dtype, where):
+  right = gpu.list_calls()["causal"]
+
+  @jax.custom_vjp
+  def spoil(out):
+    return out.at[1, 77, 2].multiply(1.5) if where == "out" else out
+
+  def pull(_, d_out):
+    return (d_out.at[1, 77, 2].multiply(1.5) if where == "gradient" else d_out,)
+
+  spoil.defvjp(lambda out: (spoil(out), None), pull)
+
+  def wrong(implementation, q, k, v):
+    out = right(implementation, q, k, v)
+    return spoil(out) if implementation == "kernelized" else out
+
+  with pytest.raises(UserError, match=rf"1 of 1 checks .* failed: causal in {dtype}\. Report"):
+    gpu.check(lambda message: None, {"causal": wrong}, [dtype])
+
+
+def test_a_check_needs_kernels_equal_bits_and_numbers(monkeypatch):
+  passed = gpu.Check("causal", "float32", 0.5, repeats=True, has_kernel=False)
+  assert passed.passed  # XLA attends here
+  assert not passed._replace(repeats=False).passed
+  assert not passed._replace(share=math.nan).passed
+  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  assert not passed.passed and passed._replace(has_kernel=True).passed
+
+
+def test_a_check_runs_the_kernels_where_xla_was_measured_to_be_faster():
+  sizes = rule.TileSizes(64, *[rule.Launch(1, 4, 2)] * 3)
+  today = rule.Rule("any", "a test", {}, {"float32": {64: None, 128: sizes}})
+  assert gpu._without_xla(today).tiles == {"float32": {128: sizes}}
+
+
+@pytest.mark.slow  # compiles 40 calls of attention, forward and backward
+def test_every_call_passes():
+  table = gpu.check(lambda message: None, dtypes=["float32"])
+  assert len(table.splitlines()) == 2 + len(gpu.list_calls()) >= 2 + 12
+
+
+@pytest.mark.slow  # compiles several programs
+def test_the_table_has_what_could_be_measured():
+  said = []
+  found = gpu.measure_table(
+    [256],
+    said.append,
+    edges={name: gpu.EDGES[name] for name in ("causal window of 257", "13 x 13 neighborhood")},
+    dtypes=["float32"],
+    sizes=(1, 1, 16),
+    effort=EFFORT,
+  )
+  (title, lines), (other, _) = found
+  assert title == "float32, N = 256, forward and backward, ms" and other.endswith("forward, ms")
+  for line in lines:
+    assert line["ours ms"] > 0 and line["ours by XLA ms"] > 0 and line["ours MB"] > 0
+    assert "cuDNN, dense ms" not in line
+  assert lines[0]["blocks"] == 0.75
+  assert any("NATTEN" in message for message in said)
+  text = gpu.format_table(title, lines)
+  assert "| 75.0% |" in text and text.count("| - |") >= 1
+
+
+def test_no_line_begins_after_the_end():
+  said = []
+  given = {"edges": {"dense": gpu.EDGES["dense"]}, "end": -math.inf, "effort": EFFORT}
+  assert not list(gpu.measure_table([64], said.append, **given))
+  assert len(said) == 4 and all("no time left" in message for message in said)
+  table = gpu.measure_steps(said.append, ["vix_cifar10:vit"], end=-math.inf, effort=EFFORT)
+  assert len(table.splitlines()) == 2
+
+
+@pytest.mark.slow  # compiles training steps
+def test_training_steps(monkeypatch):
+  said, text = [], "vix_cifar10:vit,stride=4,batch_size=2"
+  table = gpu.measure_steps(said.append, [text], effort=EFFORT)
+  assert f"| {text} | 2 |" in table and "| - |" not in table
+  monkeypatch.setattr("vitx.benchmark.timing.find_free_bytes", lambda: 10**5)
+  assert "| - |" in gpu.measure_steps(said.append, [text], effort=EFFORT)
+  assert "GB are free" in said[-1]
+
+
+def test_the_driver_is_read_where_nvidia_writes_it(tmp_path):
+  path = tmp_path / "version"
+  assert gpu._find_driver(path) == "unknown"
+  path.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release\n")
+  assert gpu._find_driver(path) == "580.159.03"
+
+
+def test_the_command_needs_a_gpu(capsys):
+  assert main(["benchmark", "gpu"]) == 1
+  error = capsys.readouterr().err
+  assert "vitx benchmark gpu needs" in error and "no CUDA device" in error
+  assert len(error.splitlines()) == 1
+  assert main(["benchmark", "gpu", "--parts=tabel"]) == 1
+  assert "Did you mean 'table'" in capsys.readouterr().err
+
+
+def test_the_command_writes_its_report_part_by_part(tmp_path, monkeypatch, capsys):
+  line = {"tokens": 64, "edges": "dense", "blocks": 1.0, "ours ms": 1.25, "ours MB": 3.0}
+  tiles = {"sizes": {"float32": {"64": None}}, "measured": {"date": "today"}}
+  monkeypatch.setenv(rule.VARIABLE, str(tmp_path))
+  monkeypatch.setattr(tune, "check_kernels", lambda where: None)
+  monkeypatch.setattr(tune, "measure", lambda minutes, say: tiles)
+  monkeypatch.setattr(gpu, "check", lambda say: "checked")
+  monkeypatch.setattr(gpu, "measure_steps", lambda say, **_: "steps")
+  monkeypatch.setattr(gpu, "measure_table", lambda tokens, say, **_: [(f"N = {tokens}", [line])])
+  out, rows = tmp_path / "gpu.md", tmp_path / "gpu.csv"
+  assert not main(["benchmark", "gpu", f"--out={out}", f"--csv={rows}", "--tokens=64"])
+  text = out.read_text()
+  assert text.startswith("checked\n\nMeasured on") and str(tmp_path) not in text
+  assert "\n\nsteps\n\n| N = [64] |" in text
+  assert "| dense | 100.0% | 1.250 | 3 | - | - | - | - | - |" in text
+  with open(rows, newline="", encoding="utf-8") as file:
+    assert next(csv.DictReader(file))["ours ms"] == "1.25"
+  printed = capsys.readouterr().out
+  assert all(section in printed for section in text.split("\n\n"))
+  assert rule.load_rule("cpu").tiles == {"float32": {64: None}}

@@ -1,0 +1,168 @@
+"""The search for tiles, on made-up times, and its file."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import pytest
+
+from vitx.benchmark import tune
+from vitx.config.errors import ConfigError
+from vitx.ops import rule
+from vitx.ops.implementation import choosing_by, lowering_for
+from vitx.ops.rule import Launch, TileSizes
+from vitx.ops.sparse import triton_attention
+
+DEFAULT = TileSizes(64, *[Launch(1, 4, 2)] * 3)
+
+
+@pytest.mark.parametrize("block", tune.BLOCKS)
+@pytest.mark.parametrize("best", [Launch(1, 4, 2), Launch(2, 8, 5), Launch(2, 4, 1)])
+def test_the_search_finds_the_bottom_of_a_valley_and_measures_nothing_twice(block, best):
+  asked = []
+
+  def measure(launch):
+    asked.append(launch)
+    return 1 + sum(abs(math.log2(a / b)) for a, b in zip(launch, best, strict=True))
+
+  rows = range(32, tune.MOST_ROWS + 1)
+  found = tune.climb(block, measure)
+  assert found == best or (best.blocks * block not in rows and found[2] == best[2])
+  assert len(asked) == len(set(asked)) <= 10
+  assert all(each.blocks * block in rows for each in asked)
+
+
+def test_launches_that_do_not_fit_are_left():
+  def measure(launch):
+    return math.inf if launch.stages > 2 or launch.warps == 4 else 1 / launch.stages
+
+  assert tune.climb(64, measure) in (Launch(1, 8, 2), Launch(2, 8, 2))
+
+
+@dataclasses.dataclass
+class MadeUp:
+  """A subject with given seconds of whole calls by block, of the default (0) and of XLA (None)."""
+
+  seconds: dict
+  unfit: tuple = ()
+  dtype: str = "bfloat16"
+  width: int = 64
+  default: TileSizes = DEFAULT
+
+  def time_kernel(self, kernel, block, launch):
+    return 1 + launch.warps + tune.KERNELS.index(kernel) * launch.blocks - launch.stages / 9
+
+  def time_call(self, tiles):
+    known = None if tiles is None else 0 if tiles == DEFAULT else tiles.block
+    return self.seconds[known]
+
+  def agrees(self, tiles):
+    return tiles.block not in self.unfit
+
+
+@pytest.mark.parametrize(
+  ("seconds", "unfit", "block"),
+  [
+    ({0: 4, None: 5, 64: 2, 32: 3}, (), 64),
+    ({0: 4, None: 5, 64: 3, 32: 2}, (), 32),
+    ({0: 4, None: 5, 64: 3, 32: 2}, (32,), 64),
+    ({0: 4, None: 5, 64: 3, 32: math.inf}, (64,), None),  # the default has blocks of 64 too
+    ({0: 2, None: 5, 64: 3, 32: 4}, (), 0),
+    ({0: 4, None: 1, 64: 2, 32: 3}, (), None),
+    ({0: math.inf, None: math.inf, 64: math.inf, 32: math.inf}, (), None),
+  ],
+)
+def test_the_fastest_that_fits_wins_and_xla_may(seconds, unfit, block):
+  said = []
+  found = tune.search(MadeUp(seconds, unfit), said.append)
+  if block is None:
+    assert found is None
+  elif block == 0:
+    assert found == DEFAULT
+  else:
+    assert found.block == block and found != DEFAULT
+    assert {launch.stages for launch in found[1:]} == {5}
+  assert all("bfloat16, width 64" in line for line in said)
+
+
+def test_what_raises_takes_forever():
+  def fail():
+    raise RuntimeError("out of resource: shared memory")
+
+  assert tune._time(fail) == math.inf
+  assert tune._time(lambda: fail) == math.inf
+  assert 0 <= tune._time(lambda: lambda: None) < 1
+
+
+def test_subjects_are_measured_until_the_minutes_are_over():
+  now, asked, said = iter([0, 0, 50, 70]), [], []
+  subjects = tuple(tune.TimedCall(*each) for each in tune.SUBJECTS[:3])
+  tiles = iter([DEFAULT, None])
+
+  def find(subject, say):
+    asked.append((subject.dtype, subject.width))
+    return next(tiles)
+
+  given = {"subjects": subjects, "find": find, "clock": lambda: next(now)}
+  entry = tune.measure(1, said.append, **given)
+  assert asked == [("bfloat16", 64), ("bfloat16", 128)]
+  assert said[-1] == "bfloat16, width 32: not measured within 1 minutes"
+  assert rule.parse_tiles(entry, "a test") == {"bfloat16": {64: DEFAULT, 128: None}}
+  assert {"date", "device_kind", "versions"} == entry["measured"].keys()
+
+
+def test_the_time_of_a_call_is_that_of_the_given_tiles(monkeypatch):
+  """Attention asks the rule in force; the kernels themselves need a GPU."""
+  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  subject, asked = tune.TimedCall("float32", 16, 1, 64, 2), []
+
+  def attend(q, k, v, *_, **__):
+    with lowering_for("gpu"):
+      asked.append(triton_attention.find_tiles(q, k, v))
+    return v
+
+  monkeypatch.setattr(tune, "attention", attend)
+  tiles = DEFAULT._replace(block=32)
+  for given in (tiles, None):
+    assert 0 < subject.time_call(given) < math.inf
+    assert {*asked} == {given}
+    asked.clear()
+  assert subject.agrees(tiles) and {*asked} == {tiles, None}
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.05, math.nan])
+def test_tiles_with_wrong_results_are_refused(monkeypatch, factor):
+  subject = tune.TimedCall("float32", 16, 1, 64, 2)
+  tiles = [None]
+  monkeypatch.setattr(tune.TimedCall, "choose", lambda self, given: tiles.append(given))
+  monkeypatch.setattr(
+    tune, "attention", lambda q, k, v, *_, **__: v if tiles[-1] is None else v * factor
+  )
+  assert subject.agrees(DEFAULT) == (factor == 1)
+
+
+def test_rules_give_tiles_by_dtype_and_the_nearest_wider_head(monkeypatch):
+  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  small, large = DEFAULT._replace(block=32), DEFAULT._replace(block=16)
+  tiles = {"bfloat16": {64: small, 128: large}, "float32": {64: None}}
+
+  def find(dtype, width):
+    x = jnp.zeros((1, 4, 1, width), dtype)
+    with lowering_for("gpu"), choosing_by(rule.Rule("any", "a test", {}, tiles)):
+      return triton_attention.find_tiles(x, x, x)
+
+  assert [find("bfloat16", width) for width in (16, 64, 65, 128)] == [small, small, large, large]
+  assert find("float16", 64) == small
+  assert find("float32", 64) is None and find("float32", 65) == triton_attention.choose_tiles(
+    90, jnp.dtype("float32"), 65
+  )
+
+
+def test_without_a_cuda_device_the_fix_is_named(monkeypatch):
+  with pytest.raises(ConfigError, match=r"this needs the .* 'cpu' is no CUDA device.*jax\[cuda13"):
+    tune.check_kernels("this")
+  monkeypatch.setattr(triton_attention, "find_obstacle", lambda: "jax-triton is missing. Get it")
+  with pytest.raises(ConfigError, match=r"but jax-triton is missing\. Get it\."):
+    tune.check_kernels("this")
+  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  tune.check_kernels("this")

@@ -1,0 +1,487 @@
+"""Correctness and speed of the attention kernels on a GPU: `vitx benchmark gpu`."""
+
+import dataclasses
+import datetime
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vitx.analysis import cost, markdown
+from vitx.benchmark import timing
+from vitx.benchmark.mixers import make_grid
+from vitx.benchmark.tune import find_versions
+from vitx.config.errors import UserError
+from vitx.config.loader import load_config
+from vitx.ops import TokenLayout, attention
+from vitx.ops.implementation import choosing_by, current_rule
+from vitx.ops.patterns import (
+  PATTERNS,
+  Causal,
+  Full,
+  GivenBlocks,
+  Neighborhood,
+  Pattern,
+  RandomBlocks,
+  Strided,
+  Window,
+  bigbird,
+)
+from vitx.ops.rule import Rule
+from vitx.ops.sparse import triton_attention
+from vitx.ops.sparse.attend import block_mask
+from vitx.training import trial
+
+PARTS = ("check", "tiles", "steps", "table")
+TOKENS = (4096, 1024, 16384)  # of the table, the most important first
+DTYPES = ("bfloat16", "float32")
+REPEATS, SECONDS = 15, 5.0  # of each program
+Say = Callable[[str], None]
+
+# The checked patterns: a grid behind a prefix token, 301 tokens, which no tile divides.
+LAYOUT = TokenLayout((15, 20), prefix=1)
+CHECKED = (
+  *("full", "causal", "attention_free", "window_causal", "window_and_class"),
+  *("dilated_window_per_head", "longformer", "bigbird_etc", "bbvit_random_global"),
+  *("strided_merged_code", "strided_per_head", "fixed_distinct_summaries", "axial_per_head"),
+  *("neighborhood", "shifted_window_plain", "erdos_renyi_symmetric", "watts_strogatz"),
+)
+CHECK_SIZES = (2, 4, 64)  # B, H and D; in the examples of patterns four heads differ
+# The allowed error is TOLERANCE of the values and FACTOR times the error of the masked path.
+TOLERANCE, FACTOR = 1e-5, 3
+CUSTOM_CALL = "triton_kernel_call"  # the name of a kernel in a lowered program
+
+STEPS = (
+  *("vix_cifar10:vit", "vix_cifar10:vit,token_mixer=neighborhood"),
+  "vix_cifar10:vit,model.dtype=bfloat16",
+  "vix_cifar10:vit,token_mixer=neighborhood,model.dtype=bfloat16",
+  *("sparse_transformer_cifar10:dense", "sparse_transformer_cifar10:strided"),
+)
+
+
+class Check(NamedTuple):
+  """The comparison of one call of attention with the masked path, outputs and gradients.
+
+  Attributes:
+    name: The name of the call.
+    dtype: The dtype of q, k and v.
+    share: The largest error as a share of the allowed one.
+    repeats: Whether a second run gives equal bits.
+    has_kernel: Whether the program has the kernels.
+  """
+
+  name: str
+  dtype: str
+  share: float
+  repeats: bool
+  has_kernel: bool
+
+  @property
+  def passed(self) -> bool:
+    """Returns whether errors are small, bits repeat, and a card's kernels were called."""
+    expected = triton_attention.find_card() is not None
+    return self.share <= 1 and self.repeats and self.has_kernel >= expected
+
+
+def list_calls() -> dict[str, Callable]:
+  """Returns the calls of attention to check, by name: functions of implementation, q, k and v."""
+
+  def along(pattern: Pattern, **given: Any) -> Callable:
+    return lambda implementation, q, k, v: attention(
+      q, k, v, pattern, LAYOUT, implementation=implementation, **given
+    )
+
+  def drawn(implementation, q, k, v):
+    blocks = RandomBlocks(2, 16, heads=CHECK_SIZES[1]).indices(LAYOUT)
+    blocks = np.where(np.arange(blocks.shape[1])[:, None] % 5 == 2, -1, blocks)  # some empty rows
+    return along(GivenBlocks(jnp.asarray(blocks), 16))(implementation, q, k, v)
+
+  def narrow(implementation, q, k, v):
+    wide, slim = 5 * q.shape[-1] // 8, 3 * v.shape[-1] // 8
+    out = along(PATTERNS["neighborhood"])(
+      implementation, q[..., :wide], k[..., :wide], v[..., :slim]
+    )
+    return jnp.pad(out, [(0, 0)] * 3 + [(0, v.shape[-1] - slim)])
+
+  seen = np.random.default_rng(0).random((CHECK_SIZES[0], LAYOUT.length)) < 0.7
+  masked = along(PATTERNS["window_and_class"], key_mask=jnp.asarray(seen))
+  calls = {name: along(PATTERNS[name]) for name in CHECKED}
+  return calls | {
+    "window_and_class with a key mask": masked,
+    "neighborhood with other widths of heads": narrow,
+    "blocks drawn at run time": drawn,
+  }
+
+
+def check(
+  say: Say, calls: Mapping[str, Callable] | None = None, dtypes: Sequence[str] = DTYPES
+) -> str:
+  """Compares calls of attention with the masked path in float32, and returns a table.
+
+  Args:
+    say: A function called with messages on the progress.
+    calls: The calls, all of `list_calls` by default.
+    dtypes: The dtypes of q, k and v.
+
+  Raises:
+    UserError: A call differs by more than rounding, does not repeat its bits, or runs without the
+      kernels on a card that has them. The message has the table.
+  """
+  found = []
+  for name, call in (list_calls() if calls is None else calls).items():
+    for dtype in dtypes:
+      found.append(check_call(name, call, dtype))
+      say(f"{name}, {dtype}: {'passed' if found[-1].passed else 'FAILED'}")
+  head = ("call", "dtype", "error / allowed", "bits repeat", "kernels", "")
+  cells = [
+    (x.name, x.dtype, f"{x.share:.2g}", str(x.repeats), str(x.has_kernel), "" if x.passed else "X")
+    for x in found
+  ]
+  table = markdown.table([head, *cells])
+  failed = [f"{x.name} in {x.dtype}" for x in found if not x.passed]
+  if failed:
+    raise UserError(
+      f"{table}\n{len(failed)} of {len(found)} checks of attention failed: {', '.join(failed)}."
+      " Report them; until then use implementation='masked', or remove the package jax-triton."
+    )
+  return table
+
+
+def check_call(name: str, call: Callable, dtype: str) -> Check:
+  """Compares the kernelized path of one call with the masked path.
+
+  Exact results are those of the masked path in float32 with exact products. The root mean square
+  error of the output and of each gradient may be `FACTOR` times that of the masked path in the
+  dtype, with the usual products, and `TOLERANCE` of the values.
+
+  Args:
+    name: The name of the call.
+    call: A function of implementation, q, k and v.
+    dtype: The dtype of q, k and v.
+  """
+  batch, heads, width = CHECK_SIZES
+  shape = (4, batch, LAYOUT.length, heads, width)
+  arrays = jax.random.normal(jax.random.key(0), shape).astype(dtype)
+  with jax.default_matmul_precision("highest"):
+    exact = _differentiate(partial(call, "masked"))(*arrays.astype(jnp.float32))
+  with jax.default_matmul_precision("default"), choosing_by(_without_xla(current_rule())):
+    theirs = _differentiate(partial(call, "masked"))(*arrays)
+    lowered = _differentiate(partial(call, "kernelized")).lower(*arrays)
+    program = lowered.compile()
+    ours, again = program(*arrays), program(*arrays)
+  shares = []
+  for a, b, e in zip(*(jax.device_get(x) for x in (ours, theirs, exact)), strict=True):
+    allowed = FACTOR * _mean_square(b - e) ** 0.5 + TOLERANCE * max(1.0, _mean_square(e) ** 0.5)
+    shares.append(_mean_square(a - e) ** 0.5 / allowed)
+  pairs = zip(jax.device_get(ours), jax.device_get(again), strict=True)
+  repeats = all(np.array_equal(x, y) for x, y in pairs)
+  has_kernel = CUSTOM_CALL in lowered.as_text()
+  return Check(name, dtype, float(np.max(shares)), repeats, has_kernel)  # not a number stays so
+
+
+def _without_xla(today: Rule) -> Rule:
+  """Returns a rule that never sends the attention kernels' calls to XLA, as measured tiles may."""
+  measured = {
+    dtype: {width: tiles for width, tiles in own.items() if tiles is not None}
+    for dtype, own in today.tiles.items()
+  }
+  return dataclasses.replace(today, tiles=measured)
+
+
+def _differentiate(attend: Callable) -> Any:
+  """Returns a program from q, k, v and a cotangent to the output and the gradients, in float32."""
+
+  def run(q, k, v, d_out):
+    out, pull = jax.vjp(attend, q, k, v)
+    return [x.astype(jnp.float32) for x in (out, *pull(d_out))]
+
+  return jax.jit(run)
+
+
+def _mean_square(x: np.ndarray) -> float:
+  return float(np.mean(np.square(x, dtype=np.float64)))
+
+
+class Edges(NamedTuple):
+  """The edges of one line of the table.
+
+  Attributes:
+    pattern: The edges for our attention.
+    make_mask: A function of N and of a function that moves an array to a device. It returns the
+      edges as a function of arrays of queries and keys, of PyTorch or NumPy; `None` for all edges.
+    is_causal: Whether cuDNN's dense attention, with which the line is compared, is causal.
+    size: The size of the neighborhood for NATTEN, 0 for other edges.
+  """
+
+  pattern: Pattern
+  make_mask: Callable[[int, Callable], Callable] | None = None
+  is_causal: bool = False
+  size: int = 0
+
+
+def _causal(n: int, place: Callable) -> Callable:
+  return lambda q, k: q >= k
+
+
+def _window(n: int, place: Callable) -> Callable:
+  return lambda q, k: (q >= k) & (q - k <= 256)
+
+
+def _strided(n: int, place: Callable) -> Callable:
+  return lambda q, k: (q >= k) & ((q - k < 64) | ((q - k) % 64 == 0))
+
+
+def _blocks(n: int, place: Callable) -> Callable:
+  first = np.arange(0, n, 64)  # of each block
+  table = place(BIGBIRD.allows(TokenLayout((n,)), first[:, None], first))
+  return lambda q, k: table[q // 64, k // 64]
+
+
+def _near(n: int, place: Callable) -> Callable:
+  rows, columns = make_grid(n).grid
+
+  def sees(i, j, extent):
+    start = (i - 6).clip(0, extent - 13)
+    return (j >= start) & (j < start + 13)
+
+  return lambda q, k: (
+    sees(q // columns, k // columns, rows) & sees(q % columns, k % columns, columns)
+  )
+
+
+BIGBIRD = bigbird(block=64)
+EDGES = {
+  "dense": Edges(Full()),
+  "causal": Edges(Causal(), _causal, is_causal=True),
+  "causal window of 257": Edges(Window(256) & Causal(), _window),
+  "BigBird, blocks of 64": Edges(BIGBIRD, _blocks),
+  "strided, merged, l = 64": Edges(Strided(64, form="code"), _strided),
+  "13 x 13 neighborhood": Edges(Neighborhood(13), _near, size=13),
+}
+WAYS = ("ours", "ours by XLA", "cuDNN, dense", "FlexAttention", "NATTEN")
+Cell = dict[str, Any]  # The figures of one line by column; unknown ones are left out.
+
+
+def measure_table(
+  tokens: Sequence[int],
+  say: Say,
+  *,
+  edges: Mapping[str, Edges] = EDGES,
+  dtypes: Sequence[str] = DTYPES,
+  sizes: tuple[int, int, int] = (4, 8, 64),
+  end: float = math.inf,
+  effort: Mapping[str, Any],
+) -> Iterator[tuple[str, list[Cell]]]:
+  """Yields a title and the lines for every N, dtype and pass, the most important first.
+
+  Args:
+    tokens: The numbers of tokens, N.
+    say: A function called with messages on the progress.
+    edges: The edges of the lines by name.
+    dtypes: The dtypes of q, k and v.
+    sizes: The numbers B, H and D.
+    end: The value of `time.monotonic` after which no further line begins.
+    effort: Arguments of `timing.interleave`.
+  """
+  for n in tokens:
+    for dtype in dtypes:
+      for gradients in (True, False):
+        passes = "forward and backward" if gradients else "forward"
+        lines: list[Cell] = []
+        for name, own in edges.items():
+          if time.monotonic() > end:
+            say(f"N={n} {dtype} {passes}, {name}: no time left")
+            continue
+          say(f"N={n} {dtype} {passes}: {name}")
+          head = {"tokens": n, "dtype": dtype, "passes": passes, "edges": name}
+          lines.append(head | measure_line(own, n, dtype, gradients, sizes, say, effort))
+        if lines:
+          yield f"{dtype}, N = {n:,}, {passes}, ms", lines
+
+
+def measure_line(
+  edges: Edges,
+  n: int,
+  dtype: str,
+  gradients: bool,
+  sizes: tuple[int, int, int],
+  say: Say,
+  effort: Mapping[str, Any],
+) -> Cell:
+  """Returns the share of the blocks with edges, milliseconds and temporary MB of each way."""
+  layout, (batch, heads, width) = make_grid(n), sizes
+  shape = (batch, n, heads, width)
+  ours = partial(attention, pattern=edges.pattern, layout=layout, implementation="kernelized")
+  dense = partial(jax.nn.dot_product_attention, is_causal=edges.is_causal, implementation="cudnn")
+  off = {dtype: {triton_attention.MAX_WIDTH: None}}
+  makers: dict[str, Callable[[], timing.TimedProgram]] = {
+    "ours": lambda: _compile(ours, shape, dtype, gradients),
+    "ours by XLA": lambda: _compile(ours, shape, dtype, gradients, off),
+    "cuDNN, dense": lambda: _compile(dense, shape, dtype, gradients),
+    "FlexAttention": lambda: _make_flex(edges, shape, dtype, gradients),
+    "NATTEN": lambda: _make_natten(edges, shape, dtype, gradients),
+  }
+  programs = {}
+  for way, make in makers.items():
+    try:
+      programs[way] = make()
+      programs[way].run()
+    except Exception as error:  # of any library that is missing or cannot do this
+      programs.pop(way, None)
+      say(f"  {way}: {str(error).partition(chr(10))[0][:150]}")
+  mask = block_mask(edges.pattern, layout, 128, heads)
+  found: Cell = {"blocks": mask.keys.size / (mask.heads * mask.rows**2)}
+  times = timing.interleave({way: each.run for way, each in programs.items()}, **effort)
+  for way, program in programs.items():
+    found[f"{way} ms"] = 1e3 * times[way].seconds
+    if program.temporary_bytes is not None:
+      found[f"{way} MB"] = program.temporary_bytes / 1e6
+  return found
+
+
+def _compile(
+  attend: Callable, shape: tuple[int, ...], dtype: str, gradients: bool, tiles: Any = None
+) -> timing.TimedProgram:
+  """Compiles attention of noise; `tiles` replace those of the current rule."""
+  arrays = jax.random.normal(jax.random.key(0), (3, *shape), dtype)
+  today = current_rule()
+  with choosing_by(today if tiles is None else dataclasses.replace(today, tiles=tiles)):
+    return timing.compile_step(attend, *arrays, gradients=gradients)
+
+
+def _make_flex(
+  edges: Edges, shape: tuple[int, ...], dtype: str, gradients: bool
+) -> timing.TimedProgram:
+  """Returns PyTorch's FlexAttention, compiled, along equal edges."""
+  import torch
+  from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+  torch.compiler.reset()  # Otherwise PyTorch stops to compile after a few masks.
+  batch, n, heads, width = shape
+  mask = None
+  if edges.make_mask is not None:
+    allows = edges.make_mask(n, lambda table: torch.as_tensor(table, device="cuda"))
+    mask = create_block_mask(lambda b, h, q, k: allows(q, k), None, None, n, n, device="cuda")
+  attend = partial(torch.compile(flex_attention), block_mask=mask)
+  return _time_torch(torch, attend, (batch, heads, n, width), dtype, gradients)
+
+
+def _make_natten(
+  edges: Edges, shape: tuple[int, ...], dtype: str, gradients: bool
+) -> timing.TimedProgram:
+  """Returns NATTEN's neighborhood attention; raises ValueError for other edges."""
+  if not edges.size:
+    raise ValueError("NATTEN has only neighborhoods")
+  import natten
+  import torch
+
+  batch, n, heads, width = shape
+  attend = partial(natten.na2d, kernel_size=edges.size)
+  return _time_torch(torch, attend, (batch, *make_grid(n).grid, heads, width), dtype, gradients)
+
+
+def _time_torch(
+  torch: Any, attend: Callable, shape: tuple[int, ...], dtype: str, gradients: bool
+) -> timing.TimedProgram:
+  """Returns a program of PyTorch on noise of a shape on the GPU."""
+  torch.set_float32_matmul_precision("high")  # TF32, which JAX's default precision has too
+  given: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, dtype)}
+  q, k, v = (torch.randn(shape, **given, requires_grad=gradients) for _ in range(3))
+  d_out = torch.randn(shape, **given)
+
+  def run() -> None:
+    out = attend(q, k, v)
+    if gradients:
+      torch.autograd.grad(out, (q, k, v), d_out)
+    torch.cuda.synchronize()
+
+  return timing.TimedProgram(run, None, 0)
+
+
+def format_table(title: str, lines: Sequence[Cell]) -> str:
+  """Returns the lines of `measure_table` as Markdown; "-" stands for an unknown figure."""
+  head = (title, "edges in 128 x 128 blocks", "ours", "MB", "ours by XLA", "MB", *WAYS[2:])
+  columns = [f"{way} {unit}" for way in WAYS[:2] for unit in ("ms", "MB")]
+  columns += [f"{way} ms" for way in WAYS[2:]]
+  cells = [
+    [
+      line["edges"],
+      f"{line['blocks']:.1%}",
+      *(_format(line.get(key), 0 if "MB" in key else 3) for key in columns),
+    ]
+    for line in lines
+  ]
+  return markdown.table([head, *cells])
+
+
+def _format(value: float | None, digits: int) -> str:
+  return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def measure_steps(
+  say: Say,
+  texts: Sequence[str] = STEPS,
+  *,
+  end: float = math.inf,
+  effort: Mapping[str, Any],
+) -> str:
+  """Times whole training steps on noise, as `vitx train` makes them, and returns a table.
+
+  Args:
+    say: A function called with messages on the progress.
+    texts: The texts of the configs.
+    end: The value of `time.monotonic` after which no further config begins.
+    effort: Arguments of `timing.interleave`.
+  """
+  cells: list[tuple[str, ...]] = [("training step of", "batch", "ms", "MB of the program")]
+  for text in texts:
+    if time.monotonic() > end:
+      say(f"{text}: no time left")
+      continue
+    say(f"{text}: a training step")
+    config = trial.complete_config(load_config(text))
+    seconds, size = None, None
+    try:
+      dispatch = trial.compile_dispatch(config, 1)
+      size = cost.compiled_bytes(dispatch.program.compiled)
+      timing.check_memory(size or 0)
+      runs = {"": dispatch.start(trial.begin(config))}
+      seconds = timing.interleave(runs, **effort)[""].seconds
+    except (timing.TooLargeError, jax.errors.JaxRuntimeError) as error:
+      say(f"{text}: {str(error).partition(chr(10))[0][:150]}")
+    figures = (seconds and 1e3 * seconds, 2), (size and size / 1e6, 0)
+    cells.append((text, str(config.batch_size), *(_format(*figure) for figure in figures)))
+  return markdown.table(cells)
+
+
+def describe() -> str:
+  """Returns a paragraph on the device, the versions and the timing."""
+  device = jax.devices()[0]
+  versions = {"Python": platform.python_version()} | find_versions(
+    *("jax", "jaxlib", "jax-triton", "triton", "torch", "natten")
+  )
+  capability = getattr(device, "compute_capability", "unknown")
+  return (
+    f"Measured on {datetime.datetime.now(datetime.UTC).date()} on one {device.device_kind}"
+    f" (compute capability {capability}, driver {_find_driver()}), with"
+    f" {', '.join(f'{name} {version}' for name, version in versions.items())}. The rule is that of"
+    f" {markdown.without_places(current_rule().source)}. Times are medians of {REPEATS} samples of"
+    f" at least {1e3 * timing.MIN_SAMPLE:.0f} ms, in turns; float32 has TF32 products. MB are"
+    " temporaries as compiled. B = 4, H = 8 and D = 64."
+  )
+
+
+def _find_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
+  """Returns the version of NVIDIA's driver from the file that it provides."""
+  try:
+    words = path.read_text().partition("\n")[0].split()
+  except OSError:
+    return "unknown"
+  return next((word for word in words if word[0].isdigit()), "unknown")
