@@ -45,7 +45,7 @@ class LocalityAttention(GivenPatternAttention):
     return pattern if self.self_edge else pattern & Others()
 
   def project(
-    self, x: jax.Array, value_dim: int | None = None, value_bias: bool = True
+    self, x: jax.Array, value_dim: int | None = None, value_bias: bool = True, key_bias: bool = True
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Projects tokens (B, N, C) to queries, keys and values (B, N, H, D).
 
@@ -56,8 +56,9 @@ class LocalityAttention(GivenPatternAttention):
       x: The tokens, (B, N, C).
       value_dim: The head width of the values; None means D.
       value_bias: Whether `use_bias` also applies to the values.
+      key_bias: Whether `use_bias` also applies to the keys.
     """
-    q, k, v = super().project(x, value_dim, value_bias)
+    q, k, v = super().project(x, value_dim, value_bias, key_bias)
     if self.temperature == "fixed":
       return q, k, v
     root = math.sqrt(q.shape[-1])
