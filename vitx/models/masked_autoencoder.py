@@ -64,7 +64,7 @@ class PixelDecoder(Trunk, kw_only=True):
     shape = (1, 1, self.width)
     token = self.param("mask_token", nn.initializers.normal(0.02), shape, jnp.float32)
     front, visible = jnp.split(x, [layout.prefix], axis=1)
-    token = jnp.broadcast_to(token.astype(x.dtype), (len(x), *shape[1:]))
+    token = jnp.broadcast_to(token.astype(x.dtype), (x.shape[0], *shape[1:]))
     # A visible patch takes its own token, any other one the mask token, which is the last.
     place = jnp.where(masked, visible.shape[1], jnp.cumsum(~masked, axis=1) - 1)
     filled = jnp.concatenate([visible, token], axis=1)
@@ -114,7 +114,7 @@ class MaskedAutoencoder(ViT, kw_only=True):
     """
     count = math.prod(self.grid) if masked is None else self.visible
     if masked is None:
-      masked = jnp.zeros((len(images), count), bool)
+      masked = jnp.zeros((images.shape[0], count), bool)
     images = jnp.where(spread(masked, self.grid, images.shape[1:3]), 0, images)
     stem = self.apply_stem(images, self.width, train)
     x, layout, _ = self.add_class_token(stem, self.extra_tokens)
@@ -161,6 +161,7 @@ def make_autoencoder(
       tile the image, or no patch is visible or masked.
   """
   _check_body(body)
+  assert isinstance(body, ViT)
   _check_mixer(body)
   _check_width(width, num_heads, posemb)
   layout = token_layout(body, (1, *shape))
@@ -199,7 +200,7 @@ def make_autoencoder(
   return MaskedAutoencoder(**fields, grid=(rows, columns), visible=visible, decoder=decoder)
 
 
-def spread(values: jax.Array, grid: tuple[int, int], size: tuple[int, int]) -> jax.Array:
+def spread(values: jax.Array, grid: tuple[int, int], size: tuple[int, ...]) -> jax.Array:
   """Returns the value of each pixel's patch, (B, height, width, 1).
 
   Args:
@@ -221,9 +222,7 @@ def to_patches(images: jax.Array, grid: tuple[int, int]) -> jax.Array:
   return parts.swapaxes(2, 3).reshape(batch, rows * columns, -1)
 
 
-def from_patches(
-  patches: jax.Array, grid: tuple[int, int], shape: tuple[int, int, int]
-) -> jax.Array:
+def from_patches(patches: jax.Array, grid: tuple[int, int], shape: tuple[int, ...]) -> jax.Array:
   """Returns images (B, height, width, channels) of `shape`, the inverse of `to_patches`."""
   (rows, columns), (height, width, channels) = grid, shape
   parts = patches.reshape(-1, rows, columns, height // rows, width // columns, channels)
@@ -235,7 +234,9 @@ def _check_body(body: Any) -> None:
   kind = type(body)
   own = [name for name in CALLED if getattr(kind, name, None) is not getattr(ViT, name)]
   if own:
-    why = f"it has its own {own[0]!r}" if isinstance(body, ViT) else "its layers need the whole grid"
+    why = (
+      f"it has its own {own[0]!r}" if isinstance(body, ViT) else "its layers need the whole grid"
+    )
     raise ConfigError(
       f"task.name='masked_autoencoder' runs a body on the visible patches alone, which"
       f" {kind.__name__} does not allow: {why}; use model.name='vit', 'cct', 'distilled_vit' or"
@@ -252,7 +253,7 @@ def _check_mixer(body: ViT) -> None:
   """Raises ConfigError for a token mixer that needs the tokens or the places that are left out."""
   bound: Any = body._bind_mixer(num_heads=body.num_heads, layer=0, depth=body.depth)
   mixer, kind = bound(parent=None), bound.func
-  properties = getattr(kind, "properties", None)
+  properties: Any = getattr(kind, "properties", None)
   fit = properties and properties.masking_is_deletion and properties.permutation_equivariant
   if not fit or properties.fixed_length:
     why = "its pattern, landmarks or convolution needs the whole grid"
@@ -279,7 +280,8 @@ def _check_width(width: int, num_heads: int, posemb: str) -> None:
   """Raises ConfigError unless the decoder's width suits its heads and positions."""
   if width % num_heads:
     raise ConfigError(
-      f"task.decoder_heads={num_heads} does not divide task.decoder_width={width}; choose a divisor."
+      f"task.decoder_heads={num_heads} does not divide task.decoder_width={width}; choose a"
+      " divisor."
     )
   if posemb == "sincos" and width % 4:
     raise ConfigError(

@@ -220,7 +220,7 @@ class Classification(Task):
     *,
     train: bool = True,
     also: tuple[str, ...] = (),
-    **inputs: jax.Array,
+    **inputs: Any,
   ) -> tuple[jax.Array, dict[str, Any], jax.Array]:
     """Runs the model as in training.
 

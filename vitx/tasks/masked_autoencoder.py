@@ -110,8 +110,13 @@ class MaskedAutoencoding(Classification):
       mlp_dim=decoder_mlp_dim or 4 * decoder_width,
       posemb=decoder_posemb,
     )
-    statistics = {"mean": tuple(config.data.mean), "std": tuple(config.data.std)}
-    return dataclasses.replace(task, model=model, normalize_pixels=normalize_pixels, **statistics)
+    return dataclasses.replace(
+      task,
+      model=model,
+      normalize_pixels=normalize_pixels,
+      mean=tuple(config.data.mean),
+      std=tuple(config.data.std),
+    )
 
   @property
   def autoencoder(self) -> MaskedAutoencoder:
@@ -146,7 +151,7 @@ class MaskedAutoencoding(Classification):
 
   def masks_of(self, images: jax.Array) -> jax.Array:
     """Returns the masks (B, N) of evaluation, a function of each image uint8 (B, S, S, C) alone."""
-    pixels = images.reshape(len(images), -1).astype(jnp.uint32)
+    pixels = images.reshape(images.shape[0], -1).astype(jnp.uint32)
     factors = np.arange(pixels.shape[1], dtype=np.uint32) * np.uint32(FACTOR) | np.uint32(1)
     codes = jnp.sum(pixels * factors, axis=1, dtype=jnp.uint32)
     key = jax.random.key(0, impl="threefry2x32")
@@ -163,7 +168,7 @@ class MaskedAutoencoding(Classification):
     target = to_patches(images, self.autoencoder.grid)
     mean, std = self._moments(target)
     each = jnp.mean(jnp.square(predicted - (target - mean) / std), axis=2)
-    return jnp.sum(jnp.where(masked, each, 0.0), axis=1) / jnp.sum(masked, axis=1)
+    return jnp.mean(each, axis=1, where=masked)
 
   def loss(self, params, state, constants, batch, key, step):
     """Computes the mean error of the masked patches of a batch, and the new state."""
@@ -249,5 +254,5 @@ class MaskedAutoencoding(Classification):
 
   def _to_pixels(self, images: jax.Array) -> jax.Array:
     """Returns normalized images with pixels in 0..1."""
-    mean, std = np.float32(self.mean), np.float32(self.std)
+    mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
     return jnp.clip(images * std + mean, 0.0, 1.0)
