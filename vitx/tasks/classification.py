@@ -83,7 +83,7 @@ class Classification(Task):
     if info.class_names is None:
       raise ConfigError(
         f"data.source={info.name!r} has no classes, which task.name={config.task.name!r} needs;"
-        " choose a source whose images have labels."
+        " choose a source whose images have labels, such as a folder with a directory per class."
       )
     classes = info.class_names
     resolve_images(config, source, {"label": ("integer", 0)}, len(classes))
