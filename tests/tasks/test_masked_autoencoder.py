@@ -334,6 +334,12 @@ def test_a_ratio_outside_of_0_and_1_is_refused(ratio):
     task_class({"name": "masked_autoencoder", "mask_ratio": ratio})
 
 
+def test_a_patch_of_one_value_has_no_variance():
+  assert make_task("stem.patch=1,task.normalize_pixels=False").model.grid == (16, 16)
+  with pytest.raises(ConfigError, match=r"patches of one value; use larger patches"):
+    make_task("stem.patch=1")
+
+
 def test_heads_of_performer_that_attend_windows_are_refused():
   """Windows of a sequence with gaps are no neighborhoods."""
   mixer = {"name": "performer", "local_heads": 1, "local_window": 4}

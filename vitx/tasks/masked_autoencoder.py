@@ -1,6 +1,7 @@
 """Masked autoencoding: the pixels of masked patches are predicted from the other patches."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -100,9 +101,10 @@ class MaskedAutoencoding(Classification):
     """
     task = super().from_config(config)
     assert isinstance(task, MaskedAutoencoding)
+    shape = (*sides(task.image_size), task.channels)
     model = make_autoencoder(
       task.model,
-      (*sides(task.image_size), task.channels),
+      shape,
       mask_ratio=mask_ratio,
       width=decoder_width,
       depth=decoder_depth,
@@ -110,6 +112,12 @@ class MaskedAutoencoding(Classification):
       mlp_dim=decoder_mlp_dim or 4 * decoder_width,
       posemb=decoder_posemb,
     )
+    if normalize_pixels and math.prod(shape) == math.prod(model.grid):
+      raise ConfigError(
+        "task.normalize_pixels=True divides the pixels of a patch by their standard deviation, but"
+        " model.stem makes patches of one value; use larger patches, such as model.stem.patch=2, or"
+        " task.normalize_pixels=False."
+      )
     return dataclasses.replace(
       task,
       model=model,
