@@ -162,7 +162,7 @@ def make_autoencoder(
   """
   _check_body(body)
   assert isinstance(body, ViT)
-  _check_mixer(body)
+  mixer = _check_mixer(body)
   _check_width(width, num_heads, posemb)
   layout = token_layout(body, (1, *shape))
   assert layout is not None
@@ -185,7 +185,7 @@ def make_autoencoder(
     posemb=POSITIONS[posemb],
     norm=layer_norm,
     block=PreNormBlock,
-    token_mixer=SoftmaxAttention,
+    token_mixer=partial(SoftmaxAttention, implementation=getattr(mixer, "implementation", "auto")),
     initialization=as_made,
     remat=body.remat,
     dtype=body.dtype,
@@ -249,8 +249,12 @@ def _check_body(body: Any) -> None:
     )
 
 
-def _check_mixer(body: ViT) -> None:
-  """Raises ConfigError for a token mixer that needs the tokens or the places that are left out."""
+def _check_mixer(body: ViT) -> nn.Module:
+  """Returns a body's token mixer.
+
+  Raises:
+    ConfigError: If it needs the tokens or the places that are left out.
+  """
   bound: Any = body._bind_mixer(num_heads=body.num_heads, layer=0, depth=body.depth)
   mixer, kind = bound(parent=None), bound.func
   properties: Any = getattr(kind, "properties", None)
@@ -274,6 +278,7 @@ def _check_mixer(body: ViT) -> None:
         " task.name='masked_autoencoder' leaves tokens out; use positions that are added, such as"
         " model.posemb='sincos'."
       )
+  return mixer
 
 
 def _check_width(width: int, num_heads: int, posemb: str) -> None:

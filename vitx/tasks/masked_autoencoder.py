@@ -234,8 +234,8 @@ class MaskedAutoencoding(Classification):
 
   def table(self, figures, data):
     """Returns the loss in a line."""
-    unit = "by patch" if self.normalize_pixels else "by data set"
-    return f"  squared error of masked pixels, normalized {unit} {figures['loss']:>9.4f}"
+    unit = "patch" if self.normalize_pixels else "data set"
+    return f"  squared error       {figures['loss']:>9.4f}  (masked pixels, normalized by {unit})"
 
   def prediction_columns(self, data):
     """Returns "loss"."""
