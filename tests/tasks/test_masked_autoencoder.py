@@ -17,6 +17,7 @@ from vitx.models.masked_autoencoder import from_patches, make_autoencoder, to_pa
 from vitx.models.vit import ViT
 from vitx.ops.layout import TokenLayout
 from vitx.tasks import build_task, task_class
+from vitx.training import trial
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "mae.npz"
 SMALL = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 16}
@@ -158,6 +159,7 @@ def test_visible_tokens_keep_their_positions():
   run = jax.jit(lambda table: tokens_of(model, with_table(variables, table), images, masked))
   same = lambda a, b: np.allclose(a, b, atol=1e-5)  # noqa: E731
   plain = run(table)
+  assert plain.shape == (2, 4, 8)  # the encoder sees the visible patches alone
   assert same(plain[0], plain[1])
   table = table.copy()
   table[:, :4, 0] = 1.0  # the positions of the first image's visible patches
@@ -338,6 +340,17 @@ def test_a_patch_of_one_value_has_no_variance():
   assert make_task("stem.patch=1,task.normalize_pixels=False").model.grid == (16, 16)
   with pytest.raises(ConfigError, match=r"patches of one value; use larger patches"):
     make_task("stem.patch=1")
+
+
+@pytest.mark.parametrize("classes", [1, 10])
+def test_a_plan_of_a_stored_config_opens_no_data(classes):
+  """The record of a run on labeled images states their number of classes."""
+  given = runs.tiny(
+    f"task=masked_autoencoder,data.source=folder:nowhere,model.num_classes={classes}",
+    "data.image_size=16,data.decode_size=16,data.channels=1,augment.mixup=0.0",
+  )
+  complete = trial.complete_config(given)
+  assert complete.model.num_classes == classes and complete.data.image_size == 16
 
 
 def test_heads_of_performer_that_attend_windows_are_refused():

@@ -25,7 +25,6 @@ from vitx.models.trunk import Trunk
 from vitx.models.vit import ViT
 from vitx.ops.layout import TokenLayout
 
-DECODER = "decoder"
 # The methods of the body that the autoencoder calls; it would not call a subclass's own versions.
 CALLED = ("encode", "apply_stem", "add_class_token", "enter_trunk", "run_blocks", "apply_norm")
 
@@ -62,7 +61,7 @@ class PixelDecoder(Trunk, kw_only=True):
     start = nn.initializers.xavier_uniform()
     x = nn.Dense(self.width, kernel_init=start, dtype=self.dtype, name="embed")(x)
     shape = (1, 1, self.width)
-    token = self.param("mask_token", nn.initializers.normal(0.02), shape, jnp.float32)
+    token = self.param(names.MASK_TOKEN, nn.initializers.normal(0.02), shape, jnp.float32)
     front, visible = jnp.split(x, [layout.prefix], axis=1)
     token = jnp.broadcast_to(token.astype(x.dtype), (x.shape[0], *shape[1:]))
     # A visible patch takes its own token, any other one the mask token, which is the last.
@@ -134,7 +133,7 @@ class MaskedAutoencoder(ViT, kw_only=True):
       mlp_dim=self.mlp_dim,
       train=train,
     )
-    return self.decoder(name=DECODER)(self.apply_norm(x), masked, layout, train=train)
+    return self.decoder(name=names.DECODER)(self.apply_norm(x), masked, layout, train=train)
 
 
 def make_autoencoder(

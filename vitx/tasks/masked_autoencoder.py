@@ -68,7 +68,8 @@ class MaskedAutoencoding(Classification):
     if data.image_size is None:
       return None
     spec = image_spec(data.channels, sides(data.image_size), labeled=False)
-    return DatasetInfo(data.source, spec)
+    classes = config.model.get("num_classes")
+    return DatasetInfo(data.source, spec, classes and tuple(map(str, range(classes))))
 
   @classmethod
   def from_config(  # type: ignore[override]  # its loss is no loss of classes
