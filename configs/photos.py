@@ -129,7 +129,7 @@ def _pretrain() -> dict[str, Any]:
     model=dict(stochastic_depth=0.0),
     data=dict(fraction=1.0),
     augment=dict(color_jitter=()),
-    optimizer=dict(b2=0.95),
+    optimizer=dict(name="adamw", b2=0.95),
     layer_decay=1.0,
     duration="300 epochs, at least 2000 steps",
   )

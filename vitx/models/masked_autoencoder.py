@@ -95,7 +95,7 @@ class MaskedAutoencoder(ViT, kw_only=True):
     decoder: A function of `name` that makes the decoder.
   """
 
-  grid: tuple[int, int]
+  grid: tuple[int, ...]
   visible: int
   decoder: Callable[..., nn.Module]
 
@@ -163,22 +163,9 @@ def make_autoencoder(
   assert isinstance(body, ViT)
   mixer = _check_mixer(body)
   _check_width(width, num_heads, posemb)
-  layout = token_layout(body, (1, *shape))
+  layout = token_layout(body.clone(depth=1), (1, *shape))  # one block is traced faster than all
   assert layout is not None
-  rows, columns = layout.grid
-  if shape[0] % rows or shape[1] % columns:
-    raise ConfigError(
-      f"model.stem makes {rows} x {columns} tokens of an image of {shape[0]} x {shape[1]} pixels,"
-      " which do not tile it, so no token has a patch of its own to predict; use"
-      " model.stem='linear' with a patch that divides data.image_size."
-    )
-  count = math.prod(layout.grid)
-  visible = int(count * (1 - mask_ratio))
-  if not 0 < visible < count:
-    raise ConfigError(
-      f"task.mask_ratio={mask_ratio} leaves {visible} of {count} patches visible; choose a ratio"
-      " that leaves at least one patch visible and masks at least one."
-    )
+  visible = _count_visible(layout.grid, shape, mask_ratio)
   decoder = partial(
     PixelDecoder,
     posemb=POSITIONS[posemb],
@@ -192,14 +179,14 @@ def make_autoencoder(
     depth=depth,
     num_heads=num_heads,
     mlp_dim=mlp_dim,
-    pixels=math.prod(shape) // count,
+    pixels=math.prod(shape) // math.prod(layout.grid),
   )
   own = {field.name for field in dataclasses.fields(ViT)} - {"parent", "name"}
   fields: dict[str, Any] = {name: getattr(body, name) for name in own}
-  return MaskedAutoencoder(**fields, grid=(rows, columns), visible=visible, decoder=decoder)
+  return MaskedAutoencoder(**fields, grid=layout.grid, visible=visible, decoder=decoder)
 
 
-def spread(values: jax.Array, grid: tuple[int, int], size: tuple[int, ...]) -> jax.Array:
+def spread(values: jax.Array, grid: tuple[int, ...], size: tuple[int, ...]) -> jax.Array:
   """Returns the value of each pixel's patch, (B, height, width, 1).
 
   Args:
@@ -213,7 +200,7 @@ def spread(values: jax.Array, grid: tuple[int, int], size: tuple[int, ...]) -> j
   return planes[..., None]
 
 
-def to_patches(images: jax.Array, grid: tuple[int, int]) -> jax.Array:
+def to_patches(images: jax.Array, grid: tuple[int, ...]) -> jax.Array:
   """Cuts images (B, height, width, channels) into (B, rows * columns, pixels of a patch)."""
   batch, height, width, channels = images.shape
   rows, columns = grid
@@ -221,11 +208,34 @@ def to_patches(images: jax.Array, grid: tuple[int, int]) -> jax.Array:
   return parts.swapaxes(2, 3).reshape(batch, rows * columns, -1)
 
 
-def from_patches(patches: jax.Array, grid: tuple[int, int], shape: tuple[int, ...]) -> jax.Array:
+def from_patches(patches: jax.Array, grid: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
   """Returns images (B, height, width, channels) of `shape`, the inverse of `to_patches`."""
   (rows, columns), (height, width, channels) = grid, shape
   parts = patches.reshape(-1, rows, columns, height // rows, width // columns, channels)
   return parts.swapaxes(2, 3).reshape(-1, height, width, channels)
+
+
+def _count_visible(grid: tuple[int, ...], shape: tuple[int, ...], mask_ratio: float) -> int:
+  """Returns the number of visible patches of a grid.
+
+  Raises:
+    ConfigError: If the grid does not tile the image of `shape`, or no patch is visible or masked.
+  """
+  rows, columns = grid
+  if shape[0] % rows or shape[1] % columns:
+    raise ConfigError(
+      f"model.stem makes {rows} x {columns} tokens of an image of {shape[0]} x {shape[1]} pixels,"
+      " which do not tile it, so no token has a patch of its own to predict; use"
+      " model.stem='linear' with a patch that divides data.image_size."
+    )
+  count = math.prod(grid)
+  visible = int(count * (1 - mask_ratio))
+  if not 0 < visible < count:
+    raise ConfigError(
+      f"task.mask_ratio={mask_ratio} leaves {visible} of {count} patches visible; choose a ratio"
+      " that leaves at least one patch visible and masks at least one."
+    )
+  return visible
 
 
 def _check_body(body: Any) -> None:
