@@ -48,7 +48,10 @@ ELSEWHERE = {
   ),
   **{
     f"vitx visualize {figure}": ("tests/cli/test_visualize.py", f'"{figure}"')
-    for figure in ("graph", "landmarks", "memory", "performer_error", "posemb", "projections")
+    for figure in (
+      *("graph", "landmarks", "memory", "performer_error", "posemb", "projections"),
+      "reconstructions",
+    )
   },
   "vitx visualize gallery --out docs": ("tests/cli/test_visualize.py", '"gallery"'),
   "vitx visualize receptive_field": ("tests/cli/test_visualize.py", '"receptive_field"'),

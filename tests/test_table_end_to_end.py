@@ -22,6 +22,7 @@ from vitx.training.experiment import make_experiment
 
 COUNT = 48
 TASKS = {
+  "masked_autoencoder": ("class", "group"),  # it reads no label
   "multilabel": ("classes", "colors"),
   "regression": ("number", "level"),
 }
@@ -59,11 +60,23 @@ def config(task, table, *overrides):
     *("data.mean=(0.5,0.5,0.5)", "data.std=(0.3,0.3,0.3)", "schedule=constant"),
     *("learning_rate=0.01", "ema_decay=0.0"),
   )
+  if task == "masked_autoencoder":
+    fields += (
+      "task.decoder_width=16",
+      "task.decoder_depth=1",
+      "task.decoder_heads=2",
+      "stem.patch=2",
+    )
   return runs.tiny(*fields, *overrides)
 
 
 @pytest.fixture(
-  scope="module", params=["multilabel", pytest.param("regression", marks=pytest.mark.slow)]
+  scope="module",
+  params=[
+    "multilabel",
+    pytest.param("masked_autoencoder", marks=pytest.mark.slow),
+    pytest.param("regression", marks=pytest.mark.slow),
+  ],
 )
 def run(request, table, tmp_path_factory):
   workdir = tmp_path_factory.mktemp(request.param)
@@ -79,9 +92,7 @@ def test_it_learns_and_records_what_follows_from_the_data(run):
   stored = json.loads((workdir / "config.json").read_text())
   if task == "regression":
     assert 40 < stored["task"]["target_mean"] < 45 and stored["task"]["target_std"] > 0
-    assert stored["model"]["num_classes"] == 1
-  else:
-    assert stored["model"]["num_classes"] == 3
+  assert stored["model"]["num_classes"] == {"multilabel": 3, "regression": 1}.get(task, 2)
 
 
 def test_figures_are_scikit_learns_on_the_predictions(run, table, tmp_path):
@@ -91,6 +102,11 @@ def test_figures_are_scikit_learns_on_the_predictions(run, table, tmp_path):
   with file.open(newline="") as opened:
     rows = list(csv.DictReader(opened))
   assert len(rows) == figures["examples"] == COUNT
+  if task == "masked_autoencoder":
+    assert figures["loss"] == pytest.approx(np.mean([float(row["loss"]) for row in rows]), rel=1e-5)
+    unlabeled = evaluate(workdir, source=f"folder:{table.parent}")  # images, and no directories
+    assert unlabeled["examples"] == COUNT and unlabeled["loss"] == pytest.approx(figures["loss"])
+    return
   if task == "regression":
     target, found = (np.array([row[name] for row in rows], float) for name in list(rows[0])[1:])
     assert figures["mae"] == pytest.approx(reference.mean_absolute_error(target, found), rel=1e-4)
@@ -113,11 +129,16 @@ def test_commands_evaluate_and_predict(run, table, tmp_path, capsys):
   task, workdir = run
   assert main(["evaluate", "--workdir", str(workdir)]) == 0
   out = capsys.readouterr().out
-  assert ("mAP" if task == "multilabel" else "mean absolute error") in out
+  assert {"multilabel": "mAP", "regression": "mean absolute error"}.get(
+    task, "squared error"
+  ) in out
   words = ["predict", "--workdir", str(workdir), str(table.parent / "3.png")]
   assert main([*words, "--json", str(tmp_path / "p.json")]) == 0
   head, line = capsys.readouterr().out.splitlines()
   (entry,) = json.loads((tmp_path / "p.json").read_text())
+  if task == "masked_autoencoder":
+    assert set(entry) == {"name", "loss"} and line.split()[1] == f"{entry['loss']:.4f}"
+    return
   assert {"name", "prediction"} <= set(entry) and not {"labels", "target"} & set(entry)
   assert head.split()[:2] == ["name", "prediction"]
   assert task == "regression" or line.split()[1:] == entry["prediction"].split()
@@ -128,7 +149,8 @@ def test_an_exported_program_answers_as_predict(run, table):
   images = np.stack([np.asarray(Image.open(table.parent / f"{i}.png")) for i in range(3)])
   program = export.deserialize(make_program(loaded, ("cpu",), None, "masked").serialize())
   found, expected = jax.jit(program.call)(images), vitx.predict(loaded, images).rows
-  assert set(found) == set(expected)
+  more = {"image", "masked", "reconstruction"} if run[0] == "masked_autoencoder" else set()
+  assert set(found) == set(expected) | more
   for name, value in expected.items():
     np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4)
 
@@ -172,6 +194,9 @@ BAD = (
   ("regression", "task.loss=cubic", "task.loss='cubic' is unknown"),
   ("multilabel", "task.loss=focal", "task.loss='focal'"),
   ("multilabel", "data.sampling=balanced", "these examples have no classes"),
+  ("masked_autoencoder", "task.mask_ratio=1.0", "task.mask_ratio=1.0 is out of range"),
+  ("masked_autoencoder", "token_mixer=fnet", "FNet does not allow: its pattern, landmarks"),
+  ("masked_autoencoder", "schedule=plateau,schedule.mode=max", "schedule.mode='max': the loss"),
 )
 
 
@@ -195,6 +220,6 @@ def test_a_classifier_refuses_labels_of_other_kinds(table):
     make_experiment(config("regression", table, other))
 
 
-def test_a_probe_needs_one_class_for_each_example(run, tmp_path):
-  with pytest.raises(ConfigError, match="has no class for each example"):
+def test_a_probe_needs_one_class_for_each_example_and_a_head(run, tmp_path):
+  with pytest.raises(ConfigError, match=r"no class for each example|no head, whose input"):
     probe(run[1], cache=tmp_path)

@@ -193,6 +193,11 @@ OTHERS = [
     "token_mixer=os:getcwd",
     "model.token_mixer.name='os:getcwd' is the builtin_function_or_method <built-in function",
   ),
+  ("task=masked_autoencoder,task.mask_ratio=1.5", "task.mask_ratio=1.5 is out of range", "(0, 1)"),
+  (
+    "task=masked_autoencoder,token_mixer=linformer",
+    "model.token_mixer=Linformer does not allow: its parameters belong to the places of tokens",
+  ),
   ("task=classificaton", "task.name='classificaton'", "Did you mean 'classification'?"),
   ("optimizer=admw", "optimizer.name='admw'", "Did you mean 'adamw'?"),
   ("schedule=cosin", "schedule.name='cosin'", "Did you mean 'cosine'?"),

@@ -68,6 +68,10 @@ def read(path):
       "adds no positions to its tokens",
     ),
     (["performer_error", f"--config=digits:fnet,{NARROW}"], "has no queries and keys"),
+    (
+      ["reconstructions", f"--config=digits:softmax,{NARROW}"],
+      "needs a run of task.name='masked_autoencoder'",
+    ),
     (["landmarks", f"--config=digits:softmax,{NARROW}"], "model.token_mixer='nystromformer'"),
     (["memory", "--config=digits"], "give the CSV file of vitx reproduce as results"),
     (["memory", "--config=digits", "--results=nowhere.csv"], "'nowhere.csv' cannot be read"),
@@ -141,6 +145,12 @@ def test_a_gallery_of_ones_own(tmp_path):
       "landmarks",
       "nystromformer",
       [f"landmarks_nystromformer{end}" for end in (".png", "_error.png", ".csv")],
+    ),
+    (
+      "reconstructions",
+      "softmax,stem=linear,stem.patch=2,task=masked_autoencoder,task.decoder_width=16,"
+      "task.decoder_depth=1,task.decoder_heads=2",
+      ["reconstructions_softmax.png"],
     ),
   ],
 )

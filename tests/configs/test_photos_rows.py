@@ -1,10 +1,15 @@
 """Rows of configs/photos.py on a folder of images."""
 
+import jax
+import numpy as np
 import pytest
 
 from configs import photos
 from tests.test_folder_end_to_end import draw
 from vitx.analysis.counting import count
+from vitx.config.errors import ConfigError
+from vitx.interop.transfer import transfer
+from vitx.training import phases
 from vitx.training.experiment import make_experiment
 from vitx.training.parameters import parameter_names
 from vitx.training.trial import complete_config
@@ -18,7 +23,12 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize(
   ("row", "parameters", "shown"),
-  [("from_scratch", 658_243, 400), ("finetune", 21_629_955, 200), ("frozen", 21_629_955, 200)],
+  [
+    ("from_scratch", 658_243, 400),
+    ("pretrain", 2_707_203, 400),
+    ("finetune", 21_629_955, 200),
+    ("frozen", 21_629_955, 200),
+  ],
 )
 def test_a_small_folder_gets_enough_steps_and_log_lines(folder, row, parameters, shown):
   config = photos.get_config(f"{row},dataset=folder:{folder}")
@@ -33,3 +43,46 @@ def test_a_small_folder_gets_enough_steps_and_log_lines(folder, row, parameters,
   names = set(parameter_names(experiment.named_shapes().params))
   learned = {name.split("/")[0] for name in names - experiment.step.frozen}
   assert (learned == {"head"}) == (row == "frozen")
+
+
+@pytest.mark.usefixtures("whole_runs")
+def test_pretraining_takes_all_training_images_and_fills_the_body(folder):
+  """Phase 2 learns from half of the labels; neither phase trains on a test image."""
+  text = f"pretrain,dataset=folder:{folder},model.depth=1,data.fraction=0.5"
+  before, after = phases.check(photos.get_config(text), "runs/photos")
+  assert (before.config.task.name, after.config.task.name) == (
+    "masked_autoencoder",
+    "classification",
+  )
+  assert after.config.init_from == "runs/photos/phase1" and not before.config.init_from
+  assert (len(before.examples.train), len(after.examples.train)) == (51, 27)
+  held_out = {after.source.test.name(i) for i in range(len(after.source.test))}
+  trained = {before.source.train.name(i) for i in range(len(before.source.train))}
+  assert held_out and not held_out & trained
+  source, target = (
+    jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), dict(e.named_shapes().params))
+    for e in (before, after)
+  )
+  report = transfer({"params": target}, {"params": source})[1]
+  assert set(report.new) == {"params/head/bias", "params/head/kernel"}
+  assert all(name.startswith("params/decoder/") for name in report.unused) and report.unused
+  assert not report.head and not report.skipped and not report.resized
+
+
+def test_pretraining_on_images_without_labels(folder, tmp_path):
+  for i, path in enumerate(sorted(folder.rglob("*.jpg"))):
+    (tmp_path / f"{i}.jpg").write_bytes(path.read_bytes())
+  given = f"pretrain,dataset=folder:{folder},model.depth=1,batch_size=8"
+  config = photos.get_config(f"{given},phases.phase1.data.source=folder:{tmp_path}")
+  before, after = phases.check(config, "runs/photos")
+  assert before.source.info.class_names is None and set(before.task.element_spec) == {"image"}
+  assert before.config.model.num_classes == 1 and after.config.model.num_classes == 3
+  with pytest.raises(ConfigError, match=r"phases\.phase2: .* has no classes.*directory per class"):
+    phases.check(photos.get_config(given.replace(str(folder), str(tmp_path))), "runs/photos")
+
+
+def test_an_existing_phase_1_is_used_instead():
+  config = photos.get_config("pretrain,pretrained=runs/a/phase1")
+  assert config.init_from == "runs/a/phase1" and not config.phases
+  with pytest.raises(ValueError, match="pretrained='runs/a' is for the row 'pretrain', not"):
+    photos.get_config("frozen,pretrained=runs/a")

@@ -87,6 +87,23 @@ def test_images_beside_the_classes_are_told(folder, make_data, draw, caplog):
   assert message.endswith(" and 1 more")
 
 
+def test_a_folder_of_images_alone_has_no_labels(tmp_path, make_data, draw, caplog):
+  pixels = {f"{i}.png": draw(tmp_path / f"{i}.png") for i in range(20)}
+  (tmp_path / "notes.txt").write_text("x")
+  source = open_source(make_data(source=f"folder:{tmp_path}"), seed=0)
+  assert source.info.class_names is None and set(source.info.spec) == {"image"}
+  assert [len(role) for role in roles(source)] == [14, 2, 4]
+  assert {name for role in roles(source) for name in names(role)} == set(pixels)
+  example = source.train[0]
+  assert set(example) == {"image"} and source.train.labels is None
+  np.testing.assert_array_equal(example["image"], pixels[source.train.name(0)])
+  (record,) = caplog.records
+  assert "skipped 1 files" in record.getMessage()
+  draw(tmp_path / "20.png")
+  again = open_source(make_data(source=f"folder:{tmp_path}"), seed=0)
+  assert again.info.fingerprint != source.info.fingerprint
+
+
 def test_suffixes_and_inner_directories(folder, make_data, draw):
   draw(folder / "owl" / "images" / "A.JPEG")
   draw(folder / "owl" / "b.webp")

@@ -90,6 +90,11 @@ class Performer(AttentionModule):
         f"token_mixer.local_heads={self.local_heads} must be between 0 and"
         f" model.num_heads={self.num_heads}."
       )
+    if self.local_heads and not layout.has_places:
+      raise ConfigError(
+        f"token_mixer.local_heads={self.local_heads} attend windows of neighbors, which needs the"
+        " places of the tokens, but some tokens were left out; set token_mixer.local_heads=0."
+      )
     self.is_decoding(x, at)  # refuses decoding: sums over keys are not cached
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)

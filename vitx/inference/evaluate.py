@@ -363,6 +363,8 @@ def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
     ConfigError: The data set has other arrays or classes than the run's.
   """
   names, wanted = dataset.info.class_names or (), loaded.class_names
+  if not {"label", "labels"} & loaded.task.element_spec.keys():  # classes do not matter
+    names = wanted = ()
   unnamed = not loaded.knows_class_names
   matched = renumber(dataset, wanted, unnamed=unnamed) if names and wanted else dataset
   if matched is None or bool(names) != bool(wanted):

@@ -30,6 +30,7 @@ from vitx.interop.init_from import check_source, initial_variables
 from vitx.tasks import build_task, task_class
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
+from vitx.tasks.masked_autoencoder import MaskedAutoencoding
 from vitx.training import cache as programs
 from vitx.training import teacher
 from vitx.training.experiment import blank, evaluation_shapes, resolve
@@ -157,7 +158,7 @@ def _open(
 
 def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> Source:
   """Opens the data of a run, or another source."""
-  _refuse_density(type(model.task), model.workdir)
+  _refuse_headless(type(model.task), model.workdir)
   own = source in (None, model.config.data.source)
   data = copy_data_fields(model, data_dir, own_source=own)
   if not own:
@@ -178,7 +179,7 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   label = config if isinstance(config, str) else "config"
   config = load_config(config) if isinstance(config, str) else config
   check_config(config)
-  _refuse_density(task_class(config.task), label)
+  _refuse_headless(task_class(config.task), label)
   if not config.init_from:
     raise ConfigError(
       f"config={label!r} has no weights, and features of random weights say nothing: set init_from"
@@ -204,11 +205,17 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   return Loaded(task, variables, config, about, step=0, workdir=label), source
 
 
-def _refuse_density(task: type, place: str) -> None:
+def _refuse_headless(task: type, place: str) -> None:
+  """Raises ConfigError for a task whose network has no head that reads a vector."""
   if issubclass(task, Density):
     raise ConfigError(
       f"{place!r}: the task 'density' learns no classes, and its network has no vector for an"
       " example; probe a classifier."
+    )
+  if issubclass(task, MaskedAutoencoding):
+    raise ConfigError(
+      f"{place!r}: the network of the task 'masked_autoencoder' has no head, whose input a probe"
+      " reads; give --config with a classifier of the same body and init_from=WORKDIR"
     )
 
 

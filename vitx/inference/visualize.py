@@ -32,7 +32,6 @@ from vitx.data.images.settings import sides
 from vitx.data.sources import open_source
 from vitx.inference.evaluate import Evaluation, evaluate_split
 from vitx.inference.inputs import list_inputs, make_reader
-from vitx.models import model_from_config
 from vitx.sweeps.curves import find_printed, find_runs, read_curves
 from vitx.sweeps.points import find_published, find_rows
 from vitx.tasks import build_task
@@ -373,28 +372,36 @@ def _subject(
 
   def inputs(count: int) -> Any:
     with registry.trusting(is_trusted):  # The call may come after the caller's own `with` block.
-      return read_inputs(count)
+      own, batch = read_batch(count)
+      return own.model_inputs(batch)
 
-  def read_inputs(count: int) -> Any:
+  def respond(count: int) -> dict[str, Any]:
+    with registry.trusting(is_trusted):
+      own, batch = read_batch(count)
+      state = dict(variables())
+      return jax.device_get(jax.jit(own.respond)(state.pop("params"), state, batch))
+
+  def read_batch(count: int) -> tuple[Task, dict[str, Any]]:
     if given:
       read = make_reader(task)
-      return task.model_inputs(_stack(task, [read(one, i) for i, one in enumerate(given)][:count]))
+      return task, _stack(task, [read(one, i) for i, one in enumerate(given)][:count])
     source = open_source(config.data, config.data_seed)
     # Until here a config's pixel statistics are placeholders; the opened data have the real ones.
     own = build_task(resolve(config, source))
     examples = own.examples(source.role("validation"), train=False)
     prepare = own.transform(train=False)
     some = [prepare(examples[i], None) for i in range(min(count, len(examples)))]
-    return own.model_inputs(_stack(own, some))
+    return own, _stack(own, some)
 
   return Subject(
     label=label,
-    model=model_from_config(held.model),
+    model=build_task(held).model,
     input_spec=task.input_spec,
     grid=tuple(task.model.grid) if isinstance(task, Density) else None,  # type: ignore[attr-defined]
     layout=task.token_layout() if isinstance(task, Classification) else None,
     variables=variables,
     inputs=inputs,
+    respond=respond,
     network=_describe(config),
     weights=weights,
     local=options.local,

@@ -26,6 +26,8 @@ HEAD = "head"
 HEAD_HIDDEN = "head_hidden"
 HEAD_DISTILLATION = "head_distillation"  # the head of the distillation token
 HEAD_PATCHES = "head_patches"  # the head of the patches
+DECODER = "decoder"  # the decoder of a masked autoencoder, which has blocks of its own
+MASK_TOKEN = "mask_token"
 
 # Modules inside a block.
 TOKEN_MIXER = "token_mixer"
@@ -41,7 +43,7 @@ TABLE = "table"
 # torchsummary, and papers that print its count, miss them: the position table, the class token and
 # other tokens beside it, Linformer's projections over the tokens, factor and offset of CvT's own
 # normalization, LayerScale's factors, attention's temperatures, and attention pooling's query.
-BARE = {TABLE, CLASS_TOKEN, EXTRA_TOKENS, "key_slots", "value_slots", "gain", "shift"}
+BARE = {TABLE, CLASS_TOKEN, EXTRA_TOKENS, MASK_TOKEN, "key_slots", "value_slots", "gain", "shift"}
 BARE |= {"mixer_scale", "mlp_scale", "temperature", "probe"}
 
 # Parameters of token mixers that have an entry for each token: the axis of the tokens, and whether

@@ -12,6 +12,7 @@ from vitx.tasks.base import Task as Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.tasks.distillation import Distillation
+from vitx.tasks.masked_autoencoder import MaskedAutoencoding
 from vitx.tasks.multilabel import MultiLabel
 from vitx.tasks.regression import Regression
 
@@ -19,6 +20,7 @@ TASKS: dict[str, type] = {
   "classification": Classification,
   "density": Density,
   "distillation": Distillation,
+  "masked_autoencoder": MaskedAutoencoding,
   "multilabel": MultiLabel,
   "regression": Regression,
 }

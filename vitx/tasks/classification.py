@@ -83,7 +83,7 @@ class Classification(Task):
     if info.class_names is None:
       raise ConfigError(
         f"data.source={info.name!r} has no classes, which task.name={config.task.name!r} needs;"
-        " choose a source whose images have labels."
+        " choose a source whose images have labels, such as a folder with a directory per class."
       )
     classes = info.class_names
     resolve_images(config, source, {"label": ("integer", 0)}, len(classes))
@@ -220,6 +220,7 @@ class Classification(Task):
     *,
     train: bool = True,
     also: tuple[str, ...] = (),
+    **inputs: Any,
   ) -> tuple[jax.Array, dict[str, Any], jax.Array]:
     """Runs the model as in training.
 
@@ -231,6 +232,7 @@ class Classification(Task):
       key: The key of this step.
       train: Whether the model trains; False runs it as in evaluation and keeps its state.
       also: The collections to return with the state.
+      **inputs: The other inputs of the model's call, by the names of its arguments.
 
     Returns:
       Logits (B, K), the new state with the collections in `also`, and the sum of all values sown as
@@ -241,6 +243,7 @@ class Classification(Task):
         {"params": params, **state},
         images,
         train=train,
+        **inputs,
         # All examples and devices share one graph: the key of "graph" is not folded with an index.
         rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
         mutable=[*state, "losses", *also],

@@ -29,6 +29,7 @@ FIGURES = {
   "performer_error": "the error of Performer's random features by their number and layer",
   "posemb": "the cosine similarity between the position embeddings of all places",
   "projections": "W_Q W_K^T and W_V W_O by layer and head, and the share on their diagonals",
+  "reconstructions": "images, their visible patches, and what a masked autoencoder makes of them",
   "receptive_field": "the tokens that a query reads through the last layers of a pattern",
   "sparsifiner": "Sparsifiner's masks, sparse and full attention for a few queries, and bases",
 }

@@ -26,6 +26,8 @@ class Subject:
     layout: The layout of an image's tokens; `None` for other models.
     variables: A function that returns the variable collections, including "params".
     inputs: A function that returns the model's inputs (B, ...) for a given number of examples.
+    respond: A function that returns the outputs of `Task.respond` for a given number of examples;
+      `None` if there is no task.
     local: The number l of tokens, up to the query itself, that count as near to a query; `None`
       means the length of a row of the grid.
     examples: The number of examples to look at.
@@ -46,6 +48,7 @@ class Subject:
   queries: tuple[int, ...] = ()
   network: str = ""
   weights: str = ""
+  respond: Callable[[int], dict[str, Any]] | None = None
 
   @property
   def note(self) -> str:

@@ -66,11 +66,13 @@ class ResizeAndKeep(ResizeImages):
   """A transform like `ResizeImages` for examples that have another array instead of `label`.
 
   Attributes:
-    array: The name of the array, which becomes float32.
+    array: The name of the array, which becomes float32; None keeps only the image.
   """
 
-  array: str = "labels"
+  array: str | None = "labels"
 
   def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:
-    kept = np.asarray(example[self.array], np.float32)
-    return {"image": self.resize(example, bits), self.array: kept}
+    image = {"image": self.resize(example, bits)}
+    if self.array is None:
+      return image
+    return image | {self.array: np.asarray(example[self.array], np.float32)}

@@ -1,4 +1,7 @@
-"""The source `folder:PATH`: a directory per class, optionally in a directory per split."""
+"""The source `folder:PATH`: a directory per class, optionally in a directory per split.
+
+A folder that has only images, and no directories, is a split of images without labels.
+"""
 
 import itertools
 from collections.abc import Collection, Mapping
@@ -17,7 +20,12 @@ from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Joined
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, image_spec
-from vitx.data.sources.files import describe_others, find_files, warn_of_skipped
+from vitx.data.sources.files import (
+  describe_others,
+  find_directories,
+  find_files,
+  warn_of_skipped,
+)
 from vitx.data.sources.folder_layout import (
   SUFFIXES,
   Classes,
@@ -32,19 +40,19 @@ from vitx.files import read_bytes
 
 @dataclass(frozen=True)
 class Files:
-  """The images of one split, labeled by their directories.
+  """The images of one split, labeled by their directories if there are any.
 
   Attributes:
     root: The folder in the config.
     paths: The n paths relative to the root.
-    labels: The labels, int32 (n,).
-    directories: The n class names as the file system spells them.
+    labels: The labels, int32 (n,); None for images without labels.
+    directories: The n class names as the file system spells them; "" for images without labels.
     settings: The settings for reading images.
   """
 
   root: Path
   paths: tuple[str, ...]
-  labels: np.ndarray
+  labels: np.ndarray | None
   directories: tuple[str, ...]
   settings: DataSettings
 
@@ -52,7 +60,7 @@ class Files:
     return len(self.paths)
 
   def __getitem__(self, i: int) -> Example:
-    """Returns image uint8 (height, width, C) in native size, and label int32 ()."""
+    """Returns image uint8 (height, width, C) in native size, and label int32 () if there is one."""
     return decode_example(self.encoded(i))
 
   def encoded(self, i: int) -> dict[str, Any]:
@@ -60,7 +68,8 @@ class Files:
     path, content = self.root / self.paths[i], self.read(i)
     channels, values = self.settings.channels, self.settings.value_range
     image = Encoded(content, channels, str(path), upright=True, value_range=values)
-    return {"image": image, "label": np.asarray(self.labels[i])}
+    known = {} if self.labels is None else {"label": np.asarray(self.labels[i])}
+    return {"image": image, **known}
 
   def read(self, i: int) -> bytes:
     """Returns the content of a file; raises ConfigError with its path if it is unreadable."""
@@ -81,7 +90,8 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   has no labels and is not used. Classes are numbered in the order of `classes.txt` in PATH, else by
   the number in their names, else in the order of the names. Hidden files and leftovers of other
   programs are ignored. Other files whose suffix is not in `SUFFIXES`, and images outside the class
-  directories, are skipped with a warning. Only the first frame of an image file is used.
+  directories, are skipped with a warning. A folder of images without any directories is the split
+  train, whose images have no labels. Only the first frame of an image file is used.
   `data.splits` may join splits: `fold1+fold2`.
 
   Args:
@@ -100,6 +110,8 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   root, field = Path(path).expanduser(), f"data.source={name!r}"
   if not path or not root.is_dir():
     raise ConfigError(f"{field}: {root if path else 'an empty path'} is not a directory. Name one.")
+  if not find_directories(field, root, SUFFIXES) and any(find_images(root)):
+    return _open_unlabeled(field, root, settings)
   stated = class_names.read_names(root / class_names.FILE) or ()
   given = filter(None, data.get("splits", {}).values())
   named = {base for split in given for base in find_bases(split)}
@@ -132,6 +144,20 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
     open_split=lambda expression: join_splits(name, files, expression),
     overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
   )
+
+
+def _open_unlabeled(field: str, root: Path, settings: DataSettings) -> Dataset:
+  """Opens a folder of images without directories, which is a split train without labels."""
+  found, skipped = find_files(field, root, SUFFIXES)
+  warn_of_skipped(settings.source, root, skipped, describe_others(SUFFIXES))
+  paths = tuple(sorted(path.relative_to(root).as_posix() for path in found))
+  files = {"train": Files(root, paths, None, ("",) * len(paths), settings)}
+  info = DatasetInfo(
+    name=settings.source,
+    spec=image_spec(settings.channels, labeled=False),
+    fingerprint=_fingerprint(files, skips=settings.on_unreadable == "skip"),
+  )
+  return Dataset(info, splits=("train",), open_split=lambda split: files[split])
 
 
 def join_splits(name: str, files: Mapping[str, Examples], expression: str) -> Examples:

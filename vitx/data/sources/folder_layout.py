@@ -203,8 +203,10 @@ def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:
   """
   roles = {place.role for place in places}
   if len(roles) > 1 and "train" in roles and roles <= {*ROLES}:
+    train = next(place.path for place in places if place.role == "train")
     raise ConfigError(
       f"{field}: {listing(place.path.name for place in places)} are the names of splits, but these"
       " directories have no class directories. Put a directory per class into each. If the names"
-      f" are those of classes, list them in {FILE}, one name on each line."
+      f" are those of classes, list them in {FILE}, one name on each line. To use images without"
+      f" labels, name one directory, such as folder:{train}."
     )

@@ -1,0 +1,386 @@
+"""Masked autoencoding: published losses, masks, what a visible token can see, refusals."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import runs
+from tests.training import small
+from vitx.attention import MIXERS
+from vitx.config.errors import ConfigError
+from vitx.layers.posemb import sine_cosine_table
+from vitx.models import create_model, list_models
+from vitx.models.masked_autoencoder import from_patches, make_autoencoder, to_patches
+from vitx.models.vit import ViT
+from vitx.ops.layout import TokenLayout
+from vitx.tasks import build_task, task_class
+from vitx.training import trial
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "mae.npz"
+SMALL = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 16}
+DECODER = {**SMALL, "mask_ratio": 0.75, "posemb": "sincos"}
+LINEAR = {"name": "linear", "patch": 4}
+
+
+def network(name="vit", shape=(16, 16, 1), *, decoder=(), **fields):
+  body = create_model(name, num_classes=1, **{**SMALL, "stem": LINEAR, **fields})
+  return make_autoencoder(body, shape, **{**DECODER, **dict(decoder)})
+
+
+def published(name, heads):
+  """Returns the parameters of a block of the recorded network, in vitx's form."""
+  found = {
+    key.removeprefix(name): value for key, value in np.load(GOLDEN).items() if key.startswith(name)
+  }
+
+  def linear(key):
+    return {"kernel": found[f"{key}.weight"].T, "bias": found[f"{key}.bias"]}
+
+  def norm(key):
+    return {"scale": found[f"{key}.weight"], "bias": found[f"{key}.bias"]}
+
+  def project(key):
+    flat = linear(f"attention.{key}_proj")
+    width = len(flat["bias"])
+    shape = (width, heads, width // heads)
+    return {"kernel": flat["kernel"].reshape(shape), "bias": flat["bias"].reshape(shape[1:])}
+
+  out = linear("attention.o_proj")
+  width = len(out["bias"])
+  out["kernel"] = out["kernel"].reshape(heads, width // heads, width)
+  mixer = {name: project(name[0]) for name in ("query", "key", "value")}
+  return {
+    "mixer_norm": norm("layernorm_before"),
+    "token_mixer": {**mixer, "out": out},
+    "mlp_norm": norm("layernorm_after"),
+    "mlp": {"up": linear("mlp.fc1"), "down": linear("mlp.fc2")},
+  }
+
+
+def published_params():
+  stored = np.load(GOLDEN)
+  pair = lambda key, one: {one: stored[f"{key}.weight"].T, "bias": stored[f"{key}.bias"]}  # noqa: E731
+  patches = "vit.embeddings.patch_embeddings.projection"
+  kernel = {"kernel": stored[f"{patches}.weight"].transpose(2, 3, 1, 0)}
+  blocks = {f"block_{i}": published(f"vit.layers.{i}.", 3) for i in range(2)}
+  inner = {f"block_{i}": published(f"decoder.decoder_layers.{i}.", 2) for i in range(2)}
+  return {
+    "stem": {"embed": {**kernel, "bias": stored[f"{patches}.bias"]}},
+    "cls": stored["vit.embeddings.cls_token"],
+    "posemb": {"table": stored["vit.embeddings.position_embeddings"]},
+    **blocks,
+    "norm": pair("vit.layernorm", "scale"),
+    "decoder": {
+      "embed": pair("decoder.decoder_embed", "kernel"),
+      "mask_token": stored["decoder.mask_token"],
+      "posemb": {"table": stored["decoder.decoder_pos_embed"]},
+      **inner,
+      "norm": pair("decoder.decoder_norm", "scale"),
+      "pixels": pair("decoder.decoder_pred", "kernel"),
+    },
+  }
+
+
+def make_task(*overrides):
+  """Returns the task of small gray digits in patches of 4 x 4 pixels of a side of 16."""
+  return build_task(
+    runs.tiny(
+      "task=masked_autoencoder,task.decoder_width=8,task.decoder_depth=1,task.decoder_heads=2",
+      "augment.mixup=0.0,model.width=8,model.num_classes=1,data.image_size=16,data.decode_size=16",
+      "data.channels=1,data.mean=(0.5,),data.std=(0.25,)",
+      *overrides,
+    )
+  )
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_the_loss_is_that_of_transformers(normalized):
+  """Equal weights, images and masks, by the code of `ViTMAEForPreTraining`."""
+  stored = np.load(GOLDEN)
+  task = make_task(
+    f"task.normalize_pixels={normalized},task.decoder_posemb=learned,task.decoder_depth=2",
+    "stem.patch=6,model.width=12,model.depth=2,model.num_heads=3,model.mlp_dim=48,pool=cls",
+    "data.image_size=24,data.decode_size=24,data.channels=3",
+    "data.mean=(0.0,0.0,0.0),data.std=(1.0,1.0,1.0)",
+  )
+  images, masked = jnp.asarray(stored["images"]), jnp.asarray(stored["masked"])
+  params = published_params()
+  own = jax.eval_shape(task.model.init, jax.random.key(0), images)["params"]
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, own)
+  predicted = task.model.apply({"params": params}, images, masked)
+  np.testing.assert_allclose(predicted, stored["predicted"], atol=2e-5)
+  loss = jnp.mean(task.errors(predicted, images, masked))
+  expected = stored[f"loss_{'normalized' if normalized else 'plain'}"]
+  np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_fixed_positions_are_those_of_transformers():
+  """Its first half of the channels has the columns, ours the rows."""
+  stored = np.load(GOLDEN)["decoder_positions"][0]
+  swapped = np.roll(stored, 4, axis=1)
+  np.testing.assert_allclose(sine_cosine_table(TokenLayout((4, 4), 1), 8), swapped, atol=1e-6)
+
+
+STEMS = {
+  "linear": {"stem": LINEAR},
+  "conv": {"stem": {"name": "conv", "channels": (4, 8), "strides": (2, 2)}},
+  "cct": {"stem": {"name": "cct", "channels": (4,)}},
+  "registers": {"stem": LINEAR, "pool": "cls", "extra_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_no_prediction_depends_on_a_masked_pixel(stem):
+  """Convolutions overlap, so masked pixels must be hidden before the stem."""
+  model = network(**STEMS[stem])
+  random = np.random.default_rng(0)
+  images, other = random.normal(size=(2, 2, 16, 16, 1)).astype(np.float32)
+  masked = np.stack([random.permutation(16) >= 4 for _ in range(2)])
+  hidden = np.repeat(np.repeat(masked.reshape(2, 4, 4), 4, 1), 4, 2)[..., None]
+  variables = jax.jit(model.init)(jax.random.key(0), images)
+  run = jax.jit(model.apply)
+  found = run(variables, images, masked)
+  np.testing.assert_array_equal(run(variables, np.where(hidden, other, images), masked), found)
+  changed = np.abs(run(variables, np.where(hidden, images, other), masked) - found)
+  assert changed.max() > 1e-3 and found.shape == (2, 16, 16)
+
+
+def test_visible_tokens_keep_their_positions():
+  """A change of the positions of patches changes the tokens of the image that shows them."""
+  model = network(posemb="learned", pool="mean")
+  images = np.ones((2, 16, 16, 1), np.float32)
+  masked = np.ones((2, 16), bool)
+  masked[0, :4] = masked[1, 8:12] = False
+  variables = jax.jit(model.init)(jax.random.key(0), images)
+  table = np.zeros_like(variables["params"]["posemb"]["table"])
+  run = jax.jit(lambda table: tokens_of(model, with_table(variables, table), images, masked))
+  same = lambda a, b: np.allclose(a, b, atol=1e-5)  # noqa: E731
+  plain = run(table)
+  assert plain.shape == (2, 4, 8)  # the encoder sees the visible patches alone
+  assert same(plain[0], plain[1])
+  table = table.copy()
+  table[:, :4, 0] = 1.0  # the positions of the first image's visible patches
+  moved = run(table)
+  assert same(moved[1], plain[1]) and not same(moved[0], plain[0])
+
+
+def with_table(variables, table):
+  return {"params": variables["params"] | {"posemb": {"table": table}}}
+
+
+def tokens_of(model, variables, images, masked):
+  """Returns the tokens after the encoder's only block."""
+  sown = model.apply(variables, images, masked, mutable=["intermediates"])[1]
+  (tokens,) = sown["intermediates"]["tokens"]
+  return tokens
+
+
+@pytest.mark.parametrize(("ratio", "visible"), [(0.75, 4), (0.9, 1), (0.01, 15)])
+def test_masks_have_one_size_and_differ(ratio, visible):
+  task = make_task(f"task.mask_ratio={ratio}")
+  keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 200)
+  masks = np.asarray(jax.jit(task.draw_masks)(keys))
+  np.testing.assert_array_equal((~masks).sum(axis=1), visible)
+  assert len(np.unique(masks, axis=0)) >= 15
+  share = masks.mean(axis=0)  # each patch is masked equally often
+  assert np.abs(share - (16 - visible) / 16).max() < 0.12
+
+
+def test_a_mask_of_training_follows_from_the_key_and_the_index():
+  task, key = make_task(), jax.random.key(3, impl="threefry2x32")
+  image = np.random.default_rng(0).integers(0, 256, (4, 16, 16, 1), np.uint8)
+  draw = jax.jit(lambda key, index: task.draw({"image": image, "index": index}, key))
+  images, masks = draw(key, np.arange(4, dtype=np.int32))
+  other_images, other_masks = draw(key, np.array([3, 2, 1, 0], np.int32))
+  np.testing.assert_array_equal(other_masks, masks[::-1])
+  assert not np.array_equal(
+    draw(jax.random.fold_in(key, 1), np.arange(4, dtype=np.int32))[1], masks
+  )
+  assert images.shape == other_images.shape == (4, 16, 16, 1)
+
+
+def test_a_mask_of_evaluation_follows_from_the_image_alone():
+  task = make_task()
+  image = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 1), np.uint8)
+  image[5] = image[0]
+  image[5, 0, 0] ^= 1  # one bit of one pixel
+  batch = {"image": image, "mask": np.array([True] * 5 + [False])}
+  variables = jax.jit(task.init)(jax.random.key(0), batch)
+  evaluate = jax.jit(lambda batch: task.evaluate(variables["params"], {}, {}, batch))
+  found = evaluate(batch)
+  losses = np.asarray(found["rows"]["loss"])
+  assert found["sums"]["count"] == 5
+  np.testing.assert_allclose(found["sums"]["loss"], losses[:5].sum(), rtol=1e-6)
+  turned = evaluate({"image": image[::-1], "mask": batch["mask"]})["rows"]["loss"]
+  np.testing.assert_allclose(turned[::-1], losses, rtol=1e-6)
+  masks = np.asarray(jax.jit(task.masks_of)(image))
+  assert len(np.unique(masks, axis=0)) == 6
+  figures = task.summarize(jax.device_get(found["sums"]))
+  assert figures == {"examples": 5, "loss": pytest.approx(losses[:5].mean())}
+  with pytest.raises(ValueError, match="no examples"):
+    task.summarize({"count": 0.0})
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_a_reconstruction_shows_visible_pixels_and_predicted_ones(normalized, monkeypatch):
+  """With a perfect prediction, it is the image; with one of zeros, a patch is its own mean."""
+  task = make_task(f"task.normalize_pixels={normalized}")
+  batch = {"image": np.random.default_rng(0).integers(0, 256, (2, 16, 16, 1), np.uint8)}
+  images = task.model_inputs(batch)
+  target = to_patches(images, (4, 4))
+  np.testing.assert_array_equal(from_patches(target, (4, 4), (16, 16, 1)), images)
+  mean, std = task._moments(target)
+
+  def respond(predicted):
+    monkeypatch.setattr(type(task.model), "apply", lambda self, *given, **options: predicted)
+    return task.respond({}, {}, batch)
+
+  perfect = respond((target - mean) / std)
+  np.testing.assert_allclose(perfect["loss"], 0, atol=1e-6)
+  np.testing.assert_allclose(perfect["reconstruction"], perfect["image"], atol=1e-5)
+  np.testing.assert_allclose(perfect["image"], batch["image"] / 255, atol=1e-5)
+  blank = respond(jnp.zeros_like(target))
+  masked = np.asarray(blank["masked"])
+  assert masked.mean() == 0.75
+  shown = np.asarray(blank["reconstruction"])
+  np.testing.assert_array_equal(shown[~masked], np.asarray(blank["image"])[~masked])
+  flat = np.asarray(task._to_pixels(from_patches(mean + 0 * target, (4, 4), (16, 16, 1))))
+  np.testing.assert_allclose(shown[masked], flat[masked] if normalized else 0.5, atol=1e-5)
+
+
+BODIES = {
+  "convmixer": {"width": 8, "depth": 1, "patch": 4},
+  "cvt": {"width": 8, "depth": (1,), "num_heads": 2, "mlp_dim": 16},
+  "pit": {"width": (8, 16), "depth": (1, 1), "num_heads": 2, "mlp_dim": 16},
+  "resnet": {"depth": 8},
+  "sparse_transformer": {"vocabulary": 2, "grid": (4, 4)},
+  "swin": {"width": 8, "depth": (1, 1), "num_heads": (2, 4), "mlp_ratio": 2},
+}
+SEQUENCES = ("cct", "distilled_vit", "levit", "lv_vit", "vit")
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_body_is_used_or_refused(name):
+  if name in SEQUENCES:
+    model = network(name, token_mixer="softmax")
+    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16, 16, 1), np.float32))
+    body = create_model(name, num_classes=1, stem=LINEAR, token_mixer="softmax", **SMALL)
+    own = jax.eval_shape(body.init, jax.random.key(0), np.zeros((1, 16, 16, 1), np.float32))
+    heads = {"head", "head_distillation", "head_patches", "pool"}
+    assert shapes["params"].keys() - {"decoder"} == own["params"].keys() - heads
+    return
+  classes = {} if name == "sparse_transformer" else {"num_classes": 1}
+  with pytest.raises(ConfigError, match=r"visible patches alone, which .* does not allow"):
+    make_autoencoder(create_model(name, **classes, **BODIES[name]), (16, 16, 1), **DECODER)
+
+
+class Own(ViT):
+  """A body whose own way to its tokens the autoencoder would not go."""
+
+  def encode(self, images, *, mask, train):
+    return super().encode(images, mask=mask, train=train)
+
+
+FITTING = ("linear_transformer", "performer", "shaped", "softmax")
+NEEDED = {
+  "linformer": {"slots": 4},
+  "nystromformer": {"landmarks": 4},
+  "pattern": {"edges": "window"},
+  "watts_strogatz": {"neighbors": 4},
+}
+
+
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_every_mixer_is_used_or_refused(name):
+  mixer = {"name": name, **NEEDED.get(name, {})}
+  if name in FITTING:
+    model, images = network(token_mixer=mixer), np.zeros((1, 16, 16, 1), np.float32)
+    masked = np.arange(16)[None] >= 4
+    shapes = jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), images, masked))
+    assert shapes[0].shape == (1, 16, 16)
+    return
+  with pytest.raises(ConfigError, match=r"does not allow: .*use model\.token_mixer='softmax'"):
+    network(token_mixer=mixer)
+
+
+REFUSED = (
+  ({"name": f"{__name__}:Own"}, r"Own does not allow: it has its own 'encode'"),
+  ({"posemb": "rope"}, r"model\.posemb='rope' needs the place.*model\.posemb='sincos'"),
+  (
+    {"token_mixer": {"name": "softmax", "relative_bias": "axial"}},
+    r"model\.token_mixer\.relative_bias needs the place",
+  ),
+  (
+    {"token_reduction": {"name": "evit", "layers": (0,)}, "pool": "cls"},
+    r"model\.token_reduction removes tokens that the decoder",
+  ),
+  ({"stem": {"name": "linear", "patch": 4, "stride": 3}}, r"5 x 5 tokens .* do not tile it"),
+  ({"stem": {"name": "linear", "patch": 16}}, r"leaves 0 of 1 patches visible"),
+  ({"decoder": {"num_heads": 3}}, r"task\.decoder_heads=3 does not divide task\.decoder_width=8"),
+  ({"decoder": {"width": 6}}, r"task\.decoder_width=6 must be divisible by 4"),
+)
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED)
+def test_errors_name_the_fix(fields, message):
+  with pytest.raises(ConfigError, match=message):
+    network(**fields)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0, -0.5, 75])
+def test_a_ratio_outside_of_0_and_1_is_refused(ratio):
+  with pytest.raises(ConfigError, match=r"task\.mask_ratio=.* out of range; .*\(0, 1\)"):
+    task_class({"name": "masked_autoencoder", "mask_ratio": ratio})
+
+
+def test_a_patch_of_one_value_has_no_variance():
+  assert make_task("stem.patch=1,task.normalize_pixels=False").model.grid == (16, 16)
+  with pytest.raises(ConfigError, match=r"patches of one value; use larger patches"):
+    make_task("stem.patch=1")
+
+
+@pytest.mark.parametrize("classes", [1, 10])
+def test_a_plan_of_a_stored_config_opens_no_data(classes):
+  """The record of a run on labeled images states their number of classes."""
+  given = runs.tiny(
+    f"task=masked_autoencoder,data.source=folder:nowhere,model.num_classes={classes}",
+    "data.image_size=16,data.decode_size=16,data.channels=1,augment.mixup=0.0",
+  )
+  complete = trial.complete_config(given)
+  assert complete.model.num_classes == classes and complete.data.image_size == 16
+
+
+def test_heads_of_performer_that_attend_windows_are_refused():
+  """Windows of a sequence with gaps are no neighborhoods."""
+  mixer = {"name": "performer", "local_heads": 1, "local_window": 4}
+  model, masked = network(token_mixer=mixer), np.arange(16)[None] >= 4
+  with pytest.raises(ConfigError, match=r"token_mixer\.local_heads=1 .*places"):
+    jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16, 16, 1), np.float32), masked)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("whole_runs")
+def test_losses_agree_on_one_and_two_devices():
+  step = small.make_step(make_task("augment.hflip=0.5", "model.dropout=0.1"))
+  found = []
+  for devices in (1, 2):
+    start = jax.jit(step.init)(jax.random.key(0), images(0, 1))
+    state, losses = small.copies(start, devices), []
+    for number in range(6):
+      state, metrics, _ = small.train(step, state, images(number, 8), devices)
+      losses.append(float(np.asarray(metrics["loss"])[0]))
+    found.append(losses)
+  np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+  assert found[0][-1] < found[0][0]
+
+
+def images(step, rows):
+  """A global batch of smooth images."""
+  random = np.random.default_rng(step)
+  ramp = np.linspace(0, 1, 16)
+  slopes = random.uniform(0, 120, (rows, 2, 1, 1))
+  image = slopes[:, 0] * ramp[:, None] + slopes[:, 1] * ramp[None]
+  return {"image": image[..., None].astype(np.uint8), "index": np.arange(rows, dtype=np.int32)}

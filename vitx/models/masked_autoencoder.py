@@ -1,0 +1,304 @@
+"""The masked autoencoder: a body that sees some patches, and a decoder that predicts the pixels.
+
+(He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", section 3.)
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from vitx.attention import SoftmaxAttention
+from vitx.blocks.pre_norm import PreNormBlock
+from vitx.config.errors import ConfigError
+from vitx.layers.norms import layer_norm
+from vitx.layers.posemb import POSITIONS
+from vitx.models import names
+from vitx.models.initializers import as_made
+from vitx.models.tracing import token_layout
+from vitx.models.trunk import Trunk
+from vitx.models.vit import ViT
+from vitx.ops.layout import TokenLayout
+
+# The methods of the body that the autoencoder calls; it would not call a subclass's own versions.
+CALLED = ("encode", "apply_stem", "add_class_token", "enter_trunk", "run_blocks", "apply_norm")
+
+
+class PixelDecoder(Trunk, kw_only=True):
+  """The decoder: mask tokens, positions, pre-norm blocks and a linear map to pixels.
+
+  Attributes:
+    width: The number of channels of a token in the decoder.
+    depth: The number of blocks.
+    num_heads: The number of heads.
+    mlp_dim: The hidden width of the MLPs.
+    pixels: The number of values of a patch.
+  """
+
+  width: int
+  depth: int
+  num_heads: int
+  mlp_dim: int
+  pixels: int
+
+  @nn.compact
+  def __call__(
+    self, x: jax.Array, masked: jax.Array, layout: TokenLayout, *, train: bool
+  ) -> jax.Array:
+    """Returns the predicted values of the patches, float32 (B, N - prefix, pixels).
+
+    Args:
+      x: The encoder's tokens: the prefix and the n visible patches in order, (B, prefix + n, C).
+      masked: Whether each patch is masked, bool (B, N - prefix).
+      layout: The arrangement of all N tokens.
+      train: Whether the network trains.
+    """
+    start = nn.initializers.xavier_uniform()
+    x = nn.Dense(self.width, kernel_init=start, dtype=self.dtype, name="embed")(x)
+    shape = (1, 1, self.width)
+    token = self.param(names.MASK_TOKEN, nn.initializers.normal(0.02), shape, jnp.float32)
+    front, visible = jnp.split(x, [layout.prefix], axis=1)
+    token = jnp.broadcast_to(token.astype(x.dtype), (x.shape[0], *shape[1:]))
+    # A visible patch takes its own token, any other one the mask token, which is the last.
+    place = jnp.where(masked, visible.shape[1], jnp.cumsum(~masked, axis=1) - 1)
+    filled = jnp.concatenate([visible, token], axis=1)
+    grid = jnp.take_along_axis(filled, place[..., None], axis=1)
+    x = self.run_blocks(
+      self.add_positions(jnp.concatenate([front, grid], axis=1), layout),
+      layout,
+      layers=range(self.depth),
+      depth=self.depth,
+      num_heads=self.num_heads,
+      mlp_dim=self.mlp_dim,
+      train=train,
+    )
+    x = self.norm(dtype=self.dtype, name=names.NORM)(x[:, layout.prefix :])
+    return nn.Dense(self.pixels, kernel_init=start, name="pixels")(x.astype(jnp.float32))
+
+
+class MaskedAutoencoder(ViT, kw_only=True):
+  """A vision transformer that sees the visible patches only, and a decoder of all patches.
+
+  Its parameters have the names of the body's parameters, without those of the head, so that
+  `init_from` fills the body of another run. Those of the decoder begin with "decoder/". The pixels
+  of masked patches are zero (the mean) before the stem, so that no stem passes them on, not even
+  one whose convolutions overlap. Positions are added before masked tokens are left out.
+
+  Attributes:
+    grid: The rows and columns of the patches.
+    visible: The number n of visible patches.
+    decoder: A function of `name` that makes the decoder.
+  """
+
+  grid: tuple[int, ...]
+  visible: int
+  decoder: Callable[..., nn.Module]
+
+  @nn.compact
+  def __call__(  # type: ignore[override]  # it masks patches of pixels, and no tokens
+    self, images: jax.Array, masked: jax.Array | None = None, *, train: bool = False
+  ) -> jax.Array:
+    """Returns the predicted values of each patch, float32 (B, rows * columns, pixels of a patch).
+
+    Args:
+      images: The images, (B, height, width, channels), normalized floats.
+      masked: Whether each patch is masked, bool (B, rows * columns), with `visible` patches of each
+        image that are not; None masks no patch.
+      train: Whether dropout and stochastic depth are active; `ViT` describes the streams.
+    """
+    count = math.prod(self.grid) if masked is None else self.visible
+    if masked is None:
+      masked = jnp.zeros((images.shape[0], count), bool)
+    images = jnp.where(spread(masked, self.grid, images.shape[1:3]), 0, images)
+    stem = self.apply_stem(images, self.width, train)
+    x, layout, _ = self.add_class_token(stem, self.extra_tokens)
+    x = self.enter_trunk(x, layout, train)
+    front, x = jnp.split(x, [layout.prefix], axis=1)
+    places = jnp.argsort(masked, axis=1, stable=True)[:, :count]  # visible patches are first
+    x = jnp.concatenate([front, jnp.take_along_axis(x, places[..., None], axis=1)], axis=1)
+    seen = layout
+    if count < math.prod(self.grid):
+      seen = TokenLayout((count,), layout.prefix, has_places=False)
+    x = self.run_blocks(
+      x,
+      seen,
+      layers=range(self.depth),
+      depth=self.depth,
+      num_heads=self.num_heads,
+      mlp_dim=self.mlp_dim,
+      train=train,
+    )
+    return self.decoder(name=names.DECODER)(self.apply_norm(x), masked, layout, train=train)
+
+
+def make_autoencoder(
+  body: nn.Module,
+  shape: tuple[int, int, int],
+  *,
+  mask_ratio: float,
+  width: int,
+  depth: int,
+  num_heads: int,
+  mlp_dim: int,
+  posemb: Literal["sincos", "learned"],
+) -> MaskedAutoencoder:
+  """Makes the masked autoencoder of a body.
+
+  Args:
+    body: The network, whose head is left out.
+    shape: The shape of an image, (height, width, channels).
+    mask_ratio: The share of the patches that is masked.
+    width, depth, num_heads, mlp_dim, posemb: The fields of the decoder.
+
+  Raises:
+    ConfigError: The body or its token mixer cannot leave tokens out, the tokens of its stem do not
+      tile the image, or no patch is visible or masked.
+  """
+  _check_body(body)
+  assert isinstance(body, ViT)
+  mixer = _check_mixer(body)
+  _check_width(width, num_heads, posemb)
+  layout = token_layout(body.clone(depth=1), (1, *shape))  # one block is traced faster than all
+  assert layout is not None
+  visible = _count_visible(layout.grid, shape, mask_ratio)
+  decoder = partial(
+    PixelDecoder,
+    posemb=POSITIONS[posemb],
+    norm=layer_norm,
+    block=PreNormBlock,
+    token_mixer=partial(SoftmaxAttention, implementation=getattr(mixer, "implementation", "auto")),
+    initialization=as_made,
+    remat=body.remat,
+    dtype=body.dtype,
+    width=width,
+    depth=depth,
+    num_heads=num_heads,
+    mlp_dim=mlp_dim,
+    pixels=math.prod(shape) // math.prod(layout.grid),
+  )
+  own = {field.name for field in dataclasses.fields(ViT)} - {"parent", "name"}
+  fields: dict[str, Any] = {name: getattr(body, name) for name in own}
+  return MaskedAutoencoder(**fields, grid=layout.grid, visible=visible, decoder=decoder)
+
+
+def spread(values: jax.Array, grid: tuple[int, ...], size: tuple[int, ...]) -> jax.Array:
+  """Returns the value of each pixel's patch, (B, height, width, 1).
+
+  Args:
+    values: A value for each patch, (B, rows * columns).
+    grid: The rows and columns of the patches, which divide the image.
+    size: The height and width of the image.
+  """
+  planes = values.reshape(-1, *grid)
+  for axis in (0, 1):
+    planes = jnp.repeat(planes, size[axis] // grid[axis], axis=axis + 1)
+  return planes[..., None]
+
+
+def to_patches(images: jax.Array, grid: tuple[int, ...]) -> jax.Array:
+  """Cuts images (B, height, width, channels) into (B, rows * columns, pixels of a patch)."""
+  batch, height, width, channels = images.shape
+  rows, columns = grid
+  parts = images.reshape(batch, rows, height // rows, columns, width // columns, channels)
+  return parts.swapaxes(2, 3).reshape(batch, rows * columns, -1)
+
+
+def from_patches(patches: jax.Array, grid: tuple[int, ...], shape: tuple[int, ...]) -> jax.Array:
+  """Returns images (B, height, width, channels) of `shape`, the inverse of `to_patches`."""
+  (rows, columns), (height, width, channels) = grid, shape
+  parts = patches.reshape(-1, rows, columns, height // rows, width // columns, channels)
+  return parts.swapaxes(2, 3).reshape(-1, height, width, channels)
+
+
+def _count_visible(grid: tuple[int, ...], shape: tuple[int, ...], mask_ratio: float) -> int:
+  """Returns the number of visible patches of a grid.
+
+  Raises:
+    ConfigError: If the grid does not tile the image of `shape`, or no patch is visible or masked.
+  """
+  rows, columns = grid
+  if shape[0] % rows or shape[1] % columns:
+    raise ConfigError(
+      f"model.stem makes {rows} x {columns} tokens of an image of {shape[0]} x {shape[1]} pixels,"
+      " which do not tile it, so no token has a patch of its own to predict; use"
+      " model.stem='linear' with a patch that divides data.image_size."
+    )
+  count = math.prod(grid)
+  visible = int(count * (1 - mask_ratio))
+  if not 0 < visible < count:
+    raise ConfigError(
+      f"task.mask_ratio={mask_ratio} leaves {visible} of {count} patches visible; choose a ratio"
+      " that leaves at least one patch visible and masks at least one."
+    )
+  return visible
+
+
+def _check_body(body: Any) -> None:
+  """Raises ConfigError for a body that is no sequence of blocks, or that removes tokens itself."""
+  kind = type(body)
+  own = [name for name in CALLED if getattr(kind, name, None) is not getattr(ViT, name)]
+  if own:
+    why = (
+      f"it has its own {own[0]!r}" if isinstance(body, ViT) else "its layers need the whole grid"
+    )
+    raise ConfigError(
+      f"task.name='masked_autoencoder' runs a body on the visible patches alone, which"
+      f" {kind.__name__} does not allow: {why}; use model.name='vit', 'cct', 'distilled_vit' or"
+      " 'lv_vit'."
+    )
+  if body.token_reduction().layers:
+    raise ConfigError(
+      "model.token_reduction removes tokens that the decoder of task.name='masked_autoencoder'"
+      " needs; use model.token_reduction='none' here, and the reduction when you fine-tune."
+    )
+
+
+def _check_mixer(body: ViT) -> nn.Module:
+  """Returns a body's token mixer.
+
+  Raises:
+    ConfigError: If it needs the tokens or the places that are left out.
+  """
+  bound: Any = body._bind_mixer(num_heads=body.num_heads, layer=0, depth=body.depth)
+  mixer, kind = bound(parent=None), bound.func
+  properties: Any = getattr(kind, "properties", None)
+  fit = properties and properties.masking_is_deletion and properties.permutation_equivariant
+  if not fit or properties.fixed_length:
+    why = "its pattern, landmarks or convolution needs the whole grid"
+    if properties is None:
+      why = "it has no `properties` that allow it"
+    elif properties.fixed_length:
+      why = "its parameters belong to the places of tokens"
+    raise ConfigError(
+      "task.name='masked_autoencoder' leaves out the tokens of masked patches, which"
+      f" model.token_mixer={kind.__name__} does not allow: {why}; use model.token_mixer='softmax',"
+      " 'performer', 'linear_transformer' or 'shaped'."
+    )
+  for field in ("rotary", "relative_bias"):
+    if getattr(mixer, field, "none") != "none":
+      cause = "model.posemb='rope'" if field == "rotary" else "model.token_mixer.relative_bias"
+      raise ConfigError(
+        f"{cause} needs the place of each token inside the token mixer, and"
+        " task.name='masked_autoencoder' leaves tokens out; use positions that are added, such as"
+        " model.posemb='sincos'."
+      )
+  return mixer
+
+
+def _check_width(width: int, num_heads: int, posemb: str) -> None:
+  """Raises ConfigError unless the decoder's width suits its heads and positions."""
+  if width % num_heads:
+    raise ConfigError(
+      f"task.decoder_heads={num_heads} does not divide task.decoder_width={width}; choose a"
+      " divisor."
+    )
+  if posemb == "sincos" and width % 4:
+    raise ConfigError(
+      f"task.decoder_width={width} must be divisible by 4 for task.decoder_posemb='sincos'; change"
+      " the width, or use task.decoder_posemb='learned'."
+    )

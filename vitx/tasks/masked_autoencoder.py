@@ -1,0 +1,267 @@
+"""Masked autoencoding: the pixels of masked patches are predicted from the other patches."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx.config.checks import Depth, PositiveInt, Range
+from vitx.config.errors import ConfigError
+from vitx.data.dataset import DatasetInfo
+from vitx.data.images.resizing import ResizeAndKeep
+from vitx.data.images.settings import image_spec, sides
+from vitx.models.masked_autoencoder import (
+  MaskedAutoencoder,
+  from_patches,
+  make_autoencoder,
+  spread,
+  to_patches,
+)
+from vitx.tasks.base import count_examples
+from vitx.tasks.classification import Classification, resolve_images
+
+EPSILON = 1e-6  # added to the variance of a patch's pixels (He et al. 2022, released code)
+FACTOR = 2654435761  # an odd number, which spreads the places of pixels over 32 bits (Knuth)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedAutoencoding(Classification):
+  """The prediction of masked patches from visible ones (He et al. 2022).
+
+  The loss is the mean squared error of the pixels of the masked patches. Pixels are normalized by
+  the mean and standard deviation of their own patch, or of the data set if `normalize_pixels` is
+  False. The data need no labels.
+
+  In training, the mask of an example is drawn from (seed, step, index). In evaluation, it is a
+  function of the image's pixels alone, so that a figure repeats, and does not depend on the seed,
+  the batch, or the other examples.
+
+  Attributes:
+    normalize_pixels: Whether each patch is normalized by its own mean and standard deviation.
+    mean: The mean per channel, for pixels in 0..1.
+    std: The standard deviation per channel, for pixels in 0..1.
+  """
+
+  normalize_pixels: bool = True
+  mean: tuple[float, ...] = ()
+  std: tuple[float, ...] = ()
+
+  primary: ClassVar[str] = "loss"
+  mode: ClassVar[Literal["max", "min"]] = "min"
+  answers: ClassVar[tuple[str, ...]] = ()
+
+  @classmethod
+  def resolve(cls, config, source):
+    """Sets sizes, channels, mean and standard deviation from the data."""
+    info = getattr(source, "info", source)
+    resolve_images(config, source, {}, len(info.class_names or (None,)))
+
+  @classmethod
+  def state_info(cls, config):
+    """Returns the images' description if a config has their size."""
+    data = config.data
+    if data.image_size is None:
+      return None
+    spec = image_spec(data.channels, sides(data.image_size), labeled=False)
+    classes = config.model.get("num_classes")
+    return DatasetInfo(data.source, spec, classes and tuple(map(str, range(classes))))
+
+  @classmethod
+  def from_config(  # type: ignore[override]  # its loss is no loss of classes
+    cls,
+    config: ConfigDict,
+    *,
+    mask_ratio: Annotated[float, Range("(0, 1)")] = 0.75,
+    normalize_pixels: bool = True,
+    decoder_width: PositiveInt = 512,
+    decoder_depth: Depth = 8,
+    decoder_heads: PositiveInt = 16,
+    decoder_mlp_dim: PositiveInt | None = None,
+    decoder_posemb: Literal["sincos", "learned"] = "sincos",
+  ) -> "MaskedAutoencoding":
+    """Returns the task of a resolved config.
+
+    Args:
+      config: The resolved config; its model is the encoder, without its head.
+      mask_ratio: The share of the patches that is masked.
+      normalize_pixels: Whether the pixels of a patch are normalized by their mean and variance.
+      decoder_width: The number of channels of a token in the decoder.
+      decoder_depth: The number of blocks of the decoder.
+      decoder_heads: The number of heads of the decoder.
+      decoder_mlp_dim: The hidden width of the decoder's MLPs; None is 4 times its width.
+      decoder_posemb: The positions of the decoder: "sincos" is fixed, "learned" a table.
+
+    Raises:
+      ConfigError: If a field of the model or of the augmentation is unknown or out of range, or if
+        the body, its token mixer or its stem cannot leave tokens out.
+    """
+    task = super().from_config(config)
+    assert isinstance(task, MaskedAutoencoding)
+    shape = (*sides(task.image_size), task.channels)
+    model = make_autoencoder(
+      task.model,
+      shape,
+      mask_ratio=mask_ratio,
+      width=decoder_width,
+      depth=decoder_depth,
+      num_heads=decoder_heads,
+      mlp_dim=decoder_mlp_dim or 4 * decoder_width,
+      posemb=decoder_posemb,
+    )
+    if normalize_pixels and math.prod(shape) == math.prod(model.grid):
+      raise ConfigError(
+        "task.normalize_pixels=True divides the pixels of a patch by their standard deviation, but"
+        " model.stem makes patches of one value; use larger patches, such as model.stem.patch=2, or"
+        " task.normalize_pixels=False."
+      )
+    return dataclasses.replace(
+      task,
+      model=model,
+      normalize_pixels=normalize_pixels,
+      mean=tuple(config.data.mean),
+      std=tuple(config.data.std),
+    )
+
+  @property
+  def autoencoder(self) -> MaskedAutoencoder:
+    """Returns the network."""
+    assert isinstance(self.model, MaskedAutoencoder)
+    return self.model
+
+  @property
+  def answer_spec(self):
+    """Returns {}, since an image is its own answer."""
+    return {}
+
+  def transform(self, *, train):
+    """Returns the resizing of images, which keeps nothing else."""
+    plain = super().transform(train=train)
+    fields = plain.decode_size, plain.resize_mode, plain.interpolation
+    return ResizeAndKeep(*fields, train=train, array=None)
+
+  def draw(self, batch, key):
+    """Returns the augmented images (B, s, s, C) and the masks (B, N) of a batch at a step."""
+    index, blank = batch["index"], jnp.zeros(len(batch["index"]), jnp.int32)
+    images, _ = self.augment(jax.random.fold_in(key, 0), index, batch["image"], blank)
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.fold_in(key, 3), index)
+    return images, self.draw_masks(keys)
+
+  def draw_masks(self, keys: jax.Array) -> jax.Array:
+    """Returns for each key (B,) whether each patch is masked, bool (B, N)."""
+    rows, columns = self.autoencoder.grid
+    noise = jax.vmap(lambda key: jax.random.uniform(key, (rows * columns,)))(keys)
+    rank = jnp.argsort(jnp.argsort(noise, axis=1), axis=1)
+    return rank >= self.autoencoder.visible
+
+  def masks_of(self, images: jax.Array) -> jax.Array:
+    """Returns the masks (B, N) of evaluation, a function of each image uint8 (B, S, S, C) alone."""
+    pixels = images.reshape(images.shape[0], -1).astype(jnp.uint32)
+    factors = np.arange(pixels.shape[1], dtype=np.uint32) * np.uint32(FACTOR) | np.uint32(1)
+    codes = jnp.sum(pixels * factors, axis=1, dtype=jnp.uint32)
+    key = jax.random.key(0, impl="threefry2x32")
+    return self.draw_masks(jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, codes))
+
+  def errors(self, predicted: jax.Array, images: jax.Array, masked: jax.Array) -> jax.Array:
+    """Returns the mean squared error of the masked patches of each image, float32 (B,).
+
+    Args:
+      predicted: The predicted values of all patches, (B, N, P).
+      images: The images, (B, s, s, C).
+      masked: Whether each patch is masked, bool (B, N).
+    """
+    target = to_patches(images, self.autoencoder.grid)
+    mean, std = self._moments(target)
+    each = jnp.mean(jnp.square(predicted - (target - mean) / std), axis=2)
+    return jnp.mean(each, axis=1, where=masked)
+
+  def loss(self, params, state, constants, batch, key, step):
+    """Computes the mean error of the masked patches of a batch, and the new state."""
+    images, masked = self.draw(batch, key)
+    predicted, new_state, sown = self.run_model(params, state, images, batch, key, masked=masked)
+    return jnp.mean(self.errors(predicted, images, masked)) + sown, (new_state, {})
+
+  def evaluate(self, params, state, constants, batch):
+    """Returns sums for `summarize` and the loss of each image (B,)."""
+    images, masked, predicted = self._predict(params, state, batch)
+    loss = self.errors(predicted, images, masked)
+    sums = {
+      "count": jnp.sum(batch["mask"], dtype=jnp.float32),
+      "loss": jnp.sum(jnp.where(batch["mask"], loss, 0.0)),
+    }
+    return {"sums": sums, "rows": {"loss": loss}}
+
+  def respond(self, params, state, inputs):
+    """Returns the loss of each image and its reconstruction.
+
+    Returns:
+      loss (B,); image, the prepared image with pixels in 0..1, (B, s, s, C); masked, bool (B, s, s,
+      1); reconstruction, the image with predicted pixels where it is masked, (B, s, s, C). If
+      pixels are normalized, a predicted patch gets the mean and variance of the original one.
+    """
+    images, masked, predicted = self._predict(params, state, inputs)
+    loss, grid = self.errors(predicted, images, masked), self.autoencoder.grid
+    mean, std = self._moments(to_patches(images, grid))
+    found = from_patches(predicted * std + mean, grid, images.shape[1:])
+    hidden = spread(masked, grid, images.shape[1:3])
+    shown = self._to_pixels(images), self._to_pixels(jnp.where(hidden, found, images))
+    return {"loss": loss, "image": shown[0], "masked": hidden, "reconstruction": shown[1]}
+
+  def summarize(self, sums):
+    """Returns examples and loss, the mean over the images."""
+    count = count_examples(sums)
+    return {"examples": int(count), "loss": float(sums["loss"]) / count}
+
+  def plateau_figure(self, mode):
+    """Returns "loss"; raises ConfigError if the mode is "max"."""
+    if mode == "max":
+      raise ConfigError(
+        "schedule.mode='max': the loss of a masked autoencoder is good if low; use"
+        " schedule.mode='min'"
+      )
+    return "loss"
+
+  def describe(self, figures):
+    """Returns the mean squared error of masked patches."""
+    return f"loss {figures['loss']:.4f}"
+
+  def describe_step(self, metrics):
+    """Returns an empty text, since the console shows the loss already."""
+    return ""
+
+  def table(self, figures, data):
+    """Returns the loss in a line."""
+    unit = "patch" if self.normalize_pixels else "data set"
+    return f"  squared error       {figures['loss']:>9.4f}  (masked pixels, normalized by {unit})"
+
+  def prediction_columns(self, data):
+    """Returns "loss"."""
+    return ["loss"]
+
+  def prediction_rows(
+    self, data: Mapping[str, Any], batch: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
+  ) -> Iterable[list[Any]]:
+    """Yields the loss of each image."""
+    return ([loss] for loss in rows["loss"].tolist())
+
+  def _predict(self, params: Any, state: Any, batch: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the prepared images, their masks (B, N) and the predictions (B, N, P)."""
+    images, masked = self.model_inputs(batch), self.masks_of(batch["image"])
+    predicted: Any = self.model.apply({"params": params, **state}, images, masked, train=False)
+    return images, masked, predicted
+
+  def _moments(self, patches: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the mean and standard deviation by which patches (B, N, P) are normalized."""
+    if not self.normalize_pixels:
+      return jnp.float32(0), jnp.float32(1)
+    mean = jnp.mean(patches, axis=2, keepdims=True)
+    return mean, jnp.sqrt(jnp.var(patches, axis=2, keepdims=True, ddof=1) + EPSILON)
+
+  def _to_pixels(self, images: jax.Array) -> jax.Array:
+    """Returns normalized images with pixels in 0..1."""
+    mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
+    return jnp.clip(images * std + mean, 0.0, 1.0)
