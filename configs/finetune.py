@@ -3,10 +3,10 @@
 vitx prepare cifar10
 python train.py --config configs/finetune.py:deit_s --workdir runs/finetuned
 python train.py --workdir runs/finetuned_dinov2 \\
-  --config configs/finetune.py:dinov2_s,init_from=hf:timm/vit_small_patch14_dinov2.lvd142m
+  --config configs/finetune.py:dinov2_s,init_from=timm:vit_small_patch14_dinov2.lvd142m
 
 Each row is a backbone. `init_from` is the file of its weights: by default the published file's own
-name (`FILES`) in the current directory; `hf:NAME` downloads timm's copy of it. The head is new,
+name (`FILES`) in the current directory; `timm:NAME` downloads timm's copy of it. The head is new,
 positions are resized, and any other mismatch is an error.
 
 - `augreg_ti augreg_s augreg_b`: patches of 16, trained on ImageNet-21k with augmentation and

@@ -195,7 +195,8 @@ def _tell_once(text: str) -> None:
 def _say_where(value: str) -> str:
   """Returns a note with the absolute path, if the value is a relative path; otherwise ""."""
   place = value.partition(":")[2] or value
-  if "://" in value or value.startswith("hf:") or os.path.isabs(os.path.expanduser(place)):
+  on_hub = value.startswith(("hf:", "timm:"))
+  if on_hub or "://" in value or os.path.isabs(os.path.expanduser(place)):
     return ""
   return f" (here {os.path.abspath(place)!r})"
 

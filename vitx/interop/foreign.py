@@ -1,6 +1,6 @@
 """Published weights of other projects, read from their files: `init_from=deit_small.pth`.
 
-The name `hf:NAME` downloads a file from the Hugging Face Hub.
+The names `hf:OWNER/NAME` and `timm:NAME` download a file from the Hugging Face Hub.
 """
 
 import math
@@ -17,6 +17,7 @@ from vitx.checkpoints.tree import name_leaves, nest
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.interop import hub
 from vitx.interop.foreign_names import strip, to_ours
+from vitx.interop.published import check_digest
 from vitx.interop.torch_file import Opaque, read_torch
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
@@ -79,7 +80,7 @@ def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[st
   """Returns a file's weights as nested variable collections of vitx.
 
   Args:
-    source: The path of the file, or `hf:NAME`.
+    source: The path of the file, `hf:OWNER/NAME` or `timm:NAME`.
     num_heads: The number of heads of the network, H.
 
   Returns:
@@ -87,10 +88,13 @@ def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[st
     the file's other contents: other values, and prefixes of the weights' names.
 
   Raises:
-    ConfigError: The file cannot be read, or its naming scheme is unknown.
+    ConfigError: The file cannot be read, has another SHA-256 than the published file of its name,
+      or its naming scheme is unknown.
     MissingExtraError: A package that reads the file is not installed.
   """
-  arrays, beside = read_arrays(hub.download(source) if hub.is_name(source) else source)
+  path = hub.download(source) if hub.is_name(source) else source
+  arrays, beside = read_arrays(path)
+  check_digest(path)
   try:
     named, around = strip(arrays, STATE_DICTS)
     ours, left = to_ours(named, num_heads)

@@ -40,7 +40,7 @@ def initial_variables(
 
   Args:
     source: The workdir of the other run, whose best checkpoint is loaded, or a file of weights, or
-      `hf:NAME` for one on the Hugging Face Hub.
+      `hf:OWNER/NAME` or `timm:NAME` for one on the Hugging Face Hub.
     params: Freshly initialized parameters.
     model_state: The new run's other collections. Its batch statistics are filled, and any
       other state that a file of weights has.
@@ -94,7 +94,7 @@ def check_source(
   `initial_variables` describes the other arguments.
 
   Args:
-    source: The workdir of the other run, a file of weights, or `hf:NAME`.
+    source: The workdir of the other run, a file of weights, or a name of the Hub.
     params: The shapes and dtypes of the parameters, without values.
     model_state: The shapes and dtypes of the other collections.
   """
