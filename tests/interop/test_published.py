@@ -17,7 +17,7 @@ from vitx.cli import main as front
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.interop import foreign, hub
-from vitx.interop.published import WEIGHTS, find_published
+from vitx.interop.published import WEIGHTS, look_up
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ def test_the_network_of_an_entry_has_its_parameters(entry):
 
 def test_the_configs_name_the_entries_files_and_sizes():
   for row, file in finetune.FILES.items():
-    entry = find_published(file)
+    entry = look_up(file)
     assert entry is not None and entry.row.endswith(f":{row}"), row
   rows = {entry.row: entry for entry in WEIGHTS}
   for row, figures in imagenet.PUBLISHED.items():
@@ -59,7 +59,7 @@ def test_the_names_in_pages_and_configs_are_known():
   texts = [*PAGES, *(ROOT / "configs").glob("*.py"), "vitx/cli/convert.py"]
   found = {name for path in texts for name in named.findall((ROOT / path).read_text())}
   assert len(found) >= 4, found
-  assert not [name for name in found if find_published(name) is None]
+  assert not [name for name in found if look_up(name) is None]
   page = (ROOT / "docs" / "weights.md").read_text()
   assert "vitx convert --list" in page
 
@@ -79,7 +79,7 @@ def test_the_names_in_pages_and_configs_are_known():
   ],
 )
 def test_names(source, row):
-  found = find_published(source)
+  found = look_up(source)
   assert (found and found.row) == row
 
 

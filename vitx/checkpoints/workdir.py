@@ -35,25 +35,29 @@ GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
 POINT = "point.json"  # the point of a sweep that a workdir belongs to
 FAILED = "failed.json"  # the reason why a point ended without a result
 TRACKING = "tracking.json"  # the tracker of a run, and the rows that the tracker has
+REPOSITORY = "vitx.json"  # the config and the record of the data of a published model
+_CONFIG: dict[str, Any] = {
+  "batch_size?": int,
+  "data_seed?": int,
+  "evaluation?": {"batch_size?": int, "weights?": [str]},
+}
+_DATA: dict[str, Any] = {
+  "source?": str,
+  "fingerprint": str,
+  "examples?": dict,
+  "class_names?": [str],
+  "vocabulary?": int,
+}
 # The fields that vitx reads from each JSON file. A field with "?" may be missing or null.
 RECORDS: dict[str, dict[str, Any]] = {
-  "config.json": {
-    "batch_size?": int,
-    "data_seed?": int,
-    "evaluation?": {"batch_size?": int, "weights?": [str]},
-  },
+  "config.json": _CONFIG,
+  REPOSITORY: {"config": _CONFIG, "data": _DATA, "step": int, "names": str},
   PHASES: {"phases": [str]},
   POINT: {"method?": str, "seed?": int, "config": dict},
   FAILED: {"error": str},
   TRACKING: {"tracking?": dict, "id?": str, "known?": [list]},
   "environment.json": {
-    "data?": {
-      "source?": str,
-      "fingerprint": str,
-      "examples?": dict,
-      "class_names?": [str],
-      "vocabulary?": int,
-    },
+    "data?": _DATA,
     "commit?": str,
     "python?": str,
     "versions?": dict,

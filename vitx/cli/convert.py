@@ -4,6 +4,7 @@
     vitx convert timm:deit_small_patch16_224.fb_in1k --out runs/deit_s
     vitx convert deit_small.pth --config configs/imagenet.py:deit_s --out runs/deit_s
     vitx convert runs/deit_s --out exported/deit_s.safetensors
+    vitx convert runs/deit_s --out hf:OWNER/NAME
 
 Import: a file, `hf:OWNER/NAME` or `timm:NAME` becomes a workdir for `vitx evaluate`, `predict`,
 `visualize` and `init_from`. The config must be the row that describes the network; weights that
@@ -14,9 +15,15 @@ the number of classes and the image size, and the classes are named by numbers.
 Export: the weights are written as `.safetensors` under timm's names (for LV-ViT under the names of
 its own code). A model card beside the weights, `README.md`, shows the call that builds the network
 in timm. A network that timm would compute differently is refused.
+
+Publication: with `--out hf:OWNER/NAME`, or a folder without a suffix, the whole model becomes a
+repository that `vitx.load` and `--workdir` take: weights, config, class names and a model card. Any
+network is accepted; one that timm lacks keeps vitx's names. The config's paths are cut to their
+last part. A new repository of the Hub is private; publish it on its page.
 """
 
 import argparse
+from pathlib import Path
 
 from vitx.cli.flags import CHECKPOINT, add_trust
 from vitx.config.errors import ConfigError
@@ -28,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   words = "A file of weights, hf:OWNER/NAME, timm:NAME or a workdir."
   add("source", metavar="SOURCE", nargs="?", default="", help=words)
-  add("--out", default="", help="The new workdir, or the .safetensors file to write.")
+  words = "The new workdir, or what to write: a .safetensors file, a folder or hf:OWNER/NAME."
+  add("--out", default="", help=words)
   words = "The config of the network whose weights are in SOURCE; the default is that of --list."
   add("--config", default="", help=words)
   add("--without_data", action="store_true", help="Does not open the config's data set.")
@@ -45,16 +53,18 @@ def run(
   from vitx.data.class_names import FILE
   from vitx.inference.convert import export_weights, import_weights
   from vitx.inference.model_card import CARD
-  from vitx.interop import foreign
-  from vitx.interop.published import WEIGHTS, find_published
+  from vitx.inference.publish import publish
+  from vitx.interop import hub
+  from vitx.interop.published import WEIGHTS, look_up
+  from vitx.interop.repository import is_weights
 
   if shows_list:
     print("\n".join(map(str, WEIGHTS)))
     return
   if not source or not out:
     raise ConfigError("give SOURCE and --out, or --list alone; see vitx convert --help")
-  if foreign.is_file(source):
-    known = find_published(source)
+  if is_weights(source):
+    known = look_up(source)
     row = config or (known.config if known else "")
     if not row:
       raise ConfigError(
@@ -67,5 +77,9 @@ def run(
   if config or without_data:
     message = f"{source!r} is a workdir and has a config; leave --config and --without_data out"
     raise ConfigError(message)
+  if hub.is_name(out) or not Path(out).suffix:
+    place = publish(source, out, checkpoint=checkpoint)
+    print(f"{place}: a repository; try vitx.load({out!r}) or vitx evaluate --workdir {out}")
+    return
   network = export_weights(source, out, checkpoint=checkpoint)
   print(f"{out}: weights under {network.family} names; {CARD} and {FILE} are beside it")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.config import registry
+from vitx.interop.repository import load
 from vitx.training import cache
 
 
@@ -20,7 +21,7 @@ def open_model(
   weights: str | None = None,
   trust_code: bool = False,
 ) -> Iterator[Loaded]:
-  """Yields the model, loaded by `vitx.load` if it is given as a workdir.
+  """Yields the model, loaded by `vitx.load` if it is given as a workdir or a repository.
 
   Inside the `with` block, code that the config names may be imported if `trust_code` is set.
   """

@@ -19,7 +19,7 @@ from vitx.analysis.figures.style import make_canvas
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.markdown import without_places
 from vitx.analysis.matrices import hold_matrices
-from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.outputs import check_folder
 from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
 from vitx.config import registry
@@ -32,6 +32,7 @@ from vitx.data.images.settings import sides
 from vitx.data.sources import open_source
 from vitx.inference.evaluate import Evaluation, evaluate_split
 from vitx.inference.inputs import list_inputs, make_reader
+from vitx.interop.repository import load
 from vitx.models import model_from_config
 from vitx.sweeps.curves import find_printed, find_runs, read_curves
 from vitx.sweeps.points import find_published, find_rows

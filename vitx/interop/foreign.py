@@ -70,7 +70,7 @@ def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
       f" {', '.join(SUFFIXES)}."
     )
   if path.endswith(".safetensors"):
-    return _read_safetensors(path), {}
+    return read_safetensors(path, f"init_from={path!r}"), {}
   if path.endswith(".npz"):
     return _split(files.read_arrays(path), "", path)
   return _find_weights(read_torch(path), path)
@@ -200,18 +200,28 @@ def _describe(value: Any) -> str:
   return f"of the type {type(value).__name__}"
 
 
-def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:
+  """Returns the arrays of a `.safetensors` file by name.
+
+  Args:
+    path: The path of the file.
+    where: The name of the file in errors.
+
+  Raises:
+    ConfigError: The file cannot be read.
+    MissingExtraError: The package safetensors is not installed.
+  """
   try:
     from safetensors import deserialize
   except ImportError as error:
-    raise MissingExtraError(f"init_from={path!r}", "foreign") from error
-  with files.reading(f"init_from={path!r} is no readable safetensors file"):
+    raise MissingExtraError(where, "foreign") from error
+  with files.reading(f"{where} is no readable safetensors file"):
     found = deserialize(Path(path).read_bytes())
   unknown = [(name, x["dtype"]) for name, x in found if x["dtype"] not in _DTYPES]
   if unknown:
     name, dtype = unknown[0]
     raise ConfigError(
-      f"init_from={path!r}: {name!r} has the type {dtype}, which cannot be read; save it as one of"
+      f"{where}: {name!r} has the type {dtype}, which cannot be read; save it as one of"
       f" {', '.join(_DTYPES)}."
     )
   return {

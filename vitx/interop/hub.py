@@ -1,4 +1,4 @@
-"""Files of the Hugging Face Hub: `init_from=hf:OWNER/NAME[@REVISION]` or `timm:NAME[@REVISION]`.
+"""Files of the Hugging Face Hub, read and written: `hf:OWNER/NAME[@REVISION]`, `timm:NAME`.
 
 The library huggingface_hub keeps downloads in its own cache and reads them there when offline.
 """
@@ -6,7 +6,7 @@ The library huggingface_hub keeps downloads in its own cache and reads them ther
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from types import ModuleType
 
 from vitx.config.errors import ConfigError, MissingExtraError
@@ -45,7 +45,18 @@ def split(source: str, field: str = "init_from") -> tuple[str, str | None]:
   return name, revision or None
 
 
-def download(source: str, files: Iterable[str] = FILES, field: str = "init_from") -> str:
+def download(source: str, files: Sequence[str] = FILES, field: str = "init_from") -> str:
+  """Returns the path of the file that `find` returns; raises ConfigError if there is none."""
+  path = find(source, files, field)
+  if path is None:
+    raise ConfigError(
+      f"{field}={source!r} has neither {' nor '.join(files)}; download the file that you need, and"
+      f" set {field} to its path."
+    )
+  return path
+
+
+def find(source: str, files: Sequence[str], field: str = "init_from") -> str | None:
   """Downloads the first file that a repository has and returns the path of the local copy.
 
   The Hub names a large file by its SHA-256; the local copy is compared with it.
@@ -55,9 +66,12 @@ def download(source: str, files: Iterable[str] = FILES, field: str = "init_from"
     files: The names of the files, by priority.
     field: The name of the field or argument that has the source, for the error.
 
+  Returns:
+    The path, or `None` if the repository has no such file.
+
   Raises:
-    ConfigError: The repository, revision or file does not exist, the user may not read it, the Hub
-      cannot be reached, or the local copy is damaged.
+    ConfigError: The repository or revision does not exist, the user may not read it, the Hub cannot
+      be reached, or the local copy is damaged.
     MissingExtraError: `huggingface_hub` is not installed.
   """
   name, revision = split(source, field)
@@ -77,10 +91,53 @@ def download(source: str, files: Iterable[str] = FILES, field: str = "init_from"
       raise ConfigError(f"{field}={source!r} {_explain(error, name, revision)}") from error
     _check_whole(path, f"{field}={source!r}")
     return path
-  raise ConfigError(
-    f"{field}={source!r} has neither {' nor '.join(files)}; download the file that you need, and"
-    f" set {field} to its path."
-  )
+  return None
+
+
+def check_target(out: str) -> str:
+  """Returns the repository OWNER/NAME of `hf:OWNER/NAME`, to which files may be uploaded.
+
+  Raises:
+    ConfigError: The text has another form.
+  """
+  name, revision = split(out, "out")
+  if revision is not None or not out.startswith(PREFIX):
+    raise ConfigError(f"out={out!r} cannot be written; write hf:OWNER/NAME.")
+  return name
+
+
+def upload(folder: str, out: str, keep: str) -> str:
+  """Uploads the files of a folder as one commit and returns the address of the repository.
+
+  A repository that does not exist is created as a private one. The history of a repository keeps
+  the earlier versions of its files.
+
+  Args:
+    folder: The folder.
+    out: The repository, `hf:OWNER/NAME`.
+    keep: The name of a file that is not uploaded if the repository has one.
+
+  Raises:
+    ConfigError: The repository cannot be created or written.
+    MissingExtraError: `huggingface_hub` is not installed.
+  """
+  name = check_target(out)
+  api = _load_library(f"out={out!r}").HfApi()
+  try:
+    address = api.create_repo(name, private=True, exist_ok=True)
+    ignored = [keep] if api.file_exists(name, keep) else []
+    message = "Write a model trained with vitx"
+    api.upload_folder(
+      repo_id=name, folder_path=folder, ignore_patterns=ignored, commit_message=message
+    )
+  except Exception as error:  # The library's HTTP client has errors of its own.
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+      why = f"may not be written by you. Correct the owner, or {_LOG_IN} and write to it."
+    else:
+      why = f"cannot be written: {_first_line(error.__cause__ or error)}"
+    raise ConfigError(f"out={out!r} {why}") from error
+  return str(address)
 
 
 def _load_library(where: str) -> ModuleType:

@@ -207,7 +207,7 @@ WEIGHTS = (
 )
 
 
-def find_published(source: str) -> PublishedWeights | None:
+def look_up(source: str) -> PublishedWeights | None:
   """Returns the published weights that a source names, or `None` if vitx does not know them.
 
   Args:
@@ -226,7 +226,7 @@ def check_digest(path: str) -> None:
   Raises:
     ConfigError: The file has another SHA-256.
   """
-  known = find_published(path)
+  known = look_up(path)
   if known is None or not known.digest:
     return
   with open(path, "rb") as file:
