@@ -274,7 +274,7 @@ def test_a_value_that_fails_where_it_is_used(field, value, run_copy, capsys):
   stored = json.loads(path.read_text())
   stored["data"][field] = value
   path.write_text(json.dumps(stored))
-  refuse(capsys, run_copy, ["evaluate", "--workdir", str(run_copy)], "the config of workdir=")
+  refuse(capsys, run_copy, ["evaluate", "--workdir", str(run_copy)], "config.json of workdir=")
 
 
 # Records that are JSON and not what they should be.

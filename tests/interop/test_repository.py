@@ -321,7 +321,7 @@ def test_a_repository_that_cannot_be_written(
     (dict(data={}), {}, "vitx.json is damaged .it lacks data.fingerprint"),
     (dict(names="theirs"), {}, "names in vitx.json of workdir=.*'theirs'"),
     (dict(names="timm"), {}, "'params/.*' has no place in this network"),
-    (dict(config={"model": 3}), {}, "the config of workdir=.*model=3 must be a group"),
+    (dict(config={"model": 3}), {}, r"vitx\.json of workdir=.*model=3 must be a group"),
     ({}, dict(checkpoint=3), "checkpoint=3 does not exist in workdir=.* it has step 40 alone"),
     ({}, dict(weights="ema"), "weights='ema'.* has one kind; leave weights out"),
   ],

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +16,9 @@ from ml_collections import ConfigDict
 from vitx.checkpoints import tree, unevaluated
 from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import (
+  REPOSITORY,
   find_run,
+  join,
   locate_checkpoints,
   read_config,
   read_data,
@@ -265,8 +268,10 @@ def read_task(
 
 @contextlib.contextmanager
 def explained(workdir: str | Path) -> Iterator[None]:
-  """Turns errors from a stored config in a `with` block into ConfigErrors that name its place."""
-  where = f"the config of workdir={str(workdir)!r}"
+  """Turns errors from a stored config in a `with` block into ConfigErrors that name its file."""
+  place = str(workdir)
+  in_repository = place.startswith("hf:") or os.path.isfile(join(place, REPOSITORY))
+  where = f"{REPOSITORY if in_repository else 'config.json'} of workdir={place!r}"
   try:
     yield
   except ConfigError as error:

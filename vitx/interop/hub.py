@@ -179,5 +179,5 @@ def _check_whole(path: str, where: str) -> None:
     )
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
   return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
