@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -26,6 +28,7 @@ from vitx.inference.publish import FILES, hide_places, publish
 from vitx.interop import hub
 from vitx.interop.foreign import read_safetensors
 from vitx.interop.init_from import check_source, initial_variables
+from vitx.training import teacher
 
 __all__ = ["read_pixels_once"]
 # huggingface_hub 2.4 gives its HTTP client a file by an argument that the client has deprecated.
@@ -358,6 +361,23 @@ def test_a_stranger_names_code(folder, tmp_path, monkeypatch):
   with pytest.raises(ConfigError, match="Mixer"):
     vitx.load(folder, trust_code=True)
   assert Path("imported").exists()
+
+
+def test_a_teacher_is_a_repository(folder, loaded):
+  """Its network is read from the repository, as from a workdir."""
+  config = runs.tiny("task=distillation", f"task.teacher='{folder}'")
+  assert teacher.with_model(config).task.teacher_model.to_dict() == loaded.config.model.to_dict()
+
+
+@pytest.mark.slow  # a process of its own, which reads the address from the environment
+def test_another_process_asks_the_hub(on_hub, loaded, tmp_path):
+  code = "import vitx; print(vitx.load('hf:me/tiny').step)"
+  environment = {"HF_ENDPOINT": on_hub.address, "HF_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+  output = subprocess.run(
+    [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, check=True
+  ).stdout
+  assert int(output) == loaded.step
+  assert list(tmp_path.rglob("hub/models--me--tiny/snapshots/*/model.safetensors"))
 
 
 def test_a_record_survives_json():

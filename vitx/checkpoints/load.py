@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
@@ -16,10 +15,9 @@ from ml_collections import ConfigDict
 from vitx.checkpoints import tree, unevaluated
 from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import (
-  REPOSITORY,
   find_run,
-  join,
   locate_checkpoints,
+  locate_config,
   read_config,
   read_data,
   to_plain,
@@ -269,9 +267,7 @@ def read_task(
 @contextlib.contextmanager
 def explained(workdir: str | Path) -> Iterator[None]:
   """Turns errors from a stored config in a `with` block into ConfigErrors that name its file."""
-  place = str(workdir)
-  in_repository = place.startswith("hf:") or os.path.isfile(join(place, REPOSITORY))
-  where = f"{REPOSITORY if in_repository else 'config.json'} of workdir={place!r}"
+  where = f"{locate_config(workdir).rpartition('/')[2]} of workdir={str(workdir)!r}"
   try:
     yield
   except ConfigError as error:

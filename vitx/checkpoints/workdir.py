@@ -125,6 +125,12 @@ def locate_checkpoints(workdir: str | Path) -> str:
   return join(workdir, "checkpoints")
 
 
+def locate_config(place: str | Path) -> str:
+  """Returns the path of the config of a workdir, or of a repository of `vitx convert`."""
+  in_repository = str(place).startswith("hf:") or os.path.isfile(join(place, REPOSITORY))
+  return join(place, REPOSITORY if in_repository else "config.json")
+
+
 def to_plain(value: Any) -> Any:
   """Returns a config as JSON values: dicts, lists, numbers, strings."""
   if isinstance(value, ConfigDict | Mapping):

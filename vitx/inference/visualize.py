@@ -21,7 +21,7 @@ from vitx.analysis.markdown import without_places
 from vitx.analysis.matrices import hold_matrices
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.outputs import check_folder
-from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
+from vitx.checkpoints.workdir import DATA_PLACES, locate_config, tell_places
 from vitx.config import registry
 from vitx.config.checks import PositiveInt, check_choice, check_fields
 from vitx.config.errors import ConfigError, listing
@@ -314,7 +314,7 @@ def _of_run(loaded: Loaded, options: Options) -> Subject:
   label = Path(loaded.workdir).resolve().name
   weights = f"checkpoint of step {loaded.step}"
   if not options.inputs:
-    tell_places(loaded.config, join(loaded.workdir, "config.json"), DATA_PLACES)
+    tell_places(loaded.config, locate_config(loaded.workdir), DATA_PLACES)
   return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
 
 
