@@ -133,6 +133,14 @@ def test_known_weights_need_no_config(timm, capsys):
   assert timm == [("timm/deit_small_patch16_224.fb_in1k", "v2")] and not Path("run").exists()
 
 
+def test_weights_without_a_head_begin_a_training(timm, capsys):
+  name = "timm:vit_small_patch14_dinov2.lvd142m"
+  assert front.main(["convert", name, "--out", "run"]) == 1
+  error = capsys.readouterr().err
+  assert "has no head, and a workdir needs one. Train a head: vitx train --config" in error
+  assert f"finetune:dinov2_s,init_from={name}" in error and not timm
+
+
 def test_unknown_weights_need_a_config(timm, capsys):
   assert front.main(["convert", "timm:resnet50.a1_in1k", "--out", "run"]) == 1
   assert "none of the weights of vitx convert --list; it needs --config" in capsys.readouterr().err

@@ -50,27 +50,22 @@ def run(
   source: str, out: str, config: str, without_data: bool, checkpoint: str, shows_list: bool
 ) -> None:
   """Imports or exports weights, depending on the source, and prints the path of the result."""
-  from vitx.data.class_names import FILE
-  from vitx.inference.convert import export_weights, import_weights
-  from vitx.inference.model_card import CARD
-  from vitx.inference.publish import publish
-  from vitx.interop import hub
-  from vitx.interop.published import WEIGHTS, look_up
-  from vitx.interop.repository import is_weights
+  from vitx.interop.published import WEIGHTS
 
   if shows_list:
     print("\n".join(map(str, WEIGHTS)))
     return
   if not source or not out:
     raise ConfigError("give SOURCE and --out, or --list alone; see vitx convert --help")
+  from vitx.data.class_names import FILE
+  from vitx.inference.convert import export_weights, import_weights
+  from vitx.inference.model_card import CARD
+  from vitx.inference.publish import publish
+  from vitx.interop import hub
+  from vitx.interop.repository import is_weights
+
   if is_weights(source):
-    known = look_up(source)
-    row = config or (known.config if known else "")
-    if not row:
-      raise ConfigError(
-        f"{source!r} is none of the weights of vitx convert --list; it needs --config FILE:ROW, the"
-        " config of its network."
-      )
+    row = config or _find_row(source)
     import_weights(source, load_config(row), out, without_data=without_data)
     print(f"{out}: a workdir; try vitx evaluate --workdir {out}")
     return
@@ -83,3 +78,21 @@ def run(
     return
   network = export_weights(source, out, checkpoint=checkpoint)
   print(f"{out}: weights under {network.family} names; {CARD} and {FILE} are beside it")
+
+
+def _find_row(source: str) -> str:
+  """Returns the config of published weights; raises ConfigError if they need `--config`."""
+  from vitx.interop.published import look_up
+
+  known = look_up(source)
+  if known is None:
+    raise ConfigError(
+      f"{source!r} is none of the weights of vitx convert --list; it needs --config FILE:ROW, the"
+      " config of its network."
+    )
+  if not known.classes:
+    raise ConfigError(
+      f"{source!r} has no head, and a workdir needs one. Train a head: vitx train --config"
+      f" {known.row},init_from={source} --workdir DIR"
+    )
+  return known.config
