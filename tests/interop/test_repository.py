@@ -28,6 +28,7 @@ from vitx.inference.publish import FILES, hide_places, publish
 from vitx.interop import hub
 from vitx.interop.foreign import read_safetensors
 from vitx.interop.init_from import check_source, initial_variables
+from vitx.interop.repository import is_weights
 from vitx.training import teacher
 
 __all__ = ["read_pixels_once"]
@@ -259,6 +260,17 @@ def test_weights_of_others_begin_a_run_as_before(hub_server):
     vitx.load("hf:timm/small.tiny")
 
 
+def test_weights_in_the_cache_need_no_network(hub_server, monkeypatch, tmp_path):
+  """No attempt to reach the Hub may delay a run whose weights are there."""
+  hub_server.add("you/small", {"model.safetensors": Path(SMALL["timm_vit"]).read_bytes()})
+  assert is_weights("hf:you/small")
+  hub.download("hf:you/small")
+  asked = len(hub_server.asked)
+  assert is_weights("hf:you/small") and len(hub_server.asked) == asked
+  set_constants(monkeypatch, "http://127.0.0.1:9", tmp_path / "hub_cache")
+  hub.download("hf:you/small")
+
+
 def arrange(server, case, monkeypatch):
   """Lets a case of `REFUSED` come true."""
   weights = Path(SMALL["timm_vit"]).read_bytes()
@@ -347,20 +359,20 @@ def test_weights_that_do_not_fit(folder, tmp_path):
 
 def test_a_stranger_names_code(folder, tmp_path, monkeypatch):
   """The check of a workdir's config holds for a repository's."""
-  Path(tmp_path, "own_mixer.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
+  Path(tmp_path, "their_mixer.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(tmp_path)
   record = json.loads(Path(folder, "vitx.json").read_text())
-  record["config"]["model"]["token_mixer"] = {"name": "own_mixer:Mixer"}
+  record["config"]["model"]["token_mixer"] = {"name": "their_mixer:Mixer"}
   edit(folder, config=record["config"])
-  with pytest.raises(ConfigError, match=r"own_mixer:Mixer.*trust_code"):
+  with pytest.raises(ConfigError, match=r"their_mixer:Mixer.*trust_code"):
     vitx.load(folder)
-  with pytest.raises(ConfigError, match=r"init_from=.*own_mixer:Mixer.*trust_code"):
+  with pytest.raises(ConfigError, match=r"init_from=.*their_mixer:Mixer.*trust_code"):
     check_source(folder, {}, {}, None)
   assert not Path("imported").exists()
   with pytest.raises(ConfigError, match="Mixer"):
     vitx.load(folder, trust_code=True)
-  assert Path("imported").exists()
+  assert Path("imported").exists() and sys.modules.pop("their_mixer")
 
 
 def test_a_teacher_is_a_repository(folder, loaded):

@@ -3,6 +3,7 @@
 The library huggingface_hub keeps downloads in its own cache and reads them there when offline.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -54,6 +55,17 @@ def download(source: str, files: Sequence[str] = FILES, field: str = "init_from"
       f" set {field} to its path."
     )
   return path
+
+
+def is_cached(source: str, files: Sequence[str]) -> bool:
+  """Returns whether the cache has one of the files of a repository; asks nothing of the Hub."""
+  name, revision = split(source)
+  hub = _load_library(f"init_from={source!r}")
+  for file in files:
+    with contextlib.suppress(hub.errors.LocalEntryNotFoundError):
+      hub.hf_hub_download(name, file, revision=revision, local_files_only=True)
+      return True
+  return False
 
 
 def find(source: str, files: Sequence[str], field: str = "init_from") -> str | None:

@@ -101,13 +101,19 @@ def find_folder(place: Any) -> str | None:
 
 
 def is_weights(source: str) -> bool:
-  """Returns whether `source` names weights without a config: a file, or a repository of others."""
+  """Returns whether `source` names weights without a config: a file, or a repository of others.
+
+  If the cache has files of a repository of the Hub, they decide without a network.
+
+  Raises:
+    ConfigError: A repository of the Hub cannot be read.
+    MissingExtraError: A package that reads it is not installed.
+  """
   if not source.startswith(hub.PREFIX):
     return foreign.is_file(source)
-  try:
-    return hub.find(source, (REPOSITORY,)) is None
-  except ConfigError:  # If the Hub cannot be read, the download of the weights says so.
-    return True
+  if hub.is_cached(source, (REPOSITORY,)):
+    return False
+  return hub.is_cached(source, hub.FILES) or hub.find(source, (REPOSITORY,)) is None
 
 
 def read_run_config(source: str) -> ConfigDict:
