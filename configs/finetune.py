@@ -3,11 +3,11 @@
 vitx prepare cifar10
 python train.py --config configs/finetune.py:deit_s --workdir runs/finetuned
 python train.py --workdir runs/finetuned_dinov2 \\
-  --config configs/finetune.py:dinov2_s,init_from=hf:timm/vit_small_patch14_dinov2.lvd142m
+  --config configs/finetune.py:dinov2_s,init_from=timm:vit_small_patch14_dinov2.lvd142m
 
 Each row is a backbone. `init_from` is the file of its weights: by default the published file's own
-name (`FILES`) in the current directory; `hf:NAME` downloads timm's copy of it. The row of SigLIP 2
-downloads, since its authors' file contains the text tower too. The head is new, positions are
+name (`FILES`) in the current directory; `timm:NAME` downloads timm's copy of it. The row of SigLIP
+2 downloads, since its authors' file contains the text tower too. The head is new, positions are
 resized, and any other mismatch is an error.
 
 - `augreg_ti augreg_s augreg_b`: patches of 16, trained on ImageNet-21k with augmentation and
@@ -81,7 +81,7 @@ FILES = {
   "dinov2_reg_b": "dinov2_vitb14_reg4_pretrain.pth",
   "dinov3_s": "dinov3_vits16_pretrain_lvd1689m-08c60483.pth",
   "dinov3_b": "dinov3_vitb16_pretrain_lvd1689m-73cec8be.pth",
-  "siglip2_b": "hf:timm/vit_base_patch16_siglip_224.v2_webli",
+  "siglip2_b": "timm:vit_base_patch16_siglip_224.v2_webli",
 }
 ROWS = tuple(FILES)
 # The (mean, std) of the pixels in the backbones' training.

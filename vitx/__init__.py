@@ -23,7 +23,7 @@ _PUBLIC = {
   "export": "vitx.inference.export",
   "initialize": "vitx.models",
   "list_models": "vitx.models",
-  "load": "vitx.checkpoints.load",
+  "load": "vitx.interop.repository",
   "load_config": "vitx.config.loader",
   "predict": "vitx.inference.predict",
   "probe": "vitx.inference.probe",
@@ -35,7 +35,6 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
-  from vitx.checkpoints.load import load as load
   from vitx.config.loader import load_config as load_config
   from vitx.inference.evaluate import evaluate as evaluate
   from vitx.inference.export import export as export
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
   from vitx.inference.probe import probe as probe
   from vitx.inference.sample import sample as sample
   from vitx.interop.nnx import to_nnx as to_nnx
+  from vitx.interop.repository import load as load
   from vitx.models import create_model as create_model
   from vitx.models import initialize as initialize
   from vitx.models import list_models as list_models

@@ -29,7 +29,7 @@ def test_every_flag_stands_in_the_section_of_its_command(name):
 
 def test_what_a_row_says():
   text = documents.read(PAGE)
-  assert "| `--workdir WORKDIR` | required | The workdir of a training run. |" in text
+  assert "| `--workdir WORKDIR` | required | The workdir of a training run, or its" in text
   assert (
     "| `FILE ...` | required | An image file, an .npz file of arrays, or a folder of such files. |"
     in text

@@ -359,7 +359,13 @@ def hub_name(theirs):
   errors.LocalEntryNotFoundError = type("Local", (OSError,), {})
   errors.EntryNotFoundError = type("Entry", (Exception,), {})
   library.errors = errors
-  library.hf_hub_download = lambda name, file, revision=None: theirs.weights(file)
+
+  def hf_hub_download(name, file, *, revision=None, local_files_only=False):
+    if file == "vitx.json":
+      raise errors.LocalEntryNotFoundError if local_files_only else errors.EntryNotFoundError
+    return theirs.weights(file)
+
+  library.hf_hub_download = hf_hub_download
   theirs.modules("huggingface_hub", library)
   theirs.modules("huggingface_hub.errors", errors)
   return lambda trusted: train(trusted, init_from="hf:owner/name")

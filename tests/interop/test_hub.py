@@ -73,7 +73,7 @@ def test_a_revision_and_an_older_file(library):
     (None, "has neither model.safetensors nor pytorch_model.bin"),
     (
       Errors.RepositoryNotFoundError("\n401 Client Error.\nMore"),
-      r"cannot be downloaded: 401 Client",
+      "does not exist or is private. Correct the name, or log in with `hf auth login`",
     ),
     (ConnectionError("no route to host"), "cannot be downloaded: no route to host"),
     (ValueError("Repo id must use letters"), "cannot be downloaded: Repo id"),
@@ -86,9 +86,11 @@ def test_what_cannot_be_fetched(library, answer, message):
     hub.download("hf:timm/tiny")
 
 
-@pytest.mark.parametrize("source", ["hf:", "hf:tiny", "hf:a/b/c", "hf:timm/tiny@", "hf:a b/c"])
+@pytest.mark.parametrize(
+  "source", ["hf:", "hf:tiny", "hf:a/b/c", "hf:timm/tiny@", "hf:a b/c", "timm:", "timm:a/b"]
+)
 def test_names_that_are_none(library, source):
-  with pytest.raises(ConfigError, match="hf:OWNER/NAME or hf:OWNER/NAME@REVISION"):
+  with pytest.raises(ConfigError, match=r"write hf:OWNER/NAME, .*@REVISION, timm:NAME or"):
     hub.download(source)
   assert library[0] == []
 

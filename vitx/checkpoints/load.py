@@ -17,6 +17,7 @@ from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import (
   find_run,
   locate_checkpoints,
+  locate_config,
   read_config,
   read_data,
   to_plain,
@@ -50,7 +51,7 @@ class Loaded:
     config: The resolved config of the run.
     data: The run's record of its data: source, fingerprint, class_names, vocabulary.
     step: The step of the checkpoint.
-    workdir: The workdir of the run.
+    workdir: The workdir of the run, or the repository of the model.
     programs: The compiled programs of the task, see `program`; models with equal configs share
       them.
   """
@@ -111,7 +112,7 @@ def load(
   weights: str | None = None,
   trust_code: bool = False,
 ) -> Loaded:
-  """Restores a trained model from its workdir alone.
+  """Restores a trained model from its workdir; `vitx.load` also takes repositories.
 
   Args:
     workdir: The workdir of a training run; if the run has phases, the last phase with a checkpoint
@@ -132,24 +133,53 @@ def load(
   """
   workdir = find_run(workdir)
   config = read_config(workdir)
+
+  def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    restored = _read(workdir, checkpoint)
+    state = restored.state
+    chose_best = config.get("evaluation", ConfigDict()).get("weights") or WEIGHTS
+    params = _choose_params(state, weights, chose_best[0])
+    variables = {"params": params, **state.get("model_state", {})}
+    tree.check_arrays(variables, wanted, f"checkpoint {restored.step} of {workdir}")
+    return variables, restored.step
+
+  return assemble(workdir, config, read_data(workdir), read, trust_code=trust_code)
+
+
+def assemble(
+  place: str,
+  config: ConfigDict,
+  data: Mapping[str, Any],
+  read: Callable[[dict[str, Any]], tuple[dict[str, Any], int]],
+  *,
+  trust_code: bool,
+) -> Loaded:
+  """Returns a trained model from its stored parts.
+
+  Args:
+    place: The workdir or the repository that has the model, for errors.
+    config: The resolved config of the run.
+    data: The run's record of its data.
+    read: A function of the shapes of the model's variables that reads the variables and their step,
+      called after the config has been checked.
+    trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
+
+  Raises:
+    ConfigError: No model can be built from the config, or the record of the data does not fit it.
+  """
   with registry.trusting(trust_code):
-    task, programs = read_task(config, workdir)
-    with explained(workdir):
+    task, programs = read_task(config, place)
+    with explained(place):
       wanted = _variable_shapes(task)
-  data, restored = read_data(workdir), _read(workdir, checkpoint)
-  state = restored.state
-  chose_best = config.get("evaluation", ConfigDict()).get("weights") or WEIGHTS
-  params = _choose_params(state, weights, chose_best[0])
-  variables = {"params": params, **state.get("model_state", {})}
-  tree.check_arrays(variables, wanted, f"checkpoint {restored.step} of {workdir}")
-  _check_class_names(data, task, workdir)
+  variables, step = read(wanted)
+  _check_class_names(data, task, place)
   return Loaded(
     task=task,
     variables=variables,
     config=config,
     data=data,
-    step=restored.step,
-    workdir=str(workdir),
+    step=step,
+    workdir=place,
     programs=programs,
   )
 
@@ -165,8 +195,8 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
     return
   if len(known) != count:
     raise ConfigError(
-      f"environment.json of workdir={str(workdir)!r}: data.class_names={known!r:.200} must name the"
-      f" {count} classes of the model. Restore the file from a copy."
+      f"workdir={str(workdir)!r}: data.class_names={known!r:.200} must name the {count} classes of"
+      " the model. Restore environment.json from a copy."
     )
 
 
@@ -245,7 +275,7 @@ def read_task(
 @contextlib.contextmanager
 def explained(workdir: str | Path) -> Iterator[None]:
   """Turns errors from a stored config in a `with` block into ConfigErrors that name its file."""
-  where = f"config.json of workdir={str(workdir)!r}"
+  where = f"{locate_config(workdir).rpartition('/')[2]} of workdir={str(workdir)!r}"
   try:
     yield
   except ConfigError as error:

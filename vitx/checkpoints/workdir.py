@@ -35,25 +35,29 @@ GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
 POINT = "point.json"  # the point of a sweep that a workdir belongs to
 FAILED = "failed.json"  # the reason why a point ended without a result
 TRACKING = "tracking.json"  # the tracker of a run, and the rows that the tracker has
+REPOSITORY = "vitx.json"  # the config and the record of the data of a published model
+_CONFIG: dict[str, Any] = {
+  "batch_size?": int,
+  "data_seed?": int,
+  "evaluation?": {"batch_size?": int, "weights?": [str]},
+}
+_DATA: dict[str, Any] = {
+  "source?": str,
+  "fingerprint": str,
+  "examples?": dict,
+  "class_names?": [str],
+  "vocabulary?": int,
+}
 # The fields that vitx reads from each JSON file. A field with "?" may be missing or null.
 RECORDS: dict[str, dict[str, Any]] = {
-  "config.json": {
-    "batch_size?": int,
-    "data_seed?": int,
-    "evaluation?": {"batch_size?": int, "weights?": [str]},
-  },
+  "config.json": _CONFIG,
+  REPOSITORY: {"config": _CONFIG, "data": _DATA, "step": int, "names": str},
   PHASES: {"phases": [str]},
   POINT: {"method?": str, "seed?": int, "config": dict},
   FAILED: {"error": str},
   TRACKING: {"tracking?": dict, "id?": str, "known?": [list]},
   "environment.json": {
-    "data?": {
-      "source?": str,
-      "fingerprint": str,
-      "examples?": dict,
-      "class_names?": [str],
-      "vocabulary?": int,
-    },
+    "data?": _DATA,
     "commit?": str,
     "python?": str,
     "versions?": dict,
@@ -119,6 +123,12 @@ def check_name(workdir: str | Path) -> None:
 def locate_checkpoints(workdir: str | Path) -> str:
   """Returns the directory of a run's checkpoints."""
   return join(workdir, "checkpoints")
+
+
+def locate_config(place: str | Path) -> str:
+  """Returns the path of the config of a workdir, or of a repository of `vitx convert`."""
+  in_repository = str(place).startswith("hf:") or os.path.isfile(join(place, REPOSITORY))
+  return join(place, REPOSITORY if in_repository else "config.json")
 
 
 def to_plain(value: Any) -> Any:
@@ -195,7 +205,8 @@ def _tell_once(text: str) -> None:
 def _say_where(value: str) -> str:
   """Returns a note with the absolute path, if the value is a relative path; otherwise ""."""
   place = value.partition(":")[2] or value
-  if "://" in value or value.startswith("hf:") or os.path.isabs(os.path.expanduser(place)):
+  on_hub = value.startswith(("hf:", "timm:"))
+  if on_hub or "://" in value or os.path.isabs(os.path.expanduser(place)):
     return ""
   return f" (here {os.path.abspath(place)!r})"
 

@@ -1,21 +1,29 @@
 """Converts published weights into a workdir, and a workdir's weights to other projects' names.
 
+    vitx convert --list
+    vitx convert timm:deit_small_patch16_224.fb_in1k --out runs/deit_s
     vitx convert deit_small.pth --config configs/imagenet.py:deit_s --out runs/deit_s
-    vitx convert hf:timm/deit_small_patch16_224.fb_in1k --config imagenet:deit_s --out runs/deit_s
     vitx convert runs/deit_s --out exported/deit_s.safetensors
+    vitx convert runs/deit_s --out hf:OWNER/NAME
 
-Import: a file or `hf:NAME` becomes a workdir for `vitx evaluate`, `predict`, `visualize` and
-`init_from`. The config must be the row that describes the network. Every weight must fit; only
-position embeddings are resized. The config's data set is opened for its class names. With
-`--without_data` it is not opened: the config must give the number of classes and the image size,
-and the classes are named by numbers.
+Import: a file, `hf:OWNER/NAME` or `timm:NAME` becomes a workdir for `vitx evaluate`, `predict`,
+`visualize` and `init_from`. The config must be the row that describes the network; weights that
+`--list` shows need none. Every weight must fit; only position embeddings are resized. The config's
+data set is opened for its class names. With `--without_data` it is not opened: the config must give
+the number of classes and the image size, and the classes are named by numbers.
 
 Export: the weights are written as `.safetensors` under timm's names (for LV-ViT under the names of
 its own code). A model card beside the weights, `README.md`, shows the call that builds the network
 in timm. A network that timm would compute differently is refused.
+
+Publication: with `--out hf:OWNER/NAME`, or a folder without a suffix, the whole model becomes a
+repository that `vitx.load` and `--workdir` take: weights, config, class names and a model card. Any
+network is accepted; one that timm lacks keeps vitx's names. The config's paths are cut to their
+last part. A new repository of the Hub is private; publish it on its page.
 """
 
 import argparse
+from pathlib import Path
 
 from vitx.cli.flags import CHECKPOINT, add_trust
 from vitx.config.errors import ConfigError
@@ -25,30 +33,66 @@ from vitx.config.loader import load_config
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Declares the arguments of `run`."""
   add = parser.add_argument
-  add("source", metavar="SOURCE", help="A file of weights, hf:NAME or a workdir.")
-  add("--out", required=True, help="The new workdir, or the .safetensors file to write.")
-  words = "The config of the network whose weights are in the file SOURCE."
+  words = "A file of weights, hf:OWNER/NAME, timm:NAME or a workdir."
+  add("source", metavar="SOURCE", nargs="?", default="", help=words)
+  words = "The new workdir, or what to write: a .safetensors file, a folder or hf:OWNER/NAME."
+  add("--out", default="", help=words)
+  words = "The config of the network whose weights are in SOURCE; the default is that of --list."
   add("--config", default="", help=words)
   add("--without_data", action="store_true", help="Does not open the config's data set.")
   add("--checkpoint", default="best", help=CHECKPOINT)
+  words = "Shows the published weights that vitx knows: configs, sizes, licenses and addresses."
+  add("--list", dest="shows_list", action="store_true", help=words)
   add_trust(add)
 
 
-def run(source: str, out: str, config: str, without_data: bool, checkpoint: str) -> None:
+def run(
+  source: str, out: str, config: str, without_data: bool, checkpoint: str, shows_list: bool
+) -> None:
   """Imports or exports weights, depending on the source, and prints the path of the result."""
+  from vitx.interop.published import WEIGHTS
+
+  if shows_list:
+    print("\n".join(map(str, WEIGHTS)))
+    return
+  if not source or not out:
+    raise ConfigError("give SOURCE and --out, or --list alone; see vitx convert --help")
   from vitx.data.class_names import FILE
   from vitx.inference.convert import export_weights, import_weights
   from vitx.inference.model_card import CARD
-  from vitx.interop import foreign
+  from vitx.inference.publish import publish
+  from vitx.interop import hub
+  from vitx.interop.repository import is_weights
 
-  if foreign.is_file(source):
-    if not config:
-      raise ConfigError(f"{source!r} needs --config FILE:ROW, the config of its network.")
-    import_weights(source, load_config(config), out, without_data=without_data)
+  if is_weights(source):
+    row = config or _find_row(source)
+    import_weights(source, load_config(row), out, without_data=without_data)
     print(f"{out}: a workdir; try vitx evaluate --workdir {out}")
     return
   if config or without_data:
     message = f"{source!r} is a workdir and has a config; leave --config and --without_data out"
     raise ConfigError(message)
+  if hub.is_name(out) or not Path(out).suffix:
+    place = publish(source, out, checkpoint=checkpoint)
+    print(f"{place}: a repository; try vitx.load({out!r}) or vitx evaluate --workdir {out}")
+    return
   network = export_weights(source, out, checkpoint=checkpoint)
   print(f"{out}: weights under {network.family} names; {CARD} and {FILE} are beside it")
+
+
+def _find_row(source: str) -> str:
+  """Returns the config of published weights; raises ConfigError if they need `--config`."""
+  from vitx.interop.published import look_up
+
+  known = look_up(source)
+  if known is None:
+    raise ConfigError(
+      f"{source!r} is none of the weights of vitx convert --list; it needs --config FILE:ROW, the"
+      " config of its network."
+    )
+  if not known.classes:
+    raise ConfigError(
+      f"{source!r} has no head, and a workdir needs one. Train a head: vitx train --config"
+      f" {known.row},init_from={source} --workdir DIR"
+    )
+  return known.config

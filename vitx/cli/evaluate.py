@@ -37,8 +37,8 @@ def run(
   workdir: str, checkpoint: str, weights: str | None, json: str | None, **options: Any
 ) -> None:
   """Evaluates a run, prints the task's table and writes the requested files."""
-  from vitx.checkpoints.load import load
   from vitx.inference.evaluate import evaluate
+  from vitx.interop.repository import load
 
   loaded = load(workdir, checkpoint, weights=weights)
   result = evaluate(loaded, **options)

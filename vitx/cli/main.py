@@ -29,7 +29,7 @@ COMMANDS = {
   "plan": "Show the size, cost and largest batch of a config's rows.",
   "config": "Print a whole config as JSON, or explain its fields.",
   "prepare": "Download or convert a data set.",
-  "convert": "Convert published weights into a workdir, or a workdir to timm's names.",
+  "convert": "Convert published weights into a workdir, or a workdir for timm and the Hub.",
   "benchmark": "Measure mixers and data on this machine, and set what auto picks.",
   "visualize": "Draw a figure of a trained model or of a config.",
   "sweep": "Train a config over values of its fields and seeds, and compare.",

@@ -43,8 +43,8 @@ def run(
   **options: Any,
 ) -> None:
   """Prints a prediction for each file, and writes the requested JSON and CSV."""
-  from vitx.checkpoints.load import load
   from vitx.inference.predict import WRITTEN, predict
+  from vitx.interop.repository import load
   from vitx.tasks.multilabel import MultiLabel
 
   loaded = load(workdir, checkpoint)

@@ -287,7 +287,8 @@ class RunSettings:
     ema_decay: The decay of the moving average of the parameters; 0 is off.
     ema_warmup: Whether the moving average is short at first: its decay grows with the updates.
     log_every: The interval between log rows of kind "train".
-    init_from: The initial weights of a new run: a workdir, a file of weights, or hf:NAME.
+    init_from: The initial weights of a new run: a workdir, a file of weights, hf:OWNER/NAME or
+      timm:NAME.
     init_from_except: Regular expressions of the parameter names that need not fit init_from.
     phases: The changes to the config for each of several runs in a row, by the name of the phase;
       empty is one run.

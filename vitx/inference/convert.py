@@ -41,7 +41,7 @@ def import_weights(
   """Makes a workdir of published weights, and prints for each weight where it went.
 
   Args:
-    source: The path of a file, or `hf:NAME`.
+    source: The path of a file, `hf:OWNER/NAME` or `timm:NAME`.
     config: The config of the network; its `init_from_except` may list names that need not fit.
     workdir: A directory without checkpoints.
     without_data: Whether the data set is not opened. The config must then have the number of

@@ -1,4 +1,4 @@
-"""The model card beside exported weights: a description of the weights and their training."""
+"""The model card beside weights, in an export or a repository: the weights and their training."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from vitx.analysis.markdown import code, table, text, without_places
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import read_json, to_plain
 from vitx.data.images.settings import sides
+from vitx.interop.repository import WEIGHTS
 from vitx.interop.timm_networks import ForeignNetwork
 from vitx.training.record.log import read_metrics
 
@@ -15,43 +16,92 @@ CARD = "README.md"
 _FIGURES = ("test", "validation")
 
 
-def write_card(loaded: Loaded, network: ForeignNetwork, file: str) -> str:
+def write_card(loaded: Loaded, network: ForeignNetwork | None, file: str) -> str:
   """Returns the model card of a file of trained weights, as Markdown.
 
   Args:
     loaded: The model.
-    network: The equivalent network of timm or of LV-ViT's code.
+    network: The equivalent network of timm or of LV-ViT's code, or `None` for vitx's own names.
     file: The name of the file of weights.
   """
-  environment = read_json(loaded.workdir, "environment.json")
-  library = "library_name: timm\n" if network.code else ""
+  library = "library_name: timm\n" if network and network.code else ""
   parts = [
-    f"---\n{library}tags:\n- image-classification\n- vitx\n---",
+    f"---\n{library}{_tags(loaded)}---",
     f"# {text(file.removesuffix('.safetensors'))}",
-    f"Weights of {code(loaded.config.model.name)}, step {loaded.step} of a run of vitx, under the"
-    f" names of {'timm' if network.code else network.family}.",
+    _summary(loaded, network),
     _usage(network, file),
-    _images(loaded),
-    _data(loaded),
-    _figures(read_metrics(loaded.workdir), loaded.step),
-    _run(environment),
-    "## Config\n\nPaths are cut to their last part.\n\n"
-    f"```json\n{json.dumps(without_places(to_plain(loaded.config)), indent=2)}\n```",
+    *_training(loaded, to_plain(loaded.config), with_command=True),
   ]
   return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _usage(network: ForeignNetwork, file: str) -> str:
-  if not network.code:
+def write_repository_card(
+  loaded: Loaded, network: ForeignNetwork | None, name: str, config: Mapping[str, Any]
+) -> str:
+  """Returns the model card of a repository of a trained model, as Markdown.
+
+  The command of the run is left out, and so is a license, which only the author can choose.
+
+  Args:
+    loaded: The model.
+    network: The equivalent network of timm or of LV-ViT's code, or `None` for vitx's own names.
+    name: The repository, `hf:OWNER/NAME` or a folder's name.
+    config: The config of the repository.
+  """
+  load = f"import vitx\n\nloaded = vitx.load({json.dumps(name)})\n"
+  title = name.rpartition("/")[2]
+  parts = [
+    f"---\nlibrary_name: vitx\n{_tags(loaded)}# license: apache-2.0\n---",
+    f"# {text(title)}",
+    _summary(loaded, network),
+    "The author has not stated a license. To state one, correct the line `# license:` at the top of"
+    " this file and remove its `#`.",
+    f'## Use in vitx\n\n```python\n{load}vitx.predict(loaded, ["image.png"])\n```\n\n'
+    f"`vitx predict`, `vitx evaluate` and others take `--workdir {text(name)}`.",
+    _usage(network, WEIGHTS),
+    *_training(loaded, config, with_command=False),
+  ]
+  return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _tags(loaded: Loaded) -> str:
+  is_classifier = getattr(loaded.task, "num_classes", None) is not None
+  return f"tags:\n{'- image-classification' + chr(10) if is_classifier else ''}- vitx\n"
+
+
+def _summary(loaded: Loaded, network: ForeignNetwork | None) -> str:
+  names = "vitx" if network is None else "timm" if network.code else network.family
+  return (
+    f"Weights of {code(loaded.config.model.name)}, step {loaded.step} of a run of vitx, under the"
+    f" names of {names}. The task is {code(loaded.config.task.name)}."
+  )
+
+
+def _training(loaded: Loaded, config: Mapping[str, Any], *, with_command: bool) -> list[str]:
+  """Returns the sections about the images, the data, the figures, the run and the config."""
+  return [
+    _images(loaded),
+    _data(loaded),
+    _figures(read_metrics(loaded.workdir), loaded.step),
+    _run(read_json(loaded.workdir, "environment.json"), with_command),
+    "## Config\n\nPaths are cut to their last part.\n\n"
+    f"```json\n{json.dumps(without_places(config), indent=2)}\n```",
+  ]
+
+
+def _usage(network: ForeignNetwork | None, file: str) -> str:
+  if network is None or not network.code:
     return ""
   return (
-    "## Use\n\n```python\nimport torch\nfrom safetensors.torch import load_file\n"
+    "## Use in timm\n\n```python\nimport torch\nfrom safetensors.torch import load_file\n"
     f"{network.code}model.load_state_dict(load_file({json.dumps(file)}))\nmodel.eval()\n```"
   )
 
 
 def _images(loaded: Loaded) -> str:
   data, evaluation = loaded.config.data, loaded.config.evaluation
+  if data.mean is None or data.image_size is None:  # as for a density model of bytes
+    return ""
   (height, width), mean, std = sides(data.image_size), list(data.mean), list(data.std)
   return (
     f"Images are {height} x {width} of {data.channels} channels in 0..1, minus the mean {mean},"
@@ -67,8 +117,9 @@ def _data(loaded: Loaded) -> str:
   lines = [
     f"- source: {code(without_places(loaded.config.data.source))}" + f" ({counts})" * bool(counts),
     f"- fingerprint: {code(loaded.fingerprint or 'unknown: the data were not opened')}",
-    f"- classes, in order: {', '.join(map(text, loaded.class_names))}",
   ]
+  if loaded.class_names:
+    lines.append(f"- classes, in order: {', '.join(map(text, loaded.class_names))}")
   return "## Data\n\n" + "\n".join(lines)
 
 
@@ -88,12 +139,12 @@ def _show(value: Any) -> str:
   return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _run(environment: Mapping[str, Any]) -> str:
+def _run(environment: Mapping[str, Any], with_command: bool) -> str:
   versions = environment.get("versions") or {}
   known = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
   command = without_places(environment.get("command") or ["unknown"])
   lines = [
-    f"- command: {code(' '.join(map(str, command)))}",
+    *[f"- command: {code(' '.join(map(str, command)))}"] * with_command,
     f"- commit of vitx: {text(environment.get('commit') or 'unknown')}",
     f"- devices: {', '.join(map(text, environment.get('devices') or ['unknown']))}",
     f"- versions: {text(known or 'unknown')}",

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from vitx.checkpoints.load import Loaded, load
-from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
+from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.workdir import DATA_PLACES, locate_config, tell_places
 from vitx.config import registry
+from vitx.interop.repository import load
 from vitx.training import cache
 
 
@@ -20,7 +21,7 @@ def open_model(
   weights: str | None = None,
   trust_code: bool = False,
 ) -> Iterator[Loaded]:
-  """Yields the model, loaded by `vitx.load` if it is given as a workdir.
+  """Yields the model, loaded by `vitx.load` if it is given as a workdir or a repository.
 
   If `trust_code` is set, code that the run's config names may be imported inside the `with` block.
   """
@@ -46,7 +47,7 @@ def copy_data_fields(
   """
   source, folder = DATA_PLACES
   fields = [*[source] * own_source, *[folder] * (data_dir is None)]
-  tell_places(loaded.config, join(loaded.workdir, "config.json"), fields)
+  tell_places(loaded.config, locate_config(loaded.workdir), fields)
   data = loaded.config.data.copy_and_resolve_references()
   if data_dir is not None:
     data.data_dir = data_dir

@@ -183,7 +183,7 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   if not config.init_from:
     raise ConfigError(
       f"config={label!r} has no weights, and features of random weights say nothing: set init_from"
-      " to a workdir, a file of weights or hf:NAME, or give the workdir of a training run"
+      " to a workdir, a file of weights or timm:NAME, or give the workdir of a training run"
     )
   config = teacher.with_model(config)
   if data_dir is not None:

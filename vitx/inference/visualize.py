@@ -19,9 +19,9 @@ from vitx.analysis.figures.style import make_canvas
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.markdown import without_places
 from vitx.analysis.matrices import hold_matrices
-from vitx.checkpoints.load import Loaded, load
+from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.outputs import check_folder
-from vitx.checkpoints.workdir import DATA_PLACES, join, tell_places
+from vitx.checkpoints.workdir import DATA_PLACES, locate_config, tell_places
 from vitx.config import registry
 from vitx.config.checks import PositiveInt, check_choice, check_fields
 from vitx.config.errors import ConfigError, listing
@@ -32,6 +32,7 @@ from vitx.data.images.settings import sides
 from vitx.data.sources import open_source
 from vitx.inference.evaluate import Evaluation, evaluate_split
 from vitx.inference.inputs import list_inputs, make_reader
+from vitx.interop.repository import load
 from vitx.sweeps.curves import find_printed, find_runs, read_curves
 from vitx.sweeps.points import find_published, find_rows
 from vitx.tasks import build_task
@@ -325,7 +326,7 @@ def _of_run(loaded: Loaded, options: Options) -> Subject:
   label = Path(loaded.workdir).resolve().name
   weights = f"checkpoint of step {loaded.step}"
   if not options.inputs:
-    tell_places(loaded.config, join(loaded.workdir, "config.json"), DATA_PLACES)
+    tell_places(loaded.config, locate_config(loaded.workdir), DATA_PLACES)
   return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
 
 

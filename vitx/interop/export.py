@@ -19,7 +19,8 @@ def write_safetensors(path: str | Path, arrays: Mapping[str, np.ndarray]) -> Non
   """
   if not str(path).endswith(SUFFIX):
     raise ConfigError(
-      f"out={str(path)!r} must end in {SUFFIX}, the only format of exported weights."
+      f"out={str(path)!r} must end in {SUFFIX}, the only format of exported weights, or be a"
+      " repository: hf:OWNER/NAME or the name of a folder without a suffix."
     )
   try:
     from safetensors import SafetensorError

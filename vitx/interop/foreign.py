@@ -1,6 +1,6 @@
 """Published weights of other projects, read from their files: `init_from=deit_small.pth`.
 
-The name `hf:NAME` downloads a file from the Hugging Face Hub.
+The names `hf:OWNER/NAME` and `timm:NAME` download a file from the Hugging Face Hub.
 """
 
 import math
@@ -17,6 +17,7 @@ from vitx.checkpoints.tree import name_leaves, nest
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.interop import hub
 from vitx.interop.foreign_names import strip, to_ours
+from vitx.interop.published import check_digest
 from vitx.interop.torch_file import Opaque, read_torch
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
@@ -69,7 +70,7 @@ def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
       f" {', '.join(SUFFIXES)}."
     )
   if path.endswith(".safetensors"):
-    return _read_safetensors(path), {}
+    return read_safetensors(path, f"init_from={path!r}"), {}
   if path.endswith(".npz"):
     return _split(files.read_arrays(path), "", path)
   return _find_weights(read_torch(path), path)
@@ -79,7 +80,7 @@ def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[st
   """Returns a file's weights as nested variable collections of vitx.
 
   Args:
-    source: The path of the file, or `hf:NAME`.
+    source: The path of the file, `hf:OWNER/NAME` or `timm:NAME`.
     num_heads: The number of heads of the network, H.
 
   Returns:
@@ -87,10 +88,13 @@ def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[st
     the file's other contents: other values, and prefixes of the weights' names.
 
   Raises:
-    ConfigError: The file cannot be read, or its naming scheme is unknown.
+    ConfigError: The file cannot be read, has another SHA-256 than the published file of its name,
+      or its naming scheme is unknown.
     MissingExtraError: A package that reads the file is not installed.
   """
-  arrays, beside = read_arrays(hub.download(source) if hub.is_name(source) else source)
+  path = hub.download(source) if hub.is_name(source) else source
+  arrays, beside = read_arrays(path)
+  check_digest(path)
   try:
     named, around = strip(arrays, STATE_DICTS)
     ours, left = to_ours(named, num_heads)
@@ -199,18 +203,28 @@ def _describe(value: Any) -> str:
   return f"of the type {type(value).__name__}"
 
 
-def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:
+  """Returns the arrays of a `.safetensors` file by name.
+
+  Args:
+    path: The path of the file.
+    where: The name of the file in errors.
+
+  Raises:
+    ConfigError: The file cannot be read.
+    MissingExtraError: The package safetensors is not installed.
+  """
   try:
     from safetensors import deserialize
   except ImportError as error:
-    raise MissingExtraError(f"init_from={path!r}", "foreign") from error
-  with files.reading(f"init_from={path!r} is no readable safetensors file"):
+    raise MissingExtraError(where, "foreign") from error
+  with files.reading(f"{where} is no readable safetensors file"):
     found = deserialize(Path(path).read_bytes())
   unknown = [(name, x["dtype"]) for name, x in found if x["dtype"] not in _DTYPES]
   if unknown:
     name, dtype = unknown[0]
     raise ConfigError(
-      f"init_from={path!r}: {name!r} has the type {dtype}, which cannot be read; save it as one of"
+      f"{where}: {name!r} has the type {dtype}, which cannot be read; save it as one of"
       f" {', '.join(_DTYPES)}."
     )
   return {

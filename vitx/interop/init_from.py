@@ -9,11 +9,12 @@ import numpy as np
 
 from vitx.checkpoints import tree
 from vitx.checkpoints.directory import Directory
-from vitx.checkpoints.load import load, read_task
-from vitx.checkpoints.workdir import find_run, locate_checkpoints, read_config
+from vitx.checkpoints.load import read_task
+from vitx.checkpoints.workdir import find_run, locate_checkpoints
 from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.interop import foreign
+from vitx.interop.repository import find_folder, is_weights, load, read_run_config
 from vitx.interop.transfer import FindPlaces, Report, check_fit, transfer
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
@@ -39,8 +40,8 @@ def initial_variables(
   inside `registry.trusting(True)`.
 
   Args:
-    source: The workdir of the other run, whose best checkpoint is loaded, or a file of weights, or
-      `hf:NAME` for one on the Hugging Face Hub.
+    source: The workdir of the other run, whose best checkpoint is loaded; a repository of vitx; or
+      a file of weights, or `hf:OWNER/NAME` or `timm:NAME` for one on the Hugging Face Hub.
     params: Freshly initialized parameters.
     model_state: The new run's other collections. Its batch statistics are filled, and any
       other state that a file of weights has.
@@ -56,7 +57,7 @@ def initial_variables(
     ConfigError: The source cannot be read, or names of the file do not fit and are not allowed.
     MissingExtraError: A package that reads the file is not installed.
   """
-  if foreign.is_file(source):
+  if is_weights(source):
     filled, report = _transfer_file(source, params, model_state, layout, find_places)
     print(f"init_from {source}:\n{report}", flush=True)
     check_fit(report, source, allowed, mixer, new_head=new_head)
@@ -94,22 +95,23 @@ def check_source(
   It raises the errors of `initial_variables`, which describes the other arguments.
 
   Args:
-    source: The workdir of the other run, a file of weights, or `hf:NAME`.
+    source: The workdir of the other run, a repository, a file of weights, or a name of the Hub.
     params: The shapes and dtypes of the parameters, without values.
     model_state: The shapes and dtypes of the other collections.
   """
-  if foreign.is_file(source):
+  if is_weights(source):
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
     _, report = _transfer_file(source, blank[0], blank[1], layout, find_places)
     check_fit(report, source, allowed, mixer, new_head=new_head)
     return
   try:
-    run = find_run(source)
+    in_repository = find_folder(source) is not None
+    run = source if in_repository else find_run(source)
     with registry.trusting(False):
-      read_task(read_config(run), run)
+      read_task(read_run_config(source), run)
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
-  if not Directory(locate_checkpoints(run)).steps():
+  if not in_repository and not Directory(locate_checkpoints(run)).steps():
     raise ConfigError(f"init_from={source!r} has no checkpoint yet; wait until that run saves one.")
 
 

@@ -9,15 +9,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
-from vitx.checkpoints.load import Loaded, load
-from vitx.checkpoints.workdir import find_run, read_config
+from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
-from vitx.interop import foreign
 from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.init_from import initial_variables
+from vitx.interop.repository import is_weights, load, read_run_config
 from vitx.models import initialize, names, token_layout
 from vitx.tasks.base import Task, Teacher
 from vitx.training.step import TrainState
@@ -33,7 +32,7 @@ def with_model(config: ConfigDict) -> ConfigDict:
       `registry.trusting(True)`.
   """
   source = config.task.get("teacher") if isinstance(config.task, ConfigDict) else None
-  if not source or config.task.get("teacher_model") is not None or foreign.is_file(source):
+  if not source or config.task.get("teacher_model") is not None or is_weights(source):
     return config
   config = config.copy_and_resolve_references()
   model = ConfigDict(_read(source).model)
@@ -68,7 +67,7 @@ def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[st
   teacher = task.teacher
   if teacher is None:
     return {}
-  if foreign.is_file(teacher.source):
+  if is_weights(teacher.source):
     return {CONSTANT: _from_file(teacher, info)}
   _read(teacher.source)
   loaded = load(teacher.source)
@@ -110,7 +109,7 @@ def check_source(task: Task, config: ConfigDict) -> None:
   """
   teacher = task.teacher
   assert teacher is not None
-  if not foreign.is_file(teacher.source):
+  if not is_weights(teacher.source):
     _check_data(teacher, _read(teacher.source), config)
     return
   state = dict(_shapes(teacher))
@@ -154,7 +153,7 @@ def _check_data(teacher: Teacher, theirs: ConfigDict, ours: ConfigDict) -> None:
 
 def _read(source: str) -> ConfigDict:
   try:
-    return read_config(find_run(source))
+    return read_run_config(source)
   except ConfigError as error:
     raise ConfigError(f"task.teacher={source!r}: {error}") from error
 

@@ -1,0 +1,28 @@
+"""The stand-in of the Hugging Face Hub, as huggingface_hub reaches it."""
+
+import pytest
+
+from tests.interop.hub_server import TOKEN, serving
+
+
+@pytest.fixture
+def hub_server(monkeypatch, tmp_path):
+  """A Hub of the tests' own with a cache of its own; its user "me" is logged in."""
+  library = pytest.importorskip("huggingface_hub", reason='needs the extra "hub"')
+  with serving() as hub:
+    set_constants(monkeypatch, hub.address, tmp_path / "hub_cache")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    yield hub
+    library.close_session()
+
+
+def set_constants(monkeypatch, address, cache):
+  """Sets what huggingface_hub reads from the environment when it is imported."""
+  from huggingface_hub import constants
+
+  monkeypatch.setattr(constants, "ENDPOINT", address)
+  template = address + "/{repo_id}/resolve/{revision}/{filename}"
+  monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+  monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+  monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+  monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # the stand-in has no Xet storage

@@ -1,0 +1,114 @@
+"""Writing of a trained model as a repository: a folder, or `hf:OWNER/NAME` on the Hub."""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vitx.analysis.markdown import without_places
+from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.outputs import check_absent, check_folder, write_file, write_json
+from vitx.checkpoints.workdir import PLACES, REPOSITORY, to_plain
+from vitx.config.errors import ConfigError
+from vitx.data.sources import SOURCES
+from vitx.inference.convert import describe
+from vitx.inference.model_card import CARD, write_repository_card
+from vitx.inference.opening import open_model
+from vitx.interop import hub
+from vitx.interop.export import write_safetensors
+from vitx.interop.repository import OWN, WEIGHTS, to_stored
+from vitx.interop.timm_networks import ForeignNetwork
+
+FILES = (WEIGHTS, REPOSITORY, CARD)
+_PUBLIC_DATA = ("fingerprint", "examples", "class_names", "vocabulary")
+
+
+def publish(
+  workdir: str | Path | Loaded,
+  out: str,
+  *,
+  checkpoint: str | int = "best",
+  trust_code: bool = False,
+) -> str:
+  """Writes a run's model as a repository that `vitx.load` reads.
+
+  Of the paths in the config, the repository has only the last parts. It has neither the command of
+  the run nor the names of files of its data.
+
+  Args:
+    workdir: The workdir of a run, or a model that `vitx.load` returned.
+    out: A new folder, or `hf:OWNER/NAME`. A repository of the Hub that does not exist is created as
+      a private one; a model card that exists there is kept.
+    checkpoint: "best", "latest" or a step.
+    trust_code: Whether to import the objects that the run's config names as `module:Name`.
+
+  Returns:
+    The path of the folder, or the address of the repository.
+
+  Raises:
+    ConfigError: The run does not exist, the folder has one of the files already, or the repository
+      cannot be written.
+    MissingExtraError: A package that writes the repository is not installed.
+    OSError: The files cannot be written.
+  """
+  if hub.is_name(out):
+    hub.check_target(out)
+  else:
+    check_folder(out, "out")
+    advice = "a repository has its own folder: name another one, or remove the old repository"
+    check_absent([Path(out) / name for name in FILES], advice, f"out={out!r}: ")
+  with open_model(workdir, checkpoint, trust_code=trust_code) as loaded:
+    network = _find_network(loaded)
+  if not hub.is_name(out):
+    _write(loaded, network, Path(out), Path(out).name)
+    return out
+  with tempfile.TemporaryDirectory() as folder:
+    _write(loaded, network, Path(folder), out)
+    return hub.upload(folder, out, CARD)
+
+
+def _find_network(loaded: Loaded) -> ForeignNetwork | None:
+  """Returns the equivalent network of timm or of LV-ViT's code, or `None` if there is none."""
+  try:
+    return describe(loaded)
+  except ConfigError:
+    return None
+
+
+def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: str) -> None:
+  """Writes the files of a repository into a folder, which is created."""
+  names = OWN if network is None else network.family
+  config = hide_places(to_plain(loaded.config))
+  source = config["data"]["source"]
+  data = {"source": source, **{key: loaded.data.get(key) for key in _PUBLIC_DATA}}
+  folder.mkdir(parents=True, exist_ok=True)
+  write_safetensors(folder / WEIGHTS, to_stored(loaded.variables, names))
+  record = {"config": config, "data": data, "step": loaded.step, "names": names}
+  write_json(folder / REPOSITORY, record)
+  write_file(folder / CARD, write_repository_card(loaded, network, name, config))
+
+
+def hide_places(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a plain config in which paths keep only their last part.
+
+  The folder of TFDS sets becomes the default of the reader's machine.
+  """
+
+  def hide(value: Any, field: str) -> Any:
+    if isinstance(value, Mapping):
+      return {key: hide(entry, f"{field}.{key}") for key, entry in value.items()}
+    if field.endswith(".data.data_dir"):
+      return None
+    if isinstance(value, str) and field.endswith(PLACES) and not hub.is_name(value):
+      return _last_part(value)
+    return value
+
+  return hide(without_places(config), "")
+
+
+def _last_part(value: str) -> str:
+  """Returns the last part of a path, which may follow the kind of a source, such as `folder:`."""
+  kind, colon, path = value.partition(":")
+  front, path = (kind + colon, path) if kind in SOURCES else ("", value)
+  return front + re.split(r"[/\\]", path.rstrip("/\\"))[-1]

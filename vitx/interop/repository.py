@@ -1,0 +1,158 @@
+"""Trained models as repositories: a folder, or `hf:OWNER/NAME` on the Hugging Face Hub.
+
+A repository has `model.safetensors`, `vitx.json` and a model card. `vitx.json` has the resolved
+config, the record of the data, the step, and the naming scheme of the weights: a family of
+`foreign_names`, or "vitx" for vitx's own names. Nothing in a repository is executed.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from vitx import files
+from vitx.checkpoints import load as checkpoints
+from vitx.checkpoints import tree
+from vitx.checkpoints.load import CHOICES, Loaded, assemble
+from vitx.checkpoints.workdir import REPOSITORY, find_run, from_plain, join, read_config, read_json
+from vitx.config.checks import check_choice
+from vitx.config.errors import ConfigError
+from vitx.interop import foreign, hub
+from vitx.interop.foreign_names import FAMILIES, to_theirs
+from vitx.interop.naming import convert_in
+
+WEIGHTS = hub.FILES[0]
+OWN = "vitx"  # vitx's own names of arrays, such as "params/block_0/mlp/up/kernel"
+
+
+def load(
+  workdir: str | Path,
+  checkpoint: str | int = "best",
+  *,
+  weights: str | None = None,
+  trust_code: bool = False,
+) -> Loaded:
+  """Restores a trained model from a workdir or a repository alone.
+
+  Args:
+    workdir: The workdir of a training run; if the run has phases, the last phase with a checkpoint
+      is loaded. Or a repository that `vitx convert` wrote: a folder, `hf:OWNER/NAME` or
+      `hf:OWNER/NAME@REVISION`.
+    checkpoint: "best", by the task's primary figure on *validation* (or the latest, before the
+      first evaluation); "latest", the newest saved state, even if a signal broke off its
+      evaluation; or a step. With "best" and "latest", damaged checkpoints are skipped with
+      a warning. A repository has one checkpoint.
+    weights: The weights: "ema", the moving average; "raw"; or None for the weights that chose the
+      best checkpoint, the first of `evaluation.weights`. Without an average, None takes "raw". A
+      repository has one kind of weights, and takes None.
+    trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
+
+  Raises:
+    ConfigError: There is no workdir, no checkpoint yet, no such step (the message lists all steps)
+      or no such weights, or no model can be built from the config; or the repository does not
+      exist, cannot be read or was not written by vitx.
+    ShapeMismatch: The checkpoint's arrays are not those of the config's model.
+    CorruptCheckpoint: The wanted checkpoint is damaged, or all checkpoints are.
+    MissingExtraError: A package that reads the repository is not installed.
+  """
+  folder = find_folder(workdir)
+  if folder is None:
+    return checkpoints.load(workdir, checkpoint, weights=weights, trust_code=trust_code)
+  place, record = str(workdir), read_json(folder, REPOSITORY)
+  step, names = record["step"], record["names"]
+  if str(checkpoint) not in (*CHOICES, str(step)):
+    raise ConfigError(
+      f"checkpoint={checkpoint!r} does not exist in workdir={place!r}; it has step {step} alone."
+    )
+  if weights is not None:
+    raise ConfigError(f"weights={weights!r}: workdir={place!r} has one kind; leave weights out.")
+  check_choice(names, f"names in {REPOSITORY} of workdir={place!r}", (OWN, *FAMILIES))
+
+  def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    where = f"workdir={place!r}: {WEIGHTS}"
+    arrays = foreign.read_safetensors(_find_weights(place, folder), where)
+    with files.reading(f"{where} cannot be read"):
+      variables = tree.nest(_to_ours(arrays, names, wanted))
+    tree.check_arrays(variables, wanted, where)
+    return variables, step
+
+  return assemble(place, from_plain(record["config"]), record["data"], read, trust_code=trust_code)
+
+
+def find_folder(place: Any) -> str | None:
+  """Returns the local folder of a repository's `vitx.json`, or `None` if the place is a workdir.
+
+  Raises:
+    ConfigError: A repository of the Hub cannot be read, or was not written by vitx.
+  """
+  if isinstance(place, str) and hub.is_name(place):
+    path = hub.find(place, (REPOSITORY,), "workdir")
+    if path is None:
+      raise ConfigError(
+        f"workdir={place!r} has no {REPOSITORY}: it holds no model that vitx wrote. For weights of"
+        " other projects use init_from or vitx convert."
+      )
+    return os.path.dirname(path)
+  local = isinstance(place, str | os.PathLike) and "://" not in str(place)
+  return str(place) if local and os.path.isfile(join(place, REPOSITORY)) else None
+
+
+def is_weights(source: str) -> bool:
+  """Returns whether `source` names weights without a config: a file, or a repository of others.
+
+  If the cache has files of a repository of the Hub, they decide without a network.
+
+  Raises:
+    ConfigError: A repository of the Hub cannot be read.
+    MissingExtraError: A package that reads it is not installed.
+  """
+  if not source.startswith(hub.PREFIX):
+    return foreign.is_file(source)
+  if hub.is_cached(source, (REPOSITORY,)):
+    return False
+  return hub.is_cached(source, hub.FILES) or hub.find(source, (REPOSITORY,)) is None
+
+
+def read_run_config(source: str) -> ConfigDict:
+  """Returns the resolved config of a workdir, of its last phase, or of a repository.
+
+  Raises:
+    ConfigError: There is no such workdir or repository, or it is damaged.
+  """
+  folder = find_folder(source)
+  if folder is None:
+    return read_config(find_run(source))
+  return from_plain(read_json(folder, REPOSITORY)["config"])
+
+
+def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]:
+  """Returns a model's arrays under the names of a scheme, the inverse of reading a repository.
+
+  Raises:
+    ConfigError: An array has no name in the scheme.
+  """
+  arrays = tree.name_arrays(variables)
+  return arrays if names == OWN else to_theirs(arrays, names)
+
+
+def _to_ours(
+  arrays: dict[str, np.ndarray], names: str, wanted: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+  """Returns arrays of a naming scheme under vitx's names; raises ValueError for a foreign array."""
+  if names == OWN:
+    return arrays
+  ours, left = convert_in(FAMILIES[names].rules, arrays, foreign.count_heads(wanted["params"]))
+  if left:
+    raise ValueError(f"{left[0]!r} has no place in this network")
+  return ours
+
+
+def _find_weights(place: str, folder: str) -> str:
+  """Returns the path of the weights; those of the Hub are of the commit of its `vitx.json`."""
+  if not hub.is_name(place):
+    return join(folder, WEIGHTS)
+  name, _ = hub.split(place)
+  return hub.download(f"{hub.PREFIX}{name}@{os.path.basename(folder)}", (WEIGHTS,), "workdir")
