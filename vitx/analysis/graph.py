@@ -29,7 +29,7 @@ class GraphFigures:
   Attributes:
     tokens: The number of tokens, N.
     edges: The number of (query, key) edges.
-    density: The number of edges over N².
+    density: The number of edges divided by N².
     out_degree: The least, mean and largest number of keys that a query reads, itself included.
     in_degree: The least, mean and largest number of queries that read a key.
     reach: The share of ordered pairs of different tokens that a path joins.
@@ -37,12 +37,15 @@ class GraphFigures:
     diameter: The longest shortest path over joined pairs.
     layers_to_mixing: The least L with (I + A)^L > 0 everywhere, which is the number of layers until
       every token may have read every other: the diameter, or infinity if some pair is not joined.
-    clustering: The mean over tokens of the closed share of pairs of neighbors, undirected, without
-      self-loops (Watts and Strogatz 1998); a token with fewer than two neighbors counts as 0.
-    transitivity: Three times the triangles over the connected triples, undirected.
+    clustering: The share of a token's pairs of neighbors that are neighbors themselves, averaged
+      over the tokens, in the undirected graph without self-loops (Watts and Strogatz 1998); a token
+      with fewer than two neighbors counts as 0.
+    transitivity: Three times the number of triangles divided by the number of connected triples, in
+      the undirected graph.
     clustering_directed: The mean of Fagiolo's coefficient (2007), which distinguishes directions.
-    spectral_gap: The value 1 - |λ₂| of the random walk that follows the attention, uniform over the
-      edges of a pattern, or by the weights of a matrix; a query without keys ends the walk.
+    spectral_gap: The value 1 - |λ₂| of the random walk from queries to keys. All edges of a pattern
+      are equally likely; those of an attention matrix are as likely as their weights. A query
+      without keys ends the walk.
     laplacian: The value λ₂ of I - D^(-1/2) U D^(-1/2), where U is undirected without self-loops; a
       token without neighbors counts as a component of its own.
     sampled: Whether path and clustering figures are estimates from a sample.

@@ -10,7 +10,7 @@ from vitx.ops.patterns import Fixed, Pattern, Strided, cycle
 
 
 class _Factorized(PatternAttention):
-  """Attention along a pattern of two parts: local tokens, and a second part that subclasses name.
+  """Attention to two sets of tokens: local ones, and a second set that each subclass defines.
 
   Attributes:
     stride: The number l of tokens in a stride; None means the width of the grid.
@@ -48,7 +48,9 @@ class _Factorized(PatternAttention):
 
 
 class StridedAttention(_Factorized):
-  """The last l tokens, and every l-th token (Child et al. 2019, section 4.3, "strided").
+  """Strided attention: a query reads the last l tokens, and every l-th token before it.
+
+  The source is Child et al. 2019, section 4.3, "strided".
 
   Attributes:
     form: The form of the local part: "paper" and "code" are causal, with l + 1 and l keys;
@@ -68,9 +70,10 @@ class StridedAttention(_Factorized):
 
 
 class FixedAttention(_Factorized):
-  """The query's own run of l tokens, and c summary tokens of every run.
+  """Fixed attention: a query reads its own run of l tokens, and c summary tokens of every run.
 
-  (Child et al. 2019, section 4.3, "fixed".)
+  The tokens are divided into runs of l; the summary tokens of a run are its last ones. The source
+  is Child et al. 2019, section 4.3, "fixed".
 
   Attributes:
     summary: The number c of summary tokens in a run.

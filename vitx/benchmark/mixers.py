@@ -182,16 +182,16 @@ def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any
 def compile_mixer(
   module: nn.Module, variables: Mapping[str, Any], implementation: str, n: int, setting: Setting
 ) -> TimedProgram:
-  """Compiles the forward and backward pass of a mixer for N tokens.
+  """Compiles a mixer's forward and backward pass for N tokens.
 
-  The gradients are those by input and parameters.
+  The backward pass computes the gradients of the parameters and of the input.
 
   Args:
     module: The mixer in one implementation.
     variables: The variables from `draw_variables`.
-    implementation: The name of the implementation; "masked" is not compiled if its matrices would
-      not fit.
-    n: The number of tokens, N, in the layout of `make_grid`.
+    implementation: The name of the implementation. Before "masked" is compiled, a check refuses
+      (N, N) matrices that are larger than the free memory.
+    n: The number of tokens, N, which `make_grid` arranges.
     setting: The sizes and the dtype.
 
   Raises:

@@ -244,9 +244,16 @@ def measure_remedies(
 
 
 def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Costs]:
-  """Measures the peak memory of training each row; {} if the device does not report it.
+  """Measures the peak memory of training each row, each in a process of its own.
 
-  Each row is trained in a separate process, before this process takes the device's memory.
+  It must be called before this process takes the device's memory.
+
+  Args:
+    texts: The config of each row, as text that `load_config` reads.
+    say: A function that prints a line of progress.
+
+  Returns:
+    `train_peak_mb` of each row that fits the memory; {} if the device does not report its peak.
   """
   found: dict[str, Costs] = {}
   for name, text in texts.items():

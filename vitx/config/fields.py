@@ -250,8 +250,8 @@ class CheckpointSettings:
   """The checkpoints of a run.
 
   Attributes:
-    every: The interval between checkpoints.
-    keep: The number of checkpoints that are kept besides the best.
+    every: The interval between checkpoints, in steps or epochs such as "500 steps".
+    keep: The number of latest checkpoints to keep besides the best.
   """
 
   every: Duration = declare("1 epochs", "save_every", "save_steps", "ckpt_steps")

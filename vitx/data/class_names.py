@@ -108,11 +108,12 @@ def find_places(
   Args:
     info: The facts about the data set, with its class names.
     others: The names of the classes of a model or of another data set.
-    unnamed: Whether `others` are only the numbers from 0, because the real names are unknown. If
-      the data set itself numbers its classes, these numbers are taken for its labels.
+    unnamed: Whether the real names of the other list are unknown, so that `others` has only the
+      texts "0", "1", .... If the data set's own names only number its classes, its label i is
+      taken for class i of the other list.
 
   Returns:
-    For each class of the data set its index in `others`, int32 (K,); None if a class is not there.
+    The index in `others` of each class of the data set, int32 (K,); None if `others` lacks a class.
   """
   own, theirs = _keys(info.class_names or ()), _keys(others)
   place, known = {name: i for i, name in enumerate(theirs)}, imagenet_places()

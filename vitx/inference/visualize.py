@@ -192,7 +192,11 @@ def _draw_answers(
 
 
 def show_answers(evaluated: Evaluation) -> Answered:
-  """Returns a classifier's answers with a function that shows its examples as pictures.
+  """Prepares the answers of an evaluated classifier for a figure.
+
+  Returns:
+    The labels, predictions and confidences, the title of the figure, and a function that turns
+    chosen examples into pictures, with the attention over them where the model allows it.
 
   Raises:
     ConfigError: The model is no classifier.

@@ -81,11 +81,11 @@ def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[st
 
   Args:
     source: The path of the file, `hf:OWNER/NAME` or `timm:NAME`.
-    num_heads: The number of heads of the network, H.
+    num_heads: The number of heads H of the network, by which kernels (C, C) become (C, H, D).
 
   Returns:
-    The collections, the names of the file's arrays that have no place in vitx, and descriptions of
-    the file's other contents: other values, and prefixes of the weights' names.
+    Three values: the collections; the names of the arrays for which vitx has no parameter; and a
+    description, by name, of everything else in the file, such as an epoch or an optimizer's state.
 
   Raises:
     ConfigError: The file cannot be read, has another SHA-256 than the published file of its name,
@@ -169,7 +169,20 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
 def _split(
   content: Mapping[Any, Any], where: str, path: str, beside: Mapping[str, str] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Returns the numeric arrays of a dict by name, and descriptions of its other values."""
+  """Separates the weights in a dict from its other values, such as an epoch.
+
+  Args:
+    content: The dict.
+    where: The prefix of the dict's names in descriptions, such as "state_dict.".
+    path: The path of the file, for errors.
+    beside: Descriptions of other values of the file, which the result includes.
+
+  Returns:
+    The numeric arrays by name, and descriptions of the other values by name.
+
+  Raises:
+    ConfigError: The dict has no numeric array.
+  """
   arrays = {
     str(key): value
     for key, value in content.items()

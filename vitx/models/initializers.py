@@ -232,7 +232,10 @@ def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
 
 
 def _take_convolutions(source: Params, params: Params) -> Params:
-  """Returns the parameters, with `source`'s kernels of four axes (convolutions) and biases."""
+  """Replaces the kernels and biases of all convolutions by those of `source`.
+
+  A convolution is a module whose kernel has four axes.
+  """
   leaves, others = flatten_dict(params), flatten_dict(source)
   for name in leaves:
     kernel = leaves.get((*name[:-1], KERNEL))

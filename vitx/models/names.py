@@ -80,7 +80,8 @@ def token_axis(name: str, ndim: int) -> tuple[int, bool] | None:
     ndim: The number of axes of the parameter.
 
   Returns:
-    The axis, and whether the parameter's weights are summed over it; `None` if there is none.
+    The axis, and whether the network sums over this axis when it applies the parameter, as a
+    projection over tokens does; `None` if no axis has an entry for each token.
   """
   if is_position_table(name) and ndim > 1:
     return ndim - 2, False

@@ -107,7 +107,14 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
 
 
 def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
-  """Returns whether a phase takes weights only from this run, whose code the user trusts."""
+  """Returns whether all weights that a phase reads come from the run's own phases.
+
+  The code that the configs of these phases name has been trusted already, because it has been run.
+
+  Args:
+    phase: The config of the phase, with its `init_from` and its teacher.
+    runs: The workdirs of all phases of the run.
+  """
   return {phase.init_from, phase.task.get("teacher", "")} <= {"", *runs}
 
 

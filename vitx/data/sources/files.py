@@ -125,7 +125,7 @@ def warn_of_skipped(name: str, root: Path, skipped: Sequence[Path], kind: str) -
 
 
 def describe_others(suffixes: Sequence[str]) -> str:
-  """Returns the text by which `warn_of_skipped` describes files with none of the suffixes."""
+  """Describes files that have none of the suffixes, as the `kind` of `warn_of_skipped`."""
   return f"files whose suffix is none of {', '.join(suffixes)}"
 
 

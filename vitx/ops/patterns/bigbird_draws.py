@@ -120,7 +120,17 @@ def published_exclusions(m: int, high: int, old: bool) -> list[np.ndarray]:
 
 
 def _sort_excluded(blocks: np.ndarray, low: int, high: int) -> np.ndarray:
-  """Sorts each row relative to `low`; repeats and blocks outside the range move past its end."""
+  """Lists, for each query block, the different key blocks in [low, high) that it may not draw.
+
+  Args:
+    blocks: The numbers of excluded key blocks, (m, x), with repeats and numbers outside the range.
+    low: The first key block of the range.
+    high: The end of the range, exclusive.
+
+  Returns:
+    The excluded blocks as offsets from `low`, (m, x), in increasing order without repeats. Unused
+    places, at the end of a row, have offsets of at least `high - low`, which exclude nothing.
+  """
   width = high - low
   relative = np.sort(np.where((blocks < low) | (blocks >= high), width, blocks - low), axis=-1)
   repeated = np.diff(relative, axis=-1, prepend=-1) == 0

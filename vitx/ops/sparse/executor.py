@@ -172,9 +172,10 @@ def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: fl
 
 
 def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
-  """Computes all gradients; tiles computed for query blocks are kept for the key blocks.
+  """Computes the gradients of q, k and v, with the probabilities of all blocks in memory at once.
 
-  With the two products of the forward pass this makes seven products over the edges.
+  The tiles of probabilities that give the gradient of q are used again for those of k and v, which
+  saves two of the nine block products of `_gradients_in_turn`, forward pass included.
   """
   found = [_query_step(blocks, r, layout, scale) for r in _classes(rows, layout)]
   dq = _in_order([x[:1] for x in found], rows, layout, (0.0,))
