@@ -162,7 +162,7 @@ class _Case:
   def _gradients(self, name, params, x, mask):
     """Returns the output, and the gradients of a weighted sum of its tokens that are not masked.
 
-    The gradients are those by (params, x).
+    The gradients are with respect to the parameters and to x.
     """
 
     def loss(params, x):

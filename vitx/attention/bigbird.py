@@ -14,7 +14,7 @@ from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redraw_block
 
 
 class BigBirdAttention(PatternAttention):
-  """Window, global and random blocks (Zaheer et al. 2020, section 2 and appendix D).
+  """Attention to window, global and random blocks (Zaheer et al. 2020, section 2, appendix D).
 
   The extended construction (ETC) puts g learned global tokens in front of all blocks; they pass
   through the whole network. To use it, set `prefix_global=True` and `model.extra_tokens=g`.

@@ -16,7 +16,9 @@ from vitx.ops.patterns import DilatedWindow, Global, Pattern
 
 
 class LongformerAttention(PatternAttention):
-  """A sliding window, dilated in some heads, and global tokens (Beltagy et al. 2020, section 3.1).
+  """Attention in a sliding window, with global tokens (Beltagy et al. 2020, section 3.1).
+
+  In some heads the window may be dilated, with gaps between its keys.
 
   Attributes:
     window: The number of keys on each side of the query.

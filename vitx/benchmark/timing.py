@@ -56,7 +56,7 @@ def compile_step(
 ) -> TimedProgram:
   """Compiles a function together with its gradients, for timing.
 
-  The gradients are those of a weighted sum of the output, by all `args`.
+  The gradients are of a weighted sum of the output, with respect to all `args`.
 
   Args:
     function: A function of `args`, followed by `fixed`, that returns one array.

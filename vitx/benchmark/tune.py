@@ -101,9 +101,10 @@ class TimedCall:
     return _time(compile_call)
 
   def agrees(self, tiles: TileSizes) -> bool:
-    """Returns whether the kernels run in their largest form and agree with XLA.
+    """Returns whether the kernels run and their gradients agree with XLA's.
 
-    The form is that of a ragged number of tokens and a key mask.
+    The call has a key mask and a number of tokens that blocks do not divide, for which the kernels
+    have the most code.
     """
     n = 3 * tiles.block + 5
     arrays = jax.random.normal(jax.random.key(1), (3, 1, n, self.heads, self.width), self.dtype)

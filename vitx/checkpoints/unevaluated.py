@@ -39,10 +39,13 @@ def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> 
 def restore(
   workdir: str | Path, after: int, target: Any = None, *, only: Iterable[str] | None = None
 ) -> Checkpoint | None:
-  """Returns the saved state without evaluation, or None.
+  """Returns the state that was saved before its evaluation; None if it is damaged or absent.
 
-  It is None if the state is damaged, or not later than the step `after`. `CheckpointStore.restore`
-  describes the other arguments.
+  Args:
+    workdir: The workdir of the run.
+    after: The step that the state must be later than; otherwise the result is None.
+    target: The structure of the state, see `CheckpointStore.restore`.
+    only: The parts of the state to read, see `CheckpointStore.restore`.
   """
   directory = _directory(workdir)
   if max(directory.steps(), default=-1) <= after:

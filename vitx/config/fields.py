@@ -78,7 +78,7 @@ def declare(default: Any, *names: str, **paths: str) -> Any:
 
 @dataclass(frozen=True)
 class SplitSettings:
-  """The source's splits by role.
+  """The splits of the data source that serve as train, validation and test.
 
   Attributes:
     train: The split that the model learns from; "" finds it by its name.
@@ -218,7 +218,7 @@ class EvaluationSettings:
   """The times and the settings of evaluation.
 
   Attributes:
-    every: The interval between evaluations of validation.
+    every: The interval between evaluations of validation, such as "500 steps" or "1 epochs".
     batch_size: The number of examples in a batch over all devices; None is the training batch size.
     limit: The number of validation examples, evenly spread over the split; None is all.
     attention_entropy: The number of validation examples from which the entropy of attention is
@@ -250,7 +250,7 @@ class CheckpointSettings:
   """The checkpoints of a run.
 
   Attributes:
-    every: The interval between checkpoints, in steps or epochs such as "500 steps".
+    every: The interval between checkpoints, such as "500 steps" or "1 epochs".
     keep: The number of latest checkpoints to keep besides the best.
   """
 
@@ -286,7 +286,7 @@ class RunSettings:
       running statistics of modules without other parameters are fixed too.
     ema_decay: The decay of the moving average of the parameters; 0 is off.
     ema_warmup: Whether the moving average is short at first: its decay grows with the updates.
-    log_every: The interval between log rows of kind "train".
+    log_every: The interval between log rows of kind "train", such as "50 steps".
     init_from: The initial weights of a new run: a workdir, a file of weights, hf:OWNER/NAME or
       timm:NAME.
     init_from_except: Regular expressions of the parameter names that need not fit init_from.

@@ -186,8 +186,16 @@ def _carve(
 ) -> tuple[Examples, Examples]:
   """Takes a share of a split for another role, an equal share of each class if there are classes.
 
+  Args:
+    dataset: The data set, which may divide its examples by a function of its own.
+    train: The examples of the split.
+    share: The share to take, in 0..1.
+    seed: The seed of the choice.
+    stream: The number of the stream of random numbers, different for each role.
+    spare: The number of examples of each class that must not be taken.
+
   Returns:
-    The rest and the share.
+    The examples that were not taken, and the examples that were.
   """
   if dataset.carve is not None:
     return dataset.carve(train, share)

@@ -31,7 +31,8 @@ def resize(
     target: The weights of another layout. If this layout has more prefix tokens than the source,
       the additional tokens keep the target's entries.
     axis: The axis of the tokens.
-    summed: Whether the weights sum over the tokens.
+    summed: Whether the network sums over the tokens with these weights. Then they are multiplied by
+      the old number of grid tokens divided by the new one, so that the sum keeps its size.
     source_layout: The layout of the source's tokens.
     layout: The layout of the target's tokens.
 

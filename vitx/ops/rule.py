@@ -97,7 +97,7 @@ class Rule:
   tiles: MeasuredTiles = dataclasses.field(default_factory=dict)
 
   def is_masked(self, family: str, length: int, matrices: int) -> bool:
-    """Returns whether "masked" is picked.
+    """Returns whether "auto" picks "masked", not "kernelized", for a call of an op.
 
     Args:
       family: A key of `FAMILIES`.
@@ -122,7 +122,10 @@ class Rule:
     return measured[min(wide)] if (wide := [w for w in measured if w >= width]) else default
 
   def scaled(self, factor: Fraction) -> "Rule":
-    """Returns a rule that picks for `factor` · M matrices the path that this rule picks for M."""
+    """Multiplies all limits on the number of matrices by a factor.
+
+    The result picks for `factor` · M matrices the implementation that this rule picks for M.
+    """
     masked = {
       family: tuple((n, None if limit is None else limit * factor) for n, limit in bounds)
       for family, bounds in self.masked.items()

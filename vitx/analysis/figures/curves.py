@@ -167,7 +167,7 @@ def _draw_band(
 
 
 def _draw_published(axes: Any, values: Mapping[float, float], per_epoch: float, color: str) -> None:
-  """Draws the published values that are within the runs' steps, as crosses."""
+  """Draws published values, given by epoch, as crosses; leaves out those after the runs' end."""
   last = axes.dataLim.x1
   placed = {epoch * per_epoch: value for epoch, value in values.items()}
   steps = [step for step in placed if 0 < step < last + 1]  # Epochs need not end at whole steps.

@@ -100,7 +100,11 @@ def _scale(axis: Any, values: Sequence[float]) -> None:
 
 
 def _steps(more: tuple[bool, bool]) -> str:
-  """Returns the argument `where` of matplotlib's `step` that leaves no row beyond the front."""
+  """Returns "pre" or "post", for matplotlib's `step` to draw the front with all rows on one side.
+
+  Args:
+    more: Whether more is better, for each column.
+  """
   return "post" if not more[0] else "pre"
 
 

@@ -224,10 +224,17 @@ def _find_strays(root: Path, layout: FolderLayout) -> list[Path]:
 def _files(
   field: str, root: Path, classes: Classes, names: tuple[str, ...], settings: DataSettings
 ) -> tuple[Files, list[Path]]:
-  """Returns the images of a split, and the other files in its class directories.
+  """Returns the images of a split, and the paths of other files in its class directories.
 
   Images are in the order of the directory names, independent of the labels, so that a run draws the
   same examples however its classes are numbered.
+
+  Args:
+    field: The beginning of errors, with the config field and its value.
+    root: The folder of the data set, to which paths are relative.
+    classes: The class directories of the split, by class name.
+    names: The class names of all splits; a label is an index into them.
+    settings: The settings for decoding images.
   """
   paths: list[str] = []
   labels: list[int] = []

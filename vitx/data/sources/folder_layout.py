@@ -171,6 +171,12 @@ def _read_splits(
 
   Other directories count as splits too if their subdirectories are similar. If the config names
   splits, they must have exactly the subdirectories of a known split.
+
+  Args:
+    places: All directories of the folder.
+    known: The directories that are known to be splits.
+    named: The names of the splits in the config.
+    hint: A sentence that says why directories count as splits; see `FolderLayout`.
   """
   like = next((place for place in known if place.role == "train"), known[0])
   splits = [

@@ -1,9 +1,9 @@
 """The factorized patterns of the Sparse Transformer (Child et al. 2019, section 4.3).
 
 Positions number the grid tokens in raster order; a class token has no position (make it global).
-Each pattern has two sets of keys, A1 and A2, and two steps, one in each set, connect distant
-positions. Use the sets merged in one head, in separate heads (`per_head`) or in separate layers
-(`cycle`).
+Each pattern has two sets of keys for a query, which the paper calls A1 and A2. A step along A1 and
+a step along A2 together connect distant positions. One head may attend both sets ("merged"), or
+the sets are divided among heads (`per_head`) or layers (`cycle`).
 """
 
 import dataclasses
@@ -40,7 +40,9 @@ def _check(pattern: Pattern, field: str, value: str, valid: tuple[str, ...]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Strided(Pattern):
-  """The strided pattern. A1: the last l positions; A2: every l-th position, the query's column.
+  """The strided pattern: a query attends the last l positions, and every l-th position.
+
+  The paper calls the last l positions A1, and every l-th position, the query's column, A2.
 
   Attributes:
     stride: The stride l; `None` for the width of the grid.
@@ -142,7 +144,9 @@ class _OffColumn(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(Pattern):
-  """The fixed pattern. A1: the query's own run of l positions; A2: c summary positions per run.
+  """The fixed pattern: a query attends its own run of l positions, and a summary of every run.
+
+  The paper calls the query's own run A1, and the c summary positions of each run A2.
 
   Attributes:
     stride: The length l of a run; `None` for the width of the grid.
