@@ -148,7 +148,7 @@ def _time(compile_run: Callable[[], Callable[[], Any]]) -> float:
 
 
 def _start(block: int) -> Launch:
-  """Returns the launch with 64 rows, which fits every card."""
+  """Returns the launch from which the search begins: tiles of 64 rows, which fit every card."""
   return Launch(64 // block, 4, 2)
 
 

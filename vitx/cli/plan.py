@@ -306,7 +306,7 @@ def _label(column: str) -> str:
 
 
 def _last(value: Any) -> Any:
-  """Returns a published figure; of one that was published for several epochs, the last."""
+  """Returns a published figure; if it was published for several epochs, its value at the last."""
   return list(value.values())[-1] if isinstance(value, Mapping) else value
 
 

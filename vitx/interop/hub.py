@@ -58,7 +58,7 @@ def download(source: str, files: Sequence[str] = FILES, field: str = "init_from"
 
 
 def is_cached(source: str, files: Sequence[str]) -> bool:
-  """Returns whether the cache has one of the files of a repository; asks nothing of the Hub."""
+  """Returns whether the cache has one of the files of a repository, without a network request."""
   name, revision = split(source)
   hub = _load_library(f"init_from={source!r}")
   for file in files:

@@ -93,7 +93,11 @@ def linear(theirs: str, ours: str) -> list[NameRule]:
 
 
 def linear_to_heads(theirs: str, *ours: str) -> list[NameRule]:
-  """Returns the rules of linear maps to the heads with biases; one array has one or several."""
+  """Returns the rules of the weight and bias of linear maps to the heads, such as `query`.
+
+  If there are several names in `ours`, such as query, key and value, the published arrays contain
+  all these maps, stacked.
+  """
   return [
     stacked_weight(f"{theirs}.weight", tuple(f"{each}/kernel" for each in ours)),
     stacked_bias(f"{theirs}.bias", tuple(f"{each}/bias" for each in ours)),

@@ -293,7 +293,17 @@ def _redraw_modules(
 def _factors(
   key: jax.Array, width: int, noise: float, diagonal: float
 ) -> tuple[jax.Array, jax.Array]:
-  """Draws a matrix Z + diagonal I and returns its factors U √Σ and √Σ Vᵀ, (C, C) each."""
+  """Draws the matrix a Z + b I of `mimetic` and factorizes it by a singular value decomposition.
+
+  Args:
+    key: The key of the draw.
+    width: The number of channels C.
+    noise: The factor a of the normal matrix Z, whose entries have variance 1 / C.
+    diagonal: The factor b of the identity.
+
+  Returns:
+    The factors U √Σ and √Σ Vᵀ, (C, C) each, whose product is the matrix.
+  """
   z = jax.random.normal(key, (width, width)) / jnp.sqrt(width)
   u, s, vt = jnp.linalg.svd(noise * z + diagonal * jnp.eye(width))
   return u * jnp.sqrt(s), jnp.sqrt(s)[:, None] * vt

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
   class _Kind:
-    """A kind of dtype, to be followed by an array's type and its axes in brackets."""
+    """A kind of dtype, such as `Float` in the annotation `Float[Array, "B N H D"]`."""
 
     def __init__(self, name: str):
       self.name = name

@@ -139,7 +139,7 @@ class MaskedAutoencoding(Classification):
     return {}
 
   def transform(self, *, train):
-    """Returns the resizing of images, which keeps nothing else."""
+    """Returns the host's resizing of images; an example has no other arrays."""
     plain = super().transform(train=train)
     fields = plain.decode_size, plain.resize_mode, plain.interpolation
     return ResizeAndKeep(*fields, train=train, array=None)

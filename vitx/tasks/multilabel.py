@@ -77,7 +77,7 @@ class MultiLabel(Classification):
     return {"labels": jax.ShapeDtypeStruct((self.num_classes,), np.float32)}
 
   def transform(self, *, train):
-    """Returns the resizing of images, which keeps the labels."""
+    """Returns the host's resizing of images, which passes `labels` on unchanged."""
     plain = super().transform(train=train)
     return ResizeAndKeep(plain.decode_size, plain.resize_mode, plain.interpolation, train=train)
 

@@ -109,7 +109,7 @@ class Regression(Classification):
     return {"target": jax.ShapeDtypeStruct((), np.float32)}
 
   def transform(self, *, train):
-    """Returns the resizing of images, which keeps the target."""
+    """Returns the host's resizing of images, which passes `target` on unchanged."""
     plain = super().transform(train=train)
     fields = plain.decode_size, plain.resize_mode, plain.interpolation
     return ResizeAndKeep(*fields, train=train, array="target")

@@ -141,6 +141,9 @@ def plot_example(
 ) -> Any:
   """Returns a figure with three rows for each query, and a column for each head of each layer.
 
+  The rows show over the grid which keys the query attends ("mask"), its attention to these keys
+  ("sparse"), and its attention to all keys without the mask ("full").
+
   Args:
     image: The normalized image, (height, width, channels).
     example: The index of the image among the captured examples.

@@ -320,9 +320,9 @@ def _resample(
 
 
 def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.Resampling:
-  """Returns Pillow's resampling filter of an interpolation.
+  """Returns Pillow's resampling filter for the name of an interpolation.
 
-  "random" draws a filter from `bits`, and is bicubic if these are None.
+  The name "random" means bilinear or bicubic, drawn from `bits`; without `bits` it means bicubic.
   """
   if interpolation == "bilinear":
     return Image.Resampling.BILINEAR

@@ -147,7 +147,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
 
 
 def _open_unlabeled(field: str, root: Path, settings: DataSettings) -> Dataset:
-  """Opens a folder of images without directories, which is a split train without labels."""
+  """Opens a folder that has images and no directories; the images are the unlabeled split train."""
   found, skipped = find_files(field, root, SUFFIXES)
   warn_of_skipped(settings.source, root, skipped, describe_others(SUFFIXES))
   paths = tuple(sorted(path.relative_to(root).as_posix() for path in found))

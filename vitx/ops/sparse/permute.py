@@ -25,7 +25,8 @@ def permute(x: Shaped[Array, "B N ..."], order: Order) -> Shaped[Array, "B M ...
     order: The order of the N tokens.
 
   Returns:
-    The reordered array (B, N', ...), with zeros at the places of padding.
+    The reordered array (B, M, ...), where M >= N counts the places of the order; places without a
+    token, which pad the order, have zeros.
   """
   padding = order.numbers.size - order.length
   if padding:
@@ -37,7 +38,7 @@ def permute(x: Shaped[Array, "B N ..."], order: Order) -> Shaped[Array, "B M ...
 
 
 def restore(x: Shaped[Array, "B M ..."], order: Order) -> Shaped[Array, "B N ..."]:
-  """Undoes `permute`: (B, N', ...) -> (B, N, ...)."""
+  """Undoes `permute`: maps (B, M, ...) to (B, N, ...), without the places of padding."""
   if order.axes is None:
     return _take(x, order, True)[:, : order.length]
   shape, axes = order.axes

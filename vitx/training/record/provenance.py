@@ -152,7 +152,15 @@ def check_same_fields(
 
 
 def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
-  """Returns whether two paths name one phase of this run, which may have been moved or renamed."""
+  """Returns whether two paths name one phase of this run.
+
+  The recorded path may be an old one, since a workdir may have been moved or renamed.
+
+  Args:
+    workdir: The workdir of the phase that continues.
+    old: The recorded path of another phase.
+    new: The path of another phase in the config of today.
+  """
   run, _, own = str(workdir).rstrip("/").rpartition("/")
   place, _, name = str(new).rpartition("/")
   phases = read_phases(run) if run else ()
