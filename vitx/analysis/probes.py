@@ -116,7 +116,14 @@ def _vote(train: LabeledFeatures, values: np.ndarray, grid: Sequence[int]) -> It
 def _regress(
   make: Callable[[float], Any], train: LabeledFeatures, values: np.ndarray, grid: Sequence[float]
 ) -> Iterator[np.ndarray]:
-  """Yields the predictions of a linear classifier on standardized features, for each setting."""
+  """Fits a linear classifier for each setting, and yields its predictions.
+
+  Args:
+    make: A function from a setting to an unfitted classifier of scikit-learn.
+    train: The examples to fit; their mean and deviation also standardize the features.
+    values: The features to classify, (n, C).
+    grid: The settings.
+  """
   scaler = StandardScaler().fit(train.values.astype(np.float64))
   known, asked = (scaler.transform(x.astype(np.float64)) for x in (train.values, values))
   for value in grid:

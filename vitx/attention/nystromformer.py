@@ -84,7 +84,7 @@ class Nystromformer(AttentionModule):
     return from_heads(width, dtype=self.dtype)(out[:, front:])
 
   def _apply_positions(self, q: jax.Array, k: jax.Array, layout: TokenLayout, front: int):
-    """Applies positions to the tokens behind the padding in front, which has none itself."""
+    """Applies positions to the tokens; the `front` places of padding before them stay unchanged."""
     placed = self.apply_positions(q[:, front:], k[:, front:], layout)
     if not front:
       return placed

@@ -315,7 +315,14 @@ def measure_line(
   say: Say,
   effort: Mapping[str, Any],
 ) -> Cell:
-  """Returns the share of the blocks with edges, milliseconds and temporary MB of each way."""
+  """Measures one line of the table: one kind of edges, by every library that can attend along it.
+
+  A library that is missing, or that cannot attend along these edges, has no entry; `say` says why.
+
+  Returns:
+    The share of the blocks of 128 x 128 that have edges ("blocks"); and for vitx's kernels, XLA,
+    cuDNN, FlexAttention and NATTEN the time ("... ms") and temporary memory ("... MB").
+  """
   layout, (batch, heads, width) = make_grid(n), sizes
   shape = (batch, n, heads, width)
   ours = partial(attention, pattern=edges.pattern, layout=layout, implementation="kernelized")
@@ -349,7 +356,15 @@ def measure_line(
 def _compile(
   attend: Callable, shape: tuple[int, ...], dtype: str, gradients: bool, tiles: Any = None
 ) -> timing.TimedProgram:
-  """Compiles attention of noise; `tiles` replace those of the current rule."""
+  """Compiles vitx's or JAX's attention on random q, k and v.
+
+  Args:
+    attend: The function of q, k and v.
+    shape: The shape (B, N, H, D) of q, k and v.
+    dtype: Their dtype.
+    gradients: Whether the backward pass is a part of the program.
+    tiles: The tiles of the kernels, see `Rule.tiles`; None means the tiles of the current rule.
+  """
   arrays = jax.random.normal(jax.random.key(0), (3, *shape), dtype)
   today = current_rule()
   with choosing_by(today if tiles is None else dataclasses.replace(today, tiles=tiles)):
@@ -359,7 +374,7 @@ def _compile(
 def _make_flex(
   edges: Edges, shape: tuple[int, ...], dtype: str, gradients: bool
 ) -> timing.TimedProgram:
-  """Returns PyTorch's FlexAttention, compiled, along equal edges."""
+  """Compiles PyTorch's FlexAttention along the edges of a line, for shape (B, N, H, D)."""
   import torch
   from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -376,7 +391,11 @@ def _make_flex(
 def _make_natten(
   edges: Edges, shape: tuple[int, ...], dtype: str, gradients: bool
 ) -> timing.TimedProgram:
-  """Returns NATTEN's neighborhood attention; raises ValueError for other edges."""
+  """Makes NATTEN's neighborhood attention for shape (B, N, H, D).
+
+  Raises:
+    ValueError: The edges of the line are no neighborhood.
+  """
   if not edges.size:
     raise ValueError("NATTEN has only neighborhoods")
   import natten
@@ -390,7 +409,7 @@ def _make_natten(
 def _time_torch(
   torch: Any, attend: Callable, shape: tuple[int, ...], dtype: str, gradients: bool
 ) -> timing.TimedProgram:
-  """Returns a program of PyTorch on noise of a shape on the GPU."""
+  """Makes a program that runs attention of PyTorch on the GPU, on random q, k and v of a shape."""
   torch.set_float32_matmul_precision("high")  # TF32, which JAX's default precision has too
   given: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, dtype)}
   q, k, v = (torch.randn(shape, **given, requires_grad=gradients) for _ in range(3))

@@ -85,7 +85,7 @@ def plot_curves(curves: Sequence[Curve], figure: str, published: Published | Non
 
 
 def _plot_together(methods: Methods, figure: str, note: str, published: Published) -> Any:
-  """Returns diagrams with a line for each method."""
+  """Returns a figure with a panel for each quantity, and in it a line for each method."""
   labels = {method: f"{method} ({len(own)})" for method, own in methods.items()}
   fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
   columns = max(1, min(WIDE, len(methods), fitting))
@@ -110,7 +110,7 @@ def _plot_together(methods: Methods, figure: str, note: str, published: Publishe
 
 
 def _plot_each(methods: Methods, figure: str, note: str, published: Published) -> Any:
-  """Returns a diagram for each method, all with one scale."""
+  """Returns a figure with a panel for each method, all with one scale."""
   words, scale, _ = figure_format(figure)
   kind = "training" if published else "validation"
   values = {

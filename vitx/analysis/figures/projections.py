@@ -98,7 +98,10 @@ def multiply_projections(params: Mapping[str, Any]) -> Products:
 def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int) -> np.ndarray:
   """Multiplies two kernels of projections, head by head.
 
-  A kernel with a single head, on its axis `of_a` or `of_b`, is repeated for all heads of the other.
+  Args:
+    sum_over: The subscripts of `np.einsum`.
+    a, b: The kernels. If only one of them has a single head, this head is used for all heads.
+    of_a, of_b: The axis of the heads in each kernel.
   """
   heads = max(a.shape[of_a], b.shape[of_b])
   a, b = (

@@ -259,7 +259,11 @@ class Neighborhood(Near):
 
 
 def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
-  """Returns the first key of the window of coordinate `i`, counted within its residue class."""
+  """Returns the first key of the window of coordinate `i`.
+
+  A dilated window has only coordinates that equal `i` modulo `dilation`. The result is the number
+  of the first key among these coordinates, from 0.
+  """
   members = (extent - 1 - i % dilation) // dilation + 1
   xp = namespace(i)
   return xp.clip(i // dilation - size // 2, 0, members - size)

@@ -54,6 +54,14 @@ def blocks_of(tokens: Any, block: int, length: int) -> np.ndarray:
 
 
 def blocks_of_runs(first: np.ndarray, last: np.ndarray, block: int, length: int) -> np.ndarray:
-  """Returns the blocks of the runs `first[i] ... last[i]`, clipped; runs have at most one block."""
+  """Returns the blocks that runs of tokens touch.
+
+  Args:
+    first: The first token of each run.
+    last: The last token of each run. A run has at most `block` tokens, so it touches at most two
+      blocks, those of its ends.
+    block: The number of tokens in a block.
+    length: The number of tokens; runs are clipped to 0 ... length-1.
+  """
   inside = (last >= 0) & (first < length)
   return blocks_of(np.clip([first[inside], last[inside]], 0, length - 1), block, length)

@@ -67,7 +67,10 @@ def attend(
 
 
 def _by_head(plan: SparsePlan, q, k, v, **given: Any) -> Partial:
-  """Attends with each group of heads that have equal parts."""
+  """Computes the plan's attention over the grid, for one group of heads after another.
+
+  The heads of a group have equal parts, so one call serves all of them.
+  """
   if all(parts == plan.heads[0] for parts in plan.heads):
     return _merge_parts(plan.heads[0], plan.layout, q, k, v, given)
   heads = np.arange(q.shape[2])
@@ -134,7 +137,7 @@ def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> P
 
 
 def _attend_summaries(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
-  """Attends the summaries of runs of tokens; a query sees those of the runs before its own."""
+  """Computes attention to the summary tokens of the runs that precede a query's own run."""
   given: Any = part.pattern
   fixed, n, size = given.fixed, q.shape[1], part.block
   runs, heads = (n - 1) // size, q.shape[2]
