@@ -13,9 +13,10 @@ The duration follows the number of images and has a minimum; the batch is halved
   masked autoencoder on all training images without their labels (He et al. 2022), `phase2`, which
   is the config itself, fine-tunes it. `phases.phase1.data.source=folder:OTHER` pretrains on other
   images, which need no labels; `data.fraction=0.1` fine-tunes on a share of them, and leaves
-  `phase1` all. `pretrained=WORKDIR/phase1` begins from an existing phase 1 and skips it. Published:
-  on CIFAR-10 alone, such pretraining lifts a transformer of less than 3.7 M parameters to 96.4 %
-  (arXiv 2402.03752). Ours: not yet run.
+  `phase1` all. `pretrained=WORKDIR/phase1` begins from an existing phase 1 and skips it;
+  `pretrained=none` trains this network from scratch, for comparison. Published: on CIFAR-10 alone,
+  such pretraining lifts a transformer of less than 3.7 M parameters to 96.4 % (arXiv 2402.03752).
+  Ours: not yet run.
 - `finetune`: DINOv2 S/14 (Oquab et al. 2024) at 224 pixels, all parameters. `init_from` downloads
   timm's copy of the weights by default; it may name a file or a workdir.
 - `frozen`: the backbone of `finetune`, but only the head is trained. `vitx probe` is faster still.
@@ -52,8 +53,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
   else:
     _start_from_dinov2(config)
   if row == "pretrain":
-    config.layer_decay = 0.75
-    config.init_from = pretrained
+    from_scratch = pretrained == "none"
+    config.layer_decay = 1.0 if from_scratch else 0.75
+    config.init_from = "" if from_scratch else pretrained
     config.phases = ConfigDict({} if pretrained else dict(phase1=_pretrain(), phase2={}))
   elif pretrained:
     raise ValueError(f"pretrained={pretrained!r} is for the row 'pretrain', not {row!r}.")

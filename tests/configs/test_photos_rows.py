@@ -84,5 +84,7 @@ def test_pretraining_on_images_without_labels(folder, tmp_path):
 def test_an_existing_phase_1_is_used_instead():
   config = photos.get_config("pretrain,pretrained=runs/a/phase1")
   assert config.init_from == "runs/a/phase1" and not config.phases
+  config = photos.get_config("pretrain,pretrained=none")
+  assert not config.init_from and not config.phases and config.layer_decay == 1.0
   with pytest.raises(ValueError, match="pretrained='runs/a' is for the row 'pretrain', not"):
     photos.get_config("frozen,pretrained=runs/a")

@@ -71,7 +71,8 @@ def test_every_config_with_phases_is_looked_at():
     for path in Path(sparsifiner_small.__file__).parent.glob("*.py")
     if "config.phases" in path.read_text()
   }
-  assert found - {"common"} == {module.__name__.split(".")[-1] for module in CONFIGS_WITH_PHASES}
+  found -= {"common", "photos"}  # tests/configs/test_photos_rows.py looks at the latter
+  assert found == {module.__name__.split(".")[-1] for module in CONFIGS_WITH_PHASES}
 
 
 @pytest.mark.parametrize(

@@ -249,9 +249,9 @@ def test_weights_of_others_begin_a_run_as_before(hub_server):
   weights = Path(SMALL["timm_vit"]).read_bytes()
   files = {"pytorch_model.bin": b"not this", "model.safetensors": weights}
   hub_server.add("timm/small.tiny", files)
-  with pytest.raises(ConfigError, match="init_from: none of the network's 1 parameters fits"):
+  with pytest.raises(ConfigError, match="none of the network's 1 parameters fits"):
     initial_variables("timm:small.tiny", {"a": np.zeros(1)}, {}, None)
-  with pytest.raises(ConfigError, match="init_from: none of the network's 1 parameters fits"):
+  with pytest.raises(ConfigError, match="none of the network's 1 parameters fits"):
     initial_variables("hf:timm/small.tiny", {"a": np.zeros(1)}, {}, None)
   asked = [path for _, path in hub_server.asked]
   assert asked[0] == "/timm/small.tiny/resolve/main/model.safetensors"

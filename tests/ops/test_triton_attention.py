@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from vitx import ops
 from vitx.ops.implementation import lowering_for
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS
@@ -59,7 +58,7 @@ def test_lists_made_at_run_time_hold_the_blocks():
   expected = np.zeros((2, 7, 7), bool)
   np.put_along_axis(expected, indices, valid, axis=2)
   for transposed in (False, True):
-    lists = triton_attention.list_drawn(jnp.asarray(indices), jnp.asarray(valid), transposed)
+    lists = jax.jit(triton_attention.list_drawn, static_argnums=2)(indices, valid, transposed)
     found = read(Lists(*map(np.asarray, lists)), 2, 7, 1, 7, 1)
     np.testing.assert_array_equal(found, expected.swapaxes(1, 2) if transposed else expected)
 
@@ -94,11 +93,8 @@ def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
     found = triton_attention.find_obstacle()
     assert found is None if words is None else words in found
     with lowering_for("gpu"):  # and XLA attends
-      x = jnp.ones((1, 40, 1, 16))
-      out = ops.attention(
-        x, x, x, PATTERNS["window"], TokenLayout((40,)), implementation="kernelized"
-      )
-    np.testing.assert_allclose(out, 1, atol=1e-6)
+      x = jax.ShapeDtypeStruct((1, 40, 1, 16), jnp.float32)
+      assert triton_attention.find_tiles(x, x, x) is None
   finally:
     triton_attention.find_obstacle.cache_clear()
     triton_attention.find_card.cache_clear()
