@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from tests.ops.lowered import matrices, program
+from tests.ops.lowered import matrices, program, record_kernels
 from tests.slow import all_but
 from vitx.inference.export import UNCHECKED
 from vitx.ops import attention
@@ -45,14 +45,7 @@ CASES = {
 
 def calls_of_gradients(monkeypatch, card, dtype, width):
   """Returns the calls of all kernels in a gradient of attention, with masks and a ragged end."""
-  calls = []
-
-  def call(kernel, arrays, types, grid, launch, constants):
-    calls.append((kernel, [*arrays, *types], launch, constants))
-    return [jnp.zeros(each.shape, each.dtype) for each in types]
-
-  monkeypatch.setattr(triton_attention, "call", call)
-  monkeypatch.setattr(triton_attention, "find_card", lambda: card)
+  calls = record_kernels(monkeypatch, card)
   q = jax.ShapeDtypeStruct((2, 1001, 2, width), dtype)
   block = triton_attention.choose_tiles(card, dtype, width).block
   mask = block_mask(Window(40, 0) & Causal(), TokenLayout((1001,)), block, 2)
@@ -95,7 +88,7 @@ def test_a_card_has_room_for_its_default_tiles(name, monkeypatch):
   card, dtype, width = CASES[name]
   calls = calls_of_gradients(monkeypatch, card, dtype, width)
   assert [kernel for kernel, *_ in calls] == ["forward", "query_gradient", "key_gradients"]
-  for kernel, arrays, launch, constants in calls:
+  for kernel, arrays, _, launch, constants in calls:
     assert constants["MASKS"] and constants["RAGGED"]
     shared, spilled = compile_kernel(card, kernel, arrays, launch, constants)
     assert shared <= SHARED_KB[card] and not spilled, (kernel, shared, spilled)

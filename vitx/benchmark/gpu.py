@@ -47,8 +47,9 @@ Say = Callable[[str], None]
 
 # The checked patterns: a grid behind a prefix token, 301 tokens, which no tile divides.
 LAYOUT = TokenLayout((15, 20), prefix=1)
+DENSE = ("full", "causal")  # which run without the kernels, by cuDNN in half precision
 CHECKED = (
-  *("full", "causal", "attention_free", "window_causal", "window_and_class"),
+  *(*DENSE, "attention_free", "window_causal", "window_and_class"),
   *("dilated_window_per_head", "longformer", "bigbird_etc", "bbvit_random_global"),
   *("strided_merged_code", "strided_per_head", "fixed_distinct_summaries", "axial_per_head"),
   *("neighborhood", "shifted_window_plain", "erdos_renyi_symmetric", "watts_strogatz"),
@@ -85,8 +86,8 @@ class Check(NamedTuple):
 
   @property
   def passed(self) -> bool:
-    """Returns whether errors are small, bits repeat, and a card's kernels were called."""
-    expected = triton_attention.find_card() is not None
+    """Returns whether errors are small, bits repeat, and a card's kernels ran sparse attention."""
+    expected = triton_attention.find_card() is not None and self.name not in DENSE
     return self.share <= 1 and self.repeats and self.has_kernel >= expected
 
 
