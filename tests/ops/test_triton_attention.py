@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.ops.lowered import record_kernels
 from vitx import ops
 from vitx.ops.implementation import lowering_for
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS
 from vitx.ops.sparse import triton_attention
 from vitx.ops.sparse.attend import block_mask
+from vitx.ops.sparse.chosen_blocks import attend_chosen
 from vitx.ops.sparse.plan import plan
 from vitx.ops.sparse.triton_attention import Lists, list_blocks
 
@@ -71,6 +73,29 @@ def test_a_plan_for_the_kernel_has_blocks_of_its_size(name):
   assert {part.block for part in parts if part.core == "block_sparse"} == {32}
   parts = [part for own in plan(PATTERNS[name], GRID, 16, most=32).heads for part in own]
   assert {part.block for part in parts if part.core == "block_sparse"} == {16}
+
+
+def test_a_large_batch_of_lists_made_at_run_time_has_programs_on_one_axis(monkeypatch):
+  """CUDA starts up to 2³¹ - 1 programs along the first axis, and 65,535 along the others."""
+  calls = record_kernels(monkeypatch)
+  q = jax.ShapeDtypeStruct((256, 1024, 8, 16), jnp.bfloat16)
+  lists = jax.ShapeDtypeStruct((256, 8, 64, 4), jnp.int32)
+
+  def loss(q, indices):
+    return attend_chosen(q, q, q, indices=indices, valid=indices >= 0, block=16)[1].sum()
+
+  with lowering_for("gpu"):
+    jax.eval_shape(jax.grad(loss), q, lists)
+  assert [grid for _, _, grid, *_ in calls] == [(256 * 8 * 64,)] * 3
+
+
+def test_arrays_without_elements_and_numbers_of_numpy_are_no_trouble(monkeypatch):
+  calls, given = record_kernels(monkeypatch), dict(scale=np.float32(2), implementation="kernelized")
+  for batch in (0, 1):
+    x = jax.ShapeDtypeStruct((batch, 40, 1, 16), jnp.float32)
+    with lowering_for("gpu"):
+      jax.eval_shape(lambda x: ops.attention(x, x, x, PATTERNS["window"], **given), x)
+  assert [type(sizes["SCALE"]) for *_, sizes in calls] == [float]
 
 
 @pytest.mark.parametrize(

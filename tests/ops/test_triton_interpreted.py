@@ -180,7 +180,9 @@ def test_vmap_joins_runs_of_one_program(monkeypatch, traced):
   assert "query_gradient" in traced
 
 
-def test_vmap_over_lists_makes_heads(monkeypatch, traced):
+@pytest.mark.parametrize("most", [2**31, 4000])  # elements of an example; two runs have 4,480
+def test_vmap_over_lists_makes_heads(most, monkeypatch, traced):
+  monkeypatch.setattr(triton_attention, "MAX_ELEMENTS", most)
   indices, valid, _ = drawn_blocks(4, 5, 2)
   lists = indices.reshape(2, 2, 5, 2), valid.reshape(2, 2, 5, 2)
   seen = jnp.asarray(cases.seen_keys(2, 70))

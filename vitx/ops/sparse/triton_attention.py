@@ -7,6 +7,7 @@ returns `None`, XLA attends (`executor`). Both agree within rounding.
 
 import functools
 import importlib.metadata
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -123,7 +124,7 @@ def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
   large = q.shape[1] * q.shape[2] * width >= MAX_ELEMENTS
   exact = q.dtype == jnp.float32 and _default_precision() not in ROUNDED
-  if card is None or not same or width > MAX_WIDTH or large or exact:
+  if card is None or not same or width > MAX_WIDTH or large or exact or 0 in q.shape:
     return None
   return current_rule().pick_tiles(str(q.dtype), width, choose_tiles(card, q.dtype, width))
 
@@ -235,7 +236,7 @@ def _launch(kernel: str, inputs, cotangents, types, rows: _Rows, scale: float) -
   """Runs a kernel on q, k, v and a mask of keys, and returns arrays of the given types."""
   q, k, v, key_mask = inputs
   (batch, n, heads, dim), width = q.shape, v.shape[-1]
-  sizes = dict(N=n, H=heads, G=rows.heads, R=rows.count, D=dim, E=width, SCALE=scale)
+  sizes = dict(N=n, H=heads, G=rows.heads, R=rows.count, D=dim, E=width, SCALE=float(scale))
   sizes |= dict(ROWS=rows.rows, BLOCK=rows.block, WORDS=-(-rows.block // 32))
   padded = dict(PAD_D=dim, PAD_E=width, PAD_ROWS=rows.rows, PAD_BLOCK=rows.block)
   padded = {name: max(16, 1 << (size - 1).bit_length()) for name, size in padded.items()}
@@ -247,7 +248,7 @@ def _launch(kernel: str, inputs, cotangents, types, rows: _Rows, scale: float) -
   seen = jnp.zeros(1, jnp.int8) if key_mask is None else key_mask.astype(jnp.int8)
   lists = [x if x.size else jnp.zeros(1, jnp.int32) for x in rows.lists]
   arrays = [jnp.asarray(x) for x in (q, k, v, seen, *cotangents, *lists)]
-  grid = (batch * heads // rows.heads, rows.heads * rows.count)
+  grid = (batch * heads * rows.count,)  # one axis, since CUDA limits the others to 65,535 programs
   return call(kernel, arrays, types, grid, rows.launch, sizes | padded)
 
 
@@ -255,7 +256,7 @@ def call(
   kernel: str,
   arrays: list[jax.Array],
   types: Sequence[jax.ShapeDtypeStruct],
-  grid: tuple[int, int],
+  grid: tuple[int],
   launch: Launch,
   constants: dict[str, Any],
 ) -> list[jax.Array]:
@@ -361,6 +362,9 @@ def _foldable(attend: Callable) -> Callable:
       return out, jax.tree.map(lambda _: True, out)
     heads = arrays[0].shape[3]
     drawn = jax.tree.map(spread, drawn, axes[1])
+    if size * max(math.prod(x.shape[2:]) for x in arrays[:3]) >= MAX_ELEMENTS:  # of joined heads
+      out = jax.lax.map(lambda own: call(*own), (arrays, drawn))
+      return out, jax.tree.map(lambda _: True, out)
     drawn = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, heads, *x.shape[2:])), drawn)
 
     def fold(x: jax.Array) -> jax.Array:  # (V, B, N, H, ...) -> (B, N, V·H, ...)

@@ -62,8 +62,7 @@ def forward(
   PRECISION: tl.constexpr,
 ):
   """Computes the output and lse of one group of queries; a query without edges has 0 and -inf."""
-  group = tl.load(order + tl.program_id(1))
-  batch, head = _batch_and_head(group, H, G, R)
+  group, batch, head = _place(order, H, G, R)
   rows = tl.arange(0, PAD_ROWS)
   queries = (group % R) * ROWS + rows
   inside = (rows < ROWS) & (queries < N)
@@ -147,8 +146,7 @@ def query_gradient(
   PRECISION: tl.constexpr,
 ):
   """Computes the gradient of one group of queries; `lse` is +inf for queries without edges."""
-  group = tl.load(order + tl.program_id(1))
-  batch, head = _batch_and_head(group, H, G, R)
+  group, batch, head = _place(order, H, G, R)
   rows = tl.arange(0, PAD_ROWS)
   queries = (group % R) * ROWS + rows
   inside = (rows < ROWS) & (queries < N)
@@ -223,8 +221,7 @@ def key_gradients(
   PRECISION: tl.constexpr,
 ):
   """Computes the gradients of one group of keys and their values from the queries that see them."""
-  group = tl.load(order + tl.program_id(1))
-  batch, head = _batch_and_head(group, H, G, R)
+  group, batch, head = _place(order, H, G, R)
   rows = tl.arange(0, PAD_ROWS)
   keys = (group % R) * ROWS + rows
   inside = (rows < ROWS) & (keys < N)
@@ -266,11 +263,13 @@ def key_gradients(
 
 
 @triton.jit
-def _batch_and_head(group, H: tl.constexpr, G: tl.constexpr, R: tl.constexpr):
-  """Returns the example and the head of this program."""
+def _place(order, H: tl.constexpr, G: tl.constexpr, R: tl.constexpr):
+  """Returns the group of rows, the example and the head of this program."""
   sharing = H // G  # the number of heads that share a list
-  number = tl.program_id(0)
-  return number // sharing, (group // R) * sharing + number % sharing
+  count = tl.num_programs(0) // (G * R)  # the number of programs that read one list
+  group = tl.load(order + tl.program_id(0) // count)
+  number = tl.program_id(0) % count
+  return group, number // sharing, (group // R) * sharing + number % sharing
 
 
 @triton.jit
