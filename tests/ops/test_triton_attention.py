@@ -89,6 +89,24 @@ def test_a_large_batch_of_lists_made_at_run_time_has_programs_on_one_axis(monkey
   assert [grid for _, _, grid, *_ in calls] == [(256 * 8 * 64,)] * 3
 
 
+def test_results_vary_over_a_mesh_as_the_inputs_do(monkeypatch):
+  calls, spec = record_kernels(monkeypatch), jax.sharding.PartitionSpec("data")
+  mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+  def differentiate(q, k):
+    def loss(q, k):
+      out = ops.attention(q, k, k, PATTERNS["window"], implementation="kernelized")
+      return jnp.sum(out**2)
+
+    return jax.grad(loss, argnums=(0, 1))(q, k)
+
+  x = jax.ShapeDtypeStruct((2, 40, 1, 16), jnp.float32)
+  with lowering_for("gpu"):
+    shared = jax.shard_map(differentiate, mesh=mesh, in_specs=spec, out_specs=spec)
+    assert jax.eval_shape(shared, x, x) == (x, x)
+  assert len(calls) == 3
+
+
 def test_arrays_without_elements_and_numbers_of_numpy_are_no_trouble(monkeypatch):
   calls, given = record_kernels(monkeypatch), dict(scale=np.float32(2), implementation="kernelized")
   for batch in (0, 1):

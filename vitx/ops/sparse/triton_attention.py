@@ -249,7 +249,10 @@ def _launch(kernel: str, inputs, cotangents, types, rows: _Rows, scale: float) -
   lists = [x if x.size else jnp.zeros(1, jnp.int32) for x in rows.lists]
   arrays = [jnp.asarray(x) for x in (q, k, v, seen, *cotangents, *lists)]
   grid = (batch * heads * rows.count,)  # one axis, since CUDA limits the others to 65,535 programs
-  return call(kernel, arrays, types, grid, rows.launch, sizes | padded)
+  found = call(kernel, arrays, types, grid, rows.launch, sizes | padded)
+  # Inside shard_map a result varies along the axes of the mesh along which any input does.
+  axes = frozenset().union(*(jax.typeof(x).manual_axis_type.varying for x in arrays))
+  return [jax.lax.pcast(x, tuple(axes), to="varying") for x in found] if axes else found
 
 
 def call(
