@@ -1,5 +1,6 @@
 """What surrounds the GPU's kernels, and needs neither Triton nor a GPU: lists, tiles, messages."""
 
+import importlib.metadata
 import sys
 import types
 
@@ -116,19 +117,25 @@ def test_arrays_without_elements_and_numbers_of_numpy_are_no_trouble(monkeypatch
   assert [type(sizes["SCALE"]) for *_, sizes in calls] == [float]
 
 
+def version_of_jax(package):
+  if package != "jax":
+    raise importlib.metadata.PackageNotFoundError(package)
+  return "1.0"
+
+
 @pytest.mark.parametrize(
   ("capability", "modules", "words"),
   [
     ("7.5", {}, "the compute capability is 7.5, and the kernels need 8.0"),
     ("9.0", {"jax_triton": None}, "jax-triton is missing; on Python 3.12 or newer, pip install -e"),
-    ("9.0", {"jax_triton": types.ModuleType("jax_triton")}, "do not fit each other"),
+    ("9.0", {"jax_triton": types.ModuleType("jax_triton")}, "jax 1.0, jax-triton (missing)"),
     ("gfx942", {}, None),
   ],
 )
 def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
   gpu = types.SimpleNamespace(platform="gpu", compute_capability=capability)
   monkeypatch.setattr(jax, "devices", lambda: [gpu])
-  monkeypatch.setattr(triton_attention, "_version", lambda name: "1.0")
+  monkeypatch.setattr(importlib.metadata, "version", version_of_jax)
   for name, module in modules.items():
     monkeypatch.setitem(sys.modules, name, module)
   triton_attention.find_obstacle.cache_clear()

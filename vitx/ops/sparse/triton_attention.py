@@ -87,18 +87,21 @@ def find_obstacle() -> str | None:
     return f"the compute capability is {card / 10}, and the kernels need {OLDEST / 10}"
   try:
     import jax_triton  # noqa: F401  # it takes a second, and only CUDA devices need it
-  except ImportError:
-    return f"jax-triton is missing; {INSTALL}"
-  try:
-    _lower_a_call()
-  except Exception as error:  # whatever a version that does not fit may raise
+
+    _lower_a_call(card)
+  except Exception as error:  # whatever versions that do not fit may raise
+    if isinstance(error, ModuleNotFoundError) and error.name == "jax_triton":
+      return f"jax-triton is missing; {INSTALL}"
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     return f"{versions} do not fit each other ({error}); {INSTALL}"
   return None
 
 
 def _version(package: str) -> str:
-  return importlib.metadata.version(package)
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return "(missing)"
 
 
 def _capability() -> int | None:
@@ -108,13 +111,13 @@ def _capability() -> int | None:
   return round(10 * float(found)) if found.replace(".", "").isdigit() else None
 
 
-def _lower_a_call() -> None:
-  """Lowers attention of 16 tokens for the first device, which raises if packages do not fit."""
+def _lower_a_call(card: int) -> None:
+  """Lowers attention of 16 tokens for a card, which raises if packages do not fit."""
   x = jax.ShapeDtypeStruct((1, 16, 1, 16), jnp.float32)
   blocks = jax.ShapeDtypeStruct((1, 1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), bool)
-  tiles = choose_tiles(_capability() or OLDEST, x.dtype, 16)
+  tiles = choose_tiles(card, x.dtype, 16)
   attend = functools.partial(forward, mask=None, block=16, scale=1.0, tiles=tiles)
-  jax.jit(attend).lower((x, x, x, None), blocks)
+  jax.jit(attend).trace((x, x, x, None), blocks).lower(lowering_platforms=("cuda",))
 
 
 def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
@@ -276,7 +279,7 @@ def call(
     name=kernel,
     num_warps=launch.warps,
     num_stages=launch.stages,
-    compute_capability=find_card(),
+    compute_capability=_capability(),
     backend_options={"enable_fp_fusion": True},
     **constants,
   )
