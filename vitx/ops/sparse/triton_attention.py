@@ -21,6 +21,7 @@ from vitx.ops.rule import Launch, TileSizes
 from vitx.ops.sparse.block_mask import BlockMask
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
+FAMILIES = ("pattern_blocks", "pattern_runs", "chosen_blocks", "bilevel")  # those of `rule`
 MAX_WIDTH = 128  # channels of a head
 MAX_ELEMENTS = 2**31  # elements of one example, since the kernels count them in 32 bits
 # The settings of JAX's default precision with which products of float32 round their inputs to 19
