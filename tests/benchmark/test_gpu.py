@@ -67,6 +67,8 @@ def test_a_check_needs_kernels_equal_bits_and_numbers(monkeypatch):
   assert not passed._replace(share=math.nan).passed
   monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
   assert not passed.passed and passed._replace(has_kernel=True).passed
+  dense = passed._replace(name="full", repeats=False)
+  assert dense.passed and not dense._replace(share=math.nan).passed
 
 
 def test_on_a_card_every_checked_call_but_dense_ones_runs_the_kernels(monkeypatch):
