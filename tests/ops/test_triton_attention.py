@@ -87,7 +87,7 @@ def test_a_large_batch_of_lists_made_at_run_time_has_programs_on_one_axis(monkey
 
   with lowering_for("gpu"):
     jax.eval_shape(jax.grad(loss), q, lists)
-  assert [grid for _, _, grid, *_ in calls] == [(256 * 8 * 64,)] * 3
+  assert [grid for _, _, grid, *_ in calls] == [(256 * 8 * 64, 1)] * 3
 
 
 def test_results_vary_over_a_mesh_as_the_inputs_do(monkeypatch):

@@ -123,6 +123,14 @@ def test_lse_scale_and_widths_that_are_no_powers_of_two(traced):
   assert {*traced} == {"forward", "query_gradient", "key_gradients"}
 
 
+@pytest.mark.parametrize("name", ["axial per head", "bigbird and a class token"])
+def test_a_grid_of_one_axis(name, monkeypatch, traced):
+  monkeypatch.setattr(triton_attention, "MAX_LISTS", 3)
+  attend, n, mask = attention_along(name)
+  cases.check(attend, cases.inputs(2, n, 4, 16), mask=mask, tolerance=2e-6)
+  assert traced
+
+
 def drawn_blocks(count, rows, kept, seed=0):
   """Lists of blocks (count, R, K), where some indices only fill the array, and their mask."""
   random = np.random.default_rng(seed)

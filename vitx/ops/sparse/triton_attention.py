@@ -24,6 +24,7 @@ DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 FAMILIES = ("pattern_blocks", "pattern_runs", "chosen_blocks", "bilevel")  # those of `rule`
 MAX_WIDTH = 128  # channels of a head
 MAX_ELEMENTS = 2**31  # elements of one example, since the kernels count them in 32 bits
+MAX_LISTS = 65535  # programs that CUDA starts along the second axis of a grid
 # The settings of JAX's default precision with which products of float32 round their inputs to 19
 # bits. Triton would make exact products without tensor cores.
 ROUNDED = (None, "default", "fastest", "bfloat16", "tensorfloat32")
@@ -252,7 +253,9 @@ def _launch(kernel: str, inputs, cotangents, types, rows: _Rows, scale: float) -
   seen = jnp.zeros(1, jnp.int8) if key_mask is None else key_mask.astype(jnp.int8)
   lists = [x if x.size else jnp.zeros(1, jnp.int32) for x in rows.lists]
   arrays = [jnp.asarray(x) for x in (q, k, v, seen, *cotangents, *lists)]
-  grid = (batch * heads * rows.count,)  # one axis, since CUDA limits the others to 65,535 programs
+  grid = (batch * heads // rows.heads, rows.heads * rows.count)
+  sizes["COUNT"] = 0 if grid[1] <= MAX_LISTS else grid[0]
+  grid = (grid[0] * grid[1], 1) if sizes["COUNT"] else grid
   found = call(kernel, arrays, types, grid, rows.launch, sizes | padded)
   # Inside shard_map a result varies along the axes of the mesh along which any input does.
   axes = frozenset().union(*(jax.typeof(x).manual_axis_type.varying for x in arrays))
@@ -263,7 +266,7 @@ def call(
   kernel: str,
   arrays: list[jax.Array],
   types: Sequence[jax.ShapeDtypeStruct],
-  grid: tuple[int],
+  grid: tuple[int, int],
   launch: Launch,
   constants: dict[str, Any],
 ) -> list[jax.Array]:
