@@ -152,3 +152,21 @@ def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
   finally:
     triton_attention.find_obstacle.cache_clear()
     triton_attention.find_card.cache_clear()
+
+
+def test_a_compiler_that_fails_is_an_obstacle_of_one_line(monkeypatch):
+  def call(*_):
+    raise ValueError("at 3:5:\nno")
+
+  monkeypatch.setattr(triton_attention, "_capability", lambda: 90)
+  monkeypatch.setattr(triton_attention, "call", call)
+  monkeypatch.setitem(sys.modules, "jax_triton", types.ModuleType("jax_triton"))
+  monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.0")
+  triton_attention.find_obstacle.cache_clear()
+  try:
+    found = triton_attention.find_obstacle()
+  finally:
+    triton_attention.find_obstacle.cache_clear()
+  assert found.startswith(
+    "jax 1.0, jax-triton 1.0, triton 1.0 do not fit each other (ValueError: at 3:5: no); on Python"
+  )

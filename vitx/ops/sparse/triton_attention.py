@@ -95,7 +95,8 @@ def find_obstacle() -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name == "jax_triton":
       return f"jax-triton is missing; {INSTALL}"
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
-    return f"{versions} do not fit each other ({error}); {INSTALL}"
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]  # a compiler's have lines
+    return f"{versions} do not fit each other ({reason}); {INSTALL}"
   return None
 
 
