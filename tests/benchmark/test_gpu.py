@@ -2,16 +2,19 @@
 
 import csv
 import math
+from functools import partial
 
 import jax
 import numpy as np
 import pytest
 
+from tests.ops.lowered import record_kernels
 from vitx.benchmark import gpu, tune
 from vitx.benchmark.mixers import make_grid
 from vitx.cli.main import main
 from vitx.config.errors import UserError
 from vitx.ops import dense_mask, rule
+from vitx.ops.implementation import lowering_for
 from vitx.ops.sparse import triton_attention
 
 EFFORT = {"repeats": 1, "seconds": 0.01}
@@ -58,12 +61,25 @@ def test_one_wrong_row_fails(dtype, where):
 
 
 def test_a_check_needs_kernels_equal_bits_and_numbers(monkeypatch):
-  passed = gpu.Check("causal", "float32", 0.5, repeats=True, has_kernel=False)
+  passed = gpu.Check("bigbird_etc", "float32", 0.5, repeats=True, has_kernel=False)
   assert passed.passed  # XLA attends here
   assert not passed._replace(repeats=False).passed
   assert not passed._replace(share=math.nan).passed
   monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
   assert not passed.passed and passed._replace(has_kernel=True).passed
+  dense = passed._replace(name="full", repeats=False)
+  assert dense.passed and not dense._replace(share=math.nan).passed
+
+
+def test_on_a_card_every_checked_call_but_dense_ones_runs_the_kernels(monkeypatch):
+  calls = record_kernels(monkeypatch)
+  x = jax.ShapeDtypeStruct((2, gpu.LAYOUT.length, 4, 64), "bfloat16")
+  for name, call in gpu.list_calls().items():
+    calls.clear()
+    with lowering_for("gpu"):
+      jax.eval_shape(gpu._differentiate(partial(call, "kernelized")), x, x, x, x)
+    assert {kernel for kernel, *_ in calls} == (set() if name in gpu.DENSE else {*tune.KERNELS})
+    assert gpu.Check(name, "bfloat16", 0.5, repeats=True, has_kernel=bool(calls)).passed
 
 
 def test_a_check_runs_the_kernels_where_xla_was_measured_to_be_faster():

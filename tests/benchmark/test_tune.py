@@ -6,6 +6,7 @@ import math
 import jax.numpy as jnp
 import pytest
 
+from tests.ops.lowered import record_kernels
 from vitx.benchmark import tune
 from vitx.config.errors import ConfigError
 from vitx.ops import rule
@@ -139,6 +140,14 @@ def test_tiles_with_wrong_results_are_refused(monkeypatch, factor):
     tune, "attention", lambda q, k, v, *_, **__: v if tiles[-1] is None else v * factor
   )
   assert subject.agrees(DEFAULT) == (factor == 1)
+
+
+def test_the_comparison_with_xla_runs_every_kernel_with_masks_of_edges_and_keys(monkeypatch):
+  calls = record_kernels(monkeypatch)
+  with lowering_for("gpu"):
+    tune.TimedCall("float32", 16, 1, 64, 2).agrees(DEFAULT._replace(block=16))
+  assert {kernel for kernel, *_ in calls} == {*tune.KERNELS}
+  assert all(sizes["MASKS"] and sizes["RAGGED"] and sizes["KEY_MASK"] for *_, sizes in calls)
 
 
 def test_rules_give_tiles_by_dtype_and_the_nearest_wider_head(monkeypatch):

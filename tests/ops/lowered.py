@@ -8,8 +8,25 @@ import jax.numpy as jnp
 
 from vitx.ops import attention
 from vitx.ops.implementation import lowering_for
+from vitx.ops.sparse import triton_attention
 
 TARGETS = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax lowers for them, as ops call them
+
+
+def record_kernels(monkeypatch, card=90):
+  """Makes the GPU's kernels return zeros, and returns a list that grows by the calls of them.
+
+  A call is its kernel, arrays and types of results, grid, launch and constants.
+  """
+  calls = []
+
+  def call(kernel, arrays, types, grid, launch, constants):
+    calls.append((kernel, [*arrays, *types], grid, launch, constants))
+    return [jnp.zeros(each.shape, each.dtype) for each in types]
+
+  monkeypatch.setattr(triton_attention, "call", call)
+  monkeypatch.setattr(triton_attention, "find_card", lambda: card)
+  return calls
 
 
 def lower(function, *arrays, platform):

@@ -1,5 +1,6 @@
 """What surrounds the GPU's kernels, and needs neither Triton nor a GPU: lists, tiles, messages."""
 
+import importlib.metadata
 import sys
 import types
 
@@ -8,11 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.ops.lowered import record_kernels
+from vitx import ops
 from vitx.ops.implementation import lowering_for
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS
 from vitx.ops.sparse import triton_attention
 from vitx.ops.sparse.attend import block_mask
+from vitx.ops.sparse.chosen_blocks import attend_chosen
 from vitx.ops.sparse.plan import plan
 from vitx.ops.sparse.triton_attention import Lists, list_blocks
 
@@ -72,19 +76,66 @@ def test_a_plan_for_the_kernel_has_blocks_of_its_size(name):
   assert {part.block for part in parts if part.core == "block_sparse"} == {16}
 
 
+def test_a_large_batch_of_lists_made_at_run_time_has_programs_on_one_axis(monkeypatch):
+  """CUDA starts up to 2³¹ - 1 programs along the first axis, and 65,535 along the others."""
+  calls = record_kernels(monkeypatch)
+  q = jax.ShapeDtypeStruct((256, 1024, 8, 16), jnp.bfloat16)
+  lists = jax.ShapeDtypeStruct((256, 8, 64, 4), jnp.int32)
+
+  def loss(q, indices):
+    return attend_chosen(q, q, q, indices=indices, valid=indices >= 0, block=16)[1].sum()
+
+  with lowering_for("gpu"):
+    jax.eval_shape(jax.grad(loss), q, lists)
+  assert [grid for _, _, grid, *_ in calls] == [(256 * 8 * 64, 1)] * 3
+
+
+def test_results_vary_over_a_mesh_as_the_inputs_do(monkeypatch):
+  calls, spec = record_kernels(monkeypatch), jax.sharding.PartitionSpec("data")
+  mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+  def differentiate(q, k):
+    def loss(q, k):
+      out = ops.attention(q, k, k, PATTERNS["window"], implementation="kernelized")
+      return jnp.sum(out**2)
+
+    return jax.grad(loss, argnums=(0, 1))(q, k)
+
+  x = jax.ShapeDtypeStruct((2, 40, 1, 16), jnp.float32)
+  with lowering_for("gpu"):
+    shared = jax.shard_map(differentiate, mesh=mesh, in_specs=spec, out_specs=spec)
+    assert jax.eval_shape(shared, x, x) == (x, x)
+  assert len(calls) == 3
+
+
+def test_arrays_without_elements_and_numbers_of_numpy_are_no_trouble(monkeypatch):
+  calls, given = record_kernels(monkeypatch), dict(scale=np.float32(2), implementation="kernelized")
+  for batch in (0, 1):
+    x = jax.ShapeDtypeStruct((batch, 40, 1, 16), jnp.float32)
+    with lowering_for("gpu"):
+      jax.eval_shape(lambda x: ops.attention(x, x, x, PATTERNS["window"], **given), x)
+  assert [type(sizes["SCALE"]) for *_, sizes in calls] == [float]
+
+
+def version_of_jax(package):
+  if package != "jax":
+    raise importlib.metadata.PackageNotFoundError(package)
+  return "1.0"
+
+
 @pytest.mark.parametrize(
   ("capability", "modules", "words"),
   [
     ("7.5", {}, "the compute capability is 7.5, and the kernels need 8.0"),
     ("9.0", {"jax_triton": None}, "jax-triton is missing; on Python 3.12 or newer, pip install -e"),
-    ("9.0", {"jax_triton": types.ModuleType("jax_triton")}, "do not fit each other"),
+    ("9.0", {"jax_triton": types.ModuleType("jax_triton")}, "jax 1.0, jax-triton (missing)"),
     ("gfx942", {}, None),
   ],
 )
 def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
   gpu = types.SimpleNamespace(platform="gpu", compute_capability=capability)
   monkeypatch.setattr(jax, "devices", lambda: [gpu])
-  monkeypatch.setattr(triton_attention, "_version", lambda name: "1.0")
+  monkeypatch.setattr(importlib.metadata, "version", version_of_jax)
   for name, module in modules.items():
     monkeypatch.setitem(sys.modules, name, module)
   triton_attention.find_obstacle.cache_clear()
@@ -98,3 +149,21 @@ def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
   finally:
     triton_attention.find_obstacle.cache_clear()
     triton_attention.find_card.cache_clear()
+
+
+def test_a_compiler_that_fails_is_an_obstacle_of_one_line(monkeypatch):
+  def call(*_):
+    raise ValueError("at 3:5:\nno")
+
+  monkeypatch.setattr(triton_attention, "_capability", lambda: 90)
+  monkeypatch.setattr(triton_attention, "call", call)
+  monkeypatch.setitem(sys.modules, "jax_triton", types.ModuleType("jax_triton"))
+  monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.0")
+  triton_attention.find_obstacle.cache_clear()
+  try:
+    found = triton_attention.find_obstacle()
+  finally:
+    triton_attention.find_obstacle.cache_clear()
+  assert found.startswith(
+    "jax 1.0, jax-triton 1.0, triton 1.0 do not fit each other (ValueError: at 3:5: no); on Python"
+  )

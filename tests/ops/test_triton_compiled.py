@@ -18,7 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from tests.ops.lowered import matrices, program
+from tests.ops.lowered import matrices, program, record_kernels
 from tests.slow import all_but
 from vitx.inference.export import UNCHECKED
 from vitx.ops import attention
@@ -45,14 +45,7 @@ CASES = {
 
 def calls_of_gradients(monkeypatch, card, dtype, width):
   """Returns the calls of all kernels in a gradient of attention, with masks and a ragged end."""
-  calls = []
-
-  def call(kernel, arrays, types, grid, launch, constants):
-    calls.append((kernel, [*arrays, *types], launch, constants))
-    return [jnp.zeros(each.shape, each.dtype) for each in types]
-
-  monkeypatch.setattr(triton_attention, "call", call)
-  monkeypatch.setattr(triton_attention, "find_card", lambda: card)
+  calls = record_kernels(monkeypatch, card)
   q = jax.ShapeDtypeStruct((2, 1001, 2, width), dtype)
   block = triton_attention.choose_tiles(card, dtype, width).block
   mask = block_mask(Window(40, 0) & Causal(), TokenLayout((1001,)), block, 2)
@@ -95,10 +88,30 @@ def test_a_card_has_room_for_its_default_tiles(name, monkeypatch):
   card, dtype, width = CASES[name]
   calls = calls_of_gradients(monkeypatch, card, dtype, width)
   assert [kernel for kernel, *_ in calls] == ["forward", "query_gradient", "key_gradients"]
-  for kernel, arrays, launch, constants in calls:
+  for kernel, arrays, _, launch, constants in calls:
     assert constants["MASKS"] and constants["RAGGED"]
     shared, spilled = compile_kernel(card, kernel, arrays, launch, constants)
     assert shared <= SHARED_KB[card] and not spilled, (kernel, shared, spilled)
+
+
+@pytest.fixture
+def h100(monkeypatch):
+  """Makes attention find an H100, whose packages are those of this environment."""
+  monkeypatch.setattr(triton_attention, "_capability", lambda: 90)
+  for found in (triton_attention.find_card, triton_attention.find_obstacle):
+    found.cache_clear()
+  yield
+  for found in (triton_attention.find_card, triton_attention.find_obstacle):
+    found.cache_clear()
+
+
+def test_packages_that_fit_are_found_by_one_lowering(h100, monkeypatch):
+  asked, lower = [], triton_attention._lower_a_call
+  monkeypatch.setattr(
+    triton_attention, "_lower_a_call", lambda card: asked.append(card) or lower(card)
+  )
+  assert triton_attention.find_obstacle() is None and triton_attention.find_card() == 90
+  assert asked == [90]
 
 
 PATTERNS = {
@@ -109,8 +122,7 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_an_op_for_cuda_calls_the_kernels(name, monkeypatch):
-  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+def test_an_op_for_cuda_calls_the_kernels(name, h100):
   n = 2048
   layout = TokenLayout((32, 64) if name == "neighborhood" else (n,))
   text = program("cuda", jnp.bfloat16, n, heads=4, pattern=PATTERNS[name], layout=layout)
@@ -125,13 +137,16 @@ def elements_of_arrays(text):
   return [math.prod(map(int, axes[:-1].split("x"))) for axes in shapes]
 
 
-def test_nothing_else_calls_them():
-  text = program("cpu", jnp.bfloat16, 512, pattern=Window(16), layout=TokenLayout((512,)))
-  assert "triton" not in text
+def test_nothing_else_calls_them(h100):
+  q = jax.ShapeDtypeStruct((1, 512, 2, 64), jnp.bfloat16)
+  for called_for in ("cpu", "gpu"):  # a GPU's host also runs programs on its CPU
+    with lowering_for(called_for):
+      traced = jax.jit(lambda q: attention(q, q, q, Window(16), implementation="kernelized"))
+      text = traced.trace(q).lower(lowering_platforms=("cpu",)).as_text()
+    assert "triton" not in text and matrices(text, 512) == set()
 
 
-def test_an_exported_program_has_them(monkeypatch):
-  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+def test_an_exported_program_has_them(h100):
   q = jax.ShapeDtypeStruct((1, 256, 2, 64), jnp.bfloat16)
 
   def attend(q, k, v):

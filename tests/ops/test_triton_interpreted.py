@@ -123,6 +123,14 @@ def test_lse_scale_and_widths_that_are_no_powers_of_two(traced):
   assert {*traced} == {"forward", "query_gradient", "key_gradients"}
 
 
+@pytest.mark.parametrize("name", ["axial per head", "bigbird and a class token"])
+def test_a_grid_of_one_axis(name, monkeypatch, traced):
+  monkeypatch.setattr(triton_attention, "MAX_LISTS", 3)
+  attend, n, mask = attention_along(name)
+  cases.check(attend, cases.inputs(2, n, 4, 16), mask=mask, tolerance=2e-6)
+  assert traced
+
+
 def drawn_blocks(count, rows, kept, seed=0):
   """Lists of blocks (count, R, K), where some indices only fill the array, and their mask."""
   random = np.random.default_rng(seed)
@@ -180,7 +188,9 @@ def test_vmap_joins_runs_of_one_program(monkeypatch, traced):
   assert "query_gradient" in traced
 
 
-def test_vmap_over_lists_makes_heads(monkeypatch, traced):
+@pytest.mark.parametrize("most", [2**31, 4000])  # elements of an example; two runs have 4,480
+def test_vmap_over_lists_makes_heads(most, monkeypatch, traced):
+  monkeypatch.setattr(triton_attention, "MAX_ELEMENTS", most)
   indices, valid, _ = drawn_blocks(4, 5, 2)
   lists = indices.reshape(2, 2, 5, 2), valid.reshape(2, 2, 5, 2)
   seen = jnp.asarray(cases.seen_keys(2, 70))

@@ -30,6 +30,7 @@ def one_experiment_of_a_config():
   """A run that goes on takes the programs of the run before, which changes none of its bits."""
   config = lambda config, **options: repr((config.to_dict(), options, current_rule()))  # noqa: E731
   by_step = lambda experiment, *_: id(experiment.step)  # noqa: E731
+  by_describer = lambda experiment, *given: (id(experiment.step), *given)  # noqa: E731
   with pytest.MonkeyPatch.context() as patch:
     for user in (loop, phases):
       patch.setattr(user, "make_experiment", _once(experiment.make_experiment, config))
@@ -37,5 +38,6 @@ def one_experiment_of_a_config():
     patch.setattr(compilation, "forward_flops", _once(compilation.forward_flops, by_step))
     for name in ("init_state", "implementations", "tokens"):
       method = getattr(experiment.Experiment, name)
-      patch.setattr(experiment.Experiment, name, _once(method, by_step))
+      key = by_describer if name == "implementations" else by_step
+      patch.setattr(experiment.Experiment, name, _once(method, key))
     yield

@@ -14,7 +14,7 @@ from vitx.config.loader import load_config
 from vitx.data import sources
 from vitx.data.dataset import ArraySpec, DatasetInfo, Source
 from vitx.models import model_from_config
-from vitx.ops.implementation import choosing_by
+from vitx.ops.implementation import choosing_by, lowering_for
 from vitx.ops.rule import FAMILIES, Rule
 from vitx.tasks.density import Density
 from vitx.training import compilation
@@ -200,14 +200,18 @@ def test_lengths_follow_from_the_number_of_examples(overrides, expected):
   assert make_experiment(found).config.to_json() == found.to_json()
 
 
-def test_a_gpu_without_its_kernel_says_so(monkeypatch):
+@pytest.mark.parametrize(
+  ("mixer", "implementation", "count"),
+  [("axial", "kernelized", 1), ("axial", "masked", 0), ("softmax", "kernelized", 0)],
+)
+def test_a_gpu_without_its_kernel_says_so(mixer, implementation, count, monkeypatch):
   monkeypatch.setattr(compilation, "find_obstacle", lambda: "jax-triton is missing")
-  mixer = "model.token_mixer.implementation"
-  for implementation, count in (("kernelized", 1), ("masked", 0)):
-    experiment = make_experiment(runs.tiny("duration=100 steps", f"{mixer}={implementation}"))
+  chosen = f"model.token_mixer.implementation={implementation}"
+  experiment = make_experiment(runs.tiny("duration=100 steps", f"token_mixer={mixer}", chosen))
+  with lowering_for("gpu"):
     header = compilation.make_header(experiment, 1, 1, "")
-    assert header.count("\nwarning: attention along patterns") == count
-    assert header.count("jax-triton is missing") == count
+  assert header.count("\nwarning: attention along patterns") == count
+  assert header.count("jax-triton is missing") == count
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Which implementation, masked or kernelized, each token mixer of a network uses."""
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -7,16 +8,27 @@ import jax
 import jax.numpy as jnp
 
 from vitx.analysis.shapes import Input, variable_shapes
-from vitx.ops.implementation import recording_implementations
+from vitx.ops.implementation import Choice, recording_implementations
 
 
-def implementations(model: nn.Module, inputs: Input, examples: int | None = None) -> dict[str, str]:
+def describe_choices(choices: list[Choice]) -> str:
+  """Returns the implementations that one mixer's operations used, joined by "+", or "auto"."""
+  return "+".join(sorted({choice.implementation for choice in choices})) or "auto"
+
+
+def implementations(
+  model: nn.Module,
+  inputs: Input,
+  examples: int | None = None,
+  describe: Callable[[list[Choice]], str] = describe_choices,
+) -> dict[str, str]:
   """Finds the implementation that each token mixer uses, by tracing `init` without running it.
 
   Args:
     model: A network.
     inputs: The inputs of the network, or the shape of images, (B, rows, columns, C).
     examples: The batch size B, on which the choice may depend; `None` means that of `inputs`.
+    describe: A function that describes the choices of one mixer's operations.
 
   Returns:
     The implementation by the mixer's path in the network, such as "block_0/token_mixer": "masked",
@@ -34,14 +46,9 @@ def implementations(model: nn.Module, inputs: Input, examples: int | None = None
       return call(*arguments, **keywords)
     with recording_implementations() as picked:
       out = call(*arguments, **keywords)
-    found["/".join(module.path)] = describe_choices(picked)
+    found["/".join(module.path)] = describe(picked)
     return out
 
   with nn.intercept_methods(look):
     variable_shapes(model, inputs)
   return found
-
-
-def describe_choices(choices: list) -> str:
-  """Returns the implementations that one mixer's operations used, joined by "+", or "auto"."""
-  return "+".join(sorted({choice.implementation for choice in choices})) or "auto"

@@ -47,8 +47,9 @@ Say = Callable[[str], None]
 
 # The checked patterns: a grid behind a prefix token, 301 tokens, which no tile divides.
 LAYOUT = TokenLayout((15, 20), prefix=1)
+DENSE = ("full", "causal")  # which cuDNN runs in half precision, and may add in changing order
 CHECKED = (
-  *("full", "causal", "attention_free", "window_causal", "window_and_class"),
+  *(*DENSE, "attention_free", "window_causal", "window_and_class"),
   *("dilated_window_per_head", "longformer", "bigbird_etc", "bbvit_random_global"),
   *("strided_merged_code", "strided_per_head", "fixed_distinct_summaries", "axial_per_head"),
   *("neighborhood", "shifted_window_plain", "erdos_renyi_symmetric", "watts_strogatz"),
@@ -85,9 +86,9 @@ class Check(NamedTuple):
 
   @property
   def passed(self) -> bool:
-    """Returns whether errors are small, bits repeat, and a card's kernels were called."""
-    expected = triton_attention.find_card() is not None
-    return self.share <= 1 and self.repeats and self.has_kernel >= expected
+    """Returns whether errors are small and, but for `DENSE`, bits repeat and the kernels ran."""
+    ran = self.has_kernel >= (triton_attention.find_card() is not None)
+    return self.share <= 1 and (self.name in DENSE or (self.repeats and ran))
 
 
 def list_calls() -> dict[str, Callable]:

@@ -15,7 +15,8 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.data.dataset import ROLES
-from vitx.ops.sparse.triton_attention import find_obstacle
+from vitx.ops.implementation import Choice
+from vitx.ops.sparse.triton_attention import FAMILIES, find_obstacle
 from vitx.training import durations, parallel
 from vitx.training.experiment import Experiment, batch_shapes, blank, evaluation_shapes
 from vitx.training.record.progress import Progress, announce
@@ -174,7 +175,7 @@ def _find_warnings(experiment: Experiment) -> Iterator[str]:
   """Yields warnings about a GPU without its kernel, and a run too short to learn or to log."""
   config, total = experiment.config, experiment.total_steps
   obstacle = find_obstacle()
-  if obstacle and any("kernelized" in each for each in experiment.implementations().values()):
+  if obstacle and any(experiment.implementations(_name_kernels).values()):
     yield f"\nwarning: attention along patterns is slower than it could be: {obstacle}"
   if total < FEW_STEPS and not config.init_from:
     yield (
@@ -186,6 +187,12 @@ def _find_warnings(experiment: Experiment) -> Iterator[str]:
       f"\nwarning: log_every={config.log_every!r} is longer than the run, which will log one line,"
       ' at its end; set log_every="5%"'
     )
+
+
+def _name_kernels(choices: list[Choice]) -> str:
+  """Returns the families of one mixer's operations that the GPU's kernels would run."""
+  found = {each.family for each in choices if each.implementation == "kernelized"}
+  return "+".join(sorted(found & {*FAMILIES}))
 
 
 def _count(names: Iterable[str]) -> str:

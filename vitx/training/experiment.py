@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.analysis.implementations import implementations
+from vitx.analysis.implementations import describe_choices, implementations
 from vitx.checkpoints.store import check_keep
 from vitx.config.errors import ConfigError
 from vitx.config.fields import (
@@ -28,6 +28,7 @@ from vitx.data.batches import TrainBatches, check_sampling
 from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
 from vitx.data.sources import open_source
 from vitx.models import check_model, logged, resolve_model, stacked
+from vitx.ops.implementation import Choice
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
 from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher
@@ -149,13 +150,18 @@ class Experiment:
         )
     return batches
 
-  def implementations(self) -> dict[str, str]:
+  def implementations(
+    self, describe: Callable[[list[Choice]], str] = describe_choices
+  ) -> dict[str, str]:
     """Returns the implementation that each token mixer has in training, by place in the network.
 
     The choice depends on the number of examples that a device has at once.
+
+    Args:
+      describe: A function that describes the choices of one mixer's operations.
     """
     examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
-    return implementations(self.task.model, self.task.input_spec, examples)
+    return implementations(self.task.model, self.task.input_spec, examples, describe)
 
   def keep(self, role: str) -> Examples:
     """Returns the examples of a role, held in memory after they are read once, if memory allows.

@@ -7,6 +7,7 @@ returns `None`, XLA attends (`executor`). Both agree within rounding.
 
 import functools
 import importlib.metadata
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,8 +21,10 @@ from vitx.ops.rule import Launch, TileSizes
 from vitx.ops.sparse.block_mask import BlockMask
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
+FAMILIES = ("pattern_blocks", "pattern_runs", "chosen_blocks", "bilevel")  # those of `rule`
 MAX_WIDTH = 128  # channels of a head
 MAX_ELEMENTS = 2**31  # elements of one example, since the kernels count them in 32 bits
+MAX_LISTS = 65535  # programs that CUDA starts along the second axis of a grid
 # The settings of JAX's default precision with which products of float32 round their inputs to 19
 # bits. Triton would make exact products without tensor cores.
 ROUNDED = (None, "default", "fastest", "bfloat16", "tensorfloat32")
@@ -86,18 +89,22 @@ def find_obstacle() -> str | None:
     return f"the compute capability is {card / 10}, and the kernels need {OLDEST / 10}"
   try:
     import jax_triton  # noqa: F401  # it takes a second, and only CUDA devices need it
-  except ImportError:
-    return f"jax-triton is missing; {INSTALL}"
-  try:
-    _lower_a_call()
-  except Exception as error:  # whatever a version that does not fit may raise
+
+    _lower_a_call(card)
+  except Exception as error:  # whatever versions that do not fit may raise
+    if isinstance(error, ModuleNotFoundError) and error.name == "jax_triton":
+      return f"jax-triton is missing; {INSTALL}"
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
-    return f"{versions} do not fit each other ({error}); {INSTALL}"
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]  # a compiler's have lines
+    return f"{versions} do not fit each other ({reason}); {INSTALL}"
   return None
 
 
 def _version(package: str) -> str:
-  return importlib.metadata.version(package)
+  try:
+    return importlib.metadata.version(package)
+  except importlib.metadata.PackageNotFoundError:
+    return "(missing)"
 
 
 def _capability() -> int | None:
@@ -107,13 +114,13 @@ def _capability() -> int | None:
   return round(10 * float(found)) if found.replace(".", "").isdigit() else None
 
 
-def _lower_a_call() -> None:
-  """Lowers attention of 16 tokens for the first device, which raises if packages do not fit."""
+def _lower_a_call(card: int) -> None:
+  """Lowers attention of 16 tokens for a card, which raises if packages do not fit."""
   x = jax.ShapeDtypeStruct((1, 16, 1, 16), jnp.float32)
   blocks = jax.ShapeDtypeStruct((1, 1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), bool)
-  tiles = choose_tiles(_capability() or OLDEST, x.dtype, 16)
+  tiles = choose_tiles(card, x.dtype, 16)
   attend = functools.partial(forward, mask=None, block=16, scale=1.0, tiles=tiles)
-  jax.jit(attend).lower((x, x, x, None), blocks)
+  jax.jit(attend).trace((x, x, x, None), blocks).lower(lowering_platforms=("cuda",))
 
 
 def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
@@ -123,7 +130,7 @@ def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
   large = q.shape[1] * q.shape[2] * width >= MAX_ELEMENTS
   exact = q.dtype == jnp.float32 and _default_precision() not in ROUNDED
-  if card is None or not same or width > MAX_WIDTH or large or exact:
+  if card is None or not same or width > MAX_WIDTH or large or exact or 0 in q.shape:
     return None
   return current_rule().pick_tiles(str(q.dtype), width, choose_tiles(card, q.dtype, width))
 
@@ -235,7 +242,7 @@ def _launch(kernel: str, inputs, cotangents, types, rows: _Rows, scale: float) -
   """Runs a kernel on q, k, v and a mask of keys, and returns arrays of the given types."""
   q, k, v, key_mask = inputs
   (batch, n, heads, dim), width = q.shape, v.shape[-1]
-  sizes = dict(N=n, H=heads, G=rows.heads, R=rows.count, D=dim, E=width, SCALE=scale)
+  sizes = dict(N=n, H=heads, G=rows.heads, R=rows.count, D=dim, E=width, SCALE=float(scale))
   sizes |= dict(ROWS=rows.rows, BLOCK=rows.block, WORDS=-(-rows.block // 32))
   padded = dict(PAD_D=dim, PAD_E=width, PAD_ROWS=rows.rows, PAD_BLOCK=rows.block)
   padded = {name: max(16, 1 << (size - 1).bit_length()) for name, size in padded.items()}
@@ -248,7 +255,12 @@ def _launch(kernel: str, inputs, cotangents, types, rows: _Rows, scale: float) -
   lists = [x if x.size else jnp.zeros(1, jnp.int32) for x in rows.lists]
   arrays = [jnp.asarray(x) for x in (q, k, v, seen, *cotangents, *lists)]
   grid = (batch * heads // rows.heads, rows.heads * rows.count)
-  return call(kernel, arrays, types, grid, rows.launch, sizes | padded)
+  sizes["COUNT"] = 0 if grid[1] <= MAX_LISTS else grid[0]
+  grid = (grid[0] * grid[1], 1) if sizes["COUNT"] else grid
+  found = call(kernel, arrays, types, grid, rows.launch, sizes | padded)
+  # Inside shard_map a result varies along the axes of the mesh along which any input does.
+  axes = frozenset().union(*(jax.typeof(x).manual_axis_type.varying for x in arrays))
+  return [jax.lax.pcast(x, tuple(axes), to="varying") for x in found] if axes else found
 
 
 def call(
@@ -272,7 +284,7 @@ def call(
     name=kernel,
     num_warps=launch.warps,
     num_stages=launch.stages,
-    compute_capability=find_card(),
+    compute_capability=_capability(),
     backend_options={"enable_fp_fusion": True},
     **constants,
   )
@@ -361,6 +373,9 @@ def _foldable(attend: Callable) -> Callable:
       return out, jax.tree.map(lambda _: True, out)
     heads = arrays[0].shape[3]
     drawn = jax.tree.map(spread, drawn, axes[1])
+    if size * max(math.prod(x.shape[2:]) for x in arrays[:3]) >= MAX_ELEMENTS:  # of joined heads
+      out = jax.lax.map(lambda own: call(*own), (arrays, drawn))
+      return out, jax.tree.map(lambda _: True, out)
     drawn = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, heads, *x.shape[2:])), drawn)
 
     def fold(x: jax.Array) -> jax.Array:  # (V, B, N, H, ...) -> (B, N, V·H, ...)

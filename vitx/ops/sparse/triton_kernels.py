@@ -18,7 +18,9 @@ The lists are arrays of integers:
 q, k, v, the output and the gradients are contiguous (B, N, H, D) or (B, N, H, E); lse and delta are
 float32 (B, H, N); `key_mask` is int8 (B, N), or (B, N, H) with `KEY_MASK` = 2, and unused with
 `KEY_MASK` = 0. `PAD_*` is a size rounded up to a power of two, and at least 16, as products need.
-`RAGGED` says whether tokens or padding may be out of range. Exponentials have base 2.
+`RAGGED` says whether tokens or padding may be out of range. Exponentials have base 2. A grid has an
+axis for the examples and heads that share a list, and an axis for the lists; or one axis for both,
+and `COUNT`, otherwise 0, is the number of programs that share a list.
 
 References: Dao 2023 (FlashAttention-2), algorithms 1 and 2, whose loops here run over lists.
 """
@@ -47,6 +49,7 @@ def forward(
   H: tl.constexpr,
   G: tl.constexpr,
   R: tl.constexpr,
+  COUNT: tl.constexpr,
   D: tl.constexpr,
   E: tl.constexpr,
   ROWS: tl.constexpr,
@@ -62,8 +65,7 @@ def forward(
   PRECISION: tl.constexpr,
 ):
   """Computes the output and lse of one group of queries; a query without edges has 0 and -inf."""
-  group = tl.load(order + tl.program_id(1))
-  batch, head = _batch_and_head(group, H, G, R)
+  group, batch, head = _place(order, H, G, R, COUNT)
   rows = tl.arange(0, PAD_ROWS)
   queries = (group % R) * ROWS + rows
   inside = (rows < ROWS) & (queries < N)
@@ -132,6 +134,7 @@ def query_gradient(
   H: tl.constexpr,
   G: tl.constexpr,
   R: tl.constexpr,
+  COUNT: tl.constexpr,
   D: tl.constexpr,
   E: tl.constexpr,
   ROWS: tl.constexpr,
@@ -147,8 +150,7 @@ def query_gradient(
   PRECISION: tl.constexpr,
 ):
   """Computes the gradient of one group of queries; `lse` is +inf for queries without edges."""
-  group = tl.load(order + tl.program_id(1))
-  batch, head = _batch_and_head(group, H, G, R)
+  group, batch, head = _place(order, H, G, R, COUNT)
   rows = tl.arange(0, PAD_ROWS)
   queries = (group % R) * ROWS + rows
   inside = (rows < ROWS) & (queries < N)
@@ -208,6 +210,7 @@ def key_gradients(
   H: tl.constexpr,
   G: tl.constexpr,
   R: tl.constexpr,
+  COUNT: tl.constexpr,
   D: tl.constexpr,
   E: tl.constexpr,
   ROWS: tl.constexpr,
@@ -223,8 +226,7 @@ def key_gradients(
   PRECISION: tl.constexpr,
 ):
   """Computes the gradients of one group of keys and their values from the queries that see them."""
-  group = tl.load(order + tl.program_id(1))
-  batch, head = _batch_and_head(group, H, G, R)
+  group, batch, head = _place(order, H, G, R, COUNT)
   rows = tl.arange(0, PAD_ROWS)
   keys = (group % R) * ROWS + rows
   inside = (rows < ROWS) & (keys < N)
@@ -266,11 +268,16 @@ def key_gradients(
 
 
 @triton.jit
-def _batch_and_head(group, H: tl.constexpr, G: tl.constexpr, R: tl.constexpr):
-  """Returns the example and the head of this program."""
+def _place(order, H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, COUNT: tl.constexpr):
+  """Returns the group of rows, the example and the head of this program."""
   sharing = H // G  # the number of heads that share a list
-  number = tl.program_id(0)
-  return number // sharing, (group // R) * sharing + number % sharing
+  if COUNT:
+    group = tl.load(order + tl.program_id(0) // COUNT)
+    number = tl.program_id(0) % COUNT
+  else:
+    group = tl.load(order + tl.program_id(1))
+    number = tl.program_id(0)
+  return group, number // sharing, (group // R) * sharing + number % sharing
 
 
 @triton.jit
