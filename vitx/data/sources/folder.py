@@ -157,7 +157,12 @@ def _open_unlabeled(field: str, root: Path, settings: DataSettings) -> Dataset:
     spec=image_spec(settings.channels, labeled=False),
     fingerprint=_fingerprint(files, skips=settings.on_unreadable == "skip"),
   )
-  return Dataset(info, splits=("train",), open_split=lambda split: files[split])
+  return Dataset(
+    info,
+    splits=("train",),
+    open_split=lambda expression: join_splits(settings.source, files, expression),
+    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
+  )
 
 
 def join_splits(name: str, files: Mapping[str, Examples], expression: str) -> Examples:
