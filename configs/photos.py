@@ -63,7 +63,13 @@ def get_config(arg: str | None = None) -> ConfigDict:
     config.freeze = ("(?!head/).*",)
     config.learning_rate = 1e-3
     config.layer_decay = 1.0
-  return with_overrides(config, overrides)
+  config = with_overrides(config, overrides)
+  if pretrained and config.phases:
+    raise ValueError(
+      f"pretrained={pretrained!r} skips phase 1, and the run has one phase; leave out"
+      f" phases.{next(iter(config.phases))}, and change fields of the run itself."
+    )
+  return config
 
 
 def make_model(row: str) -> dict[str, Any]:

@@ -86,6 +86,9 @@ def test_half_a_patch_must_be_a_pixel():
   stem = STEMS["shifted_patch"](width=6, patch=1)
   with pytest.raises(ConfigError, match=r"shift=None is half a patch.*set model.stem.shift=1"):
     jax.eval_shape(stem.init, jax.random.key(0), jnp.asarray(IMAGES))
+  stem = STEMS["shifted_patch"](width=6, patch=4, shift=8)
+  with pytest.raises(ConfigError, match=r"shift=8 moves all pixels out .* 8 x 8; .* such as 2,"):
+    stem.init(jax.random.key(0), np.zeros((1, 8, 8, 1), np.float32))
   stem = STEMS["shifted_patch"](width=6, patch=3)
   with pytest.raises(ConfigError, match=r"patch=3 does not divide the image of 8 x 8"):
     jax.eval_shape(stem.init, jax.random.key(0), jnp.asarray(IMAGES))

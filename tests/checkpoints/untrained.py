@@ -12,7 +12,7 @@ CLASSES = ("ant", "bee", "cat")
 STORED, SEEN = 20, 16  # sides of what the host keeps and of what the model sees
 
 
-def make(name="vit", *, channels=1, crop_ratio=0.8, **fields):
+def make(name="vit", *, channels=1, crop_ratio=0.8, task=None, **fields):
   """A model of few layers; what it sees is cut out of what the host keeps."""
   config = get_config()
   config.unlock()
@@ -20,6 +20,8 @@ def make(name="vit", *, channels=1, crop_ratio=0.8, **fields):
   config.data.update(mean=(0.4,) * channels, std=(0.3,) * channels)
   config.evaluation.crop_ratio = crop_ratio
   config.model = {"name": name, "num_classes": len(CLASSES), **fields}
+  if task is not None:
+    config.task = task
   task = build_task(config)
   given = jax.ShapeDtypeStruct((1, STORED, STORED, channels), np.uint8)
   variables = draw(jax.eval_shape(task.init, jax.random.key(0), {"image": given}))

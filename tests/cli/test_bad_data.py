@@ -107,7 +107,10 @@ def other_classes(root):
   [
     (loop, ["images/ant/again leads back to", "Remove the link"]),
     (not_utf8, [r"\xff.png' is not UTF-8. Rename the file"]),
-    (one_class, ["fewer than two classes: ant. Put", "directory per class"]),
+    (
+      one_class,
+      ["two classes: ant. Put", "directory per class", "alone: folder:images/ant"],
+    ),
     (empty_class, ["no images of cow", "one of the suffixes"]),
     (dangling, ["images/ant/x.png"]),
     (other_classes, ["have different classes. Only in 'train': b. Only in 'test': c"]),

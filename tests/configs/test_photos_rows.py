@@ -88,3 +88,6 @@ def test_an_existing_phase_1_is_used_instead():
   assert not config.init_from and not config.phases and config.layer_decay == 1.0
   with pytest.raises(ValueError, match="pretrained='runs/a' is for the row 'pretrain', not"):
     photos.get_config("frozen,pretrained=runs/a")
+  for changes in ("phases.phase1.duration=3 steps", "phases.phase2.duration=3 steps"):
+    with pytest.raises(ValueError, match=rf"one phase; leave out {changes[:13]}"):
+      photos.get_config(f"pretrain,pretrained=runs/a/phase1,{changes}")

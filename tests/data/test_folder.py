@@ -102,6 +102,9 @@ def test_a_folder_of_images_alone_has_no_labels(tmp_path, make_data, draw, caplo
   draw(tmp_path / "20.png")
   again = open_source(make_data(source=f"folder:{tmp_path}"), seed=0)
   assert again.info.fingerprint != source.info.fingerprint
+  data = make_data(source=f"folder:{tmp_path}", splits={"train": "train[:80%]"})
+  with pytest.raises(ConfigError, match=r"data\.splits: 'train\[:80%\]' .* is not a sum of"):
+    open_source(data, seed=0)
 
 
 def test_suffixes_and_inner_directories(folder, make_data, draw):

@@ -24,6 +24,7 @@ from vitx.checkpoints.tree import name_arrays
 from vitx.checkpoints.workdir import from_plain
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
+from vitx.inference.convert import describe
 from vitx.inference.publish import FILES, hide_places, publish
 from vitx.interop import hub
 from vitx.interop.foreign import read_safetensors
@@ -107,6 +108,17 @@ def test_each_kind_of_network(names, tmp_path):
   head = card.split("---")[1]
   assert "library_name: vitx" in head and "- image-classification" in head
   assert "\nlicense:" not in head and "# license:" in head
+
+
+def test_a_masked_autoencoder(tmp_path):
+  """Its body alone would have timm's names, and it is no classifier."""
+  task = {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
+  model = untrained.make(**NETWORKS["timm"], task={"name": "masked_autoencoder", **task})
+  compare(vitx.load(publish(model, str(tmp_path / "masked"))), model)
+  card = (tmp_path / "masked" / "README.md").read_text()
+  assert "image-classification" not in card and "## Use in timm" not in card
+  with pytest.raises(ConfigError, match=r"has a decoder, .* with init_from=runs/untrained"):
+    describe(model)
 
 
 def test_a_density_model(tmp_path):

@@ -341,6 +341,13 @@ def test_a_ratio_outside_of_0_and_1_is_refused(ratio):
     task_class({"name": "masked_autoencoder", "mask_ratio": ratio})
 
 
+def test_an_unknown_field_is_told_with_the_task():
+  """Other tasks have the field, so it is not proposed again."""
+  with pytest.raises(ConfigError) as error:
+    task_class({"name": "masked_autoencoder", "label_smoothing": 0.1})
+  assert "=0.1: MaskedAutoencoding has no field 'label_smoothing'. Valid: dec" in str(error.value)
+
+
 def test_a_patch_of_one_value_has_no_variance():
   assert make_task("stem.patch=1,task.normalize_pixels=False").model.grid == (16, 16)
   with pytest.raises(ConfigError, match=r"patches of one value; use larger patches"):
@@ -358,11 +365,17 @@ def test_a_plan_of_a_stored_config_opens_no_data(classes):
   assert complete.model.num_classes == classes and complete.data.image_size == 16
 
 
-def test_heads_of_performer_that_attend_windows_are_refused():
+WINDOWS = (
+  ({"name": "performer", "local_heads": 1, "local_window": 4}, r"token_mixer\.local_heads=1"),
+  ({"name": "locality", "edges": "neighborhood"}, r"token_mixer\.edges='neighborhood'"),
+)
+
+
+@pytest.mark.parametrize(("mixer", "field"), WINDOWS)
+def test_windows_are_refused(mixer, field):
   """Windows of a sequence with gaps are no neighborhoods."""
-  mixer = {"name": "performer", "local_heads": 1, "local_window": 4}
   model, masked = network(token_mixer=mixer), np.arange(16)[None] >= 4
-  with pytest.raises(ConfigError, match=r"token_mixer\.local_heads=1 .*places"):
+  with pytest.raises(ConfigError, match=f"{field} .*places"):
     jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16, 16, 1), np.float32), masked)
 
 

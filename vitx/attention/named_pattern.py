@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from vitx.attention.contract import Properties
 from vitx.attention.pattern import PatternAttention
+from vitx.config.errors import ConfigError
 from vitx.config.registry import lookup
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, Pattern
@@ -23,4 +24,10 @@ class GivenPatternAttention(PatternAttention):
   edges: str = "full"
 
   def pattern(self, layout: TokenLayout) -> Pattern:
-    return lookup(PATTERNS, self.edges, "token_mixer.edges")
+    pattern = lookup(PATTERNS, self.edges, "token_mixer.edges")
+    if self.edges != "full" and not layout.has_places:
+      raise ConfigError(
+        f"token_mixer.edges={self.edges!r} needs the places of the tokens, but some tokens were"
+        " left out; set token_mixer.edges='full'."
+      )
+    return pattern

@@ -96,7 +96,8 @@ class ShiftedPatchStem(nn.Module):
     """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
 
     Raises:
-      ConfigError: If patches do not divide the image, or if half a patch is less than a pixel.
+      ConfigError: If patches do not divide the image, if half a patch is less than a pixel, or if a
+        shift leaves no pixel of the image.
     """
     patch, (batch, height, width, _) = self.patch, images.shape
     _check_patch(patch, images)
@@ -105,6 +106,11 @@ class ShiftedPatchStem(nn.Module):
       raise ConfigError(
         "model.stem.shift=None is half a patch, which is less than a pixel for model.stem.patch=1;"
         " set model.stem.shift=1, or choose a larger patch."
+      )
+    if shift >= min(height, width):
+      raise ConfigError(
+        f"model.stem.shift={shift} moves all pixels out of an image of {height} x {width}; choose a"
+        f" smaller shift, such as {max(1, patch // 2)}, half a patch."
       )
     padded = jnp.pad(images, [(0, 0), (shift, shift), (shift, shift), (0, 0)])
     starts = [

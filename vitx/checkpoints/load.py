@@ -65,8 +65,13 @@ class Loaded:
   programs: dict[Hashable, tuple[Task, Any]] = dataclasses.field(default_factory=dict, repr=False)
 
   def with_task(self, config: ConfigDict) -> "Loaded":
-    """Returns a copy with the task of another config, such as a changed copy of `self.config`."""
+    """Returns a copy with the task of another config, such as a changed copy of `self.config`.
+
+    Raises:
+      ShapeMismatch: The network of the other config has other parameters than `self.variables`.
+    """
     task, programs = build_once(config)
+    tree.check_arrays(self.variables, _variable_shapes(task), f"the model of {self.workdir}")
     return dataclasses.replace(self, task=task, programs=programs)
 
   def program(self, name: Hashable, make: Callable[[], T]) -> T:

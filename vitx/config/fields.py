@@ -444,7 +444,7 @@ def suggest(path: str, valid: Iterable[str]) -> str:
   }
   name = path.rpartition(".")[2]
   others = (field for alias, field in known.items() if alias.rpartition(".")[2] == name)
-  meant = known.get(path) or next(others, None)
+  meant = known.get(path) or next((field for field in others if field != path), None)
   return f" Did you mean {meant!r}?" if meant else nearest(name, valid)
 
 

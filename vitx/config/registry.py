@@ -212,7 +212,8 @@ def check_options(function: Callable, given: Mapping[str, Any], field: str, hidd
   valid = [name for name in options(function) if name not in hidden]
   for key in given:
     if key not in valid:
-      owner = getattr(function, "__name__", str(function))
+      owner: Any = function.__self__ if inspect.ismethod(function) else function
+      owner = getattr(owner, "__name__", str(owner))
       path = f"{field}.{key}"
       raise ConfigError(
         f"{path}={given[key]!r}: {owner} has no field {key!r}.{suggest(path, valid)}"

@@ -12,6 +12,7 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from vitx.analysis import classification, csv_files
+from vitx.checkpoints.errors import ShapeMismatch
 from vitx.checkpoints.load import Loaded, explained
 from vitx.checkpoints.outputs import check_file
 from vitx.config.checks import PositiveInt, check_choice, check_value
@@ -256,6 +257,9 @@ def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
     loaded: The model.
     config: The resolved config.
     fields: The changes, as a text `field=value,...`.
+
+  Raises:
+    ConfigError: A field does not exist or is out of range, or decides the shapes of parameters.
   """
   if not fields:
     return loaded
@@ -263,7 +267,13 @@ def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
     config = with_overrides(config, ",".join(f"task.{x}" for x in split_overrides(fields)))
   except ValueError as error:
     raise ConfigError(f"task={fields!r}: {error}") from error
-  return loaded.with_task(config)
+  try:
+    return loaded.with_task(config)
+  except ShapeMismatch as error:
+    raise ConfigError(
+      f"task={fields!r} changes the parameters of the network, which are trained already; give only"
+      " fields without parameters."
+    ) from error
 
 
 def _run(

@@ -65,7 +65,7 @@ def write_repository_card(
 
 
 def _tags(loaded: Loaded) -> str:
-  is_classifier = getattr(loaded.task, "num_classes", None) is not None
+  is_classifier = not {"label", "labels"}.isdisjoint(getattr(loaded.task, "answers", ()))
   return f"tags:\n{'- image-classification' + chr(10) if is_classifier else ''}- vitx\n"
 
 

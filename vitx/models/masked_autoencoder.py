@@ -277,7 +277,7 @@ def _check_mixer(body: ViT) -> nn.Module:
     raise ConfigError(
       "task.name='masked_autoencoder' leaves out the tokens of masked patches, which"
       f" model.token_mixer={kind.__name__} does not allow: {why}; use model.token_mixer='softmax',"
-      " 'locality', 'performer', 'linear_transformer', 'xcit' or 'shaped'."
+      " 'locality', 'xcit', 'performer', 'linear_transformer' or 'shaped'."
     )
   for field in ("rotary", "relative_bias"):
     if getattr(mixer, field, "none") != "none":

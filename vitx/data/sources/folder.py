@@ -157,7 +157,12 @@ def _open_unlabeled(field: str, root: Path, settings: DataSettings) -> Dataset:
     spec=image_spec(settings.channels, labeled=False),
     fingerprint=_fingerprint(files, skips=settings.on_unreadable == "skip"),
   )
-  return Dataset(info, splits=("train",), open_split=lambda split: files[split])
+  return Dataset(
+    info,
+    splits=("train",),
+    open_split=lambda expression: join_splits(settings.source, files, expression),
+    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
+  )
 
 
 def join_splits(name: str, files: Mapping[str, Examples], expression: str) -> Examples:
@@ -206,7 +211,12 @@ def _name_classes(
   if len(present) < 2:
     inside = next((path for some in splits[first].values() for path in some.values()), root)
     deeper = inside != root and any(path.is_dir() for path in inside.iterdir())
-    hint = f" Did you mean folder:{inside}?" if deeper else ""
+    if deeper:
+      hint = f" Did you mean folder:{inside}?"
+    elif present:  # it has images, or else its directory would be no class
+      hint = f" For images without labels, name a directory of images alone: folder:{inside}."
+    else:
+      hint = ""
     raise ConfigError(
       f"{field} has fewer than two classes: {listing(present) or 'none'}. Put a directory"
       f" per class, with its images, into {root} or into its train, val and test.{hint}"
