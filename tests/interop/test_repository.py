@@ -278,6 +278,13 @@ def test_weights_in_the_cache_need_no_network(hub_server, monkeypatch, tmp_path)
   hub.download("hf:you/small")
 
 
+@pytest.mark.parametrize("source", ["hf:../..", "hf:me/tiny.git", "hf:me/a--b"])
+def test_a_name_that_the_library_refuses(source, hub_server):
+  for field, use in (("workdir", vitx.load), ("init_from", is_weights)):
+    with pytest.raises(ConfigError, match=f"^{field}='{source}' cannot be downloaded: .*(R|r)epo"):
+      use(source)
+
+
 def arrange(server, case, monkeypatch):
   """Lets a case of `REFUSED` come true."""
   weights = Path(SMALL["timm_vit"]).read_bytes()
@@ -341,6 +348,7 @@ def test_a_repository_that_cannot_be_written(
     (dict(step="three"), {}, "vitx.json is damaged .step is no integer"),
     (dict(config=None), {}, "vitx.json is damaged .it lacks config"),
     (dict(data={}), {}, "vitx.json is damaged .it lacks data.fingerprint"),
+    (dict(data={"fingerprint": "", "class_names": ["a"]}), {}, "name the 10.*Restore vitx.json"),
     (dict(names="theirs"), {}, "names in vitx.json of workdir=.*'theirs'"),
     (dict(names="timm"), {}, "'params/.*' has no place in this network"),
     (dict(config={"model": 3}), {}, r"vitx\.json of workdir=.*model=3 must be a group"),
