@@ -143,15 +143,16 @@ def test_no_path_of_the_author_is_published(loaded, tmp_path):
     "csv:all.csv"
   )
   mine = untrained.make(**NETWORKS["timm"])
-  mine.config.data.source, mine.config.init_from = "folder:/home/jane/photos", "clients/secret/run"
+  mine.config.init_from = "clients/secret/run"
   mine.data["unreadable"] = ["/home/jane/photos/broken.png"]
-  mine.data["source"] = "folder:/home/jane/photos"
-  folder = publish(mine, str(tmp_path / "published"))
-  for name in FILES:
-    content = Path(folder, name).read_bytes()
-    words = (b"jane", b"secret", b"broken.png", str(tmp_path).encode())
-    assert not [word for word in words if word in content], name
-  assert vitx.load(folder).config.data.source == "folder:photos"
+  words = (b"jane", b"secret", b"broken.png", str(tmp_path).encode())
+  for source in ("folder:/home/jane/photos", "folder:secret/photos"):
+    mine.config.data.source = mine.data["source"] = source
+    folder = publish(mine, str(tmp_path / str(len(source))))
+    for name in FILES:
+      content = Path(folder, name).read_bytes()
+      assert not [word for word in words if word in content], (source, name)
+    assert vitx.load(folder).config.data.source == "folder:photos"
 
 
 def test_nothing_is_overwritten(folder, loaded, capsys):

@@ -82,7 +82,7 @@ def _training(loaded: Loaded, config: Mapping[str, Any], *, with_command: bool) 
   """Returns the sections about the images, the data, the figures, the run and the config."""
   return [
     _images(loaded),
-    _data(loaded),
+    _data(loaded, config["data"]["source"]),
     _figures(read_metrics(loaded.workdir), loaded.step),
     _run(read_json(loaded.workdir, "environment.json"), with_command),
     "## Config\n\nPaths are cut to their last part.\n\n"
@@ -112,12 +112,12 @@ def _images(loaded: Loaded) -> str:
   )
 
 
-def _data(loaded: Loaded) -> str:
+def _data(loaded: Loaded, source: str) -> str:
   counts = ", ".join(
     f"{n:,} {text(role)}" for role, n in (loaded.data.get("examples") or {}).items()
   )
   lines = [
-    f"- source: {code(without_places(loaded.config.data.source))}" + f" ({counts})" * bool(counts),
+    f"- source: {code(without_places(source))}" + f" ({counts})" * bool(counts),
     f"- fingerprint: {code(loaded.fingerprint or 'unknown: the data were not opened')}",
   ]
   if loaded.class_names:
