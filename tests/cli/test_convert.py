@@ -151,7 +151,7 @@ def test_without_the_data(tmp_path, capsys):
   assert vitx.predict(loaded, [image]).classes[0] in loaded.class_names
   assert convert(tmp_path / "a", out=tmp_path / "b" / "c.safetensors") == 0
   card = (tmp_path / "b" / "README.md").read_text()
-  assert "the data were not opened" in card and "was not evaluated" in card
+  assert "the data were not opened" in card and "No figures" in card
   unsaid = "--config=digits:softmax"
   assert convert(FILES["timm_vit"], unsaid, "--without_data", out=tmp_path / "d") == 1
   assert "set model.num_classes and data.image_size" in capsys.readouterr().err

@@ -94,6 +94,7 @@ def test_rows_of_finetune_have_names(row):
     (imagenet, "deit_ti,posemb=rope", "posemb.kind='sequence'.*'centered'"),
     (imagenet, "deit_ti,token_mixer.key_bias=False", "token_mixer.key_bias=False.*True"),
     (finetune, "dinov3_s,posemb.kind=axial", "posemb.kind='axial'.*'centered'"),
+    (finetune, "dinov3_s,token_mixer.use_bias=False", "token_mixer.use_bias=False.*True"),
     (finetune, "dinov3_s,token_mixer.key_bias=True", "token_mixer.key_bias=True.*False"),
     (finetune, "dinov3_s,model.block.activation=gelu_tanh", "block.activation='gelu_tanh'.*'gelu'"),
     (finetune, "siglip2_b,pool.num_heads=6", "num_heads=12.*pool has 6"),

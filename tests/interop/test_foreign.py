@@ -86,8 +86,8 @@ def test_features_of_towers_at_two_sizes(name):
     pooled, sown = run_sown(model, variables, arrays[f"{part}images"])
     tokens = sown["intermediates"]["patch_tokens"][0]
     for found, kind in ((pooled, "logits"), (tokens, "tokens")):
-      expected = arrays[part + kind]
-      np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
+      expected = arrays[part + kind]  # 3e-6 tells the epsilon of DINOv3 from that of others
+      np.testing.assert_allclose(found, expected, atol=3e-6 * np.abs(expected).max())
 
 
 def test_big_visions_names():

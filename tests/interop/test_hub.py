@@ -70,7 +70,7 @@ def test_a_revision_and_an_older_file(library):
 @pytest.mark.parametrize(
   ("answer", "message"),
   [
-    (None, "has neither model.safetensors nor pytorch_model.bin"),
+    (None, "has no model.safetensors and no pytorch_model.bin"),
     (
       Errors.RepositoryNotFoundError("\n401 Client Error.\nMore"),
       "does not exist or is private. Correct the name, or log in with `hf auth login`",

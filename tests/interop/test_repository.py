@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from safetensors.numpy import save_file
 
 import vitx
 from tests import runs
@@ -143,7 +144,9 @@ def test_no_path_of_the_author_is_published(loaded, tmp_path):
   config.data.source, config.data.data_dir = "folder:/home/jane/photos", "/home/jane/data"
   config.init_from = "clients/secret/run"
   config.task = ConfigDict({"name": "classification", "teacher": "C:\\Users\\jane\\teacher"})
+  config.tracking = {"name": "wandb", "project": "secret client"}
   plain = hide_places(config.to_dict())
+  assert plain["tracking"] == {"name": "none"}
   assert plain["data"]["source"] == "folder:photos" and plain["data"]["data_dir"] is None
   assert plain["init_from"] == "run" and plain["task"]["teacher"] == "teacher"
   for kept in ("timm:vit_tiny.a", "hf:owner/name", "", "digits"):
@@ -152,15 +155,16 @@ def test_no_path_of_the_author_is_published(loaded, tmp_path):
     "csv:all.csv"
   )
   mine = untrained.make(**NETWORKS["timm"])
-  mine.config.data.source, mine.config.init_from = "folder:/home/jane/photos", "clients/secret/run"
+  mine.config.init_from = "clients/secret/run"
   mine.data["unreadable"] = ["/home/jane/photos/broken.png"]
-  mine.data["source"] = "folder:/home/jane/photos"
-  folder = publish(mine, str(tmp_path / "published"))
-  for name in FILES:
-    content = Path(folder, name).read_bytes()
-    words = (b"jane", b"secret", b"broken.png", str(tmp_path).encode())
-    assert not [word for word in words if word in content], name
-  assert vitx.load(folder).config.data.source == "folder:photos"
+  words = (b"jane", b"secret", b"broken.png", str(tmp_path).encode())
+  for source in ("folder:/home/jane/photos", "folder:secret/photos"):
+    mine.config.data.source = mine.data["source"] = source
+    folder = publish(mine, str(tmp_path / str(len(source))))
+    for name in FILES:
+      content = Path(folder, name).read_bytes()
+      assert not [word for word in words if word in content], (source, name)
+    assert vitx.load(folder).config.data.source == "folder:photos"
 
 
 def test_nothing_is_overwritten(folder, loaded, capsys):
@@ -261,9 +265,13 @@ def test_weights_of_others_begin_a_run_as_before(hub_server):
   weights = Path(SMALL["timm_vit"]).read_bytes()
   files = {"pytorch_model.bin": b"not this", "model.safetensors": weights}
   hub_server.add("timm/small.tiny", files)
-  with pytest.raises(ConfigError, match="none of the network's 1 parameters fits"):
+  with pytest.raises(
+    ConfigError, match=r"init_from='\w+:.*': none of the network's 1 parameters fits"
+  ):
     initial_variables("timm:small.tiny", {"a": np.zeros(1)}, {}, None)
-  with pytest.raises(ConfigError, match="none of the network's 1 parameters fits"):
+  with pytest.raises(
+    ConfigError, match=r"init_from='\w+:.*': none of the network's 1 parameters fits"
+  ):
     initial_variables("hf:timm/small.tiny", {"a": np.zeros(1)}, {}, None)
   asked = [path for _, path in hub_server.asked]
   assert asked[0] == "/timm/small.tiny/resolve/main/model.safetensors"
@@ -281,6 +289,13 @@ def test_weights_in_the_cache_need_no_network(hub_server, monkeypatch, tmp_path)
   assert is_weights("hf:you/small") and len(hub_server.asked) == asked
   set_constants(monkeypatch, "http://127.0.0.1:9", tmp_path / "hub_cache")
   hub.download("hf:you/small")
+
+
+@pytest.mark.parametrize("source", ["hf:../..", "hf:me/tiny.git", "hf:me/a--b"])
+def test_a_name_that_the_library_refuses(source, hub_server):
+  for field, use in (("workdir", vitx.load), ("init_from", is_weights)):
+    with pytest.raises(ConfigError, match=f"^{field}='{source}' cannot be downloaded: .*(R|r)epo"):
+      use(source)
 
 
 def arrange(server, case, monkeypatch):
@@ -346,6 +361,7 @@ def test_a_repository_that_cannot_be_written(
     (dict(step="three"), {}, "vitx.json is damaged .step is no integer"),
     (dict(config=None), {}, "vitx.json is damaged .it lacks config"),
     (dict(data={}), {}, "vitx.json is damaged .it lacks data.fingerprint"),
+    (dict(data={"fingerprint": "", "class_names": ["a"]}), {}, "name the 10.*Restore vitx.json"),
     (dict(names="theirs"), {}, "names in vitx.json of workdir=.*'theirs'"),
     (dict(names="timm"), {}, "'params/.*' has no place in this network"),
     (dict(config={"model": 3}), {}, r"vitx\.json of workdir=.*model=3 must be a group"),
@@ -357,6 +373,69 @@ def test_a_repository_that_does_not_fit(changes, options, message, folder):
   edit(folder, **changes)
   with pytest.raises(ConfigError, match=message):
     vitx.load(folder, **options)
+
+
+DEEP = json.loads('{"a":' * 900 + "1" + "}" * 900)
+
+
+@pytest.mark.parametrize(
+  "fields", [{"a.b": 1}, {"__class__": 1}, DEEP], ids=["dot", "class", "deep"]
+)
+def test_a_config_that_no_config_can_be(fields, folder, run_copy):
+  """The names of fields, and their depth, are a stranger's."""
+  edit(folder, config=fields)
+  (run_copy / "config.json").write_text(json.dumps(fields))
+  for place, name in ((folder, "vitx.json"), (str(run_copy), "config.json")):
+    with pytest.raises(ConfigError, match=rf"^{place}/{name} is damaged \(.*Restore it"):
+      vitx.load(place)
+    with pytest.raises(ConfigError, match=rf"^init_from='{place}': .*{name} is damaged"):
+      check_source(place, {}, {}, None)
+
+
+def test_a_pipe_is_no_file_of_weights(folder):
+  """Reading it would never return."""
+  Path(folder, "model.safetensors").unlink()
+  os.mkfifo(f"{folder}/model.safetensors")
+  with pytest.raises(ConfigError, match=r"model\.safetensors is no readable .*not a regular file"):
+    vitx.load(folder)
+
+
+def test_an_array_of_another_shape_is_of_a_file(tmp_path):
+  folder = publish(untrained.make(**NETWORKS["timm"]), str(tmp_path / "published"))
+  path = f"{folder}/model.safetensors"
+  arrays = read_safetensors(path, "the test")
+  save_file({**arrays, "blocks.0.attn.qkv.weight": np.zeros((), np.float32)}, path)
+  with pytest.raises(ConfigError, match=rf"^workdir='{folder}': model\.safetensors .*qkv\.weight"):
+    vitx.load(folder)
+
+
+def test_a_repository_and_a_run_have_folders_of_their_own(folder, loaded, run_copy):
+  """A published model in a workdir would be loaded in place of the run."""
+  before = runs.snapshot(run_copy)
+  with pytest.raises(ConfigError, match=r"is a workdir; a repository has its own folder"):
+    publish(loaded, str(run_copy))
+  assert runs.snapshot(run_copy) == before
+  before = runs.snapshot(Path(folder))
+  with pytest.raises(ConfigError, match=r"has a published model .vitx\.json.*another directory"):
+    vitx.train(runs.tiny("duration=1 steps", "schedule.warmup=0 steps"), folder)
+  assert runs.snapshot(Path(folder)) == before
+
+
+def test_a_damaged_record_leaves_no_half_of_a_repository(folder, tmp_path):
+  record = json.loads(Path(folder, "vitx.json").read_text())
+  edit(folder, data={**record["data"], "examples": {"train": "many"}})
+  with pytest.raises(ConfigError, match=r"data\.examples\.train is no integer"):
+    publish(folder, str(tmp_path / "again"))
+  for section, key in (("data", "source"), ("evaluation", "interpolation")):
+    config = {**record["config"], section: dict(record["config"][section])}
+    del config[section][key]
+    edit(folder, config=config, data=record["data"])
+    if key == "source":
+      with pytest.raises(ConfigError, match=r"vitx\.json of workdir=.* lacks the field 'source'"):
+        publish(folder, str(tmp_path / "again"))
+      assert not (tmp_path / "again").exists()
+  publish(folder, str(tmp_path / "again"))  # a missing field of evaluation has its default
+  assert "No figures" in (tmp_path / "again" / "README.md").read_text()
 
 
 def test_weights_that_do_not_fit(folder, tmp_path):

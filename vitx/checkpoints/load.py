@@ -199,9 +199,11 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
   if known is None or count is None:
     return
   if len(known) != count:
+    config = locate_config(workdir).rpartition("/")[2]
+    file = "environment.json" if config == "config.json" else config
     raise ConfigError(
       f"workdir={str(workdir)!r}: data.class_names={known!r:.200} must name the {count} classes of"
-      " the model. Restore environment.json from a copy."
+      f" the model. Restore {file} from a copy."
     )
 
 

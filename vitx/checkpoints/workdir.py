@@ -44,7 +44,7 @@ _CONFIG: dict[str, Any] = {
 _DATA: dict[str, Any] = {
   "source?": str,
   "fingerprint": str,
-  "examples?": dict,
+  "examples?": {"train?": int, "validation?": int, "test?": int},
   "class_names?": [str],
   "vocabulary?": int,
 }
@@ -170,7 +170,19 @@ def read_config(workdir: str | Path) -> ConfigDict:
       f"workdir={str(workdir)!r} has no config.json: it is no workdir of vitx. Give the directory"
       " that --workdir named in training."
     )
-  return from_plain(read_json(workdir, "config.json"))
+  return restore_config(read_json(workdir, "config.json"), path)
+
+
+def restore_config(plain: Mapping[str, Any], path: str | Path) -> ConfigDict:
+  """Converts a config's JSON object to a ConfigDict; `path` is that of its file, for the error.
+
+  Raises:
+    ConfigError: A name cannot be that of a field, or the object is nested too deeply.
+  """
+  try:
+    return from_plain(plain)
+  except (AttributeError, KeyError, ValueError, RecursionError) as error:
+    raise ConfigError(f"{path} is damaged ({error}). {_RESTORE}") from error
 
 
 def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PLACES) -> None:
@@ -325,8 +337,14 @@ def check_writable(workdir: str | Path) -> None:
   """Creates a directory and checks that files can be written there.
 
   Raises:
-    ConfigError: The directory cannot be created or written, or a link in it leads elsewhere.
+    ConfigError: The directory cannot be created or written, a link in it leads elsewhere, or it is
+      a repository, which would be loaded in place of the run.
   """
+  if os.path.isfile(join(workdir, REPOSITORY)):
+    raise ConfigError(
+      f"workdir={str(workdir)!r} has a published model ({REPOSITORY}), and no run is written beside"
+      " it. Name another directory."
+    )
   path = epath.Path(workdir)
   for name in GROWING:
     own_files.check_no_link(join(workdir, name))

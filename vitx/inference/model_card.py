@@ -7,6 +7,7 @@ from typing import Any
 from vitx.analysis.markdown import code, table, text, without_places
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import read_json, to_plain
+from vitx.config.fields import EvaluationSettings, read_fields
 from vitx.data.images.settings import sides
 from vitx.interop.repository import WEIGHTS
 from vitx.interop.timm_networks import ForeignNetwork
@@ -81,7 +82,7 @@ def _training(loaded: Loaded, config: Mapping[str, Any], *, with_command: bool) 
   """Returns the sections about the images, the data, the figures, the run and the config."""
   return [
     _images(loaded),
-    _data(loaded),
+    _data(loaded, config["data"]["source"]),
     _figures(read_metrics(loaded.workdir), loaded.step),
     _run(read_json(loaded.workdir, "environment.json"), with_command),
     "## Config\n\nPaths are cut to their last part.\n\n"
@@ -99,7 +100,8 @@ def _usage(network: ForeignNetwork | None, file: str) -> str:
 
 
 def _images(loaded: Loaded) -> str:
-  data, evaluation = loaded.config.data, loaded.config.evaluation
+  data = loaded.config.data
+  evaluation = read_fields(EvaluationSettings, loaded.config.evaluation, "evaluation")
   if data.mean is None or data.image_size is None:  # as for a density model of bytes
     return ""
   (height, width), mean, std = sides(data.image_size), list(data.mean), list(data.std)
@@ -110,12 +112,12 @@ def _images(loaded: Loaded) -> str:
   )
 
 
-def _data(loaded: Loaded) -> str:
+def _data(loaded: Loaded, source: str) -> str:
   counts = ", ".join(
     f"{n:,} {text(role)}" for role, n in (loaded.data.get("examples") or {}).items()
   )
   lines = [
-    f"- source: {code(without_places(loaded.config.data.source))}" + f" ({counts})" * bool(counts),
+    f"- source: {code(without_places(source))}" + f" ({counts})" * bool(counts),
     f"- fingerprint: {code(loaded.fingerprint or 'unknown: the data were not opened')}",
   ]
   if loaded.class_names:
@@ -127,7 +129,7 @@ def _figures(rows: Sequence[Mapping[str, Any]], step: int) -> str:
   """Returns a Markdown table of the figures of the checkpoint that was saved at a step."""
   found = {row["kind"]: row for row in rows if row.get("step") == step and row["kind"] in _FIGURES}
   if not found:
-    return "## Figures\n\nThis checkpoint was not evaluated."
+    return "## Figures\n\nNo figures of this checkpoint are recorded."
   names = [key for key in next(iter(found.values())) if key not in ("kind", "step", "time")]
   cells = [[kind, *(_show(row.get(name)) for name in names)] for kind, row in found.items()]
   return "## Figures\n\n" + table([["split", *names], *cells])

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from vitx.analysis.markdown import without_places
-from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.load import Loaded, explained
 from vitx.checkpoints.outputs import check_absent, check_folder, write_file, write_json
-from vitx.checkpoints.workdir import PLACES, REPOSITORY, to_plain
+from vitx.checkpoints.workdir import PHASES, PLACES, REPOSITORY, to_plain
 from vitx.config.errors import ConfigError
 from vitx.data.sources import SOURCES
 from vitx.inference.convert import describe
@@ -34,7 +34,7 @@ def publish(
   """Writes a run's model as a repository that `vitx.load` reads.
 
   Of the paths in the config, the repository has only the last parts. It has neither the command of
-  the run nor the names of files of its data.
+  the run nor its tracker, nor the names of files of its data.
 
   Args:
     workdir: The workdir of a run, or a model that `vitx.load` returned.
@@ -56,6 +56,8 @@ def publish(
     hub.check_target(out)
   else:
     check_folder(out, "out")
+    if any(Path(out, name).exists() for name in ("config.json", PHASES)):
+      raise ConfigError(f"out={out!r} is a workdir; a repository has its own folder. Name another.")
     advice = "a repository has its own folder: name another one, or remove the old repository"
     check_absent([Path(out) / name for name in FILES], advice, f"out={out!r}: ")
   with open_model(workdir, checkpoint, trust_code=trust_code) as loaded:
@@ -80,22 +82,26 @@ def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: s
   """Writes the files of a repository into a folder, which is created."""
   names = OWN if network is None else network.family
   config = hide_places(to_plain(loaded.config))
-  source = config["data"]["source"]
+  with explained(loaded.workdir):
+    source = config["data"]["source"]
+    card = write_repository_card(loaded, network, name, config)
   data = {"source": source, **{key: loaded.data.get(key) for key in _PUBLIC_DATA}}
   folder.mkdir(parents=True, exist_ok=True)
   write_safetensors(folder / WEIGHTS, to_stored(loaded.variables, names))
   record = {"config": config, "data": data, "step": loaded.step, "names": names}
   write_json(folder / REPOSITORY, record)
-  write_file(folder / CARD, write_repository_card(loaded, network, name, config))
+  write_file(folder / CARD, card)
 
 
 def hide_places(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a plain config in which paths keep only their last part.
 
-  The folder of TFDS sets becomes the default of the reader's machine.
+  The folder of TFDS sets becomes the default of the reader's machine, and no tracker is named.
   """
 
   def hide(value: Any, field: str) -> Any:
+    if field.endswith(".tracking"):
+      return {"name": "none"}
     if isinstance(value, Mapping):
       return {key: hide(entry, f"{field}.{key}") for key, entry in value.items()}
     if field.endswith(".data.data_dir"):

@@ -232,7 +232,7 @@ def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:
   except ImportError as error:
     raise MissingExtraError(where, "foreign") from error
   with files.reading(f"{where} is no readable safetensors file"):
-    found = deserialize(Path(path).read_bytes())
+    found = deserialize(files.read_bytes(path))
   unknown = [(name, x["dtype"]) for name, x in found if x["dtype"] not in _DTYPES]
   if unknown:
     name, dtype = unknown[0]

@@ -51,7 +51,7 @@ def download(source: str, files: Sequence[str] = FILES, field: str = "init_from"
   path = find(source, files, field)
   if path is None:
     raise ConfigError(
-      f"{field}={source!r} has neither {' nor '.join(files)}; download the file that you need, and"
+      f"{field}={source!r} has no {' and no '.join(files)}; download the file that you need, and"
       f" set {field} to its path."
     )
   return path
@@ -62,7 +62,8 @@ def is_cached(source: str, files: Sequence[str]) -> bool:
   name, revision = split(source)
   hub = _load_library(f"init_from={source!r}")
   for file in files:
-    with contextlib.suppress(hub.errors.LocalEntryNotFoundError):
+    # `find` explains a name that the library refuses by a ValueError.
+    with contextlib.suppress(hub.errors.LocalEntryNotFoundError, ValueError):
       hub.hf_hub_download(name, file, revision=revision, local_files_only=True)
       return True
   return False

@@ -13,11 +13,17 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx import files
 from vitx.checkpoints import load as checkpoints
 from vitx.checkpoints import tree
 from vitx.checkpoints.load import CHOICES, Loaded, assemble
-from vitx.checkpoints.workdir import REPOSITORY, find_run, from_plain, join, read_config, read_json
+from vitx.checkpoints.workdir import (
+  REPOSITORY,
+  find_run,
+  join,
+  read_config,
+  read_json,
+  restore_config,
+)
 from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError
 from vitx.interop import foreign, hub
@@ -74,12 +80,15 @@ def load(
   def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     where = f"workdir={place!r}: {WEIGHTS}"
     arrays = foreign.read_safetensors(_find_weights(place, folder), where)
-    with files.reading(f"{where} cannot be read"):
+    try:
       variables = tree.nest(_to_ours(arrays, names, wanted))
+    except (ValueError, TypeError, AttributeError) as error:
+      raise ConfigError(f"{where} cannot be read: {error}") from error
     tree.check_arrays(variables, wanted, where)
     return variables, step
 
-  return assemble(place, from_plain(record["config"]), record["data"], read, trust_code=trust_code)
+  config = restore_config(record["config"], join(folder, REPOSITORY))
+  return assemble(place, config, record["data"], read, trust_code=trust_code)
 
 
 def find_folder(place: Any) -> str | None:
@@ -125,7 +134,7 @@ def read_run_config(source: str) -> ConfigDict:
   folder = find_folder(source)
   if folder is None:
     return read_config(find_run(source))
-  return from_plain(read_json(folder, REPOSITORY)["config"])
+  return restore_config(read_json(folder, REPOSITORY)["config"], join(folder, REPOSITORY))
 
 
 def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]:
@@ -141,7 +150,11 @@ def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]
 def _to_ours(
   arrays: dict[str, np.ndarray], names: str, wanted: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-  """Returns arrays of a naming scheme under vitx's names; raises ValueError for a foreign array."""
+  """Returns arrays of a naming scheme under vitx's names.
+
+  Raises:
+    ValueError: An array has no place in the network, or another shape.
+  """
   if names == OWN:
     return arrays
   ours, left = convert_in(FAMILIES[names].rules, arrays, foreign.count_heads(wanted["params"]))

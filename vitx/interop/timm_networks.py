@@ -239,6 +239,7 @@ _DINOV3 = {
   "pool.name": "cls",
   "token_mixer.key_bias": False,
 }
+_OF_DINOV3 = ("block.activation", "token_mixer.use_bias")
 _VIT = (
   *(*_SIZES, "stem.patch", "norm.epsilon"),
   *("block.activation", "token_mixer.use_bias", "block.layer_scale"),
@@ -256,7 +257,8 @@ KINDS = (
   ),
   _Kind(
     {"name": "vit", **_PLAIN, **_DINOV3},
-    (*(x for x in _VIT if x != "block.activation"), "extra_tokens", "posemb.base"),
+    # A file of timm without biases is read with biases of zero.
+    (*(x for x in _VIT if x not in _OF_DINOV3), "extra_tokens", "posemb.base"),
     _write_dinov3,
   ),
   _Kind(
