@@ -27,7 +27,6 @@ from vitx.interop.export import write_safetensors
 from vitx.interop.foreign_names import to_theirs
 from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.timm_networks import ForeignNetwork, find_network
-from vitx.models.masked_autoencoder import MaskedAutoencoder
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Task
 from vitx.training.experiment import resolve
@@ -155,7 +154,7 @@ def describe(loaded: Loaded) -> ForeignNetwork:
   Raises:
     ConfigError: No network is equivalent; the message names the field.
   """
-  if isinstance(loaded.model, MaskedAutoencoder):
+  if loaded.config.task.name == "masked_autoencoder":
     raise ConfigError(
       f"task.name={loaded.config.task.name!r}: the network has a decoder, which no network of timm"
       f" has; train a classifier with init_from={loaded.workdir} and export that one."
