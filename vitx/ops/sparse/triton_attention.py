@@ -234,7 +234,7 @@ class _Rows:
     else:
       blocks = max(1, launch.blocks * most // block)
       self.heads, self.count = mask.heads, -(-mask.rows // blocks)
-      self.lists = list_blocks(mask.transpose() if transposed else mask, blocks)
+      self.lists = list_blocks(mask, blocks, transposed)
     self.rows, self.block, self.launch = blocks * block, block, launch
 
 
@@ -291,13 +291,15 @@ def call(
 
 
 @functools.lru_cache(maxsize=256)
-def list_blocks(mask: BlockMask, blocks: int) -> Lists:
+def list_blocks(mask: BlockMask, blocks: int, transposed: bool) -> Lists:
   """Returns the lists of a mask, whose rows are joined to groups of `blocks` blocks.
 
   Args:
-    mask: The static edges; transposed for lists by key block.
+    mask: The static edges.
     blocks: The number of blocks in a group of rows.
+    transposed: Whether the lists are those of the key blocks, not of the query blocks.
   """
+  mask = mask.transpose() if transposed else mask  # here, so that it is cached with the lists
   groups = -(-mask.rows // blocks)
   head, own = np.divmod(mask.queries.astype(np.int64), mask.rows)
   pairs, place = np.unique(
