@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 from vitx.config.checks import Depth, PositiveInt, Range
 from vitx.config.errors import ConfigError
 from vitx.data.dataset import DatasetInfo
-from vitx.data.images.resizing import ResizeAndKeep
 from vitx.data.images.settings import image_spec, sides
 from vitx.models.masked_autoencoder import (
   MaskedAutoencoder,
@@ -137,12 +136,6 @@ class MaskedAutoencoding(Classification):
   def answer_spec(self):
     """Returns {}, since an image is its own answer."""
     return {}
-
-  def transform(self, *, train):
-    """Returns the host's resizing of images; an example has no other arrays."""
-    plain = super().transform(train=train)
-    fields = plain.decode_size, plain.resize_mode, plain.interpolation
-    return ResizeAndKeep(*fields, train=train, array=None)
 
   def draw(self, batch, key):
     """Returns the augmented images (B, s, s, C) and the masks (B, N) of a batch at a step."""

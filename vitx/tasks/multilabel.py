@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from vitx.config.checks import Probability
 from vitx.config.errors import ConfigError, escape
 from vitx.data.dataset import ArraySpec
-from vitx.data.images.resizing import ResizeAndKeep
 from vitx.data.images.settings import find_size
 from vitx.tasks.base import Figures, count_examples
 from vitx.tasks.classification import Classification, resolve_images
@@ -75,11 +74,6 @@ class MultiLabel(Classification):
   def answer_spec(self):
     """Returns the shape and dtype of `labels`, float32 (K,)."""
     return {"labels": jax.ShapeDtypeStruct((self.num_classes,), np.float32)}
-
-  def transform(self, *, train):
-    """Returns the host's resizing of images, which passes `labels` on unchanged."""
-    plain = super().transform(train=train)
-    return ResizeAndKeep(plain.decode_size, plain.resize_mode, plain.interpolation, train=train)
 
   def draw(self, batch, key):
     """Returns the augmented images (B, s, s, C) and targets (B, K) of a batch at a step."""

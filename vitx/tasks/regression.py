@@ -13,7 +13,6 @@ from vitx.config.checks import Finite, Positive
 from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, DatasetInfo, Examples, read_encoded
-from vitx.data.images.resizing import ResizeAndKeep
 from vitx.data.images.settings import find_size, image_spec, sides
 from vitx.tasks.base import count_examples
 from vitx.tasks.classification import Classification, resolve_images
@@ -107,12 +106,6 @@ class Regression(Classification):
   def answer_spec(self):
     """Returns the shape and dtype of `target`, float32 ()."""
     return {"target": jax.ShapeDtypeStruct((), np.float32)}
-
-  def transform(self, *, train):
-    """Returns the host's resizing of images, which passes `target` on unchanged."""
-    plain = super().transform(train=train)
-    fields = plain.decode_size, plain.resize_mode, plain.interpolation
-    return ResizeAndKeep(*fields, train=train, array="target")
 
   def draw(self, batch, key):
     """Returns the augmented images (B, s, s, C) and normalized targets (B, 1) of a batch."""

@@ -69,7 +69,7 @@ class ResizeAndKeep(ResizeImages):
     array: The name of the array, which becomes float32; None keeps only the image.
   """
 
-  array: str | None = "labels"
+  array: str | None = None
 
   def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:
     image = {"image": self.resize(example, bits)}
