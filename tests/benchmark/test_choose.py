@@ -129,7 +129,7 @@ def test_tiles_are_measured_first_and_stay_when_other_ops_are_measured(
   monkeypatch.setattr(tune, "measure", lambda minutes, say: entry)
   assert not main(TINY)
   assert used == [{"float32": {64: sizes}}] * 2
-  assert rule.load_rule("cpu").tiles == used[0] and rule.find_tiles("cpu")["measured"]["date"]
+  assert rule.load_rule("cpu").tiles == used[0] and rule.load_tiles("cpu")["measured"]["date"]
 
 
 def test_what_does_not_fit_is_no_gain(monkeypatch):

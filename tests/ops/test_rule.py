@@ -169,7 +169,7 @@ def test_tiles_are_stored_loaded_and_recorded(directory):
   write_tiles(directory, entry)
   found = rule.load_rule("cpu")
   assert found.tiles == TILES
-  assert rule.find_tiles("cpu") == json.loads(json.dumps(entry))
+  assert rule.load_tiles("cpu") == json.loads(json.dumps(entry))
   stored = json.loads(json.dumps(found.to_json()))
   assert stored["tiles"]["bfloat16"] == {"64": [64, *[[2, 8, 3]] * 3], "128": None}
   assert rule.Rule.from_json(stored, "environment.json", "restore it") == found
@@ -177,7 +177,7 @@ def test_tiles_are_stored_loaded_and_recorded(directory):
   del stored["tiles"]  # as recorded by an older version
   assert rule.Rule.from_json(stored, "environment.json", "restore it").tiles == {}
   write(directory, "cpu")
-  assert rule.load_rule("cpu").tiles == {} and rule.find_tiles("cpu") is None
+  assert rule.load_rule("cpu").tiles == {} and rule.load_tiles("cpu") is None
   assert "tiles" not in rule.load_rule("cpu").to_json()
 
 

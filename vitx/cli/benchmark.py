@@ -149,7 +149,7 @@ def _run_choose(
     raise ConfigError(f"out={str(path)!r} is a folder; name a file.")
   whole = set(chosen) >= set(rule.FAMILIES)
   families = {} if whole else rule.find_families(kind)
-  tiles = None if whole else rule.find_tiles(kind)
+  tiles = None if whole else rule.load_tiles(kind)
   if "tiles" in chosen:
     tiles = tune.measure(minutes, say)
   wanted = [name for name in rule.FAMILIES if name in chosen]

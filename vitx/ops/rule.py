@@ -222,7 +222,7 @@ def find_families(device_kind: str) -> dict[str, Any]:
   return read_families(_find(device_kind, user_directory())[0])
 
 
-def find_tiles(device_kind: str) -> dict[str, Any] | None:
+def load_tiles(device_kind: str) -> dict[str, Any] | None:
   """Returns the entry of tiles in the file that `load_rule` reads; `None` if it has none.
 
   The entry has the tiles in the form of `tiles_to_json`, "sizes", and "measured".
@@ -278,7 +278,7 @@ def write_families(
     path: The file, `user_directory() / file_name(device_kind)` or another path.
     device_kind: The kind of device that was measured.
     families: All families, in the format of `read_families`.
-    tiles: The tiles in the format of `find_tiles`; `None` if none were measured.
+    tiles: The tiles in the format of `load_tiles`; `None` if none were measured.
 
   Raises:
     ConfigError: The file cannot be written.
@@ -322,7 +322,7 @@ def tiles_to_json(tiles: MeasuredTiles) -> dict[str, Any]:
 
 
 def parse_tiles(entry: Any, where: str) -> MeasuredTiles:
-  """Returns the tiles in the entry from `find_tiles`, none for `None`.
+  """Returns the tiles in the entry from `load_tiles`, none for `None`.
 
   Args:
     entry: The entry.

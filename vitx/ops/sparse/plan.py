@@ -15,6 +15,8 @@ from vitx.ops.sparse.block_mask import remember
 from vitx.ops.sparse.tiles import TILES, Heads, cost
 
 CLASS = Global(prefix=True)
+# A GPU's kernel attends in other orders if that leaves less than this share of the work. It is a
+# guess: reordering tokens and merging parts take time too, and nobody has measured it on a GPU.
 FEWER = 0.7
 
 
@@ -120,10 +122,7 @@ def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
 
 @remember(256)
 def _fewest_blocks(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
-  """Returns parts that are attended by blocks of `tile` tokens, in orders only if that saves work.
-
-  `FEWER` is a guess of what it costs to reorder tokens and to merge parts on a GPU.
-  """
+  """Returns parts attended by blocks of `tile` tokens, reordered only if that saves work."""
 
   def by_blocks(part: Part) -> Part:
     by_kernel = part.core in ("block_sparse", "block_diagonal")
