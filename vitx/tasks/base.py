@@ -201,8 +201,15 @@ class Task(Protocol):
     """Returns the name of the figure that a plateau schedule of the mode "min" or "max" follows.
 
     Raises:
-      ConfigError: If no figure of the task improves in this direction.
+      ConfigError: If the task has no figure that is good when it is low ("min") or high ("max").
     """
+    if mode != self.mode:
+      word = "low" if self.mode == "min" else "high"
+      raise ConfigError(
+        f"schedule.mode={mode!r}: the {self.primary} of this task is good if {word}; use"
+        f" schedule.mode={self.mode!r}."
+      )
+    return self.primary
 
   def describe(self, figures: Figures) -> str:
     """Returns a short text of the figures, for the console's line about an evaluation."""

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from vitx.config.checks import NonNegative, Probability, check_value
 from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
-from vitx.data.dataset import DatasetInfo, check_arrays
+from vitx.data.dataset import ArraySpec, DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.decode import ValueRange, decode_size
 from vitx.data.images.resizing import ResizeAndKeep, ResizeImages
@@ -56,6 +56,8 @@ class Classification(Task):
     interpolation: The interpolation of the host's resizing.
     value_range: The range of the values of images to predict, `data.value_range`.
     class_loss: The mean loss of a batch, a function of logits and targets (B, K).
+    needs_classes: Whether the outputs of the network are classes, whose number a config without
+      data must state.
   """
 
   model: nn.Module
@@ -73,6 +75,7 @@ class Classification(Task):
   primary: ClassVar[str] = "top1"
   mode: ClassVar[Literal["max", "min"]] = "max"
   answers: ClassVar[tuple[str, ...]] = ("label",)
+  needs_classes: ClassVar[bool] = True
   input_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
   @classmethod
@@ -97,11 +100,17 @@ class Classification(Task):
   def state_info(cls, config):
     """Returns the description of images by a config's size and number of classes, or None."""
     data, classes = config.data, config.model.get("num_classes")
-    if classes is None or data.image_size is None:
+    if data.image_size is None or (cls.needs_classes and classes is None):
       return None
     check_value(data.image_size, "data.image_size", Size)
-    spec = image_spec(data.channels, sides(data.image_size))
-    return DatasetInfo(data.source, spec, class_names=tuple(map(str, range(classes))))
+    image = image_spec(data.channels, sides(data.image_size), labeled=False)
+    names = None if classes is None else tuple(map(str, range(classes)))
+    return DatasetInfo(data.source, {**image, **cls.answer_arrays(classes)}, class_names=names)
+
+  @classmethod
+  def answer_arrays(cls, classes: int) -> dict[str, ArraySpec]:
+    """Returns the shape and dtype of each array in `answers`, for a number of classes."""
+    return {"label": ArraySpec((), "int32")}
 
   @classmethod
   def from_config(
@@ -164,15 +173,9 @@ class Classification(Task):
     return self.image_size if self.resize_mode == "random" else self.decode_size
 
   def _spec(self, size: Size) -> dict[str, jax.ShapeDtypeStruct]:
-    return {
-      "image": jax.ShapeDtypeStruct((*sides(size), self.channels), np.uint8),
-      **self.answer_spec,
-    }
-
-  @property
-  def answer_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes and dtypes of the arrays in `answers`."""
-    return {"label": jax.ShapeDtypeStruct((), np.int32)}
+    image = image_spec(self.channels, sides(size), labeled=False)
+    arrays = {**image, **self.answer_arrays(self.num_classes)}
+    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
 
   @property
   def input_spec(self):
@@ -214,7 +217,7 @@ class Classification(Task):
   def draw(self, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the augmented images (B, s, s, C) and targets (B, K) of a batch at a step."""
     key = jax.random.fold_in(key, 0)
-    return self.augment(key, batch["index"], batch["image"], batch["label"])
+    return self.augment(key, batch["index"], batch["image"], batch[self.answers[0]])
 
   def run_model(
     self,
@@ -273,8 +276,13 @@ class Classification(Task):
     return summarize_classification(sums)
 
   def plateau_figure(self, mode):
-    """Returns "nll" if the mode is "min", otherwise "top1"."""
-    return "nll" if mode == "min" else "top1"
+    """Returns the loss on the labels, "nll", if the mode is "min", otherwise the primary figure.
+
+    Raises:
+      ConfigError: If the task has no classes, and its figure is good in the other direction.
+    """
+    is_loss = self.needs_classes and mode == "min"
+    return "nll" if is_loss else super().plateau_figure(mode)
 
   def describe(self, figures):
     """Returns the accuracies in percent and the negative log-likelihood in nats."""

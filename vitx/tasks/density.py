@@ -24,9 +24,6 @@ from vitx.tasks.base import Figures, Task
 from vitx.tasks.density_images import Pixels
 from vitx.tasks.density_resolve import BYTES, resolve
 
-Levels = Annotated[int, Range("[2, 256]")]
-WindowLength = Annotated[int, Range("[1, 16777216]")]  # the paper's longest has 1,048,576 tokens
-
 
 @dataclasses.dataclass(frozen=True)
 class Density(Task):
@@ -88,8 +85,8 @@ class Density(Task):
     cls,
     config: ConfigDict,
     *,
-    window: WindowLength | None = None,
-    levels: Levels = BYTES,
+    window: Annotated[int, Range("[1, 16777216]")] | None = None,
+    levels: Annotated[int, Range("[2, 256]")] = BYTES,
     min_context: Annotated[int, Range("[0, 16777216]")] = 0,
   ) -> "Density":
     """Returns the task of a resolved config.
@@ -208,19 +205,6 @@ class Density(Task):
       "tokens": int(sums["tokens"]),
       "bits": float(sums["nats"]) / float(sums["tokens"]) / math.log(2),
     }
-
-  def plateau_figure(self, mode):
-    """Returns "bits".
-
-    Raises:
-      ConfigError: If the mode is "max", since fewer bits are better.
-    """
-    if mode != "min":
-      raise ConfigError(
-        "schedule.mode='max' does not suit task.name='density', whose figure is better when it is"
-        " lower; use schedule.mode='min'."
-      )
-    return "bits"
 
   def describe(self, figures):
     """Returns the console's text of an evaluation: the model's mean bits per token.

@@ -167,6 +167,10 @@ class Distillation(Classification):
     """Returns "min" if attention is learned, otherwise "max"."""
     return "min" if self.weights.attention else "max"
 
+  def plateau_figure(self, mode):
+    """Returns "nll" if the mode is "min", otherwise "top1", also if attention is learned."""
+    return "nll" if mode == "min" else "top1"
+
   def loss(self, params, state, constants, batch, key, step):
     """Computes the weighted sum of the terms whose weight is not zero.
 

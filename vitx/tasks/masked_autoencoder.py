@@ -12,8 +12,7 @@ from ml_collections import ConfigDict
 
 from vitx.config.checks import Depth, PositiveInt, Range
 from vitx.config.errors import ConfigError
-from vitx.data.dataset import DatasetInfo
-from vitx.data.images.settings import image_spec, sides
+from vitx.data.images.settings import sides
 from vitx.models.masked_autoencoder import (
   MaskedAutoencoder,
   from_patches,
@@ -53,6 +52,7 @@ class MaskedAutoencoding(Classification):
   primary: ClassVar[str] = "loss"
   mode: ClassVar[Literal["max", "min"]] = "min"
   answers: ClassVar[tuple[str, ...]] = ()
+  needs_classes: ClassVar[bool] = False
 
   @classmethod
   def resolve(cls, config, source):
@@ -61,14 +61,9 @@ class MaskedAutoencoding(Classification):
     resolve_images(config, source, {}, len(info.class_names or (None,)))
 
   @classmethod
-  def state_info(cls, config):
-    """Returns the images' description if a config has their size."""
-    data = config.data
-    if data.image_size is None:
-      return None
-    spec = image_spec(data.channels, sides(data.image_size), labeled=False)
-    classes = config.model.get("num_classes")
-    return DatasetInfo(data.source, spec, classes and tuple(map(str, range(classes))))
+  def answer_arrays(cls, classes):
+    """Returns {}, since an image is its own answer."""
+    return {}
 
   @classmethod
   def from_config(  # type: ignore[override]  # its loss is no loss of classes
@@ -131,11 +126,6 @@ class MaskedAutoencoding(Classification):
     """Returns the network."""
     assert isinstance(self.model, MaskedAutoencoder)
     return self.model
-
-  @property
-  def answer_spec(self):
-    """Returns {}, since an image is its own answer."""
-    return {}
 
   def draw(self, batch, key):
     """Returns the augmented images (B, s, s, C) and the masks (B, N) of a batch at a step."""
@@ -208,15 +198,6 @@ class MaskedAutoencoding(Classification):
     """Returns examples and loss, the mean over the images."""
     count = count_examples(sums)
     return {"examples": int(count), "loss": float(sums["loss"]) / count}
-
-  def plateau_figure(self, mode):
-    """Returns "loss"; raises ConfigError if the mode is "max"."""
-    if mode == "max":
-      raise ConfigError(
-        "schedule.mode='max': the loss of a masked autoencoder is good if low; use"
-        " schedule.mode='min'"
-      )
-    return "loss"
 
   def describe(self, figures):
     """Returns the mean squared error of masked patches."""

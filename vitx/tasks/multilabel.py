@@ -45,13 +45,9 @@ class MultiLabel(Classification):
     resolve_images(config, source, {"labels": ("float32", 1)}, len(info.class_names))
 
   @classmethod
-  def state_info(cls, config):
-    """Returns the description of images by a config's size and number of classes, or None."""
-    info = super().state_info(config)
-    if info is None:
-      return None
-    spec = {"image": info.spec["image"], "labels": ArraySpec((len(info.class_names),), "float32")}
-    return dataclasses.replace(info, spec=spec)
+  def answer_arrays(cls, classes):
+    """Returns the shape and dtype of `labels`, float32 (K,)."""
+    return {"labels": ArraySpec((classes,), "float32")}
 
   @classmethod
   def from_config(  # type: ignore[override]  # its only loss takes no weights
@@ -70,16 +66,6 @@ class MultiLabel(Classification):
     assert isinstance(task, MultiLabel)
     return dataclasses.replace(task, class_loss=make_loss("sigmoid", 0.0, None))
 
-  @property
-  def answer_spec(self):
-    """Returns the shape and dtype of `labels`, float32 (K,)."""
-    return {"labels": jax.ShapeDtypeStruct((self.num_classes,), np.float32)}
-
-  def draw(self, batch, key):
-    """Returns the augmented images (B, s, s, C) and targets (B, K) of a batch at a step."""
-    key = jax.random.fold_in(key, 0)
-    return self.augment(key, batch["index"], batch["image"], batch["labels"])
-
   def loss(self, params, state, constants, batch, key, step):
     """Computes the loss of an augmented batch, the new state and the share of right decisions."""
     images, targets = self.draw(batch, key)
@@ -96,10 +82,6 @@ class MultiLabel(Classification):
   def summarize(self, sums):
     """Returns the figures of `summarize_multilabel`."""
     return summarize_multilabel(sums)
-
-  def plateau_figure(self, mode):
-    """Returns "nll" if the mode is "min", otherwise "map"."""
-    return "nll" if mode == "min" else "map"
 
   def describe(self, figures):
     """Returns mean average precision and F1 in percent, and the loss in nats."""

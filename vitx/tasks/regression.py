@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 from vitx.config.checks import Finite, Positive
 from vitx.config.errors import ConfigError
 from vitx.data import order
-from vitx.data.dataset import ArraySpec, DatasetInfo, Examples, read_encoded
-from vitx.data.images.settings import find_size, image_spec, sides
+from vitx.data.dataset import ArraySpec, Examples, read_encoded
+from vitx.data.images.settings import find_size
 from vitx.tasks.base import count_examples
 from vitx.tasks.classification import Classification, resolve_images
 
@@ -40,6 +40,7 @@ class Regression(Classification):
   primary: ClassVar[str] = "mae"
   mode: ClassVar[Literal["max", "min"]] = "min"
   answers: ClassVar[tuple[str, ...]] = ("target",)
+  needs_classes: ClassVar[bool] = False
 
   @classmethod
   def resolve(cls, config, source):
@@ -52,23 +53,21 @@ class Regression(Classification):
         f"{config.task.name!r} needs; a table csv:FILE has one with data.label_kind=number."
       )
     resolve_images(config, source, {"target": ("float32", 0)}, 1)
-    fields = config.task.to_dict()
-    if train is not None and None in (fields.get("target_mean"), fields.get("target_std")):
+    given = {name: value for name, value in config.task.items() if value is not None}
+    if train is not None and not {"target_mean", "target_std"} <= given.keys():
       mean, std = _measure_targets(train, info.name)
-      fields |= {
-        "target_mean": mean if fields.get("target_mean") is None else fields["target_mean"],
-        "target_std": std if fields.get("target_std") is None else fields["target_std"],
-      }
-      config.task = ConfigDict(fields)
+      config.task = ConfigDict({"target_mean": mean, "target_std": std, **given})
 
   @classmethod
   def state_info(cls, config):
     """Returns the description of images by a config's size, or None."""
-    data = config.data
-    if data.image_size is None:
-      return None
-    spec = image_spec(data.channels, sides(data.image_size), labeled=False)
-    return DatasetInfo(data.source, {**spec, "target": ArraySpec((), "float32")})
+    info = super().state_info(config)
+    return info and dataclasses.replace(info, class_names=None)
+
+  @classmethod
+  def answer_arrays(cls, classes):
+    """Returns the shape and dtype of `target`, float32 ()."""
+    return {"target": ArraySpec((), "float32")}
 
   @classmethod
   def from_config(  # type: ignore[override]  # its losses are no losses of classes
@@ -101,11 +100,6 @@ class Regression(Classification):
       target_std=1.0 if target_std is None else target_std,
       huber_delta=huber_delta if loss == "huber" else None,
     )
-
-  @property
-  def answer_spec(self):
-    """Returns the shape and dtype of `target`, float32 ()."""
-    return {"target": jax.ShapeDtypeStruct((), np.float32)}
 
   def draw(self, batch, key):
     """Returns the augmented images (B, s, s, C) and normalized targets (B, 1) of a batch."""
@@ -152,18 +146,6 @@ class Regression(Classification):
       "rmse": self.target_std * (squared / count) ** 0.5,
       "r2": 1 - squared / spread if spread > 1e-6 * count else None,
     }
-
-  def plateau_figure(self, mode):
-    """Returns "mae", the mean absolute error.
-
-    Raises:
-      ConfigError: The mode is "max".
-    """
-    if mode == "max":
-      raise ConfigError(
-        "schedule.mode='max': the errors of a regression are good if low; use schedule.mode='min'."
-      )
-    return "mae"
 
   def describe(self, figures):
     """Returns the mean absolute error, the root of the mean squared error, and R²."""

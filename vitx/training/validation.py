@@ -8,12 +8,13 @@ import numpy as np
 
 from vitx.checkpoints import unevaluated
 from vitx.checkpoints.errors import CheckpointError
+from vitx.config.registry import build
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures
 from vitx.training import attention_entropy, evaluation, parallel
 from vitx.training.experiment import Experiment
 from vitx.training.failures import Interrupted, StopRequest, check_finite
-from vitx.training.optim.plateau import Plateau
+from vitx.training.optim.schedules import SCHEDULES, RunLength
 from vitx.training.record.progress import SOON, announce, show_bar
 from vitx.training.run import Run
 
@@ -127,10 +128,11 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
     record.wait(figures[task.primary], task.mode)
   record.improve(step, figures[task.primary], task.mode)
   if schedule.name == "plateau" and is_due:
-    plateau = Plateau.from_config(schedule, record.plateau)
-    plateau = plateau.update(figures[task.plateau_figure(plateau.mode)])
-    record.plateau = plateau.to_dict()
-    state = state.replace(plateau=parallel.replicate(np.float32(plateau.scale)))
+    length = RunLength(experiment.total_steps, experiment.steps_per_epoch)
+    plateau: Any = build(SCHEDULES, schedule, "schedule", hidden=("run",))(length)
+    figure = figures[task.plateau_figure(plateau.mode)]
+    record.plateau = plateau.update(record.plateau, figure)
+    state = state.replace(plateau=parallel.replicate(np.float32(record.plateau["scale"])))
   recorder.write_end()
   return state
 
