@@ -416,7 +416,6 @@ def test_evaluations_without_a_better_figure_are_counted(mode):
   record, counts = Record(), []
   for step, value in enumerate([1, 2, 2, 1, 3, 3, 0]):
     value = value if mode == "max" else -value
-    record.wait(value, mode)
     record.improve(step, value, mode)
     counts.append(record.waited)
   assert counts == [0, 0, 1, 2, 0, 1, 2]

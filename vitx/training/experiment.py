@@ -11,7 +11,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis.implementations import describe_choices, implementations
-from vitx.checkpoints.store import check_keep
 from vitx.config.errors import ConfigError
 from vitx.config.fields import (
   SEEDS,
@@ -20,6 +19,7 @@ from vitx.config.fields import (
   RunSettings,
   check_config,
   declarations,
+  find,
   named_choices,
 )
 from vitx.config.registry import build
@@ -48,6 +48,7 @@ LONGEST = 2**31 - 1  # the most steps that the counter of a run can count
 DURATIONS = tuple(
   path for path, each in declarations().items() if each.type == Duration and path != "duration"
 )
+CADENCES = ("log_every", "evaluation.every", "checkpoint.every")
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
@@ -195,8 +196,7 @@ class Experiment:
 
     If no such step comes within the next `most` steps, the result is `step + most`.
     """
-    config = self.config
-    cadences = (config.log_every, config.evaluation.every, config.checkpoint.every)
+    cadences = [find(self.config, field) for field in CADENCES]
     last = min(step + most, self.total_steps)
     later = range(step + 1, last)
     return next((s for s in later if any(self.is_due(s, every) for every in cadences)), last)
@@ -326,10 +326,8 @@ def fit_to_examples(config: ConfigDict, examples: int) -> ConfigDict:
 
 def read_examples(task: Task, source: Source) -> Source:
   """Returns a source with the examples that a task trains and evaluates on, see `Task.examples`."""
-  roles: dict[str, Any] = {
-    name: task.examples(source.role(name), train=name == "train") for name in ROLES
-  }
-  return dataclasses.replace(source, **roles)
+  roles = {role: task.examples(source.role(role), train=role == "train") for role in ROLES}
+  return dataclasses.replace(source, **roles)  # type: ignore[arg-type]
 
 
 def make_step(
@@ -406,15 +404,10 @@ def _check_without_data(config: ConfigDict) -> None:
   parallel.check_batch(config.batch_size, config.grad_accum_steps)
   check_optimizer(config.optimizer)
   build(SCHEDULES, config.schedule, "schedule", hidden=("run",))
-  check_keep(config.checkpoint.keep)
   check_weights(config.evaluation.weights, config.ema_decay)
   total = durations.to_steps(durations.settle(config.duration, 1), 1)
-  for field, value in (
-    ("log_every", config.log_every),
-    ("evaluation.every", config.evaluation.every),
-    ("checkpoint.every", config.checkpoint.every),
-  ):
-    durations.is_due(1, durations.settle(value, 1, total, field), 1, field)
+  for field in CADENCES:
+    durations.is_due(1, durations.settle(find(config, field), 1, total, field), 1, field)
 
 
 def _check(config: ConfigDict, source: Source, total: int) -> None:

@@ -124,9 +124,7 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   if seen is not None:
     recorder.write_figures(SEEN, step, seen)
   recorder.progress.message(f"step {step}  validation: {experiment.describe(figures)}")
-  if is_due:
-    record.wait(figures[task.primary], task.mode)
-  record.improve(step, figures[task.primary], task.mode)
+  record.improve(step, figures[task.primary], task.mode, is_due=is_due)
   if schedule.name == "plateau" and is_due:
     length = RunLength(experiment.total_steps, experiment.steps_per_epoch)
     plateau: Any = build(SCHEDULES, schedule, "schedule", hidden=("run",))(length)

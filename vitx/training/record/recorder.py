@@ -63,17 +63,6 @@ class Record:
     record = self if self.onward is None else self.from_json(self.onward)
     return dataclasses.replace(record, seconds=self.seconds, end_row=None)
 
-  def wait(self, value: float, mode: str) -> None:
-    """Counts an evaluation for early stopping; call it before `improve`.
-
-    Args:
-      value: The primary figure of the evaluation.
-      mode: Whether high ("max") or low ("min") figures are good.
-    """
-    best = self.best_value
-    is_better = best is None or (value > best if mode == "max" else value < best)
-    self.waited = 0 if is_better else self.waited + 1
-
   def is_over(self, patience: int | None) -> bool:
     """Returns whether early stopping ends the run.
 
@@ -82,10 +71,19 @@ class Record:
     """
     return patience is not None and self.waited >= patience
 
-  def improve(self, step: int, value: float, mode: str) -> None:
-    """Makes an evaluation the best one if no earlier one was better."""
-    best = self.best_value
-    if best is None or (value >= best if mode == "max" else value <= best):
+  def improve(self, step: int, value: float, mode: str, *, is_due: bool = True) -> None:
+    """Makes an evaluation the best one if no earlier one was better.
+
+    Args:
+      step: The step of the evaluated state.
+      value: The primary figure of the evaluation.
+      mode: Whether high ("max") or low ("min") figures are good.
+      is_due: Whether the evaluation counts for early stopping.
+    """
+    sign, best = 1 if mode == "max" else -1, self.best_value
+    if is_due:
+      self.waited = 0 if best is None or sign * value > sign * best else self.waited + 1
+    if best is None or sign * value >= sign * best:
       self.best_step, self.best_value = step, value
 
 
