@@ -41,9 +41,9 @@ MASKED = "task=masked_autoencoder,task.decoder_width=16,task.decoder_depth=1,aug
 # A compilation of ten minutes.
 COMPILING = """
 import os, signal, time
-from vitx.training import compilation
-def compile_long(*arguments, run, **options):
-  run(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(600)))
+from vitx.training import compilation, failures
+def compile_long(*arguments, **options):
+  failures.run_breakable(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(600)))
 compilation.compile_program = compile_long
 """
 

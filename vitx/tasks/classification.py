@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
@@ -121,7 +121,7 @@ class Classification(Task):
     loss: Literal["softmax", "sigmoid", "focal"] = "softmax",
     focal_gamma: NonNegative = 2.0,
     class_weights: Literal["balanced"] | tuple[NonNegative, ...] | None = None,
-  ) -> "Classification":
+  ) -> Self:
     """Returns the task of a resolved config.
 
     Args:

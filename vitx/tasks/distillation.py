@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import flax
 import jax
@@ -97,7 +97,7 @@ class Distillation(Classification):
     basis_l1_decay_steps: Annotated[int, Range("[0, inf)")] = 0,
     temperature: Positive = 1.0,
     train_mode: bool = True,
-  ) -> "Distillation":
+  ) -> Self:
     """Returns the task of a resolved config.
 
     Args:
@@ -122,7 +122,7 @@ class Distillation(Classification):
     Raises:
       ConfigError: If `Classification` raises it, there is no teacher, or every weight is zero.
     """
-    weights = FrozenDict(
+    weights: FrozenDict[str, float] = FrozenDict(
       classes=class_weight,
       hard=hard_weight,
       logits=logits_weight,
@@ -132,7 +132,7 @@ class Distillation(Classification):
     )
     _check(teacher, teacher_model, weights)
     task = super().from_config(config, label_smoothing=label_smoothing)
-    assert isinstance(task, Distillation) and teacher_model is not None
+    assert teacher_model is not None
     network = model_from_config(teacher_model)
     return dataclasses.replace(
       task,

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -40,11 +40,14 @@ class MaskedAutoencoding(Classification):
   the batch, or the other examples.
 
   Attributes:
+    model: The network, called as `model.apply(variables, images, masked, train=...)`; it returns
+      the values of all patches (B, N, P).
     normalize_pixels: Whether each patch is normalized by its own mean and standard deviation.
     mean: The mean per channel, for pixels in 0..1.
     std: The standard deviation per channel, for pixels in 0..1.
   """
 
+  model: MaskedAutoencoder
   normalize_pixels: bool = True
   mean: tuple[float, ...] = ()
   std: tuple[float, ...] = ()
@@ -77,7 +80,7 @@ class MaskedAutoencoding(Classification):
     decoder_heads: PositiveInt = 16,
     decoder_mlp_dim: PositiveInt | None = None,
     decoder_posemb: Literal["sincos", "learned"] = "sincos",
-  ) -> "MaskedAutoencoding":
+  ) -> Self:
     """Returns the task of a resolved config.
 
     Args:
@@ -95,7 +98,6 @@ class MaskedAutoencoding(Classification):
         the body, its token mixer or its stem cannot leave tokens out.
     """
     task = super().from_config(config)
-    assert isinstance(task, MaskedAutoencoding)
     shape = (*sides(task.image_size), task.channels)
     model = make_autoencoder(
       task.model,
@@ -121,12 +123,6 @@ class MaskedAutoencoding(Classification):
       std=tuple(config.data.std),
     )
 
-  @property
-  def autoencoder(self) -> MaskedAutoencoder:
-    """Returns the network."""
-    assert isinstance(self.model, MaskedAutoencoder)
-    return self.model
-
   def draw(self, batch, key):
     """Returns the augmented images (B, s, s, C) and the masks (B, N) of a batch at a step."""
     index, blank = batch["index"], jnp.zeros(len(batch["index"]), jnp.int32)
@@ -136,10 +132,10 @@ class MaskedAutoencoding(Classification):
 
   def draw_masks(self, keys: jax.Array) -> jax.Array:
     """Returns for each key (B,) whether each patch is masked, bool (B, N)."""
-    rows, columns = self.autoencoder.grid
+    rows, columns = self.model.grid
     noise = jax.vmap(lambda key: jax.random.uniform(key, (rows * columns,)))(keys)
     rank = jnp.argsort(jnp.argsort(noise, axis=1), axis=1)
-    return rank >= self.autoencoder.visible
+    return rank >= self.model.visible
 
   def masks_of(self, images: jax.Array) -> jax.Array:
     """Returns the masks (B, N) of evaluation, a function of each image uint8 (B, S, S, C) alone."""
@@ -157,7 +153,7 @@ class MaskedAutoencoding(Classification):
       images: The images, (B, s, s, C).
       masked: Whether each patch is masked, bool (B, N).
     """
-    target = to_patches(images, self.autoencoder.grid)
+    target = to_patches(images, self.model.grid)
     mean, std = self._moments(target)
     each = jnp.mean(jnp.square(predicted - (target - mean) / std), axis=2)
     return jnp.mean(each, axis=1, where=masked)
@@ -187,7 +183,7 @@ class MaskedAutoencoding(Classification):
       pixels are normalized, a predicted patch gets the mean and variance of the original one.
     """
     images, masked, predicted = self._predict(params, state, inputs)
-    loss, grid = self.errors(predicted, images, masked), self.autoencoder.grid
+    loss, grid = self.errors(predicted, images, masked), self.model.grid
     mean, std = self._moments(to_patches(images, grid))
     found = from_patches(predicted * std + mean, grid, images.shape[1:])
     hidden = spread(masked, grid, images.shape[1:3])

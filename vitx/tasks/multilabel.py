@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ class MultiLabel(Classification):
   @classmethod
   def from_config(  # type: ignore[override]  # its only loss takes no weights
     cls, config: ConfigDict, *, label_smoothing: Probability = 0.0
-  ) -> "MultiLabel":
+  ) -> Self:
     """Returns the task of a resolved config.
 
     Args:
@@ -63,7 +63,6 @@ class MultiLabel(Classification):
       ConfigError: If a field of the model or of the augmentation is unknown or out of range.
     """
     task = super().from_config(config, label_smoothing=label_smoothing)
-    assert isinstance(task, MultiLabel)
     return dataclasses.replace(task, class_loss=make_loss("sigmoid", 0.0, None))
 
   def loss(self, params, state, constants, batch, key, step):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +78,7 @@ class Regression(Classification):
     huber_delta: Positive = 1.0,
     target_mean: Finite | None = None,
     target_std: Positive | None = None,
-  ) -> "Regression":
+  ) -> Self:
     """Returns the task of a resolved config.
 
     Args:
@@ -93,7 +93,6 @@ class Regression(Classification):
       ConfigError: If a field of the model or of the augmentation is unknown or out of range.
     """
     task = super().from_config(config)
-    assert isinstance(task, Regression)
     return dataclasses.replace(
       task,
       target_mean=0.0 if target_mean is None else target_mean,

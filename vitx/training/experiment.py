@@ -33,6 +33,7 @@ from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
 from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher
 from vitx.training.evaluation import check_weights, describe_figures
+from vitx.training.failures import run_breakable
 from vitx.training.optim.optimizers import (
   check_optimizer,
   find_frozen,
@@ -87,16 +88,12 @@ class Experiment:
     layout = self.task.token_layout()
     return None if layout is None else layout.length
 
-  def init_state(self, run: parallel.Runner = parallel.at_once) -> TrainState:
-    """Returns the state before the first step, on the host; `config.init_seed` determines it.
-
-    Args:
-      run: A function that calls the compiler, see `parallel.compile_for`.
-    """
+  def init_state(self) -> TrainState:
+    """Returns the state before the first step, on the host; `config.init_seed` determines it."""
 
     def compute(function: Callable, *arguments: Any) -> Any:
       lowered = jax.jit(function).lower(*arguments)
-      return jax.device_get(run(lowered.compile)(*arguments))
+      return jax.device_get(run_breakable(lowered.compile)(*arguments))
 
     key, cycle = jax.random.key(self.config.init_seed), self.step.cycle
     batch = blank(_shapes(self.task.element_spec, 1))

@@ -93,7 +93,7 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
           with open_run(experiment, workdir, request) as run:
             return _train(run)
         with request.breakable():
-          compilation.dry_run(experiment, run=request.run)
+          compilation.dry_run(experiment)
         return Result(workdir, 0, True)
     except Interrupted:
       return Result(workdir, 0 if dry_run else unevaluated.find_step(workdir), False)
@@ -108,7 +108,7 @@ def _train(run: Run) -> Result:
   examples = functools.cache(experiment.keep)
   # In float16 a gradient may overflow: the step is then skipped and the loss scale lowered.
   checked = ("loss",) if experiment.step.half else ("loss", "gradient_norm")
-  evaluation_program, entropy_program = compile_evaluation(experiment, request)
+  evaluation_program, entropy_program = compile_evaluation(experiment)
   evaluate = make_evaluator(run, evaluation_program, constants, examples)
 
   def finish(step: int, metrics: dict[str, float], figures: dict[str, float]) -> None:
@@ -125,9 +125,7 @@ def _train(run: Run) -> Result:
       feed = resident.open_feed(experiment.batches(), config.data.device)
       for role in ("validation", "test"):
         examples(role)
-      program = compilation.compile_steps(
-        experiment, state, constants, run.workdir, run=request.run
-      )
+      program = compilation.compile_steps(experiment, state, constants, run.workdir)
       program = dataclasses.replace(program, fill=feed.fill)
       measure = make_measure(config, entropy_program, examples, state)
     recorder.progress.begin()

@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from tqdm import tqdm
@@ -85,14 +85,6 @@ def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
 
     with _repeating(show, SOON, 1.0 if is_terminal else 10.0):
       yield bar
-
-
-def show_bar(work: Iterable[T], what: str, total: int, unit: str = "batch") -> Iterator[T]:
-  """Yields the given items, and shows their progress by `count_bar`."""
-  with count_bar(what, total, unit) as bar:
-    for item in work:
-      yield item
-      bar.update()
 
 
 def format_seconds(seconds: float) -> str:

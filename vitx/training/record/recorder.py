@@ -14,7 +14,7 @@ from vitx.tasks.base import Figures
 from vitx.training.experiment import Experiment
 from vitx.training.record.log import MetricsLog
 from vitx.training.record.progress import Progress
-from vitx.training.record.tracking import Tracking
+from vitx.training.record.tracking import open_tracking
 
 # Metrics of a step that are not averaged over the steps between two rows of kind "train".
 NO_MEANS = ("learning_rate", "gradient_norm")
@@ -103,7 +103,6 @@ class Recorder:
     *,
     start: int,
     write: bool,
-    track: Callable[[MetricsLog], Tracking | None] = lambda log: None,
     guard: Callable[[], None] = lambda: None,
   ):
     """Opens the log and cuts it back to the rows that existed at the checkpoint to continue from.
@@ -114,8 +113,6 @@ class Recorder:
       record: A new record, or the record in the checkpoint from which the run continues.
       start: The step to begin at.
       write: Whether this process writes.
-      track: A function that gets the log, once it is cut back, and returns a sender of the rows to
-        a tracker, or None.
       guard: A function that is called before a row is written, and that raises if another training
         has taken over the workdir.
     """
@@ -128,7 +125,7 @@ class Recorder:
     )
     self._experiment, self._guard = experiment, guard
     self._log = MetricsLog(workdir, write=write, keep=record.rows)
-    self._tracking = track(self._log) if write else None
+    self._tracking = open_tracking(experiment.config, workdir, self._log) if write else None
 
   def count_step(
     self, step: int, metrics: Mapping[str, float], measured: Mapping[str, float]
