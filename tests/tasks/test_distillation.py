@@ -270,9 +270,7 @@ def test_what_cannot_be_is_named_before_compiling(overrides, message):
 @pytest.mark.parametrize("name", ["masked_autoencoder", "regression", "density"])
 def test_a_teacher_without_classes_is_refused_by_its_task(tmp_path, name):
   wd.write_json(tmp_path, "config.json", {**wd.to_plain(runs.tiny()), "task": {"name": name}})
-  with pytest.raises(
-    ConfigError, match=rf"teacher=.*task\.name='{name}', so it has no"
-  ):
+  with pytest.raises(ConfigError, match=rf"teacher=.*task\.name='{name}', so it has no"):
     make_experiment(runs.tiny("task=distillation", f"task.teacher='{tmp_path}'"))
 
 

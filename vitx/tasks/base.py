@@ -228,22 +228,26 @@ class Task(Protocol):
     return f"  {self.describe(figures)}"
 
   def prediction_columns(self, data: Mapping[str, Any]) -> list[str]:
-    """Returns the headings of the columns of a table of predictions.
+    """Returns the headings of the columns of a table of predictions, by default the primary figure.
 
     Args:
       data: The description of the run's data, `Loaded.data`.
     """
+    return [self.primary]
 
   def prediction_rows(
     self, data: Mapping[str, Any], batch: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
   ) -> Iterable[list[Any]]:
     """Returns the lines of a table of predictions, with a value for each of `prediction_columns`.
 
+    By default the value is the primary figure of the example, among the rows of `evaluate`.
+
     Args:
       data: The description of the run's data, `Loaded.data`.
       batch: The arrays of the examples on the host, without padding.
       rows: The rows that `evaluate` returned for these examples.
     """
+    return ([value] for value in rows[self.primary].tolist())
 
   def read_input(self, given: Any, number: int) -> Example:
     """Reads one input of `vitx predict`: a dict of arrays or an `.npz` file.

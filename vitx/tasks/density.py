@@ -254,14 +254,6 @@ class Density(Task):
       kind="images" if images else "documents",
     )
 
-  def prediction_columns(self, data):
-    """Returns "bits"."""
-    return ["bits"]
-
-  def prediction_rows(self, data, batch, rows):
-    """Yields the mean bits per token of each example."""
-    return ([bits] for bits in rows["bits"].tolist())
-
   def read_input(self, given, number):
     """Refuses every input, since a density model has no answer to predict.
 

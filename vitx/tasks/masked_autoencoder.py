@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import jax
@@ -20,7 +19,7 @@ from vitx.models.masked_autoencoder import (
   spread,
   to_patches,
 )
-from vitx.tasks.base import count_examples
+from vitx.tasks.base import Task, count_examples
 from vitx.tasks.classification import Classification, resolve_images
 
 EPSILON = 1e-6  # added to the variance of a patch's pixels (He et al. 2022, released code)
@@ -56,6 +55,10 @@ class MaskedAutoencoding(Classification):
   mode: ClassVar[Literal["max", "min"]] = "min"
   answers: ClassVar[tuple[str, ...]] = ()
   needs_classes: ClassVar[bool] = False
+  # Nothing is said of classes: the console shows the loss, a table of predictions that of an image.
+  describe_step = Task.describe_step
+  prediction_columns = Task.prediction_columns
+  prediction_rows = Task.prediction_rows
 
   @classmethod
   def resolve(cls, config, source):
@@ -199,24 +202,10 @@ class MaskedAutoencoding(Classification):
     """Returns the mean squared error of masked patches."""
     return f"loss {figures['loss']:.4f}"
 
-  def describe_step(self, metrics):
-    """Returns an empty text, since the console shows the loss already."""
-    return ""
-
   def table(self, figures, data):
     """Returns the loss in a line."""
     unit = "patch" if self.normalize_pixels else "data set"
     return f"  squared error       {figures['loss']:>9.4f}  (masked pixels, normalized by {unit})"
-
-  def prediction_columns(self, data):
-    """Returns "loss"."""
-    return ["loss"]
-
-  def prediction_rows(
-    self, data: Mapping[str, Any], batch: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
-  ) -> Iterable[list[Any]]:
-    """Yields the loss of each image."""
-    return ([loss] for loss in rows["loss"].tolist())
 
   def _predict(self, params: Any, state: Any, batch: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the prepared images, their masks (B, N) and the predictions (B, N, P)."""

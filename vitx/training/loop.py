@@ -122,14 +122,14 @@ def _train(run: Run) -> Result:
   if not is_end(step) or not start.is_evaluated:
     # The data are opened before compiling, so that an unreadable example is reported at once.
     with request.breakable():
-      feed = resident.open_feed(experiment.batches(), config.data.device)
+      iterate, fill = resident.open_feed(experiment.batches(), config.data.device)
       for role in ("validation", "test"):
         examples(role)
       program = compilation.compile_steps(experiment, state, constants, run.workdir)
-      program = dataclasses.replace(program, fill=feed.fill)
+      program = dataclasses.replace(program, fill=fill)
       measure = make_measure(config, entropy_program, examples, state)
     recorder.progress.begin()
-    stream = recorder.progress.timed(feed.iterate(step, total))
+    stream = recorder.progress.timed(iterate(step, total))
     while True:
       is_new = step > start.step or not start.is_evaluated
       if is_new and (is_end(step) or experiment.is_due(step, config.evaluation.every)):
