@@ -121,11 +121,11 @@ class Task(Protocol):
     return examples
 
   def references(self, train: Examples, examples: Examples) -> dict[str, float]:
-    """Returns the figures, on some examples, of methods that learn nothing, for comparison.
+    """Returns the figures of methods that learn nothing, such as a compressor, for comparison.
 
     Args:
-      train: The training examples of the source, before `Task.examples`, which such methods may
-        count.
+      train: The training examples of the source, before `Task.examples`. A method may count in
+        them.
       examples: The evaluated examples of the source, before `Task.examples`.
     """
     return {}

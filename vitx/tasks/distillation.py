@@ -171,8 +171,8 @@ class Distillation(Classification):
     decided = jax.nn.one_hot(jnp.argmax(teacher.classes, axis=-1), self.num_classes)
     makers: dict[str, Callable[[], jax.Array]] = {
       "classes": lambda: cross_entropy(student.classes, targets),
-      "hard": lambda: cross_entropy(student.taught, decided),
-      "logits": lambda: divergence(teacher.classes, student.taught, self.temperature),
+      "hard": lambda: cross_entropy(student.to_teacher, decided),
+      "logits": lambda: divergence(teacher.classes, student.to_teacher, self.temperature),
       "tokens": lambda: token_error(student.tokens, teacher.tokens),
       "attention": lambda: jnp.mean(attention_errors(student.sown, teacher.sown)),
       "basis_l1": lambda: basis_norm(params),
@@ -247,14 +247,14 @@ class _Outputs:
 
   Attributes:
     classes: The logits (B, K) that are compared with the labels, and that teach a student.
-    taught: The logits (B, K) that are compared with the teacher's.
+    to_teacher: The logits (B, K) that are compared with the teacher's.
     tokens: The patch tokens (B, N - prefix, C), or LV-ViT's patch logits (B, N - prefix, K); None
       for a network without such tokens.
     sown: The collection "intermediates".
   """
 
   classes: jax.Array
-  taught: jax.Array
+  to_teacher: jax.Array
   tokens: jax.Array | None
   sown: Any
 
@@ -266,10 +266,10 @@ class _Outputs:
     classes, patches = first("class_logits"), first("patch_logits")
     if classes is None or (is_teacher and patches is None):
       classes = logits  # a distilled teacher teaches by the mean of both heads
-    taught = first("distillation_logits")
+    own = first("distillation_logits")
     return cls(
       classes=classes,
-      taught=classes if taught is None else taught,
+      to_teacher=classes if own is None else own,
       tokens=first("patch_tokens") if patches is None else patches,
       sown=sown,
     )

@@ -74,19 +74,36 @@ class RunLength:
 
 
 def constant(run: RunLength, *, warmup: str | int = "0 steps") -> Schedule:
-  """Stays at the peak after the warm-up."""
+  """Stays at the peak after the warm-up.
+
+  Args:
+    run: The length of the run.
+    warmup: The duration of the warm-up, at the beginning of the run.
+  """
   return _warm_up(run.warmup_steps(warmup), jnp.ones_like)
 
 
 def cosine(run: RunLength, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
-  """Falls from the peak to `final` times the peak on half a cosine (Loshchilov & Hutter, 2017)."""
+  """Falls from the peak to `final` times the peak on half a cosine (Loshchilov & Hutter, 2017).
+
+  Args:
+    run: The length of the run.
+    warmup: The duration of the warm-up, at the beginning of the run.
+    final: The share of the peak at the end of the run.
+  """
   start = run.warmup_steps(warmup)
   decay = optax.cosine_decay_schedule(1.0, max(run.total_steps - start, 1), alpha=final)
   return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
 
 
 def linear(run: RunLength, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
-  """Falls on a straight line from the peak to `final` times the peak."""
+  """Falls on a straight line from the peak to `final` times the peak.
+
+  Args:
+    run: The length of the run.
+    warmup: The duration of the warm-up, at the beginning of the run.
+    final: The share of the peak at the end of the run.
+  """
   start = run.warmup_steps(warmup)
   decay = optax.linear_schedule(1.0, final, max(run.total_steps - start, 1))
   return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
@@ -148,7 +165,17 @@ def step(
   boundaries: Sequence[str | int] = (),
   factor: Share = 0.1,
 ) -> Schedule:
-  """Multiplies the rate by `factor` at each boundary, a duration from the start of the run."""
+  """Multiplies the rate by `factor` at each boundary.
+
+  Args:
+    run: The length of the run.
+    warmup: The duration of the warm-up, at the beginning of the run.
+    boundaries: The durations from the start of the run to each fall, in ascending order.
+    factor: The factor on the rate at a boundary.
+
+  Raises:
+    ConfigError: There is no boundary, or the boundaries do not increase.
+  """
   if not boundaries:
     raise ConfigError(
       f"schedule.boundaries={boundaries!r} must be durations such as ('30 epochs', '60 epochs')."
