@@ -87,12 +87,9 @@ ARRAYS = {"image": np.zeros((8, 8, 1), np.uint8), "label": np.int32(1)}
 GIVEN = {
   "uint16": (
     {"image": ArraySpec((8, 8, 1), "uint16"), "label": LABEL},
-    "image uint16.*needs image uint8",
+    "image uint16.*image uint8",
   ),
-  "float": (
-    {"image": ArraySpec((8, 8, 1), "float32"), "label": LABEL},
-    "image float32.*needs image uint8",
-  ),
+  "float": ({"image": ArraySpec((8, 8, 1), "float32"), "label": LABEL}, "float32.*image uint8"),
   "soft": (
     {"image": IMAGE, "label": ArraySpec((), "float32")},
     "label float32.*needs label integer",

@@ -365,14 +365,14 @@ def never_stopped(tmp_path_factory):
   return run
 
 
+@SLOW
 @pytest.mark.parametrize(
   ("name", "stops"),
   [
-    pytest.param("plateau", ("stop_after=7 steps",), marks=SLOW),
-    *(pytest.param(name, ("stop_after=7 steps",), marks=SLOW) for name in list(SETTINGS)[1:]),
-    *(pytest.param(name, ("duration=7 steps",), marks=SLOW) for name in FREE_END),
-    pytest.param("plateau", ("stop_after=3", "stop_after=6", "stop_after=11"), marks=SLOW),
-    pytest.param("plateau", ("stop_after=7", "stop_after=3"), marks=SLOW),  # nothing more is done
+    *((name, ("stop_after=7 steps",)) for name in SETTINGS),
+    *((name, ("duration=7 steps",)) for name in FREE_END),
+    ("plateau", ("stop_after=3", "stop_after=6", "stop_after=11")),
+    ("plateau", ("stop_after=7", "stop_after=3")),  # nothing more is done
   ],
 )
 def test_a_run_that_ends_early_and_goes_on_leaves_what_one_leaves_that_never_did(

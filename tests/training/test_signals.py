@@ -36,7 +36,7 @@ def signal_in(role, at, monkeypatch):
   ("role", "at", "step"),
   [
     ("validation", 2, 20),  # where a checkpoint of the evaluated state would be saved as the best
-    pytest.param("test", 1, 40, marks=pytest.mark.slow),
+    ("test", 1, 40),
   ],
 )
 def test_an_evaluation_is_broken_off_and_made_up_for(
