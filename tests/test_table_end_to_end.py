@@ -194,6 +194,7 @@ BAD = (
   ("regression", "data.label_kind=number,data.label_columns=('group',)", "line 2: group='a' is no"),
   ("regression", "model.num_classes=3", "model.num_classes=3"),
   ("regression", "task.loss=cubic", "task.loss='cubic' is unknown"),
+  ("regression", "schedule=plateau,schedule.mode=max", "schedule.mode='max': the mae of this"),
   ("multilabel", "task.loss=focal", "task.loss='focal'"),
   ("multilabel", "data.sampling=balanced", "these examples have no classes"),
   ("masked_autoencoder", "task.mask_ratio=1.0", "task.mask_ratio=1.0 is out of range"),

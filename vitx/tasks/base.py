@@ -20,6 +20,8 @@ from vitx.config.errors import ConfigError
 from vitx.data.dataset import DatasetInfo, Example, Examples
 from vitx.data.transform import Transform
 from vitx.files import read_arrays
+from vitx.models import initialize
+from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
 
 Batch = Mapping[str, jax.Array]
@@ -134,7 +136,14 @@ class Task(Protocol):
     """Returns the `vitx.data` transform that makes an example's arrays on the host."""
 
   def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
-    """Returns all variables; they depend only on `key` and the batch's shapes."""
+    """Returns all variables but "losses", which a model only sows.
+
+    They depend only on `key` and the shapes of the batch. By default the input of the model is that
+    of `model_inputs`, and `initialization` of the model is applied.
+    """
+    inputs = self.model_inputs({name: x[:1] for name, x in batch.items()})
+    variables = initialize(self.model, {"params": key, "dropout": key}, inputs, train=False)
+    return {name: tree for name, tree in variables.items() if name != "losses"}
 
   def constants(self) -> Any:
     """Returns arrays that the loss reads and that are neither trained nor saved.
@@ -160,6 +169,48 @@ class Task(Protocol):
     Returns:
       The mean loss over the batch, the new state and scalar metrics, also means over the batch.
     """
+
+  def run_model(
+    self,
+    params: Any,
+    state: Any,
+    inputs: Any,
+    batch: Batch,
+    key: jax.Array,
+    *,
+    train: bool = True,
+    also: tuple[str, ...] = (),
+    **more: Any,
+  ) -> tuple[Any, dict[str, Any], jax.Array]:
+    """Runs the model as in training, for a task's `loss`.
+
+    Args:
+      params: The learned parameters.
+      state: The model's other collections.
+      inputs: The model's input, such as augmented images (B, s, s, C).
+      batch: The batch, whose `index` decides the draws of dropout.
+      key: The key of this step.
+      train: Whether the model trains; False runs it as in evaluation and keeps its state.
+      also: The collections to return with the state.
+      **more: The other inputs of the model's call, by the names of its arguments.
+
+    Returns:
+      The model's output, the new state with the collections in `also`, and the sum of all values
+      that the model sowed as "losses".
+    """
+    with examples_at(batch["index"]):
+      output, new = self.model.apply(
+        {"params": params, **state},
+        inputs,
+        train=train,
+        **more,
+        # All examples and devices share one graph: the key of "graph" is not folded with an index.
+        rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
+        mutable=[*state, "losses", *also],
+      )
+    new = dict(new)
+    terms = jax.tree.leaves(new.pop("losses", {}))
+    return output, new, sum((jnp.sum(term) for term in terms), jnp.float32(0))
 
   def evaluate(
     self, params: Any, state: Any, constants: Any, batch: Batch

@@ -20,8 +20,7 @@ from vitx.data.images.resizing import ResizeAndKeep, ResizeImages
 from vitx.data.images.settings import find_channels, find_size, image_spec, sides
 from vitx.data.images.statistics import statistics
 from vitx.data.sources.folder import SUFFIXES
-from vitx.models import initialize, model_from_config, token_layout
-from vitx.ops.dropout import examples_at
+from vitx.models import model_from_config, token_layout
 from vitx.ops.layout import TokenLayout
 from vitx.tasks.base import Batch, Task, follow_source
 from vitx.tasks.classification_figures import (
@@ -198,12 +197,6 @@ class Classification(Task):
     """Returns the layout of the tokens to which positions are added, found by tracing the model."""
     return token_layout(self.model, self.input_spec.shape)
 
-  def init(self, key, batch):
-    """Returns all variables but "losses", which the model only sows."""
-    images = self.preprocess(batch["image"][:1])
-    variables = initialize(self.model, {"params": key, "dropout": key}, images, train=False)
-    return {name: tree for name, tree in variables.items() if name != "losses"}
-
   def loss(self, params, state, constants, batch, key, step):
     """Computes the loss of an augmented batch, the new state and the top-1 accuracy.
 
@@ -218,48 +211,6 @@ class Classification(Task):
     """Returns the augmented images (B, s, s, C) and targets (B, K) of a batch at a step."""
     key = jax.random.fold_in(key, 0)
     return self.augment(key, batch["index"], batch["image"], batch[self.answers[0]])
-
-  def run_model(
-    self,
-    params: Any,
-    state: Any,
-    images: jax.Array,
-    batch: Batch,
-    key: jax.Array,
-    *,
-    train: bool = True,
-    also: tuple[str, ...] = (),
-    **inputs: Any,
-  ) -> tuple[jax.Array, dict[str, Any], jax.Array]:
-    """Runs the model as in training.
-
-    Args:
-      params: The learned parameters.
-      state: The model's other collections.
-      images: The augmented images, (B, s, s, C).
-      batch: The batch, whose `index` decides the draws of dropout.
-      key: The key of this step.
-      train: Whether the model trains; False runs it as in evaluation and keeps its state.
-      also: The collections to return with the state.
-      **inputs: The other inputs of the model's call, by the names of its arguments.
-
-    Returns:
-      Logits (B, K), the new state with the collections in `also`, and the sum of all values sown as
-      "losses".
-    """
-    with examples_at(batch["index"]):
-      logits, new = self.model.apply(
-        {"params": params, **state},
-        images,
-        train=train,
-        **inputs,
-        # All examples and devices share one graph: the key of "graph" is not folded with an index.
-        rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
-        mutable=[*state, "losses", *also],
-      )
-    new = dict(new)
-    terms = jax.tree.leaves(new.pop("losses", {}))
-    return logits, new, sum((jnp.sum(term) for term in terms), jnp.float32(0))
 
   def model_inputs(self, batch):
     """Returns the normalized images of a batch, (B, s, s, C)."""

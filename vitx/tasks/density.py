@@ -18,8 +18,7 @@ from vitx.data.images.settings import image_spec
 from vitx.data.reference_codes import reference_figures
 from vitx.data.transform import Identity
 from vitx.data.windows import CropWindow, Windows
-from vitx.models import initialize, model_from_config
-from vitx.ops.dropout import examples_at
+from vitx.models import model_from_config
 from vitx.tasks.base import Figures, Task
 from vitx.tasks.density_images import Pixels
 from vitx.tasks.density_resolve import BYTES, resolve
@@ -147,24 +146,12 @@ class Density(Task):
       return Pixels(self.levels, tuple(self.model.grid))  # type: ignore[attr-defined]
     return CropWindow(self.window) if train else Identity()
 
-  def init(self, key, batch):
-    """Returns the model's variables, with its `initialization` applied."""
-    tokens = self.model_inputs(batch)[:1]
-    return initialize(self.model, {"params": key, "dropout": key}, tokens, train=False)
-
   def loss(self, params, state, constants, batch, key, step):
     """Computes the mean cross-entropy of all tokens, as loss in nats and as metric in bits."""
     tokens = self.model_inputs(batch)
-    with examples_at(batch["index"]):
-      logits, new_state = self.model.apply(
-        {"params": params, **state},
-        tokens,
-        train=True,
-        rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
-        mutable=list(state),
-      )
+    logits, new_state, sown = self.run_model(params, state, tokens, batch, key)
     loss = jnp.mean(cross_entropy(logits, tokens))
-    return loss, (dict(new_state), {"bits": loss / math.log(2)})
+    return loss + sown, (new_state, {"bits": loss / math.log(2)})
 
   def model_inputs(self, batch):
     """Returns the tokens of a batch, int32 (B, N)."""
