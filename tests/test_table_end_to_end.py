@@ -174,7 +174,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(task, table, tmp_path):
 def test_losses_and_plans_of_a_regression(table):
   overrides = "task.loss=huber", "task.huber_delta=0.5", "task.target_mean=40.0"
   experiment = make_experiment(config("regression", table, *overrides))
-  assert experiment.task.target_mean == 40.0 and experiment.task.huber_delta == 0.5
+  loss = experiment.task.mean_loss(np.float32([[2.0]]), np.float32([[0.0]]))
+  assert experiment.task.target_mean == 40.0 and loss == 0.5 * 0.5**2 + 0.5 * (2.0 - 0.5)
 
 
 @pytest.mark.usefixtures("whole_runs")

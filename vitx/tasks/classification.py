@@ -31,7 +31,7 @@ from vitx.tasks.classification_figures import (
   summarize_classification,
   table_lines,
 )
-from vitx.tasks.classification_losses import ClassLoss, find_class_weights, make_loss
+from vitx.tasks.classification_losses import MeanLoss, find_class_weights, make_loss
 from vitx.tasks.image_inputs import check_image, read_image
 
 
@@ -54,7 +54,7 @@ class Classification(Task):
     resize_mode: The way in which the host resizes an image in training.
     interpolation: The interpolation of the host's resizing.
     value_range: The range of the values of images to predict, `data.value_range`.
-    class_loss: The mean loss of a batch, a function of logits and targets (B, K).
+    mean_loss: The mean loss of a batch, a function of logits and targets (B, K).
     needs_classes: Whether the outputs of the network are classes, whose number a config without
       data must state.
   """
@@ -69,7 +69,7 @@ class Classification(Task):
   resize_mode: ResizeMode = DataSettings.resize_mode
   interpolation: HostInterpolation = DataSettings.interpolation
   value_range: ValueRange = None
-  class_loss: ClassLoss = cross_entropy
+  mean_loss: MeanLoss = cross_entropy
 
   primary: ClassVar[str] = "top1"
   mode: ClassVar[Literal["max", "min"]] = "max"
@@ -152,7 +152,7 @@ class Classification(Task):
       interpolation=data.get("interpolation", DataSettings.interpolation),
       value_range=data.get("value_range"),
       # Without data there are no numbers for "balanced", and no result depends on them.
-      class_loss=make_loss(
+      mean_loss=make_loss(
         loss, focal_gamma, (1.0,) * classes if class_weights == "balanced" else class_weights
       ),
     )
@@ -198,14 +198,19 @@ class Classification(Task):
     return token_layout(self.model, self.input_spec.shape)
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the loss of an augmented batch, the new state and the top-1 accuracy.
+    """Computes the loss of an augmented batch, the new state and `metrics`.
 
-    `batch` holds image uint8 (B, S, S, C), label (B,) and index (B,).
+    `batch` holds image uint8 (B, S, S, C), index (B,) and the array of `answers`, such as label
+    (B,).
     """
     images, targets = self.draw(batch, key)
-    logits, new_state, sown = self.run_model(params, state, images, batch, key)
-    loss = self.class_loss(logits, targets) + sown
-    return loss, (new_state, {"top1": agreement(logits, targets)})
+    outputs, new_state, sown = self.run_model(params, state, images, batch, key)
+    loss = self.mean_loss(outputs, targets) + sown
+    return loss, (new_state, self.metrics(outputs, targets))
+
+  def metrics(self, outputs: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
+    """Returns the top-1 accuracy on an augmented batch, from logits and targets (B, K)."""
+    return {"top1": agreement(outputs, targets)}
 
   def draw(self, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the augmented images (B, s, s, C) and targets (B, K) of a batch at a step."""

@@ -11,7 +11,7 @@ import optax
 from vitx.config.errors import ConfigError
 from vitx.tasks.classification_figures import cross_entropy
 
-ClassLoss = Callable[[jax.Array, jax.Array], jax.Array]  # logits and targets (B, K) to the mean
+MeanLoss = Callable[[jax.Array, jax.Array], jax.Array]  # logits and targets (B, K) to the mean
 CLOSE = 1e-7  # the least 1 - p of the focal loss, whose gradient is not finite at 0
 
 
@@ -42,7 +42,7 @@ LOSSES: Mapping[str, Callable[..., jax.Array]] = {
 }
 
 
-def make_loss(name: str, focal_gamma: float, class_weights: Sequence[float] | None) -> ClassLoss:
+def make_loss(name: str, focal_gamma: float, class_weights: Sequence[float] | None) -> MeanLoss:
   """Returns a loss: a function of logits and targets, (B, K) each, that averages over the batch.
 
   Args:

@@ -55,7 +55,7 @@ class MaskedAutoencoding(Classification):
   mode: ClassVar[Literal["max", "min"]] = "min"
   answers: ClassVar[tuple[str, ...]] = ()
   needs_classes: ClassVar[bool] = False
-  # Nothing is said of classes: the console shows the loss, a table of predictions that of an image.
+  # The console shows the loss anyway, and a table of predictions has the loss of each image.
   describe_step = Task.describe_step
   prediction_columns = Task.prediction_columns
   prediction_rows = Task.prediction_rows

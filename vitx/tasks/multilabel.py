@@ -63,14 +63,11 @@ class MultiLabel(Classification):
       ConfigError: If a field of the model or of the augmentation is unknown or out of range.
     """
     task = super().from_config(config, label_smoothing=label_smoothing)
-    return dataclasses.replace(task, class_loss=make_loss("sigmoid", 0.0, None))
+    return dataclasses.replace(task, mean_loss=make_loss("sigmoid", 0.0, None))
 
-  def loss(self, params, state, constants, batch, key, step):
-    """Computes the loss of an augmented batch, the new state and the share of right decisions."""
-    images, targets = self.draw(batch, key)
-    logits, new_state, sown = self.run_model(params, state, images, batch, key)
-    right = jnp.mean((logits > 0) == (targets > 0.5), dtype=jnp.float32)
-    return self.class_loss(logits, targets) + sown, (new_state, {"right": right})
+  def metrics(self, outputs, targets):
+    """Returns the share of right decisions on an augmented batch."""
+    return {"right": jnp.mean((outputs > 0) == (targets > 0.5), dtype=jnp.float32)}
 
   def evaluate(self, params, state, constants, batch):
     """Returns the sums for `summarize`, and the probabilities and logits (B, K) of a batch."""

@@ -1,12 +1,14 @@
 """Regression of a number from an image."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from ml_collections import ConfigDict
 
 from vitx.config.checks import Finite, Positive
@@ -30,12 +32,10 @@ class Regression(Classification):
   Attributes:
     target_mean: The mean of the training targets.
     target_std: The standard deviation of the training targets.
-    huber_delta: The error beyond which the Huber loss is linear; None for the squared error.
   """
 
   target_mean: float = 0.0
   target_std: float = 1.0
-  huber_delta: float | None = None
 
   primary: ClassVar[str] = "mae"
   mode: ClassVar[Literal["max", "min"]] = "min"
@@ -92,12 +92,14 @@ class Regression(Classification):
     Raises:
       ConfigError: If a field of the model or of the augmentation is unknown or out of range.
     """
+    huber = functools.partial(optax.huber_loss, delta=huber_delta)
+    each = huber if loss == "huber" else optax.squared_error
     task = super().from_config(config)
     return dataclasses.replace(
       task,
       target_mean=0.0 if target_mean is None else target_mean,
       target_std=1.0 if target_std is None else target_std,
-      huber_delta=huber_delta if loss == "huber" else None,
+      mean_loss=lambda outputs, targets: jnp.mean(each(outputs, targets)),
     )
 
   def draw(self, batch, key):
@@ -105,16 +107,9 @@ class Regression(Classification):
     key, targets = jax.random.fold_in(key, 0), self._normalize(batch["target"])[:, None]
     return self.augment(key, batch["index"], batch["image"], targets)
 
-  def loss(self, params, state, constants, batch, key, step):
-    """Computes the loss of an augmented batch, the new state and the mean absolute error."""
-    images, targets = self.draw(batch, key)
-    outputs, new_state, sown = self.run_model(params, state, images, batch, key)
-    errors = jnp.abs(outputs - targets)
-    each = jnp.square(errors)
-    if self.huber_delta is not None:
-      small = jnp.minimum(errors, self.huber_delta)
-      each = 0.5 * jnp.square(small) + self.huber_delta * (errors - small)
-    return jnp.mean(each) + sown, (new_state, {"mae": self.target_std * jnp.mean(errors)})
+  def metrics(self, outputs, targets):
+    """Returns the mean absolute error on an augmented batch."""
+    return {"mae": self.target_std * jnp.mean(jnp.abs(outputs - targets))}
 
   def evaluate(self, params, state, constants, batch):
     """Returns the sums for `summarize`, and the predictions (B,) of a batch."""
