@@ -11,6 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis.implementations import describe_choices, implementations
+from vitx.checkpoints.store import check_keep
 from vitx.config.errors import ConfigError
 from vitx.config.fields import (
   SEEDS,
@@ -401,6 +402,7 @@ def _check_without_data(config: ConfigDict) -> None:
   parallel.check_batch(config.batch_size, config.grad_accum_steps)
   check_optimizer(config.optimizer)
   build(SCHEDULES, config.schedule, "schedule", hidden=("run",))
+  check_keep(config.checkpoint.keep)
   check_weights(config.evaluation.weights, config.ema_decay)
   total = durations.to_steps(durations.settle(config.duration, 1), 1)
   for field in CADENCES:

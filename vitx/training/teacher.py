@@ -174,7 +174,7 @@ def _check_task(source: str, config: ConfigDict) -> None:
   Raises:
     ConfigError: The task is one of vitx without classes, such as "masked_autoencoder".
   """
-  name = fields_of(config.get("task", "classification")).get("name")
+  name = fields_of(config.task)["name"]
   if name in TASKS and not getattr(TASKS[name], "needs_classes", False):
     raise ConfigError(
       f"task.teacher={source!r} was trained with task.name={name!r}, so it has no classes to teach."
