@@ -37,12 +37,13 @@ loop.validate = act
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 FULL = "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))"
+MASKED = "task=masked_autoencoder,task.decoder_width=16,task.decoder_depth=1,augment.mixup=0.0"
 # A compilation of ten minutes.
 COMPILING = """
 import os, signal, time
-from vitx.training import compilation
-def compile_long(*arguments, run, **options):
-  run(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(600)))
+from vitx.training import compilation, failures
+def compile_long(*arguments, **options):
+  failures.run_breakable(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(600)))
 compilation.compile_program = compile_long
 """
 
@@ -87,9 +88,10 @@ def test_kill_and_resume(finished_run, tmp_path, capsys):
   same_run(finished_run[0], tmp_path)
 
 
-def test_a_run_that_is_killed_ends_as_early(tmp_path):
+@pytest.mark.parametrize("task", ["task=classification", MASKED])
+def test_a_run_that_is_killed_ends_as_early(tmp_path, task):
   """SIGKILL at the evaluation that ends the run, since nothing learns."""
-  still = ("learning_rate=0.0", "evaluation.every=3", "evaluation.stop_early=2")
+  still = (task, "learning_rate=0.0", "evaluation.every=3", "evaluation.stop_early=2")
   whole, killed = tmp_path / "whole", tmp_path / "killed"
   assert "ends early" in runs.finish(runs.start(whole, *still, devices=2))
   trap = AT_AN_EVALUATION.format(step=9, action=KILL)

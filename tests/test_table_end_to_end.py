@@ -174,7 +174,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(task, table, tmp_path):
 def test_losses_and_plans_of_a_regression(table):
   overrides = "task.loss=huber", "task.huber_delta=0.5", "task.target_mean=40.0"
   experiment = make_experiment(config("regression", table, *overrides))
-  assert experiment.task.target_mean == 40.0 and experiment.task.huber_delta == 0.5
+  loss = experiment.task.mean_loss(np.float32([[2.0]]), np.float32([[0.0]]))
+  assert experiment.task.target_mean == 40.0 and loss == 0.5 * 0.5**2 + 0.5 * (2.0 - 0.5)
 
 
 @pytest.mark.usefixtures("whole_runs")
@@ -194,6 +195,7 @@ BAD = (
   ("regression", "data.label_kind=number,data.label_columns=('group',)", "line 2: group='a' is no"),
   ("regression", "model.num_classes=3", "model.num_classes=3"),
   ("regression", "task.loss=cubic", "task.loss='cubic' is unknown"),
+  ("regression", "schedule=plateau,schedule.mode=max", "schedule.mode='max': the mae of this"),
   ("multilabel", "task.loss=focal", "task.loss='focal'"),
   ("multilabel", "data.sampling=balanced", "these examples have no classes"),
   ("masked_autoencoder", "task.mask_ratio=1.0", "task.mask_ratio=1.0 is out of range"),

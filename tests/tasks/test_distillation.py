@@ -7,18 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 from configs.sparsifiner_imagenet import BACKBONE, PREDICTOR
 from tests import runs
 from tests.drawn import draw_variables
 from tests.training import small
+from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.tree import name_arrays
 from vitx.config.errors import ConfigError
 from vitx.models import create_model
 from vitx.tasks import build_task
 from vitx.tasks.base import Teacher
 from vitx.tasks.classification import Classification
-from vitx.tasks.distillation import Distillation, Weights
+from vitx.tasks.distillation import Distillation
 from vitx.training.experiment import make_experiment
 from vitx.training.optim.optimizers import make_optimizer
 
@@ -35,7 +37,7 @@ def make(student, teacher, **fields):
   """A task, the student's parameters and state, and the constants."""
   base = small.task({})
   plain = {f.name: getattr(base, f.name) for f in dataclasses.fields(Classification)}
-  weights = Weights(**{"classes": 0.0} | fields.pop("weights", {}))
+  weights = FrozenDict(fields.pop("weights", {}))
   taught = Teacher("there", teacher, base.input_spec)
   task = Distillation(**plain | {"model": student}, teacher=taught, weights=weights, **fields)
   variables = draw_variables(task.init, small.batch(0))
@@ -262,6 +264,14 @@ def test_what_cannot_be_is_named_before_compiling(overrides, message):
     teaches = []
   with pytest.raises((ConfigError, ValueError), match=message):
     make_experiment(runs.tiny(*teaches, *given))
+
+
+@pytest.mark.usefixtures("whole_runs")
+@pytest.mark.parametrize("name", ["masked_autoencoder", "regression", "density"])
+def test_a_teacher_without_classes_is_refused_by_its_task(tmp_path, name):
+  wd.write_json(tmp_path, "config.json", {**wd.to_plain(runs.tiny()), "task": {"name": name}})
+  with pytest.raises(ConfigError, match=rf"teacher=.*task\.name='{name}', so it has no"):
+    make_experiment(runs.tiny("task=distillation", f"task.teacher='{tmp_path}'"))
 
 
 @pytest.mark.usefixtures("whole_runs")

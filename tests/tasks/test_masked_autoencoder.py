@@ -335,12 +335,6 @@ def test_errors_name_the_fix(fields, message):
     network(**fields)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 1.0, -0.5, 75])
-def test_a_ratio_outside_of_0_and_1_is_refused(ratio):
-  with pytest.raises(ConfigError, match=r"task\.mask_ratio=.* out of range; .*\(0, 1\)"):
-    task_class({"name": "masked_autoencoder", "mask_ratio": ratio})
-
-
 def test_an_unknown_field_is_told_with_the_task():
   """Other tasks have the field, so it is not proposed again."""
   with pytest.raises(ConfigError) as error:

@@ -1,20 +1,12 @@
 """Figures of several classes, against scikit-learn."""
 
-import jax
 import numpy as np
 import pytest
 from sklearn import metrics as reference
 
-from vitx.tasks.multilabel import (
-  BINS,
-  LARGEST,
-  average_precision,
-  multilabel_sums,
-  summarize_multilabel,
-)
-from vitx.training.evaluation import add_sums
+from tests.tasks.test_classification import figures
+from vitx.tasks.multilabel import BINS, LARGEST, average_precision, summarize_multilabel
 
-SUMS = jax.jit(multilabel_sums)
 CLASSES = 4
 
 
@@ -27,15 +19,6 @@ def draw(count=300, seed=0):
   raw = random.normal(size=(count, CLASSES)) * 3 + 2 * labels - 1
   logits = np.floor(np.clip(raw, -11, 11) / width) * width + width / 2
   return logits.astype(np.float32), labels
-
-
-def figures(logits, labels, mask=None, parts=1):
-  mask = np.ones(len(labels), bool) if mask is None else mask
-  total = {}
-  for part in np.array_split(np.arange(len(labels)), parts):
-    found = SUMS(logits[part], labels[part], mask[part])
-    total = add_sums(total, jax.device_get(found["sums"]))
-  return summarize_multilabel(total)
 
 
 def test_against_scikit_learn():
@@ -66,16 +49,6 @@ def test_equal_scores_are_one_threshold():
   scores, labels = [0, 0, 0, 0, 1, 2, 2, 2, 2], [1, 0, 0, 0, 0, 1, 1, 0, 0]
   expected = reference.average_precision_score(labels, scores)
   assert average_precision(positives, negatives) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("padding", [1.0, np.nan])
-def test_masked_rows_do_not_count(padding):
-  logits, labels = draw(40)
-  mask = np.arange(40) < 25
-  padded = np.where(mask[:, None], logits, np.float32(padding))
-  masked, alone = figures(padded, labels, mask), figures(logits[:25], labels[:25])
-  assert masked.pop("class_ap") == alone.pop("class_ap")
-  assert masked == pytest.approx(alone)
 
 
 def test_an_example_that_is_not_finite_is_wrong_and_an_empty_split_refused():

@@ -4,7 +4,6 @@ import pytest
 
 from vitx.ops.implementation import current_rule
 from vitx.training import compilation, experiment, loop, phases, validation
-from vitx.training.failures import StopRequest
 
 _made = {}
 
@@ -21,10 +20,6 @@ def _once(function, key):
   return call
 
 
-def _compile_evaluation(made, request):
-  return validation.compile_evaluation(made, StopRequest())  # no signal of an earlier run
-
-
 @pytest.fixture(scope="module", autouse=True)
 def one_experiment_of_a_config():
   """A run that goes on takes the programs of the run before, which changes none of its bits."""
@@ -34,7 +29,7 @@ def one_experiment_of_a_config():
   with pytest.MonkeyPatch.context() as patch:
     for user in (loop, phases):
       patch.setattr(user, "make_experiment", _once(experiment.make_experiment, config))
-    patch.setattr(loop, "compile_evaluation", _once(_compile_evaluation, by_step))
+    patch.setattr(loop, "compile_evaluation", _once(validation.compile_evaluation, by_step))
     patch.setattr(compilation, "forward_flops", _once(compilation.forward_flops, by_step))
     for name in ("init_state", "implementations", "tokens"):
       method = getattr(experiment.Experiment, name)

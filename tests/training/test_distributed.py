@@ -20,11 +20,6 @@ def calls(monkeypatch):
   return made
 
 
-def test_alone(calls):
-  distributed.initialize()
-  assert calls == []
-
-
 def test_flags(calls):
   distributed.initialize("host:1", 2, 1)
   assert calls == [("host:1", 2, 1)]
@@ -47,6 +42,7 @@ def test_a_host_that_no_name_can_be_is_refused():
 @pytest.mark.parametrize(
   ("name", "value", "several"),
   [
+    ("UNRELATED", "4", False),
     ("SLURM_STEP_NUM_TASKS", "4", True),
     ("SLURM_STEP_NUM_TASKS", "1", False),
     ("OMPI_COMM_WORLD_SIZE", "2", True),

@@ -73,11 +73,8 @@ def test_epochs_never_drift():
   assert len(fired) == 1029
 
 
-def test_nothing_is_due_at_the_start():
+def test_nothing_is_due_at_the_start_and_every_nothing_is_refused():
   assert not is_due(0, "1 steps", 10)
-
-
-def test_every_nothing_is_refused():
   with pytest.raises(ConfigError, match=r"^log_every='0 steps'"):
     is_due(3, "0 steps", 10, "log_every")
 

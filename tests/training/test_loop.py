@@ -229,17 +229,6 @@ def test_an_evaluation_that_is_not_finite_stops_the_run_and_keeps_the_last_check
   assert at not in [row["step"] for row in runs.rows(tmp_path) if row["kind"] == "validation"]
 
 
-def test_the_best_is_the_last_of_equals_in_the_direction_of_the_task():
-  record = Record()
-  for step, value in enumerate([0.5, 0.7, 0.7, 0.6]):
-    record.improve(step, value, "max")
-  assert (record.best_step, record.best_value) == (2, 0.7)
-  record = Record()
-  for step, value in enumerate([3.0, -1.0, -1.0, 2.0]):
-    record.improve(step, value, "min")
-  assert (record.best_step, record.best_value) == (2, -1.0)
-
-
 def test_no_word_of_one_task_in_training_and_checkpoints():
   """Outside comments and docstrings."""
   root = Path(loop.__file__).parents[1]
@@ -337,7 +326,8 @@ SLOW = pytest.mark.slow  # two runs
 # Evaluation 2 is worse by far than 10 times the first, so each lowers the rate.
 FALLING = "schedule={'name':'plateau','patience':0,'factor':0.5,'threshold':10.0,'mode':'max'}"
 FREE_END = ("step", "constant", "plateau")  # schedules of which the duration may be longer
-SCHEDULES = {
+# The settings of runs that are stopped: schedules, and unequal classes.
+SETTINGS = {
   "plateau": FALLING,
   "constant": "schedule=constant",
   "cosine": "schedule={'name':'cosine','warmup':'2 steps'}",
@@ -345,6 +335,7 @@ SCHEDULES = {
   "epoch_cosine": "schedule={'name':'epoch_cosine','warmup':'0.1 epochs'}",
   "step": "schedule={'name':'step','boundaries':('6 steps','9 steps')}",
   "own": f"schedule={__name__}:halve",
+  "classes": "data.sampling=balanced,task.class_weights=balanced,task.loss=focal",
 }
 # No event falls on step 7; the only row of kind "train" is that of the end.
 CADENCES = ("duration=12 steps", "evaluation.every=6", "checkpoint.every=4", "log_every=20")
@@ -363,37 +354,37 @@ def left(workdir):
 
 @pytest.fixture(scope="module")
 def never_stopped(tmp_path_factory):
-  """Returns what is left of a run of a schedule that is not stopped."""
+  """Returns what is left of a run that is not stopped."""
 
   @functools.cache
   def run(name):
     workdir = tmp_path_factory.mktemp(name)
-    loop.train(runs.tiny(SCHEDULES[name], *CADENCES), workdir)
+    loop.train(runs.tiny(SETTINGS[name], *CADENCES), workdir)
     return left(workdir)
 
   return run
 
 
+@SLOW
 @pytest.mark.parametrize(
   ("name", "stops"),
   [
-    pytest.param("plateau", ("stop_after=7 steps",), marks=SLOW),
-    *(pytest.param(name, ("stop_after=7 steps",), marks=SLOW) for name in list(SCHEDULES)[1:]),
-    *(pytest.param(name, ("duration=7 steps",), marks=SLOW) for name in FREE_END),
-    pytest.param("plateau", ("stop_after=3", "stop_after=6", "stop_after=11"), marks=SLOW),
-    pytest.param("plateau", ("stop_after=7", "stop_after=3"), marks=SLOW),  # nothing more is done
+    *((name, ("stop_after=7 steps",)) for name in SETTINGS),
+    *((name, ("duration=7 steps",)) for name in FREE_END),
+    ("plateau", ("stop_after=3", "stop_after=6", "stop_after=11")),
+    ("plateau", ("stop_after=7", "stop_after=3")),  # nothing more is done
   ],
 )
 def test_a_run_that_ends_early_and_goes_on_leaves_what_one_leaves_that_never_did(
   name, stops, tmp_path, never_stopped
 ):
   for stop in stops:
-    stopped = loop.train(runs.tiny(SCHEDULES[name], *CADENCES, stop), tmp_path)
+    stopped = loop.train(runs.tiny(SETTINGS[name], *CADENCES, stop), tmp_path)
     assert stopped.finished and stopped.test["step"] <= stopped.step < 12
     last = [row for row in runs.rows(tmp_path) if row["kind"] == "validation"][-1]
     assert last["step"] == stopped.step  # it is evaluated where it ends, for its own sake
     assert load(tmp_path).step == stopped.test["step"]
-  loop.train(runs.tiny(SCHEDULES[name], *CADENCES), tmp_path)
+  loop.train(runs.tiny(SETTINGS[name], *CADENCES), tmp_path)
   rows, steps, record, state = left(tmp_path)
   whole = never_stopped(name)
   assert name != "plateau" or record["plateau"]["scale"] < 1
@@ -405,21 +396,20 @@ def test_a_run_that_ends_early_and_goes_on_leaves_what_one_leaves_that_never_did
 def test_a_signal_leaves_no_checkpoint_that_a_run_without_it_has_not(
   tmp_path, monkeypatch, never_stopped
 ):
-  config = runs.tiny(SCHEDULES["plateau"], *CADENCES)
+  config = runs.tiny(SETTINGS["plateau"], *CADENCES)
   assert train_until(11, config, tmp_path, monkeypatch).step == 11
   loop.train(config, tmp_path)
   assert left(tmp_path)[:3] == never_stopped("plateau")[:3]
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
-def test_evaluations_without_a_better_figure_are_counted(mode):
+def test_evaluations_without_a_better_figure_are_counted_and_the_best_is_the_last_of_equals(mode):
   record, counts = Record(), []
   for step, value in enumerate([1, 2, 2, 1, 3, 3, 0]):
-    value = value if mode == "max" else -value
-    record.wait(value, mode)
-    record.improve(step, value, mode)
+    record.improve(step, value if mode == "max" else -value, mode)
     counts.append(record.waited)
   assert counts == [0, 0, 1, 2, 0, 1, 2]
+  assert (record.best_step, abs(record.best_value)) == (5, 3)
   assert record.is_over(2) and not record.is_over(3) and not record.is_over(None)
 
 

@@ -66,6 +66,7 @@ def test_the_first_phases_network_teaches_where_none_is_said():
 
 
 LEARNS = {"name": "distillation", "teacher": "phase:a", "hard_weight": 1.0}
+MASKED = {"name": "masked_autoencoder", "decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
 OTHER = runs.tiny().model.to_dict() | {"width": 32}
 
 
@@ -98,6 +99,10 @@ OTHER = runs.tiny().model.to_dict() | {"width": 32}
     (
       {"a": {"model": {"width": 8}}, "b": {"task": {**LEARNS, "teacher_model": OTHER}}},
       r"phases\.b: task\.teacher=.*/a'.*shape",
+    ),
+    (
+      {"a": {"task": MASKED, "augment": {"mixup": 0.0}}, "b": {"task": LEARNS}},
+      r"phases\.b: task\.teacher=.*/a'.*task\.name='masked_autoencoder', so it has no classes",
     ),
     ({"a": {}, "b": {"task": {"name": "sorting"}}}, r"phases\.b: task\.name='sorting' is unknown"),
     ({"a": {}, "b": {"task": "sorting"}}, r"phases\.b: task\.name='sorting' is unknown"),

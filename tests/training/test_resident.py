@@ -19,10 +19,10 @@ def open_batches(*overrides):
 @pytest.mark.parametrize("overrides", [(), ("data.repeats=2",), ("data.sampling=balanced",)])
 def test_batches_made_on_the_devices_are_those_that_are_sent(overrides):
   batches, steps, room = open_batches(*overrides), (38, 43), 7  # over the end of an epoch
-  feed = resident.open_feed(batches, "always")
-  named = list(feed.iterate(*steps))
+  iterate, fill = resident.open_feed(batches, "always")
+  named = list(iterate(*steps))
   assert all(set(each) == {"example", "index"} for each in named)
-  found = feed.fill(parallel.split_steps(named, room))
+  found = fill(parallel.split_steps(named, room))
   expected = parallel.split_steps(list(batches.iterate(*steps)), room)
   assert set(found) == set(expected)
   for key, sent in expected.items():
@@ -34,7 +34,7 @@ def test_batches_made_on_the_devices_are_those_that_are_sent(overrides):
 def test_they_lie_on_accelerators_that_have_room(monkeypatch):
   batches = open_batches()
   size = sum(array.nbytes for array in batches.arrays.values())
-  assert resident.open_feed(batches, "auto").fill is None  # a CPU's memory is the host's
+  assert resident.open_feed(batches, "auto")[1] is None  # a CPU's memory is the host's
   asked = []
 
   class Device:
@@ -51,8 +51,8 @@ def test_they_lie_on_accelerators_that_have_room(monkeypatch):
   for told, fits in zip(limits, (True, False, False), strict=True):
     devices = [Device(limits[0]), Device(told)]
     monkeypatch.setattr(jax, "local_devices", lambda devices=devices: devices)
-    assert (resident.open_feed(batches, "auto").fill is not None) == fits
-    assert resident.open_feed(batches, "never").fill is None
+    assert (resident.open_feed(batches, "auto")[1] is not None) == fits
+    assert resident.open_feed(batches, "never")[1] is None
   assert len(asked) == 6
 
 

@@ -36,7 +36,7 @@ def signal_in(role, at, monkeypatch):
   ("role", "at", "step"),
   [
     ("validation", 2, 20),  # where a checkpoint of the evaluated state would be saved as the best
-    pytest.param("test", 1, 40, marks=pytest.mark.slow),
+    ("test", 1, 40),
   ],
 )
 def test_an_evaluation_is_broken_off_and_made_up_for(
@@ -58,9 +58,9 @@ def test_an_evaluation_is_broken_off_and_made_up_for(
 def test_a_compilation_is_left_alone(tmp_path, monkeypatch):
   end, compile_program = threading.Event(), compilation.compile_program
 
-  def compile_long(*arguments, run, **options):
-    run(lambda: (os.kill(os.getpid(), signal.SIGINT), end.wait(600)))
-    return compile_program(*arguments, run=run, **options)
+  def compile_long(*arguments, **options):
+    failures.run_breakable(lambda: (os.kill(os.getpid(), signal.SIGINT), end.wait(600)))
+    return compile_program(*arguments, **options)
 
   left = []
   try:
@@ -79,8 +79,8 @@ def test_what_the_work_raises_is_raised():
   def fail():
     raise TimeoutError("of its own")
 
-  with failures.StopRequest() as request, pytest.raises(TimeoutError, match="of its own"):
-    request.run(fail)
+  with failures.StopRequest(), pytest.raises(TimeoutError, match="of its own"):
+    failures.run_breakable(fail)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

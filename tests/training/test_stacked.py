@@ -108,16 +108,11 @@ def test_clipping_agrees_but_for_the_order_of_its_sum():
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
 
 
-@pytest.mark.parametrize(
-  "overrides",
-  [
-    pytest.param((), marks=pytest.mark.slow),
-    pytest.param(
-      ("model.dropout=0.1", "model.remat=True", "model.dtype=float16", "grad_accum_steps=2"),
-      marks=pytest.mark.slow,
-    ),
-  ],
-)
+MUCH = ("model.dropout=0.1", "model.remat=True", "model.dtype=float16", "grad_accum_steps=2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [(), MUCH])
 def test_steps_give_the_same_bits(overrides):
   """Parameters, moments and averages; the norm alone is summed in another order."""
   step, config = make(*overrides)
@@ -193,14 +188,9 @@ def test_elementwise_optimizers_are_ours():
 def test_a_run_keeps_every_parameter_by_its_name_and_resumes_to_the_same_bits(
   tmp_path, monkeypatch
 ):
-  run = (
-    "duration=16 steps",
-    "schedule.warmup=2 steps",
-    "checkpoint.every=6 steps",
-    "evaluation.every=8 steps",
-    "steps_per_dispatch=1",
-  )
-  config = get_config(runs.replace(SMALL, "model.dropout=0.1", "log_every=2 steps", *run))
+  cadences = "checkpoint.every=6 steps", "evaluation.every=8 steps", "log_every=2 steps"
+  run = "duration=16 steps", "schedule.warmup=2 steps", "steps_per_dispatch=1"
+  config = get_config(runs.replace(SMALL, "model.dropout=0.1", *cadences, *run))
   whole, parts = tmp_path / "whole", tmp_path / "parts"
   result = loop.train(config, whole)
   assert not train_until(13, config, parts, monkeypatch).finished

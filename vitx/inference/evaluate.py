@@ -27,7 +27,6 @@ from vitx.inference.opening import copy_data_fields, open_model
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.training import evaluation, parallel
-from vitx.training.record.progress import show_bar
 
 SPLITS = (*ROLES, "all")
 
@@ -295,11 +294,7 @@ def _run(
   task = loaded.task
   state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}
   params = state.pop("params")
-  batches = show_bar(
-    evaluation.split_batches(config, task, examples),
-    "evaluating",
-    evaluation.count_batches(config, len(examples)),
-  )
+  batches = evaluation.show_batches(config, task, examples, "evaluating")
   constants = parallel.replicate(task.constants())
   step = loaded.program(
     ("evaluate", evaluation.batch_size_for(config)), lambda: evaluation.make_evaluate(task)

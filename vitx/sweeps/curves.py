@@ -48,12 +48,11 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
       figure = read_task(config, last)[0].primary
     figures[figure] = run
     rows = read_metrics(run)
-    loss = {row["step"]: read_figure(row, "loss", run) for row in rows if row["kind"] == "train"}
+    train = [row for row in rows if row["kind"] == "train"]
+    loss = {row["step"]: read_figure(row, "loss", run) for row in train}
+    training = {row["step"]: row[figure] for row in train if figure in row}
     value = {
       row["step"]: read_figure(row, figure, run) for row in rows if row["kind"] == "validation"
-    }
-    training = {
-      row["step"]: row[figure] for row in rows if row["kind"] == "train" and figure in row
     }
     method = wd.read_json(run, POINT).get("method", Path(run).resolve().name)
     data = wd.read_json(last, "environment.json").get("data", {})

@@ -51,7 +51,8 @@ def measure_methods(
       figures differ.
   """
   methods, facts = [], {}
-  for point in {each.method: each for each in reversed(points)}.values():
+  for name in dict.fromkeys(point.method for point in points):
+    point = next(point for point in points if point.method == name)
     try:
       runs = phases.check(point.config, wd.join(directory, point.name))
     except ConfigError as error:
@@ -66,8 +67,7 @@ def measure_methods(
   if len(facts) > 1:
     named = ", ".join(f"{name} of {method}" for (name, _), method in facts.items())
     raise ConfigError(f"the methods have different primary figures: {named}; sweep each alone.")
-  order = list(dict.fromkeys(point.method for point in points))
-  return sorted(methods, key=lambda method: order.index(method.name)), next(iter(facts))
+  return methods, next(iter(facts))
 
 
 def write_results(

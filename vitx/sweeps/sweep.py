@@ -205,8 +205,7 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
       " tested. Restore it from a copy, or move the workdir away."
     )
   seen = tuple(row for row in rows if row["kind"] == SEEN)
-  seconds = _read_seconds(workdir)
-  figures = (best_rows[-1], test, seen, seconds)
+  figures = (best_rows[-1], test, seen, _read_seconds(workdir))
   return Outcome(point.method, point.seed, best, *figures, fold=point.fold)
 
 

@@ -32,8 +32,10 @@ def task_class(spec: str | Mapping[str, Any]) -> Any:
   Raises:
     ConfigError: If a name or field is unknown, or if a value is out of range.
   """
-  name, fields = _split(spec)
-  task = lookup(TASKS, name, "task.name")
+  fields = fields_of(spec)
+  if "name" not in fields:
+    raise ConfigError(f"task needs a name. Valid: {listing(TASKS)}.")
+  task = lookup(TASKS, fields.pop("name"), "task.name")
   check_options(task.from_config, fields, "task", hidden=("config",))
   check_fields(task.from_config, fields, "task")
   return task
@@ -46,12 +48,6 @@ def build_task(config: ConfigDict) -> Task:
     ConfigError: If a name or field of the task or of its model is unknown, or if a value is out of
       range.
   """
-  return task_class(config.task).from_config(config, **_split(config.task)[1])
-
-
-def _split(spec: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-  """Returns the name and the fields of a named choice."""
-  fields = fields_of(spec)
-  if "name" not in fields:
-    raise ConfigError(f"task needs a name. Valid: {listing(TASKS)}.")
-  return fields.pop("name"), fields
+  fields = fields_of(config.task)
+  del fields["name"]
+  return task_class(config.task).from_config(config, **fields)

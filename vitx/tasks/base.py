@@ -20,6 +20,8 @@ from vitx.config.errors import ConfigError
 from vitx.data.dataset import DatasetInfo, Example, Examples
 from vitx.data.transform import Transform
 from vitx.files import read_arrays
+from vitx.models import initialize
+from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
 
 Batch = Mapping[str, jax.Array]
@@ -121,11 +123,11 @@ class Task(Protocol):
     return examples
 
   def references(self, train: Examples, examples: Examples) -> dict[str, float]:
-    """Returns the figures, on some examples, of methods that learn nothing, for comparison.
+    """Returns the figures of methods that learn nothing, such as a compressor, for comparison.
 
     Args:
-      train: The training examples of the source, before `Task.examples`, which such methods may
-        count.
+      train: The training examples of the source, before `Task.examples`. A method may count in
+        them.
       examples: The evaluated examples of the source, before `Task.examples`.
     """
     return {}
@@ -134,7 +136,14 @@ class Task(Protocol):
     """Returns the `vitx.data` transform that makes an example's arrays on the host."""
 
   def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
-    """Returns all variables; they depend only on `key` and the batch's shapes."""
+    """Returns all variables but "losses", which a model only sows.
+
+    They depend only on `key` and the shapes of the batch. By default the input of the model is that
+    of `model_inputs`, and `initialization` of the model is applied.
+    """
+    inputs = self.model_inputs({name: x[:1] for name, x in batch.items()})
+    variables = initialize(self.model, {"params": key, "dropout": key}, inputs, train=False)
+    return {name: tree for name, tree in variables.items() if name != "losses"}
 
   def constants(self) -> Any:
     """Returns arrays that the loss reads and that are neither trained nor saved.
@@ -160,6 +169,48 @@ class Task(Protocol):
     Returns:
       The mean loss over the batch, the new state and scalar metrics, also means over the batch.
     """
+
+  def run_model(
+    self,
+    params: Any,
+    state: Any,
+    inputs: Any,
+    batch: Batch,
+    key: jax.Array,
+    *,
+    train: bool = True,
+    also: tuple[str, ...] = (),
+    **more: Any,
+  ) -> tuple[Any, dict[str, Any], jax.Array]:
+    """Runs the model as in training, for a task's `loss`.
+
+    Args:
+      params: The learned parameters.
+      state: The model's other collections.
+      inputs: The model's input, such as augmented images (B, s, s, C).
+      batch: The batch, whose `index` decides the draws of dropout.
+      key: The key of this step.
+      train: Whether the model trains; False runs it as in evaluation and keeps its state.
+      also: The collections to return with the state.
+      **more: The other inputs of the model's call, by the names of its arguments.
+
+    Returns:
+      The model's output, the new state with the collections in `also`, and the sum of all values
+      that the model sowed as "losses".
+    """
+    with examples_at(batch["index"]):
+      output, new = self.model.apply(
+        {"params": params, **state},
+        inputs,
+        train=train,
+        **more,
+        # All examples and devices share one graph: the key of "graph" is not folded with an index.
+        rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
+        mutable=[*state, "losses", *also],
+      )
+    new = dict(new)
+    terms = jax.tree.leaves(new.pop("losses", {}))
+    return output, new, sum((jnp.sum(term) for term in terms), jnp.float32(0))
 
   def evaluate(
     self, params: Any, state: Any, constants: Any, batch: Batch
@@ -201,8 +252,15 @@ class Task(Protocol):
     """Returns the name of the figure that a plateau schedule of the mode "min" or "max" follows.
 
     Raises:
-      ConfigError: If no figure of the task improves in this direction.
+      ConfigError: If the task has no figure that is good when it is low ("min") or high ("max").
     """
+    if mode != self.mode:
+      word = "low" if self.mode == "min" else "high"
+      raise ConfigError(
+        f"schedule.mode={mode!r}: the {self.primary} of this task is good if {word}; use"
+        f" schedule.mode={self.mode!r}."
+      )
+    return self.primary
 
   def describe(self, figures: Figures) -> str:
     """Returns a short text of the figures, for the console's line about an evaluation."""
@@ -221,22 +279,26 @@ class Task(Protocol):
     return f"  {self.describe(figures)}"
 
   def prediction_columns(self, data: Mapping[str, Any]) -> list[str]:
-    """Returns the headings of the columns of a table of predictions.
+    """Returns the headings of the columns of a table of predictions, by default the primary figure.
 
     Args:
       data: The description of the run's data, `Loaded.data`.
     """
+    return [self.primary]
 
   def prediction_rows(
     self, data: Mapping[str, Any], batch: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
   ) -> Iterable[list[Any]]:
     """Returns the lines of a table of predictions, with a value for each of `prediction_columns`.
 
+    By default the value is the primary figure of the example, among the rows of `evaluate`.
+
     Args:
       data: The description of the run's data, `Loaded.data`.
       batch: The arrays of the examples on the host, without padding.
       rows: The rows that `evaluate` returned for these examples.
     """
+    return ([value] for value in rows[self.primary].tolist())
 
   def read_input(self, given: Any, number: int) -> Example:
     """Reads one input of `vitx predict`: a dict of arrays or an `.npz` file.

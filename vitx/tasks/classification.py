@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
@@ -13,15 +13,14 @@ from ml_collections import ConfigDict
 from vitx.config.checks import NonNegative, Probability, check_value
 from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
-from vitx.data.dataset import DatasetInfo, check_arrays
+from vitx.data.dataset import ArraySpec, DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.decode import ValueRange, decode_size
 from vitx.data.images.resizing import ResizeAndKeep, ResizeImages
 from vitx.data.images.settings import find_channels, find_size, image_spec, sides
 from vitx.data.images.statistics import statistics
 from vitx.data.sources.folder import SUFFIXES
-from vitx.models import initialize, model_from_config, token_layout
-from vitx.ops.dropout import examples_at
+from vitx.models import model_from_config, token_layout
 from vitx.ops.layout import TokenLayout
 from vitx.tasks.base import Batch, Task, follow_source
 from vitx.tasks.classification_figures import (
@@ -32,7 +31,7 @@ from vitx.tasks.classification_figures import (
   summarize_classification,
   table_lines,
 )
-from vitx.tasks.classification_losses import ClassLoss, find_class_weights, make_loss
+from vitx.tasks.classification_losses import MeanLoss, find_class_weights, make_loss
 from vitx.tasks.image_inputs import check_image, read_image
 
 
@@ -55,7 +54,9 @@ class Classification(Task):
     resize_mode: The way in which the host resizes an image in training.
     interpolation: The interpolation of the host's resizing.
     value_range: The range of the values of images to predict, `data.value_range`.
-    class_loss: The mean loss of a batch, a function of logits and targets (B, K).
+    mean_loss: The mean loss of a batch, a function of logits and targets (B, K).
+    needs_classes: Whether the outputs of the network are classes, whose number a config without
+      data must state.
   """
 
   model: nn.Module
@@ -68,11 +69,12 @@ class Classification(Task):
   resize_mode: ResizeMode = DataSettings.resize_mode
   interpolation: HostInterpolation = DataSettings.interpolation
   value_range: ValueRange = None
-  class_loss: ClassLoss = cross_entropy
+  mean_loss: MeanLoss = cross_entropy
 
   primary: ClassVar[str] = "top1"
   mode: ClassVar[Literal["max", "min"]] = "max"
   answers: ClassVar[tuple[str, ...]] = ("label",)
+  needs_classes: ClassVar[bool] = True
   input_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
   @classmethod
@@ -97,11 +99,17 @@ class Classification(Task):
   def state_info(cls, config):
     """Returns the description of images by a config's size and number of classes, or None."""
     data, classes = config.data, config.model.get("num_classes")
-    if classes is None or data.image_size is None:
+    if data.image_size is None or (cls.needs_classes and classes is None):
       return None
     check_value(data.image_size, "data.image_size", Size)
-    spec = image_spec(data.channels, sides(data.image_size))
-    return DatasetInfo(data.source, spec, class_names=tuple(map(str, range(classes))))
+    image = image_spec(data.channels, sides(data.image_size), labeled=False)
+    names = None if classes is None else tuple(map(str, range(classes)))
+    return DatasetInfo(data.source, {**image, **cls.answer_arrays(classes)}, class_names=names)
+
+  @classmethod
+  def answer_arrays(cls, classes: int) -> dict[str, ArraySpec]:
+    """Returns the shape and dtype of each array in `answers`, for a number of classes."""
+    return {"label": ArraySpec((), "int32")}
 
   @classmethod
   def from_config(
@@ -112,7 +120,7 @@ class Classification(Task):
     loss: Literal["softmax", "sigmoid", "focal"] = "softmax",
     focal_gamma: NonNegative = 2.0,
     class_weights: Literal["balanced"] | tuple[NonNegative, ...] | None = None,
-  ) -> "Classification":
+  ) -> Self:
     """Returns the task of a resolved config.
 
     Args:
@@ -144,7 +152,7 @@ class Classification(Task):
       interpolation=data.get("interpolation", DataSettings.interpolation),
       value_range=data.get("value_range"),
       # Without data there are no numbers for "balanced", and no result depends on them.
-      class_loss=make_loss(
+      mean_loss=make_loss(
         loss, focal_gamma, (1.0,) * classes if class_weights == "balanced" else class_weights
       ),
     )
@@ -164,15 +172,9 @@ class Classification(Task):
     return self.image_size if self.resize_mode == "random" else self.decode_size
 
   def _spec(self, size: Size) -> dict[str, jax.ShapeDtypeStruct]:
-    return {
-      "image": jax.ShapeDtypeStruct((*sides(size), self.channels), np.uint8),
-      **self.answer_spec,
-    }
-
-  @property
-  def answer_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes and dtypes of the arrays in `answers`."""
-    return {"label": jax.ShapeDtypeStruct((), np.int32)}
+    image = image_spec(self.channels, sides(size), labeled=False)
+    arrays = {**image, **self.answer_arrays(self.num_classes)}
+    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
 
   @property
   def input_spec(self):
@@ -195,68 +197,25 @@ class Classification(Task):
     """Returns the layout of the tokens to which positions are added, found by tracing the model."""
     return token_layout(self.model, self.input_spec.shape)
 
-  def init(self, key, batch):
-    """Returns all variables but "losses", which the model only sows."""
-    images = self.preprocess(batch["image"][:1])
-    variables = initialize(self.model, {"params": key, "dropout": key}, images, train=False)
-    return {name: tree for name, tree in variables.items() if name != "losses"}
-
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the loss of an augmented batch, the new state and the top-1 accuracy.
+    """Computes the loss of an augmented batch, the new state and `metrics`.
 
-    `batch` holds image uint8 (B, S, S, C), label (B,) and index (B,).
+    `batch` holds image uint8 (B, S, S, C), index (B,) and the array of `answers`, such as label
+    (B,).
     """
     images, targets = self.draw(batch, key)
-    logits, new_state, sown = self.run_model(params, state, images, batch, key)
-    loss = self.class_loss(logits, targets) + sown
-    return loss, (new_state, {"top1": agreement(logits, targets)})
+    outputs, new_state, sown = self.run_model(params, state, images, batch, key)
+    loss = self.mean_loss(outputs, targets) + sown
+    return loss, (new_state, self.metrics(outputs, targets))
+
+  def metrics(self, outputs: jax.Array, targets: jax.Array) -> dict[str, jax.Array]:
+    """Returns the top-1 accuracy on an augmented batch, from logits and targets (B, K)."""
+    return {"top1": agreement(outputs, targets)}
 
   def draw(self, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the augmented images (B, s, s, C) and targets (B, K) of a batch at a step."""
     key = jax.random.fold_in(key, 0)
-    return self.augment(key, batch["index"], batch["image"], batch["label"])
-
-  def run_model(
-    self,
-    params: Any,
-    state: Any,
-    images: jax.Array,
-    batch: Batch,
-    key: jax.Array,
-    *,
-    train: bool = True,
-    also: tuple[str, ...] = (),
-    **inputs: Any,
-  ) -> tuple[jax.Array, dict[str, Any], jax.Array]:
-    """Runs the model as in training.
-
-    Args:
-      params: The learned parameters.
-      state: The model's other collections.
-      images: The augmented images, (B, s, s, C).
-      batch: The batch, whose `index` decides the draws of dropout.
-      key: The key of this step.
-      train: Whether the model trains; False runs it as in evaluation and keeps its state.
-      also: The collections to return with the state.
-      **inputs: The other inputs of the model's call, by the names of its arguments.
-
-    Returns:
-      Logits (B, K), the new state with the collections in `also`, and the sum of all values sown as
-      "losses".
-    """
-    with examples_at(batch["index"]):
-      logits, new = self.model.apply(
-        {"params": params, **state},
-        images,
-        train=train,
-        **inputs,
-        # All examples and devices share one graph: the key of "graph" is not folded with an index.
-        rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
-        mutable=[*state, "losses", *also],
-      )
-    new = dict(new)
-    terms = jax.tree.leaves(new.pop("losses", {}))
-    return logits, new, sum((jnp.sum(term) for term in terms), jnp.float32(0))
+    return self.augment(key, batch["index"], batch["image"], batch[self.answers[0]])
 
   def model_inputs(self, batch):
     """Returns the normalized images of a batch, (B, s, s, C)."""
@@ -273,8 +232,13 @@ class Classification(Task):
     return summarize_classification(sums)
 
   def plateau_figure(self, mode):
-    """Returns "nll" if the mode is "min", otherwise "top1"."""
-    return "nll" if mode == "min" else "top1"
+    """Returns the loss on the labels, "nll", if the mode is "min", otherwise the primary figure.
+
+    Raises:
+      ConfigError: If the task has no classes, and its figure is good in the other direction.
+    """
+    is_loss = self.needs_classes and mode == "min"
+    return "nll" if is_loss else super().plateau_figure(mode)
 
   def describe(self, figures):
     """Returns the accuracies in percent and the negative log-likelihood in nats."""

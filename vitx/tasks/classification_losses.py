@@ -6,17 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from vitx.config.errors import ConfigError
 from vitx.tasks.classification_figures import cross_entropy
 
-ClassLoss = Callable[[jax.Array, jax.Array], jax.Array]  # logits and targets (B, K) to the mean
+MeanLoss = Callable[[jax.Array, jax.Array], jax.Array]  # logits and targets (B, K) to the mean
 CLOSE = 1e-7  # the least 1 - p of the focal loss, whose gradient is not finite at 0
-
-
-def softmax_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
-  """Returns -targets · log softmax(logits) for each example, (B,)."""
-  return -jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1)
 
 
 def sigmoid_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -40,13 +36,13 @@ def focal_losses(logits: jax.Array, targets: jax.Array, gamma: float) -> jax.Arr
 
 
 LOSSES: Mapping[str, Callable[..., jax.Array]] = {
-  "softmax": softmax_losses,
+  "softmax": optax.softmax_cross_entropy,
   "sigmoid": sigmoid_losses,
   "focal": focal_losses,
 }
 
 
-def make_loss(name: str, focal_gamma: float, class_weights: Sequence[float] | None) -> ClassLoss:
+def make_loss(name: str, focal_gamma: float, class_weights: Sequence[float] | None) -> MeanLoss:
   """Returns a loss: a function of logits and targets, (B, K) each, that averages over the batch.
 
   Args:

@@ -18,14 +18,10 @@ from vitx.data.images.settings import image_spec
 from vitx.data.reference_codes import reference_figures
 from vitx.data.transform import Identity
 from vitx.data.windows import CropWindow, Windows
-from vitx.models import initialize, model_from_config
-from vitx.ops.dropout import examples_at
+from vitx.models import model_from_config
 from vitx.tasks.base import Figures, Task
 from vitx.tasks.density_images import Pixels
 from vitx.tasks.density_resolve import BYTES, resolve
-
-Levels = Annotated[int, Range("[2, 256]")]
-WindowLength = Annotated[int, Range("[1, 16777216]")]  # the paper's longest has 1,048,576 tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +84,8 @@ class Density(Task):
     cls,
     config: ConfigDict,
     *,
-    window: WindowLength | None = None,
-    levels: Levels = BYTES,
+    window: Annotated[int, Range("[1, 16777216]")] | None = None,
+    levels: Annotated[int, Range("[2, 256]")] = BYTES,
     min_context: Annotated[int, Range("[0, 16777216]")] = 0,
   ) -> "Density":
     """Returns the task of a resolved config.
@@ -150,24 +146,12 @@ class Density(Task):
       return Pixels(self.levels, tuple(self.model.grid))  # type: ignore[attr-defined]
     return CropWindow(self.window) if train else Identity()
 
-  def init(self, key, batch):
-    """Returns the model's variables, with its `initialization` applied."""
-    tokens = self.model_inputs(batch)[:1]
-    return initialize(self.model, {"params": key, "dropout": key}, tokens, train=False)
-
   def loss(self, params, state, constants, batch, key, step):
     """Computes the mean cross-entropy of all tokens, as loss in nats and as metric in bits."""
     tokens = self.model_inputs(batch)
-    with examples_at(batch["index"]):
-      logits, new_state = self.model.apply(
-        {"params": params, **state},
-        tokens,
-        train=True,
-        rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
-        mutable=list(state),
-      )
+    logits, new_state, sown = self.run_model(params, state, tokens, batch, key)
     loss = jnp.mean(cross_entropy(logits, tokens))
-    return loss, (dict(new_state), {"bits": loss / math.log(2)})
+    return loss + sown, (new_state, {"bits": loss / math.log(2)})
 
   def model_inputs(self, batch):
     """Returns the tokens of a batch, int32 (B, N)."""
@@ -208,19 +192,6 @@ class Density(Task):
       "tokens": int(sums["tokens"]),
       "bits": float(sums["nats"]) / float(sums["tokens"]) / math.log(2),
     }
-
-  def plateau_figure(self, mode):
-    """Returns "bits".
-
-    Raises:
-      ConfigError: If the mode is "max", since fewer bits are better.
-    """
-    if mode != "min":
-      raise ConfigError(
-        "schedule.mode='max' does not suit task.name='density', whose figure is better when it is"
-        " lower; use schedule.mode='min'."
-      )
-    return "bits"
 
   def describe(self, figures):
     """Returns the console's text of an evaluation: the model's mean bits per token.
@@ -269,14 +240,6 @@ class Density(Task):
       vocabulary=self.model.vocabulary,  # type: ignore[attr-defined]
       kind="images" if images else "documents",
     )
-
-  def prediction_columns(self, data):
-    """Returns "bits"."""
-    return ["bits"]
-
-  def prediction_rows(self, data, batch, rows):
-    """Yields the mean bits per token of each example."""
-    return ([bits] for bits in rows["bits"].tolist())
 
   def read_input(self, given, number):
     """Refuses every input, since a density model has no answer to predict.

@@ -3,11 +3,12 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import flax
 import jax
 import jax.numpy as jnp
+from flax.core import FrozenDict
 from ml_collections import ConfigDict
 
 from vitx.config.checks import NonNegative, Positive, Probability, Range
@@ -31,30 +32,6 @@ SPARSITIES = {"coefficient_sparsity": "coefficients", "basis_sparsity": "pruned_
 
 
 @dataclasses.dataclass(frozen=True)
-class Weights:
-  """The weights of the terms of the loss; a term of weight 0 is not computed.
-
-  Attributes:
-    classes: The weight of the cross-entropy against the (mixed, smoothed) labels.
-    hard: The weight of the cross-entropy against the class that the teacher predicts (Touvron et
-      al. 2021, equation 3).
-    logits: The weight of the KL divergence from the teacher's classes, times temperature squared
-      (equation 2; DeiT's code also divides it by the number of classes).
-    tokens: The weight of the mean squared error of the last patch tokens.
-    attention: The weight of the squared error of the attention that the student's Sparsifiner
-      layers predict, against the teacher's attention.
-    basis_l1: The weight of the sum of the absolute values of the bases of all Sparsifiner layers.
-  """
-
-  classes: float = 1.0
-  hard: float = 0.0
-  logits: float = 0.0
-  tokens: float = 0.0
-  attention: float = 0.0
-  basis_l1: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
 class Distillation(Classification):
   """Classification with a teacher (DeiT: Touvron et al. 2021; Sparsifiner: Wei et al. 2023).
 
@@ -69,7 +46,8 @@ class Distillation(Classification):
   checkpoint.
 
   Attributes:
-    weights: The weights of the terms of the loss.
+    weights: The weights of the terms of the loss, by their names in `loss`; a term that is absent
+      or has the weight 0 is not computed.
     temperature: The temperature T that divides logits in the KL divergence.
     basis_l1_decay_steps: The number of steps in which the weight of `basis_l1` falls to zero along
       a cosine; 0 keeps the weight constant.
@@ -78,7 +56,7 @@ class Distillation(Classification):
   """
 
   teacher: Teacher | None = None
-  weights: Weights = Weights()
+  weights: Mapping[str, float] = FrozenDict(classes=1.0)
   temperature: float = 1.0
   basis_l1_decay_steps: int = 0
   train_mode: bool = True
@@ -119,7 +97,7 @@ class Distillation(Classification):
     basis_l1_decay_steps: Annotated[int, Range("[0, inf)")] = 0,
     temperature: Positive = 1.0,
     train_mode: bool = True,
-  ) -> "Distillation":
+  ) -> Self:
     """Returns the task of a resolved config.
 
     Args:
@@ -127,12 +105,15 @@ class Distillation(Classification):
       teacher: A workdir, "phase:NAME" for another phase of the run, or a file of weights.
       teacher_model: The teacher's network, like `config.model`; None takes it from the workdir.
       label_smoothing: The smoothing e; targets are (1 - e) one-hot + e / K.
-      class_weight: The weight of the cross-entropy against the labels.
-      hard_weight: The weight of the cross-entropy against the teacher's decision.
-      logits_weight: The weight of the KL divergence from the teacher's classes.
+      class_weight: The weight of the cross-entropy against the (mixed, smoothed) labels.
+      hard_weight: The weight of the cross-entropy against the class that the teacher predicts
+        (Touvron et al. 2021, equation 3).
+      logits_weight: The weight of the KL divergence from the teacher's classes, times temperature
+        squared (equation 2; DeiT's code also divides it by the number of classes).
       token_weight: The weight of the mean squared error of the last patch tokens.
-      attention_weight: The weight of the squared error of Sparsifiner's predicted attention.
-      basis_l1: The weight of the sum of the absolute values of Sparsifiner's bases.
+      attention_weight: The weight of the squared error of the attention that the student's
+        Sparsifiner layers predict, against the teacher's attention.
+      basis_l1: The weight of the sum of the absolute values of the bases of all Sparsifiner layers.
       basis_l1_decay_steps: The number of steps in which the weight `basis_l1` falls to zero along a
         cosine; 0 keeps the weight constant.
       temperature: The temperature of the KL divergence.
@@ -141,12 +122,17 @@ class Distillation(Classification):
     Raises:
       ConfigError: If `Classification` raises it, there is no teacher, or every weight is zero.
     """
-    weights = Weights(
-      class_weight, hard_weight, logits_weight, token_weight, attention_weight, basis_l1
+    weights: FrozenDict[str, float] = FrozenDict(
+      classes=class_weight,
+      hard=hard_weight,
+      logits=logits_weight,
+      tokens=token_weight,
+      attention=attention_weight,
+      basis_l1=basis_l1,
     )
     _check(teacher, teacher_model, weights)
     task = super().from_config(config, label_smoothing=label_smoothing)
-    assert isinstance(task, Distillation) and teacher_model is not None
+    assert teacher_model is not None
     network = model_from_config(teacher_model)
     return dataclasses.replace(
       task,
@@ -160,12 +146,16 @@ class Distillation(Classification):
   @property
   def primary(self) -> str:  # type: ignore[override]
     """Returns "attention_error" if attention is learned, otherwise "top1"."""
-    return "attention_error" if self.weights.attention else "top1"
+    return "attention_error" if self.weights.get("attention") else "top1"
 
   @property
   def mode(self) -> Literal["max", "min"]:  # type: ignore[override]
     """Returns "min" if attention is learned, otherwise "max"."""
-    return "min" if self.weights.attention else "max"
+    return "min" if self.weights.get("attention") else "max"
+
+  def plateau_figure(self, mode):
+    """Returns "nll" if the mode is "min", otherwise "top1", also if attention is learned."""
+    return "nll" if mode == "min" else "top1"
 
   def loss(self, params, state, constants, batch, key, step):
     """Computes the weighted sum of the terms whose weight is not zero.
@@ -181,13 +171,13 @@ class Distillation(Classification):
     decided = jax.nn.one_hot(jnp.argmax(teacher.classes, axis=-1), self.num_classes)
     makers: dict[str, Callable[[], jax.Array]] = {
       "classes": lambda: cross_entropy(student.classes, targets),
-      "hard": lambda: cross_entropy(student.taught, decided),
-      "logits": lambda: divergence(teacher.classes, student.taught, self.temperature),
+      "hard": lambda: cross_entropy(student.to_teacher, decided),
+      "logits": lambda: divergence(teacher.classes, student.to_teacher, self.temperature),
       "tokens": lambda: token_error(student.tokens, teacher.tokens),
       "attention": lambda: jnp.mean(attention_errors(student.sown, teacher.sown)),
       "basis_l1": lambda: basis_norm(params),
     }
-    terms = {name: make() for name, make in makers.items() if getattr(self.weights, name)}
+    terms = {name: make() for name, make in makers.items() if self.weights.get(name)}
     loss = sown + sum(self._weight(name, step) * term for name, term in terms.items())
     return loss, (new_state, {"top1": agreement(logits, targets), **terms})
 
@@ -204,7 +194,7 @@ class Distillation(Classification):
       if layers:
         shares = [zero_share(x, batch["mask"]) for x in layers]
         result["sums"][figure] = jnp.mean(jnp.stack(shares)) * count
-    if self.weights.attention and "teacher" in constants:
+    if self.weights.get("attention") and "teacher" in constants:
       errors = attention_errors(sown, self._teach(constants, images).sown)
       result["sums"]["attention_error"] = jnp.sum(jnp.where(batch["mask"], errors, 0.0))
     return result
@@ -244,7 +234,7 @@ class Distillation(Classification):
     return jax.lax.stop_gradient(outputs)
 
   def _weight(self, name: str, step: jax.Array) -> jax.Array | float:
-    weight, steps = getattr(self.weights, name), self.basis_l1_decay_steps
+    weight, steps = self.weights[name], self.basis_l1_decay_steps
     if name != "basis_l1" or not steps:
       return weight
     done = jnp.minimum(step.astype(jnp.float32) / steps, 1.0)
@@ -257,14 +247,14 @@ class _Outputs:
 
   Attributes:
     classes: The logits (B, K) that are compared with the labels, and that teach a student.
-    taught: The logits (B, K) that are compared with the teacher's.
+    to_teacher: The logits (B, K) that are compared with the teacher's.
     tokens: The patch tokens (B, N - prefix, C), or LV-ViT's patch logits (B, N - prefix, K); None
       for a network without such tokens.
     sown: The collection "intermediates".
   """
 
   classes: jax.Array
-  taught: jax.Array
+  to_teacher: jax.Array
   tokens: jax.Array | None
   sown: Any
 
@@ -276,16 +266,16 @@ class _Outputs:
     classes, patches = first("class_logits"), first("patch_logits")
     if classes is None or (is_teacher and patches is None):
       classes = logits  # a distilled teacher teaches by the mean of both heads
-    taught = first("distillation_logits")
+    own = first("distillation_logits")
     return cls(
       classes=classes,
-      taught=classes if taught is None else taught,
+      to_teacher=classes if own is None else own,
       tokens=first("patch_tokens") if patches is None else patches,
       sown=sown,
     )
 
 
-def _check(teacher: str, model: Any, weights: Weights) -> None:
+def _check(teacher: str, model: Any, weights: Mapping[str, float]) -> None:
   if not teacher:
     raise ConfigError(
       "task.teacher is not set: task.name='distillation' needs one; name a workdir or a file of"
@@ -296,7 +286,7 @@ def _check(teacher: str, model: Any, weights: Weights) -> None:
       f"task.teacher={teacher!r} does not describe its network; set task.teacher_model to the"
       " teacher's config.model."
     )
-  if not any(dataclasses.astuple(weights)):
+  if not any(weights.values()):
     raise ConfigError(
       "every weight of task.name='distillation' is zero, so nothing is learned; set"
       " task.class_weight or another weight to a positive number."

@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +11,7 @@ from ml_collections import ConfigDict
 
 from vitx.config.checks import Depth, PositiveInt, Range
 from vitx.config.errors import ConfigError
-from vitx.data.dataset import DatasetInfo
-from vitx.data.images.settings import image_spec, sides
+from vitx.data.images.settings import sides
 from vitx.models.masked_autoencoder import (
   MaskedAutoencoder,
   from_patches,
@@ -21,7 +19,7 @@ from vitx.models.masked_autoencoder import (
   spread,
   to_patches,
 )
-from vitx.tasks.base import count_examples
+from vitx.tasks.base import Task, count_examples
 from vitx.tasks.classification import Classification, resolve_images
 
 EPSILON = 1e-6  # added to the variance of a patch's pixels (He et al. 2022, released code)
@@ -41,11 +39,14 @@ class MaskedAutoencoding(Classification):
   the batch, or the other examples.
 
   Attributes:
+    model: The network, called as `model.apply(variables, images, masked, train=...)`; it returns
+      the values of all patches (B, N, P).
     normalize_pixels: Whether each patch is normalized by its own mean and standard deviation.
     mean: The mean per channel, for pixels in 0..1.
     std: The standard deviation per channel, for pixels in 0..1.
   """
 
+  model: MaskedAutoencoder
   normalize_pixels: bool = True
   mean: tuple[float, ...] = ()
   std: tuple[float, ...] = ()
@@ -53,6 +54,11 @@ class MaskedAutoencoding(Classification):
   primary: ClassVar[str] = "loss"
   mode: ClassVar[Literal["max", "min"]] = "min"
   answers: ClassVar[tuple[str, ...]] = ()
+  needs_classes: ClassVar[bool] = False
+  # The console shows the loss anyway, and a table of predictions has the loss of each image.
+  describe_step = Task.describe_step
+  prediction_columns = Task.prediction_columns
+  prediction_rows = Task.prediction_rows
 
   @classmethod
   def resolve(cls, config, source):
@@ -61,14 +67,9 @@ class MaskedAutoencoding(Classification):
     resolve_images(config, source, {}, len(info.class_names or (None,)))
 
   @classmethod
-  def state_info(cls, config):
-    """Returns the images' description if a config has their size."""
-    data = config.data
-    if data.image_size is None:
-      return None
-    spec = image_spec(data.channels, sides(data.image_size), labeled=False)
-    classes = config.model.get("num_classes")
-    return DatasetInfo(data.source, spec, classes and tuple(map(str, range(classes))))
+  def answer_arrays(cls, classes):
+    """Returns {}, since an image is its own answer."""
+    return {}
 
   @classmethod
   def from_config(  # type: ignore[override]  # its loss is no loss of classes
@@ -82,7 +83,7 @@ class MaskedAutoencoding(Classification):
     decoder_heads: PositiveInt = 16,
     decoder_mlp_dim: PositiveInt | None = None,
     decoder_posemb: Literal["sincos", "learned"] = "sincos",
-  ) -> "MaskedAutoencoding":
+  ) -> Self:
     """Returns the task of a resolved config.
 
     Args:
@@ -100,7 +101,6 @@ class MaskedAutoencoding(Classification):
         the body, its token mixer or its stem cannot leave tokens out.
     """
     task = super().from_config(config)
-    assert isinstance(task, MaskedAutoencoding)
     shape = (*sides(task.image_size), task.channels)
     model = make_autoencoder(
       task.model,
@@ -126,17 +126,6 @@ class MaskedAutoencoding(Classification):
       std=tuple(config.data.std),
     )
 
-  @property
-  def autoencoder(self) -> MaskedAutoencoder:
-    """Returns the network."""
-    assert isinstance(self.model, MaskedAutoencoder)
-    return self.model
-
-  @property
-  def answer_spec(self):
-    """Returns {}, since an image is its own answer."""
-    return {}
-
   def draw(self, batch, key):
     """Returns the augmented images (B, s, s, C) and the masks (B, N) of a batch at a step."""
     index, blank = batch["index"], jnp.zeros(len(batch["index"]), jnp.int32)
@@ -146,10 +135,10 @@ class MaskedAutoencoding(Classification):
 
   def draw_masks(self, keys: jax.Array) -> jax.Array:
     """Returns for each key (B,) whether each patch is masked, bool (B, N)."""
-    rows, columns = self.autoencoder.grid
+    rows, columns = self.model.grid
     noise = jax.vmap(lambda key: jax.random.uniform(key, (rows * columns,)))(keys)
     rank = jnp.argsort(jnp.argsort(noise, axis=1), axis=1)
-    return rank >= self.autoencoder.visible
+    return rank >= self.model.visible
 
   def masks_of(self, images: jax.Array) -> jax.Array:
     """Returns the masks (B, N) of evaluation, a function of each image uint8 (B, S, S, C) alone."""
@@ -167,7 +156,7 @@ class MaskedAutoencoding(Classification):
       images: The images, (B, s, s, C).
       masked: Whether each patch is masked, bool (B, N).
     """
-    target = to_patches(images, self.autoencoder.grid)
+    target = to_patches(images, self.model.grid)
     mean, std = self._moments(target)
     each = jnp.mean(jnp.square(predicted - (target - mean) / std), axis=2)
     return jnp.mean(each, axis=1, where=masked)
@@ -197,7 +186,7 @@ class MaskedAutoencoding(Classification):
       pixels are normalized, a predicted patch gets the mean and variance of the original one.
     """
     images, masked, predicted = self._predict(params, state, inputs)
-    loss, grid = self.errors(predicted, images, masked), self.autoencoder.grid
+    loss, grid = self.errors(predicted, images, masked), self.model.grid
     mean, std = self._moments(to_patches(images, grid))
     found = from_patches(predicted * std + mean, grid, images.shape[1:])
     hidden = spread(masked, grid, images.shape[1:3])
@@ -209,37 +198,14 @@ class MaskedAutoencoding(Classification):
     count = count_examples(sums)
     return {"examples": int(count), "loss": float(sums["loss"]) / count}
 
-  def plateau_figure(self, mode):
-    """Returns "loss"; raises ConfigError if the mode is "max"."""
-    if mode == "max":
-      raise ConfigError(
-        "schedule.mode='max': the loss of a masked autoencoder is good if low; use"
-        " schedule.mode='min'"
-      )
-    return "loss"
-
   def describe(self, figures):
     """Returns the mean squared error of masked patches."""
     return f"loss {figures['loss']:.4f}"
-
-  def describe_step(self, metrics):
-    """Returns an empty text, since the console shows the loss already."""
-    return ""
 
   def table(self, figures, data):
     """Returns the loss in a line."""
     unit = "patch" if self.normalize_pixels else "data set"
     return f"  squared error       {figures['loss']:>9.4f}  (masked pixels, normalized by {unit})"
-
-  def prediction_columns(self, data):
-    """Returns "loss"."""
-    return ["loss"]
-
-  def prediction_rows(
-    self, data: Mapping[str, Any], batch: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
-  ) -> Iterable[list[Any]]:
-    """Yields the loss of each image."""
-    return ([loss] for loss in rows["loss"].tolist())
 
   def _predict(self, params: Any, state: Any, batch: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the prepared images, their masks (B, N) and the predictions (B, N, P)."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -45,18 +45,14 @@ class MultiLabel(Classification):
     resolve_images(config, source, {"labels": ("float32", 1)}, len(info.class_names))
 
   @classmethod
-  def state_info(cls, config):
-    """Returns the description of images by a config's size and number of classes, or None."""
-    info = super().state_info(config)
-    if info is None:
-      return None
-    spec = {"image": info.spec["image"], "labels": ArraySpec((len(info.class_names),), "float32")}
-    return dataclasses.replace(info, spec=spec)
+  def answer_arrays(cls, classes):
+    """Returns the shape and dtype of `labels`, float32 (K,)."""
+    return {"labels": ArraySpec((classes,), "float32")}
 
   @classmethod
   def from_config(  # type: ignore[override]  # its only loss takes no weights
     cls, config: ConfigDict, *, label_smoothing: Probability = 0.0
-  ) -> "MultiLabel":
+  ) -> Self:
     """Returns the task of a resolved config.
 
     Args:
@@ -67,25 +63,11 @@ class MultiLabel(Classification):
       ConfigError: If a field of the model or of the augmentation is unknown or out of range.
     """
     task = super().from_config(config, label_smoothing=label_smoothing)
-    assert isinstance(task, MultiLabel)
-    return dataclasses.replace(task, class_loss=make_loss("sigmoid", 0.0, None))
+    return dataclasses.replace(task, mean_loss=make_loss("sigmoid", 0.0, None))
 
-  @property
-  def answer_spec(self):
-    """Returns the shape and dtype of `labels`, float32 (K,)."""
-    return {"labels": jax.ShapeDtypeStruct((self.num_classes,), np.float32)}
-
-  def draw(self, batch, key):
-    """Returns the augmented images (B, s, s, C) and targets (B, K) of a batch at a step."""
-    key = jax.random.fold_in(key, 0)
-    return self.augment(key, batch["index"], batch["image"], batch["labels"])
-
-  def loss(self, params, state, constants, batch, key, step):
-    """Computes the loss of an augmented batch, the new state and the share of right decisions."""
-    images, targets = self.draw(batch, key)
-    logits, new_state, sown = self.run_model(params, state, images, batch, key)
-    right = jnp.mean((logits > 0) == (targets > 0.5), dtype=jnp.float32)
-    return self.class_loss(logits, targets) + sown, (new_state, {"right": right})
+  def metrics(self, outputs, targets):
+    """Returns the share of right decisions on an augmented batch."""
+    return {"right": jnp.mean((outputs > 0) == (targets > 0.5), dtype=jnp.float32)}
 
   def evaluate(self, params, state, constants, batch):
     """Returns the sums for `summarize`, and the probabilities and logits (B, K) of a batch."""
@@ -96,10 +78,6 @@ class MultiLabel(Classification):
   def summarize(self, sums):
     """Returns the figures of `summarize_multilabel`."""
     return summarize_multilabel(sums)
-
-  def plateau_figure(self, mode):
-    """Returns "nll" if the mode is "min", otherwise "map"."""
-    return "nll" if mode == "min" else "map"
 
   def describe(self, figures):
     """Returns mean average precision and F1 in percent, and the loss in nats."""

@@ -1,19 +1,21 @@
 """Regression of a number from an image."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from ml_collections import ConfigDict
 
 from vitx.config.checks import Finite, Positive
 from vitx.config.errors import ConfigError
 from vitx.data import order
-from vitx.data.dataset import ArraySpec, DatasetInfo, Examples, read_encoded
-from vitx.data.images.settings import find_size, image_spec, sides
+from vitx.data.dataset import ArraySpec, Examples, read_encoded
+from vitx.data.images.settings import find_size
 from vitx.tasks.base import count_examples
 from vitx.tasks.classification import Classification, resolve_images
 
@@ -30,16 +32,15 @@ class Regression(Classification):
   Attributes:
     target_mean: The mean of the training targets.
     target_std: The standard deviation of the training targets.
-    huber_delta: The error beyond which the Huber loss is linear; None for the squared error.
   """
 
   target_mean: float = 0.0
   target_std: float = 1.0
-  huber_delta: float | None = None
 
   primary: ClassVar[str] = "mae"
   mode: ClassVar[Literal["max", "min"]] = "min"
   answers: ClassVar[tuple[str, ...]] = ("target",)
+  needs_classes: ClassVar[bool] = False
 
   @classmethod
   def resolve(cls, config, source):
@@ -52,23 +53,21 @@ class Regression(Classification):
         f"{config.task.name!r} needs; a table csv:FILE has one with data.label_kind=number."
       )
     resolve_images(config, source, {"target": ("float32", 0)}, 1)
-    fields = config.task.to_dict()
-    if train is not None and None in (fields.get("target_mean"), fields.get("target_std")):
+    given = {name: value for name, value in config.task.items() if value is not None}
+    if train is not None and not {"target_mean", "target_std"} <= given.keys():
       mean, std = _measure_targets(train, info.name)
-      fields |= {
-        "target_mean": mean if fields.get("target_mean") is None else fields["target_mean"],
-        "target_std": std if fields.get("target_std") is None else fields["target_std"],
-      }
-      config.task = ConfigDict(fields)
+      config.task = ConfigDict({"target_mean": mean, "target_std": std, **given})
 
   @classmethod
   def state_info(cls, config):
     """Returns the description of images by a config's size, or None."""
-    data = config.data
-    if data.image_size is None:
-      return None
-    spec = image_spec(data.channels, sides(data.image_size), labeled=False)
-    return DatasetInfo(data.source, {**spec, "target": ArraySpec((), "float32")})
+    info = super().state_info(config)
+    return info and dataclasses.replace(info, class_names=None)
+
+  @classmethod
+  def answer_arrays(cls, classes):
+    """Returns the shape and dtype of `target`, float32 ()."""
+    return {"target": ArraySpec((), "float32")}
 
   @classmethod
   def from_config(  # type: ignore[override]  # its losses are no losses of classes
@@ -79,7 +78,7 @@ class Regression(Classification):
     huber_delta: Positive = 1.0,
     target_mean: Finite | None = None,
     target_std: Positive | None = None,
-  ) -> "Regression":
+  ) -> Self:
     """Returns the task of a resolved config.
 
     Args:
@@ -93,35 +92,24 @@ class Regression(Classification):
     Raises:
       ConfigError: If a field of the model or of the augmentation is unknown or out of range.
     """
+    huber = functools.partial(optax.huber_loss, delta=huber_delta)
+    each = huber if loss == "huber" else optax.squared_error
     task = super().from_config(config)
-    assert isinstance(task, Regression)
     return dataclasses.replace(
       task,
       target_mean=0.0 if target_mean is None else target_mean,
       target_std=1.0 if target_std is None else target_std,
-      huber_delta=huber_delta if loss == "huber" else None,
+      mean_loss=lambda outputs, targets: jnp.mean(each(outputs, targets)),
     )
-
-  @property
-  def answer_spec(self):
-    """Returns the shape and dtype of `target`, float32 ()."""
-    return {"target": jax.ShapeDtypeStruct((), np.float32)}
 
   def draw(self, batch, key):
     """Returns the augmented images (B, s, s, C) and normalized targets (B, 1) of a batch."""
     key, targets = jax.random.fold_in(key, 0), self._normalize(batch["target"])[:, None]
     return self.augment(key, batch["index"], batch["image"], targets)
 
-  def loss(self, params, state, constants, batch, key, step):
-    """Computes the loss of an augmented batch, the new state and the mean absolute error."""
-    images, targets = self.draw(batch, key)
-    outputs, new_state, sown = self.run_model(params, state, images, batch, key)
-    errors = jnp.abs(outputs - targets)
-    each = jnp.square(errors)
-    if self.huber_delta is not None:
-      small = jnp.minimum(errors, self.huber_delta)
-      each = 0.5 * jnp.square(small) + self.huber_delta * (errors - small)
-    return jnp.mean(each) + sown, (new_state, {"mae": self.target_std * jnp.mean(errors)})
+  def metrics(self, outputs, targets):
+    """Returns the mean absolute error on an augmented batch."""
+    return {"mae": self.target_std * jnp.mean(jnp.abs(outputs - targets))}
 
   def evaluate(self, params, state, constants, batch):
     """Returns the sums for `summarize`, and the predictions (B,) of a batch."""
@@ -152,18 +140,6 @@ class Regression(Classification):
       "rmse": self.target_std * (squared / count) ** 0.5,
       "r2": 1 - squared / spread if spread > 1e-6 * count else None,
     }
-
-  def plateau_figure(self, mode):
-    """Returns "mae", the mean absolute error.
-
-    Raises:
-      ConfigError: The mode is "max".
-    """
-    if mode == "max":
-      raise ConfigError(
-        "schedule.mode='max': the errors of a regression are good if low; use schedule.mode='min'."
-      )
-    return "mae"
 
   def describe(self, figures):
     """Returns the mean absolute error, the root of the mean squared error, and R²."""

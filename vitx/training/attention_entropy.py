@@ -59,7 +59,7 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
     )
 
 
-def make_step(config: ConfigDict, run: parallel.Runner = parallel.at_once) -> Callable:
+def make_step(config: ConfigDict, what: str = "") -> Callable:
   """Returns the function that sums the entropies of a batch of examples over all devices.
 
   The function takes `(params, model_state, batch)` and returns a sum for each layer and the number
@@ -67,11 +67,11 @@ def make_step(config: ConfigDict, run: parallel.Runner = parallel.at_once) -> Ca
 
   Args:
     config: The resolved config.
-    run: A function that calls the compiler, see `parallel.compile_for`.
+    what: The words that announce a long compilation, see `parallel.compile_once`.
   """
   if not config.evaluation.attention_entropy:
     return lambda *_: {}
-  return parallel.compile_once(_make_step(config, parallel.AXIS), run)
+  return parallel.compile_once(_make_step(config, parallel.AXIS), what)
 
 
 def make_measure(

@@ -69,12 +69,7 @@ class StepProgram:
 
 
 def compile_steps(
-  experiment: Experiment,
-  state: Any,
-  constants: Any,
-  workdir: str = "",
-  *,
-  run: parallel.Runner = parallel.at_once,
+  experiment: Experiment, state: Any, constants: Any, workdir: str = ""
 ) -> StepProgram:
   """Prints a header of the run and returns the compiled training steps.
 
@@ -83,7 +78,6 @@ def compile_steps(
     state: The replicated training state.
     constants: The task's constants, replicated.
     workdir: The directory that the run writes to; "" if it writes nothing.
-    run: A function that calls the compiler, see `parallel.compile_for`.
   """
   config = experiment.config
   flops = forward_flops(experiment)
@@ -92,9 +86,7 @@ def compile_steps(
   batch, options = blank_batch(experiment), choose_options(config)
   program = announce(
     "compiling",
-    lambda: compile_program(
-      experiment.step, state, constants, batch, steps, options=options, run=run
-    ),
+    lambda: compile_program(experiment.step, state, constants, batch, steps, options=options),
   )
   needed = cost.compiled_bytes(program.compiled)
   if needed is not None:
@@ -119,7 +111,6 @@ def compile_program(
   steps: int,
   *,
   options: Any = None,
-  run: parallel.Runner = parallel.at_once,
 ) -> StepProgram:
   """Compiles training steps for every device.
 
@@ -130,13 +121,10 @@ def compile_program(
     batch: This process's share of a batch, of which only shapes and dtypes matter.
     steps: The largest number of steps in one dispatch.
     options: The compiler options.
-    run: A function that calls the compiler, see `parallel.compile_for`.
   """
   rows = parallel.split_steps([batch], steps)
   arguments = (state, constants, rows, parallel.number(1), parallel.number(0))
-  compiled = parallel.compile_for(
-    arguments, step.train_several, donate=(0,), options=options, run=run
-  )
+  compiled = parallel.compile_for(arguments, step.train_several, donate=(0,), options=options)
   return StepProgram(compiled, steps)
 
 
@@ -199,7 +187,7 @@ def _count(names: Iterable[str]) -> str:
   return ", ".join(f"{n} x {name}" for name, n in collections.Counter(names).items())
 
 
-def dry_run(experiment: Experiment, *, run: parallel.Runner = parallel.at_once) -> None:
+def dry_run(experiment: Experiment) -> None:
   """Prints a config's parameters, and an estimate of the time that its training would take.
 
   The estimate comes from the time of a few compiled dispatches on batches of zeros. Nothing is
@@ -207,15 +195,14 @@ def dry_run(experiment: Experiment, *, run: parallel.Runner = parallel.at_once) 
 
   Args:
     experiment: The experiment that a run would train.
-    run: A function that calls the compiler, see `parallel.compile_for`.
   """
-  state = experiment.replicate(experiment.init_state(run))
+  state = experiment.replicate(experiment.init_state())
   overview = parameter_overview.get_parameter_overview(
     parallel.unreplicate(state.params), include_stats=False
   )
   print(overview, flush=True)
   constants = parallel.replicate(experiment.constants)
-  program = compile_steps(experiment, state, constants, run=run)
+  program = compile_steps(experiment, state, constants)
   batches = [blank_batch(experiment)] * program.steps
   state, *_ = jax.block_until_ready(program(state, constants, batches, False))
   dispatches = 3

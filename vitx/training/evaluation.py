@@ -11,33 +11,29 @@ from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures, Task
 from vitx.training import parallel
-from vitx.training.step import TrainState, evaluation_step
+from vitx.training.record.progress import count_bar
+from vitx.training.step import evaluation_step
 
 # A function of the arrays of this process's examples in a batch, and the rows of their evaluation.
 TakeRows = Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]
 
 
-def make_evaluate(task: Task, run: parallel.Runner = parallel.at_once) -> Callable:
+def make_evaluate(task: Task, what: str = "") -> Callable:
   """Returns the evaluation step, which evaluates one batch on all devices.
 
   The step takes `(params, model_state, constants, batch)` and is compiled when it is first called.
 
   Args:
     task: The task that is evaluated.
-    run: A function that calls the compiler, see `parallel.compile_for`.
+    what: The words that announce a long compilation, see `parallel.compile_once`.
   """
-  return parallel.compile_once(evaluation_step(task, parallel.AXIS), run)
+  return parallel.compile_once(evaluation_step(task, parallel.AXIS), what)
 
 
 def batch_size_for(config: Any, size: int | None = None) -> int:
   """Returns the size of an evaluation batch, rounded up to a multiple of the device count."""
   size = size or config.evaluation.batch_size or config.batch_size
   return -(-size // jax.device_count()) * jax.device_count()
-
-
-def count_batches(config: Any, examples: int) -> int:
-  """Returns the number of evaluation batches that a number of examples fills."""
-  return -(-examples // batch_size_for(config))
 
 
 def split_batches(
@@ -59,6 +55,16 @@ def split_batches(
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
+
+
+def show_batches(
+  config: Any, task: Task, examples: Examples, what: str
+) -> Iterator[dict[str, np.ndarray]]:
+  """Yields the batches of `split_batches`, and shows on the console what work they are for."""
+  with count_bar(what, -(-len(examples) // batch_size_for(config)), "batch") as bar:
+    for batch in split_batches(config, task, examples):
+      yield batch
+      bar.update()
 
 
 def evaluate(
@@ -128,15 +134,6 @@ def check_weights(weights: tuple[str, ...], ema_decay: float) -> None:
       f" ema_decay={ema_decay} there is no average. Set ema_decay, such as 0.9999, or leave"
       " evaluation.weights out."
     )
-
-
-def choose_params(state: TrainState, weights: Iterable[str]) -> dict[str, Any]:
-  """Returns the parameters to evaluate by name: "ema", the moving average, and "raw", the others.
-
-  If the run keeps no moving average, both names give the parameters themselves.
-  """
-  trees = {"ema": state.averaged, "raw": state.params}
-  return {name: trees[name] for name in weights}
 
 
 def join_figures(by_name: Mapping[str, Figures]) -> Figures:

@@ -20,6 +20,7 @@ from vitx.config.fields import (
   RunSettings,
   check_config,
   declarations,
+  find,
   named_choices,
 )
 from vitx.config.registry import build
@@ -33,6 +34,7 @@ from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
 from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher
 from vitx.training.evaluation import check_weights, describe_figures
+from vitx.training.failures import run_breakable
 from vitx.training.optim.optimizers import (
   check_optimizer,
   find_frozen,
@@ -48,6 +50,7 @@ LONGEST = 2**31 - 1  # the most steps that the counter of a run can count
 DURATIONS = tuple(
   path for path, each in declarations().items() if each.type == Duration and path != "duration"
 )
+CADENCES = ("log_every", "evaluation.every", "checkpoint.every")
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 
@@ -86,16 +89,12 @@ class Experiment:
     layout = self.task.token_layout()
     return None if layout is None else layout.length
 
-  def init_state(self, run: parallel.Runner = parallel.at_once) -> TrainState:
-    """Returns the state before the first step, on the host; `config.init_seed` determines it.
-
-    Args:
-      run: A function that calls the compiler, see `parallel.compile_for`.
-    """
+  def init_state(self) -> TrainState:
+    """Returns the state before the first step, on the host; `config.init_seed` determines it."""
 
     def compute(function: Callable, *arguments: Any) -> Any:
       lowered = jax.jit(function).lower(*arguments)
-      return jax.device_get(run(lowered.compile)(*arguments))
+      return jax.device_get(run_breakable(lowered.compile)(*arguments))
 
     key, cycle = jax.random.key(self.config.init_seed), self.step.cycle
     batch = blank(_shapes(self.task.element_spec, 1))
@@ -195,8 +194,7 @@ class Experiment:
 
     If no such step comes within the next `most` steps, the result is `step + most`.
     """
-    config = self.config
-    cadences = (config.log_every, config.evaluation.every, config.checkpoint.every)
+    cadences = [find(self.config, field) for field in CADENCES]
     last = min(step + most, self.total_steps)
     later = range(step + 1, last)
     return next((s for s in later if any(self.is_due(s, every) for every in cadences)), last)
@@ -326,10 +324,8 @@ def fit_to_examples(config: ConfigDict, examples: int) -> ConfigDict:
 
 def read_examples(task: Task, source: Source) -> Source:
   """Returns a source with the examples that a task trains and evaluates on, see `Task.examples`."""
-  roles: dict[str, Any] = {
-    name: task.examples(source.role(name), train=name == "train") for name in ROLES
-  }
-  return dataclasses.replace(source, **roles)
+  roles = {role: task.examples(source.role(role), train=role == "train") for role in ROLES}
+  return dataclasses.replace(source, **roles)  # type: ignore[arg-type]
 
 
 def make_step(
@@ -409,12 +405,8 @@ def _check_without_data(config: ConfigDict) -> None:
   check_keep(config.checkpoint.keep)
   check_weights(config.evaluation.weights, config.ema_decay)
   total = durations.to_steps(durations.settle(config.duration, 1), 1)
-  for field, value in (
-    ("log_every", config.log_every),
-    ("evaluation.every", config.evaluation.every),
-    ("checkpoint.every", config.checkpoint.every),
-  ):
-    durations.is_due(1, durations.settle(value, 1, total, field), 1, field)
+  for field in CADENCES:
+    durations.is_due(1, durations.settle(find(config, field), 1, total, field), 1, field)
 
 
 def _check(config: ConfigDict, source: Source, total: int) -> None:

@@ -20,6 +20,9 @@ from vitx.config.registry import fields_of
 EXIT_INTERRUPTED = 75
 POLL = 0.1  # seconds between two checks for a signal during work in a thread
 T = TypeVar("T")
+_current: contextvars.ContextVar["StopRequest | None"] = contextvars.ContextVar(
+  "request", default=None
+)
 LEFT_ALONE = "vitx work that a signal may break off"  # the threads of `StopRequest.run`
 _received: list[int] = []  # the signals that `StopRequest` handled in this process
 
@@ -58,6 +61,7 @@ class StopRequest:
     self._is_breakable = False
 
   def __enter__(self) -> "StopRequest":
+    self._token = _current.set(self)
     # Python lets only the main thread set handlers.
     if threading.current_thread() is threading.main_thread():
       for number in (signal.SIGTERM, signal.SIGINT):
@@ -66,6 +70,7 @@ class StopRequest:
 
   def __exit__(self, *exception: object) -> None:
     self._restore()
+    _current.reset(self._token)
 
   def asked(self) -> bool:
     """Returns whether a signal has come; the steps pass this on to the other processes."""
@@ -139,6 +144,12 @@ class StopRequest:
     for number, handler in self._before.items():
       signal.signal(number, handler)
     self._before = {}
+
+
+def run_breakable(work: Callable[[], T]) -> T:
+  """Calls `work` and returns its result, within a `StopRequest` by its method `run`."""
+  request = _current.get()
+  return work() if request is None else request.run(work)
 
 
 def count_received() -> int:

@@ -93,7 +93,7 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
           with open_run(experiment, workdir, request) as run:
             return _train(run)
         with request.breakable():
-          compilation.dry_run(experiment, run=request.run)
+          compilation.dry_run(experiment)
         return Result(workdir, 0, True)
     except Interrupted:
       return Result(workdir, 0 if dry_run else unevaluated.find_step(workdir), False)
@@ -108,7 +108,7 @@ def _train(run: Run) -> Result:
   examples = functools.cache(experiment.keep)
   # In float16 a gradient may overflow: the step is then skipped and the loss scale lowered.
   checked = ("loss",) if experiment.step.half else ("loss", "gradient_norm")
-  evaluation_program, entropy_program = compile_evaluation(experiment, request)
+  evaluation_program, entropy_program = compile_evaluation(experiment)
   evaluate = make_evaluator(run, evaluation_program, constants, examples)
 
   def finish(step: int, metrics: dict[str, float], figures: dict[str, float]) -> None:
@@ -122,16 +122,14 @@ def _train(run: Run) -> Result:
   if not is_end(step) or not start.is_evaluated:
     # The data are opened before compiling, so that an unreadable example is reported at once.
     with request.breakable():
-      feed = resident.open_feed(experiment.batches(), config.data.device)
+      iterate, fill = resident.open_feed(experiment.batches(), config.data.device)
       for role in ("validation", "test"):
         examples(role)
-      program = compilation.compile_steps(
-        experiment, state, constants, run.workdir, run=request.run
-      )
-      program = dataclasses.replace(program, fill=feed.fill)
+      program = compilation.compile_steps(experiment, state, constants, run.workdir)
+      program = dataclasses.replace(program, fill=fill)
       measure = make_measure(config, entropy_program, examples, state)
     recorder.progress.begin()
-    stream = recorder.progress.timed(feed.iterate(step, total))
+    stream = recorder.progress.timed(iterate(step, total))
     while True:
       is_new = step > start.step or not start.is_evaluated
       if is_new and (is_end(step) or experiment.is_due(step, config.evaluation.every)):

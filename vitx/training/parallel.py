@@ -8,28 +8,23 @@ leading axis over this process's devices.
 
 import contextlib
 import ctypes
+import functools
 import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
 
 from vitx.config.errors import ConfigError
+from vitx.training.failures import run_breakable
+from vitx.training.record.progress import SOON, announce
 
 AXIS = "devices"
 LEAST = 4  # the fewest examples for a device of one core; fewer were not measured
 HOST_DEVICES = "xla_force_host_platform_device_count"
-
-T = TypeVar("T")
-Runner = Callable[[Callable[[], T]], T]  # calls a function, and may stop waiting for it
-
-
-def at_once(work: Callable[[], T]) -> T:
-  """Calls `work` and returns its result; the default way to run the compiler."""
-  return work()
 
 
 def check_batch(batch_size: int, grad_accum_steps: int) -> None:
@@ -146,9 +141,10 @@ def compile_for(
   *,
   donate: tuple[int, ...] = (),
   options: Any = None,
-  run: Runner = at_once,
 ) -> jax.stages.Compiled:
   """Compiles a function for every device, with the axis name `AXIS` for collectives.
+
+  A signal breaks the compilation off, see `failures.run_breakable`.
 
   Args:
     arguments: The arguments on the devices, or anything with their shapes (devices, ...) and
@@ -156,7 +152,6 @@ def compile_for(
     function: A function of one device's part of the arguments.
     donate: The positions of the arguments whose memory the results may reuse.
     options: The compiler options.
-    run: A function that calls the compiler, such as `StopRequest.run`.
 
   Returns:
     The compiled program, which takes and returns placed arrays.
@@ -169,7 +164,7 @@ def compile_for(
 
   mapped = jax.pmap(function, axis_name=AXIS, donate_argnums=donate)
   lowered = mapped.lower(*jax.tree.map(blank, arguments))
-  compiled = run(lambda: lowered.compile(compiler_options=options))
+  compiled = run_breakable(lambda: lowered.compile(compiler_options=options))
   _give_back_memory()
   return compiled
 
@@ -185,20 +180,21 @@ def _give_back_memory() -> None:
       trim(0)
 
 
-def compile_once(function: Callable, run: Runner = at_once) -> Callable:
+def compile_once(function: Callable, what: str = "") -> Callable:
   """Returns a function that runs on every device and is compiled when it is first called.
 
   Later calls must have arguments of the shapes of the first call.
 
   Args:
     function: A function of one device's part of its arguments.
-    run: A function that calls the compiler, such as `StopRequest.run`.
+    what: The words that announce a long compilation on the console; "" announces nothing.
   """
   program: list[jax.stages.Compiled] = []
 
   def call(*arguments: Any) -> Any:
     if not program:
-      program.append(compile_for(arguments, function, run=run))
+      work = functools.partial(compile_for, arguments, function)
+      program.append(announce(what, work, patience=SOON) if what else work())
     return program[0](*arguments)
 
   return call

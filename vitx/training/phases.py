@@ -29,11 +29,8 @@ from vitx.training.record import provenance
 from vitx.training.restore import check_source
 
 PREFIX = "phase:"  # precedes a phase's name in a field that also takes a workdir or a file
-ENDS = (
-  "stop_after",
-  "duration",
-  "evaluation.stop_early",
-)  # the fields that decide where a run ends
+# The fields that decide where a run ends.
+ENDS = ("stop_after", "duration", "evaluation.stop_early")
 
 
 def train(
@@ -73,24 +70,24 @@ def train(
 def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
   """Trains the phases of a run in order, until one of them ends the run."""
   phases = split_phases(config, workdir)
-  experiments = check(config, workdir)
+  experiments, runs = check(config, workdir), [wd.join(workdir, name) for name in phases]
   _check_ends(phases, experiments, workdir)
-  _check_beginnings(experiments, [wd.join(workdir, name) for name in phases], dry_run)
+  _check_beginnings(experiments, runs, dry_run)
   if not dry_run:
-    for name in phases:
-      own_files.check_no_link(wd.join(workdir, name))
+    for run in runs:
+      own_files.check_no_link(run)
     wd.check_writable(workdir)
     if is_writer():
       wd.write_json(workdir, wd.PHASES, {"phases": list(phases)})
   before = count_received()
-  for (name, phase), experiment in zip(phases.items(), experiments, strict=True):
+  for (name, phase), run, experiment in zip(phases.items(), runs, experiments, strict=True):
     print(f"{name}:", flush=True)
-    if dry_run and phase.init_from in [wd.join(workdir, other) for other in phases]:
+    if dry_run and phase.init_from in runs:
       phase.init_from = ""  # a dry run has no such weights, and needs none
     # A dry run does not check whether the workdir belongs to this run.
-    is_own = not dry_run and _begins_from_own(phase, [wd.join(workdir, each) for each in phases])
+    is_own = not dry_run and _begins_from_own(phase, runs)
     with registry.trusting(is_own or None):
-      result = loop.train(phase, wd.join(workdir, name), dry_run=dry_run)
+      result = loop.train(phase, run, dry_run=dry_run)
     # A signal may have come at the end of a phase, too late to break it off.
     is_stopped = name != list(phases)[-1] and count_received() > before
     if is_stopped or not result.finished:

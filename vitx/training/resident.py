@@ -1,6 +1,5 @@
 """Keeps the training examples in the devices' memory, so that the host sends only their numbers."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,22 +16,9 @@ from vitx.training import parallel
 SHARE = 0.1
 
 
-@dataclasses.dataclass(frozen=True)
-class Feed:
-  """A way to get each step's batch to the devices.
-
-  Attributes:
-    iterate: A function `(start, stop)` that yields what the host sends for each of the steps
-      `range(start, stop)`: batches, or the numbers of their examples.
-    fill: A function that makes batches (devices, K, b, ...) on the devices from numbers of
-      examples; None if the host sends batches.
-  """
-
-  iterate: Callable[[int, int], Iterator[HostBatch]]
-  fill: Callable[[Any], Any] | None = None
-
-
-def open_feed(batches: TrainBatches, device: str) -> Feed:
+def open_feed(
+  batches: TrainBatches, device: str
+) -> tuple[Callable[[int, int], Iterator[HostBatch]], Callable[[Any], Any] | None]:
   """Chooses how batches get to the devices, and copies the examples there if they are kept there.
 
   Batches that are made on the devices are bit by bit those that the host would have sent.
@@ -43,19 +29,22 @@ def open_feed(batches: TrainBatches, device: str) -> Feed:
       accelerators if the host holds them in memory and they take at most a tenth of a device's
       memory.
 
+  Returns:
+    A function `(start, stop)` that yields what the host sends for each of the steps
+    `range(start, stop)`: batches, or the numbers of their examples. And a function that makes
+    batches (devices, K, b, ...) on the devices from such numbers; None if the host sends batches.
+
   Raises:
     ConfigError: `device` is `always`, but the examples are not kept in the host's memory.
   """
   arrays = batches.arrays
   check(device, are_kept=arrays is not None)
   if arrays is None or device == "never" or (device == "auto" and not _fits(arrays)):
-    return Feed(batches.iterate)
+    return batches.iterate, None
   examples = parallel.replicate(arrays)
   gather = parallel.compile_once(_gather)
-  return Feed(
-    lambda start, stop: map(batches.names, range(start, stop)),
-    lambda names: gather(examples, names),
-  )
+  iterate = lambda start, stop: map(batches.names, range(start, stop))  # noqa: E731
+  return iterate, lambda names: gather(examples, names)
 
 
 def check(device: str, *, are_kept: bool) -> None:

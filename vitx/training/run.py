@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,6 @@ from vitx.training.failures import StopRequest
 from vitx.training.record.console import keep_log
 from vitx.training.record.progress import SOON, announce
 from vitx.training.record.recorder import Recorder
-from vitx.training.record.tracking import open_tracking
 from vitx.training.restore import Beginning, begin
 
 
@@ -72,16 +70,16 @@ def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iter
     WorkdirInUseError: Another training holds the workdir.
     Interrupted: A signal came before the run had begun.
   """
-  config = experiment.config
+  keep = experiment.config.checkpoint.keep
 
   def initialize() -> Any:
     with request.breakable():
-      return announce("initializing", lambda: experiment.init_state(request.run), patience=SOON)
+      return announce("initializing", experiment.init_state, patience=SOON)
 
   with (
     lock.hold(workdir) as own_lock,
     keep_log(workdir, write=is_writer()),
-    CheckpointStore(wd.locate_checkpoints(workdir), keep=config.checkpoint.keep) as store,
+    CheckpointStore(wd.locate_checkpoints(workdir), keep=keep) as store,
   ):
     start = begin(experiment, workdir, store, initialize)
     recorder = Recorder(
@@ -90,7 +88,6 @@ def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iter
       start.record,
       start=start.step,
       write=is_writer(),
-      track=functools.partial(open_tracking, config, workdir),
       guard=own_lock.check,
     )
     with contextlib.closing(recorder), ending():

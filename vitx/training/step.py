@@ -71,11 +71,6 @@ class TrainState(struct.PyTreeNode):
   loss_scale: LossScale | None
   plateau: jax.Array
 
-  @property
-  def averaged(self) -> Any:
-    """Returns the moving average of the parameters if there is one, else the parameters."""
-    return self.params if self.ema is None else self.ema
-
 
 @dataclasses.dataclass(frozen=True)
 class Step:

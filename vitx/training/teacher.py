@@ -12,12 +12,14 @@ from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError
+from vitx.config.registry import fields_of
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
 from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.init_from import initial_variables
 from vitx.interop.repository import is_weights, load, read_run_config
 from vitx.models import initialize, names, token_layout
+from vitx.tasks import TASKS
 from vitx.tasks.base import Task, Teacher
 from vitx.training.step import TrainState
 
@@ -131,6 +133,7 @@ def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainS
   """
   teacher = task.teacher
   assert teacher is not None
+  _check_task(teacher.source, theirs)
   _check_data(teacher, theirs, config)
   variables = {"params": shapes.params, **shapes.model_state}
   tree.check_arrays(variables, _shapes(teacher), f"task.teacher={teacher.source!r}")
@@ -152,10 +155,31 @@ def _check_data(teacher: Teacher, theirs: ConfigDict, ours: ConfigDict) -> None:
 
 
 def _read(source: str) -> ConfigDict:
+  """Returns the config of a teacher's run.
+
+  Raises:
+    ConfigError: The source is no workdir, or its network has no classes.
+  """
   try:
-    return read_run_config(source)
+    config = read_run_config(source)
   except ConfigError as error:
     raise ConfigError(f"task.teacher={source!r}: {error}") from error
+  _check_task(source, config)
+  return config
+
+
+def _check_task(source: str, config: ConfigDict) -> None:
+  """Checks by the name of its task that a teacher's network has classes.
+
+  Raises:
+    ConfigError: The task is one of vitx without classes, such as "masked_autoencoder".
+  """
+  name = fields_of(config.task)["name"]
+  if name in TASKS and not getattr(TASKS[name], "needs_classes", False):
+    raise ConfigError(
+      f"task.teacher={source!r} was trained with task.name={name!r}, so it has no classes to teach."
+      " Choose the workdir of a classifier, or begin from these weights by init_from."
+    )
 
 
 def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:

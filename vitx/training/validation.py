@@ -8,13 +8,13 @@ import numpy as np
 
 from vitx.checkpoints import unevaluated
 from vitx.checkpoints.errors import CheckpointError
+from vitx.config.registry import build
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures
 from vitx.training import attention_entropy, evaluation, parallel
 from vitx.training.experiment import Experiment
-from vitx.training.failures import Interrupted, StopRequest, check_finite
-from vitx.training.optim.plateau import Plateau
-from vitx.training.record.progress import SOON, announce, show_bar
+from vitx.training.failures import Interrupted, check_finite
+from vitx.training.optim.schedules import SCHEDULES, RunLength
 from vitx.training.run import Run
 
 # A function that evaluates the state at a step on a role's examples, under each of
@@ -24,21 +24,16 @@ Evaluate = Callable[[Any, int, str], Figures]
 SEEN = "test_seen"
 
 
-def compile_evaluation(experiment: Experiment, request: StopRequest) -> tuple[Callable, Callable]:
+def compile_evaluation(experiment: Experiment) -> tuple[Callable, Callable]:
   """Returns the two programs that evaluate the state of a run, compiled when first called.
 
   Returns:
     The evaluation step of `evaluation.make_evaluate`, and the function that sums attention
     entropies of `attention_entropy.make_step`.
   """
-
-  def compile_step(work: Callable[[], Any]) -> Any:
-    return announce("compiling the evaluation", lambda: request.run(work), patience=SOON)
-
-  return (
-    evaluation.make_evaluate(experiment.task, compile_step),
-    attention_entropy.make_step(experiment.config, compile_step),
-  )
+  what = "compiling the evaluation"
+  entropies = attention_entropy.make_step(experiment.config, what)
+  return evaluation.make_evaluate(experiment.task, what), entropies
 
 
 def make_evaluator(
@@ -61,15 +56,11 @@ def make_evaluator(
   def evaluate(state: Any, step: int, role: str) -> Figures:
     with request.breakable():
       batches = request.watch(
-        show_bar(
-          evaluation.split_batches(config, task, examples(role)),
-          f"evaluating {role}",
-          evaluation.count_batches(config, len(examples(role))),
-        )
+        evaluation.show_batches(config, task, examples(role), f"evaluating {role}")
       )
-      params = evaluation.choose_params(state, config.evaluation.weights)
-      arguments = (params, state.model_state, constants)
-      each = evaluation.evaluate(task, program, *arguments, batches)
+      weights = {"ema": state.params if state.ema is None else state.ema, "raw": state.params}
+      params = {name: weights[name] for name in config.evaluation.weights}
+      each = evaluation.evaluate(task, program, params, state.model_state, constants, batches)
       figures = evaluation.join_figures(each)
       check_finite(step, figures, what="the evaluation's ", last_good=run.last_good)
       return figures | references(role)
@@ -123,14 +114,13 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   if seen is not None:
     recorder.write_figures(SEEN, step, seen)
   recorder.progress.message(f"step {step}  validation: {experiment.describe(figures)}")
-  if is_due:
-    record.wait(figures[task.primary], task.mode)
-  record.improve(step, figures[task.primary], task.mode)
+  record.improve(step, figures[task.primary], task.mode, is_due=is_due)
   if schedule.name == "plateau" and is_due:
-    plateau = Plateau.from_config(schedule, record.plateau)
-    plateau = plateau.update(figures[task.plateau_figure(plateau.mode)])
-    record.plateau = plateau.to_dict()
-    state = state.replace(plateau=parallel.replicate(np.float32(plateau.scale)))
+    length = RunLength(experiment.total_steps, experiment.steps_per_epoch)
+    plateau: Any = build(SCHEDULES, schedule, "schedule", hidden=("run",))(length)
+    figure = figures[task.plateau_figure(plateau.mode)]
+    record.plateau = plateau.update(record.plateau, figure)
+    state = state.replace(plateau=parallel.replicate(np.float32(record.plateau["scale"])))
   recorder.write_end()
   return state
 

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 
 from vitx.config import default_config
+from vitx.config.describe import read_meanings
 from vitx.config.errors import ConfigError
-from vitx.config.registry import options
+from vitx.config.registry import build, function_of, options
+from vitx.tasks import TASKS
 from vitx.training.optim.optimizers import OPTIMIZERS, make_optimizer
-from vitx.training.optim.plateau import Plateau
 from vitx.training.optim.schedules import SCHEDULES, make_schedule
+from vitx.training.record.trackers import TRACKERS
 
 NAN = float("nan")
 BAD = (-1, 0, 10**9, 1e9, NAN, "x", True, None, (0,), ())
@@ -18,6 +20,13 @@ PARAMS = {"kernel": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
 
 def fields_of(table, hidden):
   return [(name, f) for name, made in table.items() for f in options(made) if f not in hidden]
+
+
+@pytest.mark.parametrize("table", [OPTIMIZERS, SCHEDULES, TASKS, TRACKERS])
+def test_every_field_is_described(table):
+  for name, made in table.items():
+    function = function_of(made)
+    assert options(function).keys() - {"run"} <= read_meanings(function).keys(), name
 
 
 def check_each(field, run):
@@ -50,6 +59,6 @@ def test_fields_of_schedules(name, field):
     rates = jax.vmap(make_schedule(spec, 0.1, 12, 2.5))(np.arange(12, dtype=np.int32))
     assert np.isfinite(rates).all() and (np.asarray(rates) >= 0).all()
     if name == "plateau":
-      Plateau.from_config(spec).update(1.0)
+      build(SCHEDULES, spec, "schedule", hidden=("run",))(None).update(None, 1.0)
 
   check_each(f"schedule.{field}", run)

@@ -9,8 +9,10 @@ def rows(n, start=0):
   return [{"kind": "train", "step": i} for i in range(start, n)]
 
 
-def write(workdir, count, *, keep=0, **options):
-  metrics = log.MetricsLog(workdir, write=True, keep=keep, **options)
+def write(workdir, count, *, keep=0, appendable=True):
+  """Writes rows as into a folder, or as into an object store, whose files do not grow."""
+  metrics = log.MetricsLog(workdir, write=True, keep=keep)
+  metrics._appendable = appendable
   for row in rows(count, keep):
     metrics.append(row)
     metrics.flush()
@@ -27,7 +29,8 @@ def test_cut_and_go_on(tmp_path, appendable):
 
 
 def test_a_part_that_holds_several_rows_is_cut_inside(tmp_path):
-  metrics = log.MetricsLog(tmp_path, write=True, keep=0, appendable=False)
+  metrics = log.MetricsLog(tmp_path, write=True, keep=0)
+  metrics._appendable = False
   for row in rows(4):
     metrics.append(row)
   metrics.flush()

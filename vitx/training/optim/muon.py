@@ -30,8 +30,9 @@ def muon(
     decay_mask: The mask of the parameters that `weight_decay` touches.
     beta: The decay of the momentum.
     ns_steps: The number of Newton-Schulz iterations in each step.
-    b1, b2: The decays of Adam's moments.
-    eps: The small number that keeps Muon's and Adam's denominators from zero.
+    b1: The decay of the mean of the gradient in Adam.
+    b2: The decay of the mean of the squared gradient in Adam.
+    eps: The small number that keeps the denominators of Muon and Adam from zero.
     weight_decay: The factor with which the parameters are added to the direction.
   """
   directions = optax.contrib.muon(

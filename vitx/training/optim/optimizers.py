@@ -35,7 +35,15 @@ def adam(
   eps: Positive = 1e-8,
   weight_decay: NonNegative = 0.0,
 ) -> optax.GradientTransformation:
-  """Makes Adam (Kingma and Ba, 2015) with coupled weight decay: `torch.optim.Adam`."""
+  """Makes Adam (Kingma and Ba, 2015) with coupled weight decay: `torch.optim.Adam`.
+
+  Args:
+    decay_mask: The mask of the parameters that `weight_decay` touches.
+    b1: The decay of the mean of the gradient.
+    b2: The decay of the mean of the squared gradient.
+    eps: The small number that keeps the denominator from zero.
+    weight_decay: The factor with which the parameters are added to the gradient.
+  """
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   return optax.chain(decay, optax.scale_by_adam(b1, b2, eps))
 
@@ -48,7 +56,15 @@ def adamw(
   eps: Positive = 1e-8,
   weight_decay: NonNegative = 0.01,
 ) -> optax.GradientTransformation:
-  """Makes Adam with decoupled decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`."""
+  """Makes Adam with decoupled decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`.
+
+  Args:
+    decay_mask: The mask of the parameters that `weight_decay` touches.
+    b1: The decay of the mean of the gradient.
+    b2: The decay of the mean of the squared gradient.
+    eps: The small number that keeps the denominator from zero.
+    weight_decay: The factor with which the parameters are added to the direction.
+  """
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   return optax.chain(optax.scale_by_adam(b1, b2, eps), decay)
 
@@ -60,7 +76,17 @@ def sgd(
   nesterov: bool = False,
   weight_decay: NonNegative = 0.0,
 ) -> optax.GradientTransformation:
-  """Makes gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`."""
+  """Makes gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`.
+
+  Args:
+    decay_mask: The mask of the parameters that `weight_decay` touches.
+    momentum: The factor on the sum m of the earlier gradients; 0 keeps no sum.
+    nesterov: Whether the direction is g + momentum * m instead of m.
+    weight_decay: The factor with which the parameters are added to the gradient.
+
+  Raises:
+    ConfigError: If `nesterov` is set without momentum.
+  """
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   if momentum == 0 and nesterov:
     raise ConfigError("optimizer.nesterov=True needs an optimizer.momentum above 0.")
@@ -70,7 +96,14 @@ def sgd(
 def lion(
   decay_mask: Mask, *, b1: Rate = 0.9, b2: Rate = 0.99, weight_decay: NonNegative = 0.0
 ) -> optax.GradientTransformation:
-  """Makes Lion (Chen et al., 2023): the sign of an interpolated momentum, with decoupled decay."""
+  """Makes Lion (Chen et al., 2023): the sign of an interpolated momentum, with decoupled decay.
+
+  Args:
+    decay_mask: The mask of the parameters that `weight_decay` touches.
+    b1: The weight of the momentum, beside the gradient, in the sum whose sign is the direction.
+    b2: The decay of the momentum.
+    weight_decay: The factor with which the parameters are added to the direction.
+  """
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   return optax.chain(optax.scale_by_lion(b1, b2), decay)
 
@@ -224,10 +257,7 @@ def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
   Raises:
     ConfigError: A pattern matches nothing, or nothing is left to train.
   """
-  patterns = config["freeze"]
-  if isinstance(patterns, str):
-    raise ConfigError(f"freeze={patterns!r} must be a tuple of patterns, such as ({patterns!r},).")
-  paths = parameter_names(params)
+  patterns, paths = config["freeze"], parameter_names(params)
   frozen: set[str] = set()
   for pattern in patterns:
     expression = check_pattern(pattern, "freeze")

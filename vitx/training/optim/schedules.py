@@ -8,20 +8,20 @@ the last step that is done. Only `epoch_cosine` counts in another way.
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from vitx.config.checks import NonNegative, NonNegativeInt, Probability, Share
+from vitx.config.checks import NonNegative, NonNegativeInt, Probability, Range, Share
 from vitx.config.errors import ConfigError
 from vitx.config.registry import build
 from vitx.training import durations
-from vitx.training.optim.plateau import Plateau, PlateauFactor
 
 # A function of the step (an integer scalar, traced or not) that returns the learning rate or its
 # share of the peak.
@@ -74,19 +74,36 @@ class RunLength:
 
 
 def constant(run: RunLength, *, warmup: str | int = "0 steps") -> Schedule:
-  """Stays at the peak after the warm-up."""
+  """Stays at the peak after the warm-up.
+
+  Args:
+    run: The length of the run.
+    warmup: The duration of the warm-up, at the beginning of the run.
+  """
   return _warm_up(run.warmup_steps(warmup), jnp.ones_like)
 
 
 def cosine(run: RunLength, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
-  """Falls from the peak to `final` times the peak on half a cosine (Loshchilov & Hutter, 2017)."""
+  """Falls from the peak to `final` times the peak on half a cosine (Loshchilov & Hutter, 2017).
+
+  Args:
+    run: The length of the run.
+    warmup: The duration of the warm-up, at the beginning of the run.
+    final: The share of the peak at the end of the run.
+  """
   start = run.warmup_steps(warmup)
   decay = optax.cosine_decay_schedule(1.0, max(run.total_steps - start, 1), alpha=final)
   return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
 
 
 def linear(run: RunLength, *, warmup: str | int = "0 steps", final: Probability = 0.0) -> Schedule:
-  """Falls on a straight line from the peak to `final` times the peak."""
+  """Falls on a straight line from the peak to `final` times the peak.
+
+  Args:
+    run: The length of the run.
+    warmup: The duration of the warm-up, at the beginning of the run.
+    final: The share of the peak at the end of the run.
+  """
   start = run.warmup_steps(warmup)
   decay = optax.linear_schedule(1.0, final, max(run.total_steps - start, 1))
   return _warm_up(start, lambda step: decay(jnp.maximum(step - start, 0)))
@@ -148,7 +165,17 @@ def step(
   boundaries: Sequence[str | int] = (),
   factor: Share = 0.1,
 ) -> Schedule:
-  """Multiplies the rate by `factor` at each boundary, a duration from the start of the run."""
+  """Multiplies the rate by `factor` at each boundary.
+
+  Args:
+    run: The length of the run.
+    warmup: The duration of the warm-up, at the beginning of the run.
+    boundaries: The durations from the start of the run to each fall, in ascending order.
+    factor: The factor on the rate at a boundary.
+
+  Raises:
+    ConfigError: There is no boundary, or the boundaries do not increase.
+  """
   if not boundaries:
     raise ConfigError(
       f"schedule.boundaries={boundaries!r} must be durations such as ('30 epochs', '60 epochs')."
@@ -160,34 +187,81 @@ def step(
   return _warm_up(run.warmup_steps(warmup), falls)
 
 
-def plateau(
-  run: RunLength,
-  *,
-  warmup: str | int = "0 steps",
-  mode: Literal["min", "max"] = "min",
-  factor: PlateauFactor = Plateau.factor,
-  patience: NonNegativeInt = Plateau.patience,
-  threshold: NonNegative = Plateau.threshold,
-  threshold_mode: Literal["rel", "abs"] = "rel",
-  cooldown: NonNegativeInt = Plateau.cooldown,
-  minimum: Probability = Plateau.minimum,
-  eps: NonNegative = Plateau.eps,
-) -> Schedule:
+@dataclasses.dataclass(frozen=True)
+class Plateau:
   """Stays at the peak until a figure of the evaluations no longer improves, then falls.
 
-  The schedule itself is constant. Training multiplies it by a factor that starts at 1 and that
-  `Plateau` lowers after an evaluation; see `Plateau` for the arguments.
+  The schedule itself is constant after its warm-up. Training multiplies it by a scale, which
+  `update` lowers as PyTorch's `ReduceLROnPlateau` lowers a learning rate that starts at 1: at the
+  (patience + 1)-th evaluation in a row that is not better than the best.
+
+  Attributes:
+    run: The length of the run.
+    warmup: The duration of the warm-up.
+    mode: The direction of improvement: a good figure is small ("min", a loss) or large ("max", an
+      accuracy).
+    factor: The factor by which the scale falls.
+    patience: The number of bad evaluations in a row that are tolerated.
+    threshold: The margin by which a figure must beat the best to count as better.
+    threshold_mode: The unit of the threshold: a share of the best ("rel") or absolute ("abs").
+    cooldown: The number of evaluations after a fall that are not counted as bad.
+    minimum: The lowest scale: PyTorch's `min_lr` as a share of the peak rate.
+    eps: The largest fall that is too small to be made, as a share of the peak rate.
   """
-  return constant(run, warmup=warmup)
+
+  run: RunLength
+  warmup: str | int = "0 steps"
+  mode: Literal["min", "max"] = "min"
+  factor: Annotated[float, Range("(0, 1)")] = 0.1
+  patience: NonNegativeInt = 10
+  threshold: NonNegative = 1e-4
+  threshold_mode: Literal["rel", "abs"] = "rel"
+  cooldown: NonNegativeInt = 0
+  minimum: Probability = 0.0
+  eps: NonNegative = 1e-8
+
+  def __call__(self, step: Any) -> jax.Array:
+    """Returns the share of the peak at a step, before the scale.
+
+    Raises:
+      ConfigError: The warm-up is longer than the run.
+    """
+    return constant(self.run, warmup=self.warmup)(step)
+
+  def update(self, state: Mapping[str, float] | None, figure: float) -> dict[str, float]:
+    """Returns the state after one more evaluation, as finite JSON numbers.
+
+    The entry "scale" is the factor on the learning rate; "best" is the best figure so far, "bad"
+    the number of bad evaluations in a row, and "cooling" the number of evaluations that remain of
+    the cooldown.
+
+    Args:
+      state: The state before, or None before the first evaluation.
+      figure: The figure of the evaluation.
+    """
+    sign = 1 if self.mode == "max" else -1
+    state = state or {"scale": 1.0, "best": -sign * sys.float_info.max, "bad": 0, "cooling": 0}
+    scale, best, bad, cooling = (state[name] for name in ("scale", "best", "bad", "cooling"))
+    margin = sign * self.threshold
+    bound = best * (1 + margin) if self.threshold_mode == "rel" else best + margin
+    is_better = sign * float(figure) > sign * bound
+    best, bad = (float(figure), 0) if is_better else (best, bad + 1)
+    if cooling > 0:
+      cooling, bad = cooling - 1, 0
+    if bad > self.patience:
+      lower = max(scale * self.factor, self.minimum)
+      scale = lower if scale - lower > self.eps else scale
+      cooling, bad = self.cooldown, 0
+    return {"scale": scale, "best": best, "bad": bad, "cooling": cooling}
 
 
-SCHEDULES = {
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
   "constant": constant,
   "cosine": cosine,
   "epoch_cosine": epoch_cosine,
   "linear": linear,
   "step": step,
-  "plateau": plateau,
+  "plateau": Plateau,
 }
 
 

@@ -29,17 +29,13 @@ class MetricsLog:
     dropped: The rows that were cut off when the log was opened.
   """
 
-  def __init__(
-    self, workdir: str | Path, *, write: bool, keep: int, appendable: bool | None = None
-  ):
+  def __init__(self, workdir: str | Path, *, write: bool, keep: int):
     """Opens the log and drops all rows after the first `keep`, and a half-written last line.
 
     Args:
-      workdir: An existing directory, in which `metrics.jsonl` is no link.
+      workdir: An existing directory or URL (`gs://...`), in which `metrics.jsonl` is no link.
       write: Whether this process writes.
       keep: The number of rows to keep.
-      appendable: Whether files can grow; `None` means yes, unless the workdir is a URL
-        (`gs://...`).
 
     Raises:
       ConfigError: The file is no text, has a damaged row, or has fewer than `keep` rows.
@@ -49,7 +45,7 @@ class MetricsLog:
     self._workdir = epath.Path(workdir)
     self._write = write
     self._pending: list[str] = []
-    self._appendable = "://" not in str(workdir) if appendable is None else appendable
+    self._appendable = "://" not in str(workdir)
     if write:
       own_files.check_no_link(str(self._workdir / _NAME))
       self._cut(keep)

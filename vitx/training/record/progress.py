@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from tqdm import tqdm
@@ -23,24 +23,35 @@ def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:
     patience: The seconds before the first line; a shorter call prints nothing.
   """
   start, console = time.monotonic(), sys.stdout
-  done = threading.Event()
 
-  def tick() -> None:
-    wait = patience or 10.0
-    while not done.wait(wait):
-      wait = 10.0
-      print(f"{what} ... {time.monotonic() - start:.0f} s", flush=True, file=console)
+  def show() -> None:
+    print(f"{what} ... {time.monotonic() - start:.0f} s", flush=True, file=console)
 
   if not patience:
     print(f"{what} ...", flush=True)
-  threading.Thread(target=tick, daemon=True).start()
-  try:
+  with _repeating(show, patience or 10.0, 10.0):
     result = work()
-  finally:
-    done.set()
   if time.monotonic() - start >= patience:
     print(f"{what}: {time.monotonic() - start:.1f} s", flush=True)
   return result
+
+
+@contextlib.contextmanager
+def _repeating(function: Callable[[], None], first: float, period: float) -> Iterator[None]:
+  """Calls a function in a thread during a `with` block: after `first` seconds, then each period."""
+  is_over = threading.Event()
+
+  def repeat() -> None:
+    wait = first
+    while not is_over.wait(wait):
+      function()
+      wait = period
+
+  threading.Thread(target=repeat, daemon=True).start()
+  try:
+    yield
+  finally:
+    is_over.set()
 
 
 @contextlib.contextmanager
@@ -59,35 +70,21 @@ def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
   Yields:
     The bar; `update(n)` adds to the count.
   """
-  is_terminal, over = sys.stderr.isatty(), threading.Event()
+  is_terminal = sys.stderr.isatty()
   shape = None if is_terminal else "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
   apart = 0.2 if is_terminal else math.inf  # seconds between two drawings by tqdm itself
   settings: Any = dict(mininterval=apart, delay=SOON, leave=False, bar_format=shape)
   with tqdm(total=total, desc=what, unit=unit, **settings) as bar:
 
-    def tick() -> None:
-      wait = SOON
-      while not over.wait(wait):
-        if is_terminal:
-          bar.refresh()
-          bar.last_print_t = time.time()  # otherwise tqdm does not know that it must clear the bar
-        else:
-          print(bar, file=sys.stderr, flush=True)
-        wait = 1.0 if is_terminal else 10.0
+    def show() -> None:
+      if is_terminal:
+        bar.refresh()
+        bar.last_print_t = time.time()  # otherwise tqdm does not know that it must clear the bar
+      else:
+        print(bar, file=sys.stderr, flush=True)
 
-    threading.Thread(target=tick, daemon=True).start()
-    try:
+    with _repeating(show, SOON, 1.0 if is_terminal else 10.0):
       yield bar
-    finally:
-      over.set()
-
-
-def show_bar(work: Iterable[T], what: str, total: int, unit: str = "batch") -> Iterator[T]:
-  """Yields the given items, and shows their progress by `count_bar`."""
-  with count_bar(what, total, unit) as bar:
-    for item in work:
-      yield item
-      bar.update()
 
 
 def format_seconds(seconds: float) -> str:

@@ -6,7 +6,6 @@ import platform
 import re
 import subprocess
 import sys
-import types
 from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -15,15 +14,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from vitx.checkpoints.workdir import (
-  check_name,
-  check_whole,
-  flatten,
-  read_data,
-  read_json,
-  read_phases,
-  to_plain,
-)
+from vitx.checkpoints import workdir as wd
 from vitx.config.errors import ConfigError
 from vitx.config.fields import default_of
 from vitx.data.dataset import ROLES, Source
@@ -89,8 +80,8 @@ def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) ->
   Raises:
     ConfigError: Fields differ (the message has a line for each), or the workdir has lost a file.
   """
-  check_whole(workdir)
-  stored = read_json(workdir, "config.json")
+  wd.check_whole(workdir)
+  stored = wd.read_json(workdir, "config.json")
   if not stored:
     return
   free, schedule = set(FREE), config.schedule.name
@@ -98,11 +89,10 @@ def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) ->
     free.add("evaluation.every")
   if schedule in ("constant", "step", "plateau"):
     free.add("duration")
-  data = read_json(workdir, "environment.json").get("data")
+  data = wd.read_json(workdir, "environment.json").get("data")
   if fingerprint and isinstance(data, dict) and data.get("fingerprint") == fingerprint:
     free.add("data.source")
-  reasons = {} if schedule != "plateau" else {"evaluation.every": HEARS}
-  check_same_fields(workdir, stored, to_plain(config), free, reasons)
+  check_same_fields(workdir, stored, wd.to_plain(config), free)
 
 
 def _default(field: str) -> Any:
@@ -116,7 +106,6 @@ def check_same_fields(
   stored: Mapping[str, Any],
   wanted: Mapping[str, Any],
   free: Collection[str],
-  reasons: Mapping[str, str] = types.MappingProxyType({}),
 ) -> None:
   """Checks that two configs agree in all fields but some.
 
@@ -127,15 +116,15 @@ def check_same_fields(
     stored: The config in the workdir, as a tree of plain values.
     wanted: The config that the user asks for, as a tree of plain values.
     free: The fields, or whole sections, that may differ.
-    reasons: The reason why a field may not differ, by field, where it is not obvious.
 
   Raises:
     ConfigError: Fields differ; the message has a line for each.
   """
-  old, new, missing, free = flatten(stored), flatten(wanted), "(absent)", set(free)
+  old, new, missing, free = wd.flatten(stored), wd.flatten(wanted), "(absent)", set(free)
+  is_plateau = "plateau" in (new.get("schedule"), new.get("schedule.name"))
   lines = [
     f"  {field}: {old.get(field, missing)!r} in the workdir, {new.get(field, missing)!r} now"
-    f"{reasons.get(field, '')}"
+    f"{HEARS if is_plateau and field == 'evaluation.every' else ''}"
     for field in sorted(old.keys() | new.keys())
     if free.isdisjoint((field, field.split(".")[0]))
     and old.get(field, _default(field)) != new.get(field, _default(field))
@@ -163,7 +152,7 @@ def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
   """
   run, _, own = str(workdir).rstrip("/").rpartition("/")
   place, _, name = str(new).rpartition("/")
-  phases = read_phases(run) if run else ()
+  phases = wd.read_phases(run) if run else ()
   return {own, name} <= set(phases) and place == run and str(old).rpartition("/")[2] == name
 
 
@@ -196,7 +185,7 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
   Raises:
     ConfigError: The data differ; the message names both fingerprints, or the numbers of examples.
   """
-  before = read_data(workdir)
+  before = wd.read_data(workdir)
   if before["fingerprint"] != data["fingerprint"]:
     raise ConfigError(
       f"data.source={data['source']!r} has changed since this run began: fingerprint"
@@ -223,9 +212,9 @@ def keep_rule(workdir: str | Path) -> Rule:
     ConfigError: The file of today's rule or the run's record is damaged, or the workdir cannot be
       reached.
   """
-  check_name(workdir)
+  wd.check_name(workdir)
   today = current_rule()
-  stored = read_json(workdir, "environment.json").get("rule")
+  stored = wd.read_json(workdir, "environment.json").get("rule")
   if stored is None:
     return today
   began = Rule.from_json(

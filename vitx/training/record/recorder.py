@@ -14,7 +14,7 @@ from vitx.tasks.base import Figures
 from vitx.training.experiment import Experiment
 from vitx.training.record.log import MetricsLog
 from vitx.training.record.progress import Progress
-from vitx.training.record.tracking import Tracking
+from vitx.training.record.tracking import open_tracking
 
 # Metrics of a step that are not averaged over the steps between two rows of kind "train".
 NO_MEANS = ("learning_rate", "gradient_norm")
@@ -63,17 +63,6 @@ class Record:
     record = self if self.onward is None else self.from_json(self.onward)
     return dataclasses.replace(record, seconds=self.seconds, end_row=None)
 
-  def wait(self, value: float, mode: str) -> None:
-    """Counts an evaluation for early stopping; call it before `improve`.
-
-    Args:
-      value: The primary figure of the evaluation.
-      mode: Whether high ("max") or low ("min") figures are good.
-    """
-    best = self.best_value
-    is_better = best is None or (value > best if mode == "max" else value < best)
-    self.waited = 0 if is_better else self.waited + 1
-
   def is_over(self, patience: int | None) -> bool:
     """Returns whether early stopping ends the run.
 
@@ -82,10 +71,19 @@ class Record:
     """
     return patience is not None and self.waited >= patience
 
-  def improve(self, step: int, value: float, mode: str) -> None:
-    """Makes an evaluation the best one if no earlier one was better."""
-    best = self.best_value
-    if best is None or (value >= best if mode == "max" else value <= best):
+  def improve(self, step: int, value: float, mode: str, *, is_due: bool = True) -> None:
+    """Makes an evaluation the best one if no earlier one was better.
+
+    Args:
+      step: The step of the evaluated state.
+      value: The primary figure of the evaluation.
+      mode: Whether high ("max") or low ("min") figures are good.
+      is_due: Whether the evaluation counts for early stopping.
+    """
+    sign, best = 1 if mode == "max" else -1, self.best_value
+    if is_due:
+      self.waited = 0 if best is None or sign * value > sign * best else self.waited + 1
+    if best is None or sign * value >= sign * best:
       self.best_step, self.best_value = step, value
 
 
@@ -105,7 +103,6 @@ class Recorder:
     *,
     start: int,
     write: bool,
-    track: Callable[[MetricsLog], Tracking | None] = lambda log: None,
     guard: Callable[[], None] = lambda: None,
   ):
     """Opens the log and cuts it back to the rows that existed at the checkpoint to continue from.
@@ -116,8 +113,6 @@ class Recorder:
       record: A new record, or the record in the checkpoint from which the run continues.
       start: The step to begin at.
       write: Whether this process writes.
-      track: A function that gets the log, once it is cut back, and returns a sender of the rows to
-        a tracker, or None.
       guard: A function that is called before a row is written, and that raises if another training
         has taken over the workdir.
     """
@@ -130,7 +125,7 @@ class Recorder:
     )
     self._experiment, self._guard = experiment, guard
     self._log = MetricsLog(workdir, write=write, keep=record.rows)
-    self._tracking = track(self._log) if write else None
+    self._tracking = open_tracking(experiment.config, workdir, self._log) if write else None
 
   def count_step(
     self, step: int, metrics: Mapping[str, float], measured: Mapping[str, float]

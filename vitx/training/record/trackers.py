@@ -60,7 +60,7 @@ class Tracker:
     """
 
   def close(self) -> None:
-    """Waits until the tracker has stored everything; the run is over, or continues another time."""
+    """Waits until the tracker has stored everything, as the run ends or is stopped."""
 
 
 class TensorBoard(Tracker):

@@ -21,32 +21,28 @@ FILE = wd.TRACKING  # in the workdir: the tracker, its id of the run and the row
 Key = tuple[str, int]  # kind and step, which identify a row
 
 
-def check(config: ConfigDict, *, is_trial: bool = False) -> partial:
+def check(config: ConfigDict, *, is_trial: bool = False) -> None:
   """Checks that the tracker of a config can work on this machine.
 
   Args:
     config: The config of a run.
     is_trial: Whether nothing will be tracked; packages may then be missing.
 
-  Returns:
-    A function that makes the tracker from a `TrackedRun`.
-
   Raises:
     ConfigError: There is no such tracker, or it has no such field, or it could not begin here.
     MissingExtraError: The tracker needs a package that is not installed.
   """
-  maker = _make(config)
-  kind: Any = maker.func
+  kind: Any = _make(config).func
   for package in kind.packages:
     if not is_trial and not _is_installed(package):
       raise MissingExtraError(f"tracking={config.tracking.name}", kind.extra)
   problem = "" if is_trial or not is_writer() else kind.find_problem()
   if problem:
     raise ConfigError(f"tracking={config.tracking.name!r}: {problem}")
-  return maker
 
 
 def _make(config: ConfigDict) -> partial:
+  """Returns a function that makes the tracker of a config from a `TrackedRun`."""
   return registry.build(TRACKERS, config.tracking, "tracking", hidden=("run",))
 
 
