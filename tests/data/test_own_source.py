@@ -97,7 +97,7 @@ def test_splits_that_the_source_has_are_used():
 def test_what_a_transform_draws_follows_from_seed_step_and_index():
   source = open_source(make(), 0)
   noisy = train(source, Noisy(), memory="auto")
-  assert not noisy.in_memory
+  assert noisy.arrays is None
   whole = list(noisy.iterate(0, 4))
   assert_same(whole[3], noisy.batch(3))
   halves = [

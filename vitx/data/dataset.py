@@ -59,16 +59,13 @@ class DatasetInfo:
   numbered: bool = True
 
   def __post_init__(self):
-    names = self.class_names
-    if names is not None and (len({*names}) < len(names) or not all(map(_is_name, names))):
+    names = self.class_names or ()
+    are_names = all(isinstance(name, str) and name.strip() for name in names)
+    if not are_names or len({*names}) < len(names):
       raise ConfigError(
         f"data.source={self.name!r}: class_names={names!r:.200} must be different strings"
         " that are not empty, one for each class."
       )
-
-
-def _is_name(name: object) -> bool:
-  return isinstance(name, str) and bool(name.strip())
 
 
 def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: str) -> None:

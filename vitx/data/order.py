@@ -12,18 +12,8 @@ import numpy as np
 
 # Each kind of random decision has its own stream of bits; its number is part of the generator's
 # key.
-(
-  ORDER,
-  TRANSFORM,
-  TEST,
-  VALIDATION,
-  FRACTION,
-  STATISTICS,
-  FOLDS,
-  SHOTS,
-  CLASSES,
-  MEMBERS,
-) = range(10)
+ORDER, TRANSFORM, TEST, VALIDATION, FRACTION = range(5)
+STATISTICS, FOLDS, SHOTS, CLASSES, MEMBERS = range(5, 10)
 _WORD = 2**64 - 1
 
 

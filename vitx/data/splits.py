@@ -22,23 +22,21 @@ FileRange = tuple[str, int, int]
 TEST_SHARE = 0.2
 
 
-def _choose_published(recipe: str, train: Examples) -> np.ndarray:
-  """Chooses the validation examples as the code of a paper does.
+def _choose_as_sparse_transformer(train: Examples) -> np.ndarray:
+  """Chooses the validation examples of CIFAR-10 as the code of the Sparse Transformer does.
 
   Args:
-    recipe: The name of the config file shipped with vitx whose `choose_validation` does this.
     train: The training examples.
 
   Returns:
     A mask of the chosen examples, bool (n,).
   """
-  return importlib.import_module(f"vitx.configs.{recipe}").choose_validation(train)
+  recipe = importlib.import_module("vitx.configs.sparse_transformer_cifar10")
+  return recipe.choose_validation(train)
 
 
 # The valid names of `data.validation_choice`, also in a config that is not trusted.
-CHOICES = {
-  name: functools.partial(_choose_published, name) for name in ("sparse_transformer_cifar10",)
-}
+CHOICES = {"sparse_transformer_cifar10": _choose_as_sparse_transformer}
 
 
 def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
@@ -310,15 +308,6 @@ def _check_folds(
       f"data.folds={folds}: {what} {name!r} has {least} examples, fewer than the folds; lower"
       f" data.folds{f' to {least}' if least > 1 else ''}, or add examples."
     )
-
-
-def carve(train: Examples, share: float, seed: int, stream: int) -> tuple[Subset, Subset]:
-  """Takes a share of a split for another role, and leaves at least one example of each class.
-
-  Returns:
-    The rest and the share.
-  """
-  return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare=1))
 
 
 def _divide(train: Examples, choose: Callable[[], np.ndarray]) -> tuple[Subset, Subset]:
