@@ -135,7 +135,7 @@ BAD = (
     {},
     "line 6: the cell of 'split' is empty",
   ),
-  (["cat,train", "dog,test"], "file,label,split", {}, "'train' has no images of dog"),
+  (["cat,train", "dog,test"], "file,label,split", {}, "'train' has no images of dog. Add some"),
 )
 
 

@@ -84,7 +84,13 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
   """
   settings = read_fields(DataSettings, data)
   opener = find_opener(settings.source)
-  dataset = opener({**data, **dataclasses.asdict(settings)})
+  try:
+    dataset = opener({**data, **dataclasses.asdict(settings)})
+  except OSError as error:
+    raise ConfigError(
+      f"data.source={settings.source!r} cannot be read ({error}). Name a file or a folder that"
+      " exists and that you may read."
+    ) from error
   if not isinstance(dataset, Dataset):
     raise ConfigError(
       f"data.source={settings.source!r} returns a {type(dataset).__name__}. The function"

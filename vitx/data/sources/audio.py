@@ -23,6 +23,7 @@ from vitx.data.sources.files import (
   describe_others,
   find_directories,
   find_files,
+  find_root,
   warn_of_skipped,
 )
 from vitx.data.split_names import find_roles, states_role
@@ -52,9 +53,7 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   """
   settings = read_fields(DataSettings, data)
   name = settings.source
-  root, field = Path(name.removeprefix("audio:")).expanduser(), f"data.source={name!r}"
-  if not root.is_dir():
-    raise ConfigError(f"{field}: {root} is not a directory. Name a folder of WAV files.")
+  root, field = find_root(name), f"data.source={name!r}"
   inside = find_directories(field, root, SUFFIXES)
   found = {path.name: find_files(field, path, SUFFIXES) for path in inside}
   found = {split: files for split, files in found.items() if files[0]}

@@ -17,6 +17,25 @@ LEFTOVERS |= {"system volume information"}
 RUN = ("config.json", "log.txt", "train.lock")
 
 
+def find_path(source: str) -> Path:
+  """Returns the path in a source `KIND:PATH`, where `~` is the home directory of the user."""
+  return Path(os.path.expanduser(source.partition(":")[2]))
+
+
+def find_root(source: str) -> Path:
+  """Returns the folder that a source `KIND:PATH` names.
+
+  Raises:
+    ConfigError: The path is not a directory.
+    OSError: The path is too long.
+  """
+  root = find_path(source)
+  if source.endswith(":") or not root.is_dir():
+    place = "an empty path" if source.endswith(":") else root
+    raise ConfigError(f"data.source={source!r}: {place} is not a directory. Name one.")
+  return root
+
+
 def find_files(
   field: str, directory: Path, suffixes: Sequence[str]
 ) -> tuple[list[Path], list[Path]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from vitx.data.dataset import Dataset, DatasetInfo, Example
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, image_spec
-from vitx.data.sources.folder import join_splits
-from vitx.data.split_names import find_roles
-from vitx.data.splits import find_bases
+from vitx.data.sources.files import find_path
+from vitx.data.sources.folder import make_dataset
 from vitx.files import read_bytes
 
 SAVED = ("dataset_dict.json", "state.json")  # the files that `save_to_disk` writes
@@ -92,13 +90,9 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   parts: list[str | bytes] = [*names]
   for split in sorted(opened):
     parts += [split, str(len(opened[split])), digest(_content(opened[split]))]
-  return Dataset(
-    info=DatasetInfo(name, image_spec(settings.channels), names, fingerprint=digest(parts)),
-    splits=tuple(split for split in opened if split not in unlabeled),
-    unlabeled=unlabeled,
-    roles=find_roles(opened),
-    open_split=lambda expression: join_splits(name, opened, expression),
-    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
+  info = DatasetInfo(name, image_spec(settings.channels), names, fingerprint=digest(parts))
+  return make_dataset(
+    info, {split: opened[split] for split in opened if split not in unlabeled}, unlabeled
   )
 
 
@@ -109,11 +103,12 @@ def _load(name: str) -> Mapping[str, Any]:
   except ImportError as error:
     raise MissingExtraError(f"data.source={name!r}", "datasets") from error
   path, _, config = name.removeprefix("hf:").partition(":")
-  is_saved = any((Path(path).expanduser() / file).exists() for file in SAVED)
+  folder = find_path(f"hf:{path}")
+  is_saved = any((folder / file).exists() for file in SAVED)
   datasets.disable_progress_bars()
   try:
     if is_saved:
-      found = datasets.load_from_disk(str(Path(path).expanduser()))
+      found = datasets.load_from_disk(str(folder))
     else:
       found = datasets.load_dataset(path, config or None)
   except Exception as error:  # the library raises errors of many kinds
