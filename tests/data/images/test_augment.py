@@ -320,6 +320,11 @@ def test_any_value_of_evaluation_is_named(field, value):
     evaluate(batch(2)[1], 16, **{field: value})
 
 
+def test_an_evaluation_that_memory_cannot_hold_is_refused():
+  with pytest.raises(ConfigError, match=r"evaluation\.crop_ratio=0\.001: an image of 256,000,000"):
+    evaluate(batch(2)[1], 16, crop_ratio=0.001)
+
+
 @pytest.mark.parametrize("stored", [(24, 16), (30, 50)])
 @pytest.mark.parametrize("settings", [{}, EVERYTHING, RECIPE, DRAWN, CROPPED])
 def test_rectangles_pass_every_stage(stored, settings):
