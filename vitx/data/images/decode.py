@@ -243,7 +243,7 @@ def resize(
     # The crop comes first: with `box=`, pixels outside the box would affect its edge.
     cut = [plane.crop(box) for plane in planes]
     return _resample(cut, (columns, rows), _filter(interpolation, bits))
-  across, down = width, height
+  across, down = float(width), float(height)
   if mode == "center":
     across, down = min(width, height * columns / rows), min(height, width * rows / columns)
   x, y = (width - across) / 2, (height - down) / 2
