@@ -85,9 +85,7 @@ class TrainBatches:
   @property
   def spec(self) -> dict[str, ArraySpec]:
     """Returns the shape and dtype of each array of a transformed example, as found in the data."""
-    arrays = self.arrays
-    first = self._first if arrays is None else {name: x[0] for name, x in arrays.items()}
-    return {name: ArraySpec(np.shape(x), np.asarray(x).dtype.name) for name, x in first.items()}
+    return {name: ArraySpec(x.shape, x.dtype.name) for name, x in self._first.items()}
 
   def names(self, step: int) -> HostBatch:
     """Returns the numbers of a batch's examples, with which `arrays` can be indexed on a device.

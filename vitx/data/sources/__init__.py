@@ -171,27 +171,18 @@ def find_opener(name: str) -> Opener:
       TFDS name, which may end in `:VERSION`.
 
   Raises:
-    ConfigError: `module:function` cannot be imported.
+    ConfigError: `module:function` cannot be imported, or is no function of one argument.
   """
   kind, colon, rest = name.partition(":")
   if kind in SOURCES:
     return SOURCES[kind]
   if colon and rest.isidentifier():
     opener = lookup(SOURCES, name, "data.source")
-    _check_opener(opener, name)
+    try:
+      inspect.signature(opener).bind({})
+    except TypeError as error:
+      raise ConfigError(
+        f"data.source={name!r} must be a function of one argument, the config's data ({error})."
+      ) from error
     return opener
   return tfds.open_tfds
-
-
-def _check_opener(opener: Opener, name: str) -> None:
-  """Checks that a user's function can be called with the config's `data` as its only argument.
-
-  Raises:
-    ConfigError: The function cannot be called in this way.
-  """
-  try:
-    inspect.signature(opener).bind({})
-  except TypeError as error:
-    raise ConfigError(
-      f"data.source={name!r} must be a function of one argument, the config's data ({error})."
-    ) from error

@@ -3,8 +3,7 @@
 A folder that has only images, and no directories, is a split of images without labels.
 """
 
-import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +125,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   for split, classes in layout.splits.items():
     files[split], others = _files(field, root, classes, names, settings)
     skipped += others
-    check_filled(name, split, files[split], names, classes if is_stated else names)
+    check_filled(name, split, files[split], names, map(normalize, classes) if is_stated else names)
   warn_of_skipped(name, root, skipped, describe_others(SUFFIXES))
   strays = _find_strays(root, layout)
   warn_of_skipped(name, root, strays, "images outside of the class directories")
@@ -191,9 +190,9 @@ def _name_classes(
   field: str, root: Path, layout: FolderLayout, stated: tuple[str, ...]
 ) -> tuple[tuple[str, ...], bool]:
   """Returns the ordered class names of all splits, and whether `classes.txt` lists them."""
-  splits = layout.splits
+  splits = {split: {*map(normalize, found)} for split, found in layout.splits.items()}
   first = "train" if "train" in splits else next(iter(splits), "")
-  present = set(itertools.chain.from_iterable(splits.values()))
+  present = set().union(*splits.values())
   if stated and present.isdisjoint(stated):
     logging.warning(
       "%s is not used, because it names no directory of %s", root / class_names.FILE, field
@@ -206,7 +205,7 @@ def _name_classes(
       " a line for each class, or move the directories away."
     )
   for split, classes in splits.items():
-    missing, extra = splits[first].keys() - classes.keys(), classes.keys() - splits[first].keys()
+    missing, extra = splits[first] - classes, classes - splits[first]
     if (missing or extra) and not stated:
       raise ConfigError(
         f"{field}: the split {split!r} and the split {first!r} have different classes."
@@ -215,7 +214,7 @@ def _name_classes(
         f" {root / class_names.FILE}, one name on each line."
       )
   if len(present) < 2:
-    inside = next((path for some in splits[first].values() for path in some.values()), root)
+    inside = next(iter(layout.splits.get(first, {}).values()), root)
     deeper = inside != root and any(path.is_dir() for path in inside.iterdir())
     if deeper:
       hint = f" Did you mean folder:{inside}?"
@@ -232,8 +231,7 @@ def _name_classes(
 
 def _find_strays(root: Path, layout: FolderLayout) -> list[Path]:
   """Returns the images outside the class directories, which therefore have no class."""
-  classes = [each for found in layout.splits.values() for each in found.values()]
-  places = {root} | {path.parent for each in classes for path in each.values()}
+  places = {root} | {path.parent for found in layout.splits.values() for path in found.values()}
   return [path for place in sorted(places) for path in sorted(find_images(place))]
 
 
@@ -248,7 +246,7 @@ def _files(
   Args:
     field: The beginning of errors, with the config field and its value.
     root: The folder of the data set, to which paths are relative.
-    classes: The class directories of the split, by class name.
+    classes: The class directories of the split, by their names.
     names: The class names of all splits; a label is an index into them.
     settings: The settings for decoding images.
   """
@@ -256,8 +254,7 @@ def _files(
   labels: list[int] = []
   directories: list[str] = []
   skipped: list[Path] = []
-  named = {raw: path for some in classes.values() for raw, path in some.items()}
-  for raw, directory in sorted(named.items()):
+  for raw, directory in sorted(classes.items()):
     found, others = find_files(field, directory, SUFFIXES)
     paths += sorted(path.relative_to(root).as_posix() for path in found)
     labels += [names.index(normalize(raw))] * len(found)
@@ -269,7 +266,7 @@ def _files(
 
 
 def check_filled(
-  name: str, split: str, files: Files, names: Sequence[str], wanted: Collection[str]
+  name: str, split: str, files: Files, names: Sequence[str], wanted: Iterable[str]
 ) -> None:
   """Checks that a split has images, and that the split train has images of every class.
 

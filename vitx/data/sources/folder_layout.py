@@ -1,7 +1,7 @@
 """Finds out which directories of a folder are splits and which are classes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,9 @@ SUFFIXES = (
   *(".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
   *(".ppm", ".tga", ".tif", ".tiff", ".webp"),
 )
-# The image directories of each class, by the normalized class name and then by the name in the file
-# system. A class has several directories if their names differ only in the encoding of accents.
-Classes = dict[str, dict[str, Path]]
+# The image directories of the classes, by the name in the file system. A class has several
+# directories if their names differ only in the encoding of accents (`class_names.normalize`).
+Classes = dict[str, Path]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _are_classes_of_splits(places: Sequence[_Place]) -> bool:
 
 
 def _read_classes(places: Sequence[_Place]) -> FolderLayout:
-  return FolderLayout({"train": _group(place.path for place in places)})
+  return FolderLayout({"train": {place.path.name: place.path for place in places}})
 
 
 def _read_classes_of_splits(places: Sequence[_Place]) -> FolderLayout:
@@ -159,8 +159,7 @@ def _read_classes_of_splits(places: Sequence[_Place]) -> FolderLayout:
       if not states_role(path.name):
         skipped.append(path)
         continue
-      classes = splits.setdefault(path.name, {})
-      classes.setdefault(normalize(place.path.name), {})[place.path.name] = path
+      splits.setdefault(path.name, {})[place.path.name] = path
   return FolderLayout(splits, skipped=tuple(skipped))
 
 
@@ -187,18 +186,11 @@ def _read_splits(
   others = [place for place in places if place not in splits]
   unlabeled = [place for place in others if place.role or place.path.name in named]
   return FolderLayout(
-    {place.path.name: _group(place.inner) for place in splits},
+    {place.path.name: {path.name: path for path in place.inner} for place in splits},
     tuple(place.path.name for place in unlabeled),
     tuple(place.path for place in others if place not in unlabeled),
     hint,
   )
-
-
-def _group(paths: Iterable[Path]) -> Classes:
-  classes: Classes = {}
-  for path in paths:
-    classes.setdefault(normalize(path.name), {})[path.name] = path
-  return classes
 
 
 def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:
