@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from vitx.config.checks import check_value
 from vitx.config.errors import ConfigError, nearest
-from vitx.config.fields import DataSettings, read_fields
-from vitx.config.registry import lookup
+from vitx.config.fields import DataSettings, SplitSettings, read_fields
+from vitx.config.registry import check_options, lookup
 from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.split_names import NAMES
@@ -115,12 +114,8 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
   Raises:
     ConfigError: A key is not a role, or a split is missing, unlabeled or used twice.
   """
-  for role in given:
-    if role not in ROLES:
-      raise ConfigError(
-        f"data.splits.{role}={given[role]!r}: {role!r} is not a role. Roles: {', '.join(ROLES)}."
-      )
-    check_value(given[role], f"data.splits.{role}", str | None)
+  check_options(SplitSettings, given, "data.splits")
+  read_fields(SplitSettings, given, "data.splits")
   names = {role: given.get(role) or "" for role in ROLES}
   validation = "" if names["validation"] and names["test"] else _find_split(dataset, "validation")
   names["train"] = names["train"] or _find_split(dataset, "train") or "train"
@@ -152,7 +147,7 @@ def _find_split(dataset: Dataset, role: str) -> str:
 
 
 def overlap(one: Iterable[FileRange], other: Iterable[FileRange]) -> bool:
-  """Returns whether two splits share an example."""
+  """Returns whether two splits have ranges in common."""
   return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in one for b in other)
 
 
@@ -189,8 +184,8 @@ def _carve(
     train: The examples of the split.
     share: The share to take, in 0..1.
     seed: The seed of the choice.
-    stream: The number of the stream of random numbers, different for each role.
-    spare: The number of examples of each class that must not be taken.
+    stream: The number of the stream of random bits, see `order.generator`.
+    spare: The number of examples of each class that stay.
 
   Returns:
     The examples that were not taken, and the examples that were.
@@ -220,7 +215,7 @@ def choose_balanced(
 ) -> np.ndarray:
   """Chooses a share of the examples of each class at random.
 
-  At least one example of a class is chosen, and at least `spare` are not. The chosen ones are the
+  At least one example of each class is chosen if `spare` allows it. The chosen examples are the
   first in a random order that depends on the seed alone, so a smaller share is a subset of a larger
   one.
 
@@ -229,7 +224,7 @@ def choose_balanced(
     share: The share, between 0 and 1.
     seed: The seed of the order.
     stream: The number of the stream of random bits, see `order.generator`.
-    spare: The least number of examples of each class that are not chosen.
+    spare: The number of examples of each class that are never chosen.
 
   Returns:
     A mask of the chosen examples, bool (n,).

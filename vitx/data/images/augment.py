@@ -197,7 +197,7 @@ def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
 def _resampling(
   stage: Callable[[jax.Array, jax.Array, str], jax.Array], interpolation: str
 ) -> ImageStage:
-  """Fixes the interpolation of an operation; with "random" the operation draws one at each call."""
+  """Returns an operation with a fixed interpolation, or one drawn at each call for "random"."""
   if interpolation != "random":
     return lambda key, x: stage(key, x, interpolation)
 

@@ -9,8 +9,7 @@ from absl import logging
 from vitx.config.errors import ConfigError
 
 LISTED = 5  # a warning names this many skipped files and counts the others
-# Directories that archives, file managers and Python leave beside files, with copies of them
-# inside.
+# Directories with copies of files, which archives, file managers and Python leave beside the files.
 LEFTOVERS = {"__macosx", "__pycache__", "@eadir", "$recycle.bin", "lost+found"}
 LEFTOVERS |= {"system volume information"}
 # A workdir has a directory of checkpoints and one of these files, which a run writes at its start.

@@ -28,8 +28,8 @@ class FolderLayout:
     splits: The directories of each class, by split.
     unlabeled: The splits without class directories.
     skipped: The directories that are neither splits nor classes.
-    hint: A sentence that says why directories count as splits, if their contents show it and not
-      their names; else "".
+    hint: A sentence that says why directories count as splits, if their contents and not their
+      names show this; else "".
   """
 
   splits: Mapping[str, Classes]
@@ -117,7 +117,8 @@ def find_images(directory: Path) -> Iterator[Path]:
 def _find_alike(places: Sequence[_Place]) -> list[_Place]:
   """Returns the directories that look like splits by their contents, or [] if most do not.
 
-  A directory does if at least half of its subdirectories have a namesake in another directory.
+  A directory looks like a split if at least half of its subdirectories have a namesake in another
+  directory.
   """
   count = Counter(name for place in places for name in place.names)
   shared = {name for name in count if count[name] > 1}
@@ -128,8 +129,8 @@ def _find_alike(places: Sequence[_Place]) -> list[_Place]:
 def _is_like(place: _Place, names: set[str]) -> bool:
   """Returns whether a directory looks like a split whose classes have the given names.
 
-  It does if it contains no image itself, and if at least two, and at least half, of its
-  subdirectories have such a name.
+  Such a directory contains no image itself, and at least two, and at least half, of its
+  subdirectories have one of the names.
   """
   return not place.has_images and len(place.names & names) >= max(2, len(place.names) / 2)
 

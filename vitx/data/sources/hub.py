@@ -125,8 +125,8 @@ def _choose_column(name: str, table: Any, kind: str) -> str:
   if len(found) != 1:
     raise ConfigError(
       f"data.source={name!r} must have one column of kind {kind}, but has"
-      f" {listing(found) if found else 'none'}; its columns are {listing(table.features)}. Choose"
-      " or cast its columns with the library datasets, and name what save_to_disk wrote."
+      f" {listing(found) or 'none'}; its columns are {listing(table.features)}. Choose or cast its"
+      " columns with the library datasets, save the set by save_to_disk, and name that directory."
     )
   return found[0]
 
