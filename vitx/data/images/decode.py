@@ -116,8 +116,7 @@ def _check_icon(content: bytes, where: str) -> None:
 
 def to_array(picture: Image.Image) -> np.ndarray:
   """Returns the pixels of a Pillow image of 8-bit channels, uint8 (height, width, C)."""
-  pixels = bytearray(picture.tobytes())  # an array of immutable bytes would be read-only
-  return np.frombuffer(pixels, np.uint8).reshape(picture.height, picture.width, -1)
+  return np.array(picture).reshape(picture.height, picture.width, -1)
 
 
 def to_mode(

@@ -215,13 +215,11 @@ def _name_classes(
       )
   if len(present) < 2:
     inside = next(iter(layout.splits.get(first, {}).values()), root)
-    deeper = inside != root and any(path.is_dir() for path in inside.iterdir())
-    if deeper:
+    hint = ""
+    if inside != root and any(path.is_dir() for path in inside.iterdir()):
       hint = f" Did you mean folder:{inside}?"
-    elif present:  # it has images, or else its directory would be no class
+    elif present:  # `inside` has images, or it would be no class
       hint = f" For images without labels, name a directory of images alone: folder:{inside}."
-    else:
-      hint = ""
     raise ConfigError(
       f"{field} has fewer than two classes: {listing(present) or 'none'}. Put a directory"
       f" per class, with its images, into {root} or into its train, val and test.{hint}"

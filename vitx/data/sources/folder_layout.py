@@ -75,7 +75,10 @@ def find_layout(
   Raises:
     ConfigError: The directories are splits by their names and have no class directories.
   """
-  places = [_look(field, path) for path in find_directories(field, root, SUFFIXES)]
+  places = [
+    _Place(path, tuple(find_directories(field, path, SUFFIXES)), any(find_images(path)))
+    for path in find_directories(field, root, SUFFIXES)
+  ]
   if not {normalize(place.path.name) for place in places}.isdisjoint(stated):
     return _read_classes(places)
   holding = [place for place in places if place.inner]
@@ -100,11 +103,6 @@ def find_layout(
     return _read_splits(places, alike, named, hint)
   _check_unlabeled(field, places)
   return _read_classes(places)
-
-
-def _look(field: str, path: Path) -> _Place:
-  inner = tuple(find_directories(field, path, SUFFIXES))
-  return _Place(path, inner, any(find_images(path)))
 
 
 def find_images(directory: Path) -> Iterator[Path]:

@@ -154,7 +154,7 @@ class Records:
   def read(self, i: int) -> Any:
     """Returns the features of one record, by key."""
     try:
-      return parse(self._records[i])
+      return tf_example_pb2.Example.FromString(self._records[i]).features.feature
     except READ_ERRORS as error:
       path = self.ranges[self._records.find(i)[0]][0]
       raise tfds_dir.make_damage_error(epath.Path(path), error) from error
@@ -190,8 +190,3 @@ class Records:
   def overlap(self, other: "Records") -> bool:
     """Returns whether two splits share a record."""
     return overlap(self.ranges, other.ranges)
-
-
-def parse(record: bytes) -> Any:
-  """Returns the features of a record, by key."""
-  return tf_example_pb2.Example.FromString(record).features.feature
