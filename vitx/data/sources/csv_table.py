@@ -20,7 +20,7 @@ from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.in_memory import raise_all
 from vitx.data.sources.files import find_path
 from vitx.data.sources.folder import SUFFIXES, Files, check_filled, digest_files, make_dataset
-from vitx.files import read_bytes
+from vitx.files import read_bytes, reading
 
 SPLIT = "split"  # the column that names the split of each file
 LARGEST = float(np.finfo(np.float32).max)
@@ -94,12 +94,10 @@ def open_csv(data: Mapping[str, Any]) -> Dataset:
 def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
   """Returns the names of the columns, and the rows; empty lines are left out."""
   field = f"data.source={name!r}"
-  try:
+  with reading(f"{field} cannot be read as a table"):
     text = read_bytes(path).decode("utf-8-sig")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
-  except (OSError, ValueError, csv.Error) as error:
-    raise ConfigError(f"{field} cannot be read as a table: {error}") from error
   if len(lines) < 2:
     raise ConfigError(f"{field} has no row below its head; write a file and its label in each row.")
   (_, columns), *rest = lines
