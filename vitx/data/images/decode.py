@@ -15,9 +15,9 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from vitx import files
-from vitx.config.checks import check_number, check_pixels, check_value
+from vitx.config.checks import check_pixels
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, HostInterpolation, Size, read_fields
+from vitx.config.fields import DataSettings, Size, read_fields
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo, Example
 from vitx.data.images.settings import find_size, scale_size, sides
@@ -229,7 +229,6 @@ def resize(
     The resized image, uint8 (size, size, C) or (height, width, C).
 
   Raises:
-    ConfigError: The interpolation is unknown.
     ValueError: The mode is `random` and `bits` is None.
   """
   planes = _planes(image)
@@ -309,7 +308,6 @@ def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.R
   """
   if interpolation == "bilinear":
     return Image.Resampling.BILINEAR
-  check_value(interpolation, "data.interpolation", HostInterpolation)
   drawn = interpolation == "random" and bits is not None and order.uniform(bits, 1)[0] < 0.5
   return Image.Resampling.BILINEAR if drawn else Image.Resampling.BICUBIC
 
@@ -363,6 +361,6 @@ def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -
       f"data.image_size=None: the images of {info.name!r} vary in size. Set data.image_size to the"
       " side of the model's input, for example data.image_size=224, or to (height, width)."
     )
-  found = scale_size(size, 1, check_number(crop_ratio, "evaluation.crop_ratio", "(0, 1]"))
+  found = scale_size(size, 1, crop_ratio)
   check_pixels(found, f"evaluation.crop_ratio={crop_ratio!r}")
   return found

@@ -1,7 +1,7 @@
 """The source `hf:NAME`: labeled images read by Hugging Face's library `datasets`."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from vitx.files import read_bytes
 SAVED = ("dataset_dict.json", "state.json")  # the files that `save_to_disk` writes
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class HubImages:
   """The images of one split, with their classes.
 
@@ -84,7 +84,11 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   tables = _load(name)
   first = next(iter(tables.values()))
   image, label = _choose_column(name, first, "Image"), _choose_column(name, first, "ClassLabel")
-  opened = {split: _take(table, split, image, label, settings) for split, table in tables.items()}
+  opened: dict[str, HubImages] = {}
+  for split, table in tables.items():
+    labels = np.array([-1 if each is None else each for each in table[label]], np.int32)
+    feature = dataclasses.replace(table.features[image], decode=False)
+    opened[split] = HubImages(table.cast_column(image, feature), split, image, labels, settings)
   unlabeled = tuple(split for split, examples in opened.items() if (examples.labels < 0).any())
   names = tuple(first.features[label].names)
   parts: list[str | bytes] = [*names]
@@ -129,15 +133,6 @@ def _choose_column(name: str, table: Any, kind: str) -> str:
       " columns with the library datasets, save the set by save_to_disk, and name that directory."
     )
   return found[0]
-
-
-def _take(table: Any, split: str, image: str, label: str, settings: DataSettings) -> HubImages:
-  """Returns the images of a table, without decoding one."""
-  import datasets
-
-  labels = np.array([-1 if each is None else each for each in table[label]], np.int32)
-  encoded = table.cast_column(image, datasets.Image(decode=False))
-  return HubImages(encoded, split, image, labels, settings)
 
 
 def _content(examples: HubImages) -> Iterator[str | bytes]:
