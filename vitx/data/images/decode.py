@@ -15,7 +15,7 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from vitx import files
-from vitx.config.checks import check_pixels
+from vitx.config.checks import check_number, check_pixels
 from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings, Size, read_fields
 from vitx.data import order
@@ -361,6 +361,6 @@ def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -
       f"data.image_size=None: the images of {info.name!r} vary in size. Set data.image_size to the"
       " side of the model's input, for example data.image_size=224, or to (height, width)."
     )
-  found = scale_size(size, 1, crop_ratio)
+  found = scale_size(size, 1, check_number(crop_ratio, "evaluation.crop_ratio", "(0, 1]"))
   check_pixels(found, f"evaluation.crop_ratio={crop_ratio!r}")
   return found
