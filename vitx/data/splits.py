@@ -72,8 +72,8 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   train = dataset.open_split(names["train"])
   result: dict[str, Examples] = {}
   if settings.folds is not None or settings.fold is not None:
-    _check_folds(dataset, train, settings, given)
-    train, result["test"] = _divide(train, functools.partial(_choose_fold, train, settings))
+    folds, fold = _read_folds(dataset, train, settings, given)
+    train, result["test"] = _divide(train, lambda own: find_folds(_classes(own), folds) == fold)
     names["validation"] = given.get("validation") or ""
   elif names["test"]:
     result["test"] = dataset.open_split(names["test"])
@@ -82,7 +82,7 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   if names["validation"]:
     result["validation"] = dataset.open_split(names["validation"])
   elif choose := find_choice(data):
-    train, result["validation"] = _divide(train, functools.partial(choose, train))
+    train, result["validation"] = _divide(train, choose)
   else:
     share = settings.validation
     train, result["validation"] = _carve(dataset, train, share, seed, order.VALIDATION)
@@ -192,7 +192,7 @@ def _carve(
   """
   if dataset.carve is not None:
     return dataset.carve(train, share)
-  return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare))
+  return _divide(train, lambda own: choose_balanced(_classes(own), share, seed, stream, spare))
 
 
 def _check_split(dataset: Dataset, role: str, expression: str) -> None:
@@ -260,15 +260,10 @@ def find_folds(classes: np.ndarray, folds: int) -> np.ndarray:
   return result
 
 
-def _choose_fold(train: Examples, settings: DataSettings) -> np.ndarray:
-  assert settings.folds is not None
-  return find_folds(_classes(train), settings.folds) == settings.fold
-
-
-def _check_folds(
+def _read_folds(
   dataset: Dataset, train: Examples, settings: DataSettings, given: Mapping[str, Any]
-) -> None:
-  """Checks that the examples of train can be divided into folds as the config says.
+) -> tuple[int, int]:
+  """Returns the number of folds, and the number of the fold for test.
 
   Raises:
     ConfigError: The fields contradict each other, or the examples do not suffice.
@@ -294,28 +289,27 @@ def _check_folds(
       " leave data.folds and data.fold out."
     )
   numbers, counts = np.unique(_classes(train), return_counts=True)
-  if len(train) < folds or counts.min() < folds:
-    names, least = dataset.info.class_names, int(counts.min()) if len(counts) else 0
-    what = (
-      f"the class {names[numbers[counts.argmin()]]!r} of" if names and len(counts) else "train of"
-    )
+  least, names = int(counts.min(initial=len(train))), dataset.info.class_names
+  if least < folds:
+    what = f"the class {names[numbers[counts.argmin()]]!r}" if names and least else "train"
     raise ConfigError(
-      f"data.folds={folds}: {what} {name!r} has {least} examples, fewer than the folds; lower"
+      f"data.folds={folds}: {what} of {name!r} has {least} examples, fewer than the folds; lower"
       f" data.folds{f' to {least}' if least > 1 else ''}, or add examples."
     )
+  return folds, fold
 
 
-def _divide(train: Examples, choose: Callable[[], np.ndarray]) -> tuple[Subset, Subset]:
+def _divide(train: Examples, choose: Callable[[Examples], np.ndarray]) -> tuple[Subset, Subset]:
   """Divides a split in two by a mask that is computed when either part is first used.
 
   Args:
     train: The examples, n of them.
-    choose: A function that returns the mask, bool (n,).
+    choose: A function from the examples to the mask, bool (n,).
 
   Returns:
     The examples where the mask is False, and those where it is True.
   """
-  chosen = functools.cache(choose)
+  chosen = functools.cache(lambda: choose(train))
   return (
     Subset(train, lambda: np.flatnonzero(~chosen())),
     Subset(train, lambda: np.flatnonzero(chosen())),
