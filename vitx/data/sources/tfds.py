@@ -16,6 +16,7 @@ from vitx.data.images.settings import check_file_settings, find_channels, image_
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import check_threads
 from vitx.data.sources.tfds_records import Content, Records, find_content
+from vitx.data.splits import overlap
 
 NOWHERE = "/nonexistent"  # a TFDS directory without sets, so that facts come from code alone
 
@@ -40,7 +41,6 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   if not content.text:
     check_file_settings(settings)
   facts = _describe(builder.info.features, name, content, settings.channels)
-
   channels = find_channels(facts) if content.image else 0
 
   def read(expression: str) -> Records:
@@ -59,7 +59,7 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
     splits=tuple(split for split in splits if split not in unlabeled),
     unlabeled=unlabeled,
     open_split=open_split,
-    overlap=lambda a, b: read(a).overlap(read(b)),
+    overlap=lambda a, b: overlap(read(a).ranges, read(b).ranges),
     carve=carve_end if content.text else None,
   )
 

@@ -18,7 +18,7 @@ from vitx.data.fingerprint import digest
 from vitx.data.images.decode import Encoded, ValueRange, decode_example
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import RecordFiles
-from vitx.data.splits import check_ranges, overlap
+from vitx.data.splits import check_ranges
 
 # The errors that record readers raise; their messages name no file.
 READ_ERRORS = (RuntimeError, ValueError, IndexError, DecodeError)
@@ -75,7 +75,8 @@ def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
 class Records:
   """The records of one split expression, such as "train[:80%]".
 
-  As examples they are images, with labels if the set has them. `stored` returns a text.
+  The examples of a set of images have image and, if the set has classes, label. The texts of a set
+  are read by `stored`.
 
   Attributes:
     content: The features to read.
@@ -186,7 +187,3 @@ class Records:
       return label + self.stored(features)
 
     return digest(map(join, self.scan(indices, what)))
-
-  def overlap(self, other: "Records") -> bool:
-    """Returns whether two splits share a record."""
-    return overlap(self.ranges, other.ranges)
