@@ -93,7 +93,7 @@ def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
 
 
 def check_pixels(size: int | Sequence[int] | None, field: str) -> None:
-  """Checks that memory holds an image of some size, before it is allocated.
+  """Checks that memory can hold an image of a size, before it is allocated.
 
   Args:
     size: The side of a square or (height, width); None is not checked.

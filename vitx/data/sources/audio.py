@@ -92,7 +92,7 @@ def read_sound(wav: Wav) -> np.ndarray:
 def _documents(root: Path, wavs: tuple[Wav, ...]) -> Documents:
   return Documents(
     read=lambda i: read_sound(wavs[i]),
-    # A resampled sound ends with the last sample that any sample of the file affects.
+    # `resample_poly` rounds the length up.
     lengths=lambda: np.array([math.ceil(wav.samples * Fraction(RATE, wav.rate)) for wav in wavs]),
     name=lambda i: wavs[i].path.relative_to(root).as_posix(),
   )
