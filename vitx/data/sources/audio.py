@@ -93,7 +93,7 @@ def _documents(root: Path, wavs: tuple[Wav, ...]) -> Documents:
   return Documents(
     read=lambda i: read_sound(wavs[i]),
     # `resample_poly` rounds the length up.
-    lengths=lambda: np.array([math.ceil(wav.samples * Fraction(RATE, wav.rate)) for wav in wavs]),
+    lengths=lambda: np.array([math.ceil(w.samples * Fraction(RATE, w.rate)) for w in wavs]),
     name=lambda i: wavs[i].path.relative_to(root).as_posix(),
   )
 

@@ -43,6 +43,9 @@ class TableRow:
   cells: Mapping[str, str]
 
 
+Rows = Sequence[TableRow]
+
+
 def open_csv(data: Mapping[str, Any]) -> Dataset:
   """Opens `csv:FILE`, a table with a head, whose first column names image files.
 
@@ -139,9 +142,7 @@ def _choose_columns(name: str, columns: Sequence[str], settings: DataSettings) -
   return chosen
 
 
-def _check_rows(
-  path: Path, columns: Sequence[str], chosen: Sequence[str], rows: Sequence[TableRow]
-) -> None:
+def _check_rows(path: Path, columns: Sequence[str], chosen: Sequence[str], rows: Rows) -> None:
   """Checks that each row's file exists and that its cells are not empty.
 
   Raises:
@@ -165,7 +166,7 @@ def _check_rows(
   raise_all(problems)
 
 
-def _read_class(name: str, path: Path, chosen: Sequence[str], rows: Sequence[TableRow]) -> Target:
+def _read_class(name: str, path: Path, chosen: Sequence[str], rows: Rows) -> Target:
   texts = [class_names.normalize(row.cells[chosen[0]]) for row in rows]
   several = [i for i, text in enumerate(texts) if SEPARATORS.search(text)]
   if several:
@@ -178,7 +179,7 @@ def _read_class(name: str, path: Path, chosen: Sequence[str], rows: Sequence[Tab
   return "label", np.array([place[text] for text in texts], np.int32), names
 
 
-def _read_classes(name: str, path: Path, chosen: Sequence[str], rows: Sequence[TableRow]) -> Target:
+def _read_classes(name: str, path: Path, chosen: Sequence[str], rows: Rows) -> Target:
   if len(chosen) > 1:
     wrong = [
       ConfigError(f"{path}, line {row.line}: {each}={row.cells[each]!r} must be 0 or 1")
@@ -196,7 +197,7 @@ def _read_classes(name: str, path: Path, chosen: Sequence[str], rows: Sequence[T
   return "labels", np.array(table, np.float32), names
 
 
-def _read_number(name: str, path: Path, chosen: Sequence[str], rows: Sequence[TableRow]) -> Target:
+def _read_number(name: str, path: Path, chosen: Sequence[str], rows: Rows) -> Target:
   problems, values = [], []
   for row in rows:
     text = row.cells[chosen[0]]
@@ -211,7 +212,7 @@ def _read_number(name: str, path: Path, chosen: Sequence[str], rows: Sequence[Ta
   return "target", np.array(values, np.float32), None
 
 
-KINDS: dict[str, Callable[[str, Path, Sequence[str], Sequence[TableRow]], Target]] = {
+KINDS: dict[str, Callable[[str, Path, Sequence[str], Rows], Target]] = {
   "class": _read_class,
   "classes": _read_classes,
   "number": _read_number,

@@ -125,7 +125,8 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   for split, classes in layout.splits.items():
     files[split], others = _files(field, root, classes, names, settings)
     skipped += others
-    check_filled(name, split, files[split], names, map(normalize, classes) if is_stated else names)
+    wanted = map(normalize, classes) if is_stated else names
+    check_filled(name, split, files[split], names, wanted)
   warn_of_skipped(name, root, skipped, describe_others(SUFFIXES))
   strays = _find_strays(root, layout)
   warn_of_skipped(name, root, strays, "images outside of the class directories")
@@ -229,8 +230,8 @@ def _name_classes(
 
 def _find_strays(root: Path, layout: FolderLayout) -> list[Path]:
   """Returns the images outside the class directories, which therefore have no class."""
-  places = {root} | {path.parent for found in layout.splits.values() for path in found.values()}
-  return [path for place in sorted(places) for path in sorted(find_images(place))]
+  inside = {path.parent for found in layout.splits.values() for path in found.values()}
+  return [path for place in sorted({root} | inside) for path in sorted(find_images(place))]
 
 
 def _files(

@@ -85,10 +85,11 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   first = next(iter(tables.values()))
   image, label = _choose_column(name, first, "Image"), _choose_column(name, first, "ClassLabel")
   opened: dict[str, HubImages] = {}
+  feature = first.features[image]
   for split, table in tables.items():
     labels = np.array([-1 if each is None else each for each in table[label]], np.int32)
-    feature = dataclasses.replace(table.features[image], decode=False)
-    opened[split] = HubImages(table.cast_column(image, feature), split, image, labels, settings)
+    encoded = table.cast_column(image, dataclasses.replace(feature, decode=False))
+    opened[split] = HubImages(encoded, split, image, labels, settings)
   unlabeled = tuple(split for split, examples in opened.items() if (examples.labels < 0).any())
   names = tuple(first.features[label].names)
   parts: list[str | bytes] = [*names]
