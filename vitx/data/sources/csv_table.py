@@ -43,7 +43,7 @@ class TableRow:
   cells: Mapping[str, str]
 
 
-Table = Sequence[TableRow]
+CsvRows = Sequence[TableRow]
 
 
 def open_csv(data: Mapping[str, Any]) -> Dataset:
@@ -142,7 +142,7 @@ def _choose_columns(name: str, columns: Sequence[str], settings: DataSettings) -
   return chosen
 
 
-def _check_rows(path: Path, columns: list[str], chosen: list[str], rows: Table) -> None:
+def _check_rows(path: Path, columns: list[str], chosen: list[str], rows: CsvRows) -> None:
   """Checks that each row's file exists and that its cells are not empty.
 
   Raises:
@@ -166,7 +166,7 @@ def _check_rows(path: Path, columns: list[str], chosen: list[str], rows: Table) 
   raise_all(problems)
 
 
-def _read_class(name: str, path: Path, chosen: Sequence[str], rows: Table) -> Target:
+def _read_class(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> Target:
   texts = [class_names.normalize(row.cells[chosen[0]]) for row in rows]
   several = [i for i, text in enumerate(texts) if SEPARATORS.search(text)]
   if several:
@@ -179,7 +179,7 @@ def _read_class(name: str, path: Path, chosen: Sequence[str], rows: Table) -> Ta
   return "label", np.array([place[text] for text in texts], np.int32), names
 
 
-def _read_classes(name: str, path: Path, chosen: Sequence[str], rows: Table) -> Target:
+def _read_classes(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> Target:
   if len(chosen) > 1:
     wrong = [
       ConfigError(f"{path}, line {row.line}: {each}={row.cells[each]!r} must be 0 or 1")
@@ -197,7 +197,7 @@ def _read_classes(name: str, path: Path, chosen: Sequence[str], rows: Table) -> 
   return "labels", np.array(table, np.float32), names
 
 
-def _read_number(name: str, path: Path, chosen: Sequence[str], rows: Table) -> Target:
+def _read_number(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> Target:
   problems, values = [], []
   for row in rows:
     text = row.cells[chosen[0]]
@@ -212,7 +212,7 @@ def _read_number(name: str, path: Path, chosen: Sequence[str], rows: Table) -> T
   return "target", np.array(values, np.float32), None
 
 
-KINDS: dict[str, Callable[[str, Path, Sequence[str], Table], Target]] = {
+KINDS: dict[str, Callable[[str, Path, Sequence[str], CsvRows], Target]] = {
   "class": _read_class,
   "classes": _read_classes,
   "number": _read_number,
