@@ -28,7 +28,7 @@ from vitx.checkpoints import workdir
 from vitx.checkpoints.errors import CheckpointError
 from vitx.config.errors import ConfigError
 from vitx.data.builders.tiny_imagenet.archive import Archive
-from vitx.data.images.decode import decode_image
+from vitx.data.images.decode import Encoded
 from vitx.data.sources.tfds_dir import file_formats, open_builder
 from vitx.data.wav import read_head
 from vitx.files import read_arrays
@@ -226,7 +226,7 @@ def archive() -> bytes:
 def test_damaged_images(fuzz):
   def read(name, content):
     channels = 1 + 2 * (len(content) % 2)
-    pixels = decode_image(content, channels, name, upright=True)
+    pixels = Encoded(content, channels, name, upright=True).decode()
     assert pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[-1] == channels
 
   fuzz(pictures(), 15_000, read)

@@ -49,7 +49,7 @@ def test_pillow_reads_every_image(monkeypatch):
 def test_the_same_images_are_read_both_ways():
   experiment = reading.open_streamed(CONFIG)
   batches = experiment.batches()
-  assert not batches.in_memory and reading.count_steps(experiment, 50) == 3
+  assert batches.arrays is None and reading.count_steps(experiment, 50) == 3
   readers = reading.make_readers(experiment, 50)
   (contents,) = [
     cell.cell_contents

@@ -1,4 +1,4 @@
-"""`audio:FOLDER` on synthesized sound: kinds of WAV, rates, channels, mu-law."""
+"""`audio:FOLDER` reads synthesized sound of all kinds of WAV, rates and channels."""
 
 import struct
 import sys
@@ -13,7 +13,6 @@ from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.data.mu_law import mu_law_decode, mu_law_encode
 from vitx.data.sources import open_dataset, open_source
 from vitx.data.wav import read_head
-from vitx.data.windows import Windows
 
 
 def tone(rate=12_000, seconds=0.1, pitch=440.0, loud=0.5):
@@ -164,14 +163,6 @@ def test_folders_may_be_splits(tmp_path, make_data):
   (tmp_path / "train").rename(tmp_path / "piano")
   data.splits.train = "piano"
   assert open_source(data, seed=0).train.name(0) == "piano/deep/a.wav"
-
-
-def test_windows_of_sound(tmp_path):
-  write(tmp_path / "a.wav", tone())
-  windows = Windows(opened(tmp_path).open_split("train"), 500)
-  assert len(windows) == 3 and windows[2]["first"] == 300
-  with pytest.raises(ConfigError, match=r"task\.window=1201 .*'a\.wav', which has 1200 tokens"):
-    len(Windows(opened(tmp_path).open_split("train"), 1201))
 
 
 def test_fingerprint_is_of_names_and_content(tmp_path):

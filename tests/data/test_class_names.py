@@ -88,13 +88,13 @@ def test_numbers_are_places_where_the_set_numbers_its_classes():
 
 
 def test_numbers_of_all_of_imagenet():
-  """As ImageNetV2's folders are called, for a model whose classes stand in another order."""
+  """The folders of ImageNetV2 have such names; the model has its classes in another order."""
   numbers = info(map(str, range(1000)), numbered=True)
   assert find_places(numbers, IDS[::-1]).tolist() == list(range(999, -1, -1))
 
 
 def test_heads_of_files(tmp_path):
-  """Of a file nothing is known but how many classes its head knows."""
+  """A file of weights states only the number of its classes."""
   source = str(tmp_path / "weights.pth")
   (tmp_path / "weights.pth").touch()
   assert find_in_weights(info(("a", "b"), numbered=True), source, None, 2).tolist() == [0, 1]
@@ -179,7 +179,7 @@ def test_accents_are_one_name_however_they_are_written(make):
   assert np.bincount(both.open_split("train").labels).tolist() == [3, 6]
 
 
-# As commit 42b6bff found them, whose runs have recorded them.
+# Runs of commit 42b6bff recorded these fingerprints.
 FINGERPRINTS = {
   "numbers": "58e3d5702f73bc1b771fb06c4742020d",
   "splits": "b459a2b345e07452804bc047e2a38039",
@@ -211,7 +211,7 @@ def test_fingerprints_are_those_of_runs_before(tmp_path):
 
 def test_the_order_of_a_run_is_kept_and_draws_the_same_examples(make):
   folder = make(*map(str, range(12)), count=10)
-  before = tuple(sorted(map(str, range(12))))  # as runs numbered them until now
+  before = tuple(sorted(map(str, range(12))))  # older runs numbered their classes in this order
   now = open_source({"source": f"folder:{folder}"}, 0)
   kept = open_source({"source": f"folder:{folder}"}, 0, before)
   assert kept.info.class_names == before != now.info.class_names
@@ -221,7 +221,7 @@ def test_the_order_of_a_run_is_kept_and_draws_the_same_examples(make):
     for i, name in enumerate(names(one)):
       assert before[one.labels[i]] == name.split("/")[0] == now.info.class_names[two.labels[i]]
   other = open_source({"source": f"folder:{folder}"}, 0, tuple("abcdefghijkl"))
-  assert other.info.class_names == now.info.class_names  # of other data, which is told elsewhere
+  assert other.info.class_names == now.info.class_names  # the recorded classes are of other data
 
 
 def test_examples_are_renumbered():

@@ -114,7 +114,7 @@ def test_the_fingerprint_follows_labels_and_pixels_but_not_the_place(folder, tmp
 CATS = ["cat", "dog"] * 6
 BAD = (
   (["cat"] * 12, "file,label", {}, "the labels name fewer than two classes: cat; add rows"),
-  ([*CATS[:4], ""], "file,label", {}, None),  # an empty line is none
+  ([*CATS[:4], ""], "file,label", {}, None),  # an empty line is no row
   ([*CATS[:4], "pictures/4.png,"], "file,label", {}, "line 6: the cell of 'label' is empty"),
   ([*CATS[:4], "pictures/x.png,cat"], "file,label", {}, "line 6: 'pictures/x.png' is no image"),
   ([*CATS[:4], "pictures/4.png"], "file,label", {}, "line 6 must have 2 cells, not 1"),
@@ -135,7 +135,7 @@ BAD = (
     {},
     "line 6: the cell of 'split' is empty",
   ),
-  (["cat,train", "dog,test"], "file,label,split", {}, "'train' has no images of dog"),
+  (["cat,train", "dog,test"], "file,label,split", {}, "'train' has no images of dog. Add some"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Documents, how they are kept, and the contiguous carving of their end."""
+"""Documents are cached, and their end is carved off in one piece."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_documents_are_examples():
 def test_documents_read_last_are_kept():
   reads = []
   documents = make(["aaaa", "bbbb", "cccc", "d" * 9], reads, cache_size=8)
-  for i in (0, 1, 0, 2, 0, 1, 3, 3):  # two fit; the one not asked for longest goes; 3 never fits
+  for i in (0, 1, 0, 2, 0, 1, 3, 3):  # two fit; the least recently used goes; 3 never fits
     assert len(documents[i]["tokens"]) == documents.lengths[i]
   assert reads == [0, 1, 2, 1, 3, 3]
 

@@ -14,7 +14,7 @@ from vitx.data.sources import open_source
 
 @pytest.fixture
 def splits(tmp_path, draw):
-  """train, val and test of two classes."""
+  """A folder with the splits train, val and test of two classes."""
   for split, count in (("train", 6), ("val", 3), ("test", 4)):
     for class_name in ("ant", "bee"):
       for i in range(count):
@@ -33,18 +33,6 @@ def test_directory_per_class_is_split(folder, make_data):
   assert len(set(every)) == len(every) == 35
   for i in range(len(source.train)):
     assert source.train.name(i).split("/")[0] == source.info.class_names[source.train.labels[i]]
-
-
-def test_images_are_those_of_the_files(folder, make_data, draw):
-  pixels = draw(folder / "cat" / "20.png", size=(30, 21), seed=9)
-  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
-  found = [
-    role[i]["image"]
-    for role in roles(source)
-    for i in range(len(role))
-    if role.name(i) == "cat/20.png"
-  ]
-  np.testing.assert_array_equal(found[0], pixels)
 
 
 def test_test_without_labels_is_not_used(splits, make_data, draw):

@@ -82,7 +82,7 @@ def test_splits_without_a_role_are_never_trained_on(kind, make):
   class_names, roles = find(root, train=names[0], test=names[1])
   assert class_names == CLASSES
   assert roles == {"train": {names[0]}, "validation": {names[0]}, "test": {names[1]}}
-  dataset = open_dataset({"source": f"folder:{root}"})  # to be evaluated whole
+  dataset = open_dataset({"source": f"folder:{root}"})  # `vitx evaluate` needs no roles
   assert dataset.info.class_names == CLASSES and dataset.splits == names
 
 
@@ -114,7 +114,7 @@ def test_a_directory_per_split_in_each_class(make):
 
 
 def test_directories_beneath_a_class_need_not_be_splits(make):
-  """One name in each, as Tiny ImageNet's `images`, or names of each class's own."""
+  """Each class has one directory, like Tiny ImageNet's `images`, or directories of its own."""
   assert find(make(*(p for name in CLASSES for p in files(f"a/{name}", ("images",)))) / "a")[0]
   own = [*files("b/cat", ("siamese", "persian", "other")), *files("b/dog", ("pug", "poodle"))]
   assert find(make(*own, *files("b/dog", ("other",))) / "b")[0] == CLASSES
@@ -166,7 +166,7 @@ def test_leftovers_are_neither(splits, make):
   "run",
   [
     ["run/config.json", "run/checkpoints/4/state/x", "run/log.txt"],
-    ["runs/a/log.txt", "runs/a/checkpoints/.keep"],  # killed while it began
+    ["runs/a/log.txt", "runs/a/checkpoints/.keep"],  # a run that was killed as it began
     ["runs/sweep/a_0/config.json", "runs/sweep/a_0/checkpoints/4/x", "runs/sweep/table.md"],
     ["runs/p/phases.json", "runs/p/one/config.json", "runs/p/one/checkpoints/1/x"],
     ["cat/run/config.json", "cat/run/checkpoints/4/x", "cat/run/figures/attention.png"],

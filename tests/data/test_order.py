@@ -44,7 +44,7 @@ def test_uniform_is_uniform():
 
 
 def test_repeats_follow_deits_sampler(monkeypatch):
-  """Of 768 examples four replicas read 192 each in an epoch; a batch has 64 of each."""
+  """Four replicas read 192 of 768 examples each in an epoch; a batch has 64 of each replica."""
   monkeypatch.setattr(order, "permutation", lambda seed, epoch, count: GOLDEN["order"][epoch])
   read = GOLDEN["order_read"].reshape(2, 4, 3, 64)  # epoch, replica, batch, example
   for step in range(6):

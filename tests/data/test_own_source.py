@@ -1,4 +1,4 @@
-"""A source of the user's own whose examples are no images and have no classes."""
+"""A user's own source may have examples that are no images and have no classes."""
 
 import sys
 
@@ -20,7 +20,7 @@ SPEC = {"vector": ArraySpec((3,), "float32"), "target": ArraySpec((), "float64")
 
 
 def vectors(count=COUNT, shift=0, **more):
-  """Returns vectors that count from a number, and half of it as target."""
+  """Returns vectors that count up from a number, with half of the number as the target."""
   return Rows(
     [
       {"vector": np.arange(i, i + 3, dtype=np.float32) + shift, "target": np.float64(i / 2)}
@@ -61,7 +61,7 @@ def open_labeled(data):
 
 
 class Noisy:
-  """Adds to each vector a number of its own for each step."""
+  """A transform that adds to each vector a number drawn for the row and the step."""
 
   draws = True
 
@@ -97,7 +97,7 @@ def test_splits_that_the_source_has_are_used():
 def test_what_a_transform_draws_follows_from_seed_step_and_index():
   source = open_source(make(), 0)
   noisy = train(source, Noisy(), memory="auto")
-  assert not noisy.in_memory
+  assert noisy.arrays is None
   whole = list(noisy.iterate(0, 4))
   assert_same(whole[3], noisy.batch(3))
   halves = [

@@ -1,6 +1,7 @@
 """One broken file of many is named, and may be left out before anything is trained."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,6 +73,17 @@ def test_a_directory_that_is_called_like_a_file_is_no_file(folder, make_data):
   replace_by_directory(folder / "cat" / "3.png")
   source = open_source(make_data(source=f"folder:{folder}"), seed=0)
   assert not [name for name in names(source.train) if name == "cat/3.png"]
+
+
+@pytest.mark.parametrize("kind", ["audio", "bytes", "csv", "folder"])
+def test_a_path_that_cannot_be_opened_is_named_in_one_line(kind, tmp_path, monkeypatch):
+  def refuse(self):
+    raise PermissionError(13, "Permission denied", str(self))
+
+  for path in ("x" * 300, "a/" * 3000, "~nobody_of_this_name/x", "", "/proc/self/mem", tmp_path):
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(ConfigError, match=rf"^data\.source='{kind}:{path}'[^\n]*$"):
+      open_dataset({"source": f"{kind}:{path}"})
 
 
 def test_nothing_is_skipped_where_all_can_be_read(folder, make_data, caplog):

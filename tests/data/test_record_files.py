@@ -1,4 +1,4 @@
-"""Records by number, over parts of several files."""
+"""Records are read by their number from parts of several files."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from vitx.data.sources.record_files import RecordFiles, check_threads
 
 @pytest.fixture
 def ranges(tmp_path):
-  """Parts of three files, one of them without a record."""
+  """Parts of three files, one of which is empty."""
   found = []
   for number, (count, start, stop) in enumerate([(50, 3, 23), (10, 5, 5), (30, 0, 30)]):
     path = str(tmp_path / f"{number}.array_record")
@@ -57,7 +57,7 @@ def test_no_files_have_no_records():
 
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_NPROC"])
 def test_a_process_of_few_threads_is_told_and_waits_for_nothing(ranges, limit):
-  """In a process of its own: ArrayRecord's reader would wait for ever."""
+  """The check runs in another process, where the reader of ArrayRecord would wait for ever."""
   code = f"""
 import os, resource, threading
 from vitx.data.sources import record_files

@@ -1,4 +1,4 @@
-"""Reference figures: what is used of the data, and how the figures are kept."""
+"""Reference figures are computed from the beginning of the data, and cached."""
 
 import bz2
 import gzip
@@ -71,7 +71,7 @@ def test_only_the_first_bytes_are_used(monkeypatch):
   assert [figures[name] for name in COUNTS] == count_model_bits(*used, 4)
   assert (figures["reference_bytes"], figures["reference_train_bytes"]) == (100, 100)
   assert len(asked) == 2
-  # Of images only whole ones.
+  # Images are not cut.
   images = np.stack(draw(2, *[30] * 9))
   assert reference_figures(images, images, vocabulary=4, kind="images")["reference_bytes"] == 90
 

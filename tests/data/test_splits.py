@@ -10,7 +10,7 @@ from vitx.data.dataset import ROLES, Dataset, DatasetInfo
 
 
 class Labeled:
-  """Examples that are nothing but labels."""
+  """Examples that have only labels."""
 
   def __init__(self, counts=(20, 10, 3, 1)):
     self.labels = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
@@ -66,7 +66,7 @@ def test_which_split_plays_which_role(names, unlabeled, validation, test):
       r"data\.splits\.test='test' shares examples with data\.splits\.validation",
     ),
     ({"validation": "nope[:10%]"}, "nope"),
-    ({"tset": "test"}, r"data\.splits\.tset='test': 'tset' is not a role"),
+    ({"tset": "test"}, r"data\.splits\.tset='test'.*Valid: test, train, validation"),
     ({"test": 3}, r"data\.splits\.test=3"),
   ],
 )
@@ -165,7 +165,7 @@ def test_fractions_are_balanced_and_nested(make_data):
 
 
 class Unscanned(Labeled):
-  """Examples whose labels must not be asked for."""
+  """Examples whose labels must not be read."""
 
   def __init__(self):
     pass
@@ -191,7 +191,7 @@ def test_examples_that_a_function_of_ones_own_chooses_validate(make_data):
 
 
 class Named:
-  """Examples that are nothing but names, in an order of their own."""
+  """Examples that have only names."""
 
   labels = None
 

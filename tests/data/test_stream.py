@@ -1,4 +1,4 @@
-"""Batches read ahead: in order, a bounded number of them, and no thread left behind."""
+"""Threads read a bounded number of batches ahead, in order, and end with the iterator."""
 
 import threading
 
@@ -19,10 +19,10 @@ ROWS = 3 * stream.CHUNK - 5  # the last chunk of a batch is shorter
 
 
 class Counted:
-  """Numbers that say when they are read; a bad one cannot be.
+  """Examples that record when they are read; those in `bad` cannot be read.
 
-  Of two in `late` the first is read only when the second has been, by another thread: so chunks do
-  not end in their order.
+  The first example of `late` is read after the second, which another thread reads. So the chunks of
+  a batch do not end in their order.
   """
 
   labels = None
@@ -55,7 +55,7 @@ def make(examples, memory="never", transform=None, **changes):
 
 
 def join_threads(before):
-  """Waits for the end of all threads but those that were there before."""
+  """Waits for the end of all threads that were not there before."""
   for thread in set(threading.enumerate()) - before:
     thread.join(240)
   assert set(threading.enumerate()) <= before
@@ -114,7 +114,7 @@ def test_the_first_bad_example_in_the_order_is_named_and_no_thread_left():
 
 
 class Arrays:
-  """The examples of another, never encoded."""
+  """The arrays of other examples, without a method `encoded`."""
 
   def __init__(self, parent):
     self._parent, self.labels, self.name = parent, parent.labels, parent.name
@@ -128,7 +128,7 @@ class Arrays:
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-  """Pictures of all kinds: sizes, modes, formats, some to be turned, some of the size."""
+  """A folder of pictures of several sizes, modes, formats and orientations."""
   folder = tmp_path_factory.mktemp("pictures")
   modes, sizes = ("RGB", "L", "RGBA", "P", "CMYK"), ((20, 14), (13, 25), (12, 12), (40, 40))
   for i in range(40):

@@ -18,7 +18,7 @@ DIGITS = BUILDERS["digits"]
 
 
 class TinyShapes(tfds.core.GeneratorBasedBuilder):
-  """Three splits like ImageNet's: the test labels are -1, sizes vary."""
+  """A set like ImageNet: the labels of test are -1, and the sizes of images vary."""
 
   VERSION = tfds.core.Version("2.0.0")
 
@@ -76,7 +76,7 @@ def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch
     source = open_source(make_data(**fields), seed=0)
     assert len(source.test) == 359 and os.listdir(tmp_path) == ["cache"]
     assert os.listdir(tmp_path / "cache" / "vitx" / "tfds" / "digits") == ["1.0.0"]
-  output, errors = capfd.readouterr()  # TFDS would speak of a download and show progress bars
+  output, errors = capfd.readouterr()  # TFDS would print of a download and show progress bars
   assert not output and "Generating" not in errors and "examples/s" not in errors
 
 

@@ -1,4 +1,4 @@
-"""TFDS sets that are no labeled images: images without labels, texts, and what cannot be read."""
+"""TFDS sets of images without labels and of texts are read; sets of other kinds are refused."""
 
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ LABEL = features.ClassLabel(num_classes=2)
 
 
 class Small(tfds.core.GeneratorBasedBuilder):
-  """A set whose examples a class says."""
+  """A set whose subclasses list its examples."""
 
   VERSION = tfds.core.Version("1.0.0")
   KINDS: ClassVar[dict] = {}
@@ -49,14 +49,14 @@ def pictures(count, shift):
 
 
 class SmallImages(Small):
-  """Like downsampled_imagenet: a train and a validation split of nothing but images."""
+  """A set like downsampled_imagenet, whose splits train and validation have only images."""
 
   KINDS: ClassVar[dict] = {"image": IMAGE}
   SPLITS: ClassVar[dict] = {"train": pictures(20, 0), "validation": pictures(6, 100)}
 
 
 class SmallText(Small):
-  """Like tiny_shakespeare: each split is one text."""
+  """A set like tiny_shakespeare, in which each split is one text."""
 
   KINDS: ClassVar[dict] = {"text": features.Text()}
   SPLITS: ClassVar[dict] = {
@@ -67,7 +67,7 @@ class SmallText(Small):
 
 
 class SmallReviews(Small):
-  """Like imdb_reviews: many texts with a label."""
+  """A set like imdb_reviews, which has many texts with a label."""
 
   KINDS: ClassVar[dict] = {"text": features.Text(), "label": LABEL}
   SPLITS: ClassVar[dict] = {

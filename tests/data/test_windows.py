@@ -1,4 +1,4 @@
-"""Windows over documents: every token scored once; drawn crops that are functions of the step."""
+"""Windows over documents score every token once, and random crops depend on their bits alone."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from vitx.data.windows import CropWindow, Windows
 
 
 def make(*lengths):
-  """Documents whose tokens count up through all of them."""
+  """Returns documents whose tokens count up through all of them."""
   ends = np.cumsum(lengths)
   arrays = [np.arange(end - n, end, dtype=np.uint8) for end, n in zip(ends, lengths, strict=True)]
   return Documents(arrays.__getitem__, lambda: np.array(lengths), "doc{}".format)
@@ -27,7 +27,7 @@ def test_every_token_is_scored_once_with_its_context(hop, lengths):
     tokens, first = windows[i]["tokens"], windows[i]["first"]
     assert (tokens.shape, tokens.dtype, first.shape, first.dtype) == ((8,), "uint8", (), "int32")
     np.testing.assert_array_equal(tokens, np.arange(tokens[0], tokens[0] + size))
-    # A window stays in its document, and has the least context unless it is the document's first.
+    # A window stays in its document. Every window after the first has the least context.
     assert np.searchsorted(starts, tokens[0], "right") == np.searchsorted(
       starts, tokens[-1], "right"
     )

@@ -7,6 +7,7 @@ for every named choice. Write your own range as `Annotated[float, Range("(0, 2]"
 
 import dataclasses
 import inspect
+import math
 import re
 import sys
 import types
@@ -56,6 +57,7 @@ Share = Annotated[float, Range("(0, 1]")]
 Probability = Annotated[float, Range("[0, 1]")]
 Finite = Annotated[float, Range("(-inf, inf)")]
 SEQUENCES = (tuple, list, Sequence)
+LARGEST_IMAGE = 2**26  # pixels; with four channels of uint8 they take 256 MiB
 
 
 def check_number(value: Any, field: str, interval: str) -> float:
@@ -88,6 +90,24 @@ def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
   if value not in Range(interval):
     raise ConfigError(f"{field}={value!r} is out of range; it must be an integer in {interval}")
   return value
+
+
+def check_pixels(size: int | Sequence[int] | None, field: str) -> None:
+  """Checks that memory can hold an image of a size, before it is allocated.
+
+  Args:
+    size: The side of a square or (height, width); None is not checked.
+    field: The beginning of the error, with the field and its value.
+
+  Raises:
+    ConfigError: The image has more than `LARGEST_IMAGE` pixels.
+  """
+  pixels = size**2 if isinstance(size, int) else math.prod(size or ())
+  if pixels > LARGEST_IMAGE:
+    raise ConfigError(
+      f"{field}: an image of {pixels:,} pixels would take {3 * pixels / 1e9:.1f} GB; choose at most"
+      f" {LARGEST_IMAGE:,} pixels, such as 8192 x 8192"
+    )
 
 
 def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:

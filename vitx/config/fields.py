@@ -37,6 +37,7 @@ from vitx.config.checks import (
   base_types,
   check_fields,
   check_pattern,
+  check_pixels,
   check_value,
 )
 from vitx.config.errors import ConfigError, nearest
@@ -164,6 +165,10 @@ class DataSettings:
   on_unreadable: Literal["refuse", "skip"] | None = None
   mean: tuple[Finite, ...] | None = declare(None, "image_mean")
   std: tuple[Positive, ...] | None = declare(None, "image_std")
+
+  def __post_init__(self):
+    for name in ("image_size", "default_image_size", "decode_size"):
+      check_pixels(getattr(self, name), f"data.{name}={getattr(self, name)!r}")
 
 
 @dataclass(frozen=True)

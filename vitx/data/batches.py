@@ -19,18 +19,7 @@ from vitx.data.transform import Transform
 
 
 def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray:
-  """Returns the row numbers of a process in the global batch, int64 (b,).
-
-  Raises:
-    ConfigError: The batch size is not divisible by the number of processes.
-  """
-  if batch_size < 1 or batch_size % process_count:
-    low = batch_size // process_count * process_count
-    fitting = [size for size in (low, low + process_count) if size > 0] or [process_count]
-    raise ConfigError(
-      f"batch_size={batch_size} must be a positive multiple of {process_count}, the number"
-      f" of processes. The nearest such sizes: {', '.join(map(str, fitting))}."
-    )
+  """Returns the row numbers of a process in the global batch, int64 (b,)."""
   rows = batch_size // process_count
   return np.arange(process_index * rows, (process_index + 1) * rows)
 
@@ -44,7 +33,7 @@ class TrainBatches:
   Args:
     examples: The source's `train`. The constructor reads them if they are to be kept in memory.
     transform: The transform of each example; its random bits depend on seed, step and index.
-    batch_size: The number of examples in a batch over all processes.
+    batch_size: The number of examples in a batch over all processes, a multiple of their number.
     seed: The data seed, for the order of the examples and the bits of the transform.
     repeats: The number of consecutive places of the order that one example takes, see
       `order.example_at` and `order.places`; 1 for the usual order.
@@ -56,7 +45,7 @@ class TrainBatches:
     process_count: The number of processes that share each batch.
 
   Raises:
-    ConfigError: A value is unknown, the batch is not divisible, or an example cannot be read.
+    ConfigError: The examples cannot be balanced or kept in memory, or one cannot be read.
   """
 
   def __init__(
@@ -77,20 +66,16 @@ class TrainBatches:
     self._rows = share(batch_size, process_index, process_count)
     self._batch_size = batch_size
     self._seed = seed
-    self._repeats = repeats
     self._places = order.places(self._rows, batch_size, repeats)
     self._transform = transform
     self._threads = threads
     self._examples = keep(examples, transform=transform, memory=memory, threads=threads)
-    self._count = len(self._examples)
-    self._balanced: order.BalancedOrder | None = None
+    self._order = functools.partial(
+      order.example_at, seed, count=len(self._examples), repeats=repeats
+    )
     if sampling == "balanced":
-      self._balanced = order.BalancedOrder(seed, np.asarray(examples.labels))
-
-  @property
-  def in_memory(self) -> bool:
-    """Returns whether the transformed examples are kept in memory."""
-    return self.arrays is not None
+      balanced = order.BalancedOrder(seed, np.asarray(examples.labels))
+      self._order = functools.partial(balanced.example_at, repeats=repeats)
 
   @property
   def arrays(self) -> Example | None:
@@ -100,9 +85,7 @@ class TrainBatches:
   @property
   def spec(self) -> dict[str, ArraySpec]:
     """Returns the shape and dtype of each array of a transformed example, as found in the data."""
-    arrays = self.arrays
-    first = self._first if arrays is None else {name: x[0] for name, x in arrays.items()}
-    return {name: ArraySpec(np.shape(x), np.asarray(x).dtype.name) for name, x in first.items()}
+    return {name: ArraySpec(x.shape, x.dtype.name) for name, x in self._first.items()}
 
   def names(self, step: int) -> HostBatch:
     """Returns the numbers of a batch's examples, with which `arrays` can be indexed on a device.
@@ -110,7 +93,7 @@ class TrainBatches:
     The arrays are `example`, the indices into `arrays`, and `index`, the rows in the global batch;
     int32 (b,) each.
     """
-    which = self._examples_at(step, self._places)
+    which = self._order(step * self._batch_size + self._places)
     return {"example": which.astype(np.int32), "index": self._rows.astype(np.int32)}
 
   def batch(self, step: int) -> HostBatch:
@@ -123,11 +106,11 @@ class TrainBatches:
 
   def iterate(self, start: int, stop: int) -> Iterator[HostBatch]:
     """Yields the batches of the steps start ... stop-1."""
-    if self.in_memory:
-      for step in range(start, stop):
-        yield self.batch(step)
-      return
-    yield from stream(self._read, range(start, stop), len(self._rows), self._threads)
+    steps = range(start, stop)
+    if self.arrays is not None:
+      yield from map(self.batch, steps)
+    else:
+      yield from stream(self._read, steps, len(self._rows), self._threads)
 
   @functools.cached_property
   def _first(self) -> Example:
@@ -137,7 +120,7 @@ class TrainBatches:
   def _read(self, step: int, rows: slice) -> HostBatch:
     """Reads some rows of this process's share of the batch of a step."""
     index = self._rows[rows]
-    which = self._examples_at(step, self._places[rows])
+    which = self._order(step * self._batch_size + self._places[rows])
     batch = blank_rows(self._first, len(index))
     for place, (i, row) in enumerate(zip(which.tolist(), index.tolist(), strict=True)):
       store_row(batch, place, self._transformed(i, row, step), self._examples, i)
@@ -149,13 +132,6 @@ class TrainBatches:
     if self._transform.draws:
       bits = order.generator(self._seed, order.TRANSFORM, row, step)
     return transform_one(self._examples, self._transform, i, bits)
-
-  def _examples_at(self, step: int, places: np.ndarray) -> np.ndarray:
-    """Returns the indices of the examples at some positions of the batch of a step."""
-    positions = step * self._batch_size + places
-    if self._balanced is not None:
-      return self._balanced.example_at(positions, self._repeats)
-    return order.example_at(self._seed, positions, self._count, self._repeats)
 
 
 def check_sampling(examples: Examples, sampling: str | None) -> None:
@@ -187,8 +163,16 @@ def evaluation_batches(
   (b,), the number of each example, -1 in the rows of padding. To evaluate often, pass the examples
   that `in_memory.keep` returned.
 
+  Args:
+    examples: The examples of one role.
+    transform: The transform of each example, which draws no random bits.
+    batch_size: The number of examples in a batch over all processes, a multiple of their number.
+    threads: The number of threads that read and transform.
+    process_index: The index of this process.
+    process_count: The number of processes that share each batch.
+
   Raises:
-    ConfigError: The batch is not divisible among the processes, or an example cannot be read.
+    ConfigError: An example cannot be read.
     ValueError: The transform draws random bits, which an evaluation does not have.
   """
   if transform.draws:

@@ -26,7 +26,7 @@ _WORDNET = re.compile(r"\A(n\d{8})(?:[\s,:].*)?\Z", re.ASCII)
 
 
 def normalize(name: str) -> str:
-  """Returns a name in Unicode's composed form, since file systems encode accents differently."""
+  """Returns a name in Unicode's composed form, since file systems encode accents in two ways."""
   return unicodedata.normalize("NFC", name)
 
 
@@ -39,8 +39,8 @@ def sort_names(names: Sequence[str]) -> tuple[str, ...]:
 def are_numbered(names: Sequence[str]) -> bool:
   """Returns whether the names alone give each class its number.
 
-  They do if they contain consecutive numbers from 0 or 1 with equal text around them, as "class1"
-  and "class2" do, or if they are all of ImageNet's names.
+  Such names contain consecutive numbers from 0 or 1 with equal text around them, like "class1" and
+  "class2", or are all names of ImageNet's classes.
   """
   numbers = sorted((_read_numbers(names) or {}).values())
   in_a_row = numbers in (list(range(len(names))), list(range(1, len(names) + 1)))

@@ -59,16 +59,13 @@ class DatasetInfo:
   numbered: bool = True
 
   def __post_init__(self):
-    names = self.class_names
-    if names is not None and (len({*names}) < len(names) or not all(map(_is_name, names))):
+    names = self.class_names or ()
+    are_names = all(isinstance(name, str) and name.strip() for name in names)
+    if not are_names or len({*names}) < len(names):
       raise ConfigError(
         f"data.source={self.name!r}: class_names={names!r:.200} must be different strings"
         " that are not empty, one for each class."
       )
-
-
-def _is_name(name: object) -> bool:
-  return isinstance(name, str) and bool(name.strip())
 
 
 def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: str) -> None:
@@ -245,17 +242,24 @@ class Joined:
     return int(self._ends[-1])
 
   def __getitem__(self, i: int) -> Example:
-    part, i = self._find(i)
-    return part[i]
+    part, i = find_part(self._ends, i)
+    return self._parts[part][i]
 
   def encoded(self, i: int) -> dict[str, Any]:
-    part, i = self._find(i)
-    return read_encoded(part, i)
+    part, i = find_part(self._ends, i)
+    return read_encoded(self._parts[part], i)
 
   def name(self, i: int) -> str:
-    part, i = self._find(i)
-    return part.name(i)
+    part, i = find_part(self._ends, i)
+    return self._parts[part].name(i)
 
-  def _find(self, i: int) -> tuple[Examples, int]:
-    part = int(np.searchsorted(self._ends, i, side="right"))
-    return self._parts[part], i - int(self._ends[part - 1]) if part else i
+
+def find_part(ends: np.ndarray, i: int) -> tuple[int, int]:
+  """Returns the part of a concatenation that contains an element, and its number in the part.
+
+  Args:
+    ends: The number of elements up to the end of each part, (parts,).
+    i: The number of the element in the concatenation.
+  """
+  part = int(np.searchsorted(ends, i, side="right"))
+  return part, i - int(ends[part - 1]) if part else i

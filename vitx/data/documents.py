@@ -159,19 +159,14 @@ def carve_end(documents: Examples, share: float) -> tuple[Span, Span]:
   """
 
   @functools.cache
-  def total() -> int:
-    found = int(find_lengths(documents).sum())
-    if found < 2:
+  def place() -> tuple[int, int]:
+    """Returns the positions (start, stop) of the share."""
+    total = int(find_lengths(documents).sum())
+    if total < 2:
       raise ConfigError(
-        f"data.source: a split with {found} tokens cannot be divided into two roles. Name"
+        f"data.source: a split with {total} tokens cannot be divided into two roles. Name"
         " a larger part in data.splits."
       )
-    return found
+    return total - min(max(round(total * share), 1), total - 1), total
 
-  def boundary() -> int:
-    return total() - min(max(round(total() * share), 1), total() - 1)
-
-  return (
-    Span(documents, lambda: (0, boundary())),
-    Span(documents, lambda: (boundary(), total())),
-  )
+  return Span(documents, lambda: (0, place()[0])), Span(documents, place)

@@ -15,7 +15,7 @@ SAMPLE = 256
 def digest(parts: Iterable[str | bytes]) -> str:
   """Hashes several byte strings together: 32 hexadecimal digits of SHA-256.
 
-  Each string is preceded by its length, so that another division of the bytes has another digest.
+  The length of each string precedes it, so that another division of the bytes has another digest.
   """
   sha = hashlib.sha256()
   for part in parts:

@@ -8,9 +8,7 @@ import numpy as np
 import psutil
 from tqdm import tqdm
 
-from vitx.config.checks import check_fields
 from vitx.config.errors import ConfigError, listing
-from vitx.config.fields import DataSettings
 from vitx.data.dataset import Example, Examples, read_encoded
 from vitx.data.transform import Transform
 
@@ -177,10 +175,9 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
     threads: The number of threads that read and transform.
 
   Raises:
-    ConfigError: A value is unknown, `always` is given with a transform that draws, there are no
-      examples, or an example is unreadable or has arrays of another shape than the first.
+    ConfigError: `always` is given with a transform that draws, there are no examples, or an example
+      is unreadable or has arrays of another shape than the first.
   """
-  check_fields(DataSettings, {"memory": memory, "threads": threads}, "data")
   if memory == "always" and transform.draws:
     raise ConfigError(
       "data.memory='always' cannot keep examples that are drawn anew for each step, as"

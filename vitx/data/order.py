@@ -1,4 +1,4 @@
-"""The order of examples: a pure function of (seed, epoch), for every version of NumPy.
+"""The order of examples, which is a pure function of (seed, epoch) in every version of NumPy.
 
 Training reads an endless sequence, the concatenation of one permutation per epoch. Batch `step` of
 global size B takes the positions step*B ... step*B + B-1, so no example is dropped and the order
@@ -12,18 +12,8 @@ import numpy as np
 
 # Each kind of random decision has its own stream of bits; its number is part of the generator's
 # key.
-(
-  ORDER,
-  TRANSFORM,
-  TEST,
-  VALIDATION,
-  FRACTION,
-  STATISTICS,
-  FOLDS,
-  SHOTS,
-  CLASSES,
-  MEMBERS,
-) = range(10)
+ORDER, TRANSFORM, TEST, VALIDATION, FRACTION = range(5)
+STATISTICS, FOLDS, SHOTS, CLASSES, MEMBERS = range(5, 10)
 _WORD = 2**64 - 1
 
 
@@ -126,10 +116,10 @@ class BalancedOrder:
 def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:
   """Assigns the rows of a batch to the positions of the order that the batch covers.
 
-  Without repeats, row i has position i. With repeats, copies of an example have neighboring
-  positions, but neighboring rows are mixed by mixup, which copies should not be. So the rows have
-  the positions 0, B-1, 1, B-2, ...: neighbors are p and B-1-p, as if the batch were mixed with its
-  reverse.
+  Without repeats, row i has position i. With repeats, the copies of an example have neighboring
+  positions. Mixup mixes neighboring rows and should not mix copies. So the rows have the positions
+  0, B-1, 1, B-2, ...: two neighbors have the positions p and B-1-p, as if the batch were mixed with
+  its reverse.
 
   Args:
     rows: The row numbers in the global batch.

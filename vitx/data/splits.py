@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from vitx.config.checks import check_value
 from vitx.config.errors import ConfigError, nearest
-from vitx.config.fields import DataSettings, read_fields
-from vitx.config.registry import lookup
+from vitx.config.fields import DataSettings, SplitSettings, read_fields
+from vitx.config.registry import check_options, lookup
 from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.split_names import NAMES
@@ -22,23 +21,21 @@ FileRange = tuple[str, int, int]
 TEST_SHARE = 0.2
 
 
-def _choose_published(recipe: str, train: Examples) -> np.ndarray:
-  """Chooses the validation examples as the code of a paper does.
+def _choose_as_sparse_transformer(train: Examples) -> np.ndarray:
+  """Chooses the validation examples of CIFAR-10 as the code of the Sparse Transformer does.
 
   Args:
-    recipe: The name of the config file shipped with vitx whose `choose_validation` does this.
     train: The training examples.
 
   Returns:
     A mask of the chosen examples, bool (n,).
   """
-  return importlib.import_module(f"vitx.configs.{recipe}").choose_validation(train)
+  recipe = importlib.import_module("vitx.configs.sparse_transformer_cifar10")
+  return recipe.choose_validation(train)
 
 
 # The valid names of `data.validation_choice`, also in a config that is not trusted.
-CHOICES = {
-  name: functools.partial(_choose_published, name) for name in ("sparse_transformer_cifar10",)
-}
+CHOICES = {"sparse_transformer_cifar10": _choose_as_sparse_transformer}
 
 
 def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
@@ -75,8 +72,8 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   train = dataset.open_split(names["train"])
   result: dict[str, Examples] = {}
   if settings.folds is not None or settings.fold is not None:
-    _check_folds(dataset, train, settings, given)
-    train, result["test"] = _divide(train, functools.partial(_choose_fold, train, settings))
+    folds, fold = _read_folds(dataset, train, settings, given)
+    train, result["test"] = _divide(train, lambda own: find_folds(_classes(own), folds) == fold)
     names["validation"] = given.get("validation") or ""
   elif names["test"]:
     result["test"] = dataset.open_split(names["test"])
@@ -85,7 +82,7 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   if names["validation"]:
     result["validation"] = dataset.open_split(names["validation"])
   elif choose := find_choice(data):
-    train, result["validation"] = _divide(train, functools.partial(choose, train))
+    train, result["validation"] = _divide(train, choose)
   else:
     share = settings.validation
     train, result["validation"] = _carve(dataset, train, share, seed, order.VALIDATION)
@@ -117,12 +114,8 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
   Raises:
     ConfigError: A key is not a role, or a split is missing, unlabeled or used twice.
   """
-  for role in given:
-    if role not in ROLES:
-      raise ConfigError(
-        f"data.splits.{role}={given[role]!r}: {role!r} is not a role. Roles: {', '.join(ROLES)}."
-      )
-    check_value(given[role], f"data.splits.{role}", str | None)
+  check_options(SplitSettings, given, "data.splits")
+  read_fields(SplitSettings, given, "data.splits")
   names = {role: given.get(role) or "" for role in ROLES}
   validation = "" if names["validation"] and names["test"] else _find_split(dataset, "validation")
   names["train"] = names["train"] or _find_split(dataset, "train") or "train"
@@ -154,7 +147,7 @@ def _find_split(dataset: Dataset, role: str) -> str:
 
 
 def overlap(one: Iterable[FileRange], other: Iterable[FileRange]) -> bool:
-  """Returns whether two splits share an example."""
+  """Returns whether two splits have ranges in common."""
   return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in one for b in other)
 
 
@@ -191,15 +184,15 @@ def _carve(
     train: The examples of the split.
     share: The share to take, in 0..1.
     seed: The seed of the choice.
-    stream: The number of the stream of random numbers, different for each role.
-    spare: The number of examples of each class that must not be taken.
+    stream: The number of the stream of random bits, see `order.generator`.
+    spare: The number of examples of each class that stay.
 
   Returns:
     The examples that were not taken, and the examples that were.
   """
   if dataset.carve is not None:
     return dataset.carve(train, share)
-  return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare))
+  return _divide(train, lambda own: choose_balanced(_classes(own), share, seed, stream, spare))
 
 
 def _check_split(dataset: Dataset, role: str, expression: str) -> None:
@@ -222,7 +215,7 @@ def choose_balanced(
 ) -> np.ndarray:
   """Chooses a share of the examples of each class at random.
 
-  At least one example of a class is chosen, and at least `spare` are not. The chosen ones are the
+  At least one example of each class is chosen if `spare` allows it. The chosen examples are the
   first in a random order that depends on the seed alone, so a smaller share is a subset of a larger
   one.
 
@@ -231,7 +224,7 @@ def choose_balanced(
     share: The share, between 0 and 1.
     seed: The seed of the order.
     stream: The number of the stream of random bits, see `order.generator`.
-    spare: The least number of examples of each class that are not chosen.
+    spare: The number of examples of each class that are never chosen.
 
   Returns:
     A mask of the chosen examples, bool (n,).
@@ -267,15 +260,10 @@ def find_folds(classes: np.ndarray, folds: int) -> np.ndarray:
   return result
 
 
-def _choose_fold(train: Examples, settings: DataSettings) -> np.ndarray:
-  assert settings.folds is not None
-  return find_folds(_classes(train), settings.folds) == settings.fold
-
-
-def _check_folds(
+def _read_folds(
   dataset: Dataset, train: Examples, settings: DataSettings, given: Mapping[str, Any]
-) -> None:
-  """Checks that the examples of train can be divided into folds as the config says.
+) -> tuple[int, int]:
+  """Returns the number of folds, and the number of the fold for test.
 
   Raises:
     ConfigError: The fields contradict each other, or the examples do not suffice.
@@ -301,37 +289,27 @@ def _check_folds(
       " leave data.folds and data.fold out."
     )
   numbers, counts = np.unique(_classes(train), return_counts=True)
-  if len(train) < folds or counts.min() < folds:
-    names, least = dataset.info.class_names, int(counts.min()) if len(counts) else 0
-    what = (
-      f"the class {names[numbers[counts.argmin()]]!r} of" if names and len(counts) else "train of"
-    )
+  least, names = int(counts.min(initial=len(train))), dataset.info.class_names
+  if least < folds:
+    what = f"the class {names[numbers[counts.argmin()]]!r}" if names and least else "train"
     raise ConfigError(
-      f"data.folds={folds}: {what} {name!r} has {least} examples, fewer than the folds; lower"
+      f"data.folds={folds}: {what} of {name!r} has {least} examples, fewer than the folds; lower"
       f" data.folds{f' to {least}' if least > 1 else ''}, or add examples."
     )
+  return folds, fold
 
 
-def carve(train: Examples, share: float, seed: int, stream: int) -> tuple[Subset, Subset]:
-  """Takes a share of a split for another role, and leaves at least one example of each class.
-
-  Returns:
-    The rest and the share.
-  """
-  return _divide(train, lambda: choose_balanced(_classes(train), share, seed, stream, spare=1))
-
-
-def _divide(train: Examples, choose: Callable[[], np.ndarray]) -> tuple[Subset, Subset]:
+def _divide(train: Examples, choose: Callable[[Examples], np.ndarray]) -> tuple[Subset, Subset]:
   """Divides a split in two by a mask that is computed when either part is first used.
 
   Args:
     train: The examples, n of them.
-    choose: A function that returns the mask, bool (n,).
+    choose: A function from the examples to the mask, bool (n,).
 
   Returns:
     The examples where the mask is False, and those where it is True.
   """
-  chosen = functools.cache(choose)
+  chosen = functools.cache(lambda: choose(train))
   return (
     Subset(train, lambda: np.flatnonzero(~chosen())),
     Subset(train, lambda: np.flatnonzero(chosen())),

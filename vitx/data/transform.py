@@ -10,12 +10,10 @@ from vitx.data.dataset import Example
 class Transform(Protocol):
   """A function from an example to the arrays of its row in a batch; the shapes are always equal.
 
-  A transform with `takes_encoded = True` gets examples from `dataset.read_encoded`.
+  A transform with an attribute `takes_encoded = True` gets examples from `dataset.read_encoded`.
 
   Attributes:
     draws: Whether the result depends on random bits, so that it cannot be kept in memory.
-
-  A transform with `takes_encoded = True` gets examples from `dataset.read_encoded`.
   """
 
   @property

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitx.config.errors import ConfigError
 from vitx.data import order
-from vitx.data.dataset import Example, Examples
+from vitx.data.dataset import Example, Examples, find_part
 from vitx.data.documents import find_lengths
 
 
@@ -72,8 +72,7 @@ class Windows:
 
   def _place(self, i: int) -> tuple[int, int, int, int]:
     """Returns the document of a window, its start and stop in it, and its first scored position."""
-    document = int(np.searchsorted(self._ends, i, side="right"))
-    number = i - (int(self._ends[document - 1]) if document else 0)
+    document, number = find_part(self._ends, i)
     length, size = int(self._lengths[document]), self._size
     start = number * self._hop
     if self._stretch:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from vitx.checkpoints.load import Loaded
 from vitx.config.errors import ConfigError
-from vitx.data.images.decode import FORMATS, decode_image
+from vitx.data.images.decode import FORMATS, Encoded
 from vitx.files import read_bytes
 from vitx.tasks.density import Density
 from vitx.tasks.density_images import to_tokens
@@ -69,7 +69,7 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
   """
   height, width, channels = grid_of(loaded)
   content = read_bytes(path)
-  image = decode_image(content, channels, str(path))
+  image = Encoded(content, channels, str(path)).decode()
   with Image.open(io.BytesIO(content), formats=FORMATS) as file:
     mode = file.mode
   if mode != {1: "L", 3: "RGB"}[channels] or image.shape != (height, width, channels):

@@ -16,7 +16,7 @@ from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
 from vitx.data.dataset import ArraySpec, DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.decode import ValueRange, decode_size
-from vitx.data.images.resizing import ResizeAndKeep, ResizeImages
+from vitx.data.images.resizing import ResizeImages
 from vitx.data.images.settings import find_channels, find_size, image_spec, sides
 from vitx.data.images.statistics import statistics
 from vitx.data.sources.folder import SUFFIXES
@@ -188,10 +188,8 @@ class Classification(Task):
     In evaluation, a center crop replaces a random one.
     """
     size = self._train_size if train else self.decode_size
-    fields = size, self.resize_mode, self.interpolation
-    if "label" in self.answers:
-      return ResizeImages(*fields, train=train)
-    return ResizeAndKeep(*fields, train=train, array=next(iter(self.answers), None))
+    array = next(iter(self.answers), None)
+    return ResizeImages(size, self.resize_mode, self.interpolation, train=train, array=array)
 
   def token_layout(self) -> TokenLayout | None:
     """Returns the layout of the tokens to which positions are added, found by tracing the model."""

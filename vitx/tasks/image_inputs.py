@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from PIL import Image
 
-from vitx.data.images.decode import ValueRange, decode_image, to_array, to_mode
+from vitx.data.images.decode import Encoded, ValueRange, to_array, to_mode
 from vitx.data.images.settings import FILE_CHANNELS
 from vitx.files import read_bytes, reading
 
@@ -43,7 +43,7 @@ def read_image(
   if is_path:
     with reading(f"image {str(given)!r} cannot be read"):
       content = read_bytes(given)
-    return decode_image(content, channels, str(given), value_range, upright=True)
+    return Encoded(content, channels, str(given), True, value_range).decode()
   return None
 
 

@@ -1,4 +1,4 @@
-"""The two makers: order, keys, errors, and independence of the number of devices."""
+"""Augmentation and evaluation do not depend on the devices, and their errors name a field."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from vitx.config.fields import AugmentSettings
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
-EVERYTHING = dict(  # but for RandAugment and mixup, which others below have
+EVERYTHING = dict(  # except RandAugment and mixup, which the next ones have
   pad_crop=4,
   hflip=0.5,
   vflip=0.5,
@@ -23,7 +23,7 @@ EVERYTHING = dict(  # but for RandAugment and mixup, which others below have
   random_erasing=0.5,
   cutmix=1.0,
 )
-RECIPE = dict(  # DeiT's, but for CutMix
+RECIPE = dict(  # that of DeiT, without CutMix
   hflip=0.5,
   randaugment=(2, 9),
   randaugment_probability=0.5,
@@ -35,7 +35,7 @@ RECIPE = dict(  # DeiT's, but for CutMix
   mixing="batch",
   interpolation="bicubic",
 )
-DRAWN = dict(  # each stage its own interpolation
+DRAWN = dict(  # each stage draws an interpolation
   random_resized_crop=(0.2, 1.0),
   randaugment=(1, 7),
   interpolation="random",
@@ -139,7 +139,7 @@ def test_erasing_fills_with_the_mean_and_leaves_the_rest():
   [(EVERYTHING, 3), (CROPPED, 1), (RECIPE, 3), (DRAWN, 3)],
 )
 def test_a_share_of_a_batch_is_augmented_as_elsewhere_and_the_key_decides(augment, channels):
-  """Wherever an example stands in its share: devices take other shares than one device does."""
+  """The place of an example in its share changes nothing, since two devices divide a batch."""
   args = batch(12, size=20, channels=channels)
   with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
     function = jax.jit(train(augment, channels=channels, smoothing=0.1))
@@ -163,7 +163,7 @@ def test_a_batch_draws_one_share_where_pairs_draw_their_own():
   for mixing in ("pair", "batch"):
     function = jax.jit(train({"cutmix": 1.0, "mixing": mixing}, size=8))
     out, targets = function(jax.random.key(4), index, images, labels)
-    # How much of a pair's first image is the first: found from the mean of the pixels.
+    # The mean of the pixels shows the share of a pair's first image that was kept.
     value = (np.asarray(out) * STD + MEAN).mean((1, 2, 3)) * 255
     shares[mixing] = 1 - (value[::2] - 8 * np.arange(32)) / 4
     other = labels[::2] != labels[1::2]
@@ -185,7 +185,7 @@ def test_what_a_batch_draws_is_the_same_on_two_devices():
 
 @pytest.mark.slow  # compiles an augmentation of 64 images
 def test_a_batch_draws_either_mixing_by_its_key():
-  """One of the two for all its images, each as often, whatever else is drawn."""
+  """A batch draws mixup or CutMix for all its images, each equally often."""
   args = batch(4, size=8)
   function = jax.jit(train({"mixup": 1.0, "cutmix": 1.0, "mixing": "batch"}, size=8))
   values = normalized(args[1])
@@ -318,6 +318,11 @@ def test_mixing_shares_of_a_huge_alpha_are_halves():
 def test_any_value_of_evaluation_is_named(field, value):
   with pytest.raises(ConfigError, match=rf"^evaluation\.{field}=[^\n]*$"):
     evaluate(batch(2)[1], 16, **{field: value})
+
+
+def test_an_evaluation_that_memory_cannot_hold_is_refused():
+  with pytest.raises(ConfigError, match=r"evaluation\.crop_ratio=0\.001: an image of 256,000,000"):
+    evaluate(batch(2)[1], 16, crop_ratio=0.001)
 
 
 @pytest.mark.parametrize("stored", [(24, 16), (30, 50)])

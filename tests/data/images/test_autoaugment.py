@@ -1,4 +1,4 @@
-"""Each operation of the policies against Pillow; what RandAugment and AutoAugment draw."""
+"""The operations agree with Pillow, and RandAugment and AutoAugment draw them as often as said."""
 
 import functools
 import itertools
@@ -15,7 +15,7 @@ from vitx.data.images.randaugment import Draws
 
 
 def levels(size, channels=3, seed=0):
-  """A picture with structure and noise, of which no two operations make the same."""
+  """Returns a picture with structure and noise, which every operation changes differently."""
   rng = np.random.default_rng(seed)
   ramp = np.linspace(20, 180, size)[:, None, None] * np.linspace(0.4, 1, channels)
   picture = (
@@ -191,7 +191,7 @@ def test_the_cifar_policy_is_well_formed():
 
 @pytest.mark.slow
 def test_autoaugment_draws_the_pairs_of_the_policy_with_their_probabilities():
-  chances = {}  # of each picture that Pillow makes of a pair; many pairs share the commoner ones
+  chances = {}  # the probability of each picture that Pillow makes; pairs may share a picture
   for pair in autoaugment.CIFAR_POLICY:
     for signs in itertools.product((0, 1, -1), repeat=2):  # 0: not applied
       image, chance = to_pillow(PICTURE), 1 / 25

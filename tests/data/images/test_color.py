@@ -1,4 +1,4 @@
-"""Color jitter against Pillow and colorsys; the draws against their ranges."""
+"""Color jitter agrees with Pillow and colorsys, and its draws have the stated ranges."""
 
 import colorsys
 import functools
@@ -24,7 +24,7 @@ def run(change, image, factor):
 
 @functools.partial(jax.jit, static_argnums=2)
 def jitter(seed, image, amounts):
-  """One image jittered by each of many keys."""
+  """Returns an image jittered by each of many keys."""
   keys = jax.random.split(jax.random.key(seed), 1500)
   return jax.vmap(lambda key: color.jitter(key, image, amounts))(keys)
 

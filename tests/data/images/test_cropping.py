@@ -1,4 +1,4 @@
-"""Random crops and erasing: positions, areas and frequencies."""
+"""Random crops and erased boxes have the stated positions, areas and frequencies."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from vitx.data.images import cropping, image_ops
 
 
 def drawn(draw, count):
-  """What a function draws of each of many keys, in one program; NumPy's arrays."""
+  """Returns what a function draws from each of many keys, as NumPy's arrays."""
   keys = lambda: jax.random.split(jax.random.key(0), count)  # noqa: E731
   return jax.tree.map(np.asarray, jax.jit(lambda: jax.vmap(draw)(keys()))())
 
@@ -60,7 +60,7 @@ def test_a_random_resized_crop_shows_the_box_it_drew():
 
 
 def test_a_crop_of_a_rectangle_has_its_ratio_in_pixels():
-  """Of an image 2 : 1 no box is squashed as shares of its sides would have it."""
+  """A box in an image of 2 : 1 has its ratio in pixels, not in shares of the sides."""
   wide = np.stack(np.meshgrid(np.arange(80) + 0.5, np.arange(40) + 0.5), axis=-1)
 
   def draw(key):

@@ -28,37 +28,26 @@ def noise(height: int, width: int, channels: int, seed: int = 0) -> np.ndarray:
   return np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
 
 
+def read(encoded: bytes, channels: int, where="x", value_range=None, upright=False) -> np.ndarray:
+  return decode.Encoded(encoded, channels, where, upright, value_range).decode()
+
+
 def test_gray_and_color_keep_their_pixels():
   pixels = noise(5, 7, 3)
   encoded = encode(Image.fromarray(pixels))
-  np.testing.assert_array_equal(decode.decode_image(encoded, 3, "x"), pixels)
+  np.testing.assert_array_equal(read(encoded, 3), pixels)
   gray = encode(Image.fromarray(pixels[..., 0]))
-  np.testing.assert_array_equal(decode.decode_image(gray, 1, "x"), pixels[..., :1])
-  np.testing.assert_array_equal(decode.decode_image(gray, 3, "x"), pixels[..., [0, 0, 0]])
+  np.testing.assert_array_equal(read(gray, 1), pixels[..., :1])
+  np.testing.assert_array_equal(read(gray, 3), pixels[..., [0, 0, 0]])
 
 
-MODES = [
-  "1",
-  "L",
-  "LA",
-  "La",
-  "P",
-  "PA",
-  "RGB",
-  "RGBA",
-  "RGBa",
-  "RGBX",
-  "CMYK",
-  "YCbCr",
-  "LAB",
-  "HSV",
-]
+MODES = "1 L LA La P PA RGB RGBA RGBa RGBX CMYK YCbCr LAB HSV"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", MODES.split())
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_every_mode_becomes_eight_bits(mode, channels):
-  """Of one color, so that it survives each mode; files cannot hold all of them."""
+  """The image has one color, which every mode can represent. No file format has all modes."""
   image = Image.new("RGB", (4, 6), (200, 200, 200)).convert("L" if mode == "1" else "RGB")
   through = {"La": "LA", "RGBa": "RGBA", "PA": "P"}.get(mode)
   image = (image if through is None else image.convert(through)).convert(mode)
@@ -80,14 +69,14 @@ def test_transparency_shows_white(mode):
     image.putpixel((0, 0), 0)
   else:
     image = image.convert(mode)
-  result = decode.decode_image(encode(image, **options), 3, "x")
+  result = read(encode(image, **options), 3)
   assert result.tolist() == [[[255, 255, 255], [0, 0, 0]]]
 
 
 def test_half_transparent_is_blended():
   encoded = encode(Image.new("RGBA", (1, 1), (0, 100, 255, 128)))
   expected = [round(c * 128 / 255 + 127) for c in (0, 100, 255)]
-  np.testing.assert_allclose(decode.decode_image(encoded, 3, "x")[0, 0], expected, atol=1)
+  np.testing.assert_allclose(read(encoded, 3)[0, 0], expected, atol=1)
 
 
 RAMP = np.linspace(0, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
@@ -107,16 +96,16 @@ def test_values_of_no_stated_range_are_refused_or_told_their_range(kind):
   array, format = DEEP[kind]
   encoded, bounds = encode(Image.fromarray(array), format), (array.min().item(), array.max().item())
   with pytest.raises(ConfigError, match=r"scans/1\.tif cannot be read.*data\.value_range"):
-    decode.decode_image(encoded, 1, "scans/1.tif")
-  found = decode.decode_image(encoded, 3, "x", bounds)
+    read(encoded, 1, "scans/1.tif")
+  found = read(encoded, 3, "x", bounds)
   assert (found[..., :1] == found).all() and found.min() == 0 and found.max() == 255
   assert np.abs(found[..., 0] - 255 * RAMP).max() <= 1.1
-  half = decode.decode_image(encoded, 1, "x", (bounds[0], bounds[0] + (bounds[1] - bounds[0]) / 2))
+  half = read(encoded, 1, "x", (bounds[0], bounds[0] + (bounds[1] - bounds[0]) / 2))
   assert (half[34:] == 255).all() and half.min() == 0
 
 
 def test_stated_ranges():
-  """16 bits by their type, fewer as TIFF or PGM says, black and white as TIFF says."""
+  """The type states 16 bits; TIFF and PGM may state fewer; TIFF states which value is black."""
   whole = (65535 * RAMP).astype(np.uint16)
   files = {
     "PNG": encode(Image.fromarray(whole)),
@@ -126,20 +115,20 @@ def test_stated_ranges():
     "white is 0": encode(Image.fromarray(65535 - whole), "TIFF", tiffinfo={262: 0}),
   }
   for name, encoded in files.items():
-    found = decode.decode_image(encoded, 1, name)
+    found = read(encoded, 1, name)
     assert np.abs(found[..., 0] - 255 * RAMP).max() <= 1.1, name
-  assert (decode.decode_image(encode(Image.new("I;16", (3, 2))), 1, "black") == 0).all()
+  assert (read(encode(Image.new("I;16", (3, 2))), 1, "black") == 0).all()
   with pytest.raises(ConfigError, match="not finite"):
-    decode.decode_image(encode(Image.fromarray(np.full_like(RAMP, np.nan)), "TIFF"), 1, "x", (0, 1))
+    read(encode(Image.fromarray(np.full_like(RAMP, np.nan)), "TIFF"), 1, "x", (0, 1))
 
 
 def test_four_channels_are_kept():
   pixels = noise(6, 5, 4)
   for format in ("PNG", "TIFF"):
     encoded = encode(Image.fromarray(pixels), format)
-    np.testing.assert_array_equal(decode.decode_image(encoded, 4, "x"), pixels)
+    np.testing.assert_array_equal(read(encoded, 4), pixels)
   resized = decode.resize(pixels, 3, "squash")
-  for c in range(4):  # none is taken for transparency
+  for c in range(4):  # no channel is interpreted as transparency
     np.testing.assert_array_equal(
       resized[..., c], decode.resize(pixels[..., c, None], 3, "squash")[..., 0]
     )
@@ -152,7 +141,7 @@ def test_four_channels_are_kept():
 
 
 def exif(*entries):
-  """Entries (tag, type, four bytes) of EXIF, and that the image is to be turned clockwise."""
+  """Returns EXIF with entries (tag, type, four bytes) that turns the image clockwise."""
   entries = sorted([*entries, (0x0112, 3, struct.pack("<H", 6))])
   body = b"".join(struct.pack("<HHI", t, kind, 1) + x.ljust(4, b"\0") for t, kind, x in entries)
   return b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", len(entries)) + body + bytes(4)
@@ -170,12 +159,12 @@ def exif(*entries):
 )
 def test_what_pillow_cannot_write_back_is_turned(entry):
   picture = Image.fromarray(noise(24, 32, 3))
-  whole = decode.decode_image(encode(picture, "JPEG"), 3, "x")
+  whole = read(encode(picture, "JPEG"), 3)
   encoded = encode(picture, "JPEG", exif=exif(entry))
-  turned = decode.decode_image(encoded, 3, "x", upright=True)
+  turned = read(encoded, 3, "x", upright=True)
   np.testing.assert_array_equal(turned, np.rot90(whole, -1))
   damaged = encode(picture, "JPEG", exif=exif(entry)[:24])
-  assert decode.decode_image(damaged, 3, "x", upright=True).size == whole.size
+  assert read(damaged, 3, "x", upright=True).size == whole.size
 
 
 @pytest.mark.parametrize("error", [TypeError, AttributeError, struct.error, zlib.error, KeyError])
@@ -189,7 +178,7 @@ def test_whatever_a_decoder_raises_names_the_path(error, monkeypatch):
   with pytest.raises(
     ConfigError, match=r"cat/7\.jpg cannot be read as an image \(.*a byte is wrong"
   ):
-    decode.decode_image(encoded, 1, "cat/7.jpg")
+    read(encoded, 1, "cat/7.jpg")
 
 
 @pytest.mark.parametrize("orientation", range(10))
@@ -198,10 +187,10 @@ def test_every_orientation_is_that_of_pillow(orientation):
   given[0x0112] = orientation
   encoded = encode(Image.fromarray(noise(4, 6, 3)), exif=given)
   expected = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
-  found = decode.decode_image(encoded, 3, "x", upright=True)
+  found = read(encoded, 3, "x", upright=True)
   np.testing.assert_array_equal(found, np.asarray(expected))
-  # Of prepared sets it is not applied.
-  np.testing.assert_array_equal(decode.decode_image(encoded, 3, "x"), noise(4, 6, 3))
+  # Images of prepared sets are not turned.
+  np.testing.assert_array_equal(read(encoded, 3), noise(4, 6, 3))
 
 
 SIDE = 13_000
@@ -237,27 +226,27 @@ def test_an_image_that_declares_too_much_is_refused_before_it_is_decoded(kind, m
   monkeypatch.setattr(decode, "to_mode", None)
   wanted = rf"here/bomb.*has {len(content):,} bytes.*becomes 507,000,000.*VITX_MAX_INFLATED_GIB"
   with pytest.raises(ConfigError, match=wanted):
-    decode.decode_image(content, 3, "here/bomb")
+    read(content, 3, "here/bomb")
 
 
 def test_one_setting_raises_the_limit_of_images(monkeypatch):
   content = encode(Image.new("RGB", (900, 900)))
   monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "0.002")
   with pytest.raises(ConfigError, match="set the environment variable VITX_MAX_INFLATED_GIB=1"):
-    decode.decode_image(content, 3, "x")
+    read(content, 3)
   monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # restored at the end
   monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "1")
-  assert decode.decode_image(content, 3, "x").shape == (900, 900, 3)
+  assert read(content, 3).shape == (900, 900, 3)
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_the_setting_raises_pillows_own_limit_too(monkeypatch):
-  """It stands in a variable of Pillow's."""
+  """Pillow keeps its limit in a variable."""
   content = enlarge("PNG").replace(struct.pack(">II", SIDE, SIDE), struct.pack(">II", 99_999, SIDE))
   content = bytearray(content)
   content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
   with pytest.raises(ConfigError, match="VITX_MAX_INFLATED_GIB"):
-    decode.decode_image(bytes(content), 3, "x")
+    read(bytes(content), 3)
   monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "9")
   seen = []
   monkeypatch.setattr(decode, "to_mode", lambda file, *_, **__: seen.append(file.size))
@@ -268,24 +257,10 @@ def test_the_setting_raises_pillows_own_limit_too(monkeypatch):
 
 @pytest.mark.parametrize("mode", ["center", "squash"])
 def test_image_of_the_size_passes_untouched(mode):
-  pixels = noise(9, 9, 3)
-  assert decode.resize(pixels, 9, mode) is pixels
-
-
-def test_squash_keeps_the_whole_image():
-  ramp = np.repeat(np.arange(0, 240, 2, dtype=np.uint8)[None, :, None], 30, axis=0)
-  result = decode.resize(ramp, 10, "squash")[5, :, 0].astype(int)
-  assert result[0] < 20 and result[-1] > 215 and (np.diff(result) > 15).all()
-
-
-def test_center_agrees_with_resizing_before_cropping():
-  # Smooth, so that only geometry matters and not the border of the resampling filter.
-  y, x = np.mgrid[:90, :120]
-  pixels = (127 + 60 * np.sin(y / 15) + 60 * np.cos(x / 20))[..., None].astype(np.uint8)
-  resized = Image.fromarray(pixels[..., 0]).resize((64, 48), Image.Resampling.BILINEAR)
-  expected = np.asarray(resized)[:, 8:56]
-  result = decode.resize(pixels, 48, "center")[..., 0]
-  assert np.abs(result.astype(int) - expected.astype(int)).max() <= 2
+  for channels in (1, 3, 4):
+    pixels = noise(9, 9, channels)
+    np.testing.assert_array_equal(decode.resize(pixels, 9, mode), pixels)
+    np.testing.assert_array_equal(decode.resize(pixels, 9, mode, interpolation="bicubic"), pixels)
 
 
 def test_random_needs_bits_and_repeats_with_them():
@@ -322,7 +297,7 @@ def test_boxes_are_those_that_timm_takes_of_the_same_numbers(monkeypatch):
   for shares, (height, width, *box) in zip(
     GOLDEN["crop_shares"], GOLDEN["crop_boxes"], strict=True
   ):
-    # timm asks for the place from above first, this for the one from the left.
+    # timm draws the top before the left side; `draw_box` draws the left side first.
     ours = shares[:, [0, 1, 3, 2]]
     monkeypatch.setattr(order, "uniform", lambda bits, count, ours=ours: ours.reshape(count))
     left, top, right, bottom = decode.draw_box(int(height), int(width), None)
@@ -360,7 +335,7 @@ def test_a_random_interpolation_is_drawn_from_the_bits_of_the_example():
 @pytest.mark.parametrize("shape", [(50, 73, 3), (91, 40, 1), (32, 32, 3), (32, 41, 3)])
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "random"])
 def test_the_middle_of_a_resized_image(shape, interpolation):
-  """By torchvision's arithmetic of Resize(32) and CenterCrop(28), through a crop of 32."""
+  """The expected image follows the arithmetic of torchvision's Resize(32) and CenterCrop(28)."""
   pixels, short = noise(*shape), min(shape[:2])
   size = tuple(32 * side // short for side in shape[:2])
   how = Image.Resampling.BILINEAR if interpolation == "bilinear" else Image.Resampling.BICUBIC
@@ -426,6 +401,27 @@ def test_random_box_of_an_extreme_image_is_central(shape):
 def test_varying_sizes_need_an_image_size(make_data):
   with pytest.raises(ConfigError, match=r"data\.image_size"):
     decode.decode_size(make_data(), DatasetInfo("fake", image_spec(3)), 1.0)
+
+
+@pytest.mark.parametrize(
+  ("fields", "crop_ratio", "message"),
+  [
+    (
+      {"decode_size": 65536},
+      1.0,
+      r"data\.decode_size=65536: an image of 4,294,967,296 pixels .*12\.9 GB",
+    ),
+    ({"image_size": (9000, 8000)}, 1.0, r"data\.image_size=\(9000, 8000\): .*such as 8192 x 8192"),
+    ({"default_image_size": 8193}, 1.0, r"data\.default_image_size=8193: an image of 67,"),
+    ({"image_size": 224}, 0.01, r"evaluation\.crop_ratio=0\.01: an image of 501,760,000 pixels"),
+  ],
+)
+def test_a_size_that_memory_cannot_hold_is_refused(make_data, fields, crop_ratio, message):
+  info = DatasetInfo("varying", image_spec(3))
+  with pytest.raises(ConfigError, match=message):
+    decode.decode_size(make_data(**fields), info, crop_ratio)
+  long = make_data(decode_size=(1024, 65536))
+  assert decode.decode_size(long, info, 1.0) == (1024, 65536)
 
 
 def test_a_set_without_images_is_named(make_data):

@@ -1,4 +1,4 @@
-"""Rotation against SciPy and Pillow, resizing and cropping against Pillow."""
+"""Rotation agrees with SciPy and Pillow, and resizing and cropping agree with Pillow."""
 
 import math
 from fractions import Fraction
@@ -50,11 +50,13 @@ def test_rotation_agrees_with_scipy(degrees, size, channels):
 
 
 @pytest.mark.parametrize("degrees", [8.0, -25.0, 101.0])
-def test_nearest_rotation_agrees_with_pillow(degrees):
+@pytest.mark.parametrize(("interpolation", "tolerance"), [("nearest", 0), ("bicubic", 2e-5)])
+def test_rotation_agrees_with_pillow(degrees, interpolation, tolerance):
   for size in (16, (10, 24)):
     image = noise(size)
-    out = rotate(image, degrees, "nearest")
-    np.testing.assert_array_equal(out, pillow(image, lambda x: x.rotate(degrees)))
+    out = rotate(image, degrees, interpolation)
+    expected = pillow(image, lambda x: x.rotate(degrees, RESAMPLING[interpolation]))
+    np.testing.assert_allclose(out, np.clip(expected, 0, 1), rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
@@ -102,7 +104,7 @@ def test_resize_agrees_with_pillow(interpolation, before, after, channels):
   image = noise(before, channels)
   out = resize(image, (after, after), interpolation)
   if interpolation == "nearest":
-    # Where a center falls on the edge of two pixels Pillow takes either, by its rounding.
+    # If a center falls on the edge of two pixels, Pillow's rounding takes either of them.
     source = [math.floor(Fraction(2 * i + 1, 2 * after) * before) for i in range(after)]
     expected = image[source][:, source]
   else:
@@ -122,13 +124,6 @@ def test_crop_resize_agrees_with_pillow(interpolation, box, size):
   corners = (left, top, left + width, top + height)
   expected = pillow(image, lambda x: x.resize((size, size), RESAMPLING[interpolation], box=corners))
   np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=1e-4)
-
-
-def test_bicubic_rotation_agrees_with_pillow():
-  image = noise(17)
-  out = rotate(image, -25.0, "bicubic")
-  expected = pillow(image, lambda x: x.rotate(-25.0, Image.Resampling.BICUBIC))
-  np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=2e-5)
 
 
 def test_geometry_can_be_mapped_and_needs_no_implicit_broadcasting():

@@ -1,4 +1,4 @@
-"""Mixup, CutMix and smoothed targets by their defining properties, and against timm."""
+"""Mixup, CutMix and smoothed targets have their defining properties and agree with timm."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ mix = jax.jit(mixing.mix)
 
 @partial(jax.jit, static_argnums=(3, 4))
 def mix_pairs(seed, images, targets, mixup, cutmix):
-  """Mixes neighbors; the two of a pair have one key."""
+  """Mixes neighbors; both members of a pair have one key."""
   keys = jnp.repeat(jax.random.split(jax.random.key(seed), len(images) // 2), 2)
   weights = jax.vmap(partial(mixing.draw, size=images.shape[1:3], mixup=mixup, cutmix=cutmix))(keys)
   return mix(images, targets, *weights)
@@ -109,7 +109,7 @@ def test_only_partners_are_mixed():
 
 
 def test_a_share_for_the_whole_batch_mixes_as_timm_does():
-  """Neighbors here are those that timm's batch and the same one turned around have in common."""
+  """timm mixes a batch with its reverse, whose partners are neighbors in vitx."""
   rows = order.places(np.arange(6), 6, repeats=3)
   assert rows.tolist() == [0, 5, 1, 4, 2, 3]
   images, labels = GOLDEN["mix_images"][rows], GOLDEN["mix_labels"][rows]

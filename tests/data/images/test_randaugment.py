@@ -1,4 +1,4 @@
-"""timm's increasing operations against timm, and what RandAugment draws."""
+"""The increasing operations agree with timm, and RandAugment has the stated distribution."""
 
 import json
 
@@ -33,7 +33,7 @@ TIMM = {
   "translate_y": "TranslateYRel",
 }
 EXACT = {"posterize", "solarize", "solarize_add", "equalize", "invert"}
-SHARES = np.array([0.485, 0.456, 0.406])  # that come to POLICY["mean"]
+SHARES = np.array([0.485, 0.456, 0.406])  # in 8 bits they are POLICY["mean"]
 
 
 @jax.jit
@@ -76,7 +76,7 @@ def test_without_an_operation_the_image_stays():
 @pytest.mark.slow  # compiles 15 operations
 @pytest.mark.parametrize("interpolation", all_but("random", of=("bilinear", "bicubic", "random")))
 def test_an_interpolation_is_fixed_or_drawn_for_each_operation(interpolation):
-  """Of one operation each; rotations by the same angle show how they were sampled."""
+  """Each image has one operation; rotations by one angle show how they were sampled."""
   image = jnp.asarray(PICTURE, jnp.float32) / 255
 
   def one(key):

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.config.checks import check_pixels
 from vitx.config.errors import ConfigError
 from vitx.config.fields import (
   AugmentSettings,
@@ -134,6 +135,7 @@ def make_eval_preprocess(
   settings = read_fields(EvaluationSettings, evaluation, "evaluation")
   height, width = sides(image_size)
   resized = round(height / settings.crop_ratio), round(width / settings.crop_ratio)
+  check_pixels(resized, f"evaluation.crop_ratio={settings.crop_ratio!r}")
   top, left = (resized[0] - height) // 2, (resized[1] - width) // 2
 
   def example(image: jax.Array) -> jax.Array:
@@ -195,7 +197,7 @@ def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
 def _resampling(
   stage: Callable[[jax.Array, jax.Array, str], jax.Array], interpolation: str
 ) -> ImageStage:
-  """Fixes the interpolation of an operation; with "random" the operation draws one at each call."""
+  """Returns an operation with a fixed interpolation, or one drawn at each call for "random"."""
   if interpolation != "random":
     return lambda key, x: stage(key, x, interpolation)
 

@@ -16,8 +16,7 @@ def read_augment(augment: Mapping[str, Any], image_size: int, channels: int) -> 
     ConfigError: A field is unknown, a value is out of range, or two fields exclude each other.
   """
   check_options(AugmentSettings, augment, "augment")
-  given = {key: tuple(x) if isinstance(x, list) else x for key, x in augment.items()}
-  settings = read_fields(AugmentSettings, given, "augment")
+  settings = read_fields(AugmentSettings, augment, "augment")
   _check_crops(settings, image_size)
   _check_jitter(settings.color_jitter, channels)
   _check_policies(settings, channels)
@@ -25,6 +24,7 @@ def read_augment(augment: Mapping[str, Any], image_size: int, channels: int) -> 
 
 
 def _check_length(field: str, value: tuple, meaning: str) -> None:
+  """Checks that a value has one entry for each of the words in `meaning`, or is empty."""
   count = meaning.count(",") + 1
   if len(value) not in (0, count):
     raise ConfigError(

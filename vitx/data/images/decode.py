@@ -15,9 +15,9 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from vitx import files
-from vitx.config.checks import check_number, check_value
+from vitx.config.checks import check_number, check_pixels
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, HostInterpolation, Size, read_fields
+from vitx.config.fields import DataSettings, Size, read_fields
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo, Example
 from vitx.data.images.settings import find_size, scale_size, sides
@@ -93,7 +93,7 @@ class Encoded:
       ) from error
 
   def decode(self) -> np.ndarray:
-    """Decodes the first frame to an array, uint8 (height, width, channels)."""
+    """Decodes the first frame to an array, uint8 (height, width, channels), as `open` does."""
     return to_array(self.open())
 
 
@@ -114,26 +114,9 @@ def _check_icon(content: bytes, where: str) -> None:
       files.check_inflated(where, 3 * width * height, len(content))
 
 
-def decode_image(
-  encoded: bytes,
-  channels: int,
-  where: str,
-  value_range: ValueRange = None,
-  *,
-  upright: bool = False,
-) -> np.ndarray:
-  """Returns the pixels of an image file, uint8 (height, width, channels); see `Encoded`.
-
-  Raises:
-    ConfigError: The bytes are not a readable image.
-  """
-  return Encoded(encoded, channels, where, upright, value_range).decode()
-
-
 def to_array(picture: Image.Image) -> np.ndarray:
   """Returns the pixels of a Pillow image of 8-bit channels, uint8 (height, width, C)."""
-  pixels = bytearray(picture.tobytes())  # an array of immutable bytes would be read-only
-  return np.frombuffer(pixels, np.uint8).reshape(picture.height, picture.width, -1)
+  return np.array(picture).reshape(picture.height, picture.width, -1)
 
 
 def to_mode(
@@ -237,7 +220,7 @@ def resize(
     size: The size of the result in pixels, the side of a square or (height, width).
     mode: The resize mode. `center` resizes the largest central box with the aspect ratio of the
       size; `squash` ignores the aspect ratio; `random` resizes a box of random area and aspect
-      ratio. `center` and `squash` do not change an image that already has the size.
+      ratio. `center` and `squash` keep the pixels of an image that already has the size.
     bits: The random bits of this example for `random`, from its own `order.generator`.
     interpolation: One of bilinear, bicubic and random, all with antialiasing; random draws one of
       the other two for a random crop and is bicubic otherwise.
@@ -246,27 +229,24 @@ def resize(
     The resized image, uint8 (size, size, C) or (height, width, C).
 
   Raises:
-    ConfigError: The interpolation is unknown.
     ValueError: The mode is `random` and `bits` is None.
   """
-  height, width = _shape(image)
+  planes = _planes(image)
+  width, height = planes[0].size
   rows, columns = sides(size)
   if mode == "random":
     if bits is None:
       raise ValueError("bits=None: resize_mode='random' needs the random bits of the example.")
     box = draw_box(height, width, bits)
     # The crop comes first: with `box=`, pixels outside the box would affect its edge.
-    cut = [plane.crop(box) for plane in _planes(image)]
+    cut = [plane.crop(box) for plane in planes]
     return _resample(cut, (columns, rows), _filter(interpolation, bits))
-  if mode == "squash":
-    part = (0.0, 0.0, float(width), float(height))
-  else:
+  across, down = float(width), float(height)
+  if mode == "center":
     across, down = min(width, height * columns / rows), min(height, width * rows / columns)
-    x, y = (width - across) / 2, (height - down) / 2
-    part = (x, y, x + across, y + down)
-  if (height, width) == (rows, columns):
-    return image if isinstance(image, np.ndarray) else to_array(image)
-  return _resample(_planes(image), (columns, rows), _filter(interpolation), part)
+  x, y = (width - across) / 2, (height - down) / 2
+  part = (x, y, x + across, y + down)
+  return _resample(planes, (columns, rows), _filter(interpolation), part)
 
 
 def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.ndarray:
@@ -283,17 +263,16 @@ def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.nd
   Returns:
     The resized image, uint8 (size, size, C) or (height, width, C).
   """
-  height, width = own = _shape(image)
+  planes = _planes(image)
+  width, height = planes[0].size
   rows, columns = sides(size)
   if height * columns <= width * rows:
     height, width = rows, rows * width // height
   else:
     height, width = columns * height // width, columns
-  if (height, width) != own:
-    image = _resample(_planes(image), (width, height), _filter(interpolation))
+  resized = _resample(planes, (width, height), _filter(interpolation))
   top, left = round((height - rows) / 2), round((width - columns) / 2)
-  array = image if isinstance(image, np.ndarray) else to_array(image)
-  return array[top : top + rows, left : left + columns]
+  return resized[top : top + rows, left : left + columns]
 
 
 def _planes(image: ImageLike) -> list[Image.Image]:
@@ -315,7 +294,10 @@ def _resample(
   how: Image.Resampling,
   box: tuple[float, float, float, float] | None = None,
 ) -> np.ndarray:
-  """Resizes pictures to (width, height); returns their channels, uint8 (height, width, C)."""
+  """Resizes pictures to (width, height); returns their channels, uint8 (height, width, C).
+
+  Pillow copies a picture that already has the size.
+  """
   return np.concatenate([to_array(plane.resize(size, how, box)) for plane in planes], axis=-1)
 
 
@@ -326,14 +308,8 @@ def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.R
   """
   if interpolation == "bilinear":
     return Image.Resampling.BILINEAR
-  check_value(interpolation, "data.interpolation", HostInterpolation)
   drawn = interpolation == "random" and bits is not None and order.uniform(bits, 1)[0] < 0.5
   return Image.Resampling.BILINEAR if drawn else Image.Resampling.BICUBIC
-
-
-def _shape(image: ImageLike) -> tuple[int, int]:
-  """Returns the (height, width) of an image."""
-  return image.shape[:2] if isinstance(image, np.ndarray) else (image.height, image.width)
 
 
 def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[int, int, int, int]:
@@ -385,4 +361,6 @@ def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -
       f"data.image_size=None: the images of {info.name!r} vary in size. Set data.image_size to the"
       " side of the model's input, for example data.image_size=224, or to (height, width)."
     )
-  return scale_size(size, 1, check_number(crop_ratio, "evaluation.crop_ratio", "(0, 1]"))
+  found = scale_size(size, 1, check_number(crop_ratio, "evaluation.crop_ratio", "(0, 1]"))
+  check_pixels(found, f"evaluation.crop_ratio={crop_ratio!r}")
+  return found

@@ -1,4 +1,4 @@
-"""Geometry of one float image (H, W, C): affine sampling, resizing, and resized crops.
+"""Geometry of one float image (H, W, C): affine sampling, resizing and resized crops.
 
 Coordinates follow Pillow: the pixel at row i, column j covers [j, j + 1) x [i, i + 1), so its
 center is (j + 0.5, i + 0.5). Everything outside the image is zero. All functions may be mapped over
@@ -73,7 +73,7 @@ def rotation(degrees: jax.Array, height: int, width: int) -> jax.Array:
   cos, sin = jnp.cos(angle), jnp.sin(angle)
   x, y = 0.5 * width, 0.5 * height  # the center
   right, down = x * (1.0 - cos + sin), y * (1.0 - sin - cos)
-  if x != y:  # keeps the bits for squares
+  if x != y:  # the terms are zero for a square, but adding them would change bits
     right, down = right + (y - x) * sin, down + (y - x) * sin
   return jnp.stack([jnp.stack([cos, -sin, right]), jnp.stack([sin, cos, down])])
 

@@ -66,9 +66,10 @@ def draw(
   Args:
     key: The random key of the pair or the batch.
     size: The (height, width) of the images.
-    mixup: The alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0: off.
-    cutmix: The alpha of Beta(alpha, alpha), from which the kept share of the area is drawn; 0: off.
-      If both are on, each is drawn with probability 1/2.
+    mixup: The alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0 is
+      off.
+    cutmix: The alpha of Beta(alpha, alpha), from which the share of the area that stays is drawn; 0
+      is off. If both are on, each is drawn with probability 1/2.
 
   Returns:
     The weights of the own image, (height, width, 1), and the share of the own target, which is the

@@ -31,21 +31,13 @@ def make_geometric(pixels: Callable[[jax.Array, int], jax.Array]) -> dict[str, G
   }
 
 
-def _enhance(blend: Change) -> Change:
-  return lambda image, strength: blend(image, 1.0 + 0.9 * strength)
-
-
-def _ignore_strength(change: Callable[[jax.Array], jax.Array]) -> Change:
-  return lambda image, strength: change(image)
-
-
 IDENTITY: dict[str, Change] = {"identity": lambda image, strength: image}
 ENHANCING = {
-  f.__name__: _enhance(f)
+  f.__name__: lambda image, strength, f=f: f(image, 1.0 + 0.9 * strength)
   for f in (color_uint8.brightness, color_uint8.color, color_uint8.contrast, color_uint8.sharpness)
 }
 WITHOUT_STRENGTH = {
-  f.__name__: _ignore_strength(f)
+  f.__name__: lambda image, strength, f=f: f(image)
   for f in (color_uint8.autocontrast, color_uint8.equalize, color_uint8.invert)
 }
 

@@ -15,7 +15,7 @@ from vitx.data.images.decode import Encoded, resize, resize_short_side
 
 @dataclass(frozen=True)
 class ResizeImages:
-  """A transform of an image of any size to `image`, uint8 (S, S, C), with its `label`, int32 ().
+  """A transform of an image of any size to `image`, uint8 (S, S, C), with its label.
 
   Attributes:
     decode_size: The side S of the result, or its (height, width).
@@ -23,6 +23,8 @@ class ResizeImages:
       takes the center by `decode.resize_short_side`.
     interpolation: The interpolation: bilinear, bicubic or random.
     train: Whether the transform is for training, where `resize_mode="random"` draws a crop.
+    array: The array that is kept beside the image: `label` becomes int32 (), any other array
+      float32; None keeps only the image.
 
   Raises:
     ConfigError: The mode is unknown or the size is out of range.
@@ -32,6 +34,7 @@ class ResizeImages:
   resize_mode: ResizeMode = DataSettings.resize_mode
   interpolation: HostInterpolation = DataSettings.interpolation
   train: bool = True
+  array: str | None = "label"
 
   takes_encoded: ClassVar[bool] = True
 
@@ -43,36 +46,20 @@ class ResizeImages:
     """Returns whether a row of a batch gets a new random crop at each step."""
     return self.train and self.resize_mode == "random"
 
-  def resize(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> np.ndarray:
-    """Returns the resized image of an example."""
+  def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:
     image = example["image"]
     pixels = image.open() if isinstance(image, Encoded) else image
     if self.resize_mode == "random" and not self.train:
-      return resize_short_side(pixels, self.decode_size, self.interpolation)
-    return resize(pixels, self.decode_size, self.resize_mode, bits, self.interpolation)
-
-  def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:
-    resized = self.resize(example, bits)
+      resized = resize_short_side(pixels, self.decode_size, self.interpolation)
+    else:
+      resized = resize(pixels, self.decode_size, self.resize_mode, bits, self.interpolation)
+    if self.array is None:
+      return {"image": resized}
+    if self.array != "label":
+      return {"image": resized, self.array: np.asarray(example[self.array], np.float32)}
     label = np.asarray(example["label"])
     if label.ndim or label.dtype.kind not in "biu":
       raise ConfigError(
         f"data.source: a label is {label.dtype} {label.shape}, but it must be one integer."
       )
     return {"image": resized, "label": label.astype(np.int32)}
-
-
-@dataclass(frozen=True)
-class ResizeAndKeep(ResizeImages):
-  """A transform like `ResizeImages` for examples that have another array instead of `label`.
-
-  Attributes:
-    array: The name of the array, which becomes float32; None keeps only the image.
-  """
-
-  array: str | None = None
-
-  def __call__(self, example: Mapping[str, Any], bits: np.random.Philox | None = None) -> Example:
-    image = {"image": self.resize(example, bits)}
-    if self.array is None:
-      return image
-    return image | {self.array: np.asarray(example[self.array], np.float32)}

@@ -1,8 +1,8 @@
 """Sampling of an image on a transformed grid by the rules of Pillow's `Image.transform`.
 
-A position inside the image gets a weighted sum of the pixels around it, with the pixels of the edge
-repeated outwards; a position outside gets the fill color. (`image_ops.affine` interpolates towards
-zeros instead, so that a moving edge is smooth.)
+A position inside the image gets a weighted sum of the pixels around it, where the pixels of the
+edge are repeated outwards. A position outside gets the fill color. (`image_ops.affine` interpolates
+towards zeros instead, so that a moving edge is smooth.)
 """
 
 import jax

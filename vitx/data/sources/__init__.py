@@ -84,7 +84,13 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
   """
   settings = read_fields(DataSettings, data)
   opener = find_opener(settings.source)
-  dataset = opener({**data, **dataclasses.asdict(settings)})
+  try:
+    dataset = opener({**data, **dataclasses.asdict(settings)})
+  except OSError as error:
+    raise ConfigError(
+      f"data.source={settings.source!r} cannot be read ({error}). Name a file or a folder that"
+      " exists and that you may read."
+    ) from error
   if not isinstance(dataset, Dataset):
     raise ConfigError(
       f"data.source={settings.source!r} returns a {type(dataset).__name__}. The function"
@@ -165,27 +171,18 @@ def find_opener(name: str) -> Opener:
       TFDS name, which may end in `:VERSION`.
 
   Raises:
-    ConfigError: `module:function` cannot be imported.
+    ConfigError: `module:function` cannot be imported, or is no function of one argument.
   """
   kind, colon, rest = name.partition(":")
   if kind in SOURCES:
     return SOURCES[kind]
   if colon and rest.isidentifier():
     opener = lookup(SOURCES, name, "data.source")
-    _check_opener(opener, name)
+    try:
+      inspect.signature(opener).bind({})
+    except TypeError as error:
+      raise ConfigError(
+        f"data.source={name!r} must be a function of one argument, the config's data ({error})."
+      ) from error
     return opener
   return tfds.open_tfds
-
-
-def _check_opener(opener: Opener, name: str) -> None:
-  """Checks that a user's function can be called with the config's `data` as its only argument.
-
-  Raises:
-    ConfigError: The function cannot be called in this way.
-  """
-  try:
-    inspect.signature(opener).bind({})
-  except TypeError as error:
-    raise ConfigError(
-      f"data.source={name!r} must be a function of one argument, the config's data ({error})."
-    ) from error

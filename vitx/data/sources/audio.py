@@ -4,9 +4,9 @@ The Sparse Transformer article models classical piano music in this form (sectio
 """
 
 import collections
-import functools
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,7 @@ from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.mu_law import mu_law_encode
-from vitx.data.sources.files import (
-  describe_others,
-  find_directories,
-  find_files,
-  warn_of_skipped,
-)
+from vitx.data.sources import files
 from vitx.data.split_names import find_roles, states_role
 from vitx.data.wav import Wav, read_head
 from vitx.files import read_bytes
@@ -52,14 +47,12 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   """
   settings = read_fields(DataSettings, data)
   name = settings.source
-  root, field = Path(name.removeprefix("audio:")).expanduser(), f"data.source={name!r}"
-  if not root.is_dir():
-    raise ConfigError(f"{field}: {root} is not a directory. Name a folder of WAV files.")
-  inside = find_directories(field, root, SUFFIXES)
-  found = {path.name: find_files(field, path, SUFFIXES) for path in inside}
-  found = {split: files for split, files in found.items() if files[0]}
+  root, field = files.find_root(name), f"data.source={name!r}"
+  inside = files.find_directories(field, root, SUFFIXES)
+  found = {path.name: files.find_files(field, path, SUFFIXES) for path in inside}
+  found = {split: lists for split, lists in found.items() if lists[0]}
   if not any(map(states_role, found)) and not any(data.get("splits", {}).values()):
-    found = {"train": find_files(field, root, SUFFIXES)}
+    found = {"train": files.find_files(field, root, SUFFIXES)}
   splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in found.items()}
   if not any(splits.values()):
     raise ConfigError(
@@ -67,7 +60,7 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
       " FOLDER, or into FOLDER/train, FOLDER/val and FOLDER/test."
     )
   skipped = [path for _, others in found.values() for path in others]
-  warn_of_skipped(name, root, skipped, describe_others(SUFFIXES))
+  files.warn_of_skipped(name, root, skipped, files.describe_others(SUFFIXES))
   _log_rates(name, splits)
   documents = {split: _documents(root, wavs) for split, wavs in splits.items()}
   return Dataset(
@@ -88,30 +81,19 @@ def read_sound(wav: Wav) -> np.ndarray:
   sound = wav.read().mean(axis=1)
   if not np.isfinite(sound).all():
     raise ConfigError(f"{wav.path} has a sample that is not finite. Replace or remove the file.")
-  up, down = _ratio(wav.rate)
-  if up != down:
+  if wav.rate != RATE:
     import scipy.signal  # the import takes a second; few runs need it
 
+    up, down = Fraction(RATE, wav.rate).as_integer_ratio()
     sound = scipy.signal.resample_poly(sound, up, down)
   return mu_law_encode(sound)
-
-
-def _length(wav: Wav) -> int:
-  """Returns the number of samples that a file has after resampling to 12 kHz."""
-  up, down = _ratio(wav.rate)
-  return -(-wav.samples * up // down)
-
-
-def _ratio(rate: int) -> tuple[int, int]:
-  """Returns the smallest (up, down) with rate * up / down = 12 kHz."""
-  common = math.gcd(rate, RATE)
-  return RATE // common, rate // common
 
 
 def _documents(root: Path, wavs: tuple[Wav, ...]) -> Documents:
   return Documents(
     read=lambda i: read_sound(wavs[i]),
-    lengths=functools.partial(np.array, [_length(wav) for wav in wavs]),
+    # `resample_poly` rounds the length up.
+    lengths=lambda: np.array([math.ceil(w.samples * Fraction(RATE, w.rate)) for w in wavs]),
     name=lambda i: wavs[i].path.relative_to(root).as_posix(),
   )
 

@@ -1,6 +1,7 @@
 """The source `bytes:FILE`: a file as one document; its splits are slices in bytes or percent."""
 
 import functools
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from vitx.config.fields import DataSettings, read_fields
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
+from vitx.data.sources.files import find_path
 from vitx.data.splits import FileRange, check_ranges, overlap
 from vitx.files import open_file
 
@@ -33,11 +35,12 @@ def open_bytes(data: Mapping[str, Any]) -> Dataset:
     data: The config's `data`, of which only source is read.
 
   Raises:
-    ConfigError: The file is missing, empty or unreadable; or, when a split is opened, a slice is
+    ConfigError: The path is no file, or the file is empty; or, when a split is opened, a slice is
       malformed, empty or beyond the file.
+    OSError: The file cannot be read.
   """
   name = read_fields(DataSettings, data).source
-  path = Path(name.removeprefix("bytes:")).expanduser()
+  path = find_path(name)
   content = _map(name, path)
   slices = functools.partial(_slices, name, len(content))
 
@@ -61,17 +64,13 @@ def open_bytes(data: Mapping[str, Any]) -> Dataset:
 
 def _map(name: str, path: Path) -> np.ndarray:
   """Maps the bytes of a file into memory, uint8 (n,)."""
-  try:
-    if path.is_dir():
-      raise ConfigError(f"data.source={name!r}: {path} is a directory. Name one file.")
-    if not path.exists():
-      raise ConfigError(f"data.source={name!r}: {path} does not exist. Name a file.")
-    if not path.stat().st_size:
+  if path.is_dir() or not path.exists():
+    problem = "is a directory" if path.is_dir() else "does not exist"
+    raise ConfigError(f"data.source={name!r}: {path} {problem}. Name one file.")
+  with open_file(path) as file:
+    if not os.fstat(file.fileno()).st_size:
       raise ConfigError(f"data.source={name!r}: {path} is empty. Name a file with some bytes.")
-    with open_file(path) as file:
-      return np.memmap(file, np.uint8, mode="r")
-  except OSError as error:
-    raise ConfigError(f"data.source={name!r}: {path} cannot be read ({error}).") from error
+    return np.memmap(file, np.uint8, mode="r")
 
 
 def _slices(name: str, size: int, expression: str) -> list[FileRange]:

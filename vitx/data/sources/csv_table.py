@@ -14,18 +14,20 @@ import numpy as np
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.fields import DataSettings, read_fields
 from vitx.data import class_names
-from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo, Example
-from vitx.data.fingerprint import choose_sample, digest
+from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo
+from vitx.data.fingerprint import digest
 from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.in_memory import raise_all
-from vitx.data.sources.folder import SUFFIXES, Files, join_splits, read_content
-from vitx.data.split_names import find_role, find_roles
-from vitx.data.splits import find_bases
-from vitx.files import read_bytes
+from vitx.data.sources.files import find_path
+from vitx.data.sources.folder import SUFFIXES, Files, check_filled, digest_files, make_dataset
+from vitx.files import read_bytes, reading
 
 SPLIT = "split"  # the column that names the split of each file
 LARGEST = float(np.finfo(np.float32).max)
 SEPARATORS = re.compile(r"[;|]")  # separate the classes in one cell
+# The name of the array of labels in an example (label, labels or target), the labels of all rows,
+# (n, ...), and the names of the classes, or None for numbers.
+Target = tuple[str, np.ndarray, tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
@@ -41,48 +43,7 @@ class TableRow:
   cells: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class TableTarget:
-  """The labels of n rows of a table, in the form in which examples have them.
-
-  Attributes:
-    key: The name of the array of labels in an example: label, labels or target.
-    values: The labels of all rows, (n, ...).
-    names: The names of the classes; None for numbers.
-  """
-
-  key: str
-  values: np.ndarray
-  names: tuple[str, ...] | None
-
-
-@dataclass(frozen=True)
-class LabeledFiles:
-  """The images of one split of a table.
-
-  Attributes:
-    files: The images.
-    target: The labels of the images.
-    labels: The labels, int32 (n,), if each image has one class; else None.
-  """
-
-  files: Files
-  target: TableTarget
-  labels: np.ndarray | None
-
-  def __len__(self) -> int:
-    return len(self.files)
-
-  def __getitem__(self, i: int) -> Example:
-    stored = self.encoded(i)
-    return {**stored, "image": stored["image"].decode()}
-
-  def encoded(self, i: int) -> dict[str, Any]:
-    image = self.files.encoded(i)["image"]
-    return {"image": image, self.target.key: np.asarray(self.target.values[i])}
-
-  def name(self, i: int) -> str:
-    return self.files.name(i)
+CsvRows = Sequence[TableRow]
 
 
 def open_csv(data: Mapping[str, Any]) -> Dataset:
@@ -109,44 +70,37 @@ def open_csv(data: Mapping[str, Any]) -> Dataset:
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
   name = settings.source
-  path = Path(name.removeprefix("csv:")).expanduser()
+  path = find_path(name)
   columns, rows = _read_table(name, path)
   chosen, kind = _choose_columns(name, columns, settings), settings.label_kind or "class"
   _check_rows(path, columns, chosen, rows)
-  target = KINDS[kind](name, path, chosen, rows)
+  key, values, names = KINDS[kind](name, path, chosen, rows)
   splits = [row.cells.get(SPLIT, "train") for row in rows]
-  opened: dict[str, LabeledFiles] = {}
+  files: dict[str, Files] = {}
   for split in dict.fromkeys(splits):
-    indices = np.flatnonzero([each == split for each in splits])
-    opened[split] = _take(path, columns[0], rows, target, indices, settings)
-  if kind == "class":
-    _check_train(name, target, opened)
+    own = [i for i, each in enumerate(splits) if each == split]
+    paths = tuple(Path(rows[i].cells[columns[0]]).as_posix() for i in own)
+    files[split] = Files(path.parent, paths, settings, values[own], key)
+    if kind == "class":
+      check_filled(name, split, files[split], names or (), names or ())
   info = DatasetInfo(
     name=name,
     spec=image_spec(settings.channels, labeled=False)
-    | {target.key: ArraySpec(target.values.shape[1:], target.values.dtype.name)},
-    class_names=target.names,
-    fingerprint=_fingerprint(opened, target, skips=settings.on_unreadable == "skip"),
-    numbered=target.names is not None and class_names.are_numbered(target.names),
+    | {key: ArraySpec(values.shape[1:], values.dtype.name)},
+    class_names=names,
+    fingerprint=_fingerprint(files, key, names or ()),
+    numbered=names is not None and class_names.are_numbered(names),
   )
-  return Dataset(
-    info=info,
-    splits=tuple(opened),
-    roles=find_roles(opened),
-    open_split=lambda expression: join_splits(name, opened, expression),
-    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
-  )
+  return make_dataset(info, files)
 
 
 def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
   """Returns the names of the columns, and the rows; empty lines are left out."""
   field = f"data.source={name!r}"
-  try:
+  with reading(f"{field} cannot be read as a table"):
     text = read_bytes(path).decode("utf-8-sig")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
-  except (OSError, ValueError, csv.Error) as error:
-    raise ConfigError(f"{field} cannot be read as a table: {error}") from error
   if len(lines) < 2:
     raise ConfigError(f"{field} has no row below its head; write a file and its label in each row.")
   (_, columns), *rest = lines
@@ -188,9 +142,7 @@ def _choose_columns(name: str, columns: Sequence[str], settings: DataSettings) -
   return chosen
 
 
-def _check_rows(
-  path: Path, columns: Sequence[str], chosen: Sequence[str], rows: Sequence[TableRow]
-) -> None:
+def _check_rows(path: Path, columns: list[str], chosen: list[str], rows: CsvRows) -> None:
   """Checks that each row's file exists and that its cells are not empty.
 
   Raises:
@@ -214,9 +166,7 @@ def _check_rows(
   raise_all(problems)
 
 
-def _read_class(
-  name: str, path: Path, chosen: Sequence[str], rows: Sequence[TableRow]
-) -> TableTarget:
+def _read_class(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> Target:
   texts = [class_names.normalize(row.cells[chosen[0]]) for row in rows]
   several = [i for i, text in enumerate(texts) if SEPARATORS.search(text)]
   if several:
@@ -226,12 +176,10 @@ def _read_class(
     )
   names = _order_names(name, path, set(texts))
   place = {each: i for i, each in enumerate(names)}
-  return TableTarget("label", np.array([place[text] for text in texts], np.int32), names)
+  return "label", np.array([place[text] for text in texts], np.int32), names
 
 
-def _read_classes(
-  name: str, path: Path, chosen: Sequence[str], rows: Sequence[TableRow]
-) -> TableTarget:
+def _read_classes(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> Target:
   if len(chosen) > 1:
     wrong = [
       ConfigError(f"{path}, line {row.line}: {each}={row.cells[each]!r} must be 0 or 1")
@@ -241,17 +189,15 @@ def _read_classes(
     ]
     raise_all(wrong)
     table = [[float(row.cells[each]) for each in chosen] for row in rows]
-    return TableTarget("labels", np.array(table, np.float32), tuple(chosen))
+    return "labels", np.array(table, np.float32), tuple(chosen)
   cells = [SEPARATORS.split(class_names.normalize(row.cells[chosen[0]])) for row in rows]
   given = [{part.strip() for part in parts} - {""} for parts in cells]
   names = _order_names(name, path, set().union(*given))
   table = [[float(each in own) for each in names] for own in given]
-  return TableTarget("labels", np.array(table, np.float32), names)
+  return "labels", np.array(table, np.float32), names
 
 
-def _read_number(
-  name: str, path: Path, chosen: Sequence[str], rows: Sequence[TableRow]
-) -> TableTarget:
+def _read_number(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> Target:
   problems, values = [], []
   for row in rows:
     text = row.cells[chosen[0]]
@@ -263,10 +209,10 @@ def _read_number(
       where = f"{path}, line {row.line}: {chosen[0]}={text!r}"
       problems.append(ConfigError(f"{where} is no finite number"))
   raise_all(problems)
-  return TableTarget("target", np.array(values, np.float32), None)
+  return "target", np.array(values, np.float32), None
 
 
-KINDS: dict[str, Callable[[str, Path, Sequence[str], Sequence[TableRow]], TableTarget]] = {
+KINDS: dict[str, Callable[[str, Path, Sequence[str], CsvRows], Target]] = {
   "class": _read_class,
   "classes": _read_classes,
   "number": _read_number,
@@ -289,36 +235,12 @@ def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
   return stated or class_names.sort_names(sorted(present))
 
 
-def _take(
-  path: Path,
-  column: str,
-  rows: Sequence[TableRow],
-  target: TableTarget,
-  indices: np.ndarray,
-  settings: DataSettings,
-) -> LabeledFiles:
-  paths = tuple(Path(rows[i].cells[column]).as_posix() for i in indices.tolist())
-  files = Files(path.parent, paths, np.zeros(len(paths), np.int32), (), settings)
-  own = TableTarget(target.key, target.values[indices], target.names)
-  return LabeledFiles(files, own, own.values if target.key == "label" else None)
-
-
-def _check_train(name: str, target: TableTarget, opened: Mapping[str, LabeledFiles]) -> None:
-  for split, found in opened.items():
-    missing = set(range(len(target.names or ()))) - set(found.target.values.tolist())
-    if find_role(split) == "train" and missing:
-      names = listing((target.names or ())[i] for i in sorted(missing)[:5])
-      raise ConfigError(f"data.source={name!r}: {split!r} has no images of {names}; add some.")
-
-
-def _fingerprint(opened: Mapping[str, LabeledFiles], target: TableTarget, *, skips: bool) -> str:
+def _fingerprint(files: Mapping[str, Files], key: str, names: Sequence[str]) -> str:
   """Hashes the names, labels and content of all files (a sample of the content if it is large)."""
-  parts: list[str | bytes] = [target.key, *(target.names or ())]
-  for split in sorted(opened):
-    found = opened[split]
-    sizes = [(found.files.root / each).stat().st_size for each in found.files.paths]
-    lines = (f"{file}\t{size}" for file, size in zip(found.files.paths, sizes, strict=True))
-    parts += [split, "\n".join(lines), found.target.values.tobytes()]
-    chosen = choose_sample(len(found), sum(sizes)).tolist()
-    parts.append(digest(read_content(found.files, i, skips) for i in chosen))
+  parts: list[str | bytes] = [key, *names]
+  for split in sorted(files):
+    found = files[split]
+    sizes, content = digest_files(found)
+    lines = (f"{file}\t{size}" for file, size in zip(found.paths, sizes, strict=True))
+    parts += [split, "\n".join(lines), np.asarray(found.targets).tobytes(), content]
   return digest(parts)

@@ -9,12 +9,30 @@ from absl import logging
 from vitx.config.errors import ConfigError
 
 LISTED = 5  # a warning names this many skipped files and counts the others
-# Directories that archives, file managers and Python leave beside files, with copies of them
-# inside.
+# Directories with copies of files, which archives, file managers and Python leave beside the files.
 LEFTOVERS = {"__macosx", "__pycache__", "@eadir", "$recycle.bin", "lost+found"}
 LEFTOVERS |= {"system volume information"}
 # A workdir has a directory of checkpoints and one of these files, which a run writes at its start.
 RUN = ("config.json", "log.txt", "train.lock")
+
+
+def find_path(source: str) -> Path:
+  """Returns the path in a source `KIND:PATH`, where `~` is the home directory of the user."""
+  return Path(os.path.expanduser(source.partition(":")[2]))
+
+
+def find_root(source: str) -> Path:
+  """Returns the folder that a source `KIND:PATH` names.
+
+  Raises:
+    ConfigError: The path is not a directory.
+    OSError: The path is too long.
+  """
+  root = find_path(source)
+  if source.endswith(":") or not root.is_dir():
+    place = "an empty path" if source.endswith(":") else root
+    raise ConfigError(f"data.source={source!r}: {place} is not a directory. Name one.")
+  return root
 
 
 def find_files(

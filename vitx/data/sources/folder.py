@@ -3,8 +3,7 @@
 A folder that has only images, and no directories, is a split of images without labels.
 """
 
-import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from vitx.data.sources.files import (
   describe_others,
   find_directories,
   find_files,
+  find_root,
   warn_of_skipped,
 )
 from vitx.data.sources.folder_layout import (
@@ -40,27 +40,33 @@ from vitx.files import read_bytes
 
 @dataclass(frozen=True)
 class Files:
-  """The images of one split, labeled by their directories if there are any.
+  """The images of one split, which are files of a folder.
 
   Attributes:
-    root: The folder in the config.
+    root: The folder.
     paths: The n paths relative to the root.
-    labels: The labels, int32 (n,); None for images without labels.
-    directories: The n class names as the file system spells them; "" for images without labels.
     settings: The settings for reading images.
+    targets: The labels, (n, ...); None for images without labels.
+    key: The name of the array of labels in an example: label, labels or target.
+    directories: The n class names as the file system spells them, if directories give the classes.
   """
 
   root: Path
   paths: tuple[str, ...]
-  labels: np.ndarray | None
-  directories: tuple[str, ...]
   settings: DataSettings
+  targets: np.ndarray | None = None
+  key: str = "label"
+  directories: tuple[str, ...] = ()
+
+  @property
+  def labels(self) -> np.ndarray | None:
+    return self.targets if self.key == "label" else None
 
   def __len__(self) -> int:
     return len(self.paths)
 
   def __getitem__(self, i: int) -> Example:
-    """Returns image uint8 (height, width, C) in native size, and label int32 () if there is one."""
+    """Returns image uint8 (height, width, C) in native size, and the label if there is one."""
     return decode_example(self.encoded(i))
 
   def encoded(self, i: int) -> dict[str, Any]:
@@ -68,7 +74,7 @@ class Files:
     path, content = self.root / self.paths[i], self.read(i)
     channels, values = self.settings.channels, self.settings.value_range
     image = Encoded(content, channels, str(path), upright=True, value_range=values)
-    known = {} if self.labels is None else {"label": np.asarray(self.labels[i])}
+    known = {} if self.targets is None else {self.key: np.asarray(self.targets[i])}
     return {"image": image, **known}
 
   def read(self, i: int) -> bytes:
@@ -106,10 +112,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
   name = settings.source
-  path = name.removeprefix("folder:")
-  root, field = Path(path).expanduser(), f"data.source={name!r}"
-  if not path or not root.is_dir():
-    raise ConfigError(f"{field}: {root if path else 'an empty path'} is not a directory. Name one.")
+  root, field = find_root(name), f"data.source={name!r}"
   if not find_directories(field, root, SUFFIXES) and any(find_images(root)):
     return _open_unlabeled(field, root, settings)
   stated = class_names.read_names(root / class_names.FILE) or ()
@@ -122,7 +125,8 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   for split, classes in layout.splits.items():
     files[split], others = _files(field, root, classes, names, settings)
     skipped += others
-    _check_filled(name, split, files[split], set(classes) if is_stated else set(names))
+    wanted = map(normalize, classes) if is_stated else names
+    check_filled(name, split, files[split], names, wanted)
   warn_of_skipped(name, root, skipped, describe_others(SUFFIXES))
   strays = _find_strays(root, layout)
   warn_of_skipped(name, root, strays, "images outside of the class directories")
@@ -132,18 +136,10 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
     name=name,
     spec=image_spec(settings.channels),
     class_names=names,
-    fingerprint=_fingerprint(files, skips=settings.on_unreadable == "skip"),
+    fingerprint=_fingerprint(files),
     numbered=is_stated or class_names.are_numbered(names),
   )
-  return Dataset(
-    info=info,
-    splits=tuple(files),
-    unlabeled=layout.unlabeled,
-    roles=find_roles(files),
-    hint=layout.hint,
-    open_split=lambda expression: join_splits(name, files, expression),
-    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
-  )
+  return make_dataset(info, files, layout.unlabeled, layout.hint)
 
 
 def _open_unlabeled(field: str, root: Path, settings: DataSettings) -> Dataset:
@@ -151,43 +147,53 @@ def _open_unlabeled(field: str, root: Path, settings: DataSettings) -> Dataset:
   found, skipped = find_files(field, root, SUFFIXES)
   warn_of_skipped(settings.source, root, skipped, describe_others(SUFFIXES))
   paths = tuple(sorted(path.relative_to(root).as_posix() for path in found))
-  files = {"train": Files(root, paths, None, ("",) * len(paths), settings)}
-  info = DatasetInfo(
-    name=settings.source,
-    spec=image_spec(settings.channels, labeled=False),
-    fingerprint=_fingerprint(files, skips=settings.on_unreadable == "skip"),
-  )
-  return Dataset(
-    info,
-    splits=("train",),
-    open_split=lambda expression: join_splits(settings.source, files, expression),
-    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
-  )
+  files = {"train": Files(root, paths, settings, directories=("",) * len(paths))}
+  spec = image_spec(settings.channels, labeled=False)
+  return make_dataset(DatasetInfo(settings.source, spec, fingerprint=_fingerprint(files)), files)
 
 
-def join_splits(name: str, files: Mapping[str, Examples], expression: str) -> Examples:
-  """Returns the images of several splits, whose names are joined by `+` in an expression.
+def make_dataset(
+  info: DatasetInfo,
+  files: Mapping[str, Examples],
+  unlabeled: tuple[str, ...] = (),
+  hint: str = "",
+) -> Dataset:
+  """Returns a data set whose splits cannot be sliced; `+` joins several of them.
 
-  Raises:
-    ConfigError: A name in the expression is not a split, or occurs twice.
+  Args:
+    info: The facts about the data set.
+    files: The images of each split.
+    unlabeled: The names of the splits that are unusable because they have no labels.
+    hint: A sentence for the error about a missing split; "" for none.
   """
-  bases = [term.strip() for term in expression.split("+")]
-  for base in bases:
-    if base not in files or bases.count(base) > 1:
+
+  def open_split(expression: str) -> Examples:
+    bases = [term.strip() for term in expression.split("+")]
+    if len({*bases} & files.keys()) < len(bases):
       raise ConfigError(
-        f"data.splits: {expression!r} of {name!r} is not a sum of different splits. Name"
+        f"data.splits: {expression!r} of {info.name!r} is not a sum of different splits. Name"
         f" whole directories, such as {' + '.join(files)}."
       )
-  return files[bases[0]] if len(bases) == 1 else Joined([files[base] for base in bases])
+    return files[bases[0]] if len(bases) == 1 else Joined([files[base] for base in bases])
+
+  return Dataset(
+    info,
+    splits=tuple(files),
+    open_split=open_split,
+    unlabeled=unlabeled,
+    roles=find_roles(files),
+    hint=hint,
+    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
+  )
 
 
 def _name_classes(
   field: str, root: Path, layout: FolderLayout, stated: tuple[str, ...]
 ) -> tuple[tuple[str, ...], bool]:
   """Returns the ordered class names of all splits, and whether `classes.txt` lists them."""
-  splits = layout.splits
+  splits = {split: {*map(normalize, found)} for split, found in layout.splits.items()}
   first = "train" if "train" in splits else next(iter(splits), "")
-  present = set(itertools.chain.from_iterable(splits.values()))
+  present = set().union(*splits.values())
   if stated and present.isdisjoint(stated):
     logging.warning(
       "%s is not used, because it names no directory of %s", root / class_names.FILE, field
@@ -200,7 +206,7 @@ def _name_classes(
       " a line for each class, or move the directories away."
     )
   for split, classes in splits.items():
-    missing, extra = splits[first].keys() - classes.keys(), classes.keys() - splits[first].keys()
+    missing, extra = splits[first] - classes, classes - splits[first]
     if (missing or extra) and not stated:
       raise ConfigError(
         f"{field}: the split {split!r} and the split {first!r} have different classes."
@@ -209,14 +215,12 @@ def _name_classes(
         f" {root / class_names.FILE}, one name on each line."
       )
   if len(present) < 2:
-    inside = next((path for some in splits[first].values() for path in some.values()), root)
-    deeper = inside != root and any(path.is_dir() for path in inside.iterdir())
-    if deeper:
+    inside = next(iter(layout.splits.get(first, {}).values()), root)
+    hint = ""
+    if inside != root and any(path.is_dir() for path in inside.iterdir()):
       hint = f" Did you mean folder:{inside}?"
-    elif present:  # it has images, or else its directory would be no class
+    elif present:  # `inside` has images, or it would be no class
       hint = f" For images without labels, name a directory of images alone: folder:{inside}."
-    else:
-      hint = ""
     raise ConfigError(
       f"{field} has fewer than two classes: {listing(present) or 'none'}. Put a directory"
       f" per class, with its images, into {root} or into its train, val and test.{hint}"
@@ -226,9 +230,8 @@ def _name_classes(
 
 def _find_strays(root: Path, layout: FolderLayout) -> list[Path]:
   """Returns the images outside the class directories, which therefore have no class."""
-  classes = [each for found in layout.splits.values() for each in found.values()]
-  places = {root} | {path.parent for each in classes for path in each.values()}
-  return [path for place in sorted(places) for path in sorted(find_images(place))]
+  inside = {path.parent for found in layout.splits.values() for path in found.values()}
+  return [path for place in sorted({root} | inside) for path in sorted(find_images(place))]
 
 
 def _files(
@@ -242,7 +245,7 @@ def _files(
   Args:
     field: The beginning of errors, with the config field and its value.
     root: The folder of the data set, to which paths are relative.
-    classes: The class directories of the split, by class name.
+    classes: The class directories of the split, by their names.
     names: The class names of all splits; a label is an index into them.
     settings: The settings for decoding images.
   """
@@ -250,49 +253,65 @@ def _files(
   labels: list[int] = []
   directories: list[str] = []
   skipped: list[Path] = []
-  named = {raw: path for some in classes.values() for raw, path in some.items()}
-  for raw, directory in sorted(named.items()):
+  for raw, directory in sorted(classes.items()):
     found, others = find_files(field, directory, SUFFIXES)
     paths += sorted(path.relative_to(root).as_posix() for path in found)
     labels += [names.index(normalize(raw))] * len(found)
     directories += [raw] * len(found)
     skipped += others
-  return Files(
-    root, tuple(paths), np.array(labels, np.int32), tuple(directories), settings
-  ), skipped
+  targets = np.array(labels, np.int32)
+  files = Files(root, tuple(paths), settings, targets, directories=tuple(directories))
+  return files, skipped
 
 
-def _check_filled(name: str, split: str, files: Files, wanted: Collection[str]) -> None:
+def check_filled(
+  name: str, split: str, files: Files, names: Sequence[str], wanted: Iterable[str]
+) -> None:
   """Checks that a split has images, and that the split train has images of every class.
+
+  Args:
+    name: The name of the data set.
+    split: The name of the split.
+    files: The images of the split.
+    names: The class names; a label is an index into them.
+    wanted: The names of the classes that train must have.
 
   Raises:
     ConfigError: The split has no images, or train has none of some class.
   """
-  empty = set(wanted) - {normalize(each) for each in files.directories}
+  empty = {*wanted} - {names[label] for label in np.unique(np.asarray(files.labels))}
   if empty and (find_role(split) == "train" or not len(files)):
     raise ConfigError(
       f"data.source={name!r}: the split {split!r} has no images of {listing(empty)}. Add some, with"
-      f" one of the suffixes {listing(SUFFIXES)}, or remove the empty directories."
+      f" one of the suffixes {listing(SUFFIXES)}, or remove these classes."
     )
 
 
-def _fingerprint(files: dict[str, Files], *, skips: bool) -> str:
+def _fingerprint(files: Mapping[str, Files]) -> str:
   """Hashes the names, sizes and classes of all files, and their content, or a sample of it.
 
   A class is hashed as its index among the sorted names, so that another numbering of the classes
-  changes nothing. An unreadable file counts as empty if unreadable files are skipped.
+  changes nothing.
   """
   names = sorted({each for found in files.values() for each in found.directories})
   place = {each: i for i, each in enumerate(names)}
   parts: list[str | bytes] = [*names]
   for split in sorted(files):
     found = files[split]
-    sizes = [_measure(found.root / path) for path in found.paths]
+    sizes, content = digest_files(found)
     lines = zip(found.paths, sizes, [place[each] for each in found.directories], strict=True)
-    parts += [split, "\n".join(f"{path}\t{size}\t{label}" for path, size, label in lines)]
-    chosen = choose_sample(len(found), sum(sizes))
-    parts.append(digest(read_content(found, i, skips) for i in chosen.tolist()))
+    parts += [split, "\n".join(f"{path}\t{size}\t{label}" for path, size, label in lines), content]
   return digest(parts)
+
+
+def digest_files(files: Files) -> tuple[list[int], str]:
+  """Returns the sizes of all files in bytes, and a digest of their content, or of a sample of it.
+
+  An unreadable file counts as empty if `data.on_unreadable` is "skip".
+  """
+  sizes = [_measure(files.root / path) for path in files.paths]
+  chosen = choose_sample(len(files), sum(sizes)).tolist()
+  return sizes, digest(_read_content(files, i) for i in chosen)
 
 
 def _measure(path: Path) -> int:
@@ -302,11 +321,10 @@ def _measure(path: Path) -> int:
     return 0
 
 
-def read_content(files: Files, i: int, skips: bool) -> bytes:
-  """Returns the content of a file, or b"" for an unreadable one if such files are skipped."""
+def _read_content(files: Files, i: int) -> bytes:
   try:
     return files.read(i)
   except ConfigError:
-    if not skips:
+    if files.settings.on_unreadable != "skip":
       raise
     return b""

@@ -1,7 +1,7 @@
 """Finds out which directories of a folder are splits and which are classes."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,9 @@ SUFFIXES = (
   *(".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
   *(".ppm", ".tga", ".tif", ".tiff", ".webp"),
 )
-# The image directories of each class, by the normalized class name and then by the name in the file
-# system. A class has several directories if their names differ only in the encoding of accents.
-Classes = dict[str, dict[str, Path]]
+# The image directories of the classes, by the name in the file system. A class has several
+# directories if their names differ only in the encoding of accents (`class_names.normalize`).
+Classes = dict[str, Path]
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class FolderLayout:
     splits: The directories of each class, by split.
     unlabeled: The splits without class directories.
     skipped: The directories that are neither splits nor classes.
-    hint: A sentence that says why directories count as splits, if their contents show it and not
-      their names; else "".
+    hint: A sentence that says why directories count as splits, if their contents and not their
+      names show this; else "".
   """
 
   splits: Mapping[str, Classes]
@@ -75,7 +75,10 @@ def find_layout(
   Raises:
     ConfigError: The directories are splits by their names and have no class directories.
   """
-  places = [_look(field, path) for path in find_directories(field, root, SUFFIXES)]
+  places = [
+    _Place(path, tuple(find_directories(field, path, SUFFIXES)), any(find_images(path)))
+    for path in find_directories(field, root, SUFFIXES)
+  ]
   if not {normalize(place.path.name) for place in places}.isdisjoint(stated):
     return _read_classes(places)
   holding = [place for place in places if place.inner]
@@ -102,11 +105,6 @@ def find_layout(
   return _read_classes(places)
 
 
-def _look(field: str, path: Path) -> _Place:
-  inner = tuple(find_directories(field, path, SUFFIXES))
-  return _Place(path, inner, any(find_images(path)))
-
-
 def find_images(directory: Path) -> Iterator[Path]:
   """Yields the image files in a directory itself."""
   for path in directory.iterdir():
@@ -117,7 +115,8 @@ def find_images(directory: Path) -> Iterator[Path]:
 def _find_alike(places: Sequence[_Place]) -> list[_Place]:
   """Returns the directories that look like splits by their contents, or [] if most do not.
 
-  A directory does if at least half of its subdirectories have a namesake in another directory.
+  A directory looks like a split if at least half of its subdirectories have a namesake in another
+  directory.
   """
   count = Counter(name for place in places for name in place.names)
   shared = {name for name in count if count[name] > 1}
@@ -128,8 +127,8 @@ def _find_alike(places: Sequence[_Place]) -> list[_Place]:
 def _is_like(place: _Place, names: set[str]) -> bool:
   """Returns whether a directory looks like a split whose classes have the given names.
 
-  It does if it contains no image itself, and if at least two, and at least half, of its
-  subdirectories have such a name.
+  Such a directory contains no image itself, and at least two, and at least half, of its
+  subdirectories have one of the names.
   """
   return not place.has_images and len(place.names & names) >= max(2, len(place.names) / 2)
 
@@ -148,7 +147,7 @@ def _are_classes_of_splits(places: Sequence[_Place]) -> bool:
 
 
 def _read_classes(places: Sequence[_Place]) -> FolderLayout:
-  return FolderLayout({"train": _group(place.path for place in places)})
+  return FolderLayout({"train": {place.path.name: place.path for place in places}})
 
 
 def _read_classes_of_splits(places: Sequence[_Place]) -> FolderLayout:
@@ -159,8 +158,7 @@ def _read_classes_of_splits(places: Sequence[_Place]) -> FolderLayout:
       if not states_role(path.name):
         skipped.append(path)
         continue
-      classes = splits.setdefault(path.name, {})
-      classes.setdefault(normalize(place.path.name), {})[place.path.name] = path
+      splits.setdefault(path.name, {})[place.path.name] = path
   return FolderLayout(splits, skipped=tuple(skipped))
 
 
@@ -187,18 +185,11 @@ def _read_splits(
   others = [place for place in places if place not in splits]
   unlabeled = [place for place in others if place.role or place.path.name in named]
   return FolderLayout(
-    {place.path.name: _group(place.inner) for place in splits},
+    {place.path.name: {path.name: path for path in place.inner} for place in splits},
     tuple(place.path.name for place in unlabeled),
     tuple(place.path for place in others if place not in unlabeled),
     hint,
   )
-
-
-def _group(paths: Iterable[Path]) -> Classes:
-  classes: Classes = {}
-  for path in paths:
-    classes.setdefault(normalize(path.name), {})[path.name] = path
-  return classes
 
 
 def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:

@@ -1,8 +1,7 @@
 """The source `hf:NAME`: labeled images read by Hugging Face's library `datasets`."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,14 @@ from vitx.data.dataset import Dataset, DatasetInfo, Example
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, image_spec
-from vitx.data.sources.folder import join_splits
-from vitx.data.split_names import find_roles
-from vitx.data.splits import find_bases
+from vitx.data.sources.files import find_path
+from vitx.data.sources.folder import make_dataset
 from vitx.files import read_bytes
 
 SAVED = ("dataset_dict.json", "state.json")  # the files that `save_to_disk` writes
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class HubImages:
   """The images of one split, with their classes.
 
@@ -86,19 +84,20 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   tables = _load(name)
   first = next(iter(tables.values()))
   image, label = _choose_column(name, first, "Image"), _choose_column(name, first, "ClassLabel")
-  opened = {split: _take(table, split, image, label, settings) for split, table in tables.items()}
+  opened: dict[str, HubImages] = {}
+  feature = first.features[image]
+  for split, table in tables.items():
+    labels = np.array([-1 if each is None else each for each in table[label]], np.int32)
+    encoded = table.cast_column(image, dataclasses.replace(feature, decode=False))
+    opened[split] = HubImages(encoded, split, image, labels, settings)
   unlabeled = tuple(split for split, examples in opened.items() if (examples.labels < 0).any())
   names = tuple(first.features[label].names)
   parts: list[str | bytes] = [*names]
   for split in sorted(opened):
     parts += [split, str(len(opened[split])), digest(_content(opened[split]))]
-  return Dataset(
-    info=DatasetInfo(name, image_spec(settings.channels), names, fingerprint=digest(parts)),
-    splits=tuple(split for split in opened if split not in unlabeled),
-    unlabeled=unlabeled,
-    roles=find_roles(opened),
-    open_split=lambda expression: join_splits(name, opened, expression),
-    overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
+  info = DatasetInfo(name, image_spec(settings.channels), names, fingerprint=digest(parts))
+  return make_dataset(
+    info, {split: opened[split] for split in opened if split not in unlabeled}, unlabeled
   )
 
 
@@ -109,11 +108,12 @@ def _load(name: str) -> Mapping[str, Any]:
   except ImportError as error:
     raise MissingExtraError(f"data.source={name!r}", "datasets") from error
   path, _, config = name.removeprefix("hf:").partition(":")
-  is_saved = any((Path(path).expanduser() / file).exists() for file in SAVED)
+  folder = find_path(f"hf:{path}")
+  is_saved = any((folder / file).exists() for file in SAVED)
   datasets.disable_progress_bars()
   try:
     if is_saved:
-      found = datasets.load_from_disk(str(Path(path).expanduser()))
+      found = datasets.load_from_disk(str(folder))
     else:
       found = datasets.load_dataset(path, config or None)
   except Exception as error:  # the library raises errors of many kinds
@@ -130,19 +130,10 @@ def _choose_column(name: str, table: Any, kind: str) -> str:
   if len(found) != 1:
     raise ConfigError(
       f"data.source={name!r} must have one column of kind {kind}, but has"
-      f" {listing(found) if found else 'none'}; its columns are {listing(table.features)}. Choose"
-      " or cast its columns with the library datasets, and name what save_to_disk wrote."
+      f" {listing(found) or 'none'}; its columns are {listing(table.features)}. Choose or cast its"
+      " columns with the library datasets, save the set by save_to_disk, and name that directory."
     )
   return found[0]
-
-
-def _take(table: Any, split: str, image: str, label: str, settings: DataSettings) -> HubImages:
-  """Returns the images of a table, without decoding one."""
-  import datasets
-
-  labels = np.array([-1 if each is None else each for each in table[label]], np.int32)
-  encoded = table.cast_column(image, datasets.Image(decode=False))
-  return HubImages(encoded, split, image, labels, settings)
 
 
 def _content(examples: HubImages) -> Iterator[str | bytes]:

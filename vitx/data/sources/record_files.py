@@ -11,12 +11,10 @@ from array_record.python import array_record_module
 from vitx.config.errors import ConfigError
 from vitx.data.splits import FileRange
 
-# Reading ahead is useless, as the next record is elsewhere.
+# Records are read in a random order, so reading ahead is useless.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _BUFFER = 32768  # bytes
-
-
-_THREADS = 64  # the reader's threads in a process, for all files; with fewer it hangs
+_THREADS = 64  # the reader needs so many threads in a process, and hangs if it gets fewer
 
 
 @functools.cache

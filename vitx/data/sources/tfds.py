@@ -1,7 +1,6 @@
 """TFDS sets of images or texts, read from ArrayRecord files without TensorFlow."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,14 +9,14 @@ import tensorflow_datasets as tfds
 
 from vitx.config.fields import DataSettings, read_fields
 from vitx.data.builders import BUILDERS
-from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples
+from vitx.data.dataset import Dataset, DatasetInfo, Examples
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
-from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, find_channels, image_spec
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import check_threads
 from vitx.data.sources.tfds_records import Content, Records, find_content
+from vitx.data.splits import overlap
 
 NOWHERE = "/nonexistent"  # a TFDS directory without sets, so that facts come from code alone
 
@@ -42,11 +41,10 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   if not content.text:
     check_file_settings(settings)
   facts = _describe(builder.info.features, name, content, settings.channels)
+  channels = find_channels(facts) if content.image else 0
 
   def read(expression: str) -> Records:
-    if content.text:
-      return Records(builder, name, expression, content)
-    return Images(builder, name, expression, content, settings, find_channels(facts))
+    return Records(builder, name, expression, content, channels, settings.value_range)
 
   details = builder.info.splits.items()
   splits = {split: read(split) for split, detail in details if detail.num_examples}
@@ -54,14 +52,14 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
 
   def open_split(expression: str) -> Examples:
     records = splits.get(expression) or read(expression)
-    return records if isinstance(records, Images) else _open_documents(records)
+    return _open_documents(records) if content.text else records
 
   return Dataset(
     info=dataclasses.replace(facts, fingerprint=_fingerprint(builder, splits, content)),
     splits=tuple(split for split in splits if split not in unlabeled),
     unlabeled=unlabeled,
     open_split=open_split,
-    overlap=lambda a, b: read(a).overlap(read(b)),
+    overlap=lambda a, b: overlap(read(a).ranges, read(b).ranges),
     carve=carve_end if content.text else None,
   )
 
@@ -92,43 +90,6 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
   return _describe(
     info.features, settings.source, find_content(info, settings.source), settings.channels
   )
-
-
-class Images(Records):
-  """The images of one split expression, with labels if the set has them."""
-
-  def __init__(
-    self,
-    builder: tfds.core.DatasetBuilder,
-    name: str,
-    split: str,
-    content: Content,
-    settings: DataSettings,
-    channels: int,
-  ):
-    super().__init__(builder, name, split, content)
-    self._value_range = settings.value_range
-    self._channels = channels
-
-  @functools.cached_property
-  def labels(self) -> np.ndarray | None:
-    if not self.content.label:
-      return None
-    scan = self.scan(np.arange(len(self)), "labels")
-    return np.array([self.label(features) for features in scan], np.int32)
-
-  def __getitem__(self, i: int) -> Example:
-    """Returns image uint8 (height, width, C) in native size, and label int32 () if any."""
-    return decode_example(self.encoded(i))
-
-  def encoded(self, i: int) -> dict[str, Any]:
-    """Returns an example whose image is still `Encoded`."""
-    features = self.read(i)
-    where, values = f"{self.where}{i}", self._value_range
-    image = {"image": Encoded(self.stored(features), self._channels, where, value_range=values)}
-    if not self.content.label:
-      return image
-    return {**image, "label": np.asarray(self.label(features), np.int32)}
 
 
 def _lacks_labels(records: Records) -> bool:

@@ -161,9 +161,9 @@ class _CodeRefusedError(Exception):
 def _guard_feature_classes() -> None:
   """Prevents TFDS from importing the feature classes of a prepared set without permission.
 
-  TFDS imports the module of each class in `features.json`. All lookups (the file has two forms,
-  which may nest) use the one method that this function replaces. TFDS has already registered its
-  own classes.
+  TFDS imports the module of each class in `features.json`. The file has two forms, which may nest,
+  and TFDS looks up the classes of both by the method that this function replaces. The classes of
+  TFDS itself are registered already.
   """
   base = tfds.features.FeatureConnector
   find = base.cls_from_name

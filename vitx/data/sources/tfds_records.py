@@ -1,5 +1,6 @@
 """Reads single records of a TFDS split, and chooses which features of a set to read."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,12 @@ from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
 from vitx.config.errors import ConfigError, listing
+from vitx.data.dataset import Example
 from vitx.data.fingerprint import digest
+from vitx.data.images.decode import Encoded, ValueRange, decode_example
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import RecordFiles
-from vitx.data.splits import check_ranges, overlap
+from vitx.data.splits import check_ranges
 
 # The errors that record readers raise; their messages name no file.
 READ_ERRORS = (RuntimeError, ValueError, IndexError, DecodeError)
@@ -72,16 +75,36 @@ def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
 class Records:
   """The records of one split expression, such as "train[:80%]".
 
+  The examples of a set of images have image and, if the set has classes, label. The texts of a set
+  are read by `stored`.
+
   Attributes:
-    where: The beginning of an example's name in errors; the number follows it.
     content: The features to read.
     ranges: The ranges of records, each with the name of its file, its first record and its end.
+
+  Args:
+    builder: The builder of the prepared set.
+    name: The name of the set, for errors.
+    split: The split expression.
+    content: The features to read.
+    channels: The number of channels of a decoded image.
+    value_range: The setting `data.value_range`, see `decode.to_mode`.
   """
 
-  def __init__(self, builder: tfds.core.DatasetBuilder, name: str, split: str, content: Content):
-    self.where = f"{name}: example {split}#"
+  def __init__(
+    self,
+    builder: tfds.core.DatasetBuilder,
+    name: str,
+    split: str,
+    content: Content,
+    channels: int,
+    value_range: ValueRange,
+  ):
     self.content = content
+    self._where = f"{name}: example {split}#"
     self._split = split
+    self._channels = channels
+    self._value_range = value_range
     self._name_key = next((key for key in _NAMES if key in builder.info.features), None)
     try:
       files = builder.info.splits[split].file_instructions
@@ -106,13 +129,33 @@ class Records:
         )
     self._records = RecordFiles(self.ranges)
 
+  @functools.cached_property
+  def labels(self) -> np.ndarray | None:
+    if not self.content.label:
+      return None
+    scan = self.scan(np.arange(len(self)), "labels")
+    return np.array([self.label(features) for features in scan], np.int32)
+
   def __len__(self) -> int:
     return len(self._records)
+
+  def __getitem__(self, i: int) -> Example:
+    """Returns image uint8 (height, width, C) in native size, and label int32 () if any."""
+    return decode_example(self.encoded(i))
+
+  def encoded(self, i: int) -> dict[str, Any]:
+    """Returns an example whose image is still `Encoded`."""
+    features, where = self.read(i), f"{self._where}{i}"
+    content = self.stored(features)
+    image = {"image": Encoded(content, self._channels, where, value_range=self._value_range)}
+    if not self.content.label:
+      return image
+    return {**image, "label": np.asarray(self.label(features), np.int32)}
 
   def read(self, i: int) -> Any:
     """Returns the features of one record, by key."""
     try:
-      return parse(self._records[i])
+      return tf_example_pb2.Example.FromString(self._records[i]).features.feature
     except READ_ERRORS as error:
       path = self.ranges[self._records.find(i)[0]][0]
       raise tfds_dir.make_damage_error(epath.Path(path), error) from error
@@ -144,12 +187,3 @@ class Records:
       return label + self.stored(features)
 
     return digest(map(join, self.scan(indices, what)))
-
-  def overlap(self, other: "Records") -> bool:
-    """Returns whether two splits share a record."""
-    return overlap(self.ranges, other.ranges)
-
-
-def parse(record: bytes) -> Any:
-  """Returns the features of a record, by key."""
-  return tf_example_pb2.Example.FromString(record).features.feature

@@ -1,36 +1,25 @@
 """The TFDS builder of `digits`."""
 
 import io
-from typing import ClassVar
 
 import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-_CITATION = """@misc{uci_digits,
-  author = {Alpaydin, E. and Kaynak, C.},
-  title = {Optical Recognition of Handwritten Digits},
-  year = {1998},
-  publisher = {UCI Machine Learning Repository},
-  doi = {10.24432/C50P49},
-}"""
-# A pixel is the number of dark points, 0..16, in a 4x4 cell of the scan.
-_LARGEST = 16
-
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-  """Scanned digits of 8x8 gray pixels: every fifth is in test (359), others in train (1,438)."""
+  """Scanned digits of 8x8 gray pixels, by E. Alpaydin and C. Kaynak (1998), doi 10.24432/C50P49.
+
+  Every index i of scikit-learn's `load_digits` with i % 5 == 4 is in test (359), the others are in
+  train (1,438).
+  """
 
   VERSION = tfds.core.Version("1.0.0")
-  RELEASE_NOTES: ClassVar = {
-    "1.0.0": "scikit-learn's load_digits; test: every index i with i % 5 == 4."
-  }
 
   def _info(self) -> tfds.core.DatasetInfo:
     return tfds.core.DatasetInfo(
       builder=self,
       description="The test part of UCI's handwritten digits, as shipped with scikit-learn.",
-      citation=_CITATION,
       homepage="https://archive.ics.uci.edu/dataset/80",
       features=tfds.features.FeaturesDict(
         {
@@ -54,7 +43,8 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
     digits = load_digits()
     for i in indices.tolist():
-      pixels = (digits.images[i] * (255 / _LARGEST)).round().astype(np.uint8)
+      # A pixel is the number of dark points, 0..16, in a 4x4 cell of the scan.
+      pixels = (digits.images[i] * (255 / 16)).round().astype(np.uint8)
       example = {"image": _png(pixels), "label": int(digits.target[i]), "id": f"digits_{i:04d}"}
       yield i, example
 

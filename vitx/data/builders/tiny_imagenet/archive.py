@@ -20,7 +20,9 @@ class Archive:
   def __init__(self, path: os.PathLike | str):
     self._path = Path(path).expanduser()
     if self._path.is_dir():
-      names, self._read = self._open_directory()
+      inner = (path for path in self._path.rglob("*") if path.is_file())
+      names = [path.relative_to(self._path).as_posix() for path in inner]
+      self._read = lambda name: (self._path / name).read_bytes()
     elif zipfile.is_zipfile(self._path):
       names, self._read = self._open_zip()
     else:
@@ -38,11 +40,6 @@ class Archive:
     own = sorted(n.removeprefix(self._root) for n in names if n.startswith(self._root))
     self._names = dict.fromkeys(own)
     self.wnids = sorted(" ".join(self._read_lines("wnids.txt")).split())
-
-  def _open_directory(self) -> tuple[list[str], Callable[[str], bytes]]:
-    files = (path for path in self._path.rglob("*") if path.is_file())
-    names = [path.relative_to(self._path).as_posix() for path in files]
-    return names, lambda name: (self._path / name).read_bytes()
 
   def _open_zip(self) -> tuple[list[str], Callable[[str], bytes]]:
     where = f"--from {self._path}"

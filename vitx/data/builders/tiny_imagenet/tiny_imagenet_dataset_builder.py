@@ -1,28 +1,19 @@
 """The TFDS builder of `tiny_imagenet`."""
 
-from typing import ClassVar
-
 import tensorflow_datasets as tfds
 
 from vitx.data.builders.tiny_imagenet.archive import Archive
-
-_CITATION = """@techreport{le2015tiny,
-  author = {Le, Ya and Yang, Xuan},
-  title = {Tiny ImageNet Visual Recognition Challenge},
-  institution = {Stanford University, CS 231N},
-  year = {2015},
-}"""
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
   """Tiny ImageNet-200: 64x64, 500 training and 50 validation images in each of 200 classes.
 
-  The images keep the archive's encoding, the classes are its sorted WordNet ids, and the unlabeled
-  test part is left out.
+  Its source is Y. Le and X. Yang, Tiny ImageNet Visual Recognition Challenge, Stanford CS 231N
+  (2015). The images keep the archive's encoding, the classes are its sorted WordNet ids, and the
+  unlabeled test part is left out.
   """
 
   VERSION = tfds.core.Version("1.0.0")
-  RELEASE_NOTES: ClassVar = {"1.0.0": "The official archive."}
 
   def __init__(self, *, archive, **kwargs):
     self._archive = Archive(archive)
@@ -32,7 +23,6 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     return tfds.core.DatasetInfo(
       builder=self,
       description="Tiny ImageNet-200. Classes are WordNet ids in sorted order.",
-      citation=_CITATION,
       homepage="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
       features=tfds.features.FeaturesDict(
         {
