@@ -1,7 +1,6 @@
 """The base classes of token mixers: shared fields, and the projection of tokens to q, k and v."""
 
-import dataclasses
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -66,10 +65,13 @@ class TokenMixer(nn.Module):
         that cannot hide later tokens, or if a relative bias is set for a mixer without logits.
     """
     super().__post_init__()
-    names = {field.name for field in dataclasses.fields(self)} - {"parent", "name"}
-    given = {name: getattr(self, name) for name in sorted(names)}
-    check_fields(type(self), given, "token_mixer")
-    rate = getattr(self, "dropout", 0.0)
+    check_fields(type(self), vars(self), "token_mixer")
+    kind, rate = type(self).__name__, getattr(self, "dropout", 0.0)
+    if self.implementation != "auto" and not self.properties.implementations:
+      raise ConfigError(
+        f"token_mixer.implementation={self.implementation!r} must be 'auto' for {kind}, which has"
+        " only one implementation."
+      )
     if self.implementation == "kernelized" and rate:
       raise ConfigError(
         "token_mixer.implementation='kernelized' cannot drop attention probabilities"
@@ -77,14 +79,14 @@ class TokenMixer(nn.Module):
       )
     if self.causal and not self.properties.accepts_causal:
       raise ConfigError(
-        f"token_mixer.causal=True: {type(self).__name__} cannot hide later tokens. Use"
+        f"token_mixer.causal=True: {kind} cannot hide later tokens. Use"
         " causal=False, or softmax, performer, linear_transformer or an attention pattern."
       )
     if self.without_logits and self.relative_bias != "none":
       raise ConfigError(
-        f"token_mixer.relative_bias={self.relative_bias!r}: {type(self).__name__} has no"
-        " logit of a query and a key to which a bias could be added:"
-        f" {self.without_logits}. Use 'none', or softmax or an attention pattern."
+        f"token_mixer.relative_bias={self.relative_bias!r}: {kind} has no logit of a query and a"
+        f" key to which a bias could be added: {self.without_logits}. Use"
+        " 'none', or softmax or an attention pattern."
       )
 
   def is_decoding(self, x: jax.Array, at: jax.Array | None) -> bool:
@@ -97,15 +99,13 @@ class TokenMixer(nn.Module):
       at: The places of the tokens, int (N,); None means all places.
 
     Raises:
-      ConfigError: If the call decodes, and the mixer cannot be decoded token by token.
+      ConfigError: If the call decodes, and the mixer is not causal.
       ValueError: If the call decodes several tokens at once.
     """
     if at is None or not self.is_mutable_collection("cache"):
       return False
     if self.is_initializing() and not (self.causal and x.shape[1] == 1):
       return False  # `init` makes a cache only for a single token of a causal mixer
-    if not self.decodes:
-      raise ConfigError(cannot_decode(self))
     if not self.causal:
       raise ConfigError(
         "token_mixer.causal=False: a token that attends later tokens cannot be decoded"
@@ -132,14 +132,6 @@ class TokenMixer(nn.Module):
       self.sow("intermediates", "probabilities", own)
 
 
-def cannot_decode(mixer: nn.Module) -> str:
-  """Returns the error message for a mixer that has no cache."""
-  return (
-    f"model.token_mixer: {type(mixer).__name__} cannot be decoded token by token: it has no cache"
-    " of keys and values. Use softmax, or an attention pattern such as strided or fixed."
-  )
-
-
 class AttentionModule(TokenMixer):
   """The base class of mixers with queries, keys and values; call its methods inside `nn.compact`.
 
@@ -158,13 +150,24 @@ class AttentionModule(TokenMixer):
   rotary: Literal["none", "sequence", "axial", "centered"] = "none"
   rotary_base: Positive = 10000.0
 
-  def resolve_head_dim(self, x: jax.Array) -> int:
-    """Returns D for tokens (B, N, C).
+  def to_heads(
+    self, x: jax.Array, name: str, dim: int | None = None, heads: int | None = None, **fields: Any
+  ) -> jax.Array:
+    """Projects tokens (B, N, C) to heads (B, N, H, D).
+
+    Args:
+      x: The tokens, (B, N, C).
+      name: The name of the projection.
+      dim: The width of a head; None means D.
+      heads: The number of heads; None means H.
+      **fields: Other arguments of `vitx.layers.projections.to_heads`, in place of `use_bias`.
 
     Raises:
       ConfigError: If H does not divide C.
     """
-    return resolve_head_dim(x.shape[-1], self.num_heads, self.head_dim)
+    dim = dim or resolve_head_dim(x.shape[-1], self.num_heads, self.head_dim)
+    fields = {"dtype": self.dtype, "use_bias": self.use_bias, **fields}
+    return to_heads(heads or self.num_heads, dim, name, **fields)(x)
 
   def project(
     self,
@@ -181,13 +184,9 @@ class AttentionModule(TokenMixer):
       value_bias: Whether `use_bias` also applies to the values.
       key_bias: Whether `use_bias` also applies to the keys.
     """
-
-    def make(name: str, dim: int, bias: bool) -> jax.Array:
-      return to_heads(self.num_heads, dim, name, dtype=self.dtype, use_bias=bias)(x)
-
-    dim, bias = self.resolve_head_dim(x), self.use_bias
-    q, k = make("query", dim, bias), make("key", dim, bias and key_bias)
-    return q, k, make("value", value_dim or dim, bias and value_bias)
+    k = self.to_heads(x, "key", use_bias=self.use_bias and key_bias)
+    v = self.to_heads(x, "value", value_dim, use_bias=self.use_bias and value_bias)
+    return self.to_heads(x, "query"), k, v
 
   def apply_positions(
     self,

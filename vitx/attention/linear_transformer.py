@@ -38,7 +38,6 @@ class LinearTransformer(AttentionModule):
 
     `at` gives the places of these tokens in the layout, ascending integers (N,); None means all.
     """
-    self.is_decoding(x, at)  # refuses decoding: sums over keys are not cached
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     q, k = elu_features(q), elu_features(k, mask=mask)

@@ -11,7 +11,7 @@ from vitx.attention.base import AttentionModule
 from vitx.attention.contract import Properties
 from vitx.attention.positions import check_length
 from vitx.config.checks import PositiveInt, Rate
-from vitx.layers.projections import from_heads, to_heads
+from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
@@ -64,14 +64,9 @@ class Linformer(AttentionModule):
       ConfigError: If N is not the N of `init`, or if "kernelized" is combined with dropout.
     """
     length, width = x.shape[1:]
-    head_dim = self.resolve_head_dim(x)
-    kv_heads = 1 if self.one_kv_head else self.num_heads
-
-    def project(heads: int, name: str) -> jax.Array:
-      return to_heads(heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)
-
-    q, k = project(self.num_heads, "query"), project(kv_heads, "key")
-    v = k if self.share_kv else project(kv_heads, "value")
+    kv_heads = 1 if self.one_kv_head else None
+    q, k = self.to_heads(x, "query"), self.to_heads(x, "key", heads=kv_heads)
+    v = k if self.share_kv else self.to_heads(x, "value", heads=kv_heads)
     q, k = self.apply_positions(q, k, layout)
     key_slots = self._slots("key_slots", length)
     shared = self.share_projection or self.share_kv

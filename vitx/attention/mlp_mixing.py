@@ -9,7 +9,6 @@ from vitx.attention.base import TokenMixer
 from vitx.attention.contract import Properties
 from vitx.attention.positions import check_length
 from vitx.config.checks import PositiveInt
-from vitx.config.errors import ConfigError
 from vitx.layers.mlp import gelu
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
@@ -41,12 +40,8 @@ class MLPMixing(TokenMixer):
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros.
 
     Raises:
-      ConfigError: If N is not the N of `init`, or if the implementation is not "auto".
+      ConfigError: If N is not the N of `init`.
     """
-    if self.implementation != "auto":
-      raise ConfigError(
-        f"token_mixer.implementation={self.implementation!r} must be 'auto' for MLP mixing."
-      )
     length = x.shape[1]
     check_length(self, "up", length, leaf="kernel")
     if mask is not None:
@@ -54,6 +49,5 @@ class MLPMixing(TokenMixer):
     init = nn.initializers.xavier_uniform()
     hidden = length if self.hidden is None else self.hidden
     y = nn.Dense(hidden, kernel_init=init, dtype=self.dtype, name="up")(jnp.swapaxes(x, 1, 2))
-    y = gelu(y)
-    y = nn.Dense(length, kernel_init=init, dtype=self.dtype, name="down")(y)
+    y = nn.Dense(length, kernel_init=init, dtype=self.dtype, name="down")(gelu(y))
     return jnp.swapaxes(y, 1, 2)

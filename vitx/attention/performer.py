@@ -95,7 +95,6 @@ class Performer(AttentionModule):
         f"token_mixer.local_heads={self.local_heads} attend windows of neighbors, which needs the"
         " places of the tokens, but some tokens were left out; set token_mixer.local_heads=0."
       )
-    self.is_decoding(x, at)  # refuses decoding: sums over keys are not cached
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     distant = self.num_heads - self.local_heads
