@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,16 +24,16 @@ Reduce = Callable[..., tuple[jax.Array, jax.Array | None]]
 
 @dataclasses.dataclass(frozen=True)
 class TokenReduction:
-  """The base class of token reductions, which itself removes no tokens.
+  """No reduction: all tokens stay to the end. It is the base class of token reductions.
 
   Attributes:
-    layers: The layers, from 0, in which tokens are removed.
+    layers: The layers, from 0, in which tokens are removed; a subclass makes it a field.
     keeps_places: Whether removed tokens are only masked, so that no token changes its place and
       every mixer that accepts a mask works.
   """
 
-  layers: tuple[NonNegativeInt, ...] = ()
-  keeps_places = True
+  layers: ClassVar[tuple[int, ...]] = ()
+  keeps_places: ClassVar[bool] = True
 
   def check(self, depth: int) -> None:
     """Checks the layers in which tokens are removed.
@@ -70,13 +70,6 @@ class TokenReduction:
 
 
 @dataclasses.dataclass(frozen=True)
-class NoReduction(TokenReduction):
-  """No reduction: all tokens stay to the end."""
-
-  layers: tuple[NonNegativeInt, ...] = dataclasses.field(default=(), init=False)
-
-
-@dataclasses.dataclass(frozen=True)
 class FuseInattentive(TokenReduction):
   """EViT: the tokens that the class token attends least become one (Liang et al. 2022, 3.2).
 
@@ -91,10 +84,10 @@ class FuseInattentive(TokenReduction):
     fuse: Whether the other tokens become one token; False drops them.
   """
 
-  layers: tuple[NonNegativeInt, ...] = (3, 6, 9)
+  layers: tuple[NonNegativeInt, ...] = (3, 6, 9)  # type: ignore[misc]
   keep: Share = 0.7
   fuse: bool = True
-  keeps_places = False
+  keeps_places: ClassVar = False
 
   def reduce(self, x, layout, mask, attention, *, number):
     P, n = layout.prefix, layout.length - layout.prefix
@@ -140,7 +133,7 @@ class ZeroInattentive(TokenReduction):
     keep: The share of the tokens that each reduction keeps.
   """
 
-  layers: tuple[NonNegativeInt, ...] = (3, 6, 9)
+  layers: tuple[NonNegativeInt, ...] = (3, 6, 9)  # type: ignore[misc]
   keep: Share = 0.7
 
   def reduce(self, x, layout, mask, attention, *, number):
@@ -167,9 +160,8 @@ def check_reduces(block: Any) -> None:
     )
 
 
-NO_REDUCTION = NoReduction()
 TOKEN_REDUCTIONS = {
   "evit": FuseInattentive,
-  "none": NoReduction,
+  "none": TokenReduction,
   "zeroed": ZeroInattentive,
 }
