@@ -152,7 +152,7 @@ def test_all_regions_are_all_tokens():
   ("fields", "message"),
   [
     ({"regions": 5}, r"token_mixer\.regions=5 exceeds .* \(4, 6\)\. Choose at most 4"),
-    ({"local_kernel": 4}, r"token_mixer\.local_kernel=4 must be odd"),
+    ({"local_kernel": 4}, r"token_mixer\.local_kernel=4 is out of .* odd or 0"),
   ],
 )
 def test_errors(fields, message):

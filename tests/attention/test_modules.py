@@ -165,7 +165,9 @@ def test_errors_name_the_field_and_the_fix(module, parts):
 def test_a_fixed_length_says_so(module):
   variables = shapes(module, 12, 8)
   apply = partial(module.apply, layout=TokenLayout((3, 3)), train=False)
-  with pytest.raises(ConfigError, match="12 tokens and is called with 9"):
+  with pytest.raises(
+    ConfigError, match=r"shape \(12,.* another grid of tokens; this one needs \(9,"
+  ):
     jax.eval_shape(apply, variables, X[:, :9])
 
 

@@ -12,7 +12,7 @@ import vitx
 from tests import runs
 from tests.attention.third_party import CosineAttention
 from tests.slow import all_but
-from vitx.attention.contract import Properties
+from vitx.attention.base import Properties
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.testing import check_token_mixer

@@ -1,5 +1,6 @@
-"""The base classes of token mixers: shared fields, and the projection of tokens to q, k and v."""
+"""The base classes of token mixers: promises, fields, projection to heads and positions."""
 
+import dataclasses
 from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
@@ -7,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from vitx.attention.contract import Properties
-from vitx.attention.positions import bias_tables
+from vitx.attention.positions import make_grid_parameter
 from vitx.config.checks import NonNegativeInt, Positive, PositiveInt, check_fields
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import resolve_head_dim, to_heads
@@ -17,9 +17,36 @@ from vitx.ops.kernels.decode import Cache, decode_step, empty_cache
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
-from vitx.ops.relative_bias import Places, axial_places, fold_bias_into_qk
+from vitx.ops.relative_bias import Places, axial_places, fold_bias_into_qk, table_shape
 from vitx.ops.rotary import rotary_angles, rotate
 from vitx.ops.sparse.slots import decode_plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Properties:
+  """The promises of a mixer with its default fields; a class declares its own as `properties`.
+
+  Attributes:
+    implementations: The implementations that exist and must agree; empty if there is only one.
+    accepts_mask: Whether a mask is accepted, and masked tokens then contribute exactly nothing; if
+      not, a mask raises ConfigError.
+    accepts_causal: Whether `causal=True` is accepted, and outputs are then independent of later
+      tokens; if not, it raises ConfigError.
+    permutation_equivariant: Whether permuted tokens give permuted outputs.
+    masking_is_deletion: Whether masking tokens has the same effect as leaving them out.
+    fixed_length: Whether the shapes of parameters depend on N, which must then be the N of `init`.
+    memory_exponent: The exponent of N in the temporary memory of the kernelized path.
+    flops_exponent: The exponent of N in the floating-point operations of the kernelized path.
+  """
+
+  implementations: tuple[str, ...] = ("masked", "kernelized")
+  accepts_mask: bool = True
+  accepts_causal: bool = False
+  permutation_equivariant: bool = False
+  masking_is_deletion: bool = False
+  fixed_length: bool = False
+  memory_exponent: float = 1.0
+  flops_exponent: float = 1.0
 
 
 class TokenMixer(nn.Module):
@@ -224,8 +251,14 @@ class AttentionModule(TokenMixer):
       q, k = rotate(q, turns), rotate(k, turns)
     if self.relative_bias == "none":
       return q, k
-    places = self.places(layout)
-    return fold_bias_into_qk(q, k, bias_tables(self, places, q.shape[2]), places, scale, at=at)
+    # With zeros a mixer starts as it would without a bias; published code draws the tables with a
+    # standard deviation of 0.02.
+    places, zeros, tables = self.places(layout), nn.initializers.zeros, []
+    for number, (extents, _) in enumerate(places):
+      name, shape = f"relative_bias_{number}", (q.shape[2], *table_shape(extents))
+      fix = "token_mixer.relative_bias='none'"
+      tables.append(make_grid_parameter(self, name, zeros, shape, fix))
+    return fold_bias_into_qk(q, k, tables, places, scale, at=at)
 
   def class_attention(
     self, q: jax.Array, k: jax.Array, scale: float, mask: jax.Array | None

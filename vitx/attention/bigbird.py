@@ -6,7 +6,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from vitx.attention.pattern import PatternAttention
+from vitx.attention.pattern import BlockSize, PatternAttention
 from vitx.config.checks import PositiveInt, Seed
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
@@ -42,7 +42,7 @@ class BigBirdAttention(PatternAttention):
   """
 
   variant: str = "R+W+G"
-  block: PositiveInt = 64
+  block: BlockSize = 64
   window: PositiveInt = 3
   random: PositiveInt = 3
   global_blocks: tuple[int, ...] = (0, -1)

@@ -10,11 +10,10 @@ import flax.linen as nn
 import jax
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
+from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import PositiveInt
 from vitx.config.errors import ConfigError
-from vitx.layers.depthwise import DepthwiseConvolution
+from vitx.layers.depthwise import DepthwiseConvolution, KernelSide
 from vitx.layers.mlp import gelu
 from vitx.layers.norms import BatchNorm
 from vitx.layers.projections import from_heads
@@ -94,13 +93,13 @@ class CvTAttention(_BatchStatisticsAttention):
 
   Attributes:
     use_bias: Whether the query, key and value projections have a bias.
-    kernel: The side of the depthwise convolutions.
+    kernel: The side of the depthwise convolutions, odd.
     kv_stride: The stride of the convolution of keys and values.
 
   `AttentionModule` has the other attributes.
   """
 
-  kernel: PositiveInt = 3
+  kernel: KernelSide = 3
   kv_stride: PositiveInt = 1
 
   @nn.compact
@@ -110,8 +109,8 @@ class CvTAttention(_BatchStatisticsAttention):
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
 
     Raises:
-      ConfigError: If the kernel is even, the grid is not two-dimensional, rotation or a relative
-        bias is combined with a stride, or there is a mask or a prefix token.
+      ConfigError: If rotation or a relative bias is combined with a stride, or if there is a mask
+        or a prefix token.
     """
     self._check(layout)
     width = x.shape[-1]
@@ -123,7 +122,7 @@ class CvTAttention(_BatchStatisticsAttention):
     return from_heads(width, dtype=self.dtype)(self.attend(layout, q, k, v, mask))
 
   def _convolve(self, image: jax.Array, name: str, stride: int, train: bool) -> jax.Array:
-    """Maps (B, rows, columns, C) to tokens (B, M, C)."""
+    """Maps (B, g, ..., g', C) to tokens (B, M, C)."""
     convolve = DepthwiseConvolution(
       self.kernel, stride, use_bias=False, dtype=self.dtype, name=f"{name}_conv"
     )
@@ -136,13 +135,6 @@ class CvTAttention(_BatchStatisticsAttention):
         "model.token_mixer='cvt' convolves the token grid, in which a class token has no"
         " place. Use model.pool='mean' or another token_mixer."
       )
-    if self.kernel % 2 == 0:
-      raise ConfigError(
-        f"model.token_mixer.kernel={self.kernel} must be odd, such as {self.kernel + 1}."
-        " With an even kernel no padding keeps the grid as large as it is."
-      )
-    if len(layout.grid) != 2:
-      raise ConfigError(f"model.token_mixer='cvt' needs a grid of two axes, not {layout.grid}.")
     if self.kv_stride != 1 and (self.rotary, self.relative_bias) != ("none", "none"):
       raise ConfigError(
         f"model.token_mixer.kv_stride={self.kv_stride} leaves keys on a coarser grid"

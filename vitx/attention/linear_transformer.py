@@ -5,8 +5,7 @@ from typing import ClassVar
 import flax.linen as nn
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
+from vitx.attention.base import AttentionModule, Properties
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels.features import elu_features
 from vitx.ops.layout import TokenLayout

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import flax.linen as nn
 import jax.numpy as jnp
 
-from vitx.attention.contract import Properties
+from vitx.attention.base import Properties
 from vitx.attention.named_pattern import GivenPatternAttention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Others, Pattern

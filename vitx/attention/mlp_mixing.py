@@ -5,9 +5,8 @@ from typing import ClassVar
 import flax.linen as nn
 import jax.numpy as jnp
 
-from vitx.attention.base import TokenMixer
-from vitx.attention.contract import Properties
-from vitx.attention.positions import check_length
+from vitx.attention.base import Properties, TokenMixer
+from vitx.attention.positions import check_grid
 from vitx.config.checks import PositiveInt
 from vitx.layers.mlp import gelu
 from vitx.ops.layout import TokenLayout
@@ -43,7 +42,8 @@ class MLPMixing(TokenMixer):
       ConfigError: If N is not the N of `init`.
     """
     length = x.shape[1]
-    check_length(self, "up", length, leaf="kernel")
+    if self.has_variable("params", "up"):
+      check_grid("up", self.get_variable("params", "up")["kernel"].shape[:1], (length,))
     if mask is not None:
       x = jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
     init = nn.initializers.xavier_uniform()

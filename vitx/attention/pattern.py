@@ -1,19 +1,20 @@
 """The base of all sparse attention modules: projections, then attention along a pattern."""
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
-from vitx.config.checks import PositiveInt, Rate
+from vitx.attention.base import AttentionModule, Properties
+from vitx.config.checks import PositiveInt, Range, Rate
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern, per_head
 from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
+
+BlockSize = Annotated[int, Range("[1, 4096]")]  # the edges of one whole block are an array
 
 
 class PatternAttention(AttentionModule):
@@ -37,7 +38,7 @@ class PatternAttention(AttentionModule):
   value_dim: PositiveInt | None = None
   out_projection: bool = True
   prefix_global: bool = True
-  tile: PositiveInt | None = None
+  tile: BlockSize | None = None
   dropout: Rate = 0.0
 
   def pattern(self, layout: TokenLayout) -> Pattern:

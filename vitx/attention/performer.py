@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
+from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import NonNegative, NonNegativeInt, PositiveInt
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
+from vitx.attention.base import AttentionModule, Properties
 from vitx.layers.projections import from_heads, resolve_head_dim
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens

@@ -6,8 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.attention.base import TokenMixer
-from vitx.attention.contract import Properties
+from vitx.attention.base import Properties, TokenMixer
 from vitx.layers.projections import from_heads, resolve_head_dim, to_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens

@@ -1,14 +1,14 @@
 """Stems, which turn images (B, height, width, channels) into token grids (B, rows, columns, C)."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from vitx.config.checks import PositiveInt
+from vitx.config.checks import PositiveInt, Range
 from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
@@ -245,7 +245,7 @@ class CCTTokenizer(HybridStem):
   """
 
   channels: tuple[PositiveInt, ...] = (64,)
-  pool: PositiveInt = 3
+  pool: Annotated[int, Range("[1, 63]")] = 3
   pool_stride: PositiveInt = 2
 
   @nn.compact
