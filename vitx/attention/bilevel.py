@@ -45,7 +45,7 @@ class BilevelAttention(AttentionModule):
 
   regions: PositiveInt = 7
   top: PositiveInt = 4
-  local_kernel: Annotated[int, Range("[0, 63], odd or 0")] = 5
+  local_kernel: Annotated[int, Range("[0, 31], odd or 0")] = 5
   scale_by: Literal["head_dim", "width"] = "head_dim"
 
   @nn.compact

@@ -14,7 +14,7 @@ from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern, per_head
 from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
-BlockSize = Annotated[int, Range("[1, 4096]")]  # the edges of one whole block are an array
+BlockSize = Annotated[int, Range("[1, 4096]")]  # edges inside a block are a square array
 
 
 class PatternAttention(AttentionModule):

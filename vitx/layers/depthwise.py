@@ -12,7 +12,7 @@ from vitx.ops.kernels.depthwise import grid_convolution
 
 # On a CPU the compiled program has an operation for each tap. With an odd side the grid stays as
 # large as it is.
-KernelSide = Annotated[int, Range("[1, 63], odd")]
+KernelSide = Annotated[int, Range("[1, 31], odd")]
 
 
 class DepthwiseConvolution(nn.Module):
