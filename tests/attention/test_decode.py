@@ -1,4 +1,4 @@
-"""Mixers decoded token by token with a cache equal their causal call; those that cannot, say so."""
+"""Decoding token by token with a cache gives what the causal call gives, or is refused."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Pre-norm blocks with fewer normalizations, and without skips."""
+"""Pre-norm blocks with fewer normalizations, and blocks without skips."""
 
 from functools import partial
 

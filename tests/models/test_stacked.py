@@ -17,7 +17,7 @@ class Moments(NamedTuple):
 
 
 def network(depth):
-  """Parameters of which every number is the layer's, or negative outside the blocks."""
+  """Makes parameters whose numbers are those of their layers, or negative outside the blocks."""
   blocks = {
     f"block_{layer}": {"mlp": {"kernel": np.full((2, 3), layer), "bias": np.full(3, layer)}}
     for layer in range(depth)

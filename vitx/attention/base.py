@@ -119,7 +119,7 @@ class TokenMixer(nn.Module):
   def is_decoding(self, x: jax.Array, at: jax.Array | None) -> bool:
     """Returns whether this call decodes one token of a sequence that is being generated.
 
-    It does if it gets places `at` and if the collection "cache" is mutable.
+    A call decodes if the places `at` are given and the collection "cache" is mutable.
 
     Args:
       x: The tokens, (B, N, C); N is 1 in decoding.
@@ -143,7 +143,7 @@ class TokenMixer(nn.Module):
     return True
 
   def sow_matrix(self, matrix: jax.Array | None, probabilities: jax.Array | None = None) -> None:
-    """Exposes the matrices that an op returned beside its output, by Flax's `sow`.
+    """Sows the matrices that an op returned beside its output into "intermediates".
 
     Args:
       matrix: The mixing matrix, (B, H, N, N), sown as `attention`; None sows nothing.

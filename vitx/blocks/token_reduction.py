@@ -57,7 +57,7 @@ class TokenReduction:
     return partial(self.reduce, number=self.layers.index(layer)) if layer in self.layers else None
 
   def reduce(self, x, layout: TokenLayout, mask, attention, *, number: int):
-    """Removes tokens for the `number`-th time, counted from 0; see `at`."""
+    """Removes tokens; `number` is that of the reduction, from 0, and `at` has the arguments."""
     raise NotImplementedError
 
   def layout_after(self, layout: TokenLayout, layer: int) -> TokenLayout:
@@ -65,7 +65,7 @@ class TokenReduction:
     return layout
 
   def settle(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns a block's output (B, N, C), changed as the mask (B, N) of removed tokens requires."""
+    """Returns a block's output (B, N, C); a subclass may change the tokens that `mask` hides."""
     return x
 
 
@@ -123,10 +123,10 @@ class ZeroInattentive(TokenReduction):
 
   Of the n tokens of the grid, the i-th reduction keeps ceil(keep^i n): among the tokens that are
   left, those with the most attention of the class token, averaged over the heads. No other token
-  attends the zeros. N and all places stay as they are, so that parameters bound to N still fit;
-  only mixers that skip masked tokens save time. A pool that reads more than the class token sees
-  the zeros. (In the released code, the zeros still count in the denominator of the class token's
-  softmax.)
+  attends the zeros. No token changes its place, so parameters whose shape depends on N still fit.
+  Only mixers that skip masked tokens save time. A pool that reads more than the class token reads
+  the zeros too. (In the released code, the zeros still count in the denominator of the class
+  token's softmax.)
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.

@@ -1,4 +1,4 @@
-"""The pre-norm block as in small codebases, and the block without skips."""
+"""A pre-norm block that may share its normalization, and a block without skips."""
 
 from typing import Literal
 

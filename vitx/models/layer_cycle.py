@@ -59,7 +59,7 @@ def run_cycle(trunk: Any, x: jax.Array, layout: TokenLayout, train: bool) -> jax
 def _make_parameters(
   trunk: Any, blocks: list[nn.Module], x: jax.Array, layout: TokenLayout, depth: int
 ) -> None:
-  """Makes the parameters of all layers, by one vmapped `init` for each layer of a cycle."""
+  """Makes the parameters of all layers; one vmapped `init` serves all layers of one kind."""
   base = trunk.make_rng("params")
   for first, block in enumerate(blocks):
     layers = range(first, depth, len(blocks))

@@ -80,9 +80,9 @@ class PixelDecoder(Trunk, kw_only=True):
 class MaskedAutoencoder(ViT, kw_only=True):
   """A vision transformer that sees the visible patches only, and a decoder of all patches.
 
-  Its parameters have the names of the body's parameters, without those of the head, so that
-  `init_from` fills the body of another run. Those of the decoder begin with "decoder/". The pixels
-  of masked patches are zero (the mean) before the stem, so that no stem passes them on, not even
+  Its parameters have the names of the body's parameters, so that `init_from` can fill the body of
+  another run; there is no head, and names in the decoder begin with "decoder/". The pixels of
+  masked patches become zero, the mean, before the stem, so that no stem passes them on, not even
   one whose convolutions overlap. Positions are added before masked tokens are left out.
 
   Attributes:
