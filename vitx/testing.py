@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.attention.contract import Properties
+from vitx.attention.base import Properties
 from vitx.config.errors import ConfigError
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout

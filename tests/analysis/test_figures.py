@@ -5,10 +5,13 @@ import numpy as np
 import pytest
 
 from tests.drawn import draw_variables
+from vitx.analysis.figures import capture as mixers
 from vitx.analysis.figures import patterns, style
 from vitx.analysis.figures.attention_past import attention_mass, capture, uniform_mass
+from vitx.analysis.figures.projections import multiply_projections
 from vitx.config.errors import ConfigError, escape
-from vitx.models import model_from_config
+from vitx.models import create_model, model_from_config
+from vitx.models.masked_autoencoder import make_autoencoder
 from vitx.models.sown import collect
 from vitx.ops.layout import TokenLayout
 
@@ -91,6 +94,27 @@ def test_the_patterns_of_layers():
     for used in (column, local)
   ]
   assert seen == [[1, 5, 9, 13, 17, 21], [18, 19, 20, 21]]
+
+
+def test_a_masked_autoencoder_shows_its_encoder():
+  """Its decoder has another width, and softmax attention, which has no pattern."""
+  sizes = {"width": 8, "num_heads": 2, "mlp_dim": 8}
+  mixer = {"name": "locality", "implementation": "masked"}
+  parts = {"stem": {"name": "linear", "patch": 4}, "posemb": "sincos", "token_mixer": mixer}
+  body = create_model("vit", num_classes=3, depth=2, **sizes, **parts)
+  decoder = {"depth": 1, "posemb": "sincos", **sizes, "width": 16}
+  model = make_autoencoder(body, (8, 8, 1), mask_ratio=0.5, **decoder)
+  images = np.zeros((1, 8, 8, 1), np.float32)
+  spec = jax.ShapeDtypeStruct(images.shape, images.dtype)
+  assert [each.layer for each in patterns.list_edges(model, spec)] == [0, 1]
+  variables = draw_variables(model.init, images)
+  layers = [each.path for each in mixers.capture(model, variables, images)]
+  assert layers == ["block_0/token_mixer", "block_1/token_mixer"]
+  found = multiply_projections(variables["params"])
+  assert {kind: x.shape for kind, x in found.items()} == {
+    "query_key": (2, 2, 8, 8),
+    "value_out": (2, 2, 8, 8),
+  }
 
 
 def test_causality_of_the_mixer_is_part_of_its_pattern():

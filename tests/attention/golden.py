@@ -41,7 +41,7 @@ def run(module, variables, x, mask=None, layout=None):
 
 
 def close(a, b, where=None):
-  """Equal to float32's rounding, in the rows of (B, N, C) that `where` (B, N) names."""
+  """Checks that arrays (B, N, C) are equal within float32's rounding, where `where` is True."""
   if where is not None:
     a, b = np.asarray(a)[where], b[where]
   np.testing.assert_allclose(a, b, atol=3e-6 * np.abs(b).max(), rtol=2e-5)

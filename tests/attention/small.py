@@ -4,7 +4,7 @@ import vitx
 
 
 def vit(token_mixer, **fields):
-  """Two blocks of width 8 over single pixels, three classes, unless `fields` say otherwise."""
+  """Makes two blocks of width 8 over single pixels, for three classes; `fields` change that."""
   settings = {"num_classes": 3, "width": 8, "depth": 2, "num_heads": 2, "mlp_dim": 8}
   settings["stem"] = {"name": "linear", "patch": 1}
   return vitx.create_model("vit", token_mixer=token_mixer, **(settings | fields))

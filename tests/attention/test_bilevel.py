@@ -26,13 +26,13 @@ def make(layout, **fields):
 
 
 def region(token, layout, regions):
-  """The region of a token of the grid, as row and column."""
+  """Returns the row and column of the region of a token."""
   spot = np.unravel_index(token - layout.prefix, layout.grid)
   return tuple(int(c // math.ceil(g / regions)) for c, g in zip(spot, layout.grid, strict=True))
 
 
 def definition(params, x, layout, *, regions, top, scale, mask=None):
-  """Outputs and what every query sees, by loops over regions, queries, heads and the kernel."""
+  """Returns the outputs and the edges, by loops over regions, queries, heads and the kernel."""
   q, k, v = (linear(x, params[name]) for name in ("query", "key", "value"))  # (B, N, H, D)
   batch, n, heads, dim = q.shape
   seen = np.ones((batch, n), bool) if mask is None else np.asarray(mask)
@@ -101,7 +101,7 @@ def test_the_definition(number, masked, implementation):
   mask = None
   if masked:
     mask = np.random.default_rng(3).random(x.shape[:2]) < 0.6
-    for token in range(layout.prefix, layout.length):  # of one example a region sees nothing
+    for token in range(layout.prefix, layout.length):  # one region of one example is masked
       mask[0, token] = region(token, layout, module.regions) != (0, 0)
   out, found = written.run(module, params, x, layout, mask)
   width = C if fields.get("scale_by") == "width" else C // H
@@ -120,7 +120,7 @@ def test_the_definition(number, masked, implementation):
 
 
 def test_what_is_chosen_has_no_gradient_and_the_rest_has():
-  """Moving queries and keys all alike moves no logit's softmax, but would move the routing."""
+  """Adding a vector to all keys changes no softmax, but it would change the routing."""
   module, params, x = make(DIVIDED)
   grads = jax.jit(
     jax.grad(lambda p: jnp.sum(jnp.sin(module.apply({"params": p}, x, DIVIDED, train=False))))
@@ -152,7 +152,7 @@ def test_all_regions_are_all_tokens():
   ("fields", "message"),
   [
     ({"regions": 5}, r"token_mixer\.regions=5 exceeds .* \(4, 6\)\. Choose at most 4"),
-    ({"local_kernel": 4}, r"token_mixer\.local_kernel=4 must be odd"),
+    ({"local_kernel": 4}, r"token_mixer\.local_kernel=4 is out of .* odd or 0"),
   ],
 )
 def test_errors(fields, message):

@@ -10,7 +10,7 @@ from vitx.attention.pattern import PatternAttention
 from vitx.testing import LAYOUTS, check_token_mixer
 
 ORDERED = {"permutation_equivariant": False, "masking_is_deletion": False}
-# Fields that fit 16 and 17 tokens. Mixers that stand here only by the defaults have an empty entry.
+# Fields that fit 16 and 17 tokens; {} means the defaults.
 CASES = {
   "softmax": [{}, {"rotary": "axial"}, {"relative_bias": "axial"}],
   "performer": [
@@ -61,13 +61,13 @@ CASES = {
   "watts_strogatz": [{"neighbors": 4, "tile": 8}],
   "sparsifiner": [
     {"keep": 0.5},
-    # Of few coefficients many scores are nearly equal, which half precision ranks otherwise.
+    # With one coefficient many scores are nearly equal, and half precision ranks them otherwise.
     {"keep": 0.3, "coefficient_top": 1, "half_tolerance": 1.0},
     {"sparse": False},
     {"keep": 0.3, "granularity": "block", "block": 3, "half_tolerance": 1.0},
     {"keep": 0.5, "coefficient_top": 3, "predictor_implementation": "sparse"},
   ],
-  "bilevel": [  # regions that are nearly alike rank otherwise in half precision
+  "bilevel": [  # half precision ranks regions otherwise whose scores are nearly equal
     {"regions": 2, "top": 2, "half_tolerance": 1.0},
     {"regions": 3, "top": 1, "local_kernel": 3, "relative_bias": "axial", "half_tolerance": 1.0},
     {"regions": 4, "top": 5, "local_kernel": 0, "scale_by": "width", "half_tolerance": 1.0},
@@ -76,7 +76,7 @@ CASES = {
   "mlp_mixing": [{}, {"hidden": 7}],
   "xcit": [{}, {"use_bias": False}],
 }
-# Whatever takes `causal` is checked for it in its first case: `check_token_mixer` sets it itself.
+# `check_token_mixer` sets `causal` itself, for mixers that accept it.
 ORDER_MATTERS = ("rotary", "relative_bias", "causal", "local_heads")
 
 

@@ -37,12 +37,12 @@ def run(name, **fields):
   """Makes a network of one block, and traces its mixer from parameters to outputs."""
   mixer = {"name": name, **NEEDED.get(name, {}), **fields}
   vitx.create_model("vit", **SMALL, stem={"name": "linear", "patch": 2}, token_mixer=mixer)
-  # Where the default is given, the network is that of the other fields.
+  # A field with its default value is left out, so that equal networks are traced once.
   usual = {key: option.default for key, option in options(MIXERS[name]).items()}
   trace(tuple(item for item in mixer.items() if item[1] is not usual.get(item[0], item)))
 
 
-@functools.cache  # what is equal, such as 10**9 and 1e9, is traced once
+@functools.cache  # equal values, such as 10**9 and 1e9, are traced once
 def trace(settings):
   fields = dict(settings)
   mixer = MIXERS[fields.pop("name")](num_heads=2, **fields)

@@ -115,7 +115,7 @@ def test_nystromformer_as_published_against_nystrom_attention(length, implementa
   fields = {"landmarks": 4, "kernel_size": 5, "use_bias": False, "padding": "front"}
   module = Nystromformer(HEADS, implementation=implementation, pinv_scale="batch", **fields)
   close(run(module, {"params": params}, g["x"]), g["out"])
-  # Of a token that is masked itself, nobody reads the output, and it differs.
+  # The outputs of masked tokens differ, and nothing reads them.
   close(run(module, {"params": params}, g["x"], g["mask"]), g["masked_out"], g["mask"])
   ours = module.clone(pinv_scale="example")
   assert np.abs(run(ours, {"params": params}, g["x"]) - g["out"]).max() > 1e-4

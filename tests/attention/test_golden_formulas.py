@@ -1,4 +1,4 @@
-"""Modules give what their formulas give when written out number by number (tests/golden)."""
+"""Modules give the values of their formulas, which were computed by loops (tests/golden)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a mixer costs grows with N as its `properties` say; counted and compiled, never run."""
+"""The costs of a mixer grow with N as its `properties` state; programs are compiled, never run."""
 
 import jax
 import jax.extend
@@ -14,10 +14,10 @@ from vitx.ops.kernels import tiling
 
 SIZES = (2048, 8192)
 HEADS = 2
-# What draws every edge has them all, N x N bits, in its program, which the compiler copies around.
+# The program of a pattern with drawn edges contains N x N bits, which the compiler copies.
 DRAWN = {"erdos_renyi": (512, 2048)}
-# What does not grow like the attention hides it: in wide tokens the projections, which are linear,
-# in narrow ones what is constant, as Nystromformer's inverse and the windows' plans are.
+# Wide tokens would hide the growth of attention behind the projections, which are linear. Narrow
+# tokens would hide it behind constant costs: Nystromformer's inverse and the plans of windows.
 NARROW = 8
 WIDER = {"nystromformer": 128} | dict.fromkeys(
   ("longformer", "neighborhood", "shifted_window", "watts_strogatz"), 32
@@ -27,7 +27,7 @@ SLACK = 0.15
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-  """What a step of a loop holds does not grow with N; the usual megabyte would hide what does."""
+  """Makes the arrays of a loop's step small, since a constant megabyte would hide the growth."""
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 16)
 
 

@@ -1,7 +1,7 @@
-"""No kernelized mixer holds an N x N array on CUDA or TPU, found in the programs lowered for them.
+"""The programs of kernelized mixers for CUDA and TPU contain no N x N array.
 
-Programs are those of one example and two narrow heads, forward and backward, with tiles as large as
-an accelerator has them.
+Each program computes one example and two narrow heads, forward and backward, with tiles as large as
+on an accelerator.
 """
 
 import functools
@@ -22,8 +22,8 @@ HEADS, WIDTH = 2, 16
 NO_IMPLEMENTATIONS = {"mlp_mixing", "xcit"}
 NO_PREFIX = {"cvt"}
 NO_MASK = {"cvt", "levit"}
-# Traced for CUDA and for TPU, these are the same program, for they call no kernel that only one
-# platform has; and so is every mixer with a mask, which those kernels do not take.
+# The program of these mixers is equal for CUDA and TPU, since they call no kernel of one platform.
+# With a mask this holds for every mixer, since those kernels accept no mask.
 ALIKE = {
   *("bilevel", "fnet", "linear_transformer", "linformer", "nystromformer", "performer"),
   *("shaped", "sparsifiner", "watts_strogatz"),
@@ -39,7 +39,7 @@ QUICK = (
   "fnet",
   "shaped",
 )
-# What goes another way than the default fields.
+# Fields that choose other operations than the defaults.
 VARIANTS = [
   ("softmax", {"causal": True}),
   ("softmax", {"relative_bias": "axial", "rotary": "axial"}),
@@ -67,7 +67,7 @@ QUICK_VARIANTS = ({"keep": 0.05}, {"causal": True})
 
 @pytest.fixture(autouse=True, scope="module")
 def installed():
-  """cuDNN's kernel can be lowered for CUDA without the card, if its version check is content."""
+  """Fakes cuDNN's version, so that its kernel can be lowered for CUDA without a GPU."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)
     yield
@@ -76,7 +76,7 @@ def installed():
 
 @functools.cache
 def made(module, layout):
-  """Returns the shapes of what `init` makes, which no platform and no mask changes."""
+  """Returns the shapes of the variables, which depend on no platform and no mask."""
   x = jax.ShapeDtypeStruct((1, layout.length, WIDTH), jnp.float32)
   init = lambda x: module.init(jax.random.key(0), x, layout, train=False)  # noqa: E731
   return jax.eval_shape(init, x)
@@ -114,7 +114,7 @@ def test_every_mixer_with_implementations_is_tested():
 
 
 def on_platforms(cases):
-  """Adds the platforms to tuples that begin with a name: both, or one where they are alike."""
+  """Adds a platform to tuples that begin with a name; mixers in `ALIKE` need only one."""
   return [
     (*case, platform)
     for case in cases

@@ -1,4 +1,4 @@
-"""What single mixers promise beyond the contract: state, starts, errors, published counts."""
+"""Properties of single mixers beyond the contract: state, starts, errors, published counts."""
 
 import itertools
 from functools import partial
@@ -71,7 +71,7 @@ def test_performer_features_are_state_that_training_redraws():
   np.testing.assert_array_equal(seen[0], variables["features"]["projection"])
   same = [np.array_equal(a, b) for a, b in itertools.pairwise(seen)]
   assert same == [True, True, False, True, True, False]
-  # A run resumed from the state goes on with the same draws.
+  # A run that is resumed from this state continues with equal draws.
   resumed = variables["features"] | {"calls": jnp.int32(6)}
   again = step({"features": resumed})["features"]["projection"]
   np.testing.assert_array_equal(again, seen[6])
@@ -126,7 +126,7 @@ def test_shaped_starts(start, layer, expected):
   params = variables["params"]
   for name, value in zip(("alpha", "beta", "gamma"), (*expected, expected[1]), strict=True):
     np.testing.assert_allclose(params[name], np.full(2, value))
-  # Centered, A is C at the start, and all that is left is the identity.
+  # At the start A equals C, so that only the identity remains.
   np.testing.assert_allclose(out, expected[0] * X, atol=1e-6)
 
 
@@ -165,7 +165,9 @@ def test_errors_name_the_field_and_the_fix(module, parts):
 def test_a_fixed_length_says_so(module):
   variables = shapes(module, 12, 8)
   apply = partial(module.apply, layout=TokenLayout((3, 3)), train=False)
-  with pytest.raises(ConfigError, match="12 tokens and is called with 9"):
+  with pytest.raises(
+    ConfigError, match=r"shape \(12,.* another grid of tokens; this one needs \(9,"
+  ):
     jax.eval_shape(apply, variables, X[:, :9])
 
 

@@ -1,4 +1,4 @@
-"""Graphs drawn at every step, global tokens with projections of their own, and ETC's tokens."""
+"""Redrawn graphs, locality, Longformer's global projections, ETC's tokens, and ragged windows."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 
 
 def drawn(key, variables, module):
-  """A step of training: output and gradient of both implementations, the matrix; evaluation."""
+  """Returns output and gradient of both implementations, the matrix, and evaluation's output."""
 
   def loss(x, name):
     out, sown = module.clone(implementation=name).apply(
@@ -65,7 +65,7 @@ def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):
   np.testing.assert_array_equal(results[0][3], results[1][3])  # evaluation keeps the fixed graph
   if module.plan == "bigbird":  # which may draw from the window
     return
-  # As many keys as there; a drawn block may be the short last one.
+  # Both graphs have equally many keys, but a drawn block may be the short last one.
   fixed = dense_mask(module.full_pattern(LAYOUT), LAYOUT, module.num_heads)
   fewer = np.abs(first[0].sum(axis=-1) - fixed.sum(axis=-1)).max()
   assert fewer <= (-LAYOUT.length % module.block) * module.random

@@ -22,7 +22,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 
 
 def logits_with(tables, places):
-  """What widening adds to q kᵀ · scale, and what went in."""
+  """Returns what the wider queries and keys add to q kᵀ · scale."""
   random = np.random.default_rng(1)
   q, k = random.normal(size=(2, 1, LAYOUT.length, 2, 4)).astype(np.float32)
   wide = jax.jit(lambda *given: relative_bias.fold_bias_into_qk(*given, places, 0.3))(q, k, tables)
@@ -132,7 +132,7 @@ def test_another_grid_is_refused():
 
 @pytest.mark.parametrize("fields", [{"rotary": "axial"}, {"relative_bias": "axial"}])
 def test_positions_at_some_tokens_are_those_of_all(fields):
-  """What a decoder needs: the queries and keys of a few tokens, known when it runs."""
+  """A decoder needs the queries and keys of tokens whose places are known only at run time."""
 
   class Parts(SoftmaxAttention):
     @nn.compact

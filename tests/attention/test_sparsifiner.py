@@ -1,4 +1,4 @@
-"""Sparsifiner's predictor against its definition, written out; what it keeps, and what learns."""
+"""Sparsifiner against its definition in loops: the keys, the gradients, masks and budgets."""
 
 import math
 
@@ -91,7 +91,7 @@ def test_what_is_sown():
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", all_but("kernelized", of=["masked", "kernelized"]))
 def test_the_mask_has_no_gradient(implementation):
-  """While keys are dropped, the predictor learns nothing; its approximation teaches it."""
+  """The output has no gradient by the predictor; the approximation that is sown has one."""
   module, params, x = make(implementation=implementation)
   predictor = {"reduce_query", "reduce_key", "down", "basis"}
 

@@ -1,4 +1,4 @@
-"""Sparsifiner by blocks of keys: the definition in loops, both implementations, what is shared."""
+"""Sparsifiner by blocks of keys against its definition in loops, in both implementations."""
 
 import math
 
@@ -27,7 +27,7 @@ def make(layout, **fields):
 
 
 def definition(coefficients, basis, layout, keep, block, mask):
-  """Who sees whom, bool (B, H, N, N), by the sum of the scores of all pairs of two blocks."""
+  """Returns the edges, bool (B, H, N, N), by the sum of all pairs' scores in two blocks."""
   batch, heads, n, _ = coefficients.shape
   prefix, length = layout.prefix, layout.length
   blocks = [range(a, min(a + block, n)) for a in range(0, n, block)]
@@ -86,14 +86,14 @@ def test_implementations_agree(name, masked):
 
   both = jax.jit(lambda *given: [everything(name, *given) for name in ("masked", "kernelized")])
   masked, kernelized = map(jax.tree.leaves, jax.device_get(both(params, x)))
-  # A key's bias has no gradient but what others' rounding leaves: the largest is the measure.
+  # The gradient of a key's bias is rounding alone, so the largest gradient sets the tolerance.
   largest = max(np.abs(leaf).max() for leaf in masked)
   for a, b in zip(masked, kernelized, strict=True):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * max(1, largest))
 
 
 def test_blocks_of_one_token_are_tokens():
-  """But for the class token, which as a key is always seen here, and is a candidate there."""
+  """There is no class token, which is no candidate among blocks: all queries attend it."""
   layout = LAYOUTS["ragged"]
   fields = {"keep": 0.3, "implementation": "masked"}
   module, params, x = make(layout, block=1, **fields)
@@ -103,7 +103,7 @@ def test_blocks_of_one_token_are_tokens():
 
 
 def test_ties_go_to_the_first_blocks():
-  """Nothing of the basis is left: every score is zero."""
+  """The threshold makes the basis zero, and so every score."""
   layout = LAYOUTS["class token"]
   module, params, x = make(layout, basis_threshold=100.0)
   found = run(module, params, x, layout)[1]["attention"][:, :, 1:]

@@ -1,4 +1,4 @@
-"""A user's own mixer works wherever a built-in one does, and a broken one is told what is wrong."""
+"""A user's own mixer works wherever ours do, and the contract names the fault of a broken one."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ import vitx
 from tests import runs
 from tests.attention.third_party import CosineAttention
 from tests.slow import all_but
-from vitx.attention.contract import Properties
+from vitx.attention.base import Properties
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.testing import check_token_mixer
@@ -27,8 +27,8 @@ def test_keeps_the_contract(fields):
   check_token_mixer(CosineAttention, properties=placed, pairwise=bool(fields), **fields)
 
 
-def test_does_what_it_says():
-  """Written out once more, in NumPy."""
+def test_outputs_are_those_of_the_formula():
+  """The formula is written in NumPy."""
   x = np.random.default_rng(0).normal(size=(1, 6, 8)).astype(np.float32)
   module = CosineAttention(num_heads=2, temperature=3.0)
   layout = TokenLayout((6,))
@@ -64,7 +64,7 @@ def test_trains_from_a_config(tmp_path, whole_runs):
 
 
 class Mean(nn.Module):
-  """The least that is a mixer: Flax's own module with the fields that a model sets."""
+  """The smallest mixer: a module of Flax with the fields that a model sets."""
 
   num_heads: int
   dtype: jnp.dtype = jnp.float32
@@ -143,6 +143,6 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("broken", "message"), all_but(IgnoresTheMask, ReturnsFloat32, of=BROKEN))
-def test_a_broken_one_is_told_what_is_wrong(broken, message):
+def test_the_contract_names_the_fault(broken, message):
   with pytest.raises(AssertionError, match=message):
     check_token_mixer(broken, pairwise=True)

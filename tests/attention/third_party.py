@@ -19,7 +19,7 @@ class CosineAttention(AttentionModule):
     accepts_causal=True, permutation_equivariant=True, masking_is_deletion=True, flops_exponent=2.0
   )
 
-  logged = ("temperature",)  # parameters whose means stand in `metrics.jsonl`
+  logged = ("temperature",)  # parameters whose means are in `metrics.jsonl`
 
   temperature: float = 10.0  # at the start
 
@@ -32,5 +32,5 @@ class CosineAttention(AttentionModule):
     q, k = self.apply_positions(q, k, layout)  # rotary and relative_bias, as a config sets them
     settings = {"causal": self.causal, "implementation": self.implementation}
     out, matrix = ops.attention_with_weights(q, k, v, key_mask=mask, scale=1.0, **settings)
-    self.sow_matrix(matrix)  # None where the implementation never holds it
+    self.sow_matrix(matrix)  # None if the implementation computes no matrix
     return from_heads(x.shape[-1], dtype=self.dtype)(out)  # (B, N, C)

@@ -1,4 +1,4 @@
-"""What the tests share that write a mixer's definition out: parameters, tokens, and a call."""
+"""Parameters, tokens and a call, for tests that write a mixer's definition as loops."""
 
 from functools import partial
 

@@ -13,7 +13,7 @@ TOKENS = np.random.default_rng(1).normal(1, 2, (B, N, C)).astype(np.float32)
 
 
 def draw(block):
-  """Returns parameters of a block that takes TOKENS, of which none is where it starts."""
+  """Returns random parameters of a block that is called with TOKENS."""
   shapes = jax.eval_shape(lambda: block.init(jax.random.key(0), TOKENS, LAYOUT, train=False))
   random = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""Blocks and small networks give what their formulas give, number by number (tests/golden)."""
+"""Blocks and small networks give the recorded values of their formulas (tests/golden)."""
 
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ def load(name):
 
 
 def in_heads(block, kind):
-  """Values and output as heads: (C, H, D) and (H, D, C)."""
+  """Returns a block's parameters with the kernels (C, H, D) of values and (H, D, C) of output."""
   mixer, heads = block["token_mixer"], 1 if kind == "vanilla" else HEADS
   for name, shape in (("value", (WIDTH, heads, -1)), ("out", (heads, -1, WIDTH))):
     if name in mixer:
@@ -57,7 +57,7 @@ def in_heads(block, kind):
 
 
 def close(actual, expected):
-  """Within 1e-5 of the largest."""
+  """Checks that values are equal within 1e-5 of the largest."""
   np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 

@@ -37,7 +37,7 @@ def without(params, *modules):
 
 @jax.jit
 def branches(params):
-  """What the block adds, each branch by itself from the one normalization."""
+  """Returns the output of each branch, computed from the shared normalization."""
   y = nn.LayerNorm().apply({"params": params["norm"]}, TOKENS)
   mixer = SoftmaxAttention(H).apply({"params": params["token_mixer"]}, y, LAYOUT, train=False)
   return mixer, MLP(M).apply({"params": params["mlp"]}, y, False)
@@ -79,7 +79,7 @@ def test_vit_22b_attends_by_the_direction_of_queries_and_keys():
 def test_stochastic_depth_drops_the_branches_independently():
   block, params = made(stochastic_depth=0.5)
   mixer, mlp = map(np.asarray, branches(params))
-  # Kept branches are doubled, so that the mean stays.
+  # A branch that is not dropped is doubled, so that the mean does not change.
   outcomes = {(a, b): TOKENS + 2 * a * mixer + 2 * b * mlp for a in (0, 1) for b in (0, 1)}
   seen = set()
   for seed in range(12):

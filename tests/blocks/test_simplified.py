@@ -88,12 +88,12 @@ def test_gains_and_scalars_have_no_weight_decay():
 
 @partial(jax.jit, static_argnums=0)
 def layer_of(block, key, x):
-  """What a block gives with parameters of its own."""
+  """Returns the output of a block with new parameters."""
   return block.init_with_output(key, x, TokenLayout((x.shape[1],)), train=False)[0]
 
 
 def likeness(kind, mixer, layers=12):
-  """The mean cosine between tokens less their mean over the batch, after some blocks."""
+  """Returns the mean cosine between different tokens after some blocks."""
   x, n = np.random.default_rng(2).normal(size=(1, 16, C)).astype(np.float32), 16
   blocks = [BLOCKS[kind](token_mixer=partial(mixer, layer=i), mlp_dim=M) for i in (0, 1)]
   for layer in range(layers):

@@ -1,4 +1,4 @@
-"""Stems: token grids of the promised size, and what lies between the convolutions."""
+"""Stems: the sizes of their token grids, and the operations between their convolutions."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def test_grids(fields, grid):
 
 
 def test_the_hybrid_stem_is_bare():
-  """Nothing between its convolutions: it is an affine map."""
+  """Convolutions alone are an affine map."""
   stem = STEMS["hybrid"](width=6)
   variables = jax.jit(stem.init)(jax.random.key(0), IMAGES)
   apply = lambda x: stem.apply(variables, x)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Token reduction: whole networks against NumPy, the shapes of DeiT-S, what cannot be combined."""
+"""Token reduction: networks against NumPy, the shapes of DeiT-S, and combinations refused."""
 
 import math
 
@@ -47,7 +47,7 @@ def norm(x, module):
 
 
 def attend(x, params):
-  """What attention adds to tokens (N, C), and the class token's mean attention (N,)."""
+  """Returns the output of attention (N, C), and the class token's mean attention (N,)."""
   q, k, v = (dense(x, params[name]) for name in ("query", "key", "value"))
   logits = np.einsum("nhd,mhd->hnm", q, k) / math.sqrt(q.shape[-1])
   weights = np.exp(logits - logits.max(-1, keepdims=True))
@@ -69,7 +69,7 @@ def reduce(x, attention, keep, fuse):
 
 
 def definition(params, layers, keep, fuse):
-  """The logits of a network whose blocks give up tokens, one image after another."""
+  """Returns the logits of a network with EViT's reduction, one image after another."""
   erf = np.vectorize(math.erf)
   found = []
   for image in np.asarray(IMAGES, float):
@@ -111,7 +111,7 @@ def test_evit_is_its_definition(layers, keep, fuse, remat, tokens):
 
 
 def test_tokens_of_deit_s():
-  """197 in four layers, then three times fewer, the fused token of before a candidate."""
+  """There are 197 tokens in four layers; the fused token is a candidate in later reductions."""
   from configs import imagenet
   from vitx.models import model_from_config
 
@@ -130,7 +130,7 @@ def test_tokens_of_deit_s():
 
 
 def test_zeroed_tokens_are_as_if_dropped_and_stay_away():
-  """Where the budgets, powers of the share, are the same, which they need not be."""
+  """Both reductions have equal numbers of tokens here."""
   model, params = make(token_reduction={"name": "zeroed", "layers": (0, 2), "keep": 0.5})
   logits, tokens = run(model, params)
   close(logits, definition(params, (0, 2), 0.5, fuse=False))
@@ -141,7 +141,7 @@ def test_zeroed_tokens_are_as_if_dropped_and_stay_away():
 
 @pytest.mark.slow  # compiles a network
 def test_a_mask_of_tokens_is_reduced_with_them():
-  """What nobody may attend changes nothing; some of it is given up first, for it has no weight."""
+  """Masked tokens change no logits; the reduction removes them first: their weight is zero."""
   model, params = make(token_reduction=EVIT)
   mask = np.random.default_rng(0).random((2, 17)) < 0.7
   mask[:, 0] = True
@@ -156,7 +156,7 @@ def test_the_weights_of_fused_tokens_alone_have_a_gradient(fuse):
   layout, x = TokenLayout((8,), prefix=1), np.random.default_rng(0).random((1, 9, 2), np.float32)
   reduction = TOKEN_REDUCTIONS["evit"](layers=(0,), keep=0.6, fuse=fuse)
 
-  mask = np.array([[True, *[False] * 3, *[True] * 5]])  # hides what is given up
+  mask = np.array([[True, *[False] * 3, *[True] * 5]])  # hides the removed tokens
 
   def loss(attention):
     tokens, shown = reduction.reduce(x, layout, mask, attention, number=0)

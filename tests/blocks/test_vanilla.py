@@ -1,4 +1,4 @@
-"""Pre-norm blocks with fewer normalizations, and without skips."""
+"""Pre-norm blocks with fewer normalizations, and blocks without skips."""
 
 from functools import partial
 
@@ -71,8 +71,6 @@ def test_skipless_keeps_the_parameters_of_pre_norm():
   assert shapes[0] == shapes[1]
 
 
-def test_errors():
-  with pytest.raises(ConfigError, match=r"norms='one' is unknown.* Valid: mlp, shared, two"):
-    made(VanillaBlock, norms="one")
+def test_stochastic_depth_needs_skips():
   with pytest.raises(ConfigError, match=r"stochastic_depth=0.1.*'skipless'.*stochastic_depth=0"):
     made(SkiplessBlock, stochastic_depth=0.1)

@@ -43,8 +43,8 @@ FIELDS = [
   ("posemb.base=7", "LearnedPosition has no field 'base'", "Valid: prefix"),
   ("token_mixer=performer,token_mixer.features=0", COUNT),
   ("token_mixer.landmarks=3", "SoftmaxAttention has no field 'landmarks'", "Valid: causal"),
-  ("token_mixer=bigbird,token_mixer.block=0", COUNT),
-  ("stem=conv,token_mixer=cvt,token_mixer.kernel=2", "must be odd, such as 3"),
+  ("token_mixer=bigbird,token_mixer.block=0", "it must be an integer in [1, 4096]"),
+  ("stem=conv,token_mixer=cvt,token_mixer.kernel=2", "must be an integer in [1, 31], odd"),
   (
     "token_mixer=bigbird,token_mixer.random=99",
     "exceeds the number of blocks, 1, of 4 tokens with token_mixer.block=64.",

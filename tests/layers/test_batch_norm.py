@@ -1,7 +1,7 @@
-"""Batch statistics: those of the whole batch on any number of devices, kept and used afterwards.
+"""Batch statistics of the whole batch on any number of devices, and running statistics.
 
-That the arithmetic and the running statistics are PyTorch's is in tests/models/test_golden_models;
-that a checkpoint holds them, in tests/tasks/test_task.
+tests/models/test_golden_models.py compares them with PyTorch's, and tests/tasks/test_task.py shows
+that a checkpoint contains them.
 """
 
 import jax
@@ -39,7 +39,7 @@ def test_training_normalizes_and_keeps():
 
 
 def test_two_devices_share_one_batch():
-  """Outputs, running statistics and slopes; tests/models/test_cnn.py trains a network so."""
+  """Outputs, running statistics and gradients; tests/models/test_cnn.py trains a whole network."""
   weights = {"scale": np.linspace(1, 2, 4, dtype=np.float32), "bias": np.zeros(4, np.float32)}
   state = {"mean": np.ones(4, np.float32), "var": np.ones(4, np.float32)}
 

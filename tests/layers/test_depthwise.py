@@ -27,7 +27,7 @@ CASES = [
 
 
 def everything(modules, key, x):
-  """What modules start from; outputs of other parameters, and gradients of the sum of sines."""
+  """Returns the initial parameters, and for others the outputs and gradients of a sum of sines."""
 
   def loss(module, params, x):
     out = module.apply({"params": params}, x)
@@ -65,7 +65,7 @@ def test_equals_flax(case):
 
 @pytest.mark.parametrize(("grid", "stride"), [((5, 4), 1), ((7, 6), 2), ((7,), 3)])
 def test_accelerators_convolution_is_the_same(grid, stride):
-  """What `grid_convolution` is elsewhere than on a CPU, run on this machine."""
+  """The program of `grid_convolution` for accelerators, run on this machine."""
   random = np.random.default_rng(0)
   x = random.normal(size=(2, *grid, 6)).astype(np.float32)
   taps = random.normal(size=(*(3,) * len(grid), 6)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Positions and pooling, each by what defines it."""
+"""Positions and pooling against their definitions."""
 
 import jax
 import numpy as np
@@ -52,7 +52,7 @@ def model(**fields):
 
 
 @pytest.mark.slow
-def test_rope_tells_the_mixers():
+def test_rope_sets_the_fields_of_the_mixers():
   images = np.random.default_rng(1).normal(size=(2, 4, 4, 3)).astype(np.float32)
   turned = model(posemb={"name": "rope", "kind": "axial", "base": 100.0})
   fields = {"name": "softmax", "rotary": "axial", "rotary_base": 100.0}
@@ -116,7 +116,7 @@ def test_pools():
   score = {"kernel": np.zeros((8, 1), np.float32), "bias": np.ones(1, np.float32)}
   pool = jax.jit(lambda s: sequence.apply({"params": {"score": s}}, TOKENS, LAYOUT))
   np.testing.assert_allclose(pool(score), TOKENS[:, 1:].mean(1), atol=1e-6)
-  # With steep scores the token of the largest first channel is the result.
+  # With steep scores the result is the token with the largest first channel.
   steep = pool(score | {"kernel": np.eye(8, 1, dtype=np.float32) * np.float32(1e4)})
   winners = TOKENS[:, 1:][np.arange(2), TOKENS[:, 1:, 0].argmax(1)]
   np.testing.assert_allclose(steep, winners, atol=1e-5)

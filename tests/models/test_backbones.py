@@ -1,4 +1,4 @@
-"""Backbones: what goes together, what cannot, and counts that others have published."""
+"""Backbones: combinations that work, combinations refused, and published counts."""
 
 from functools import partial
 
@@ -22,7 +22,7 @@ def shapes(name, size=8, **fields):
 
 
 NEIGHBORHOOD = {"name": "neighborhood", "size": 2}
-# Bodies differ in the tokens that they hand to a mixer, mixers in what they ask of them.
+# Bodies differ in the tokens that they give to a mixer; mixers differ in the tokens they accept.
 BODIES = {
   "vit": ("fnet", NEIGHBORHOOD, "levit"),
   "cct": ("softmax", "mlp_mixing"),
@@ -57,7 +57,7 @@ def test_any_positions_in_any_body(name, posemb):
   [
     ("vit", {"token_mixer": "cvt"}, ["token_mixer='cvt'", "class token", "pool='mean'"]),
     ("pit", {"token_mixer": "cvt"}, ["class token"]),
-    ("cvt", {"pool": "cls"}, ["model.pool='cls'", "between its stages"]),
+    ("cvt", {"pool": "cls"}, ["model.pool", "between its stages"]),
     ("cvt", {"strides": (2, 2, 2)}, ["model.strides=(2, 2, 2)", "1 stages"]),
     ("pit", {"width": (8, 12)}, ["model.width=12", "multiple of 8"]),
     ("pit", {"mlp_dim": (8, 8, 8)}, ["model.mlp_dim=(8, 8, 8)", "2 stages"]),
@@ -98,7 +98,7 @@ def test_counting_needs_a_size():
 
 @pytest.mark.slow
 def test_stages_share_one_stochastic_depth():
-  """Linear over all blocks, whatever their stage."""
+  """The rate grows linearly over the blocks of all stages."""
   model = vitx.create_model("pit", num_classes=3, **SMALL, **WIDTHS["pit"], stochastic_depth=0.4)
   images = np.random.default_rng(0).normal(size=(16, 4, 4, 3)).astype(np.float32)
 

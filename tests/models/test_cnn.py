@@ -1,4 +1,4 @@
-"""ResNet and ConvMixer: as large as their papers' structure, and one function on any device."""
+"""ResNet and ConvMixer: the sizes of their papers, and one function on any number of devices."""
 
 import dataclasses
 
@@ -94,7 +94,7 @@ def test_an_image_is_evaluated_alone_and_trained_in_its_batch(name):
 @pytest.mark.slow  # compiles two steps
 def test_training_is_the_same_on_two_devices():
   task = dataclasses.replace(small.task({}), model=model_of("convmixer"))
-  # Plain descent: Adam would blow the rounding of vanishing gradients up to whole steps.
+  # Plain descent, since Adam would turn the rounding of vanishing gradients into whole steps.
   step = small.make_step(task, optimizer=optax.identity(), schedule=lambda step: 0.1)
   (losses, one), (same, two) = (small.run(step, 4, devices) for devices in (1, 2))
   np.testing.assert_allclose(losses, same, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""The distilled vision transformer and LV-ViT: what their heads say, and divided branches."""
+"""The distilled vision transformer and LV-ViT: the logits of their heads, and divided branches."""
 
 from functools import partial
 
@@ -54,7 +54,7 @@ def test_lv_vit_adds_half_the_largest_of_the_patches():
 
 
 def test_both_branches_are_divided():
-  """As if their last maps were smaller."""
+  """The divisor has the effect of smaller last maps."""
   block = dict(name="pre_norm", branch_divisor=2.0)
   model, variables = make("distilled_vit", stem=dict(name="linear", patch=4), block=block)
   plain = model.clone(block=partial(model.block.func, branch_divisor=1.0))

@@ -104,6 +104,12 @@ def test_fields_of_parts(part, choice):
     ("pit", {"depth": ()}, "model.depth=()"),
     ("cvt", {"num_heads": (0, 1, 1)}, "model.num_heads[0]=0"),
     ("convmixer", {"kernel": 4}, "model.kernel=4"),
+    # A program of so many operations, or an array of so many edges, would never be ready.
+    ("convmixer", {"kernel": 999_999}, "model.kernel=999999"),
+    ("vit", {"stem": {"name": "cct", "pool": 10**6}}, "model.stem.pool=1000000"),
+    ("vit", {"token_mixer": {"name": "bilevel", "local_kernel": 65}}, "model.token_mixer.local_"),
+    ("vit", {"token_mixer": {"name": "bigbird", "block": 10**6}}, "model.token_mixer.block="),
+    ("vit", {"token_mixer": {"name": "axial", "tile": 10**6}}, "model.token_mixer.tile=1000000"),
   ],
 )
 def test_a_value_that_cannot_work_is_refused(name, fields, field):

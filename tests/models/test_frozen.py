@@ -1,4 +1,4 @@
-"""Frozen modules: neither their statistics move nor does what they say depend on the batch."""
+"""Frozen modules: their statistics do not change, and their outputs do not depend on the batch."""
 
 import flax.linen as nn
 import jax
@@ -38,7 +38,7 @@ def test_state_belongs_to_the_innermost_module_with_parameters(module, frozen, e
 
 
 class Block(nn.Module):
-  """A block with Flax's normalization, told by a field, by an argument, and bare."""
+  """A block with Flax's normalization in evaluation by a field, by an argument, and bare."""
 
   @nn.compact
   def __call__(self, x, train):
@@ -80,7 +80,7 @@ def test_frozen_normalization_runs_as_in_evaluation_and_the_rest_trains():
       jax.tree.map(np.testing.assert_array_equal, before[name], found[name])
   for name in ("flax", "argument", "bare"):
     assert not np.array_equal(one["batch_stats"]["block_1"][name]["mean"], [0] * 4)
-  # Of the frozen part two pictures are the same whichever others are in the batch.
+  # In the frozen part, an image's output does not depend on the others in its batch.
   first, second = (
     [each["intermediates"][f"after_{i}"][0] for i in range(2)] for each in (one, other)
   )

@@ -1,4 +1,4 @@
-"""Initializations by what defines them."""
+"""Initializations against their definitions."""
 
 from functools import cache, partial
 

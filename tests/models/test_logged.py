@@ -1,4 +1,4 @@
-"""What a module declares as logged is found by tracing, under a name that says where it is."""
+"""Tracing finds the parameters that modules declare as logged; a figure's name has their place."""
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,7 @@ SIZES = dict(num_classes=3, width=8, depth=2, num_heads=2, mlp_dim=8)
 
 
 class Weighed(nn.Module):
-  """A mixer of one's own: no base class, one scalar that is logged and one that is not."""
+  """A user's own mixer without a base class, with one scalar that is logged and one that is not."""
 
   logged = ("weight",)
 

@@ -30,7 +30,7 @@ def attention(heads=H, dim=D, values=True):
 
 @functools.cache
 def made(initialization=mimetic, sizes=(), **settings):
-  """What an initialization makes of these parameters."""
+  """Applies an initialization to these parameters."""
   params = attention(*sizes)
   return jax.device_get(jax.jit(lambda key: initialization(key, params, **settings))(KEY))
 
@@ -68,7 +68,7 @@ def test_heads_keep_the_largest_singular_values():
   for product in products:
     values = np.linalg.svd(product, compute_uv=False)
     assert values[D - 1] > 0.5 and values[D] < 1e-5
-    # Of all directions the largest: more of the identity than a random quarter of them would keep.
+    # The largest directions contain more of the identity than a random quarter of them would.
     assert np.trace(product) / C > 1.3 * 0.7 * D / C
     off = product[~np.eye(C, dtype=bool)]
     assert np.diag(product).mean() > 4 * np.abs(off).mean()

@@ -1,4 +1,4 @@
-"""What follows from a config's `model` entry: the seed of its graphs, the layout of its tokens."""
+"""The seed of a model's random graphs and the layout of its tokens, from a config's entry."""
 
 import flax.linen as nn
 import pytest

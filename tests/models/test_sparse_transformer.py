@@ -44,7 +44,7 @@ def draw(number=3, length=20):
 
 
 def close(found, wanted):
-  # A key's bias moves all logits of a query alike: its own gradient is rounding.
+  # A key's bias shifts all logits of a query, so its gradient is rounding alone.
   largest = max(np.abs(x).max() for x in jax.tree.leaves(wanted))
   for a, b in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5 * largest)
@@ -52,7 +52,7 @@ def close(found, wanted):
 
 @pytest.mark.parametrize("name", all_but("strided", of=MIXERS))
 def test_a_token_sees_no_later_one_in_either_implementation(name):
-  """Outputs, slopes, and that the two agree in both."""
+  """Compares outputs and gradients, also between the two implementations."""
   depth = 2 if MIXERS[name].get("arrangement") == "layers" else 1
   # The second sequence has a row of the embedding for each place, the first has other rows.
   tokens = np.stack([20 + draw(1)[0] % 4, np.arange(20, dtype=np.int32)])
@@ -90,7 +90,7 @@ def norm(x, params, epsilon):
 
 
 def test_the_start_is_first_and_positions_come_before_the_shift():
-  """Written out for a model without blocks' effect: branches of zero."""
+  """The formula for a model whose branches are zero."""
   model, params = make(MIXERS["dense"])
   p = jax.tree.map(np.asarray, params["params"])
   for i in range(2):
@@ -105,7 +105,7 @@ def test_the_start_is_first_and_positions_come_before_the_shift():
 
 
 def test_a_block_written_out():
-  """H + a + b with x · sigmoid(1.702 x), and epsilon 1e-5 inside."""
+  """The formula H + a + b, with the activation x · sigmoid(1.702 x) and an epsilon of 1e-5."""
   model, params = make(MIXERS["dense"], depth=1, num_heads=1)
   p = jax.tree.map(np.asarray, params["params"])
   tokens = draw(1)
@@ -199,15 +199,10 @@ def test_decay_touches_tensors_of_two_axes_but_no_bias():
     (dict(token_mixer="fnet"), "causal"),
     (dict(token_mixer="nystromformer"), "causal"),
     (dict(vocabulary=0), "model.vocabulary=0"),
+    (dict(grid=(19,)), "needs 19 tokens, one for each place, but there are 20"),
   ],
 )
 def test_refusals(fields, message):
   with pytest.raises(ConfigError, match=message):
     model = vitx.create_model("sparse_transformer", **{**SMALL, **fields})
     jax.eval_shape(model.init, jax.random.key(0), draw(1))
-
-
-def test_tokens_that_do_not_fill_the_grid():
-  model = vitx.create_model("sparse_transformer", **SMALL)
-  with pytest.raises(ConfigError, match="needs 20 tokens, one for each place, but there are 19"):
-    jax.eval_shape(model.init, jax.random.key(0), draw(1, 19))

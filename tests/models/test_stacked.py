@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.models.test_sparse_transformer import draw, make
-from vitx.models import create_model, stacked
+from vitx.models import stacked
 
 
 class Moments(NamedTuple):
@@ -17,7 +17,7 @@ class Moments(NamedTuple):
 
 
 def network(depth):
-  """Parameters of which every number is the layer's, or negative outside the blocks."""
+  """Makes parameters whose numbers are those of their layers, or negative outside the blocks."""
   blocks = {
     f"block_{layer}": {"mlp": {"kernel": np.full((2, 3), layer), "bias": np.full(3, layer)}}
     for layer in range(depth)
@@ -67,13 +67,6 @@ def test_the_first_cycle_has_the_structure_of_all_and_the_shapes_of_one_layer():
   first = stacked.first_cycle(tree, 4)
   assert jax.tree.structure(first) == jax.tree.structure(stacked.stack(tree, 4))
   assert first["cycles"]["block_3"] is tree["block_3"]
-
-
-def test_models_that_loop_say_so():
-  fields = dict(vocabulary=5, grid=(4,), depth=4)
-  assert stacked.cycle_of(create_model("sparse_transformer", layer_cycle=2, **fields)) == 2
-  assert stacked.cycle_of(create_model("sparse_transformer", **fields)) == 0
-  assert stacked.cycle_of(create_model("vit", num_classes=3)) == 0
 
 
 @pytest.mark.slow  # compiles two gradients

@@ -1,4 +1,4 @@
-"""Swin: the published count, another implementation's outputs, and what merging tokens means."""
+"""Swin: the published count, another implementation's outputs, and the merging of tokens."""
 
 import jax
 import jax.numpy as jnp

@@ -21,7 +21,7 @@ def layout(side, prefix=1):
 
 
 def wave(side, prefix=1):
-  """A smooth function of the place, (N,); what stands for prefix tokens is 100, 101, ..."""
+  """Returns a smooth function of the place, (N,); prefix tokens have the values 100, 101, ..."""
   at = (np.arange(side) + 0.5) / side
   grid = 2 + np.sin(3 * at)[:, None] * np.cos(2 * at)
   return np.concatenate([100 + np.arange(prefix), grid.reshape(-1)]).astype(np.float32)
@@ -31,7 +31,7 @@ def wave(side, prefix=1):
 @pytest.mark.parametrize("prefix", [0, 1, 3])
 @pytest.mark.parametrize(("before", "after"), [(8, 16), (16, 12)])
 def test_a_sum_over_the_tokens_keeps_its_size(axis, prefix, before, after):
-  """A map from the tokens, given the same smooth image on either grid, says about the same."""
+  """A map from the tokens gives nearly equal results for one smooth image on both grids."""
   kernels = [
     np.stack([wave(side, prefix), np.ones(prefix + side**2)], 1) for side in (before, after)
   ]
@@ -90,7 +90,7 @@ def test_every_mixer_of_fixed_length_is_known():
 
 @pytest.mark.parametrize("name", BOUND)
 def test_the_axes_are_those_that_follow_the_tokens(name):
-  """Whatever of a mixer has another shape on another grid is in the table, with that axis."""
+  """The table has every parameter whose shape depends on the grid, with the axis that changes."""
   small, large = (name_leaves(make(dict(name=name, **BOUND[name]), side)[1]) for side in (3, 4))
   moved = [key for key in small if small[key].shape != large[key].shape]
   assert moved

@@ -1,4 +1,4 @@
-"""The trunk alone: what it hands to its blocks, and a decoder built on it."""
+"""The trunk: the fields and arguments that its blocks get, and a network of tokens built on it."""
 
 import flax.linen as nn
 import jax
@@ -18,7 +18,7 @@ TOKENS = np.random.default_rng(0).normal(size=(2, 6, 8)).astype(np.float32)
 
 
 class Recorder(nn.Module):
-  """A mixer that writes down how it was made and called."""
+  """A mixer that records its fields and the arguments of its calls."""
 
   num_heads: int
   dtype: jnp.dtype = jnp.float32
@@ -102,7 +102,7 @@ def test_what_the_trunk_decides_for_the_mixer():
 
 
 def whole_and_some(model, chosen, at):
-  """What a network gives all tokens, and some of them alone at their places."""
+  """Returns the outputs of chosen tokens among all tokens, and alone at their places."""
 
   @jax.jit
   def both(key):
@@ -115,7 +115,7 @@ def whole_and_some(model, chosen, at):
 @pytest.mark.parametrize("posemb", ["learned", "sincos", "none"])
 def test_tokens_at_some_places_have_the_positions_of_these_places(posemb):
   at = np.array([4, 1], np.int32)
-  # The recorder mixes nothing, so that a token's result is its own.
+  # The recorder mixes no tokens, so that outputs do not depend on other tokens.
   whole, some = whole_and_some(decoder(posemb=posemb), at, jnp.array(at))
   np.testing.assert_allclose(some, whole, rtol=1e-5, atol=1e-6)
 
@@ -141,7 +141,7 @@ def test_one_place_compiles_once_for_all():
   ],
 )
 def test_a_prefix_at_its_places_is_a_prefix_of_the_whole(mixer, posemb):
-  """What a causal trunk gives the first tokens, alone at their places, is what all of them give."""
+  """A causal trunk gives the first tokens equal outputs alone and among all tokens."""
   model = decoder(MIXERS[mixer], posemb=posemb, causal=True, depth=1)
   whole, some = whole_and_some(model, np.arange(4), jnp.arange(4))
   np.testing.assert_allclose(some, whole, rtol=1e-5, atol=1e-6)

@@ -8,7 +8,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
 class Weights:
-  """PyTorch's state by name, given out in our shapes; knows what was never asked for."""
+  """PyTorch's state by name, in our shapes; `unread` has the names that nobody has read."""
 
   def __init__(self, name):
     with np.load(GOLDEN / f"model_{name}.npz") as file:
@@ -65,20 +65,27 @@ def pre_norm_block(w, name, heads):
   }
 
 
+def around(w):
+  """Returns the parameters of ViT or PiT between the stem and the blocks, and after these."""
+  return {
+    "cls": w["cls_token"],
+    "posemb": {"table": w["pos_embedding"]},
+    "norm": w.norm("mlp_head.0"),
+    "head": w.dense("mlp_head.1"),
+  }
+
+
 def pit(w, prefix):
   stem = "to_patch_embedding.2"  # unfolds patches as (c, p, p)
   kernel = w[f"{stem}.weight"].reshape(-1, 3, 2, 2).transpose(2, 3, 1, 0)
   params = {
     "stem": {"embed": {"kernel": kernel, **w.bias(stem)}},
-    "cls": w["cls_token"],
-    "posemb": {"table": w["pos_embedding"]},
     "stage_1_pool": {
       "depthwise": w.conv("layers.1.downsample.net.0"),
       "pointwise": w.conv("layers.1.downsample.net.1"),
       "prefix": w.dense("layers.1.cls_ff"),
     },
-    "norm": w.norm("mlp_head.0"),
-    "head": w.dense("mlp_head.1"),
+    **around(w),
   }
   for stage in range(2):
     params[f"stage_{stage}_block_0"] = pre_norm_block(w, f"layers.{2 * stage}.layers.0", 2)
@@ -162,13 +169,7 @@ def cct(w, prefix):
 def vit(w, prefix):
   stem = "to_patch_embedding.1"  # unfolds patches as (p, p, c)
   kernel = w[f"{stem}.weight"].reshape(-1, 2, 2, 3).transpose(1, 2, 3, 0)
-  params = {
-    "stem": {"embed": {"kernel": kernel, **w.bias(stem)}},
-    "cls": w["cls_token"],
-    "posemb": {"table": w["pos_embedding"]},
-    "norm": w.norm("mlp_head.0"),
-    "head": w.dense("mlp_head.1"),
-  }
+  params = {"stem": {"embed": {"kernel": kernel, **w.bias(stem)}}, **around(w)}
   for layer in range(2):
     params[f"block_{layer}"] = pre_norm_block(w, f"transformer.layers.{layer}", 2)
   return params, {}
@@ -177,13 +178,8 @@ def vit(w, prefix):
 def small_data(w, prefix):
   """ViT with shifted patches, and with one temperature for all heads of a layer, as a logarithm."""
   stem = "to_patch_embedding.to_patch_tokens"  # unfolds patches as (p, p, c)
-  params = {
-    "stem": {"norm": w.norm(f"{stem}.1"), "embed": w.dense(f"{stem}.2")},
-    "cls": w["cls_token"],
-    "posemb": {"table": w["pos_embedding"]},
-    "norm": w.norm("mlp_head.0"),
-    "head": w.dense("mlp_head.1"),
-  }
+  embed = {"norm": w.norm(f"{stem}.1"), "embed": w.dense(f"{stem}.2")}
+  params = {"stem": embed, **around(w)}
   for layer in range(2):
     mixer, mlp = (f"transformer.layers.{layer}.{part}" for part in range(2))
     temperature = np.full(2, np.exp(w[f"{mixer}.temperature"]))

@@ -8,10 +8,9 @@ To write your own mixer, start from a copy of `softmax.py`, and name your class 
 configs use to classes; the attribute `properties` of a class lists its guarantees.
 """
 
-from vitx.attention.base import AttentionModule, TokenMixer
+from vitx.attention.base import AttentionModule, Properties, TokenMixer
 from vitx.attention.bigbird import BigBirdAttention
 from vitx.attention.bilevel import BilevelAttention
-from vitx.attention.contract import Properties
 from vitx.attention.conv_attention import CvTAttention, LeViTAttention
 from vitx.attention.fnet import FNet
 from vitx.attention.grid import (

@@ -1,15 +1,14 @@
-"""The base classes of token mixers: shared fields, and the projection of tokens to q, k and v."""
+"""The base classes of token mixers: promises, fields, projection to heads and positions."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from vitx.attention.contract import Properties
-from vitx.attention.positions import bias_tables
+from vitx.attention.positions import make_grid_parameter
 from vitx.config.checks import NonNegativeInt, Positive, PositiveInt, check_fields
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import resolve_head_dim, to_heads
@@ -18,9 +17,36 @@ from vitx.ops.kernels.decode import Cache, decode_step, empty_cache
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
-from vitx.ops.relative_bias import Places, axial_places, fold_bias_into_qk
+from vitx.ops.relative_bias import Places, axial_places, fold_bias_into_qk, table_shape
 from vitx.ops.rotary import rotary_angles, rotate
 from vitx.ops.sparse.slots import decode_plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Properties:
+  """The promises of a mixer with its default fields; a class declares its own as `properties`.
+
+  Attributes:
+    implementations: The implementations that exist and must agree; empty if there is only one.
+    accepts_mask: Whether a mask is accepted, and masked tokens then contribute exactly nothing; if
+      not, a mask raises ConfigError.
+    accepts_causal: Whether `causal=True` is accepted, and outputs are then independent of later
+      tokens; if not, it raises ConfigError.
+    permutation_equivariant: Whether permuted tokens give permuted outputs.
+    masking_is_deletion: Whether masking tokens has the same effect as leaving them out.
+    fixed_length: Whether the shapes of parameters depend on N, which must then be the N of `init`.
+    memory_exponent: The exponent of N in the temporary memory of the kernelized path.
+    flops_exponent: The exponent of N in the floating-point operations of the kernelized path.
+  """
+
+  implementations: tuple[str, ...] = ("masked", "kernelized")
+  accepts_mask: bool = True
+  accepts_causal: bool = False
+  permutation_equivariant: bool = False
+  masking_is_deletion: bool = False
+  fixed_length: bool = False
+  memory_exponent: float = 1.0
+  flops_exponent: float = 1.0
 
 
 class TokenMixer(nn.Module):
@@ -66,10 +92,13 @@ class TokenMixer(nn.Module):
         that cannot hide later tokens, or if a relative bias is set for a mixer without logits.
     """
     super().__post_init__()
-    names = {field.name for field in dataclasses.fields(self)} - {"parent", "name"}
-    given = {name: getattr(self, name) for name in sorted(names)}
-    check_fields(type(self), given, "token_mixer")
-    rate = getattr(self, "dropout", 0.0)
+    check_fields(type(self), vars(self), "token_mixer")
+    kind, rate = type(self).__name__, getattr(self, "dropout", 0.0)
+    if self.implementation != "auto" and not self.properties.implementations:
+      raise ConfigError(
+        f"token_mixer.implementation={self.implementation!r} must be 'auto' for {kind}, which has"
+        " only one implementation."
+      )
     if self.implementation == "kernelized" and rate:
       raise ConfigError(
         "token_mixer.implementation='kernelized' cannot drop attention probabilities"
@@ -77,35 +106,33 @@ class TokenMixer(nn.Module):
       )
     if self.causal and not self.properties.accepts_causal:
       raise ConfigError(
-        f"token_mixer.causal=True: {type(self).__name__} cannot hide later tokens. Use"
+        f"token_mixer.causal=True: {kind} cannot hide later tokens. Use"
         " causal=False, or softmax, performer, linear_transformer or an attention pattern."
       )
     if self.without_logits and self.relative_bias != "none":
       raise ConfigError(
-        f"token_mixer.relative_bias={self.relative_bias!r}: {type(self).__name__} has no"
-        " logit of a query and a key to which a bias could be added:"
-        f" {self.without_logits}. Use 'none', or softmax or an attention pattern."
+        f"token_mixer.relative_bias={self.relative_bias!r}: {kind} has no logit of a query and a"
+        f" key to which a bias could be added: {self.without_logits}. Use"
+        " 'none', or softmax or an attention pattern."
       )
 
   def is_decoding(self, x: jax.Array, at: jax.Array | None) -> bool:
     """Returns whether this call decodes one token of a sequence that is being generated.
 
-    It does if it gets places `at` and if the collection "cache" is mutable.
+    A call decodes if the places `at` are given and the collection "cache" is mutable.
 
     Args:
       x: The tokens, (B, N, C); N is 1 in decoding.
       at: The places of the tokens, int (N,); None means all places.
 
     Raises:
-      ConfigError: If the call decodes, and the mixer cannot be decoded token by token.
+      ConfigError: If the call decodes, and the mixer is not causal.
       ValueError: If the call decodes several tokens at once.
     """
     if at is None or not self.is_mutable_collection("cache"):
       return False
     if self.is_initializing() and not (self.causal and x.shape[1] == 1):
       return False  # `init` makes a cache only for a single token of a causal mixer
-    if not self.decodes:
-      raise ConfigError(cannot_decode(self))
     if not self.causal:
       raise ConfigError(
         "token_mixer.causal=False: a token that attends later tokens cannot be decoded"
@@ -116,7 +143,7 @@ class TokenMixer(nn.Module):
     return True
 
   def sow_matrix(self, matrix: jax.Array | None, probabilities: jax.Array | None = None) -> None:
-    """Exposes the matrices that an op returned beside its output, by Flax's `sow`.
+    """Sows the matrices that an op returned beside its output into "intermediates".
 
     Args:
       matrix: The mixing matrix, (B, H, N, N), sown as `attention`; None sows nothing.
@@ -130,14 +157,6 @@ class TokenMixer(nn.Module):
     if not self.without_logits:
       own = matrix if probabilities is None else probabilities
       self.sow("intermediates", "probabilities", own)
-
-
-def cannot_decode(mixer: nn.Module) -> str:
-  """Returns the error message for a mixer that has no cache."""
-  return (
-    f"model.token_mixer: {type(mixer).__name__} cannot be decoded token by token: it has no cache"
-    " of keys and values. Use softmax, or an attention pattern such as strided or fixed."
-  )
 
 
 class AttentionModule(TokenMixer):
@@ -158,13 +177,24 @@ class AttentionModule(TokenMixer):
   rotary: Literal["none", "sequence", "axial", "centered"] = "none"
   rotary_base: Positive = 10000.0
 
-  def resolve_head_dim(self, x: jax.Array) -> int:
-    """Returns D for tokens (B, N, C).
+  def to_heads(
+    self, x: jax.Array, name: str, dim: int | None = None, heads: int | None = None, **fields: Any
+  ) -> jax.Array:
+    """Projects tokens (B, N, C) to heads (B, N, H, D).
+
+    Args:
+      x: The tokens, (B, N, C).
+      name: The name of the projection.
+      dim: The width of a head; None means D.
+      heads: The number of heads; None means H.
+      **fields: Other arguments of `vitx.layers.projections.to_heads`, in place of `use_bias`.
 
     Raises:
       ConfigError: If H does not divide C.
     """
-    return resolve_head_dim(x.shape[-1], self.num_heads, self.head_dim)
+    dim = dim or resolve_head_dim(x.shape[-1], self.num_heads, self.head_dim)
+    fields = {"dtype": self.dtype, "use_bias": self.use_bias, **fields}
+    return to_heads(heads or self.num_heads, dim, name, **fields)(x)
 
   def project(
     self,
@@ -181,13 +211,9 @@ class AttentionModule(TokenMixer):
       value_bias: Whether `use_bias` also applies to the values.
       key_bias: Whether `use_bias` also applies to the keys.
     """
-
-    def make(name: str, dim: int, bias: bool) -> jax.Array:
-      return to_heads(self.num_heads, dim, name, dtype=self.dtype, use_bias=bias)(x)
-
-    dim, bias = self.resolve_head_dim(x), self.use_bias
-    q, k = make("query", dim, bias), make("key", dim, bias and key_bias)
-    return q, k, make("value", value_dim or dim, bias and value_bias)
+    k = self.to_heads(x, "key", use_bias=self.use_bias and key_bias)
+    v = self.to_heads(x, "value", value_dim, use_bias=self.use_bias and value_bias)
+    return self.to_heads(x, "query"), k, v
 
   def apply_positions(
     self,
@@ -225,8 +251,14 @@ class AttentionModule(TokenMixer):
       q, k = rotate(q, turns), rotate(k, turns)
     if self.relative_bias == "none":
       return q, k
-    places = self.places(layout)
-    return fold_bias_into_qk(q, k, bias_tables(self, places, q.shape[2]), places, scale, at=at)
+    # With zeros a mixer starts as it would without a bias; published code draws the tables with a
+    # standard deviation of 0.02.
+    places, zeros, tables = self.places(layout), nn.initializers.zeros, []
+    for number, (extents, _) in enumerate(places):
+      name, shape = f"relative_bias_{number}", (q.shape[2], *table_shape(extents))
+      fix = "token_mixer.relative_bias='none'"
+      tables.append(make_grid_parameter(self, name, zeros, shape, fix))
+    return fold_bias_into_qk(q, k, tables, places, scale, at=at)
 
   def class_attention(
     self, q: jax.Array, k: jax.Array, scale: float, mask: jax.Array | None

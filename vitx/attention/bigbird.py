@@ -1,13 +1,13 @@
 """BigBird's attention."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 
-from vitx.attention.pattern import PatternAttention
-from vitx.config.checks import PositiveInt, Seed
+from vitx.attention.pattern import BlockSize, PatternAttention
+from vitx.config.checks import PositiveInt, Range, Seed
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redraw_blocks
@@ -42,8 +42,8 @@ class BigBirdAttention(PatternAttention):
   """
 
   variant: str = "R+W+G"
-  block: PositiveInt = 64
-  window: PositiveInt = 3
+  block: BlockSize = 64
+  window: Annotated[int, Range("[1, 9999], odd")] = 3
   random: PositiveInt = 3
   global_blocks: tuple[int, ...] = (0, -1)
   keep_self: bool = True

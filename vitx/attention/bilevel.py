@@ -1,17 +1,15 @@
 """BiFormer's attention: each region chooses regions, and its tokens attend the tokens in them."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
-from vitx.config.checks import NonNegativeInt, PositiveInt
-from vitx.config.errors import ConfigError
+from vitx.attention.base import AttentionModule, Properties
+from vitx.config.checks import PositiveInt, Range
 from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
@@ -47,7 +45,7 @@ class BilevelAttention(AttentionModule):
 
   regions: PositiveInt = 7
   top: PositiveInt = 4
-  local_kernel: NonNegativeInt = 5
+  local_kernel: Annotated[int, Range("[0, 31], odd or 0")] = 5
   scale_by: Literal["head_dim", "width"] = "head_dim"
 
   @nn.compact
@@ -66,12 +64,8 @@ class BilevelAttention(AttentionModule):
       The mixed tokens, (B, N, C).
 
     Raises:
-      ConfigError: If there are more regions than tokens along an axis, or if the kernel is even.
+      ConfigError: If there are more regions than tokens along an axis.
     """
-    if self.local_kernel and self.local_kernel % 2 == 0:
-      raise ConfigError(
-        f"token_mixer.local_kernel={self.local_kernel} must be odd, or 0 for no convolution."
-      )
     numbers, count = region_numbers(layout.grid, self.regions)
     q, k, v = self.project(x)  # (B, N, H, D)
     P = layout.prefix

@@ -10,14 +10,13 @@ import flax.linen as nn
 import jax
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
+from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import PositiveInt
 from vitx.config.errors import ConfigError
-from vitx.layers.depthwise import DepthwiseConvolution
+from vitx.layers.depthwise import DepthwiseConvolution, KernelSide
 from vitx.layers.mlp import gelu
 from vitx.layers.norms import BatchNorm
-from vitx.layers.projections import from_heads, to_heads
+from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
@@ -29,8 +28,17 @@ class _BatchStatisticsAttention(AttentionModule):
 
   use_bias: bool = False
 
-  def attend(self, layout: TokenLayout, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Returns the output of the heads, (B, N, H, D), for q (B, N, H, D) and k, v (B, M, H, D)."""
+  def attend(self, layout: TokenLayout, q, k, v, mask: jax.Array | None) -> jax.Array:
+    """Returns the output of the heads, (B, N, H, D), for q (B, N, H, D) and k, v (B, M, H, D).
+
+    Raises:
+      ConfigError: There is a mask, which batch statistics cannot respect.
+    """
+    if mask is not None:
+      raise ConfigError(
+        f"{type(self).__name__} normalizes by statistics of the whole batch, which a"
+        " mask of tokens would falsify. Use another token_mixer."
+      )
     scale = 1 / math.sqrt(q.shape[-1])
     if q.shape == k.shape:
       q, k = self.apply_positions(q, k, layout, scale)
@@ -39,18 +47,6 @@ class _BatchStatisticsAttention(AttentionModule):
     )
     self.sow_matrix(matrix)
     return out
-
-  def refuse_mask(self, mask: jax.Array | None) -> None:
-    """Checks that there is no mask, which batch statistics cannot respect.
-
-    Raises:
-      ConfigError: A mask is given.
-    """
-    if mask is not None:
-      raise ConfigError(
-        f"{type(self).__name__} normalizes by statistics of the whole batch, which a"
-        " mask of tokens would falsify. Use another token_mixer."
-      )
 
 
 class LeViTAttention(_BatchStatisticsAttention):
@@ -76,8 +72,6 @@ class LeViTAttention(_BatchStatisticsAttention):
     Raises:
       ConfigError: If there is a mask, which batch statistics cannot honor.
     """
-    self.refuse_mask(mask)
-    width = x.shape[-1]
 
     def normalize(y: jax.Array, name: str) -> jax.Array:
       flat = y.reshape(*y.shape[:2], -1)  # (B, N, H D)
@@ -85,8 +79,8 @@ class LeViTAttention(_BatchStatisticsAttention):
 
     names = ("query", "key", "value")
     q, k, v = (normalize(y, n) for y, n in zip(self.project(x), names, strict=True))
-    out = gelu(self.attend(layout, q, k, v))
-    out = from_heads(width, dtype=self.dtype)(out)
+    out = gelu(self.attend(layout, q, k, v, mask))
+    out = from_heads(x.shape[-1], dtype=self.dtype)(out)
     zeros = nn.initializers.zeros
     return BatchNorm(dtype=self.dtype, scale_init=zeros, name="out_norm")(out, train)
 
@@ -99,13 +93,13 @@ class CvTAttention(_BatchStatisticsAttention):
 
   Attributes:
     use_bias: Whether the query, key and value projections have a bias.
-    kernel: The side of the depthwise convolutions.
+    kernel: The side of the depthwise convolutions, odd.
     kv_stride: The stride of the convolution of keys and values.
 
   `AttentionModule` has the other attributes.
   """
 
-  kernel: PositiveInt = 3
+  kernel: KernelSide = 3
   kv_stride: PositiveInt = 1
 
   @nn.compact
@@ -115,33 +109,25 @@ class CvTAttention(_BatchStatisticsAttention):
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
 
     Raises:
-      ConfigError: If the kernel is even, the grid is not two-dimensional, rotation or a relative
-        bias is combined with a stride, or there is a mask or a prefix token.
+      ConfigError: If rotation or a relative bias is combined with a stride, or if there is a mask
+        or a prefix token.
     """
-    self.refuse_mask(mask)
     self._check(layout)
     width = x.shape[-1]
     image = x.reshape(x.shape[0], *layout.grid, width)
     queries = self._convolve(image, "query", 1, train)
     pairs = self._convolve(image, "key_value", self.kv_stride, train)
-    head_dim = self.resolve_head_dim(x)
-
-    def project(name: str, y: jax.Array) -> jax.Array:
-      heads = to_heads(self.num_heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)
-      return heads(y)
-
-    q, k, v = project("query", queries), project("key", pairs), project("value", pairs)
-    return from_heads(width, dtype=self.dtype)(self.attend(layout, q, k, v))
+    q = self.to_heads(queries, "query")
+    k, v = self.to_heads(pairs, "key"), self.to_heads(pairs, "value")
+    return from_heads(width, dtype=self.dtype)(self.attend(layout, q, k, v, mask))
 
   def _convolve(self, image: jax.Array, name: str, stride: int, train: bool) -> jax.Array:
-    """Maps (B, rows, columns, C) to tokens (B, M, C)."""
-    width = image.shape[-1]
+    """Maps (B, g, ..., g', C) to tokens (B, M, C)."""
     convolve = DepthwiseConvolution(
       self.kernel, stride, use_bias=False, dtype=self.dtype, name=f"{name}_conv"
     )
-    y = convolve(image)
-    y = BatchNorm(dtype=self.dtype, name=f"{name}_norm")(y, train)
-    return y.reshape(y.shape[0], -1, width)
+    y = BatchNorm(dtype=self.dtype, name=f"{name}_norm")(convolve(image), train)
+    return y.reshape(*y.shape[:1], -1, y.shape[-1])
 
   def _check(self, layout: TokenLayout) -> None:
     if layout.prefix:
@@ -149,13 +135,6 @@ class CvTAttention(_BatchStatisticsAttention):
         "model.token_mixer='cvt' convolves the token grid, in which a class token has no"
         " place. Use model.pool='mean' or another token_mixer."
       )
-    if self.kernel % 2 == 0:
-      raise ConfigError(
-        f"model.token_mixer.kernel={self.kernel} must be odd, such as {self.kernel + 1}."
-        " With an even kernel no padding keeps the grid as large as it is."
-      )
-    if len(layout.grid) != 2:
-      raise ConfigError(f"model.token_mixer='cvt' needs a grid of two axes, not {layout.grid}.")
     if self.kv_stride != 1 and (self.rotary, self.relative_bias) != ("none", "none"):
       raise ConfigError(
         f"model.token_mixer.kv_stride={self.kv_stride} leaves keys on a coarser grid"

@@ -5,8 +5,7 @@ from typing import ClassVar
 import flax.linen as nn
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
+from vitx.attention.base import AttentionModule, Properties
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels.features import elu_features
 from vitx.ops.layout import TokenLayout
@@ -38,7 +37,6 @@ class LinearTransformer(AttentionModule):
 
     `at` gives the places of these tokens in the layout, ascending integers (N,); None means all.
     """
-    self.is_decoding(x, at)  # refuses decoding: sums over keys are not cached
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     q, k = elu_features(q), elu_features(k, mask=mask)

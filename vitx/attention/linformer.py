@@ -4,21 +4,19 @@ from typing import ClassVar
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
-from vitx.attention.positions import check_length
+from vitx.attention.base import AttentionModule, Properties
+from vitx.attention.positions import make_grid_parameter
 from vitx.config.checks import PositiveInt, Rate
-from vitx.layers.projections import from_heads, to_heads
+from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
 
-def _uniform(key, shape):
+def _uniform(key, shape, dtype):
   """Draws an array uniformly within ±1/sqrt(M), as published."""
-  return jax.random.uniform(key, shape, jnp.float32, -1, 1) / shape[1] ** 0.5
+  return jax.random.uniform(key, shape, dtype, -1, 1) / shape[1] ** 0.5
 
 
 class Linformer(AttentionModule):
@@ -64,18 +62,14 @@ class Linformer(AttentionModule):
       ConfigError: If N is not the N of `init`, or if "kernelized" is combined with dropout.
     """
     length, width = x.shape[1:]
-    head_dim = self.resolve_head_dim(x)
-    kv_heads = 1 if self.one_kv_head else self.num_heads
-
-    def project(heads: int, name: str) -> jax.Array:
-      return to_heads(heads, head_dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)
-
-    q, k = project(self.num_heads, "query"), project(kv_heads, "key")
-    v = k if self.share_kv else project(kv_heads, "value")
+    kv_heads = 1 if self.one_kv_head else None
+    q, k = self.to_heads(x, "query"), self.to_heads(x, "key", heads=kv_heads)
+    v = k if self.share_kv else self.to_heads(x, "value", heads=kv_heads)
     q, k = self.apply_positions(q, k, layout)
-    key_slots = self._slots("key_slots", length)
-    shared = self.share_projection or self.share_kv
-    value_slots = key_slots if shared else self._slots("value_slots", length)
+    shape, shared = (length, self.slots), self.share_projection or self.share_kv
+    key_slots = value_slots = make_grid_parameter(self, "key_slots", _uniform, shape)
+    if not shared:
+      value_slots = make_grid_parameter(self, "value_slots", _uniform, shape)
     out, matrix = ops.linformer_attention(
       q,
       k,
@@ -89,7 +83,3 @@ class Linformer(AttentionModule):
     )
     self.sow_matrix(matrix)
     return from_heads(width, dtype=self.dtype)(out)
-
-  def _slots(self, name: str, length: int) -> jax.Array:
-    check_length(self, name, length)
-    return self.param(name, _uniform, (length, self.slots))

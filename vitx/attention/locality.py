@@ -4,10 +4,9 @@ import math
 from typing import ClassVar, Literal
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
-from vitx.attention.contract import Properties
+from vitx.attention.base import Properties
 from vitx.attention.named_pattern import GivenPatternAttention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Others, Pattern
@@ -44,21 +43,13 @@ class LocalityAttention(GivenPatternAttention):
     pattern = super().full_pattern(layout)
     return pattern if self.self_edge else pattern & Others()
 
-  def project(
-    self, x: jax.Array, value_dim: int | None = None, value_bias: bool = True, key_bias: bool = True
-  ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Projects tokens (B, N, C) to queries, keys and values (B, N, H, D).
+  def project(self, x, *args, **kwargs):
+    """Projects tokens as `AttentionModule.project` does, and multiplies the queries.
 
-    The queries are multiplied by the temperature over 1 / sqrt(D), so that the scale of the logits
-    stays 1 / sqrt(D), and a relative bias is not multiplied.
-
-    Args:
-      x: The tokens, (B, N, C).
-      value_dim: The head width of the values; None means D.
-      value_bias: Whether `use_bias` also applies to the values.
-      key_bias: Whether `use_bias` also applies to the keys.
+    Their factor is the temperature over 1 / sqrt(D). So the scale of the logits stays 1 / sqrt(D),
+    and a relative bias is not multiplied.
     """
-    q, k, v = super().project(x, value_dim, value_bias, key_bias)
+    q, k, v = super().project(x, *args, **kwargs)
     if self.temperature == "fixed":
       return q, k, v
     root = math.sqrt(q.shape[-1])

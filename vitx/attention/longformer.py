@@ -1,6 +1,5 @@
 """Longformer's attention."""
 
-import math
 from typing import Literal
 
 import jax
@@ -10,7 +9,6 @@ from vitx import ops
 from vitx.attention.pattern import PatternAttention
 from vitx.config.checks import NonNegativeInt, PositiveInt
 from vitx.config.errors import ConfigError
-from vitx.layers.projections import to_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import DilatedWindow, Global, Pattern
 
@@ -58,20 +56,13 @@ class LongformerAttention(PatternAttention):
     window = DilatedWindow(self.window, tuple(self.dilation))
     return window | Global(tokens=tuple(self.global_tokens)) if self.global_tokens else window
 
-  def replace_rows(
-    self,
-    x: jax.Array,
-    layout: TokenLayout,
-    mask: jax.Array | None,
-    train: bool,
-    out: jax.Array,
-    matrix: jax.Array | None,
-  ) -> tuple[jax.Array, jax.Array | None]:
+  def attend(self, x, q, k, v, layout, scale, mask, train):
+    """Attends along the window; with separate projections, then computes the global rows anew."""
+    out, matrix = super().attend(x, q, k, v, layout, scale, mask, train)
     if self.global_projections == "shared":
       return out, matrix
     rows = self._rows(layout)
-    q, k, v = (self._global(name, x) for name in ("query", "key", "value"))
-    scale = 1 / math.sqrt(q.shape[-1])
+    q, k, v = (self._global(x, name) for name in ("query", "key", "value"))
     q, k = self.apply_positions(q, k, layout, scale)
     own, probabilities = ops.attention_with_weights(
       q[:, rows],
@@ -87,22 +78,15 @@ class LongformerAttention(PatternAttention):
       matrix = matrix.at[:, :, rows].set(probabilities)
     return out.at[:, rows].set(own), matrix
 
-  def _global(self, name: str, x: jax.Array) -> jax.Array:
-    """Makes a separate projection of global tokens that starts as a copy of the local one."""
+  def _global(self, x: jax.Array, name: str) -> jax.Array:
+    """Applies a projection of global tokens, which starts as a copy of the local one."""
     local: jax.Array = self.get_variable("params", name)["kernel"]
 
     def copy(key, shape, dtype):
       return local.reshape(shape).astype(dtype)
 
-    dim = self.resolve_head_dim(x)
-    return to_heads(
-      self.num_heads,
-      self.value_dim or dim if name == "value" else dim,
-      f"{name}_global",
-      dtype=self.dtype,
-      use_bias=self.use_bias,
-      kernel_init=copy,
-    )(x)
+    dim = self.value_dim if name == "value" else None
+    return self.to_heads(x, f"{name}_global", dim, kernel_init=copy)
 
   def _rows(self, layout: TokenLayout) -> np.ndarray:
     """Returns the numbers of the global tokens.

@@ -5,11 +5,9 @@ from typing import ClassVar
 import flax.linen as nn
 import jax.numpy as jnp
 
-from vitx.attention.base import TokenMixer
-from vitx.attention.contract import Properties
-from vitx.attention.positions import check_length
+from vitx.attention.base import Properties, TokenMixer
+from vitx.attention.positions import check_grid
 from vitx.config.checks import PositiveInt
-from vitx.config.errors import ConfigError
 from vitx.layers.mlp import gelu
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
@@ -41,19 +39,15 @@ class MLPMixing(TokenMixer):
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros.
 
     Raises:
-      ConfigError: If N is not the N of `init`, or if the implementation is not "auto".
+      ConfigError: If N is not the N of `init`.
     """
-    if self.implementation != "auto":
-      raise ConfigError(
-        f"token_mixer.implementation={self.implementation!r} must be 'auto' for MLP mixing."
-      )
     length = x.shape[1]
-    check_length(self, "up", length, leaf="kernel")
+    if self.has_variable("params", "up"):
+      check_grid("up", self.get_variable("params", "up")["kernel"].shape[:1], (length,))
     if mask is not None:
       x = jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
     init = nn.initializers.xavier_uniform()
     hidden = length if self.hidden is None else self.hidden
     y = nn.Dense(hidden, kernel_init=init, dtype=self.dtype, name="up")(jnp.swapaxes(x, 1, 2))
-    y = gelu(y)
-    y = nn.Dense(length, kernel_init=init, dtype=self.dtype, name="down")(y)
+    y = nn.Dense(length, kernel_init=init, dtype=self.dtype, name="down")(gelu(y))
     return jnp.swapaxes(y, 1, 2)

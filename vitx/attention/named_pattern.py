@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from vitx.attention.contract import Properties
+from vitx.attention.base import Properties
 from vitx.attention.pattern import PatternAttention
 from vitx.config.errors import ConfigError
 from vitx.config.registry import lookup

@@ -1,20 +1,20 @@
 """The base of all sparse attention modules: projections, then attention along a pattern."""
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
-import jax
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
-from vitx.config.checks import PositiveInt, Rate
+from vitx.attention.base import AttentionModule, Properties
+from vitx.config.checks import PositiveInt, Range, Rate
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern, per_head
 from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
+
+BlockSize = Annotated[int, Range("[1, 4096]")]  # edges inside a block are a square array
 
 
 class PatternAttention(AttentionModule):
@@ -38,7 +38,7 @@ class PatternAttention(AttentionModule):
   value_dim: PositiveInt | None = None
   out_projection: bool = True
   prefix_global: bool = True
-  tile: PositiveInt | None = None
+  tile: BlockSize | None = None
   dropout: Rate = 0.0
 
   def pattern(self, layout: TokenLayout) -> Pattern:
@@ -62,26 +62,31 @@ class PatternAttention(AttentionModule):
     """Returns the edges of this layer at a training step; a subclass may draw new ones."""
     return self.full_pattern(layout)
 
-  def replace_rows(
-    self,
-    x: jax.Array,
-    layout: TokenLayout,
-    mask: jax.Array | None,
-    train: bool,
-    out: jax.Array,
-    matrix: jax.Array | None,
-  ) -> tuple[jax.Array, jax.Array | None]:
-    """Lets a subclass compute the output of some queries in another way; the base class does not.
+  def attend(self, x, q, k, v, layout: TokenLayout, scale: float, mask, train: bool):
+    """Computes the attention of all tokens along the pattern.
 
     Args:
       x, layout, mask, train: The arguments of `__call__`.
-      out: The output along the pattern, (B, N, H, D).
-      matrix: The matrix (B, H, N, N) of the masked path, or None.
+      q, k, v: The queries and keys with positions, and the values, (B, N, H, D).
+      scale: The factor of the logits.
 
     Returns:
-      `out` and `matrix`, with the rows of those queries replaced.
+      The output of the heads (B, N, H, D), and the matrix (B, H, N, N) of the masked path or None.
     """
-    return out, matrix
+    return ops.attention_with_weights(
+      q,
+      k,
+      v,
+      self.training_pattern(layout) if train else self.full_pattern(layout),
+      layout,
+      key_mask=mask,
+      scale=scale,
+      causal=self.causal,
+      dropout=self.dropout,
+      key=self.dropout_key(train),
+      implementation=self.implementation,
+      tile=self.tile,
+    )
 
   @nn.compact
   def __call__(
@@ -114,35 +119,16 @@ class PatternAttention(AttentionModule):
     q, k, v = self.project(x, self.value_dim)  # (B, N, H, D)
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale, at)
-    if at is not None and self.is_decoding(x, at):
+    if at is None:
+      out, matrix = self.attend(x, q, k, v, layout, scale, mask, train)
+      self.sow_matrix(matrix)
+    elif self.is_decoding(x, at):
       out = self.decode(q, k, v, self.full_pattern(layout), layout, scale, at)
     else:
-      out = self._attend(x, q, k, v, layout, scale, mask, at, train)
-    if self.out_projection:
-      return from_heads(x.shape[-1], dtype=self.dtype)(out)
-    return out.reshape(*x.shape[:2], -1)
-
-  def _attend(self, x, q, k, v, layout, scale, mask, at, train) -> jax.Array:
-    """Attends from all tokens; returns (B, N, H, D) and sows the matrix, if there is one."""
-    if at is not None:
       raise ConfigError(
         f"model.token_mixer: {type(self).__name__} takes `at`, the places of the tokens, only to"
         " decode one token with a mutable 'cache'. Pass all tokens, or use another mixer."
       )
-    out, matrix = ops.attention_with_weights(
-      q,
-      k,
-      v,
-      self.training_pattern(layout) if train else self.full_pattern(layout),
-      layout,
-      key_mask=mask,
-      scale=scale,
-      causal=self.causal,
-      dropout=self.dropout,
-      key=self.dropout_key(train),
-      implementation=self.implementation,
-      tile=self.tile,
-    )
-    out, matrix = self.replace_rows(x, layout, mask, train, out, matrix)
-    self.sow_matrix(matrix)
-    return out
+    if self.out_projection:
+      return from_heads(x.shape[-1], dtype=self.dtype)(out)
+    return out.reshape(*x.shape[:2], -1)

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
+from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import NonNegative, NonNegativeInt, PositiveInt
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
@@ -95,7 +94,6 @@ class Performer(AttentionModule):
         f"token_mixer.local_heads={self.local_heads} attend windows of neighbors, which needs the"
         " places of the tokens, but some tokens were left out; set token_mixer.local_heads=0."
       )
-    self.is_decoding(x, at)  # refuses decoding: sums over keys are not cached
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     distant = self.num_heads - self.local_heads

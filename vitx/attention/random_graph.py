@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from vitx.attention.contract import Properties
+from vitx.attention.base import Properties
 from vitx.attention.pattern import PatternAttention
 from vitx.config.checks import PositiveInt, Probability, Seed
 from vitx.ops.layout import TokenLayout

@@ -1,15 +1,14 @@
 """Shaped attention of the simplified transformer block."""
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
-from vitx.layers.projections import from_heads, resolve_head_dim, to_heads
+from vitx.attention.base import AttentionModule, Properties
+from vitx.layers.projections import from_heads, resolve_head_dim
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
@@ -77,11 +76,10 @@ class ShapedAttention(AttentionModule):
     """
     x = x.astype(self.dtype)
     width = x.shape[-1]
-    head_dim = self.resolve_head_dim(x)
-    maps = 1 if self.one_map else self.num_heads
-    given: dict[str, Any] = {"dtype": self.dtype, "use_bias": self.use_bias}
-    q = to_heads(maps, head_dim, "query", **given, **_zeros(self.center))(x)
-    k = to_heads(maps, head_dim, "key", **given)(x)
+    maps = 1 if self.one_map else None
+    q = self.to_heads(x, "query", heads=maps, **_zeros(self.center))
+    k = self.to_heads(x, "key", heads=maps)
+    head_dim = q.shape[-1]
     scale = head_dim**0.5 if self.large_logits else head_dim**-0.5
     q, k = self.apply_positions(q, k, layout, scale)
     v = self._to_values(x, resolve_head_dim(width, self.num_heads, None))  # (B, N, H, C / H)
@@ -111,8 +109,8 @@ class ShapedAttention(AttentionModule):
     if values == "dropped":
       return heads
     given = {"use_bias": self.use_bias and self.values != "first", **_zeros(values == "identity")}
-    project = to_heads(self.num_heads, value_dim, "value", dtype=self.dtype, **given)
-    return self._add_gained("value", heads, project(x)) if values == "identity" else project(x)
+    out = self.to_heads(x, "value", value_dim, **given)
+    return self._add_gained("value", heads, out) if values == "identity" else out
 
   def _from_values(self, heads: jax.Array, width: int) -> jax.Array:
     flat = heads.reshape(*heads.shape[:2], width)

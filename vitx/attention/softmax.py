@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
+from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import PositiveInt, Rate
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from vitx.attention.contract import Properties
+from vitx.attention.base import Properties
 from vitx.attention.pattern import PatternAttention
 from vitx.config.checks import NonNegativeInt, PositiveInt
 from vitx.ops.layout import TokenLayout

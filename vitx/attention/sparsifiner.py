@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from vitx import ops
-from vitx.attention.base import AttentionModule
-from vitx.attention.contract import Properties
-from vitx.attention.positions import check_length
+from vitx.attention.base import AttentionModule, Properties
+from vitx.attention.positions import make_grid_parameter
 from vitx.config.checks import NonNegative, PositiveInt, Share
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
@@ -166,12 +165,10 @@ class Sparsifiner(AttentionModule):
     def reduce(x: jax.Array, name: str) -> jax.Array:
       return nn.Dense(channels, kernel_init=DRAW, dtype=self.dtype, name=name)(x)
 
-    def table(name: str) -> jax.Array:
-      check_length(self, name, length)
-      return self.param(name, DRAW, (length, slots), jnp.float32)
-
     q, k = reduce(q[:, prefix:], "reduce_query"), reduce(k, "reduce_key")
-    down, basis = table("down"), table("basis")
+    down, basis = (
+      make_grid_parameter(self, name, DRAW, (length, slots)) for name in ("down", "basis")
+    )
     # The released code divides by the square root of the number of heads, not of their channels.
     return predict_coefficients(q, k, down, key_mask=mask, scale=heads**-0.5), basis
 

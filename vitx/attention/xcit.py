@@ -6,9 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.attention.base import TokenMixer
-from vitx.attention.contract import Properties
-from vitx.config.errors import ConfigError
+from vitx.attention.base import Properties, TokenMixer
 from vitx.layers.projections import from_heads, resolve_head_dim, to_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
@@ -47,12 +45,8 @@ class CrossCovarianceAttention(TokenMixer):
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros.
 
     Raises:
-      ConfigError: If H does not divide C, or if the implementation is not "auto".
+      ConfigError: If H does not divide C.
     """
-    if self.implementation != "auto":
-      raise ConfigError(
-        f"token_mixer.implementation={self.implementation!r} must be 'auto' for XCiT's attention."
-      )
     dim = resolve_head_dim(x.shape[-1], self.num_heads, None)
     q, k, v = (
       to_heads(self.num_heads, dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)

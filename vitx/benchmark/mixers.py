@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from vitx.analysis.implementations import describe_choices
 from vitx.attention import MIXERS
-from vitx.attention.contract import Properties
+from vitx.attention.base import Properties
 from vitx.benchmark.timing import (
   TimedProgram,
   Times,

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from vitx.attention.base import cannot_decode
 from vitx.config.errors import ConfigError
 from vitx.layers.dropout import Dropout
 from vitx.layers.mlp import MLP, gelu
@@ -98,7 +97,10 @@ class Block(nn.Module):
       alone = x.shape[1] == 1 and getattr(mixer, "causal", False)
       decoding = self.is_mutable_collection("cache") and (alone or not self.is_initializing())
       if decoding and not getattr(mixer, "decodes", False):
-        raise ConfigError(cannot_decode(mixer))
+        raise ConfigError(
+          f"model.token_mixer: {type(mixer).__name__} cannot be decoded token by token: it has no"
+          " cache of keys and values. Use softmax, or an attention pattern such as strided."
+        )
       if "at" not in inspect.signature(type(mixer).__call__).parameters:
         raise ConfigError(
           f"model.token_mixer: {type(mixer).__name__} cannot be called for tokens at chosen"

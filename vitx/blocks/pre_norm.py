@@ -56,13 +56,9 @@ class PreNormBlock(Block):
     if reduce is not None:
       x, mask = reduce(x, layout, mask, attention)
     y = self.normalize(x, "mlp_norm")
-    branch = self.scale(self.run_mlp(y, train), "mlp_scale")
+    branch = self.scale(self.apply_mlp(y, train, ACTIVATIONS[self.activation]), "mlp_scale")
     x = self.stream(x, y) + self.divide(self.drop_branch(branch, train))
     return x if reduce is None else (x, mask)
-
-  def run_mlp(self, x: jax.Array, train: bool) -> jax.Array:
-    """Applies the MLP to (B, N, C), then dropout."""
-    return self.apply_mlp(x, train, ACTIVATIONS[self.activation])
 
   def scale(self, branch: jax.Array, name: str) -> jax.Array:
     """Multiplies the channels of a branch (B, N, C) by the learned factors called `name`."""

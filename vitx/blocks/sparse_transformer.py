@@ -6,7 +6,7 @@ import jax
 
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.layers.dropout import Dropout
-from vitx.layers.mlp import ACTIVATIONS, MLP
+from vitx.layers.mlp import MLP, gelu
 
 
 class SparseTransformerBlock(PreNormBlock):
@@ -17,7 +17,7 @@ class SparseTransformerBlock(PreNormBlock):
 
   activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu"] = "quick_gelu"
 
-  def run_mlp(self, x: jax.Array, train: bool) -> jax.Array:
-    """Applies the MLP to (B, N, C), then dropout."""
-    mlp = MLP(self.mlp_dim, activation=ACTIVATIONS[self.activation], dtype=self.dtype, name="mlp")
+  def apply_mlp(self, x: jax.Array, train: bool, activation=gelu) -> jax.Array:
+    """Applies the MLP with the given activation to (B, N, C), then dropout."""
+    mlp = MLP(self.mlp_dim, activation=activation, dtype=self.dtype, name="mlp")
     return Dropout(self.dropout)(mlp(x, train), train)

@@ -1,14 +1,14 @@
 """Stems, which turn images (B, height, width, channels) into token grids (B, rows, columns, C)."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from vitx.config.checks import PositiveInt
+from vitx.config.checks import PositiveInt, Range
 from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
@@ -72,10 +72,10 @@ _SHIFTS = {"cardinal": _CARDINAL, "diagonal": _DIAGONAL, "all": _CARDINAL + _DIA
 class ShiftedPatchStem(nn.Module):
   """Shifted patch tokenization, for small data sets (Lee et al. 2021, arXiv 2112.13492).
 
-  The image and shifted copies of it, zero where nothing moved in, are stacked as channels, so that
-  each patch also contains the pixels around it. Patches are layer-normalized and then projected
-  linearly. The defaults are those of the authors' code, which also has the other directions. In
-  vit-pytorch the directions are cardinal, and the shift is 1.
+  The image and shifted copies of it are stacked as channels, so that each patch also contains the
+  pixels around it; the pixels beyond the image are zero. Patches are layer-normalized and then
+  projected linearly. The defaults are those of the authors' code, which also has the other
+  directions. In vit-pytorch the directions are cardinal, and the shift is 1.
 
   Attributes:
     width: The number of channels C of a token.
@@ -208,7 +208,7 @@ class ConvStem(_Convolutions):
 
 
 class HybridStem(_Convolutions):
-  """A sequence of convolutions with nothing between them and nothing after the last.
+  """A sequence of convolutions, without an activation or a normalization.
 
   This is the hybrid stem of ViX (Jeevan and Sethi 2022, section 3), the stem of LeViT in
   vit-pytorch and, with a single convolution, CvT's embedding.
@@ -245,7 +245,7 @@ class CCTTokenizer(HybridStem):
   """
 
   channels: tuple[PositiveInt, ...] = (64,)
-  pool: PositiveInt = 3
+  pool: Annotated[int, Range("[1, 63]")] = 3
   pool_stride: PositiveInt = 2
 
   @nn.compact

@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,16 +24,16 @@ Reduce = Callable[..., tuple[jax.Array, jax.Array | None]]
 
 @dataclasses.dataclass(frozen=True)
 class TokenReduction:
-  """The base class of token reductions, which itself removes no tokens.
+  """No reduction: all tokens stay to the end. It is the base class of token reductions.
 
   Attributes:
-    layers: The layers, from 0, in which tokens are removed.
+    layers: The layers, from 0, in which tokens are removed; a subclass makes it a field.
     keeps_places: Whether removed tokens are only masked, so that no token changes its place and
       every mixer that accepts a mask works.
   """
 
-  layers: tuple[NonNegativeInt, ...] = ()
-  keeps_places = True
+  layers: ClassVar[tuple[int, ...]] = ()
+  keeps_places: ClassVar[bool] = True
 
   def check(self, depth: int) -> None:
     """Checks the layers in which tokens are removed.
@@ -57,7 +57,7 @@ class TokenReduction:
     return partial(self.reduce, number=self.layers.index(layer)) if layer in self.layers else None
 
   def reduce(self, x, layout: TokenLayout, mask, attention, *, number: int):
-    """Removes tokens for the `number`-th time, counted from 0; see `at`."""
+    """Removes tokens; `number` is that of the reduction, from 0, and `at` has the arguments."""
     raise NotImplementedError
 
   def layout_after(self, layout: TokenLayout, layer: int) -> TokenLayout:
@@ -65,15 +65,8 @@ class TokenReduction:
     return layout
 
   def settle(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns a block's output (B, N, C), changed as the mask (B, N) of removed tokens requires."""
+    """Returns a block's output (B, N, C); a subclass may change the tokens that `mask` hides."""
     return x
-
-
-@dataclasses.dataclass(frozen=True)
-class NoReduction(TokenReduction):
-  """No reduction: all tokens stay to the end."""
-
-  layers: tuple[NonNegativeInt, ...] = dataclasses.field(default=(), init=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,10 +84,10 @@ class FuseInattentive(TokenReduction):
     fuse: Whether the other tokens become one token; False drops them.
   """
 
-  layers: tuple[NonNegativeInt, ...] = (3, 6, 9)
+  layers: tuple[NonNegativeInt, ...] = (3, 6, 9)  # type: ignore[misc]
   keep: Share = 0.7
   fuse: bool = True
-  keeps_places = False
+  keeps_places: ClassVar = False
 
   def reduce(self, x, layout, mask, attention, *, number):
     P, n = layout.prefix, layout.length - layout.prefix
@@ -130,17 +123,17 @@ class ZeroInattentive(TokenReduction):
 
   Of the n tokens of the grid, the i-th reduction keeps ceil(keep^i n): among the tokens that are
   left, those with the most attention of the class token, averaged over the heads. No other token
-  attends the zeros. N and all places stay as they are, so that parameters bound to N still fit;
-  only mixers that skip masked tokens save time. A pool that reads more than the class token sees
-  the zeros. (In the released code, the zeros still count in the denominator of the class token's
-  softmax.)
+  attends the zeros. No token changes its place, so parameters whose shape depends on N still fit.
+  Only mixers that skip masked tokens save time. A pool that reads more than the class token reads
+  the zeros too. (In the released code, the zeros still count in the denominator of the class
+  token's softmax.)
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.
     keep: The share of the tokens that each reduction keeps.
   """
 
-  layers: tuple[NonNegativeInt, ...] = (3, 6, 9)
+  layers: tuple[NonNegativeInt, ...] = (3, 6, 9)  # type: ignore[misc]
   keep: Share = 0.7
 
   def reduce(self, x, layout, mask, attention, *, number):
@@ -167,9 +160,8 @@ def check_reduces(block: Any) -> None:
     )
 
 
-NO_REDUCTION = NoReduction()
 TOKEN_REDUCTIONS = {
   "evit": FuseInattentive,
-  "none": NoReduction,
+  "none": TokenReduction,
   "zeroed": ZeroInattentive,
 }

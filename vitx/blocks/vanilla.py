@@ -1,13 +1,10 @@
-"""The pre-norm block as in small codebases, and the block without skips."""
+"""A pre-norm block that may share its normalization, and a block without skips."""
 
-from collections.abc import Callable
-from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 
 from vitx.blocks.base_block import Block, Mix
-from vitx.config.checks import check_choice
 
 Norms = Literal["shared", "mlp", "two"]
 
@@ -29,20 +26,15 @@ class VanillaBlock(Block):
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
 
     Raises:
-      ConfigError: If `norms` has no valid value, or if there is stochastic depth without skips.
+      ConfigError: If there is stochastic depth without skips.
     """
     if not self.skips:
       self.refuse_stochastic_depth("skipless")
-    mixer_norm, mlp_norm = self._norms()
-    x = self._join(x, mix(mixer_norm(x)), train)
+    two = self.norms == "two"
+    mlp_norm = self.norm(dtype=self.dtype, name="mlp_norm" if two else "norm")
+    mixer_norm = self.norm(dtype=self.dtype, name="mixer_norm") if two else mlp_norm
+    x = self._join(x, mix(x if self.norms == "mlp" else mixer_norm(x)), train)
     return self._join(x, self.apply_mlp(mlp_norm(x), train), train)
-
-  def _norms(self) -> tuple[Callable, Callable]:
-    check_choice(self.norms, "model.block.norms", get_args(Norms))
-    if self.norms == "two":
-      return partial(self.normalize, name="mixer_norm"), partial(self.normalize, name="mlp_norm")
-    one = self.norm(dtype=self.dtype, name="norm")
-    return (lambda x: x if self.norms == "mlp" else one(x)), one
 
   def _join(self, x: jax.Array, branch: jax.Array, train: bool) -> jax.Array:
     return x + self.drop_branch(branch, train) if self.skips else branch

@@ -22,16 +22,18 @@ class Range:
   """An interval of numbers in mathematical notation.
 
   Attributes:
-    interval: The interval, such as "[0, 1)" or "(0, inf)"; error messages show it.
+    interval: The interval, such as "[0, 1)" or "(0, inf)"; error messages show it. After
+      ", odd" only odd numbers are in it, and 0 if the bounds allow it, as in "[0, 9], odd or 0".
   """
 
   interval: str
 
   def __contains__(self, value: float) -> bool:
-    low, high = (float(bound) for bound in self.interval[1:-1].split(","))
-    above = value >= low if self.interval[0] == "[" else value > low
-    below = value <= high if self.interval[-1] == "]" else value < high
-    return above and below
+    bounds, odd, _ = self.interval.partition(", odd")
+    low, high = (float(bound) for bound in bounds[1:-1].split(","))
+    above = value >= low if bounds[0] == "[" else value > low
+    below = value <= high if bounds[-1] == "]" else value < high
+    return above and below and (not odd or value % 2 == 1 or value == 0)
 
 
 @dataclasses.dataclass(frozen=True)

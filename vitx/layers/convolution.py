@@ -6,5 +6,5 @@ import flax.linen as nn
 
 from vitx.ops.kernels.convolution import convolve
 
-# Equals `nn.Conv` in parameters and results, but gradients are as fast in a loop as outside one.
+# It has the parameters and results of `nn.Conv`, but its gradients are also fast in a loop.
 Conv = functools.partial(nn.Conv, conv_general_dilated=convolve)

@@ -1,11 +1,18 @@
 """A depthwise convolution over a grid of any number of axes."""
 
+from typing import Annotated
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from vitx.config.checks import Range
 from vitx.ops.kernels.depthwise import grid_convolution
+
+# On a CPU the compiled program has an operation for each tap. With an odd side the grid stays as
+# large as it is.
+KernelSide = Annotated[int, Range("[1, 31], odd")]
 
 
 class DepthwiseConvolution(nn.Module):

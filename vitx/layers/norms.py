@@ -14,8 +14,8 @@ from vitx.ops import replicas
 class BatchNorm(nn.Module):
   """Batch normalization (Ioffe and Szegedy 2015) over the whole batch, on any number of devices.
 
-  The collection "batch_stats" contains the running statistics: `mean` and the unbiased `var`, as in
-  PyTorch. With micro-batches (`grad_accum_steps`) each micro-batch is normalized separately.
+  The collection "batch_stats" contains the running statistics `mean` and `var`; the variance is
+  unbiased, as in PyTorch. With `grad_accum_steps` each micro-batch is normalized separately.
 
   Attributes:
     momentum: The share of the old running statistics that a step keeps.
@@ -46,10 +46,10 @@ class BatchNorm(nn.Module):
       mean = replicas.mean(jnp.mean(full, axes))
       var = replicas.mean(jnp.mean(jnp.square(full - mean), axes))
       number = replicas.count() * (x.size // x.shape[-1])
-      kept, added = self.momentum, 1 - self.momentum
-      running_mean.value = kept * running_mean.value + added * mean
+      old, new = self.momentum, 1 - self.momentum
+      running_mean.value = old * running_mean.value + new * mean
       unbiased = var * (number / max(number - 1, 1))
-      running_var.value = kept * running_var.value + added * unbiased
+      running_var.value = old * running_var.value + new * unbiased
     out = (full - mean) * (jax.lax.rsqrt(var + self.epsilon) * scale) + bias
     return out.astype(self.dtype)
 

@@ -109,15 +109,15 @@ def sine_cosine_table(layout: TokenLayout, width: int, base: float = 10000.0) ->
 
 
 class RotaryPosition(nn.Module):
-  """Rotary positions, applied by every mixer to its queries and keys (Su et al. 2021).
+  """Rotary positions: every mixer rotates its queries and keys by their places (Su et al. 2021).
 
   Attributes:
     kind: The kind of rotation: "sequence" by the place in the unrolled grid, "axial" by row and by
       column, or "centered" by the distances from the center of the image, whose borders are at -1
       and 1 for every size (Siméoni et al. 2025; DINOv3 has a base of 100).
     base: The base of the geometric series of frequencies.
-    unused_table: Whether to keep a learned table that nothing reads, as some published code does;
-      the table counts as parameters, and weight decay shrinks it.
+    unused_table: Whether there is a learned table that nothing reads, as in some published code. It
+      counts among the parameters, and weight decay shrinks it.
     stddev: The standard deviation of that table at the start.
   """
 
@@ -136,7 +136,7 @@ class RotaryPosition(nn.Module):
 
   @property
   def mixer_fields(self) -> dict[str, Any]:
-    """Returns the fields by which every token mixer of the model learns of the rotation."""
+    """Returns the fields of every token mixer of the model that describe the rotation."""
     return {"rotary": self.kind, "rotary_base": self.base}
 
 

@@ -7,9 +7,8 @@ from jax.typing import DTypeLike
 
 from vitx.blocks.stems import LinearStem
 from vitx.config.checks import Depth, PositiveInt
-from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
-from vitx.layers.depthwise import DepthwiseConvolution
+from vitx.layers.depthwise import DepthwiseConvolution, KernelSide
 from vitx.layers.mlp import gelu
 from vitx.layers.norms import BatchNorm
 from vitx.models import names
@@ -33,7 +32,7 @@ class ConvMixer(nn.Module):
   width: PositiveInt = 256
   depth: Depth = 8
   patch: PositiveInt = 2
-  kernel: PositiveInt = 5
+  kernel: KernelSide = 5
   dtype: DTypeLike = jnp.float32
 
   @nn.compact
@@ -44,12 +43,7 @@ class ConvMixer(nn.Module):
       images: The images, (B, height, width, channels), normalized floats.
       train: Whether batch statistics (in the collection "batch_stats", which must then be mutable)
         are taken from the batch.
-
-    Raises:
-      ConfigError: If the kernel is even: no padding around it would keep the size of the grid.
     """
-    if self.kernel % 2 == 0:
-      raise ConfigError(f"model.kernel={self.kernel} must be odd, such as {self.kernel + 1}.")
 
     def activate(y: jax.Array, name: str) -> jax.Array:
       y = gelu(y)

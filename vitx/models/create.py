@@ -43,7 +43,7 @@ def list_models() -> list[str]:
   return sorted(MODELS)
 
 
-def create_model(name: str, *, num_classes: int | None = None, **fields: Any) -> nn.Module:
+def create_model(name: str = "", *, num_classes: int | None = None, **fields: Any) -> nn.Module:
   """Makes a network.
 
   Args:
@@ -57,12 +57,14 @@ def create_model(name: str, *, num_classes: int | None = None, **fields: Any) ->
     `model.apply(variables, images)` computes logits for images (B, height, width, channels).
 
   Raises:
-    ConfigError: If a model, field, part or option is unknown (the message lists the valid ones), or
-      if a field does not accept its value.
+    ConfigError: If a model, field, part or option is unknown (the message lists the valid ones), a
+      field does not accept its value, or a classifier has no number of classes.
   """
   model = lookup(MODELS, name, "model.name")
   fields = _build_fields(model, fields)
-  if num_classes is not None or "num_classes" in options(model):
+  if num_classes is None and "num_classes" in options(model):
+    raise ConfigError("model.num_classes is not set; set it, such as model.num_classes=10.")
+  if num_classes is not None:
     check_value(num_classes, "model.num_classes", PositiveInt)
     fields["num_classes"] = num_classes
   return model(**fields)
@@ -93,14 +95,7 @@ def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_from_config(model: Mapping[str, Any]) -> nn.Module:
-  """Makes the network of a config's `model` entry, which must include the number of classes.
-
-  Raises:
-    ConfigError: If `num_classes` is not set, a name or field is unknown, or a value is invalid.
-  """
-  made = lookup(MODELS, model.get("name", ""), "model.name")
-  if model.get("num_classes") is None and "num_classes" in options(made):
-    raise ConfigError("model.num_classes is not set; set it, such as model.num_classes=10.")
+  """Makes the network of a config's `model` entry by `create_model`, with all its errors."""
   return create_model(**model)
 
 

@@ -7,7 +7,6 @@ import jax
 
 from vitx.blocks.stems import square_convolution
 from vitx.config.checks import PositiveInt
-from vitx.config.errors import ConfigError
 from vitx.models.stages import Depths, PerStage, StagedNetwork
 from vitx.models.trunk import Parts, with_defaults
 from vitx.ops.layout import TokenLayout
@@ -63,11 +62,7 @@ class CvT(StagedNetwork):
     mlp_dims = self.per_stage("mlp_dim")
     strides = self.per_stage("strides", len(self.depth) - 1)
     pool = self.pool(name="pool")
-    if pool.prefix:
-      raise ConfigError(
-        "model.pool='cls' puts a token in front of the grid, which CvT convolves between its"
-        " stages; use model.pool='mean' or 'sequence'."
-      )
+    self.refuse_prefix(pool.prefix)
     grid = self.apply_stem(images, widths[0], train)
     for stage, width in enumerate(widths):
       if stage:

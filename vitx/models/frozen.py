@@ -1,9 +1,9 @@
 """Freezes the state of modules, such as batch statistics, together with their parameters.
 
-A state belongs to the innermost module with parameters that contains it. If all parameters of this
-module are frozen, the state neither changes nor depends on the batch: batch normalization runs as
-in evaluation, as in Keras for layers that are not trainable. Dropout stays active, since it has no
-state.
+A state belongs to the innermost module that contains it and has parameters. If all parameters of
+this module are frozen, its batch normalization runs as in evaluation, as in Keras for layers that
+are not trainable: the state does not change, and outputs do not depend on the batch. Dropout stays
+active, since it has no state.
 """
 
 import inspect

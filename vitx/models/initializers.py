@@ -48,13 +48,11 @@ def pytorch(key: jax.Array, params: Params) -> Params:
   This is the bound of `kaiming_uniform_(a=sqrt(5))` for kernels; biases have this bound too.
   """
 
-  def bound(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
+  def bound(owner: str, kernel: jax.Array) -> float:
     return fan_in(owner, kernel.shape) ** -0.5
 
-  def draw(size: tuple[int]) -> jax.Array:
-    return jax.random.uniform(key, size, minval=-1, maxval=1)
-
-  return _redraw_kernels(params, bound, draw)
+  draw = partial(jax.random.uniform, key, minval=-1, maxval=1)
+  return _redraw_kernels(params, bound, draw, biases=True)
 
 
 def truncated_normal(
@@ -77,15 +75,10 @@ def truncated_normal(
   # The float32 uniform from which this draw is made has no numbers beyond five deviations.
   cut = min(2 / stddev, 5.0)
 
-  def deviation(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
-    if leaf is not kernel:
-      return 0.0
+  def deviation(owner: str, kernel: jax.Array) -> float:
     return math.sqrt(2 / fan_in(owner, kernel.shape)) if kernel.ndim == 4 else stddev
 
-  def draw(size: tuple[int]) -> jax.Array:
-    return jax.random.truncated_normal(key, -cut, cut, size)
-
-  drawn = _redraw_kernels(params, deviation, draw)
+  drawn = _redraw_kernels(params, deviation, partial(jax.random.truncated_normal, key, -cut, cut))
   if convolutions == "he":
     return drawn
   return _take_convolutions(pytorch(jax.random.fold_in(key, 1), params), drawn)
@@ -99,14 +92,12 @@ def xavier_normal(key: jax.Array, params: Params) -> Params:
   as a linear map of its patches.
   """
 
-  def deviation(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
-    if leaf is not kernel:
-      return 0.0
+  def deviation(owner: str, kernel: jax.Array) -> float:
     inputs = fan_in(owner, kernel.shape)
     outputs = kernel.size // inputs * (3 if owner in (QUERY, KEY, VALUE) else 1)
     return math.sqrt(2 / (inputs + outputs))
 
-  return _redraw_kernels(params, deviation, lambda size: jax.random.normal(key, size))
+  return _redraw_kernels(params, deviation, partial(jax.random.normal, key))
 
 
 def sparse_transformer(key: jax.Array, params: Params) -> Params:
@@ -126,13 +117,13 @@ def sparse_transformer(key: jax.Array, params: Params) -> Params:
       " number scales their branches; use another initialization."
     )
 
-  def deviation(owner: str, kernel: jax.Array, leaf: jax.Array) -> float:
-    if leaf is not kernel or owner == HEAD:
+  def deviation(owner: str, kernel: jax.Array) -> float:
+    if owner == HEAD:
       return 0.0
     last = (2 * depth) ** -0.5 if owner in (OUT, "down") else 1.0
     return last * math.sqrt(0.125 / fan_in(owner, kernel.shape))
 
-  return _redraw_kernels(params, deviation, lambda size: jax.random.normal(key, size))
+  return _redraw_kernels(params, deviation, partial(jax.random.normal, key))
 
 
 def zero_query(key: jax.Array, params: Params, *, base: Base = "as_made") -> Params:
@@ -205,12 +196,20 @@ def fan_in(owner: str, shape: tuple[int, ...]) -> int:
   return math.prod(shape[axis] for axis in input_axes(owner, len(shape)))
 
 
-def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
-  """Sets each `kernel`, and the `bias` beside it, to random numbers times a scale.
+def _redraw_kernels(
+  params: Params, scale: Callable, draw: Callable, *, biases: bool = False
+) -> Params:
+  """Sets each `kernel` to random numbers times `scale(owner, kernel)`, and the `bias` beside it.
 
-  The scale is `scale(owner, kernel, leaf)`. There is only one draw for all, since a draw takes long
-  to compile. For each shape, a loop cuts the parameters out of the draw; without the loop the
-  compiler would put the whole draw into each cut.
+  There is only one draw for all, since a draw takes long to compile. For each shape, a loop cuts
+  the parameters out of the draw; without the loop the compiler would put the whole draw into each
+  cut.
+
+  Args:
+    params: The parameters of the network.
+    scale: A function of the name of a kernel's module, and the kernel.
+    draw: A function of a shape that draws random numbers.
+    biases: Whether biases have the scale of their kernel; if not, they become zero.
   """
   leaves = flatten_dict(params)
   # The numbers depend on this order, which is that of JAX's trees.
@@ -219,8 +218,9 @@ def _redraw_kernels(params: Params, scale: Callable, draw: Callable) -> Params:
   groups: dict[tuple[int, ...], list[tuple[tuple[str, ...], int, float]]] = {}
   start = 0
   for name in drawn:
-    kernel, leaf = leaves[*name[:-1], KERNEL], leaves[name]
-    factor = scale(name[-2] if len(name) > 1 else "", kernel, leaf)
+    leaf, owner = leaves[name], name[-2] if len(name) > 1 else ""
+    moves = biases or name[-1] == KERNEL
+    factor = scale(owner, leaves[*name[:-1], KERNEL]) if moves else 0.0
     groups.setdefault(leaf.shape, []).append((name, start, factor))
     start += leaf.size
   for shape, group in groups.items():

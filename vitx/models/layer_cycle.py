@@ -12,16 +12,7 @@ from vitx.models.stacked import stack
 from vitx.ops.layout import TokenLayout
 
 
-def run_cycle(
-  trunk: Any,
-  x: jax.Array,
-  layout: TokenLayout,
-  *,
-  cycle: int,
-  depth: int,
-  train: bool,
-  **sizes: int,
-) -> jax.Array:
+def run_cycle(trunk: Any, x: jax.Array, layout: TokenLayout, train: bool) -> jax.Array:
   """Applies all blocks of a network to tokens as a loop over cycles of layers.
 
   The parameters have the names `block_0`, `block_1`, ... that `Trunk.run_blocks` gives them. This
@@ -29,19 +20,18 @@ def run_cycle(
   values are sown, and dropout draws other values than without the loop.
 
   Args:
-    trunk: A bound `Trunk`.
+    trunk: A bound `Trunk` with the fields `depth`, `num_heads`, `mlp_dim` and `layer_cycle`, the
+      number of layers after which the mixers repeat.
     x: The tokens, (B, N, C).
     layout: The arrangement of all tokens.
-    cycle: The number of layers after which the mixers repeat; it divides `depth`.
-    depth: The number of blocks L.
     train: Whether dropout is active.
-    **sizes: The sizes `num_heads` and `mlp_dim` of a block, for `Trunk.make_block`.
 
   Returns:
     The tokens after the last block, (B, N, C).
   """
-  module = {"name": None, "parent": None}
-  blocks = [trunk.make_block(layer, depth=depth, **sizes, **module) for layer in range(cycle)]
+  cycle, depth = trunk.layer_cycle, trunk.depth
+  sizes = {"depth": depth, "num_heads": trunk.num_heads, "mlp_dim": trunk.mlp_dim}
+  blocks = [trunk.make_block(i, **sizes, name=None, parent=None) for i in range(cycle)]
   if trunk.is_initializing():
     _make_parameters(trunk, blocks, x, layout, depth)
   params = trunk.variables["params"]
@@ -69,7 +59,7 @@ def run_cycle(
 def _make_parameters(
   trunk: Any, blocks: list[nn.Module], x: jax.Array, layout: TokenLayout, depth: int
 ) -> None:
-  """Makes the parameters of all layers, by one vmapped `init` for each layer of a cycle."""
+  """Makes the parameters of all layers; one vmapped `init` serves all layers of one kind."""
   base = trunk.make_rng("params")
   for first, block in enumerate(blocks):
     layers = range(first, depth, len(blocks))

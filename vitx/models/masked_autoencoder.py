@@ -26,7 +26,10 @@ from vitx.models.vit import ViT
 from vitx.ops.layout import TokenLayout
 
 # The methods of the body that the autoencoder calls; it would not call a subclass's own versions.
-CALLED = ("encode", "apply_stem", "add_class_token", "enter_trunk", "run_blocks", "apply_norm")
+CALLED = (
+  *("encode", "apply_stem", "add_class_token", "enter_trunk"),
+  *("run_sequence", "run_blocks", "apply_norm"),
+)
 
 
 class PixelDecoder(Trunk, kw_only=True):
@@ -68,15 +71,8 @@ class PixelDecoder(Trunk, kw_only=True):
     place = jnp.where(masked, visible.shape[1], jnp.cumsum(~masked, axis=1) - 1)
     filled = jnp.concatenate([visible, token], axis=1)
     grid = jnp.take_along_axis(filled, place[..., None], axis=1)
-    x = self.run_blocks(
-      self.add_positions(jnp.concatenate([front, grid], axis=1), layout),
-      layout,
-      layers=range(self.depth),
-      depth=self.depth,
-      num_heads=self.num_heads,
-      mlp_dim=self.mlp_dim,
-      train=train,
-    )
+    x = self.add_positions(jnp.concatenate([front, grid], axis=1), layout)
+    x = self.run_sequence(x, layout, train=train)
     x = self.norm(dtype=self.dtype, name=names.NORM)(x[:, layout.prefix :])
     return nn.Dense(self.pixels, kernel_init=start, name="pixels")(x.astype(jnp.float32))
 
@@ -84,9 +80,9 @@ class PixelDecoder(Trunk, kw_only=True):
 class MaskedAutoencoder(ViT, kw_only=True):
   """A vision transformer that sees the visible patches only, and a decoder of all patches.
 
-  Its parameters have the names of the body's parameters, without those of the head, so that
-  `init_from` fills the body of another run. Those of the decoder begin with "decoder/". The pixels
-  of masked patches are zero (the mean) before the stem, so that no stem passes them on, not even
+  Its parameters have the names of the body's parameters, so that `init_from` can fill the body of
+  another run; there is no head, and names in the decoder begin with "decoder/". The pixels of
+  masked patches become zero, the mean, before the stem, so that no stem passes them on, not even
   one whose convolutions overlap. Positions are added before masked tokens are left out.
 
   Attributes:
@@ -111,28 +107,19 @@ class MaskedAutoencoder(ViT, kw_only=True):
         image that are not; None masks no patch.
       train: Whether dropout and stochastic depth are active; `ViT` describes the streams.
     """
-    count = math.prod(self.grid) if masked is None else self.visible
+    whole = masked is None
     if masked is None:
-      masked = jnp.zeros((images.shape[0], count), bool)
+      masked = jnp.zeros((images.shape[0], math.prod(self.grid)), bool)
     images = jnp.where(spread(masked, self.grid, images.shape[1:3]), 0, images)
     stem = self.apply_stem(images, self.width, train)
     x, layout, _ = self.add_class_token(stem, self.extra_tokens)
-    x = self.enter_trunk(x, layout, train)
-    front, x = jnp.split(x, [layout.prefix], axis=1)
-    places = jnp.argsort(masked, axis=1, stable=True)[:, :count]  # visible patches are first
-    x = jnp.concatenate([front, jnp.take_along_axis(x, places[..., None], axis=1)], axis=1)
-    seen = layout
-    if count < math.prod(self.grid):
-      seen = TokenLayout((count,), layout.prefix, has_places=False)
-    x = self.run_blocks(
-      x,
-      seen,
-      layers=range(self.depth),
-      depth=self.depth,
-      num_heads=self.num_heads,
-      mlp_dim=self.mlp_dim,
-      train=train,
-    )
+    x, seen = self.enter_trunk(x, layout, train), layout
+    if not whole:
+      front, x = jnp.split(x, [layout.prefix], axis=1)
+      places = jnp.argsort(masked, axis=1, stable=True)[:, : self.visible]  # visible ones first
+      x = jnp.concatenate([front, jnp.take_along_axis(x, places[..., None], axis=1)], axis=1)
+      seen = TokenLayout((self.visible,), layout.prefix, has_places=False)
+    x = self.run_sequence(x, seen, train=train)
     return self.decoder(name=names.DECODER)(self.apply_norm(x), masked, layout, train=train)
 
 

@@ -47,11 +47,11 @@ class Network(Trunk, kw_only=True):
     Args:
       images: The images, (B, height, width, channels).
       width: The number of channels C of a token.
-      train: Whether the network trains; passed on to a stem that has batch statistics.
+      train: Whether the network trains, for a stem that has batch statistics.
     """
     stem = self.stem(width=width, dtype=self.dtype, name=names.STEM)
-    asked = "train" in inspect.signature(type(stem).__call__).parameters
-    return stem(images, train=train) if asked else stem(images)
+    takes_train = "train" in inspect.signature(type(stem).__call__).parameters
+    return stem(images, train=train) if takes_train else stem(images)
 
   def apply_norm(self, x: jax.Array, name: str = names.NORM) -> jax.Array:
     """Normalizes (..., C)."""

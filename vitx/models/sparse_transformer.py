@@ -110,13 +110,10 @@ class SparseTransformer(Trunk, kw_only=True):
         f" are {tokens.shape[1]}."
       )
     x = self._enter(tokens, layout, at)  # (B, N, C)
-    settings: dict[str, Any] = dict(
-      depth=self.depth, num_heads=self.num_heads, mlp_dim=self.mlp_dim, train=train
-    )
     if self.layer_cycle and at is None:
-      x = run_cycle(self, x, layout, cycle=self.layer_cycle, **settings)
+      x = run_cycle(self, x, layout, train)
     else:
-      x = self.run_blocks(x, layout, layers=range(self.depth), at=at, **settings)
+      x = self.run_sequence(x, layout, at=at, train=train)
     # The released code uses another epsilon here than in the blocks.
     x = nn.LayerNorm(epsilon=1e-6, dtype=self.dtype, name=names.NORM)(x)
     head = nn.Dense(

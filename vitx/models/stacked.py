@@ -10,17 +10,11 @@ cycle + i. A model that runs its blocks by `vitx.models.layer_cycle` takes eithe
 
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from vitx.models import names
-
-
-def cycle_of(model: nn.Module) -> int:
-  """Returns the number of layers in a cycle of a model whose blocks run in a loop, or 0."""
-  return getattr(model, "layer_cycle", 0)
 
 
 def stack(tree: Any, cycle: int) -> Any:

@@ -1,7 +1,6 @@
 """The base class of networks of several stages, whose fields may differ by stage."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import jax
 
@@ -18,11 +17,11 @@ Depths = tuple[Depth, ...]
 class StagedNetwork(Network, kw_only=True):
   """A network of several stages, each a sequence of blocks; subclasses arrange them.
 
-  A subclass declares the field `depth`, the number of blocks L of each stage.
+  Attributes:
+    depth: The number of blocks L of each stage.
   """
 
-  if TYPE_CHECKING:
-    depth: Depths
+  depth: Depths = ()
 
   def per_stage(self, field: str, stages: int | None = None) -> tuple[int, ...]:
     """Returns the values of a field for all stages; a single value is repeated.
@@ -47,6 +46,18 @@ class StagedNetwork(Network, kw_only=True):
         f"model.{field}={value!r} must be one value, or one for each of {stages} stages."
       )
     return values
+
+  def refuse_prefix(self, prefix: int) -> None:
+    """Checks that there is no token in front of the grid.
+
+    Raises:
+      ConfigError: If there is one, which has no place in a grid that changes between stages.
+    """
+    if prefix:
+      raise ConfigError(
+        f"model.pool puts a token in front of the grid, which {type(self).__name__} makes smaller"
+        " between its stages; use model.pool='mean' or 'sequence'."
+      )
 
   def run_stage(
     self, x: jax.Array, layout: TokenLayout, stage: int, num_heads: int, mlp_dim: int, train: bool

@@ -7,7 +7,6 @@ import jax
 
 from vitx.blocks.patch_merging import PatchMerging
 from vitx.config.checks import PositiveInt
-from vitx.config.errors import ConfigError
 from vitx.models.stages import Depths, PerStage, StagedNetwork
 from vitx.models.trunk import Parts, with_defaults
 
@@ -56,11 +55,7 @@ class Swin(StagedNetwork):
     heads = self.per_stage("num_heads")
     grid = self.apply_norm(self.apply_stem(images, self.width, train), "stem_norm")
     x, layout, pool = self.add_class_token(grid)
-    if layout.prefix:
-      raise ConfigError(
-        "model.pool puts a token in front of the grid, whose cells Swin merges between its stages;"
-        " use model.pool='mean' or 'sequence'."
-      )
+    self.refuse_prefix(layout.prefix)
     x = self.enter_trunk(x, layout, train)
     for stage, num_heads in enumerate(heads):
       if stage:

@@ -13,7 +13,7 @@ from vitx.attention import FROM_MODEL as MIXER_FROM_MODEL
 from vitx.attention import MIXERS
 from vitx.blocks.registry import BLOCKS
 from vitx.blocks.registry import FROM_MODEL as BLOCK_FROM_MODEL
-from vitx.blocks.token_reduction import NO_REDUCTION, TokenReduction, check_reduces
+from vitx.blocks.token_reduction import TokenReduction, check_reduces
 from vitx.config.checks import Rate
 from vitx.config.errors import ConfigError
 from vitx.config.registry import options
@@ -23,6 +23,7 @@ from vitx.models import names
 from vitx.models.initializers import INITIALIZATIONS
 from vitx.ops.layout import TokenLayout
 
+NO_REDUCTION = TokenReduction()
 Parts = dict[str, tuple[Mapping[str, Any], Any, tuple[str, ...]]]
 
 
@@ -154,6 +155,19 @@ class Trunk(nn.Module, kw_only=True):
       self.sow("intermediates", "tokens", x)
     return x
 
+  def run_sequence(self, x: jax.Array, layout: TokenLayout, **given: Any) -> jax.Array:
+    """Applies all blocks of a network with one sequence of blocks.
+
+    The network has the fields `depth`, `num_heads` and `mlp_dim`.
+
+    Args:
+      x: The tokens, (B, N, C).
+      layout: The arrangement of all tokens.
+      **given: The other arguments of `run_blocks`, such as `train`.
+    """
+    sizes = {field: getattr(self, field) for field in ("depth", "num_heads", "mlp_dim")}
+    return self.run_blocks(x, layout, layers=range(sizes["depth"]), **sizes, **given)
+
   def make_block(
     self, layer: int, *, depth: int, num_heads: int, mlp_dim: int, **module: Any
   ) -> nn.Module:
@@ -190,14 +204,12 @@ def _check_free(token_mixer: Callable[..., nn.Module], field: str) -> None:
     ConfigError: The mixer has no such field, or the config sets it.
   """
   reason = "model.causal=True" if field == "causal" else "model.posemb='rope'"
-  bound: Mapping[str, Any] = {}
-  kind: Any = token_mixer
-  if isinstance(token_mixer, partial):  # its keywords are the fields that the config set
-    kind, bound = token_mixer.func, token_mixer.keywords
-  if field in bound:
+  mixer = partial(token_mixer)  # its keywords are the fields that the config set
+  kind: Any = mixer.func
+  if field in mixer.keywords:
     raise ConfigError(
-      f"model.token_mixer.{field}={bound[field]!r} is set, and {reason} sets it too; use one of the"
-      " two."
+      f"model.token_mixer.{field}={mixer.keywords[field]!r} is set, and {reason} sets it"
+      " too; use one of the two."
     )
   if field in options(kind):
     return

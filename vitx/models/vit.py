@@ -1,12 +1,13 @@
 """The vision transformer: stem, positions, L blocks, head."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 
-from vitx.blocks.token_reduction import TOKEN_REDUCTIONS, NoReduction, TokenReduction
+from vitx.blocks.token_reduction import TOKEN_REDUCTIONS, TokenReduction
 from vitx.config.checks import Depth, NonNegativeInt, PositiveInt
 from vitx.config.errors import ConfigError
 from vitx.models.network import Network
@@ -41,7 +42,7 @@ class ViT(Network):
     "token_reduction": (TOKEN_REDUCTIONS, "none", ()),
   }
 
-  token_reduction: Callable[..., TokenReduction] = NoReduction
+  token_reduction: Callable[..., TokenReduction] = TokenReduction
   width: PositiveInt = 192
   depth: Depth = 12
   num_heads: PositiveInt = 3
@@ -80,17 +81,8 @@ class ViT(Network):
     grid = self.apply_stem(images, self.width, train)
     x, layout, pool = self.add_class_token(grid, self.extra_tokens)
     reduction = self._make_reduction(pool.prefix)
-    x = self.run_blocks(
-      self.enter_trunk(x, layout, train),
-      layout,
-      layers=range(self.depth),
-      depth=self.depth,
-      num_heads=self.num_heads,
-      mlp_dim=self.mlp_dim,
-      mask=mask,
-      train=train,
-      reduction=reduction,
-    )
+    x = self.enter_trunk(x, layout, train)
+    x = self.run_sequence(x, layout, mask=mask, train=train, reduction=reduction)
     for layer in reduction.layers:
       layout = reduction.layout_after(layout, layer)
     return x, layout, pool
@@ -109,11 +101,11 @@ class ViT(Network):
         "model.token_reduction ranks tokens by the attention of the class token, and model.pool"
         " has no class token; use model.pool='cls', or model.token_reduction='none'."
       )
-    mixer: Any = self._bind_mixer(num_heads=self.num_heads, layer=0, depth=self.depth)
-    fixed = getattr(getattr(mixer.func, "properties", None), "fixed_length", False)
+    mixer: Any = partial(self.token_mixer).func
+    fixed = getattr(getattr(mixer, "properties", None), "fixed_length", False)
     if fixed and not reduction.keeps_places:
       raise ConfigError(
-        f"model.token_reduction removes tokens, but parameters of {mixer.func.__name__} belong"
+        f"model.token_reduction removes tokens, but parameters of {mixer.__name__} belong"
         " to the places of tokens; use model.token_reduction='zeroed', which keeps all places,"
         " or model.token_mixer='softmax'."
       )

@@ -13,6 +13,7 @@ import numpy as np
 from vitx.analysis.matrices import sow
 from vitx.attention.base import TokenMixer
 from vitx.attention.shaped import ShapedAttention
+from vitx.models.names import DECODER
 from vitx.models.sown import collect
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.layout import TokenLayout
@@ -57,6 +58,8 @@ def softmax_map(q: Any, k: Any, scale: float) -> np.ndarray:
 def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list[MixerCapture]:
   """Runs a model and returns the arrays of each token mixer, in the order of the blocks.
 
+  The decoder of a masked autoencoder is left out.
+
   Args:
     model: A model with mixers that compute their matrices (implementation="masked"), without
       rematerialization.
@@ -70,7 +73,8 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
 
     def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
       module, method = context.module, context.method_name
-      if not isinstance(module, TokenMixer) or method not in ("__call__", "apply_positions"):
+      is_mixer = isinstance(module, TokenMixer) and DECODER not in module.path
+      if not is_mixer or method not in ("__call__", "apply_positions"):
         return call(*args, **kwargs)
       own = known.setdefault("/".join(module.path), {"mixer": type(module).__name__})
       if method == "__call__":
@@ -85,7 +89,8 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
     with nn.intercept_methods(note):
       return collect(sow(model, variables, inputs), "attention"), held
 
-  matrices, held = jax.device_get(jax.jit(look)(variables, inputs))
+  sown, held = jax.device_get(jax.jit(look)(variables, inputs))
+  matrices = {path: x for path, x in sown.items() if DECODER not in path.split("/")}
   order = [*matrices, *(path for path in known if path not in matrices)]
   return [
     MixerCapture(path, matrix=matrices.get(path), **known[path], **held.get(path, {}))

@@ -15,6 +15,7 @@ from vitx.analysis.figures.subject import Subject
 from vitx.attention.base import TokenMixer
 from vitx.attention.pattern import PatternAttention
 from vitx.config.errors import ConfigError
+from vitx.models.names import DECODER
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, Causal, Pattern
 
@@ -65,6 +66,8 @@ def list_edges(
 ) -> list[LayerPattern]:
   """Returns the pattern of every layer, without running the network.
 
+  The decoder of a masked autoencoder is left out, since only the encoder has the chosen mixer.
+
   Args:
     model: A network.
     spec: The shape and dtype of a batch of one example.
@@ -77,7 +80,8 @@ def list_edges(
 
   def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
     module = context.module
-    if isinstance(module, TokenMixer) and context.method_name == "__call__":
+    is_call = isinstance(module, TokenMixer) and context.method_name == "__call__"
+    if is_call and DECODER not in module.path:
       layout = args[1] if len(args) > 1 else kwargs["layout"]
       if not isinstance(module, PatternAttention):
         if mixed:

@@ -64,7 +64,7 @@ def multiply_projections(params: Mapping[str, Any]) -> Products:
   """Multiplies the projection kernels of each layer and head: W_Q W_K^T and W_V W_O.
 
   If all heads share one head of keys or values, it is used for each of them. Layers without these
-  projections are ignored.
+  projections, and the decoder of a masked autoencoder, are ignored.
 
   Args:
     params: The parameters of a network whose layers have one width.
@@ -75,7 +75,8 @@ def multiply_projections(params: Mapping[str, Any]) -> Products:
   Raises:
     ConfigError: The layers have several widths.
   """
-  leaves = {path: (x,) for path, x in flatten_dict(dict(params), sep="/").items()}
+  encoder = {name: x for name, x in params.items() if name != names.DECODER}
+  leaves = {path: (x,) for path, x in flatten_dict(encoder, sep="/").items()}
   mixer = names.TOKEN_MIXER
 
   def kernels(name: str) -> dict[str, np.ndarray]:
