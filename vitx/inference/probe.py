@@ -10,7 +10,8 @@ import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from vitx.analysis.figures.few_shot import draw_few_shot
+from vitx.analysis.figures import style
+from vitx.analysis.figures.few_shot import plot_few_shot
 from vitx.analysis.probes import METHODS, LabeledFeatures, score
 from vitx.analysis.statistics import mean_interval
 from vitx.checkpoints.load import Loaded
@@ -118,7 +119,7 @@ def probe(
     "few_shot": list(_measure_few(methods, features, shots, draws, seed)),
   }
   if out is not None:
-    draw_few_shot(result, Path(out))
+    style.save(plot_few_shot(result), Path(out), "few_shot")
   return result
 
 

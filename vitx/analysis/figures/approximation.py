@@ -129,12 +129,14 @@ def list_errors(errors: Errors) -> list[dict[str, Any]]:
 
 def plot_errors(errors: Errors, name: str, caption: str) -> Any:
   """Returns a figure with a panel for each kind: the error over M, a line for each layer."""
+  from matplotlib import colormaps
+
   kinds = errors.values
   width = style.PAGE if len(kinds) > 1 else style.COLUMN
   canvas, panels = style.make_panels(1, len(kinds), width, 2.1, caption)
   for axes, (kind, values) in zip(panels[0], kinds.items(), strict=True):
     for layer, each in enumerate(values):
-      color = style.color_of(layer, len(values))
+      color = colormaps["viridis"](0.9 * layer / max(len(values) - 1, 1))
       mean, deviation = each.mean(-1), each.std(-1, ddof=1) if each.shape[-1] > 1 else 0.0
       axes.plot(errors.counts, mean, marker=".", ms=4, lw=1, color=color, label=f"layer {layer}")
       axes.fill_between(errors.counts, mean - deviation, mean + deviation, color=color, alpha=0.15)

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vitx.analysis.figures import style
@@ -37,32 +36,21 @@ def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
   return sorted((name for name in points if not beaten(good[name])), key=lambda name: points[name])
 
 
-def draw_pareto(
-  points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str, out: Path, name: str
-) -> Path:
-  """Plots two columns of a table against each other, with a line through the Pareto front.
+def plot_pareto(
+  points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str
+) -> Any:
+  """Returns a figure of two columns of a table, with a line through the Pareto front.
+
+  Rows of the front have their names beside them, and other rows if there is room.
 
   Args:
     points: The values of both columns, by row.
     columns: The labels of the axes.
     more: Whether more is better, for each column.
     note: A description of the measurement, for the caption.
-    out: The folder of the file.
-    name: The name of the file, without its suffix.
 
   Raises:
     MissingExtraError: Matplotlib is not installed.
-    ConfigError: The file cannot be written.
-  """
-  return style.save(plot_pareto(points, columns, more, note), out, name)
-
-
-def plot_pareto(
-  points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str
-) -> Any:
-  """Returns a figure with a point for each row and a line for the Pareto front.
-
-  Rows of the front have their names beside them, and other rows if there is room.
   """
   front = find_front(points, more)
   better = " and ".join(

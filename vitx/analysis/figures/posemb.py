@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.attention_past import as_rows, to_plane
 from vitx.analysis.figures.subject import Subject
 from vitx.config.errors import ConfigError
 from vitx.models import names
@@ -100,7 +99,7 @@ def plot_similarity(positions: Positions, note: str) -> Any:
   """Returns a figure with a tile for each place, which shows the similarity to all other places."""
   grid = positions.layout.grid
   alike = positions.similarity()
-  rows, columns = as_rows(grid)[:2]
+  rows, columns = style.as_rows(grid)[:2]
   place = int(np.prod(grid[2:]))
   shown = [style.choose_some(count, MOST) for count in (rows, columns)]
   caption = f"{note}. Cosine similarity of the position embedding of each patch (a tile, at its"
@@ -109,7 +108,7 @@ def plot_similarity(positions: Positions, note: str) -> Any:
   canvas, panels = style.make_panels(len(shown[0]), len(shown[1]), style.COLUMN, height, caption)
   for axes_row, row in zip(panels, shown[0], strict=True):
     for axes, column in zip(axes_row, shown[1], strict=True):
-      tile = to_plane(alike[(row * columns + column) * place], grid) / place
+      tile = style.to_plane(alike[(row * columns + column) * place], grid) / place
       image = style.show_plane(axes, tile, cmap="viridis", vmin=-1, vmax=1)
   style.add_scale(canvas, image, panels)
   return canvas

@@ -10,7 +10,6 @@ import scipy.sparse
 
 from vitx.analysis.edges import from_pattern
 from vitx.analysis.figures import style
-from vitx.analysis.figures.attention_past import as_rows, mark, to_plane
 from vitx.analysis.figures.patterns import LayerPattern, choose_query, list_edges
 from vitx.analysis.figures.subject import Subject, check_queries
 from vitx.config.errors import ConfigError
@@ -126,7 +125,7 @@ def plot_fields(fields: ReceptiveFields) -> Any:
   full = np.flatnonzero(fields.seen.all(axis=(1, 2)))
   depth = min(PANELS, len(fields.seen), *(full[:1] + 1))
   side = min(1.3, style.PAGE / depth)
-  rows, columns = as_rows(fields.layout.grid)[:2]
+  rows, columns = style.as_rows(fields.layout.grid)[:2]
   height = max(0.35, side * min(rows / columns, 2.0)) + 0.2
   caption = f"{fields.note}. Places that a query (green) reads through the last layers, darker"
   caption += " where fewer suffice; edges of any head, and the skip past each layer."
@@ -138,9 +137,9 @@ def plot_fields(fields: ReceptiveFields) -> Any:
   for i, (row, query) in enumerate(zip(panels, fields.queries, strict=True)):
     for number, axes in enumerate(row):
       counted = fields.seen[: number + 1, i, fields.layout.prefix :].sum(axis=0)
-      plane = to_plane(counted.astype(float), fields.layout.grid)
+      plane = style.to_plane(counted.astype(float), fields.layout.grid)
       share = fields.seen[number, i].mean()
       title = f"{number + 1} layer{'s' if number else ''}\n{share:.0%} of tokens"
       style.show_plane(axes, plane, title, cmap="Blues", vmin=0, vmax=depth, aspect=aspect)
-      mark(axes, query, fields.layout.grid)
+      style.mark(axes, query, fields.layout.grid)
   return canvas
