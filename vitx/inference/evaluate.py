@@ -405,12 +405,12 @@ def _predictions(
   if path is None:
     yield None
     return
-  with csv_files.create(path) as table:
-    table.add(["name", *loaded.task.prediction_columns(loaded.data)])
+  with csv_files.create(path) as add:
+    add(["name", *loaded.task.prediction_columns(loaded.data)])
 
     def write(batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
       values = loaded.task.prediction_rows(loaded.data, batch, rows)
       for number, row in zip(batch["example"].tolist(), values, strict=True):
-        table.add([examples.name(number), *row])
+        add([examples.name(number), *row])
 
     yield write

@@ -1,7 +1,6 @@
 """A figure of the similarity of position embeddings (Dosovitskiy et al. 2021, Figure 7)."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,26 +52,10 @@ def draw_posemb(subject: Subject, out: Path) -> list[Path]:
 def compute_positions(subject: Subject) -> Positions:
   """Returns the position embeddings that a network adds to its tokens.
 
+  For a network of several stages, these are the positions of the first.
+
   Raises:
     ConfigError: The model adds no positions.
-  """
-  spec = subject.input_spec
-  found = find_positions(subject.model, subject.variables(), np.zeros(spec.shape, spec.dtype))
-  if found is None or not found.table.any():
-    raise ConfigError(
-      f"posemb: {subject.label} adds no positions to its tokens; use a model whose model.posemb is"
-      " learned, sincos or axes."
-    )
-  return found
-
-
-def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> Positions | None:
-  """Returns the position embeddings that a network adds to its tokens; `None` if it adds none.
-
-  Args:
-    model: A network; if it has several stages, the positions of the first are returned.
-    variables: The model's variable collections.
-    inputs: The inputs, (1, ...).
   """
   layouts: list[TokenLayout] = []
 
@@ -88,11 +71,18 @@ def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) 
       return out
 
     with nn.intercept_methods(note):
-      model.apply(variables, inputs, train=False, mutable=["intermediates"])
+      subject.model.apply(variables, inputs, train=False, mutable=["intermediates"])
     return added
 
-  added = jax.device_get(jax.jit(look)(variables, inputs))
-  return Positions(np.asarray(added[0]), layouts[0]) if added else None
+  spec = subject.input_spec
+  blank = np.zeros(spec.shape, spec.dtype)
+  added = jax.device_get(jax.jit(look)(subject.variables(), blank))
+  if not added or not added[0].any():
+    raise ConfigError(
+      f"posemb: {subject.label} adds no positions to its tokens; use a model whose model.posemb is"
+      " learned, sincos or axes."
+    )
+  return Positions(added[0], layouts[0])
 
 
 def plot_similarity(positions: Positions, note: str) -> Any:
