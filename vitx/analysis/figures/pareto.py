@@ -62,7 +62,8 @@ def plot_pareto(
   line = [points[name] for name in front]
   others = [name for name in points if name not in front]
   # A row of the front is the best choice up to the next row's cost, so the line consists of steps.
-  axes.step(*zip(*line, strict=True), where=_steps(more), c=FRONT, lw=0.8, zorder=1)
+  where = "pre" if more[0] else "post"
+  axes.step(*zip(*line, strict=True), where=where, c=FRONT, lw=0.8, zorder=1)
   for names, color, size in ((others, OTHERS, 9), (front, FRONT, 16)):
     if names:
       axes.scatter(*zip(*(points[name] for name in names), strict=True), c=color, s=size, zorder=2)
@@ -72,7 +73,7 @@ def plot_pareto(
   style.name_axes(axes, *columns)
   canvas.set_dpi(style.DOTS)  # The resolution of the file.
   canvas.draw_without_rendering()  # This fixes the position of every point.
-  _name_points(axes, points, front, others, _steps(more) == "post")
+  _name_points(axes, points, front, others, where == "post")
   return canvas
 
 
@@ -85,15 +86,6 @@ def _scale(axis: Any, values: Sequence[float]) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
   axis.set_major_formatter("{x:g}")
-
-
-def _steps(more: tuple[bool, bool]) -> str:
-  """Returns "pre" or "post", for matplotlib's `step` to draw the front with all rows on one side.
-
-  Args:
-    more: Whether more is better, for each column.
-  """
-  return "post" if not more[0] else "pre"
 
 
 def _name_points(

@@ -10,6 +10,7 @@ import numpy as np
 
 from vitx.analysis.figures import style
 from vitx.analysis.figures.subject import Subject
+from vitx.analysis.statistics import divide
 from vitx.config.errors import ConfigError
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
@@ -33,9 +34,7 @@ class Positions:
     """Returns the cosine between the vectors of every two places, (n, n); 0 for a zero vector."""
     grid = self.table[self.layout.prefix :].astype(np.float64)
     norms = np.linalg.norm(grid, axis=1)
-    products = grid @ grid.T
-    sizes = norms[:, None] * norms
-    return np.divide(products, sizes, out=np.zeros_like(products), where=sizes > 0)
+    return divide(grid @ grid.T, norms[:, None] * norms)
 
 
 def draw_posemb(subject: Subject, out: Path) -> list[Path]:

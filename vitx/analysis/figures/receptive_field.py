@@ -14,7 +14,6 @@ from vitx.analysis.figures.patterns import LayerPattern, choose_query, list_edge
 from vitx.analysis.figures.subject import Subject, check_queries
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Pattern
 
 PANELS = 6
 
@@ -77,10 +76,8 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
   if len({layer.layout for layer in layers}) > 1:
     raise ConfigError("receptive_field: the layers have several grids; use a model with one grid.")
   n = layers[0].layout.length
-  steps: dict[Pattern, scipy.sparse.csr_array] = {}
-  for layer in layers:
-    if layer.pattern not in steps:
-      steps[layer.pattern] = _step(layer)
+  distinct = {layer.pattern: layer for layer in layers}
+  steps = {pattern: _step(layer) for pattern, layer in distinct.items()}
   rows = np.zeros((len(queries), n), np.float32)
   rows[np.arange(len(queries)), queries] = 1
   seen = []
