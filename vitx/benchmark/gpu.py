@@ -1,7 +1,6 @@
 """Correctness and speed of the attention kernels on a GPU: `vitx benchmark gpu`."""
 
 import dataclasses
-import datetime
 import itertools
 import math
 import platform
@@ -18,7 +17,6 @@ import numpy as np
 from vitx.analysis import cost, markdown
 from vitx.benchmark import timing
 from vitx.benchmark.mixers import make_grid
-from vitx.benchmark.tune import find_versions
 from vitx.config.errors import UserError
 from vitx.config.loader import load_config
 from vitx.ops import TokenLayout, attention
@@ -476,13 +474,12 @@ def measure_steps(
 
 def describe() -> str:
   """Returns a paragraph on the device, the versions and the timing."""
-  device = jax.devices()[0]
-  versions = {"Python": platform.python_version()} | find_versions(
-    *("jax", "jaxlib", "jax-triton", "triton", "torch", "natten")
-  )
-  capability = getattr(device, "compute_capability", "unknown")
+  packages = ("jax", "jaxlib", "jax-triton", "triton", "torch", "natten")
+  device = timing.describe_device(*packages)
+  versions = {"Python": platform.python_version()} | device["versions"]
+  capability = getattr(jax.devices()[0], "compute_capability", "unknown")
   return (
-    f"Measured on {datetime.datetime.now(datetime.UTC).date()} on one {device.device_kind}"
+    f"Measured on {device['date']} on one {device['device_kind']}"
     f" (compute capability {capability}, driver {_find_driver()}), with"
     f" {', '.join(f'{name} {version}' for name, version in versions.items())}. The rule is that of"
     f" {markdown.without_places(current_rule().source)}. Times are medians of {REPEATS} samples of"

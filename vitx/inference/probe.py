@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
@@ -26,16 +25,14 @@ from vitx.data.cache import cache_directory
 from vitx.data.dataset import ROLES, Source, check_arrays
 from vitx.data.sources import open_source
 from vitx.inference.features import read_features
-from vitx.inference.opening import copy_data_fields, open_model
-from vitx.interop.init_from import check_source, initial_variables
+from vitx.inference.opening import copy_data_fields, open_model, read_variables
 from vitx.tasks import build_task, task_class
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.tasks.masked_autoencoder import MaskedAutoencoding
 from vitx.training import cache as programs
 from vitx.training import teacher
-from vitx.training.experiment import blank, evaluation_shapes, resolve
-from vitx.training.restore import fitting
+from vitx.training.experiment import resolve
 
 SHOTS = (1, 2, 5, 10)
 
@@ -193,17 +190,10 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   source = open_source(config.data, seed)
   config = resolve(config, source)
   task = build_task(config)
-  fits, layout = fitting(config, source.info), task.token_layout()
-  batch = blank(evaluation_shapes(task, 1))
-  key = jax.random.key(config.init_seed)
-  shapes = dict(jax.eval_shape(task.init, key, batch))
-  check_source(config.init_from, shapes.pop("params"), shapes, layout, **fits)
-  state = dict(jax.device_get(jax.jit(task.init)(key, batch)))
-  found = initial_variables(config.init_from, state.pop("params"), state, layout, **fits)
-  variables = {"params": found[0], **found[1]}
+  params, state = read_variables(config, source.info, task)
   names = list(source.info.class_names or ())
   about = {"fingerprint": source.info.fingerprint, "class_names": names}
-  return Loaded(task, variables, config, about, step=0, workdir=label), source
+  return Loaded(task, {"params": params, **state}, config, about, step=0, workdir=label), source
 
 
 def _refuse_headless(task: type, place: str) -> None:
