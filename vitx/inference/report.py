@@ -23,7 +23,6 @@ from vitx.analysis.figures.mistakes import SHOWN, TITLES, Picture, choose_pictur
 from vitx.analysis.figures.reliability import plot_reliability
 from vitx.checkpoints.outputs import check_folder, write_file
 from vitx.checkpoints.workdir import read_json
-from vitx.config import registry
 from vitx.config.errors import escape
 from vitx.inference.evaluate import Evaluation
 from vitx.inference.visualize import show_answers
@@ -62,7 +61,7 @@ figcaption .file { color: #666; }
 """
 
 
-def write_report(evaluated: Evaluation, out: str | Path, *, trust_code: bool = False) -> list[Path]:
+def write_report(evaluated: Evaluation, out: str | Path) -> list[Path]:
   """Writes a report as HTML with its pictures inside, and as Markdown with pictures beside it.
 
   The files are `index.html` and `report.md`.
@@ -70,7 +69,6 @@ def write_report(evaluated: Evaluation, out: str | Path, *, trust_code: bool = F
   Args:
     evaluated: A classifier's evaluated split.
     out: The folder of the files; created if absent.
-    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
     The paths of the two pages.
@@ -79,9 +77,8 @@ def write_report(evaluated: Evaluation, out: str | Path, *, trust_code: bool = F
     ConfigError: The folder cannot be written, or the model is no classifier.
     MissingExtraError: Matplotlib is not installed.
   """
-  with registry.trusting(trust_code):
-    answered = show_answers(evaluated)
-    pictures = choose_pictures(answered, PICTURES)
+  answered = show_answers(evaluated)
+  pictures = choose_pictures(answered, PICTURES)
   folder = Path(out)
   folder.mkdir(parents=True, exist_ok=True)
   result, content = evaluated.result, _Content(evaluated, f"{answered.note}.")
