@@ -92,16 +92,14 @@ def probe(
       an argument is invalid.
     MissingExtraError: Matplotlib is not installed, and `out` is given.
   """
-  _check_arguments(methods, shots, draws, seed, batch_size)
-  if out is not None:
-    check_folder(out, "out")
-    if not draws or not shots:
-      raise ConfigError(f"out={str(out)!r}: a picture needs few-shot curves; set draws and shots.")
+  _check_arguments(methods, shots, draws, seed, batch_size, out)
   folder = cache_directory() / "features" if cache is None else Path(cache)
   check_folder(folder, "cache")
   with registry.trusting(trust_code or None):
     model, data = _open(workdir, config, checkpoint, weights, source, data_dir)
-    model = _with_batch_size(model, batch_size)
+    if batch_size is not None:
+      model = dataclasses.replace(model, config=model.config.copy_and_resolve_references())
+      model.config.evaluation.batch_size = batch_size
     _check_data(model, data)
     features, cached = read_features(model, data, folder)
   result = {
@@ -121,7 +119,12 @@ def probe(
 
 
 def _check_arguments(
-  methods: Sequence[str], shots: Sequence[int], draws: int, seed: int, batch_size: int | None
+  methods: Sequence[str],
+  shots: Sequence[int],
+  draws: int,
+  seed: int,
+  batch_size: int | None,
+  out: str | Path | None,
 ) -> None:
   for name in methods:
     check_choice(name, "methods", tuple(METHODS))
@@ -132,6 +135,10 @@ def _check_arguments(
   check_value(draws, "draws", NonNegativeInt)
   check_value(seed, "seed", Seed)
   check_value(batch_size, "batch_size", PositiveInt | None)
+  if out is not None:
+    check_folder(out, "out")
+    if not draws or not shots:
+      raise ConfigError(f"out={str(out)!r}: a picture needs few-shot curves; set draws and shots.")
 
 
 def _open(
@@ -208,13 +215,6 @@ def _refuse_headless(task: type, place: str) -> None:
       f"{place!r}: the network of the task 'masked_autoencoder' has no head, whose input a probe"
       " reads; give --config with a classifier of the same body and init_from=WORKDIR"
     )
-
-
-def _with_batch_size(model: Loaded, batch_size: int | None) -> Loaded:
-  config = model.config.copy_and_resolve_references()
-  if batch_size is not None:
-    config.evaluation.batch_size = batch_size
-  return dataclasses.replace(model, config=config)
 
 
 def _check_data(model: Loaded, source: Source) -> None:
