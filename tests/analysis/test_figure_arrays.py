@@ -1,4 +1,4 @@
-"""What the figures of models compute, against its definitions written out."""
+"""The arrays behind the figures of models agree with their definitions."""
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ FIELDS = dict(width=16, depth=2, num_heads=2, mlp_dim=16, stem=dict(name="linear
 
 
 def make(mixer, **fields):
-  """A small classifier of 6 x 6 pixels with random weights, and two images."""
+  """Returns a small classifier of 6 x 6 pixels, random variables for it, and two images."""
   mixer = {"implementation": "masked", **mixer}
   given = {"name": "vit", "num_classes": 3, "token_mixer": mixer, **FIELDS, **fields}
   model = model_from_config(given)
@@ -32,7 +32,7 @@ def make(mixer, **fields):
 
 
 def make_subject(mixer, **fields):
-  """A subject with a small classifier, as a figure gets it."""
+  """Returns a subject with a small classifier, as a figure gets it."""
   model, variables, images = make(mixer, **fields)
   spec = jax.ShapeDtypeStruct(images[:1].shape, images.dtype)
   return Subject("small", model, spec, None, None, lambda: variables, lambda count: images)

@@ -15,7 +15,7 @@ FEW = {"a": (1.0, 1.0), "b": (2.0, 3.0), "c": (3.0, 2.0), "d": (2.0, 3.0), "e": 
   ("more", "front"),
   [
     ((False, False), ["e"]),
-    ((False, True), ["a", "b", "d"]),  # two that are equal beat each other not
+    ((False, True), ["a", "b", "d"]),  # Two equal rows do not beat each other.
     ((True, False), ["e", "c"]),
     ((True, True), ["b", "d", "c"]),
   ],

@@ -1,4 +1,4 @@
-"""The named cases in small, and what is said of their figures."""
+"""The named cases with small sizes, and the text of their ratios."""
 
 import jax
 import numpy as np
