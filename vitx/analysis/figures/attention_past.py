@@ -43,13 +43,11 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
   maps, masses = capture(
     subject.model, subject.variables(), inputs, grid=grid, local=local, queries=queries
   )
-  name = f"attention_past_{subject.label}"
   note = f"{subject.note}; {subject.examples} examples"
   drawn = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, note)
-  picture = style.save(drawn, out, name)
   uniform = {m: float(x) for m, x in uniform_mass(grid, local).items()}
   table = [{"layer": layer, **each} for layer, each in (*enumerate(masses), ("uniform", uniform))]
-  return [picture, style.write_rows(out / f"{name}.csv", table)]
+  return style.save_both(drawn, out, f"attention_past_{subject.label}", table)
 
 
 def attention_mass(

@@ -21,8 +21,7 @@ def draw_confusion(answered: Answered, out: Path) -> list[Path]:
     {"true class": name, **dict(zip(names, row.tolist(), strict=True))}
     for name, row in zip(names, counts, strict=True)
   ]
-  name = f"confusion_{answered.label}"
-  return [style.save(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
+  return style.save_both(canvas, out, f"confusion_{answered.label}", rows)
 
 
 def plot_confusion(counts: np.ndarray, names: tuple[str, ...], note: str = "") -> Any:

@@ -47,14 +47,12 @@ def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
     ConfigError: The model has no patterns or several grids, or a query does not exist.
   """
   found = compute_fields(subject)
-  name = f"receptive_field_{subject.label}"
   rows = [
     {"query": query, "layers": number + 1, "tokens": int(seen.sum()), "share": float(seen.mean())}
     for i, query in enumerate(found.queries)
     for number, seen in enumerate(found.seen[:, i])
   ]
-  picture = style.save(plot_fields(found), out, name)
-  return [picture, style.write_rows(out / f"{name}.csv", rows)]
+  return style.save_both(plot_fields(found), out, f"receptive_field_{subject.label}", rows)
 
 
 def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.ndarray:

@@ -31,8 +31,7 @@ def draw_shaped_scalars(subjects: Sequence[Subject], out: Path) -> list[Path]:
     for (layer, head), value in np.ndenumerate(values)
   ]
   note = "; ".join(f"{subject.label}: {subject.note}" for subject in subjects)
-  picture = style.save(plot_scalars(found, note), out, name)
-  return [picture, style.write_rows(out / f"{name}.csv", rows)]
+  return style.save_both(plot_scalars(found, note), out, name, rows)
 
 
 def compute_scalars(subject: Subject) -> Scalars:

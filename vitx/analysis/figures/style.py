@@ -49,6 +49,11 @@ def save(canvas: Any, out: Path, name: str, dots: int = DOTS) -> Path:
   return path
 
 
+def save_both(canvas: Any, out: Path, name: str, rows: Sequence[dict[str, Any]]) -> list[Path]:
+  """Writes a figure as `name`.png and its numbers as `name`.csv, see `save` and `write_rows`."""
+  return [save(canvas, out, name), write_rows(out / f"{name}.csv", rows)]
+
+
 def make_panels(
   rows: int, columns: int, width: float, height: float, caption: str
 ) -> tuple[Any, np.ndarray]:
