@@ -39,14 +39,15 @@ from vitx.ops.sparse.attend import block_mask
 from vitx.training import trial
 
 PARTS = ("check", "tiles", "steps", "table")
-TOKENS = (4096, 1024, 16384)  # of the table, the most important first
+TOKENS = (4096, 1024, 16384)  # The numbers of tokens in the table, the most important first.
 DTYPES = ("bfloat16", "float32")
-REPEATS, SECONDS = 15, 5.0  # of each program
+REPEATS, SECONDS = 15, 5.0  # The most samples of a program, and the limit on their seconds.
 Say = Callable[[str], None]
 
 # The checked patterns: a grid behind a prefix token, 301 tokens, which no tile divides.
 LAYOUT = TokenLayout((15, 20), prefix=1)
-DENSE = ("full", "causal")  # which cuDNN runs in half precision, and may add in changing order
+# In half precision cuDNN computes these; the order of its sums, and so the last bits, may change.
+DENSE = ("full", "causal")
 CHECKED = (
   *(*DENSE, "attention_free", "window_causal", "window_and_class"),
   *("dilated_window_per_head", "longformer", "bigbird_etc", "bbvit_random_global"),
@@ -100,7 +101,8 @@ def list_calls() -> dict[str, Callable]:
 
   def drawn(implementation, q, k, v):
     blocks = RandomBlocks(2, 16, heads=CHECK_SIZES[1]).indices(LAYOUT)
-    blocks = np.where(np.arange(blocks.shape[1])[:, None] % 5 == 2, -1, blocks)  # some empty rows
+    is_empty = np.arange(blocks.shape[1])[:, None] % 5 == 2
+    blocks = np.where(is_empty, -1, blocks)
     return along(GivenBlocks(jnp.asarray(blocks), 16))(implementation, q, k, v)
 
   def narrow(implementation, q, k, v):
@@ -183,7 +185,7 @@ def check_call(name: str, call: Callable, dtype: str) -> Check:
   pairs = zip(jax.device_get(ours), jax.device_get(again), strict=True)
   repeats = all(np.array_equal(x, y) for x, y in pairs)
   has_kernel = CUSTOM_CALL in lowered.as_text()
-  return Check(name, dtype, float(np.max(shares)), repeats, has_kernel)  # not a number stays so
+  return Check(name, dtype, float(np.max(shares)), repeats, has_kernel)  # NaN stays NaN.
 
 
 def _without_xla(today: Rule) -> Rule:
@@ -237,7 +239,7 @@ def _strided(n: int, place: Callable) -> Callable:
 
 
 def _blocks(n: int, place: Callable) -> Callable:
-  first = np.arange(0, n, 64)  # of each block
+  first = np.arange(0, n, 64)  # The first token of each block.
   table = place(BIGBIRD.allows(TokenLayout((n,)), first[:, None], first))
   return lambda q, k: table[q // 64, k // 64]
 
@@ -357,7 +359,7 @@ def measure_line(
     try:
       programs[way] = make()
       programs[way].run()
-    except Exception as error:  # of any library that is missing or cannot do this
+    except Exception as error:  # Each library raises errors of its own.
       programs.pop(way, None)
       say(f"  {way}: {_shorten(error)}")
   mask = block_mask(edges.pattern, layout, 128, heads)

@@ -29,7 +29,7 @@ KERNELS = ("forward", "query_gradient", "key_gradients")
 # One kernel is timed along the first pattern, whole calls along both.
 PATTERNS: tuple[Pattern, ...] = (Window(256), bigbird(block=64))
 CAUSAL: Pattern = Window(256) & Causal()  # Causal() alone is dense attention, without the kernels
-ROUNDS, SECONDS = 5, 1.0  # of one candidate
+ROUNDS, SECONDS = 5, 1.0  # The rounds of one candidate, and the limit on their seconds.
 ERROR = 0.02  # the largest difference to XLA's gradients, relative
 
 

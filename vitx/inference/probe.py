@@ -188,7 +188,7 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   if not config.init_from:
     raise ConfigError(
       f"config={label!r} has no weights, and features of random weights say nothing: set init_from"
-      " to a workdir, a file of weights or timm:NAME, or give the workdir of a training run"
+      " to a workdir, a file of weights or timm:NAME, or give the workdir of a training run."
     )
   config = teacher.with_model(config)
   if data_dir is not None:
@@ -213,7 +213,7 @@ def _refuse_headless(task: type, place: str) -> None:
   if issubclass(task, MaskedAutoencoding):
     raise ConfigError(
       f"{place!r}: the network of the task 'masked_autoencoder' has no head, whose input a probe"
-      " reads; give --config with a classifier of the same body and init_from=WORKDIR"
+      " reads; give --config with a classifier of the same body and init_from=WORKDIR."
     )
 
 

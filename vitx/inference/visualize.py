@@ -361,8 +361,8 @@ def _describe(config: ConfigDict) -> str:
 def _subject(
   label: str, weights: str, config: ConfigDict, task: Task, options: Options, variables
 ) -> Subject:
-  held = config.copy_and_resolve_references()
-  held.model = hold_matrices(held.model)
+  with_matrices = config.copy_and_resolve_references()
+  with_matrices.model = hold_matrices(config.model)
   given = list_inputs(options.inputs, task) if options.inputs else []
   is_trusted = registry.is_trusted()
 
@@ -391,7 +391,7 @@ def _subject(
 
   return Subject(
     label=label,
-    model=build_task(held).model,
+    model=build_task(with_matrices).model,
     input_spec=task.input_spec,
     grid=tuple(task.model.grid) if isinstance(task, Density) else None,  # type: ignore[attr-defined]
     layout=task.token_layout() if isinstance(task, Classification) else None,

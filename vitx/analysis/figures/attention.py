@@ -91,9 +91,9 @@ def _check(layer: MixerCapture, label: str) -> None:
   n = layer.layout.length
   mixer = f"attention: {layer.mixer} in {layer.path} of {label}"
   if layer.matrix is None or layer.matrix.shape[-2:] != (n, n):
-    held = "" if layer.matrix is None else f", but one of shape {layer.matrix.shape}"
+    other = "" if layer.matrix is None else f", but one of shape {layer.matrix.shape}"
     raise ConfigError(
-      f"{mixer} has no matrix of the {n} tokens{held}; use a token mixer with a masked"
+      f"{mixer} has no matrix of the {n} tokens{other}; use a token mixer with a masked"
       " implementation over tokens, such as softmax, shaped, performer or a pattern."
     )
   if layer.mixer == FNet.__name__:

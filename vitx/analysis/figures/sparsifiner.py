@@ -99,17 +99,17 @@ def capture(
 def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict[str, float]:
   """Returns the cells of a layer's row in the table, computed over the queries of the grid."""
   rows = layer["sparse"].shape[-1] - layout.prefix
-  kept = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)
+  mask = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)
   full = layer["full"][:, :, -rows:]
-  both = kept @ np.swapaxes(kept, -1, -2)
-  sizes = kept.sum(-1)
+  both = mask @ np.swapaxes(mask, -1, -2)
+  sizes = mask.sum(-1)
   either = sizes[..., :, None] + sizes[..., None, :] - both
   apart = ~np.eye(rows, dtype=bool)
   return {
     "basis_zeros": float(np.mean(layer["pruned_basis"] == 0)),
     "coefficient_zeros": float(np.mean(layer["coefficients"] == 0)),
     "kept_keys": float(sizes.mean()),
-    "attention_kept": float((full * kept).sum(-1).mean()),
+    "attention_kept": float((full * mask).sum(-1).mean()),
     "overlap": float((both / np.maximum(either, 1))[..., apart].mean()),
   }
 
