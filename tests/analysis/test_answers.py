@@ -13,7 +13,7 @@ CLASSES = 6
 
 
 def draw(examples=200, classes=CLASSES, seed=0, scale=1.0, absent=()):
-  """Labels and logits that favor the true class."""
+  """Draws labels, and logits that favor the true class."""
   generator = np.random.default_rng(seed)
   labels = generator.choice([k for k in range(classes) if k not in absent], examples)
   logits = generator.normal(size=(examples, classes)).astype(np.float32)
@@ -96,7 +96,7 @@ def test_a_split_without_a_mistake_has_a_temperature():
 
 
 def test_intervals_are_of_resampled_examples():
-  """Written out: draw, take the figures of the drawn examples, take percentiles."""
+  """Intervals are percentiles of the figures of drawn examples."""
   labels, logits = draw(examples=60)
   found = classification.summarize_answers(answers_of(labels, logits), CLASSES, resamples=200)
   generator, guess = np.random.default_rng(0), logits.argmax(1)

@@ -1,4 +1,4 @@
-"""The table of a sweep: what is compared with what, and how it is written."""
+"""The table of a sweep: the comparisons of methods, and their text."""
 
 import csv
 import dataclasses
@@ -63,7 +63,7 @@ def test_folds_are_runs_of_a_method():
 
 
 def test_the_best_on_test_stands_apart():
-  """It neither ranks nor is compared."""
+  """The best figure on test has no part in ranks and differences."""
   seen = [[{"top1": x} for x in each] for each in ((0.4, 0.8, 0.6), (0.7, 0.65, 0.6))]
   runs = [dataclasses.replace(outcome("a", i, 0.6), seen=each) for i, each in enumerate(seen)]
   (line,) = compare(*runs).lines()
@@ -131,7 +131,7 @@ def test_the_table_says_of_how_many_examples_it_is_and_what_so_many_can_tell():
   assert "of 100 examples of validation and 10,000 of test; at the mean of 90.0% the" in text
   assert "standard error of one run's test figure is 0.3 points." in text
   other = dataclasses.replace(runs[1], validation={"top1": 0.5, "examples": 90})
-  for outcomes in ([runs[0], other], FOUR):  # of different numbers, or not told
+  for outcomes in ([runs[0], other], FOUR):  # The numbers differ, or are unknown.
     assert "examples of validation" not in format_table(compare(*outcomes))
 
 
@@ -161,7 +161,7 @@ def test_the_same_curves_are_the_same_file(tmp_path):
 
 
 def thirteen(name):
-  """Two curves of each of thirteen methods."""
+  """Returns two curves of each of thirteen methods."""
   return [
     curves.Curve(f"{name}{n:02d}", {5: 2.0}, {5: 0.2, 10: 0.3 + 0.01 * n + 0.1 * seed}, {5: 0.1}, 2)
     for n in range(13)
@@ -178,12 +178,12 @@ def test_of_more_than_twelve_methods_each_has_a_diagram(name, across):
   assert len({axes.get_position().y0 for axes in canvas.axes}) == -(-13 // across)
   for n, axes in enumerate(canvas.axes):
     assert axes.title.get_window_extent().x1 <= canvas.bbox.x1
-    own = axes.lines[-2]  # the last one is of what was published, here nothing
+    own = axes.lines[-2]  # The last line has the published values, of which there are none.
     assert own.get_xdata().tolist() == [5, 10] and len(axes.lines) == 13 + 2
     assert own.get_ydata().tolist() == pytest.approx([20.0, 35.0 + n])
     assert axes.get_ylim() == canvas.axes[0].get_ylim()
     told = [label.get_text() for label in axes.get_xticklabels() if label.get_visible()]
-    assert bool(told) == (n + across >= 13)  # under the last of each column
+    assert bool(told) == (n + across >= 13)  # Only the last diagram of a column has labels.
 
 
 def test_a_run_that_is_not_validated_yet_hides_no_other():
@@ -216,7 +216,7 @@ def test_published_curves_are_drawn_over_ours():
   _, training, validation = curves.plot_curves(runs, "top1", published).axes
   assert training.get_ylabel() == "training top-1 %" and len(validation.lines) == 2
   assert find_crosses(training) == [[[2.5, 30], [10, 60]], []]  # None is beyond our last step.
-  published = {"a": {4: 60.0, 4.2: 65.0, 5: 70.0}}  # 4.2 epochs are 10.5 steps, of which we do 10
+  published = {"a": {4: 60.0, 4.2: 65.0, 5: 70.0}}  # 4.2 epochs are 10.5 steps.
   _, training, _ = curves.plot_curves(runs, "top1", published).axes
   assert find_crosses(training) == [[[10, 60], [10.5, 65]], []]
   assert len(curves.plot_curves(runs, "top1").axes) == 2

@@ -1,4 +1,4 @@
-"""Cells of text are no formulas for a spreadsheet, and come back as they were."""
+"""Cells of text are no formulas for a spreadsheet, and are read back unchanged."""
 
 import csv
 import os

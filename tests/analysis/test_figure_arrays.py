@@ -1,4 +1,4 @@
-"""What the figures of models compute, against its definitions written out."""
+"""The arrays behind the figures of models agree with their definitions."""
 
 import jax
 import numpy as np
@@ -10,6 +10,7 @@ from vitx.analysis.figures import shaped_scalars as scalars
 from vitx.analysis.figures.capture import MixerCapture, capture
 from vitx.analysis.figures.graph import compute_graph
 from vitx.analysis.figures.landmarks import attend_from_landmarks
+from vitx.analysis.figures.subject import Subject
 from vitx.analysis.graph import graph_figures
 from vitx.config.errors import ConfigError
 from vitx.inference.visualize import open_subject
@@ -22,12 +23,19 @@ FIELDS = dict(width=16, depth=2, num_heads=2, mlp_dim=16, stem=dict(name="linear
 
 
 def make(mixer, **fields):
-  """A small classifier of 6 x 6 pixels with random weights, and two images."""
+  """Returns a small classifier of 6 x 6 pixels, random variables for it, and two images."""
   mixer = {"implementation": "masked", **mixer}
   given = {"name": "vit", "num_classes": 3, "token_mixer": mixer, **FIELDS, **fields}
   model = model_from_config(given)
   images = np.random.default_rng(1).normal(size=(2, 6, 6, 1)).astype(np.float32)
   return model, draw_variables(model.init, images, scale=0.4), images
+
+
+def make_subject(mixer, **fields):
+  """Returns a subject with a small classifier, as a figure gets it."""
+  model, variables, images = make(mixer, **fields)
+  spec = jax.ShapeDtypeStruct(images[:1].shape, images.dtype)
+  return Subject("small", model, spec, None, None, lambda: variables, lambda count: images)
 
 
 def check_maps(layers):
@@ -52,12 +60,13 @@ def test_captured_queries_and_keys_make_the_map():
 
 
 def test_of_shaped_attention_the_map_is_its_softmax_part():
-  model, variables, images = make({"name": "shaped"}, block="simplified")
-  found = scalars.read_scalars(variables["params"])
+  subject = make_subject({"name": "shaped"}, block="simplified")
+  found = scalars.compute_scalars(subject)
   assert {name: x.shape for name, x in found.items()} == dict.fromkeys(
     ("alpha", "beta", "gamma"), (2, 2)
   )
-  for number, layer in enumerate(capture(model, variables, images)):
+  layers = capture(subject.model, subject.variables(), subject.inputs(2))
+  for number, layer in enumerate(layers):
     np.testing.assert_allclose(layer.map.sum(-1), 1, rtol=1e-5)
     alpha, beta, gamma = (found[name][number][:, None, None] for name in found)
     whole = alpha * np.eye(10) + beta * layer.map - gamma / 10
@@ -130,10 +139,10 @@ def test_diagonal_mass_by_hand(matrix, mass):
 @pytest.mark.parametrize("mixer", ["softmax", "one_kv_head"])
 def test_products_of_projections_head_by_head(mixer):
   one = {"name": "linformer", "slots": 4, "one_kv_head": True}
-  _, variables, _ = make(one if mixer == "one_kv_head" else {"name": mixer})
-  found = projections.multiply_projections(variables["params"])
+  subject = make_subject(one if mixer == "one_kv_head" else {"name": mixer})
+  found = projections.compute_products(subject)
   for layer, head in np.ndindex(2, 2):
-    mixer = variables["params"][f"block_{layer}"]["token_mixer"]
+    mixer = subject.variables()["params"][f"block_{layer}"]["token_mixer"]
     kernels = (np.asarray(mixer[name]["kernel"]) for name in ("query", "key", "value"))
     q, k, v = (x[:, head % x.shape[1]] for x in kernels)  # One head of keys serves all.
     out = np.asarray(mixer["out"]["kernel"])[head]
@@ -142,12 +151,11 @@ def test_products_of_projections_head_by_head(mixer):
 
 
 def test_positions_are_what_is_added():
-  model, variables, images = make({"name": "softmax"}, posemb="sincos")
-  found = posemb.find_positions(model, variables, images[:1])
+  found = posemb.compute_positions(make_subject({"name": "softmax"}, posemb="sincos"))
   np.testing.assert_allclose(found.table, sine_cosine_table(found.layout, 16), atol=1e-5)
-  model, variables, images = make({"name": "softmax"})
-  found = posemb.find_positions(model, variables, images[:1])
-  table = np.asarray(variables["params"]["posemb"]["table"])[0]
+  subject = make_subject({"name": "softmax"})
+  found = posemb.compute_positions(subject)
+  table = np.asarray(subject.variables()["params"]["posemb"]["table"])[0]
   np.testing.assert_allclose(found.table, table, atol=1e-5)
   grid = table[1:]
   cosine = grid[2] @ grid[7] / np.linalg.norm(grid[2]) / np.linalg.norm(grid[7])

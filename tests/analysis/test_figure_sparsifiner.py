@@ -1,4 +1,4 @@
-"""The figure of Sparsifiner: what it captures and counts, and the files it writes."""
+"""The figure of Sparsifiner: its captured arrays, its table and its files."""
 
 import csv
 
@@ -47,7 +47,7 @@ def test_what_is_captured_is_attention_with_masks_and_without():
       assert layer[name].shape == (2, 2, 10, 10)
       np.testing.assert_allclose(layer[name].sum(-1), 1, rtol=1e-5)
     assert np.all((layer["sparse"] > 0)[:, :, 1:].sum(-1) == 4) and np.all(layer["full"] > 0)
-    assert np.all(layer["sparse"][:, :, 0] > 0)  # the class token attends all
+    assert np.all(layer["sparse"][:, :, 0] > 0)  # The class token attends to all tokens.
   np.testing.assert_allclose(layers[0]["full"][:, :, 0], layers[0]["sparse"][:, :, 0], rtol=1e-5)
 
 

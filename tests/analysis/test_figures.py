@@ -1,4 +1,4 @@
-"""What the figures compute: masses of attention, maps of queries, patterns of layers."""
+"""The numbers behind the figures: shares of attention, maps of queries, patterns of layers."""
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ def make_model(grid=GRID, depth=2, **mixer):
 
 
 def first_only(n):
-  """Attention (1, N, N) that all falls on token 0."""
+  """Returns attention (1, N, N) of which all goes to token 0."""
   return np.eye(n)[[0] * n][None]
 
 

@@ -47,7 +47,7 @@ def test_reference_table(variant):
 
 
 def lengths(variant, plan, seed):
-  """Mean path length and diameter, which vary most between draws."""
+  """Returns the mean path length and the diameter, which vary the most between draws."""
   pattern = bigbird(variant, block=10, plan=plan, seed=seed)
   counts = distances(from_pattern(pattern, BBVIT), np.arange(530))
   return np.average(np.arange(1, counts.size), weights=counts[1:]), counts.size - 1
@@ -77,7 +77,7 @@ def test_reference_table_of_random_graphs(variant, plan):
 
 
 def brute_force(A):
-  """Path lengths by powers of I + A, clustering by counting triples."""
+  """Computes path lengths by powers of I + A, and clustering by counting triples."""
   N = len(A)
   reached, counts = np.eye(N, dtype=bool), [N]
   while True:
@@ -180,7 +180,7 @@ def test_samples_estimate_the_exact_figures(variant, monkeypatch):
 
 @pytest.mark.slow
 def test_memory_follows_the_edges():
-  """8,000 tokens, of which a dense matrix would have a hundred times as many entries."""
+  """The dense matrix of the 8,000 tokens would have a hundred times as many entries."""
   edges = from_pattern(Window(40), TokenLayout((8_000,)))
   assert edges.nnz == 8_000 * 81 - 40 * 41
   counts = distances(edges, np.array([0]))

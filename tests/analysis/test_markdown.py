@@ -1,4 +1,4 @@
-"""Names in Markdown stay text, and places of the author's machine are not told."""
+"""Names stay plain text in Markdown, and paths of the author's machine are cut."""
 
 import pytest
 

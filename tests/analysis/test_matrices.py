@@ -1,4 +1,4 @@
-"""Models that hold what their queries attend, and the entropy of that."""
+"""Models that compute their attention matrices, and the entropies of these matrices."""
 
 import jax
 import numpy as np
@@ -21,11 +21,11 @@ FIELDS = {
   "neighborhood": {"size": 3},
   "nystromformer": {"landmarks": 4},
 }
-GRIDS = ("bilevel", "cvt")  # take no class token
+GRIDS = ("bilevel", "cvt")  # These mixers take no class token.
 
 
 def make(mixer, **fields):
-  """A model that holds its matrices, and variables none of which is zero."""
+  """Returns a model that computes its matrices, and variables of which none is zero."""
   named = {"name": mixer, **FIELDS.get(mixer, {})}
   pool = "mean" if mixer in GRIDS else "cls"
   config = ConfigDict({"name": "vit", **SIZES, "pool": pool, "token_mixer": named, **fields})
@@ -34,7 +34,7 @@ def make(mixer, **fields):
 
 
 def look(model, *variables):
-  """The matrices that are held and the entropies, with each of some variables."""
+  """Returns the matrices and the entropies of a model with each of some variables."""
 
   @jax.jit
   def run(variables):
@@ -58,7 +58,7 @@ def test_rows_are_probabilities_or_the_mixer_says_that_it_has_none(mixer):
 
 
 def test_entropies_by_hand():
-  """Queries that attend all alike have the logarithm of their number."""
+  """Attention that is uniform over the keys has the logarithm of their number as its entropy."""
   model, variables = make("softmax")
   flat = jax.tree_util.tree_map_with_path(
     lambda path, x: x * 0 if any(getattr(p, "key", "") == "query" for p in path) else x, variables
@@ -72,7 +72,7 @@ def test_entropies_by_hand():
 
 
 def test_of_shaped_attention_it_is_the_softmax_part():
-  """α, β and γ are no part of it, and the query kernel may be large."""
+  """α, β and γ do not change the entropy, and the query kernel may be large."""
   model, variables = make("shaped", depth=1)
   other = jax.tree_util.tree_map_with_path(
     lambda path, x: x + 5.0 if path[-1].key in ("alpha", "beta", "gamma") else x, variables

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from vitx.analysis.figures import pareto
+from vitx.analysis.figures import pareto, style
 
 DIRECTIONS = list(itertools.product((False, True), repeat=2))
 FEW = {"a": (1.0, 1.0), "b": (2.0, 3.0), "c": (3.0, 2.0), "d": (2.0, 3.0), "e": (1.0, 0.5)}
@@ -15,7 +15,7 @@ FEW = {"a": (1.0, 1.0), "b": (2.0, 3.0), "c": (3.0, 2.0), "d": (2.0, 3.0), "e": 
   ("more", "front"),
   [
     ((False, False), ["e"]),
-    ((False, True), ["a", "b", "d"]),  # two that are equal beat each other not
+    ((False, True), ["a", "b", "d"]),  # Two equal rows do not beat each other.
     ((True, False), ["e", "c"]),
     ((True, True), ["b", "d", "c"]),
   ],
@@ -49,5 +49,6 @@ def test_every_row_of_the_front_is_named_and_no_name_covers_another(more):
 
 
 def test_one_row_is_a_picture(tmp_path):
-  path = pareto.draw_pareto({"a": (0.0, 1.0)}, ("x", "y"), (False, True), "Told.", tmp_path, "one")
+  canvas = pareto.plot_pareto({"a": (0.0, 1.0)}, ("x", "y"), (False, True), "Told.")
+  path = style.save(canvas, tmp_path, "one")
   assert path == tmp_path / "one.png" and path.read_bytes().startswith(b"\x89PNG")

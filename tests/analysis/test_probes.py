@@ -15,7 +15,7 @@ from vitx.config.errors import ConfigError
 
 
 def draw(count, seed, classes=4, width=6):
-  """Features whose classes overlap; the labels are not 0, 1, 2, ..."""
+  """Draws features whose classes overlap; the labels are not 0, 1, 2, ..."""
   random = np.random.default_rng(seed)
   labels = random.integers(0, classes, count)
   centers = np.random.default_rng(0).normal(size=(classes, width))

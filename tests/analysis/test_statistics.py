@@ -1,4 +1,4 @@
-"""Spread, paired differences and ranks against values that others computed."""
+"""Spread, paired differences and ranks agree with published values."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The rule that follows from ratios, and the command from its arguments to the file."""
+"""The rule that follows from measured ratios, and the command that writes it."""
 
 import json
 import math
@@ -18,7 +18,7 @@ TINY += ["--repeats=1", "--minutes=0.001"]
 
 
 def ratios(table):
-  """Of N = 64, 128, ... a row each, of 4, 16, ... matrices a column."""
+  """Returns ratios from a table with a row for each N = 64, 128, ... and a column for each B H."""
   return [
     Ratio("linear", "performer", 64 * 2**i, 4 * 4**j, value)
     for i, row in enumerate(table)
@@ -34,12 +34,12 @@ def ratios(table):
     ([[0.5, 0.7], [0.7, 1.4]], ((64, None), (128, 4))),
     ([[0.5, 1.7], [0.7, 1.4]], ((128, 4),)),
     ([[0.5, 0.7], [1.2, 1.4]], ((64, None),)),
-    # Within five percent the matrix is not worth it.
+    # A gain of less than five percent does not count.
     ([[0.96, 0.99], [1.0, 1.0]], ()),
-    # One cell out of line gives way to what stands around it.
+    # One cell that contradicts its neighbors is outvoted by them.
     ([[0.5, 0.6], [1.1, 0.6]], ((128, None),)),
     ([[1.1, 1.2], [0.9, 1.2]], ()),
-    # What does not fit the memory is never picked, whatever the others say.
+    # A path that does not fit the memory is never picked.
     ([[0.1, 0.1], [0.1, math.inf]], ((64, None), (128, 4))),
   ],
 )

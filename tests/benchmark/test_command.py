@@ -1,4 +1,4 @@
-"""The command, from its arguments to its files."""
+"""`vitx benchmark mixers`, from its arguments to its files."""
 
 import csv
 
@@ -18,7 +18,7 @@ def test_from_arguments_to_files(tmp_path, capsys):
   assert not main([*TINY, "--tokens=16,49", chosen, f"--csv={files[0]}", f"--plot={files[1]}"])
   with open(files[0], newline="", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
-  assert len(rows) == 2 * (2 + 1 + 2)  # softmax stands beside what was asked for
+  assert len(rows) == 2 * (2 + 1 + 2)  # Softmax is added to the chosen mixers.
   for row in rows:
     if row["mixer"] == "softmax":
       assert float(row[f"time_times_less_than_{row['implementation']}"]) == 1

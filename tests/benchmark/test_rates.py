@@ -1,11 +1,11 @@
-"""The best batch, found with a clock that the programs turn."""
+"""The search for the best batch size, with a clock that only the programs advance."""
 
 from tests.benchmark.test_timing import Clock
 from vitx.benchmark.timing import BestRate, TooLargeError, find_rates
 
 
 def make_program(clock, name, seconds, largest=10**9):
-  """A maker of programs that take `seconds(batch)`, up to a largest batch."""
+  """Returns a maker of programs that take `seconds(batch)`, up to a largest batch."""
 
   def make(batch):
     if batch > largest:

@@ -1,4 +1,4 @@
-"""Examples a second, in turns, beside Pillow alone."""
+"""The rates at which batches are read, beside those of Pillow alone."""
 
 import functools
 import io

@@ -46,7 +46,7 @@ def test_crossovers():
   assert report.find_crossover(ROWS, "sparse", "kernelized") == 256
   assert report.find_crossover(ROWS, "sparse", "masked") == 256
   assert report.find_crossover(ROWS, "softmax", "masked") == 64
-  assert report.find_crossover(ROWS, "mlp", "kernelized") == 64  # what was skipped says nothing
+  assert report.find_crossover(ROWS, "mlp", "kernelized") == 64  # A skipped row does not count.
   assert report.find_crossover(ROWS, "mlp", "masked") is None
   beaten_again = [*ROWS[:7], row(256, "sparse", "kernelized", 100)]
   assert report.find_crossover(beaten_again, "sparse", "kernelized") is None

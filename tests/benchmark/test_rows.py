@@ -1,4 +1,4 @@
-"""What a row costs and needs: what is said of a third size is what the compiler says of it."""
+"""The cost of training a row; the prediction for a third batch size agrees with the compiler."""
 
 import types
 
@@ -27,7 +27,10 @@ def complete(*overrides):
 
 @pytest.fixture
 def uncompiled(monkeypatch):
-  """Lets a step need 1 MB and 0.1 MB an example of a device; the list says what was timed."""
+  """Makes a step need 1 MB plus 0.1 MB for each example of a device, without compiling it.
+
+  The fixture is the list of the sizes that were timed.
+  """
   timed = []
 
   def compile_steps(config, size, steps):
@@ -84,7 +87,7 @@ def test_memory_of_a_third_size(data_dir):
 
 @pytest.mark.slow
 def test_small_sizes_pick_what_the_batch_picks(data_dir, monkeypatch):
-  """At 32 examples a device 64 matrices; the sizes compiled have fewer, 8 examples and 32."""
+  """The batch has 64 matrices on a device; the compiled sizes, 8 and 32 examples, have fewer."""
   picked = {}
 
   def compile_dispatch(config, steps):
@@ -133,11 +136,11 @@ def test_sizes_that_do_not_fit_are_not_run(uncompiled, monkeypatch):
 
 @pytest.fixture
 def remedies(monkeypatch):
-  """Lets a step need memory by its batch, dtype and recomputation; nothing is compiled."""
+  """Makes a step need memory that follows from its batch, dtype and recomputation."""
 
   def measure_bytes(config):
-    build_task(config)  # it is a network
-    size = config.batch_size / config.grad_accum_steps  # of one device
+    build_task(config)  # The changed config has a network.
+    size = config.batch_size / config.grad_accum_steps  # the examples of one device
     if config.model.dtype == "bfloat16":
       size /= 2
     return int(1e6 + 1e5 * size / (4 if config.model.remat else 1))
@@ -151,7 +154,7 @@ def remedies(monkeypatch):
 
 
 def test_what_helps_where_it_does_not_fit(remedies):
-  devices = jax.device_count()  # of 64 / devices examples 17 fit: micro-batches of 16
+  devices = jax.device_count()  # 17 of the 64 / devices examples fit: micro-batches of 16.
   assert remedies(1e6 + 17e5 + 10) == {
     f"grad_accum_steps={64 // devices // 16}": 2.6,
     "model.dtype=bfloat16": 1 + 3.2 / devices,
@@ -173,7 +176,7 @@ def test_a_backend_that_tells_nothing(uncompiled, monkeypatch):
 
 
 def test_peaks_of_rows(monkeypatch):
-  """A row that does not fit has none; a device that does not tell is asked once."""
+  """A row that does not fit has no peak; a device that reports no peak is asked once."""
 
   def peak_bytes(prepare, make, text, **_):
     if text == "large":
@@ -191,7 +194,7 @@ def test_peaks_of_rows(monkeypatch):
 
 @pytest.mark.slow(reason="compiles and runs steps of training and inference")
 def test_rates_are_measured(monkeypatch):
-  monkeypatch.setattr(timing, "GROWTH", 1e9)  # a batch of two is the last
+  monkeypatch.setattr(timing, "GROWTH", 1e9)  # A batch of two is the last one.
   config = complete(TINY, "stem.patch=4")
   rates = rows.measure_rates(config, repeats=1, seconds=0.1, say=lambda text: None)
   assert rates["train_per_s"] > 0 and rates["inference_per_s"] > 0

@@ -1,4 +1,4 @@
-"""Sampling in turns, on a clock that only the programs move."""
+"""Programs are timed in turns, with a clock that only the programs advance."""
 
 import types
 
@@ -10,7 +10,7 @@ from vitx.benchmark import timing
 
 
 class Clock:
-  """Programs take the seconds they are told, and write down that they ran."""
+  """A clock for programs that take given seconds; it lists the programs that ran."""
 
   def __init__(self):
     self.now, self.ran = 0.0, []
@@ -63,12 +63,12 @@ def test_a_budget_cuts_rounds_but_never_the_first():
   clock = Clock()
   times = timed(clock, 5, 10.0, slow=clock.program("slow", 20.0), mid=clock.program("mid", 4.0))
   assert times["slow"].samples == 1
-  assert times["mid"].samples == 2  # a third would end after 12 s
+  assert times["mid"].samples == 2  # A third sample would end after 12 s.
 
 
 def test_a_compiled_step_knows_its_cost():
   program = timing.compile_step(lambda a, b: a @ b, jnp.ones((8, 16)), jnp.ones((16, 4)))
-  assert program.flops == 3 * 2 * 8 * 16 * 4  # forward, and a product for either gradient
+  assert program.flops == 3 * 2 * 8 * 16 * 4  # a forward product, and one for each gradient
   assert program.temporary_bytes >= 0
   assert program.run() is None
 
@@ -90,7 +90,7 @@ def test_neighbors_are_counted():
 
 
 def test_niced_neighbors_count(monkeypatch):
-  """Linux counts their time apart from others' `user`."""
+  """Linux does not include their time in `user`."""
   seconds = iter((0.0, 1e6))
   monkeypatch.setattr(
     timing.psutil,

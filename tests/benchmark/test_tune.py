@@ -1,4 +1,4 @@
-"""The search for tiles, on made-up times, and its file."""
+"""The search for tiles with made-up times, and the entry of its file."""
 
 import dataclasses
 import math
@@ -42,7 +42,7 @@ def test_launches_that_do_not_fit_are_left():
 
 @dataclasses.dataclass
 class MadeUp:
-  """A subject with given seconds of whole calls by block, of the default (0) and of XLA (None)."""
+  """A subject whose calls take given seconds, by block; 0 means the default, and None XLA."""
 
   seconds: dict
   unfit: tuple = ()
@@ -67,7 +67,7 @@ class MadeUp:
     ({0: 4, None: 5, 64: 2, 32: 3}, (), 64),
     ({0: 4, None: 5, 64: 3, 32: 2}, (), 32),
     ({0: 4, None: 5, 64: 3, 32: 2}, (32,), 64),
-    ({0: 4, None: 5, 64: 3, 32: math.inf}, (64,), None),  # the default has blocks of 64 too
+    ({0: 4, None: 5, 64: 3, 32: math.inf}, (64,), None),  # The default has blocks of 64 too.
     ({0: 2, None: 5, 64: 3, 32: 4}, (), 0),
     ({0: 4, None: 1, 64: 2, 32: 3}, (), None),
     ({0: math.inf, None: math.inf, 64: math.inf, 32: math.inf}, (), None),
@@ -113,7 +113,7 @@ def test_subjects_are_measured_until_the_minutes_are_over():
 
 
 def test_the_time_of_a_call_is_that_of_the_given_tiles(monkeypatch):
-  """Attention asks the rule in force; the kernels themselves need a GPU."""
+  """Attention takes the tiles of the current rule; the kernels themselves need a GPU."""
   monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
   subject, asked = tune.TimedCall("float32", 16, 1, 64, 2), []
 

@@ -1,1 +1,1 @@
-"""Yardsticks of vitx itself: `python -m tests.benchmarks.NAME`, from a clone; they do not ship."""
+"""Benchmarks of vitx itself, for a clone: `python -m tests.benchmarks.NAME`."""

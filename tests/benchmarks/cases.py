@@ -1,4 +1,4 @@
-"""The cases that have a figure to reach, on queries, keys and values alone.
+"""Benchmarks of attention on random queries, keys and values, with ratios to reach.
 
 python -m tests.benchmarks.cases
 """
@@ -25,18 +25,9 @@ from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
 from vitx.ops.patterns import Global, Pattern, Strided, Window
 
 
-def _attend_masked(pattern: Pattern | None = None) -> Attention:
-  def masked(q, k, v):
-    return attention(q, k, v, pattern, implementation="masked")
-
-  return masked
-
-
-def _attend_block_sparse(pattern: Pattern, block: int | None = None) -> Attention:
-  def block_sparse(q, k, v):
-    return attention(q, k, v, pattern, implementation="kernelized", tile=block)
-
-  return block_sparse
+def attend(way: str, pattern: Pattern | None = None, tile: int | None = None) -> Attention:
+  """Returns vitx's attention along a pattern, in the implementation "masked" or "kernelized"."""
+  return partial(attention, pattern=pattern, implementation=way, tile=tile)
 
 
 def _performer(q, k, v, projection):
@@ -44,8 +35,8 @@ def _performer(q, k, v, projection):
   return linear_attention(*phi, v, implementation="kernelized")[0]
 
 
-def _features(count: int = 256, head_dim: int = 64) -> tuple[jax.Array]:
-  return (orthogonal_gaussian(jax.random.key(0), count, head_dim),)
+def _features() -> tuple[jax.Array]:
+  return (orthogonal_gaussian(jax.random.key(0), 256, 64),)
 
 
 def _linformer(q, k, v, key_slots, value_slots):
@@ -68,7 +59,11 @@ def _compare_to_masked(kernel: str, time: float, memory: float) -> tuple[Figure,
 
 
 def attend_kept(method: str) -> Attention:
-  """Returns attention to kept keys, "masked" or "gathered"."""
+  """Returns attention to the keys that each query keeps, computed in the way "masked" or another.
+
+  The returned function takes q, k, v and the kept keys, int32 (1, H, N, K). Any other way than
+  "masked" gathers the keys.
+  """
 
   def kept_keys(q, k, v, indices):
     if method == "masked":
@@ -79,14 +74,14 @@ def attend_kept(method: str) -> Attention:
 
 
 def draw_kept(kept: int, n: int, heads: int) -> tuple[np.ndarray]:
-  """Returns the keys that each query keeps, drawn at random, int32 (1, H, N, K)."""
+  """Draws the keys that each query keeps, int32 (1, H, N, K)."""
   drawn = np.random.default_rng(0).random((1, heads, n, n), np.float32)
   return (np.argpartition(drawn, kept, axis=-1)[..., :kept].astype(np.int32),)
 
 
-def _make_kept(kept: int, n: int = 2048, heads: int = 4) -> Case:
+def _make_kept(kept: int) -> Case:
   """Makes the case of Sparsifiner: every query keeps other keys, drawn at random."""
-
+  n, heads = 2048, 4
   ways = ("masked", "gathered")
   return Case(
     f"kept keys, {kept} of N={n} ({kept / n:.1%})",
@@ -102,16 +97,16 @@ CASES = (
   Case(
     "dense, N=4096",
     (1, 4096, 4, 64),
-    {"masked": Kernel(_attend_masked()), "dense kernelized": DENSE},
+    {"masked": Kernel(attend("masked")), "dense kernelized": DENSE},
     _compare_to_masked("dense kernelized", 1.6, 25),
   ),
   Case(
     "BigBird W+G, blocks of 64, N=4096",
     (1, 4096, 4, 64),
     {
-      "masked": Kernel(_attend_masked(_window_global(64))),
+      "masked": Kernel(attend("masked", _window_global(64))),
       "dense kernelized": DENSE,
-      "block-sparse": Kernel(_attend_block_sparse(_window_global(64), 64)),
+      "block-sparse": Kernel(attend("kernelized", _window_global(64), 64)),
     },
     (
       *_compare_to_masked("block-sparse", 12, 13),
@@ -123,8 +118,8 @@ CASES = (
       f"BigBird W+G, blocks of 16, B=16, N=544, D={dim}",
       (16, 544, 4, dim),
       {
-        "masked": Kernel(_attend_masked(_window_global(16))),
-        "block-sparse": Kernel(_attend_block_sparse(_window_global(16), 16)),
+        "masked": Kernel(attend("masked", _window_global(16))),
+        "block-sparse": Kernel(attend("kernelized", _window_global(16), 16)),
       },
       _compare_to_masked("block-sparse", least, 9),
     )
@@ -134,8 +129,8 @@ CASES = (
     "strided, causal, l=128, H=2, N=12288",
     (1, 12288, 2, 64),
     {
-      "masked": Kernel(_attend_masked(Strided(128, "merged", "paper"))),
-      "strided": Kernel(_attend_block_sparse(Strided(128, "merged", "paper"))),
+      "masked": Kernel(attend("masked", Strided(128, "merged", "paper"))),
+      "strided": Kernel(attend("kernelized", Strided(128, "merged", "paper"))),
     },
     _compare_to_masked("strided", 25, 12),
   ),
@@ -159,7 +154,7 @@ CASES = (
 
 
 def measure(effort: Mapping[str, Any]) -> None:
-  """Prints what was found of every case."""
+  """Measures every case, and prints the ratios beside those to reach."""
   print(named.format_named(named.measure(CASES, **effort)))
 
 

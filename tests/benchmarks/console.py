@@ -1,4 +1,4 @@
-"""What the yardsticks share: their options, what they say meanwhile, and how they end."""
+"""The options, the progress and the exit status that the benchmarks have in common."""
 
 import argparse
 import statistics
@@ -11,27 +11,30 @@ from vitx.cli import main
 
 
 def make_parser(text: str | None, *, repeats: int = 3) -> argparse.ArgumentParser:
-  """Returns a parser of the options that every yardstick has.
+  """Returns a parser of the options that every benchmark has.
 
   Args:
-    text: the description.
-    repeats: rounds in a run, by default.
+    text: The description of the command.
+    repeats: The default number of rounds in a run.
   """
   parser = argparse.ArgumentParser(
     description=text, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument("--runs", type=int, default=3, help="each gives a ratio")
-  parser.add_argument("--repeats", type=int, default=repeats, help="rounds; the median counts")
-  parser.add_argument("--seconds", type=float, default=60.0, help="of one program in a run")
+  parser.add_argument("--runs", type=int, default=3, help="number of runs; each gives a ratio")
+  parser.add_argument("--repeats", type=int, default=repeats, help="number of rounds in a run")
+  parser.add_argument("--seconds", type=float, default=60.0, help="limit for one program in a run")
   return parser
 
 
 def start(measure: Callable[..., None], parser: argparse.ArgumentParser) -> int:
-  """Calls `measure` with the options of this process; an error is one line, and the status 1.
+  """Calls `measure` with the options of this process, and returns the exit status.
+
+  An error is printed as one line, and the status is 1.
 
   Args:
-    measure: takes the options, and `effort`: runs, repeats, seconds, and `say` for progress.
-    parser: of `make_parser`.
+    measure: A function of the options and of `effort`, a dict of runs, repeats, seconds and `say`,
+      a function that prints progress.
+    parser: A parser from `make_parser`.
   """
   options = vars(parser.parse_args())
   effort: dict[str, Any] = {name: options.pop(name) for name in ("runs", "repeats", "seconds")}
@@ -45,17 +48,17 @@ def start(measure: Callable[..., None], parser: argparse.ArgumentParser) -> int:
 
 
 def say(message: str) -> None:
-  """Prints progress, apart from the results."""
+  """Prints progress to the standard error, so that the standard output has only the results."""
   print(message, file=sys.stderr, flush=True)
 
 
 def format_ratios(found: Mapping[str, list[float]], goals: Mapping[str, float], most: bool) -> str:
-  """Returns lines for reading: every run's ratio, the median, and whether the goal is reached.
+  """Returns a line for each name: the ratio of every run, the median, and the runs at the goal.
 
   Args:
-    found: ratios of each run.
-    goals: by name, where there is one.
-    most: whether the goal is the most that a ratio may be; False: the least.
+    found: The ratios of the runs, by name.
+    goals: The goals by name; a name may have none.
+    most: Whether a goal is the largest ratio that reaches it; otherwise it is the smallest.
   """
   lines = []
   for name, ratios in found.items():

@@ -1,8 +1,8 @@
-"""Attention of density models: the factorized patterns beside causal flash, and their figures.
+"""Benchmarks of density models: factorized patterns of attention beside causal flash attention.
 
-Queries, keys and values alone, forward and backward, float32, at the size of the Sparse
-Transformer's Enwik8 model (Child et al. 2019, Table 2). The figures hold for two quiet CPU cores.
-Whole training steps and sampled tokens are those of `density_steps`.
+Attention is measured on random queries, keys and values, forward and backward, in float32, at the
+size of the Sparse Transformer's Enwik8 model (Child et al. 2019, Table 2). The ratios to reach hold
+for two quiet CPU cores. `density_steps` measures whole training steps and sampled tokens.
 
 python -m tests.benchmarks.density
 python -m tests.benchmarks.density --parts attention --tokens 3072
@@ -10,22 +10,23 @@ python -m tests.benchmarks.density --parts attention --tokens 3072
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tests.benchmarks import console, density_steps, named
-from tests.benchmarks.named import Attention, Case, Figure, Kernel
-from vitx.ops import attention
+from tests.benchmarks.cases import attend
+from tests.benchmarks.named import Case, Figure, Kernel
 from vitx.ops.kernels.softmax import kernelized_attention
-from vitx.ops.patterns import Fixed, Pattern, Strided
+from vitx.ops.patterns import Causal, Fixed, Strided
 
 TOKENS, HEADS, HEAD_DIM = 12_288, 2, 64
-MASKED_UP_TO = 4096  # tokens; beyond, the masked path is compiled for its temporaries and never run
+MASKED_UP_TO = 4096  # The most tokens at which the masked path is run; otherwise it is compiled.
 PARTS = ("attention", "steps", "sampling")
 FLASH, MASKED = "causal flash", "masked"
-LOCAL_LAYERS = 3  # after each strided one, as in OpenAI's release
+LOCAL_LAYERS = 3  # The local layers after each strided one, as in OpenAI's release.
 LAYERS = f"strided, mean of 1:{LOCAL_LAYERS} layers"
 
-# Memory is compared at the layer that needs most: `strided, column`.
+# Memory is compared at the layer that needs the most: `strided, column`.
 FIGURES = (
   Figure(LAYERS, FLASH, "time", 6),
   Figure("strided, merged", FLASH, "time", 6),
@@ -44,40 +45,37 @@ FIGURES = (
 
 
 def make_case(tokens: int, stride: int, summary: int, head_dim: int = HEAD_DIM) -> Case:
-  """Returns the case of so many tokens; the figures are those of the defaults at `TOKENS`.
+  """Returns the case of N tokens; only the case of `TOKENS` tokens has ratios to reach.
 
   Args:
-    tokens: N.
-    stride: l, of the strided and of the fixed pattern.
-    summary: c, of the fixed one; each head reads a sub-run of its own, as many as fit.
-    head_dim: D.
+    tokens: The number of tokens, N.
+    stride: The stride l of the strided and of the fixed pattern.
+    summary: The number c of summary tokens of the fixed pattern. As many heads as possible read
+      summary tokens of their own.
+    head_dim: The width of a head, D.
   """
-  local, column = (_along(Strided(stride, part, "code")) for part in ("local", "column"))
+  local, column = (
+    attend("kernelized", Strided(stride, part, "code")) for part in ("local", "column")
+  )
 
   def layers(q, k, v):
     return column(q, k, v) + sum(local(q * (n + 2), k, v) for n in range(LOCAL_LAYERS))
 
-  def masked(q, k, v):
-    return attention(q, k, v, causal=True, implementation="masked")
-
+  distinct = max(1, stride // summary)
   return Case(
     f"density, N={tokens}, H={HEADS}, D={head_dim}, l={stride}, c={summary}",
     (1, tokens, HEADS, head_dim),
     {
-      FLASH: Kernel(lambda q, k, v: kernelized_attention(q, k, v, causal=True)),
+      FLASH: Kernel(partial(kernelized_attention, causal=True)),
       "strided, local": Kernel(local),
       "strided, column": Kernel(column),
-      "strided, merged": Kernel(_along(Strided(stride, "merged", "code"))),
-      "fixed": Kernel(_along(Fixed(stride, summary, distinct=max(1, stride // summary)))),
+      "strided, merged": Kernel(attend("kernelized", Strided(stride, "merged", "code"))),
+      "fixed": Kernel(attend("kernelized", Fixed(stride, summary, distinct=distinct))),
       LAYERS: Kernel(layers, layers=1 + LOCAL_LAYERS),
-      MASKED: Kernel(masked, runs=tokens <= MASKED_UP_TO),
+      MASKED: Kernel(attend("masked", Causal()), runs=tokens <= MASKED_UP_TO),
     },
     FIGURES if tokens == TOKENS else tuple(f._replace(at_least=None) for f in FIGURES),
   )
-
-
-def _along(pattern: Pattern) -> Attention:
-  return lambda q, k, v: attention(q, k, v, pattern, implementation="kernelized")
 
 
 def measure(
@@ -89,7 +87,7 @@ def measure(
   depth: int,
   effort: Mapping[str, Any],
 ) -> None:
-  """Prints a table of each part: of `PARTS`."""
+  """Measures and prints a table for each of some parts, see `PARTS`."""
   if "attention" in parts:
     cases = [make_case(n, stride, summary) for n in tokens]
     print(named.format_named(named.measure(cases, **effort)), flush=True)
@@ -105,9 +103,9 @@ if __name__ == "__main__":
   parser = console.make_parser(__doc__)
   add, known = parser.add_argument, density_steps.SETUPS
   add("--parts", nargs="+", choices=PARTS, default=PARTS)
-  add("--tokens", nargs="+", type=int, default=[3072, TOKENS], help="N of attention")
-  add("--stride", type=int, default=128, help="l of the patterns of attention")
-  add("--summary", type=int, default=32, help="c of the fixed one")
-  add("--setups", nargs="+", choices=known, default=list(known), help="of models")
-  add("--depth", type=int, default=4, help="layers of the models")
+  add("--tokens", nargs="+", type=int, default=[3072, TOKENS], help="numbers of tokens, N")
+  add("--stride", type=int, default=128, help="stride l of the patterns of attention")
+  add("--summary", type=int, default=32, help="summary tokens c of the fixed pattern")
+  add("--setups", nargs="+", choices=known, default=list(known), help="sizes of models")
+  add("--depth", type=int, default=4, help="number of layers of the models")
   sys.exit(console.start(measure, parser))

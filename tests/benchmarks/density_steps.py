@@ -1,7 +1,8 @@
-"""Whole training steps and sampled tokens of density models, dense and along the patterns.
+"""Training steps and sampled tokens of density models, dense and along factorized patterns.
 
-A step is forward, backward and an Adam update of one sequence, blocks recomputed as the article
-does. The models are the article's but for their depth: a few layers, so that a CPU ends.
+A step is forward pass, backward pass and Adam's update for one sequence, with recomputed blocks, as
+in the paper (Child et al. 2019). The models are those of the paper with fewer layers, so that a CPU
+can run them.
 """
 
 import dataclasses
@@ -31,14 +32,14 @@ PATTERNS: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-  """A model of the article and the times of an iteration that its Table 2 gives for it.
+  """A model of the paper, with the times of an iteration in Table 2.
 
   Attributes:
-    grid: of its places.
-    fields: of the model.
-    mixer: fields of every token mixer.
-    stride, summary: l and c of the patterns.
-    published: by pattern, as printed; the article names no unit.
+    grid: The grid of the tokens.
+    fields: The fields of the model.
+    mixer: The fields of every token mixer.
+    stride, summary: The numbers l and c of the patterns.
+    published: The printed times by pattern; the paper names no unit.
   """
 
   grid: tuple[int, ...]
@@ -101,16 +102,16 @@ def measure_steps(
   say: Callable[[str], None],
   **effort: Any,
 ) -> None:
-  """Prints how many times faster than the dense model's a training step of each pattern is.
+  """Prints how many times faster a training step of each pattern is than the dense model's.
 
-  Beside it stands what Table 2 of the article has. Steps of one setup take turns.
+  The table also has the ratio of the times in Table 2 of the paper. Steps of one setup take turns.
 
   Args:
-    setups: by name.
-    depth: L, a multiple of the four layers after which the strided model repeats.
-    runs: of each setup.
-    say: is told of progress.
-    **effort: of `interleave`.
+    setups: The setups by name.
+    depth: The number of layers L, a multiple of four; the strided model repeats after four layers.
+    runs: The number of runs of each setup.
+    say: A function called with messages on the progress.
+    **effort: Arguments of `interleave`.
   """
   print(f"Training steps, batch 1, {depth} layers, forward + backward + Adam, blocks recomputed")
   print(f"{'':<12}{'N':>8}  {'pattern':<10}{'times faster':>14}{'Table 2':>9}{'MB':>10}")
@@ -138,7 +139,12 @@ def measure_steps(
 def _compile_step(
   model: nn.Module, tokens: int
 ) -> tuple[Callable[[], None] | None, int | None, str]:
-  """Returns what runs a step, None if it does not fit; its temporary bytes; and why not."""
+  """Compiles a training step.
+
+  Returns:
+    A function that runs the step, or `None` if the step does not fit the memory; its temporary
+    bytes; and the reason why it does not fit.
+  """
   optimizer = optax.adam(1e-4)
   batch = jax.random.randint(jax.random.key(1), (1, tokens), 0, VOCABULARY)
 
@@ -166,12 +172,16 @@ def _compile_step(
 def measure_sampling(
   setup: Setup, depth: int, *, runs: int, say: Callable[[str], None], **effort: Any
 ) -> None:
-  """Prints how many times faster a token at the end of a sequence comes from the cache.
+  """Prints how many times faster the last token of a sequence is sampled with the cache.
+
+  Without the cache, the network computes all tokens again.
 
   Args:
-    setup: the model.
-    depth: L.
-    runs, say, effort: as of `measure_steps`.
+    setup: The model.
+    depth: The number of layers, L.
+    runs: The number of runs of each pattern.
+    say: A function called with messages on the progress.
+    **effort: Arguments of `interleave`.
   """
   print(f"A sampled token at the end, batch 1, {depth} layers: from the cache, against all anew")
   print(f"{'pattern':<12}{'N':>8}{'times faster':>14}{'sd':>8}{'cache MB':>10}")
@@ -199,7 +209,7 @@ def _compile_anew(model: Any, params: Any, batch: jax.Array) -> Callable[[], Non
 
 
 def _compile_cached(model: Any, params: Any, cache: Any, place: int) -> Callable[[], None]:
-  """Returns what computes the logits of one place; it updates the cache in its own memory."""
+  """Returns a function that computes the logits of one place, and updates the cache in place."""
 
   def step(params, cache, previous, at):
     given = {"params": params, "cache": cache}

@@ -1,7 +1,8 @@
-"""Named cases, each with the figures that it is to reach.
+"""Cases: several kernels on common queries, keys and values, with ratios that they have to reach.
 
-The figures are of forward and backward in float32 on two quiet CPU cores, and were reached on each
-of the machines that tried them: how fast products are beside memory differs by two among those.
+The ratios to reach are those of forward and backward pass in float32 on two quiet CPU cores. Each
+machine that was tried reached them, although the speed of matrix products relative to memory
+differs by a factor of two among these machines.
 """
 
 import dataclasses
@@ -24,14 +25,15 @@ Attention = Callable[..., jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-  """One way to attend.
+  """A way to compute attention.
 
   Attributes:
-    attend: q, k, v, the weights and the fixed arrays -> (B, N, H, D).
-    weights: shapes of parameters, drawn from a standard normal; they have gradients.
-    fixed: makes arrays without gradients.
-    layers: in one run, by which its time is divided.
-    runs: whether it is run; else it is compiled for its temporaries alone.
+    attend: A function of q, k, v, the weights and the fixed arrays; it returns (B, N, H, D).
+    weights: The shapes of parameters, which are drawn from a standard normal distribution and have
+      gradients.
+    fixed: A function that makes the arrays without gradients.
+    layers: The number of layers in one run, by which its time is divided.
+    runs: Whether the kernel is run; otherwise it is only compiled, to know its temporary memory.
   """
 
   attend: Attention
@@ -42,12 +44,13 @@ class Kernel:
 
 
 class Figure(NamedTuple):
-  """A kernel is to be so many times faster, or smaller in temporaries, than another.
+  """A ratio of two kernels of a case: how many times less time or memory one needs.
 
   Attributes:
-    kernel, other: names within the case.
-    quantity: "time" or "memory".
-    at_least: the ratio to reach; `None` where it is only measured.
+    kernel: The name of the kernel that should need less.
+    other: The name of the kernel with which it is compared.
+    quantity: The quantity, "time" or "memory" (of temporaries).
+    at_least: The ratio to reach; `None` if the ratio is only measured.
   """
 
   kernel: str
@@ -58,13 +61,13 @@ class Figure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """Kernels on the same queries, keys and values.
+  """Kernels that get equal queries, keys and values.
 
   Attributes:
-    name: in the table.
-    shape: (B, N, H, D).
-    kernels: by name.
-    figures: to reach.
+    name: The name in the table.
+    shape: The shape of q, k and v, (B, N, H, D).
+    kernels: The kernels by name.
+    figures: The ratios to measure.
   """
 
   name: str
@@ -75,13 +78,13 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """What was found of one figure.
+  """The measured values of one ratio.
 
   Attributes:
-    case: its name.
-    figure: what was asked.
-    found: the ratio in each run; one for memory, which does not vary. Empty: not known.
-    note: why it was skipped, or the kernel's temporaries.
+    case: The name of the case.
+    figure: The ratio and its goal.
+    found: The ratio in each run; one value for memory, which does not vary; () if it is unknown.
+    note: The reason why the case was skipped, or the temporary memory of the kernel.
   """
 
   case: str
@@ -91,7 +94,7 @@ class Outcome:
 
   @property
   def met(self) -> int:
-    """The number of runs in which the figure was reached."""
+    """Returns the number of runs that reached the goal."""
     least = self.figure.at_least
     return sum(least is not None and ratio >= least for ratio in self.found)
 
@@ -104,14 +107,14 @@ def measure(
   seconds: float = 20.0,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[Outcome]:
-  """Measures every figure in several runs; a run times all kernels of a case in turns.
+  """Measures the ratios of cases in several runs; a run times all kernels of a case in turns.
 
   Args:
-    cases: to measure.
-    runs: of each case.
-    repeats: rounds in a run; the median counts.
-    seconds: that one kernel may take in a run; beyond, it gets fewer rounds.
-    say: is told of progress.
+    cases: The cases.
+    runs: The number of runs of each case.
+    repeats: The number of rounds in a run; the median counts.
+    seconds: The time in seconds that one kernel may take in a run; a slower one gets fewer rounds.
+    say: A function called with messages on the progress.
   """
   return [found for case in cases for found in _outcomes(case, runs, repeats, seconds, say)]
 
@@ -135,7 +138,7 @@ def _outcomes(case: Case, runs: int, repeats: int, seconds: float, say) -> list[
 def _ratios(
   figure: Figure, programs: Mapping[str, TimedProgram], times: list[dict[str, float]]
 ) -> tuple[tuple[float, ...], str]:
-  """Returns the ratios of a figure, and a note."""
+  """Returns the measured values of a ratio, and a note."""
   kernel, other = figure.kernel, figure.other
   if figure.quantity == "memory":
     mine, others = programs[kernel].temporary_bytes, programs[other].temporary_bytes
@@ -161,7 +164,7 @@ def _compile(case: Case) -> dict[str, TimedProgram]:
 
 
 def find_temporaries(attend: Attention, *arrays: jax.Array) -> int | None:
-  """Returns the temporary bytes of forward and backward, as compiled; nothing is run."""
+  """Compiles forward and backward pass, and returns their temporary bytes; nothing is run."""
 
   def step(cotangent, *given):
     out, pull = jax.vjp(attend, *given)
@@ -172,7 +175,7 @@ def find_temporaries(attend: Attention, *arrays: jax.Array) -> int | None:
 
 
 def format_named(outcomes: Sequence[Outcome]) -> str:
-  """Formats the named cases with what was asked and what was found."""
+  """Returns the measured ratios as text, each with the ratio to reach."""
   lines = ["Named cases, on queries, keys and values alone; forward + backward, float32."]
   for case in dict.fromkeys(outcome.case for outcome in outcomes):
     lines.append(case)

@@ -1,11 +1,12 @@
-"""Training steps beside PyTorch's of a config's sizes (extra `peers`).
+"""Benchmarks of training steps beside those of PyTorch (extra `peers`).
 
 python -m tests.benchmarks.peers
 python -m tests.benchmarks.peers --memory
 python -m tests.benchmarks.peers --config vix_cifar10:stride=2 --rows vit vip
 
-PyTorch's are what a user would otherwise take: vit-pytorch's, with its attention, with PyTorch's
-fused one, or with the mixers of performer-pytorch, linformer and nystrom-attention.
+A peer is a network of PyTorch that a user would otherwise train: that of vit-pytorch, with its own
+attention, with PyTorch's fused attention, or with the mixers of performer-pytorch, linformer and
+nystrom-attention.
 """
 
 import dataclasses
@@ -27,13 +28,13 @@ from vitx.config.loader import load_config
 from vitx.config.registry import fields_of
 from vitx.training import phases, trial
 
-# The config whose steps have figures to reach, at B = 8, and those of its rows that have peers.
+# The config whose steps have ratios to reach, at B = 8, and the rows of it that have peers.
 CONFIG = "vix_cifar10:batch_size=8"
 ROWS = ("vit", "vip", "vil", "vin", "fnet")
-# Time of our step over the peer's, at most.
+# The largest ratio of the time of our step to that of the peer.
 GOALS = {"vit/fused": 1.0, "vip": 0.8, "vil": 0.8, "vin": 0.8, "fnet": 0.8}
 
-# What vit-pytorch's network is made of, by the field of `model`; also what is meant by none.
+# The parts of vit-pytorch's network by the field of `model`; a field that is not set means these.
 PARTS = {
   "stem": "linear",
   "posemb": "learned",
@@ -47,7 +48,7 @@ def import_torch() -> Any:
   """Imports PyTorch and the packages of the peers.
 
   Raises:
-    MissingExtraError: the extra is not installed.
+    MissingExtraError: The extra is not installed.
   """
   try:
     import linformer  # noqa: F401
@@ -61,10 +62,9 @@ def import_torch() -> Any:
 
 
 def find_peers(config: ConfigDict) -> list[str]:
-  """Returns the names of PyTorch's networks like a config's: of `PEERS`, none where there is none.
+  """Returns the names in `PEERS` of PyTorch's networks that have a completed config's structure.
 
-  Args:
-    config: completed.
+  The list is empty if the network differs from vit-pytorch's.
   """
   model = config.model
   if config.task.name != "classification" or model.name != "vit" or model.dtype != "float32":
@@ -81,8 +81,8 @@ def make_step(config: ConfigDict, peer: str) -> Callable[[], None]:
   """Returns a training step of a peer: forward, backward and AdamW on a batch of noise.
 
   Args:
-    config: completed; one of those that have this peer.
-    peer: of `find_peers`.
+    config: The completed config.
+    peer: The name of the peer, one of `find_peers`.
   """
   torch = import_torch()
   torch.manual_seed(0)
@@ -103,7 +103,7 @@ def make_step(config: ConfigDict, peer: str) -> Callable[[], None]:
 
 
 def make_network(torch: Any, config: ConfigDict, peer: str) -> Any:
-  """Returns vit-pytorch's network of a completed config's sizes, with a peer's token mixer."""
+  """Returns vit-pytorch's network with the sizes of a completed config and a peer's token mixer."""
   from vit_pytorch import ViT
 
   model, mixer = config.model, fields_of(config.model.token_mixer)
@@ -176,8 +176,8 @@ def _fourier(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> A
   return Fourier()
 
 
-# What stands beside a network with each token mixer: the maker of a mixer, None for vit-pytorch's
-# own, by a name that tells two of them apart.
+# The peers of a network by its token mixer: functions that make the peer's mixer, by name; `None`
+# means vit-pytorch's own attention.
 PEERS: Mapping[str, Mapping[str, Callable | None]] = {
   "softmax": {"eager": None, "fused": _fused},
   "performer": {"performer-pytorch": _performer},
@@ -190,10 +190,16 @@ PEERS: Mapping[str, Mapping[str, Callable | None]] = {
 def measure(
   config: str | None, rows: Sequence[str] | None, memory: bool, effort: Mapping[str, Any]
 ) -> None:
-  """Prints our steps' time, and with `memory` their peak of memory, over those of the peers.
+  """Prints the ratios of our steps' time, and of their peak memory, to those of the peers.
+
+  Args:
+    config: The config whose rows are compared; `None` means `CONFIG`, which has goals.
+    rows: The names of the rows; `None` means all rows that have peers.
+    memory: Whether to measure the peak memory too.
+    effort: Arguments of `steps.compare`.
 
   Raises:
-    ConfigError: an unknown row, one without a peer, or a config of which no row has one.
+    ConfigError: A row is unknown or has no peer, or no row of the config has one.
     MissingExtraError: PyTorch or a peer is not installed.
   """
   texts = _find_rows(config or CONFIG, rows or (() if config else ROWS), effort["say"])
@@ -212,7 +218,7 @@ def measure(
     print(f"Peak memory {of}")
     print(console.format_ratios(peaks, dict.fromkeys(pairs, 1.0), most=True), flush=True)
   made = {row: steps.make_dispatch(load_config(text)) for row, text in texts.items()}
-  # Both sides make as many steps in a sample.
+  # Both sides run equally many steps in a sample.
   both = {
     name: (made[row][0], _repeat(_make_peer(peer, texts[row]), made[row][1]))
     for name, (row, peer) in pairs.items()
@@ -223,7 +229,7 @@ def measure(
 
 
 def _find_rows(config: str, wanted: Sequence[str], say: Callable) -> dict[str, str]:
-  """Returns the text of each row that has a peer; those that were named must have one."""
+  """Returns the config's text of each row that has a peer; each row in `wanted` must have one."""
   texts = find_texts(config, wanted, whole=not wanted)
   having = {row: text for row, text in texts.items() if find_peers(_complete(text))}
   without = [row for row in texts if row not in having]
@@ -233,14 +239,14 @@ def _find_rows(config: str, wanted: Sequence[str], say: Callable) -> dict[str, s
     f" {listing(PEERS)}"
   )
   if not having or (wanted and without):
-    raise ConfigError(f"peers: there is none beside {listing(without)}; {what}")
+    raise ConfigError(f"peers: there is none beside {listing(without)}; {what}.")
   if without:
     say(f"no peer: {listing(without)}; {what}")
   return having
 
 
 def pair_row(row: str, text: str) -> dict[str, tuple[str, str]]:
-  """Returns a row with each of its peers, named by both where there are several."""
+  """Returns pairs of a row and a peer, by the row's name or, for several peers, by both names."""
   found = find_peers(_complete(text))
   return {row if len(found) == 1 else f"{row}/{peer}": (row, peer) for peer in found}
 
@@ -250,13 +256,13 @@ def _complete(text: str) -> ConfigDict:
 
 
 def _begin(text: str) -> None:
-  """Begins JAX as a training of this config does."""
+  """Starts JAX in the way in which a training with this config starts it."""
   phases.use_cores([load_config(text)])
   jax.devices()
 
 
 def _make_ours(text: str) -> Callable[[], None]:
-  """Returns a dispatch of ours, for its memory."""
+  """Returns a dispatch of our training, whose memory is measured."""
   return steps.make_dispatch(load_config(text))[0]
 
 
@@ -274,7 +280,9 @@ def _repeat(step: Callable[[], None], times: int) -> Callable[[], None]:
 
 if __name__ == "__main__":
   parser = console.make_parser(__doc__, repeats=5)
-  parser.add_argument("--config", metavar="FILE", help="of whose rows; else the Vision X-former's")
-  parser.add_argument("--rows", nargs="+", help="of the config; else all that have a peer")
-  parser.add_argument("--memory", action="store_true", help="also the peak of a process of its own")
+  parser.add_argument(
+    "--config", metavar="FILE", help="config with rows; by default the Vision X-former's"
+  )
+  parser.add_argument("--rows", nargs="+", help="names of rows; by default all that have peers")
+  parser.add_argument("--memory", action="store_true", help="measure the peak memory too")
   sys.exit(console.start(measure, parser))

@@ -1,8 +1,9 @@
-"""Sparsifiner's attention, forward and backward: by keys, by given indices, by blocks of keys.
+"""Benchmarks of Sparsifiner's attention: single keys, given indices, and blocks of keys.
 
-The figures hold for two quiet CPU cores, float32. The predictor's arrays have no gradient, as in
-the mixer; what it predicts is random, which is the hardest case for a kernel. The second table has
-the multiply-adds as published and as made.
+The ratios to reach hold for forward and backward pass in float32 on two quiet CPU cores. The
+predictor's arrays have no gradient, as in the mixer. They are random, so that the predicted keys
+are random too, which is the hardest case for a kernel. The second table has the multiply-adds that
+the paper counts, and those that the code makes.
 
 python -m tests.benchmarks.sparsifiner
 python -m tests.benchmarks.sparsifiner --parts flops
@@ -43,12 +44,12 @@ SHARES = (0.9, 0.7, 0.5, 0.25, 0.1, 0.05)  # of keys, in the table of multiply-a
 
 
 def make_cases(short: int = 1024, long: int = 4096, block: int = BLOCK) -> tuple[Case, ...]:
-  """Returns the cases; the figures are those of the defaults.
+  """Returns the cases; their ratios to reach hold for the default sizes.
 
   Args:
-    short: N where keys are chosen one by one.
-    long: N of the others.
-    block: tokens in a block.
+    short: The number of tokens N of the case that chooses single keys.
+    long: The number of tokens N of the other cases.
+    block: The number of tokens in a block.
   """
   kept, blocks = math.ceil(SHARE * short), math.ceil(BLOCK_SHARE * long / block)
   return (
@@ -95,16 +96,12 @@ def make_cases(short: int = 1024, long: int = 4096, block: int = BLOCK) -> tuple
 
 
 def _predicted(tokens: int, kept: int, **given) -> Kernel:
-  attend: Attention = partial(_attend, kept=kept, **given)
+  attend: Attention = partial(predict_and_attend, kept=kept, **given)
   return Kernel(attend, fixed=partial(_draw_predictor, tokens))
 
 
-def _attend(q, k, v, reduction, down, basis, **given) -> jax.Array:
-  return predict_and_attend(q, k, v, reduction, down, basis, **given)
-
-
 def _draw_predictor(tokens: int) -> tuple[np.ndarray, ...]:
-  """Returns reductions, mixtures and a basis of which nine tenths are pruned, as is published."""
+  """Draws reductions, mixtures and a basis of which nine tenths are pruned, as in the paper."""
   random = np.random.default_rng(0)
   reduction = random.normal(size=(2, HEAD_DIM, HEAD_DIM // 2)) / math.sqrt(HEAD_DIM)
   down = random.normal(size=(tokens, SLOTS)) / math.sqrt(tokens)
@@ -126,16 +123,17 @@ def predict_and_attend(
   prefix: int = 0,
   **given: Any,
 ) -> jax.Array:
-  """Returns what Sparsifiner makes of queries, keys and values, the predictor included.
+  """Computes Sparsifiner's attention, (B, N, H, D), with its predictor.
 
   Args:
-    q, k, v: (B, N, H, D).
-    reduction: (2, D, c), of the channels of queries and of keys.
-    down, basis: (N, S).
-    kept: keys of a query, or with `block` key blocks of a query block.
-    block: tokens in a block; None where keys are chosen one by one.
-    prefix: tokens in front that attend all.
-    **given: of the op, such as `implementation`.
+    q, k, v: The queries, keys and values, (B, N, H, D).
+    reduction: The matrices that reduce the channels of queries and of keys, (2, D, c).
+    down, basis: The predictor's mixtures and basis, (N, S).
+    kept: The number of keys that a query keeps or, with `block`, of key blocks that a query block
+      keeps.
+    block: The number of tokens in a block; `None` means that single keys are chosen.
+    prefix: The number of tokens in front that attend to all.
+    **given: Arguments of the op, such as `implementation`.
   """
   queries = jnp.einsum("bnhd,dc->bnhc", q[:, prefix:], reduction[0])
   keys = jnp.einsum("bnhd,dc->bnhc", k, reduction[1])
@@ -157,15 +155,15 @@ def counted_macs(
   block: int | None = None,
   implementation: str = "kernelized",
 ) -> int:
-  """Returns the multiply-adds of all products that vitx makes, found by tracing; nothing is run.
+  """Counts the multiply-adds of all products that vitx makes, by tracing; nothing is run.
 
-  Products with zeros and with what is hidden count; comparisons and the softmax do not.
+  Products with zeros and with hidden values count; comparisons and the softmax do not.
 
   Args:
-    sizes: of the backbone.
-    kept: B; with `block` the number of key blocks.
-    block: tokens in a block; None where keys are chosen one by one.
-    implementation: "masked" or "kernelized".
+    sizes: The sizes of the backbone.
+    kept: The number of kept keys or, with `block`, of kept key blocks.
+    block: The number of tokens in a block; `None` means that single keys are chosen.
+    implementation: The implementation, "masked" or "kernelized".
   """
   n, H, S = sizes.tokens, sizes.heads, sizes.slots
   D = sizes.width // H
@@ -179,7 +177,7 @@ def counted_macs(
 
 
 def format_macs(name: str, shares: Sequence[float]) -> str:
-  """Formats a backbone's multiply-adds for several shares of kept keys, in millions."""
+  """Returns a table of a backbone's multiply-adds for several shares of kept keys, in millions."""
   sizes = SIZES[name]
   lines = [
     f"MHSA of {name}, M multiply-adds for one image; dense {dense_macs(sizes) / 1e6:.1f}",
@@ -199,7 +197,7 @@ def format_macs(name: str, shares: Sequence[float]) -> str:
 
 
 def measure(parts: Sequence[str], block: int, effort: Mapping[str, Any]) -> None:
-  """Prints a table of each part: of `PARTS`."""
+  """Measures and prints a table for each of some parts, see `PARTS`."""
   if "attention" in parts:
     print(named.format_named(named.measure(make_cases(block=block), **effort)), flush=True)
   if "flops" in parts:

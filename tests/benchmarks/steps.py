@@ -1,4 +1,4 @@
-"""Whole training steps, as a share of the FLOP/s that a product of two matrices reaches.
+"""Benchmarks of whole training steps: their FLOP/s as a share of a matrix product's.
 
 python -m tests.benchmarks.steps
 python -m tests.benchmarks.steps --rows digits:bigbird --runs 5
@@ -17,7 +17,7 @@ from vitx.config.loader import load_config
 from vitx.training import phases, trial
 from vitx.training.compilation import count_steps
 
-# FLOP/s of a step over those of a float32 product, at least.
+# The least share that the FLOP/s of a step have of a float32 product's.
 SHARES = {
   "cifar10:vit": 0.45,
   "cifar10:cct_2_3x2": 0.3,
@@ -33,13 +33,16 @@ Step = Callable[[], None]
 def compare(
   pairs: Mapping[str, tuple[Step, Step]], *, runs: int, say: Callable[[str], None], **effort: Any
 ) -> dict[str, list[float]]:
-  """Returns the time of the first step of each pair over the second's, one for each run.
+  """Divides the time of the first step of each pair by that of the second, once in each run.
 
   Args:
-    pairs: two steps, which take turns, by name.
-    runs: of each pair.
-    say: is told of progress.
-    **effort: of `interleave`.
+    pairs: The pairs by name; both steps take turns.
+    runs: The number of runs of each pair.
+    say: A function called with messages on the progress.
+    **effort: Arguments of `interleave`.
+
+  Returns:
+    The ratio of every run, by name.
   """
   found: dict[str, list[float]] = {name: [] for name in pairs}
   for run in range(runs):
@@ -51,13 +54,14 @@ def compare(
 
 
 def make_dispatch(config: ConfigDict) -> tuple[Step, int, int]:
-  """Returns what a dispatch of training on noise does, on all devices, as `vitx train` makes it.
+  """Compiles a dispatch of training on noise, on all devices, as `vitx train` makes it.
 
   Args:
-    config: of a row.
+    config: The config of a row.
 
   Returns:
-    The dispatch, which runs to its end; the steps that it makes; and the FLOPs of all of them.
+    A function that runs the dispatch to its end, the number of its steps, and the FLOPs of all of
+    them.
   """
   config = trial.complete_config(config)
   flops = trial.count_training_flops(config)
@@ -67,14 +71,14 @@ def make_dispatch(config: ConfigDict) -> tuple[Step, int, int]:
 
 
 def multiply() -> Step:
-  """Returns what multiplies two float32 matrices of `PRODUCT` rows and columns."""
+  """Returns a function that multiplies two float32 matrices of `PRODUCT` rows and columns."""
   square = jax.random.normal(jax.random.key(0), (PRODUCT, PRODUCT))
   product = jax.jit(lambda x: x @ x)
   return lambda: jax.block_until_ready(product(square))
 
 
 def measure(rows: Sequence[str], effort: Mapping[str, Any]) -> None:
-  """Prints the shares of some rows of `SHARES`."""
+  """Measures and prints the shares of some rows of `SHARES`."""
   phases.use_cores(map(load_config, rows))
   made = {row: make_dispatch(load_config(row)) for row in rows}
   product = multiply()

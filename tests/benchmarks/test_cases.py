@@ -1,4 +1,4 @@
-"""The named cases in small, and what is said of their figures."""
+"""The named cases with small sizes, and the text of their ratios."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from vitx.benchmark import timing
 
 def test_a_named_case_in_small():
   kernels = {
-    "masked": named.Kernel(cases._attend_masked()),
+    "masked": named.Kernel(cases.attend("masked")),
     "weighted": named.Kernel(lambda q, k, v, w, i: v[:, i] * w, ((4,),), lambda: (np.arange(64),)),
   }
   figures = (

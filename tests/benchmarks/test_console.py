@@ -1,4 +1,4 @@
-"""The commands of the yardsticks, as the pages show them."""
+"""The commands of the benchmarks, as the pages show them."""
 
 import runpy
 
@@ -15,7 +15,7 @@ SHOWN = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules")  # imported by other tests
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")  # Other tests import the module.
 @pytest.mark.parametrize("words", SHOWN, ids=SHOWN.get)
 def test_a_command_of_the_pages_is_understood(words, monkeypatch):
   module, *arguments = words

@@ -1,4 +1,4 @@
-"""The benchmark of density models in small."""
+"""The benchmark of density models with small sizes."""
 
 import jax
 import numpy as np
@@ -48,7 +48,8 @@ def test_attention_in_small(monkeypatch):
   assert run[-1].note == "compiled, not run" and run[-1].figure.other == density.MASKED
   memory = outcomes[density.FLASH, density.MASKED, "memory"]
   assert memory.found[0] > 1 and memory.note.endswith("MB")
-  assert all(o.figure.at_least is None for o in outcomes.values())  # they are of another size
+  # The goals hold for another size.
+  assert all(o.figure.at_least is None for o in outcomes.values())
   assert density.make_case(density.TOKENS, 8, 2).figures == density.FIGURES
 
 

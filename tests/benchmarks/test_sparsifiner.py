@@ -1,4 +1,4 @@
-"""The benchmark of Sparsifiner's attention in small."""
+"""The benchmark of Sparsifiner's attention with small sizes."""
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ def test_the_kernels_of_a_case_compute_the_same(number):
   case = sparsifiner.make_cases(64, 128, block=16)[number]
   given = np.random.default_rng(0).normal(size=(3, *case.shape)).astype(np.float32)
   kernels = [kernel for name, kernel in case.kernels.items() if name != sparsifiner.FLASH]
-  fixed = kernels[0].fixed()  # of all of them
+  fixed = kernels[0].fixed()  # All kernels of a case have these arrays.
   outs = jax.jit(lambda *arrays: [kernel.attend(*arrays) for kernel in kernels])(*given, *fixed)
   for out in outs[1:]:
     np.testing.assert_allclose(out, outs[0], rtol=0, atol=1e-5)
@@ -49,7 +49,7 @@ def test_in_small():
 
 @pytest.mark.parametrize("name", ["deit_s", "lv_vit_m"])
 def test_every_product_counts(name):
-  """Term by term: what each path multiplies, hidden or not."""
+  """Each path's count is the sum of its products, hidden values included."""
   backbone = SIZES[name]
   n, d, H, S = backbone.tokens, backbone.width, backbone.heads, backbone.slots
   few = d // H // 2
@@ -60,14 +60,14 @@ def test_every_product_counts(name):
   assert counted_macs(backbone, 50, implementation="masked") == backbone.depth * masked
   gathered = predictor + scores + front + 2 * (n - 1) * d * 10
   found = counted_macs(backbone, 10) / backbone.depth
-  np.testing.assert_allclose(found, gathered, rtol=0.03)  # the last tile is filled up
+  np.testing.assert_allclose(found, gathered, rtol=0.03)  # The last tile is padded.
   hidden = predictor + scores + front + 2 * (n - 1) * n * d
   found = counted_macs(backbone, 50) / backbone.depth
   np.testing.assert_allclose(found, hidden, rtol=0.03)
 
 
 def test_blocks_multiply_what_they_keep():
-  """Four of fourteen rows of patches, and the class token's row and column."""
+  """Kept are four of fourteen rows of patches, and the class token's row and column."""
   backbone = SIZES["deit_s"]
   n, d, H, S = 197, 384, 6, 32
   few = 32

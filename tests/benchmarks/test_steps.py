@@ -1,4 +1,4 @@
-"""Training steps side by side: ratios, their goals, and a process of its own for memory."""
+"""Training steps side by side: their ratios and goals."""
 
 import sys
 
@@ -47,13 +47,13 @@ SMALL = (
 )
 
 
-# Others' packages warn as they are imported.
+# The packages of the peers warn when they are imported.
 of_others = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
 def installed():
-  """Skips where the extra `peers` is not installed, as in the tests' own environment."""
+  """Skips a test if the extra `peers` is not installed."""
   try:
     peers.import_torch()
   except MissingExtraError as error:
@@ -69,7 +69,7 @@ def test_peers_have_the_sizes_of_the_row(row, installed):
     found = {name: tuple(p.shape) for name, p in network.named_parameters()}
     assert found["pos_embedding"][-2:] == (17, 32) and found["mlp_head.weight"] == (10, 32)
     ours = count_parameters(model_from_config(config.model), (1, 16, 16, 3)).total
-    # Biases, norms and projections that one side has: what is alike are all products of matrices.
+    # One side has more biases, norms and projections; all matrix products are equal.
     assert abs(sum(p.numel() for p in network.parameters()) / ours - 1) < 0.1
   for peer in peers.find_peers(config):
     step = peers.make_step(config, peer)
@@ -106,7 +106,7 @@ def test_goals_are_judged_from_their_side():
 
 
 def test_share_of_a_product(monkeypatch, capsys):
-  """A step of as many operations as the product, of which it takes a quarter of the time."""
+  """The step has as many operations as the product, and takes a quarter of its time."""
   monkeypatch.setattr(steps, "make_dispatch", lambda config: (int, 3, 2 * steps.PRODUCT**3))
   times = {0: timing.Times(2.0, 1), 1: timing.Times(0.5, 1)}
   monkeypatch.setattr(steps, "interleave", lambda pair, **_: times)

@@ -1,4 +1,4 @@
-"""Sampling with a cache: the logits of the whole sequence, draws that depend on nothing else."""
+"""Sampling with a cache gives the logits of the whole sequence; draws depend on the seed alone."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def test_the_models_cached_logits_are_those_of_the_whole_sequence(mixer):
     logits, cache = next_logits(loaded.model, variables, cache, previous[:, None], at[None])
     return cache, logits
 
-  previous = np.roll(tokens.T, 1, axis=0)  # of place 0 another's, which is not looked at
+  previous = np.roll(tokens.T, 1, axis=0)  # The token before place 0 is ignored.
   places = jnp.arange(64, dtype=jnp.int32)
   run = jax.jit(lambda cache: jax.lax.scan(step, cache, (previous, places))[1])
   found = run(loaded.model.init_cache(3))
@@ -84,7 +84,7 @@ def test_top_k_and_top_p():
   def kept(**given):
     return np.isfinite(jax.jit(Sampling(**given).scale)(logits)).tolist()
 
-  assert kept(top_k=2) == [[False, True, False, True], [True] * 4]  # as probable as the last
+  assert kept(top_k=2) == [[False, True, False, True], [True] * 4]  # All of the second row tie.
   assert kept(top_k=9) == [[True] * 4] * 2
   assert kept(top_p=0.05)[0] == [False, True, False, False]
   assert kept(top_p=0.69)[0] == [False, True, False, True]

@@ -1,4 +1,4 @@
-"""Evaluation from a workdir: the right figures, every example once, nothing needed but the run."""
+"""An evaluation needs only the workdir, and its figures count every example once."""
 
 import csv
 import dataclasses
@@ -11,7 +11,6 @@ import sys
 import jax
 import numpy as np
 import pytest
-from absl import logging
 from PIL import Image
 
 import vitx
@@ -32,21 +31,8 @@ def run(finished_run):
   return finished_run
 
 
-@pytest.fixture
-def copy(run, tmp_path):
-  """The run in another place, to be spoilt."""
-  return shutil.copytree(run[0], tmp_path / "copy")
-
-
-@pytest.fixture
-def warnings(monkeypatch):
-  messages: list[str] = []
-  monkeypatch.setattr(logging, "warning", lambda text, *values: messages.append(text % values))
-  return messages
-
-
 def examples_of(role="test"):
-  """Images, labels and names, opened as the training opened them."""
+  """Returns the images, labels and names of a role, opened as the training opened them."""
   source = open_source(runs.tiny().data, seed=0)
   role = source.role(role)
   images = np.stack([role[i]["image"] for i in range(len(role))])
@@ -54,7 +40,7 @@ def examples_of(role="test"):
 
 
 def probabilities_of(workdir, images, params="ema"):
-  """The newest checkpoint's, float64, in one go."""
+  """Returns the class probabilities of the newest checkpoint, float64, computed in one batch."""
   loaded = vitx.load(workdir)
   config = loaded.config
   x = (images / 255 - np.array(config.data.mean)) / np.array(config.data.std)
@@ -65,7 +51,7 @@ def probabilities_of(workdir, images, params="ema"):
 
 
 def figures_of(p, labels):
-  """By their definitions, in NumPy."""
+  """Computes the figures in NumPy, by their definitions."""
   hit, confidence = p.argmax(1) == labels, p.max(1)
   bins = np.ceil(confidence * 15).astype(int)
   gaps = [
@@ -107,8 +93,9 @@ def test_every_example_counts_once(run, batch_size):
   images, labels, _ = examples_of()
   result = evaluate(workdir, batch_size=batch_size, checkpoint="latest")
   assert_figures(result, figures_of(probabilities_of(workdir, images), labels))
+  # The evaluated weights are the moving average.
   plain = figures_of(probabilities_of(workdir, images, "params"), labels)
-  assert result["nll"] != pytest.approx(plain["nll"], rel=1e-4)  # the moving average it was
+  assert result["nll"] != pytest.approx(plain["nll"], rel=1e-4)
 
 
 def test_the_figures_are_those_that_training_reported(run):
@@ -179,64 +166,64 @@ def test_predictions(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_checkpoints(run, copy):
+def test_checkpoints(run, run_copy):
   workdir, _ = run
-  # One more, worse, by a run that says that the best was step 40.
-  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+  # The run gets a worse checkpoint, and its record says that step 40 was the best.
+  with CheckpointStore(run_copy / "checkpoints", keep=9) as store:
     newest = store.restore(40)
     state = jax.tree.map(np.zeros_like, newest.state)
     store.save(48, state, newest.record | {"best_step": 40})
-  best = evaluate(copy)
+  best = evaluate(run_copy)
   assert best["step"] == 40 and best["nll"] == evaluate(workdir, checkpoint="latest")["nll"]
-  assert evaluate(copy, checkpoint="best")["step"] == 40
-  latest = evaluate(copy, checkpoint="latest")
+  assert evaluate(run_copy, checkpoint="best")["step"] == 40
+  latest = evaluate(run_copy, checkpoint="latest")
   assert latest["step"] == 48 and latest["nll"] == pytest.approx(np.log(10))
-  assert evaluate(copy, checkpoint="40") == evaluate(copy, checkpoint=40) == best
+  assert evaluate(run_copy, checkpoint="40") == evaluate(run_copy, checkpoint=40) == best
   for unknown in (41, "41", "-40", "bets"):
     with pytest.raises(ConfigError) as error:
-      evaluate(copy, checkpoint=unknown)
+      evaluate(run_copy, checkpoint=unknown)
     assert f"checkpoint={unknown!r}" in str(error.value) and "[32, 40, 48]" in str(error.value)
 
 
 @pytest.mark.slow
-def test_a_corrupt_best_checkpoint(copy, capsys):
-  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+def test_a_corrupt_best_checkpoint(run_copy, capsys):
+  with CheckpointStore(run_copy / "checkpoints", keep=9) as store:
     newest = store.restore(40)
     store.save(48, newest.state, newest.record | {"best_step": 40})
-  damage(copy / "checkpoints" / "40")
-  before = runs.snapshot(copy)
-  assert main(["evaluate", "--workdir", str(copy)]) == 1
+  damage(run_copy / "checkpoints" / "40")
+  before = runs.snapshot(run_copy)
+  assert main(["evaluate", "--workdir", str(run_copy)]) == 1
   error = capsys.readouterr().err
   assert "CorruptCheckpoint: checkpoint 40" in error and "Traceback" not in error
-  assert evaluate(copy, checkpoint="latest")["step"] == 48
-  damage(copy / "checkpoints" / "48")
-  assert evaluate(copy, checkpoint="latest")["step"] == 32
-  damage(copy / "checkpoints" / "32")
+  assert evaluate(run_copy, checkpoint="latest")["step"] == 48
+  damage(run_copy / "checkpoints" / "48")
+  assert evaluate(run_copy, checkpoint="latest")["step"] == 32
+  damage(run_copy / "checkpoints" / "32")
   with pytest.raises(CorruptCheckpoint, match="every checkpoint"):
-    evaluate(copy, checkpoint="latest")
-  assert {path.name for path in before} == {path.name for path in runs.snapshot(copy)}
+    evaluate(run_copy, checkpoint="latest")
+  assert {path.name for path in before} == {path.name for path in runs.snapshot(run_copy)}
 
 
-def test_a_corrupt_newest_checkpoint_that_was_the_best(copy, warnings):
-  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+def test_a_corrupt_newest_checkpoint_that_was_the_best(run_copy, warnings):
+  with CheckpointStore(run_copy / "checkpoints", keep=9) as store:
     newest = store.restore(40)
     store.save(48, newest.state, newest.record | {"best_step": 48})
     store.save(56, newest.state, newest.record | {"best_step": 40})
-  damage(copy / "checkpoints" / "56")
-  assert evaluate(copy)["step"] == 48
+  damage(run_copy / "checkpoints" / "56")
+  assert evaluate(run_copy)["step"] == 48
   assert "checkpoint 56" in warnings[0] and "corrupt" in warnings[0]
-  shutil.rmtree(copy / "checkpoints" / "48")
-  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+  shutil.rmtree(run_copy / "checkpoints" / "48")
+  with CheckpointStore(run_copy / "checkpoints", keep=9) as store:
     store.save(64, newest.state, newest.record | {"best_step": 48})
   with pytest.raises(ConfigError, match=r"was step 48 .* not exist any more; choose .*64"):
-    evaluate(copy)
+    evaluate(run_copy)
 
 
 @pytest.mark.slow
-def test_the_directory_is_all_it_needs(run, copy, tmp_path):
-  """As a command elsewhere, on one device, where TensorFlow would be found but is not imported."""
-  workdir = shutil.copytree(copy, tmp_path / "elsewhere" / "run")
-  shutil.rmtree(copy)
+def test_the_directory_is_all_it_needs(run, run_copy, tmp_path):
+  """The command runs in another folder, on one device, and does not import TensorFlow."""
+  workdir = shutil.copytree(run_copy, tmp_path / "elsewhere" / "run")
+  shutil.rmtree(run_copy)
   (tmp_path / "traps" / "tensorflow").mkdir(parents=True)
   trap = "import os; os.write(2, b'TensorFlow was imported'); os._exit(3)"
   (tmp_path / "traps" / "tensorflow" / "__init__.py").write_text(trap)
@@ -278,7 +265,10 @@ def test_the_directory_is_all_it_needs(run, copy, tmp_path):
 
 @pytest.fixture
 def exported(run, tmp_path):
-  """60 digits of the test split as a folder with the same class names, 4 or more of each."""
+  """Writes digits of the test split as a folder of images, six of each class.
+
+  Returns the folder, the images and the labels.
+  """
   images, labels, _ = examples_of()
   chosen = [i for k in range(10) for i in np.flatnonzero(labels == k)[:6]]
   for i in chosen:
@@ -318,29 +308,29 @@ def test_the_own_source_by_name_keeps_its_test(run, warnings):
   assert "contains the training examples" in warnings[0]
 
 
-def test_changed_data_is_noticed(copy, warnings):
-  environment = json.loads((copy / "environment.json").read_text())
+def test_changed_data_is_noticed(run_copy, warnings):
+  environment = json.loads((run_copy / "environment.json").read_text())
   environment["data"]["fingerprint"] = "other"
-  (copy / "environment.json").write_text(json.dumps(environment))
-  assert evaluate(copy)["examples"] == 359
+  (run_copy / "environment.json").write_text(json.dumps(environment))
+  assert evaluate(run_copy)["examples"] == 359
   assert "digits has changed since the run" in warnings[0]
 
 
-def test_other_classes_or_channels(run, exported, copy, capsys):
+def test_other_classes_or_channels(run, exported, run_copy, capsys):
   folder, _, _ = exported
   shutil.move(folder / "9", folder / "ten")
   command = ["evaluate", "--workdir", str(run[0]), "--source", f"folder:{folder}"]
   assert main(command) == 1
   error = capsys.readouterr().err
   assert "not in the source: ['9']; not in the model: ['ten']" in error
-  loaded = vitx.load(copy)
+  loaded = vitx.load(run_copy)
   loaded.config.data.update(channels=3, source="folder:of_color")
   with pytest.raises(ConfigError, match="images of 1 channels; the model takes 3"):
     evaluate(loaded, source="digits")
 
 
 def rename(workdir, class_names, **data):
-  """Lets a run say that its classes are called so."""
+  """Changes the names of the classes, and other fields, in a run's record of its data."""
   environment = json.loads((workdir / "environment.json").read_text())
   environment["data"] |= {"class_names": list(class_names)} | data
   (workdir / "environment.json").write_text(json.dumps(environment))
@@ -348,17 +338,17 @@ def rename(workdir, class_names, **data):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the mean of no example
-def test_classes_are_found_by_their_names(exported, copy):
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the mean over a class without examples
+def test_classes_are_found_by_their_names(exported, run_copy):
   """The model's output k is called 9 - k, and the source lacks two classes."""
   folder, images, labels = exported
   for name in ("3", "7"):
     shutil.rmtree(folder / name)
   (folder / "4").rename(folder / "04")
-  rename(copy, map(str, reversed(range(10))))
+  rename(run_copy, map(str, reversed(range(10))))
   kept = ~np.isin(labels, (3, 7))
-  result = evaluate(copy, source=f"folder:{folder}", checkpoint="latest")
-  p, places = probabilities_of(copy, images[kept]), 9 - labels[kept]
+  result = evaluate(run_copy, source=f"folder:{folder}", checkpoint="latest")
+  p, places = probabilities_of(run_copy, images[kept]), 9 - labels[kept]
   expected = figures_of(p, places)
   del expected["class_top1"]
   assert_figures(result, expected)
@@ -366,31 +356,31 @@ def test_classes_are_found_by_their_names(exported, copy):
     None if k in (3, 7) else (p.argmax(1) == places)[places == 9 - k].mean() for k in range(10)
   ]
   assert result["class_top1"] == [None if x is None else pytest.approx(x) for x in hits[::-1]]
-  own = evaluate(copy, checkpoint="latest")  # the run's own source, too
+  own = evaluate(run_copy, checkpoint="latest")  # The run's own source is matched by names too.
   images, labels, _ = examples_of()
   assert own["top1"] == pytest.approx(
-    (probabilities_of(copy, images).argmax(1) == 9 - labels).mean()
+    (probabilities_of(run_copy, images).argmax(1) == 9 - labels).mean()
   )
 
 
-def test_numbers_for_want_of_names_are_places_in_a_list(exported, copy):
-  """As of weights that were converted without their data."""
+def test_numbers_for_want_of_names_are_places_in_a_list(exported, run_copy):
+  """Weights that were converted without their data have numbers as the names of classes."""
   folder, images, labels = exported
   names = ["cat", "dog", "ant", "bee", "fly", "emu", "elk", "asp", "bat", "cod"]
   for k, name in enumerate(names):
     (folder / str(k)).rename(folder / name)
   with pytest.raises(ConfigError, match=r"not in the model: \['ant', 'asp'.*classes\.txt"):
-    evaluate(rename(copy, map(str, range(10)), fingerprint=""), source=f"folder:{folder}")
+    evaluate(rename(run_copy, map(str, range(10)), fingerprint=""), source=f"folder:{folder}")
   (folder / "classes.txt").write_text("\n".join(names))
-  result = evaluate(copy, source=f"folder:{folder}", checkpoint="latest")
-  assert_figures(result, figures_of(probabilities_of(copy, images), labels))
+  result = evaluate(run_copy, source=f"folder:{folder}", checkpoint="latest")
+  assert_figures(result, figures_of(probabilities_of(run_copy, images), labels))
 
 
-def test_of_moved_data_the_roles_are_the_runs(exported, copy, tmp_path, warnings):
+def test_of_moved_data_the_roles_are_the_runs(exported, run_copy, tmp_path, warnings):
   folder, _, _ = exported
   for split in ("train", "site_a", "site_b"):
     shutil.copytree(folder, tmp_path / "in" / split)
-  loaded = vitx.load(copy)
+  loaded = vitx.load(run_copy)
   splits = {"train": "train", "validation": "site_a", "test": "site_b"}
   loaded.config.data.update(source=f"folder:{tmp_path / 'in'}", splits=splits, fraction=0.5)
   opened = open_source(loaded.config.data, 0).info

@@ -1,4 +1,7 @@
-"""Programs of trained models: the same answers, any batch, no platform's own kernels but alone."""
+"""Exported programs give the model's answers for any batch.
+
+A program has the kernels of a platform only if it is for this platform alone.
+"""
 
 from types import SimpleNamespace
 
@@ -47,7 +50,7 @@ NEEDED = {  # fields without which a mixer does not fit the 16 tokens or has no 
 
 
 def call(program, *arrays):
-  """Runs what a file of it would hold."""
+  """Runs a program after writing it to bytes and reading it again."""
   return jax.jit(export.deserialize(program.serialize()).call)(*arrays)
 
 
@@ -60,7 +63,7 @@ def check(loaded, program, count):
 
 
 def alone(name):
-  """What `make_program` reads of a model whose network is one token mixer."""
+  """Returns the parts of a model that `make_program` reads; the network is one token mixer."""
   mixer, layout = MIXERS[name](2, **NEEDED.get(name, {})), TokenLayout((4, 4))
   tokens = jax.ShapeDtypeStruct((16, 8), jnp.float32)
   init = lambda x: mixer.init(jax.random.key(0), x[None], layout, train=False)  # noqa: E731
@@ -117,10 +120,11 @@ def test_a_density_model():
 
 @pytest.mark.slow
 def test_one_platform_alone_has_its_own_kernels(monkeypatch):
-  monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)  # as if it were there
+  monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)  # as if installed
   half = untrained.make(**SMALL, dtype="bfloat16")
   given = {"image": untrained.images(2)}
-  jax.eval_shape(half.task.respond, half.variables["params"], {}, given)  # for a CPU; not taken
+  # The export must not use this trace, which is for a CPU.
+  jax.eval_shape(half.task.respond, half.variables["params"], {}, given)
 
   def text(*platforms, implementation="kernelized"):
     return str(make_program(half, platforms, 2, implementation).mlir_module())

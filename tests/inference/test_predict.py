@@ -1,4 +1,4 @@
-"""Prediction: files and arrays of every kind, and the same answers as the evaluation's."""
+"""Predictions of files and arrays of every kind, which agree with the evaluation."""
 
 import csv
 import dataclasses
@@ -36,7 +36,7 @@ def color(loaded):
 
 @pytest.fixture(scope="module")
 def digits(run):
-  """uint8 (359, 8, 8, 1)."""
+  """The images of the test split, uint8 (359, 8, 8, 1)."""
   test = open_source(runs.tiny().data, seed=0).test
   return np.stack([test[i]["image"] for i in range(len(test))])
 
@@ -129,7 +129,7 @@ def test_floats_and_pillows_images_say_the_same(loaded, color, digits):
   pictures = [Image.fromarray(image[..., 0]) for image in digits[:4]]
   for images in (floats, floats.astype(np.float64), jnp.asarray(floats), list(floats), pictures):
     np.testing.assert_array_equal(vitx.predict(loaded, images).probabilities, expected)
-  half = jnp.asarray(floats, jnp.bfloat16)  # 8 bits of mantissa: a level beside it at most
+  half = jnp.asarray(floats, jnp.bfloat16)  # A pixel is off by one level at most.
   np.testing.assert_allclose(vitx.predict(loaded, half).probabilities, expected, atol=0.02)
   turned = Image.fromarray(digits[0][..., 0]).convert("P")
   alone = vitx.predict(loaded, digits[:1]).probabilities  # a batch of one may be another program
@@ -171,7 +171,7 @@ def test_the_command_tells_the_best_classes_and_writes_logits(run, digits, tmp_p
 
 @pytest.fixture
 def album(digits, tmp_path):
-  """A folder with images at several depths, and files that are none."""
+  """A folder with images at several depths, and with files that are no images."""
   folder = tmp_path / "album"
   for name, i in (("b.png", 0), ("a/2.png", 1), ("a/1.bmp", 2), ("a/deep/x.PNG", 3)):
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -267,7 +267,7 @@ def test_what_is_no_image(loaded, images, message):
 
 
 def test_arrays_by_name(loaded, digits, tmp_path):
-  """A wrong name once predicted a blank picture."""
+  """A wrong name is an error; it once gave the prediction of a blank picture."""
   wanted = vitx.predict(loaded, digits[:1]).classes
   for arrays in ({"image": digits[0]}, {"image": digits[0], "label": np.int32(3), "more": 1}):
     np.savez(tmp_path / "digit.npz", **arrays)
@@ -287,7 +287,7 @@ def test_arrays_by_name(loaded, digits, tmp_path):
 
 
 def test_unreadable_files_are_left_out_if_told(run, loaded, digits, tmp_path, capsys):
-  """In any batch, whole ones too."""
+  """They may fill a whole batch."""
   for i in range(130):
     path = tmp_path / "in" / f"{i:03}.png"
     path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Probes of a run and of a config: the right features, computed once, and refusals."""
+"""Probes of a run and of a config: right features that are computed once, and errors."""
 
 import csv
 import dataclasses
@@ -7,7 +7,6 @@ import json
 import jax
 import numpy as np
 import pytest
-from absl import logging
 from sklearn.linear_model import RidgeClassifier
 from sklearn.preprocessing import StandardScaler
 
@@ -31,15 +30,8 @@ def kept(tmp_path_factory):
 
 
 @pytest.fixture
-def warnings(monkeypatch):
-  messages: list[str] = []
-  monkeypatch.setattr(logging, "warning", lambda text, *values: messages.append(text % values))
-  return messages
-
-
-@pytest.fixture
 def frozen(monkeypatch):
-  """Lets a test fail that computes a feature."""
+  """Makes a test fail if it computes a feature."""
 
   def fail(*given):
     raise AssertionError("computed")
@@ -48,7 +40,7 @@ def frozen(monkeypatch):
 
 
 def read_roles(model):
-  """Features as `vitx.predict` gives them, and labels, of each role."""
+  """Returns the features of each role, as `vitx.predict` gives them, and the labels."""
   source = open_source(runs.tiny().data, seed=0)
   found = {}
   for name in ("train", "validation", "test"):

@@ -1,4 +1,4 @@
-"""What is called in a loop compiles once: programs are those of the process, not of a call."""
+"""Functions that are called in a loop compile once, since the process keeps the programs."""
 
 import dataclasses
 import sys
@@ -57,7 +57,7 @@ def test_evaluate_and_predict_in_a_loop_compile_once(finished_run, pictures, tim
 
 
 class EnabledError(Exception):
-  """Raised in place of the cache."""
+  """The error that is raised in place of enabling the cache."""
 
 
 # A call of every function that compiles a model, by the name of the command.
@@ -115,7 +115,7 @@ def test_another_rule_of_auto_is_another_program(config):
 
 
 def test_code_that_is_defined_again_is_another_program(config, monkeypatch):
-  """As by a cell of a notebook."""
+  """A cell of a notebook may define a class twice."""
   module = types.ModuleType("a_cell")
   monkeypatch.setitem(sys.modules, "a_cell", module)
   built = []
@@ -129,7 +129,7 @@ def test_code_that_is_defined_again_is_another_program(config, monkeypatch):
 
 
 def test_code_that_is_not_imported_yet_is_imported(config, tmp_path, monkeypatch):
-  """A task is not that of a module which was forgotten since."""
+  """A task that was built with a module is not used after the module was imported again."""
   (tmp_path / "a_file.py").write_text("from vitx.models.vit import ViT\nclass Mine(ViT):\n  pass\n")
   monkeypatch.syspath_prepend(str(tmp_path))
   config.model.name = "a_file:Mine"

@@ -68,7 +68,7 @@ def test_names_of_strangers_are_plain_text(evaluated, tmp_path):
   page, text = (path.read_text() for path in write_report(other, tmp_path))
   assert "<script" not in page and "&lt;script&gt;alert(1)" in page and "\x1b" not in page + text
   assert "/home/me" not in page + text
-  prose = re.sub(r"(`+) ?.*? ?\1", "", text)  # code holds anything
+  prose = re.sub(r"(`+) ?.*? ?\1", "", text)  # Code may contain anything.
   assert not re.search(r"(?<!\\)<script|(?<!\\)\]\(http", prose)
   for line in text.splitlines():
     if line.startswith("|") and "script" in line and "jpg" in line:

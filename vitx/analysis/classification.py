@@ -14,6 +14,8 @@ import scipy.sparse
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
+from vitx.analysis.statistics import divide
+
 RESAMPLES, SEED = 1_000, 0  # The number of bootstrap resamples, and the seed of their draws.
 PERCENTILES = (2.5, 97.5)  # The ends of a 95 % interval.
 BINS = 15  # The equal bins of the top probability, as in training.
@@ -284,16 +286,16 @@ class _Terms:
     right, examples, predicted = part["right"], part["examples"], part["predicted"]
     occurs = examples + predicted > 0
     by_class = {
-      "precision": _divide(right, predicted),
-      "recall": _divide(right, examples),
-      "f1": _divide(2 * right, examples + predicted),
+      "precision": divide(right, predicted),
+      "recall": divide(right, examples),
+      "f1": divide(2 * right, examples + predicted),
     }
     found = {name: part[name][:, 0] / part["count"][:, 0] for name in ("top1", "top5", "nll")}
     found["ece"] = np.abs(part["gap"]).sum(axis=1) / part["count"][:, 0]
     for name, values in by_class.items():
-      found[name] = _divide(values.sum(axis=1), occurs.sum(axis=1))
+      found[name] = divide(values.sum(axis=1), occurs.sum(axis=1))
       found[f"class_{name}"] = np.where(occurs, values, np.nan)
-    found["balanced_accuracy"] = _divide(by_class["recall"].sum(axis=1), (examples > 0).sum(axis=1))
+    found["balanced_accuracy"] = divide(by_class["recall"].sum(axis=1), (examples > 0).sum(axis=1))
     return found
 
 
@@ -308,11 +310,6 @@ def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
 
 def _find_bins(confidence: np.ndarray) -> np.ndarray:
   return np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
-
-
-def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-  """Divides arrays; the result is 0 where the denominator is 0."""
-  return np.where(denominator > 0, numerator / np.maximum(denominator, 1e-300), 0.0)
 
 
 def _to_plain(value: np.ndarray) -> Any:

@@ -6,7 +6,7 @@ one method with one seed and fold, which is one run; its result is an outcome.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -205,31 +205,28 @@ def format_table(comparison: Comparison) -> str:
   has_best = any(line.best_on_test for line in lines)
   has_published = any(line.published is not None for line in lines)
   has_folds = any(each.fold is not None for each in comparison.outcomes)
-  heads = [
-    "",
-    "runs" if has_folds else "seeds",
-    *["published"] * has_published,
-    f"validation {name}",
-    f"test {name}",
-  ]
-  heads += [f"best on test {name}"] * has_best
-  heads += [f"minus {first} [{LEVEL:.0%} interval]", "p", "rank"]
-  heads += ["published rank"] * has_published
-  heads += ["parameters", "steps", "TFLOP"]
-  rows = []
-  for line in lines:
-    published = ["" if line.published is None else f"{line.published:g}"] * has_published
-    order = [_number(line.published_rank)] * has_published
-    figures = [line.validation, line.test, *[line.best_on_test] * has_best]
-    ours = [_spread(each, scale, digits) for each in figures]
-    difference = [_difference(line.difference, scale, digits), _number(line.p, ".3g")]
-    costs = [f"{line.method.parameters:,}", f"{line.method.steps:,}"]
-    costs.append(f"{line.method.flops / 1e12:,.4g}")
-    count = str(line.test.count if line.test else 0)
-    rows.append(
-      [line.method.name, count, *published, *ours, *difference, _number(line.rank), *order, *costs]
-    )
-  return "\n\n".join([markdown.table([heads, *rows]), _explain(comparison, has_published)])
+  columns: dict[str, Callable[[MethodSummary], str]] = {"": lambda line: line.method.name}
+  columns["runs" if has_folds else "seeds"] = lambda line: str(line.test.count if line.test else 0)
+  if has_published:
+    columns["published"] = lambda line: _number(line.published)
+  columns[f"validation {name}"] = lambda line: _spread(line.validation, scale, digits)
+  columns[f"test {name}"] = lambda line: _spread(line.test, scale, digits)
+  if has_best:
+    columns[f"best on test {name}"] = lambda line: _spread(line.best_on_test, scale, digits)
+  columns |= {
+    f"minus {first} [{LEVEL:.0%} interval]": lambda line: _difference(line, scale, digits),
+    "p": lambda line: _number(line.p, ".3g"),
+    "rank": lambda line: _number(line.rank),
+  }
+  if has_published:
+    columns["published rank"] = lambda line: _number(line.published_rank)
+  columns |= {
+    "parameters": lambda line: f"{line.method.parameters:,}",
+    "steps": lambda line: f"{line.method.steps:,}",
+    "TFLOP": lambda line: f"{line.method.flops / 1e12:,.4g}",
+  }
+  rows = [[show(line) for show in columns.values()] for line in lines]
+  return "\n\n".join([markdown.table([list(columns), *rows]), _explain(comparison, has_published)])
 
 
 def _explain(comparison: Comparison, has_published: bool) -> str:
@@ -292,7 +289,8 @@ def _spread(value: Spread | None, scale: float, digits: int) -> str:
   return f"{value.mean * scale:.{digits}f}{deviation}"
 
 
-def _difference(value: Difference | None, scale: float, digits: int) -> str:
+def _difference(line: MethodSummary, scale: float, digits: int) -> str:
+  value = line.difference
   if value is None:
     return ""
   text = f"{value.mean * scale:+.{digits}f}"

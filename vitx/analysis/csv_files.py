@@ -9,12 +9,13 @@ import contextlib
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from vitx.config.errors import naming
 
+Add = Callable[[Iterable[Any]], Any]  # A function that writes a row.
 # Spreadsheets in East Asia also read the wide forms; some skip whitespace before the sign.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
@@ -39,26 +40,20 @@ def _is_number(text: str) -> bool:
   return text.strip() == text
 
 
-class Table:
-  """A writer of rows to a file that was opened with `newline=""`."""
-
-  def __init__(self, file: TextIO):
-    self._writer = csv.writer(file)
-
-  def add(self, row: Iterable[Any]) -> None:
-    """Writes a row."""
-    self._writer.writerow(map(guard, row))
+def _make_adder(file: TextIO) -> Add:
+  writer = csv.writer(file)
+  return lambda row: writer.writerow(map(guard, row))
 
 
 @contextlib.contextmanager
-def create(path: str | Path) -> Iterator[Table]:
-  """Creates a CSV file for writing.
+def create(path: str | Path) -> Iterator[Add]:
+  """Creates a CSV file, and yields a function that writes a row of cells to it.
 
   Raises:
     OSError: The file cannot be written; the message has its path.
   """
   with naming(path), open(path, "w", newline="", encoding="utf-8") as file:
-    yield Table(file)
+    yield _make_adder(file)
 
 
 def write(path: str | Path, rows: Iterable[Iterable[Any]]) -> None:
@@ -67,9 +62,9 @@ def write(path: str | Path, rows: Iterable[Iterable[Any]]) -> None:
   Raises:
     OSError: The file cannot be written; the message has its path.
   """
-  with create(path) as table:
+  with create(path) as add:
     for row in rows:
-      table.add(row)
+      add(row)
 
 
 def write_records(path: str | Path, records: Sequence[Mapping[str, Any]]) -> None:
@@ -85,10 +80,10 @@ def write_records(path: str | Path, records: Sequence[Mapping[str, Any]]) -> Non
 def format_records(records: Sequence[Mapping[str, Any]]) -> str:
   """Returns dicts as the text of a CSV file: a row for each dict, a column for each key."""
   heads, file = dict.fromkeys(key for record in records for key in record), io.StringIO()
-  table = Table(file)
-  table.add(heads)
+  add = _make_adder(file)
+  add(heads)
   for record in records:
-    table.add(record.get(head, "") for head in heads)
+    add(record.get(head, "") for head in heads)
   return file.getvalue()
 
 

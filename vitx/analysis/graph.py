@@ -15,6 +15,7 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 from vitx.analysis.edges import distances, from_matrix, from_pattern
+from vitx.analysis.statistics import divide
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
@@ -149,10 +150,7 @@ def compute_clusterings(
   mutual = total - degree  # A neighbor with edges in both directions counts twice in `total`.
   triples, directed_triples = degree * (degree - 1), total * (total - 1) - 2 * mutual
   closed, directed = (_count_triangles(graph, tokens) for graph in (undirected, both))
-  local = np.divide(closed, triples, out=np.zeros_like(triples), where=triples > 0)
-  fagiolo = np.divide(
-    directed, 2 * directed_triples, out=np.zeros_like(triples), where=directed_triples > 0
-  )
+  local, fagiolo = divide(closed, triples), divide(directed, 2 * directed_triples)
   transitivity = float(closed.sum() / triples.sum()) if triples.sum() else 0.0
   return float(local.mean()), transitivity, float(fagiolo.mean())
 
@@ -173,8 +171,7 @@ def _count_triangles(graph: scipy.sparse.csr_array, tokens: np.ndarray) -> np.nd
 
 def compute_spectral_gap(edges: scipy.sparse.csr_array) -> float:
   """Returns 1 - |λ₂| of the random walk D_out⁻¹ A along the attention, see `GraphFigures`."""
-  out = edges.sum(axis=1)
-  P = scipy.sparse.diags_array(np.divide(1.0, out, out=np.zeros_like(out), where=out > 0)) @ edges
+  P = scipy.sparse.diags_array(divide(1.0, edges.sum(axis=1))) @ edges
   if edges.shape[0] <= DENSE_SPECTRUM:
     values = np.linalg.eigvals(P.toarray())
   else:
@@ -187,7 +184,7 @@ def compute_laplacian(both: scipy.sparse.csr_array) -> float:
   """Returns the second smallest eigenvalue of an undirected graph's normalized Laplacian."""
   undirected = (both > 0).astype(np.float64)
   degree = undirected.sum(axis=1)
-  root = np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
+  root = divide(1.0, np.sqrt(degree))
   # An isolated token is a component: its eigenvalue 0 of the Laplacian is a 1 here.
   alone = scipy.sparse.diags_array((degree == 0).astype(np.float64))
   M = scipy.sparse.diags_array(root) @ undirected @ scipy.sparse.diags_array(root) + alone

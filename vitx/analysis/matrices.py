@@ -23,18 +23,18 @@ def hold_matrices(model: ConfigDict) -> ConfigDict:
   Args:
     model: The `config.model`, which is not changed.
   """
-  held = model.copy_and_resolve_references()
-  with held.unlocked():
-    if held.get("layer_cycle"):
-      held.layer_cycle = 0  # Nothing can be sown inside the loop over layers.
-    if held.get("remat"):
-      held.remat = False  # Sown matrices cannot leave a rematerialized block.
-    mixer = registry.fields_of(held.get("token_mixer", "softmax"))
+  changed = model.copy_and_resolve_references()
+  with changed.unlocked():
+    if changed.get("layer_cycle"):
+      changed.layer_cycle = 0  # Nothing can be sown inside the loop over layers.
+    if changed.get("remat"):
+      changed.remat = False  # Sown matrices cannot leave a rematerialized block.
+    mixer = registry.fields_of(changed.get("token_mixer", "softmax"))
     found = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
     several = getattr(getattr(found, "properties", None), "implementations", ("masked",))
     if "masked" in several and "implementation" in registry.options(found):
-      held.token_mixer = ConfigDict({**mixer, "implementation": "masked"})
-  return held
+      changed.token_mixer = ConfigDict({**mixer, "implementation": "masked"})
+  return changed
 
 
 def sow(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> Mapping[str, Any]:
@@ -58,8 +58,8 @@ def attention_entropies(
     query attends to one key, to the logarithm of the number of keys. Mixers without softmax
     probabilities give {}.
   """
-  held = collect(sow(model, variables, inputs), "probabilities")
+  matrices = collect(sow(model, variables, inputs), "probabilities")
   return {
     names.figure_of(f"{path}/attention_entropy"): jnp.mean(jnp.sum(entr(x), axis=-1), axis=(1, 2))
-    for path, x in held.items()
+    for path, x in matrices.items()
   }

@@ -8,6 +8,7 @@ equally good values is chosen.
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,18 +134,8 @@ def _regress(
       yield make(value).fit(known, train.labels).predict(asked)
 
 
-def _predict_ridge(
-  train: LabeledFeatures, values: np.ndarray, grid: Sequence[float]
-) -> Iterator[np.ndarray]:
-  return _regress(lambda alpha: RidgeClassifier(alpha), train, values, grid)
-
-
-def _predict_logistic(
-  train: LabeledFeatures, values: np.ndarray, grid: Sequence[float]
-) -> Iterator[np.ndarray]:
-  return _regress(lambda c: LogisticRegression(C=c, max_iter=ITERATIONS), train, values, grid)
-
-
+_predict_ridge = partial(_regress, RidgeClassifier)
+_predict_logistic = partial(_regress, lambda c: LogisticRegression(C=c, max_iter=ITERATIONS))
 METHODS: dict[str, ProbeMethod] = {
   "knn": ProbeMethod("k", (100, 50, 20, 10, 5, 2, 1), _vote),
   "ridge": ProbeMethod("alpha", tuple(10.0**e for e in range(5, -3, -1)), _predict_ridge),

@@ -63,6 +63,11 @@ class Agreement:
   count: int
 
 
+def divide(numerator: np.ndarray | float, denominator: np.ndarray) -> np.ndarray:
+  """Divides by nonnegative numbers, elementwise; the result is 0 where the denominator is 0."""
+  return np.where(denominator > 0, numerator / np.maximum(denominator, 1e-300), 0.0)
+
+
 def spread(values: Sequence[float]) -> Spread:
   """Returns the mean and standard deviation of values.
 

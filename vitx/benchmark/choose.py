@@ -1,21 +1,17 @@
 """Measures every mixer, masked and kernelized, to find out which implementation "auto" picks."""
 
 import dataclasses
-import datetime
 import functools
 import itertools
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from importlib import metadata
 from typing import Any
-
-import jax
 
 from vitx.attention import MIXERS
 from vitx.benchmark.mixers import Setting, compile_mixer, draw_variables, find_choices, label
-from vitx.benchmark.timing import Neighbors, TooLargeError, interleave
+from vitx.benchmark.timing import Neighbors, TooLargeError, describe_device, interleave
 from vitx.config.errors import ConfigError
 from vitx.config.registry import build
 from vitx.ops.implementation import choosing_by
@@ -183,12 +179,9 @@ def describe(
     value = round(ratio.value, 3) if math.isfinite(ratio.value) else None
     row = found.setdefault(ratio.mixer, {}).setdefault(f"N={ratio.tokens}", {})
     row[f"M={ratio.matrices}"] = value
-  return {
-    "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    "device_kind": jax.devices()[0].device_kind,
+  return describe_device("jax", "jaxlib", "numpy") | {
     "cores": os.cpu_count(),
     "cores_used_by_others": round(neighbors.cores, 2),
-    "versions": {name: metadata.version(name) for name in ("jax", "jaxlib", "numpy")},
     "dtype": setting.dtype,
     "heads": setting.heads,
     "head_dim": setting.head_dim,

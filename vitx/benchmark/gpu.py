@@ -1,7 +1,7 @@
 """Correctness and speed of the attention kernels on a GPU: `vitx benchmark gpu`."""
 
 import dataclasses
-import datetime
+import itertools
 import math
 import platform
 import time
@@ -17,7 +17,6 @@ import numpy as np
 from vitx.analysis import cost, markdown
 from vitx.benchmark import timing
 from vitx.benchmark.mixers import make_grid
-from vitx.benchmark.tune import find_versions
 from vitx.config.errors import UserError
 from vitx.config.loader import load_config
 from vitx.ops import TokenLayout, attention
@@ -40,14 +39,15 @@ from vitx.ops.sparse.attend import block_mask
 from vitx.training import trial
 
 PARTS = ("check", "tiles", "steps", "table")
-TOKENS = (4096, 1024, 16384)  # of the table, the most important first
+TOKENS = (4096, 1024, 16384)  # The numbers of tokens in the table, the most important first.
 DTYPES = ("bfloat16", "float32")
-REPEATS, SECONDS = 15, 5.0  # of each program
+REPEATS, SECONDS = 15, 5.0  # The most samples of a program, and the limit on their seconds.
 Say = Callable[[str], None]
 
 # The checked patterns: a grid behind a prefix token, 301 tokens, which no tile divides.
 LAYOUT = TokenLayout((15, 20), prefix=1)
-DENSE = ("full", "causal")  # which cuDNN runs in half precision, and may add in changing order
+# In half precision cuDNN computes these; the order of its sums, and so the last bits, may change.
+DENSE = ("full", "causal")
 CHECKED = (
   *(*DENSE, "attention_free", "window_causal", "window_and_class"),
   *("dilated_window_per_head", "longformer", "bigbird_etc", "bbvit_random_global"),
@@ -101,7 +101,8 @@ def list_calls() -> dict[str, Callable]:
 
   def drawn(implementation, q, k, v):
     blocks = RandomBlocks(2, 16, heads=CHECK_SIZES[1]).indices(LAYOUT)
-    blocks = np.where(np.arange(blocks.shape[1])[:, None] % 5 == 2, -1, blocks)  # some empty rows
+    is_empty = np.arange(blocks.shape[1])[:, None] % 5 == 2
+    blocks = np.where(is_empty, -1, blocks)
     return along(GivenBlocks(jnp.asarray(blocks), 16))(implementation, q, k, v)
 
   def narrow(implementation, q, k, v):
@@ -179,12 +180,12 @@ def check_call(name: str, call: Callable, dtype: str) -> Check:
     ours, again = program(*arrays), program(*arrays)
   shares = []
   for a, b, e in zip(*(jax.device_get(x) for x in (ours, theirs, exact)), strict=True):
-    allowed = FACTOR * _mean_square(b - e) ** 0.5 + TOLERANCE * max(1.0, _mean_square(e) ** 0.5)
-    shares.append(_mean_square(a - e) ** 0.5 / allowed)
+    allowed = FACTOR * _norm(b - e) + TOLERANCE * max(1.0, _norm(e))
+    shares.append(_norm(a - e) / allowed)
   pairs = zip(jax.device_get(ours), jax.device_get(again), strict=True)
   repeats = all(np.array_equal(x, y) for x, y in pairs)
   has_kernel = CUSTOM_CALL in lowered.as_text()
-  return Check(name, dtype, float(np.max(shares)), repeats, has_kernel)  # not a number stays so
+  return Check(name, dtype, float(np.max(shares)), repeats, has_kernel)  # NaN stays NaN.
 
 
 def _without_xla(today: Rule) -> Rule:
@@ -206,25 +207,23 @@ def _differentiate(attend: Callable) -> Any:
   return jax.jit(run)
 
 
-def _mean_square(x: np.ndarray) -> float:
-  return float(np.mean(np.square(x, dtype=np.float64)))
+def _norm(x: np.ndarray) -> float:
+  """Returns the root mean square of an array's values."""
+  return float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
 
 
 class Edges(NamedTuple):
   """The edges of one line of the table.
 
   Attributes:
-    pattern: The edges for our attention.
-    make_mask: A function of N and of a function that moves an array to a device. It returns the
-      edges as a function of arrays of queries and keys, of PyTorch or NumPy; `None` for all edges.
-    is_causal: Whether cuDNN's dense attention, with which the line is compared, is causal.
-    size: The size of the neighborhood for NATTEN, 0 for other edges.
+    pattern: The edges for vitx's attention.
+    make_mask: The edges for FlexAttention; `None` for all edges. It is a function of N and of a
+      function that moves an array to a device, and returns a function of arrays of queries and
+      keys, of PyTorch or NumPy.
   """
 
   pattern: Pattern
   make_mask: Callable[[int, Callable], Callable] | None = None
-  is_causal: bool = False
-  size: int = 0
 
 
 def _causal(n: int, place: Callable) -> Callable:
@@ -240,7 +239,7 @@ def _strided(n: int, place: Callable) -> Callable:
 
 
 def _blocks(n: int, place: Callable) -> Callable:
-  first = np.arange(0, n, 64)  # of each block
+  first = np.arange(0, n, 64)  # The first token of each block.
   table = place(BIGBIRD.allows(TokenLayout((n,)), first[:, None], first))
   return lambda q, k: table[q // 64, k // 64]
 
@@ -260,13 +259,12 @@ def _near(n: int, place: Callable) -> Callable:
 BIGBIRD = bigbird(block=64)
 EDGES = {
   "dense": Edges(Full()),
-  "causal": Edges(Causal(), _causal, is_causal=True),
+  "causal": Edges(Causal(), _causal),
   "causal window of 257": Edges(Window(256) & Causal(), _window),
   "BigBird, blocks of 64": Edges(BIGBIRD, _blocks),
   "strided, merged, l = 64": Edges(Strided(64, form="code"), _strided),
-  "13 x 13 neighborhood": Edges(Neighborhood(13), _near, size=13),
+  "13 x 13 neighborhood": Edges(Neighborhood(13), _near),
 }
-WAYS = ("ours", "ours by XLA", "cuDNN, dense", "FlexAttention", "NATTEN")
 Cell = dict[str, Any]  # The figures of one line by column; unknown ones are left out.
 
 
@@ -291,28 +289,27 @@ def measure_table(
     end: The value of `time.monotonic` after which no further line begins.
     effort: Arguments of `timing.interleave`.
   """
-  for n in tokens:
-    for dtype in dtypes:
-      for gradients in (True, False):
-        passes = "forward and backward" if gradients else "forward"
-        lines: list[Cell] = []
-        for name, own in edges.items():
-          if time.monotonic() > end:
-            say(f"N={n} {dtype} {passes}, {name}: no time left")
-            continue
-          say(f"N={n} {dtype} {passes}: {name}")
-          head = {"tokens": n, "dtype": dtype, "passes": passes, "edges": name}
-          lines.append(head | measure_line(own, n, dtype, gradients, sizes, say, effort))
-        if lines:
-          yield f"{dtype}, N = {n:,}, {passes}, ms", lines
+  batch, heads, width = sizes
+  for n, dtype, gradients in itertools.product(tokens, dtypes, (True, False)):
+    passes = "forward and backward" if gradients else "forward"
+    lines: list[Cell] = []
+    for name, own in edges.items():
+      if time.monotonic() > end:
+        say(f"N={n} {dtype} {passes}, {name}: no time left")
+        continue
+      say(f"N={n} {dtype} {passes}: {name}")
+      head = {"tokens": n, "dtype": dtype, "passes": passes, "edges": name}
+      shape = (batch, n, heads, width)
+      lines.append(head | measure_line(own, shape, dtype, gradients, say, effort))
+    if lines:
+      yield f"{dtype}, N = {n:,}, {passes}, ms", lines
 
 
 def measure_line(
   edges: Edges,
-  n: int,
+  shape: tuple[int, int, int, int],
   dtype: str,
   gradients: bool,
-  sizes: tuple[int, int, int],
   say: Say,
   effort: Mapping[str, Any],
 ) -> Cell:
@@ -320,30 +317,51 @@ def measure_line(
 
   A library that is missing, or that cannot attend along these edges, has no entry; `say` says why.
 
+  Args:
+    edges: The edges.
+    shape: The shape (B, N, H, D) of q, k and v, which are random.
+    dtype: The dtype of q, k and v.
+    gradients: Whether the backward pass is measured too.
+    say: A function called with messages on the progress.
+    effort: Arguments of `timing.interleave`.
+
   Returns:
     The share of the blocks of 128 x 128 that have edges ("blocks"); and for vitx's kernels, XLA,
     cuDNN, FlexAttention and NATTEN the time ("... ms") and temporary memory ("... MB").
   """
-  layout, (batch, heads, width) = make_grid(n), sizes
-  shape = (batch, n, heads, width)
+  batch, n, heads, width = shape
+  layout, today = make_grid(n), current_rule()
+  by_xla = dataclasses.replace(today, tiles={dtype: {triton_attention.MAX_WIDTH: None}})
   ours = partial(attention, pattern=edges.pattern, layout=layout, implementation="kernelized")
-  dense = partial(jax.nn.dot_product_attention, is_causal=edges.is_causal, implementation="cudnn")
-  off = {dtype: {triton_attention.MAX_WIDTH: None}}
+  is_causal = isinstance(edges.pattern, Causal)
+  dense = partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation="cudnn")
+
+  def compile_own(attend: Callable, rule: Rule = today) -> timing.TimedProgram:
+    with choosing_by(rule):
+      arrays = jax.random.normal(jax.random.key(0), (3, *shape), dtype)
+      return timing.compile_step(attend, *arrays, gradients=gradients)
+
+  def compile_flex() -> timing.TimedProgram:
+    return _time_torch(_make_flex(edges, n), (batch, heads, n, width), dtype, gradients)
+
+  def compile_natten() -> timing.TimedProgram:
+    return _time_torch(_make_natten(edges), (batch, *layout.grid, heads, width), dtype, gradients)
+
   makers: dict[str, Callable[[], timing.TimedProgram]] = {
-    "ours": lambda: _compile(ours, shape, dtype, gradients),
-    "ours by XLA": lambda: _compile(ours, shape, dtype, gradients, off),
-    "cuDNN, dense": lambda: _compile(dense, shape, dtype, gradients),
-    "FlexAttention": lambda: _make_flex(edges, shape, dtype, gradients),
-    "NATTEN": lambda: _make_natten(edges, shape, dtype, gradients),
+    "ours": partial(compile_own, ours),
+    "ours by XLA": partial(compile_own, ours, by_xla),
+    "cuDNN, dense": partial(compile_own, dense),
+    "FlexAttention": compile_flex,
+    "NATTEN": compile_natten,
   }
   programs = {}
   for way, make in makers.items():
     try:
       programs[way] = make()
       programs[way].run()
-    except Exception as error:  # of any library that is missing or cannot do this
+    except Exception as error:  # Each library raises errors of its own.
       programs.pop(way, None)
-      say(f"  {way}: {str(error).partition(chr(10))[0][:150]}")
+      say(f"  {way}: {_shorten(error)}")
   mask = block_mask(edges.pattern, layout, 128, heads)
   found: Cell = {"blocks": mask.keys.size / (mask.heads * mask.rows**2)}
   times = timing.interleave({way: each.run for way, each in programs.items()}, **effort)
@@ -354,63 +372,42 @@ def measure_line(
   return found
 
 
-def _compile(
-  attend: Callable, shape: tuple[int, ...], dtype: str, gradients: bool, tiles: Any = None
-) -> timing.TimedProgram:
-  """Compiles vitx's or JAX's attention on random q, k and v.
-
-  Args:
-    attend: The function of q, k and v.
-    shape: The shape (B, N, H, D) of q, k and v.
-    dtype: Their dtype.
-    gradients: Whether the backward pass is a part of the program.
-    tiles: The tiles of the kernels, see `Rule.tiles`; None means the tiles of the current rule.
-  """
-  arrays = jax.random.normal(jax.random.key(0), (3, *shape), dtype)
-  today = current_rule()
-  with choosing_by(today if tiles is None else dataclasses.replace(today, tiles=tiles)):
-    return timing.compile_step(attend, *arrays, gradients=gradients)
+def _shorten(error: Exception) -> str:
+  return str(error).partition("\n")[0][:150]
 
 
-def _make_flex(
-  edges: Edges, shape: tuple[int, ...], dtype: str, gradients: bool
-) -> timing.TimedProgram:
-  """Compiles PyTorch's FlexAttention along the edges of a line, for shape (B, N, H, D)."""
+def _make_flex(edges: Edges, n: int) -> Callable:
+  """Returns PyTorch's FlexAttention along the edges of a line, for N tokens."""
   import torch
   from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-  torch.compiler.reset()  # Otherwise PyTorch stops to compile after a few masks.
-  batch, n, heads, width = shape
+  torch.compiler.reset()  # Otherwise PyTorch stops compiling after a few masks.
   mask = None
   if edges.make_mask is not None:
     allows = edges.make_mask(n, lambda table: torch.as_tensor(table, device="cuda"))
     mask = create_block_mask(lambda b, h, q, k: allows(q, k), None, None, n, n, device="cuda")
-  attend = partial(torch.compile(flex_attention), block_mask=mask)
-  return _time_torch(torch, attend, (batch, heads, n, width), dtype, gradients)
+  return partial(torch.compile(flex_attention), block_mask=mask)
 
 
-def _make_natten(
-  edges: Edges, shape: tuple[int, ...], dtype: str, gradients: bool
-) -> timing.TimedProgram:
-  """Makes NATTEN's neighborhood attention for shape (B, N, H, D).
+def _make_natten(edges: Edges) -> Callable:
+  """Returns NATTEN's neighborhood attention.
 
   Raises:
     ValueError: The edges of the line are no neighborhood.
   """
-  if not edges.size:
+  if not isinstance(edges.pattern, Neighborhood):
     raise ValueError("NATTEN has only neighborhoods")
   import natten
-  import torch
 
-  batch, n, heads, width = shape
-  attend = partial(natten.na2d, kernel_size=edges.size)
-  return _time_torch(torch, attend, (batch, *make_grid(n).grid, heads, width), dtype, gradients)
+  return partial(natten.na2d, kernel_size=edges.pattern.size)
 
 
 def _time_torch(
-  torch: Any, attend: Callable, shape: tuple[int, ...], dtype: str, gradients: bool
+  attend: Callable, shape: tuple[int, ...], dtype: str, gradients: bool
 ) -> timing.TimedProgram:
   """Makes a program that runs attention of PyTorch on the GPU, on random q, k and v of a shape."""
+  import torch
+
   torch.set_float32_matmul_precision("high")  # TF32, which JAX's default precision has too
   given: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, dtype)}
   q, k, v = (torch.randn(shape, **given, requires_grad=gradients) for _ in range(3))
@@ -427,18 +424,14 @@ def _time_torch(
 
 def format_table(title: str, lines: Sequence[Cell]) -> str:
   """Returns the lines of `measure_table` as Markdown; "-" stands for an unknown figure."""
-  head = (title, "edges in 128 x 128 blocks", "ours", "MB", "ours by XLA", "MB", *WAYS[2:])
-  columns = [f"{way} {unit}" for way in WAYS[:2] for unit in ("ms", "MB")]
-  columns += [f"{way} ms" for way in WAYS[2:]]
-  cells = [
-    [
-      line["edges"],
-      f"{line['blocks']:.1%}",
-      *(_format(line.get(key), 0 if "MB" in key else 3) for key in columns),
-    ]
-    for line in lines
-  ]
-  return markdown.table([head, *cells])
+  columns = ["ours ms", "ours MB", "ours by XLA ms", "ours by XLA MB"]
+  columns += ["cuDNN, dense ms", "FlexAttention ms", "NATTEN ms"]
+  heads = ["MB" if key.endswith("MB") else key.removesuffix(" ms") for key in columns]
+  rows = [[title, "edges in 128 x 128 blocks", *heads]]
+  for line in lines:
+    cells = [_format(line.get(key), 0 if key.endswith("MB") else 3) for key in columns]
+    rows.append([line["edges"], f"{line['blocks']:.1%}", *cells])
+  return markdown.table(rows)
 
 
 def _format(value: float | None, digits: int) -> str:
@@ -475,7 +468,7 @@ def measure_steps(
       runs = {"": dispatch.start(trial.begin(config))}
       seconds = timing.interleave(runs, **effort)[""].seconds
     except (timing.TooLargeError, jax.errors.JaxRuntimeError) as error:
-      say(f"{text}: {str(error).partition(chr(10))[0][:150]}")
+      say(f"{text}: {_shorten(error)}")
     figures = (seconds and 1e3 * seconds, 2), (size and size / 1e6, 0)
     cells.append((text, str(config.batch_size), *(_format(*figure) for figure in figures)))
   return markdown.table(cells)
@@ -483,13 +476,12 @@ def measure_steps(
 
 def describe() -> str:
   """Returns a paragraph on the device, the versions and the timing."""
-  device = jax.devices()[0]
-  versions = {"Python": platform.python_version()} | find_versions(
-    *("jax", "jaxlib", "jax-triton", "triton", "torch", "natten")
-  )
-  capability = getattr(device, "compute_capability", "unknown")
+  packages = ("jax", "jaxlib", "jax-triton", "triton", "torch", "natten")
+  device = timing.describe_device(*packages)
+  versions = {"Python": platform.python_version()} | device["versions"]
+  capability = getattr(jax.devices()[0], "compute_capability", "unknown")
   return (
-    f"Measured on {datetime.datetime.now(datetime.UTC).date()} on one {device.device_kind}"
+    f"Measured on {device['date']} on one {device['device_kind']}"
     f" (compute capability {capability}, driver {_find_driver()}), with"
     f" {', '.join(f'{name} {version}' for name, version in versions.items())}. The rule is that of"
     f" {markdown.without_places(current_rule().source)}. Times are medians of {REPEATS} samples of"

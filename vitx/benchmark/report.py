@@ -3,16 +3,17 @@
 A row is a `MixerCost`: what one mixer costs in one implementation at one number of tokens.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from vitx.analysis import csv_files
+from vitx.analysis.figures.style import make_canvas
 from vitx.analysis.tables import lay_out
 from vitx.benchmark.mixers import BASELINE, MixerCost, Setting
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError
 
 QUANTITIES = ("time", "memory", "flops")
 BASELINES = ("masked", "kernelized")
@@ -160,7 +161,7 @@ def write_plot(path: str | Path, rows: Sequence[MixerCost]) -> None:
     MissingExtraError: Matplotlib is not installed.
     ConfigError: The file cannot be written.
   """
-  figure = import_figure()(figsize=(14, 7), layout="constrained")
+  figure = make_canvas(14, 7)
   left, right = figure.subplots(1, 2)
   times = _panel(left, rows, "time", *_time_unit(rows))
   _mark_crossovers(left, rows, times)
@@ -173,19 +174,6 @@ def write_plot(path: str | Path, rows: Sequence[MixerCost]) -> None:
     figure.savefig(path, dpi=120)
   except (OSError, ValueError) as error:
     raise ConfigError(f"plot={str(path)!r} cannot be written: {error}") from error
-
-
-def import_figure() -> Callable:
-  """Imports and returns matplotlib's class of figures.
-
-  Raises:
-    MissingExtraError: Matplotlib is not installed.
-  """
-  try:
-    from matplotlib.figure import Figure  # Without pyplot there is no window and no global state.
-  except ImportError as error:
-    raise MissingExtraError("the plot", "plot") from error
-  return Figure
 
 
 def _time_unit(rows: Sequence[MixerCost]) -> tuple[float, str]:

@@ -1,11 +1,14 @@
 """Times programs in turns, searches for their best batch sizes, and reads peak memory."""
 
+import contextlib
 import dataclasses
+import datetime
 import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +89,24 @@ def compile_step(
     jax.block_until_ready(compiled(weight, args, fixed))
 
   return TimedProgram(run, temporary, cost.flops(step, weight, args, fixed))
+
+
+def find_versions(*packages: str) -> dict[str, str]:
+  """Returns the versions of the packages that are installed."""
+  found: dict[str, str] = {}
+  for name in packages:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+      found[name] = metadata.version(name)
+  return found
+
+
+def describe_device(*packages: str) -> dict[str, Any]:
+  """Returns today's date, the kind of device and the versions of packages, as JSON."""
+  return {
+    "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    "device_kind": jax.devices()[0].device_kind,
+    "versions": find_versions(*packages),
+  }
 
 
 def find_free_bytes() -> int:

@@ -1,12 +1,10 @@
 """The search for the tiles by which a GPU's attention kernels are fastest, see `vitx.ops.rule`."""
 
 import dataclasses
-import datetime
 import math
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from importlib import metadata
 from typing import Any
 
 import jax
@@ -31,7 +29,7 @@ KERNELS = ("forward", "query_gradient", "key_gradients")
 # One kernel is timed along the first pattern, whole calls along both.
 PATTERNS: tuple[Pattern, ...] = (Window(256), bigbird(block=64))
 CAUSAL: Pattern = Window(256) & Causal()  # Causal() alone is dense attention, without the kernels
-ROUNDS, SECONDS = 5, 1.0  # of one candidate
+ROUNDS, SECONDS = 5, 1.0  # The rounds of one candidate, and the limit on their seconds.
 ERROR = 0.02  # the largest difference to XLA's gradients, relative
 
 
@@ -222,23 +220,8 @@ def measure(
       continue
     say(f"{subject.dtype}, width {subject.width}: measuring tiles")
     tiles.setdefault(subject.dtype, {})[subject.width] = find(subject, say)
-  measured = {
-    "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    "device_kind": jax.devices()[0].device_kind,
-    "versions": find_versions(*triton_attention.PACKAGES, "jaxlib"),
-  }
+  measured = timing.describe_device(*triton_attention.PACKAGES, "jaxlib")
   return {"sizes": rule.tiles_to_json(tiles), "measured": measured}
-
-
-def find_versions(*packages: str) -> dict[str, str]:
-  """Returns the versions of the packages that are installed."""
-  found: dict[str, str] = {}
-  for name in packages:
-    try:
-      found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-      continue
-  return found
 
 
 def check_kernels(where: str) -> None:

@@ -93,13 +93,14 @@ def _run_mixers(
   plot: str | None,
   **setting: Any,
 ) -> None:
+  from vitx.analysis.figures.style import make_canvas
   from vitx.attention import MIXERS
   from vitx.benchmark import report
   from vitx.benchmark.mixers import Setting, measure
   from vitx.benchmark.timing import Neighbors
 
   if plot:
-    report.import_figure()  # A missing matplotlib is reported before the long measurement.
+    make_canvas(1, 1)  # A missing matplotlib is reported before the long measurement.
   effort: dict[str, Any] = {"repeats": repeats, "seconds": seconds, "say": say}
   with Neighbors() as neighbors:
     rows = measure(mixers or list(MIXERS), tokens, Setting(**setting), **effort)

@@ -275,7 +275,7 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
   import jax
 
   from vitx.analysis import csv_files
-  from vitx.analysis.figures import pareto
+  from vitx.analysis.figures import pareto, style
 
   kind = jax.devices()[0].device_kind
   figures = {name: {key: _last(value) for key, value in row.items()} for name, row in rows.items()}
@@ -290,7 +290,8 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
     print(f"rows that no other beats: {', '.join(front)}")
     title, name = f"Rows of {Path(path).name} on one {kind}.", f"pareto_{Path(path).stem}_{x}_{y}"
     labels = _label(x), _label(y)
-    print(pareto.draw_pareto(points, labels, more, title, Path(options.out), name))
+    canvas = pareto.plot_pareto(points, labels, more, title)
+    print(style.save(canvas, Path(options.out), name))
   records = [{"row": name} | row for name, row in figures.items()]
   if options.csv:
     csv_files.write_records(options.csv, records)

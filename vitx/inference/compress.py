@@ -109,9 +109,9 @@ def _read_array(path: Path, grid: tuple[int, ...]) -> np.ndarray:
   """Returns the images of an array file, or of an `.npz` with one array."""
   arrays = list(read_arrays(path).values())
   if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].shape[1:] != grid:
-    held = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
+    found = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
     raise ConfigError(
-      f"{path} must hold one array of images, uint8 (n, {', '.join(map(str, grid))}), not {held}"
+      f"{path} must hold one array of images, uint8 (n, {', '.join(map(str, grid))}), not {found}."
     )
   return arrays[0]
 

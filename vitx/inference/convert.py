@@ -4,8 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
@@ -22,17 +20,14 @@ from vitx.data.class_names import FILE, fit_lines, read_names
 from vitx.data.dataset import DatasetInfo, Source
 from vitx.data.sources import open_source
 from vitx.inference.model_card import CARD, write_card
-from vitx.inference.opening import open_model
+from vitx.inference.opening import open_model, read_variables
 from vitx.interop.export import write_safetensors
 from vitx.interop.foreign_names import to_theirs
-from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.timm_networks import ForeignNetwork, find_network
 from vitx.tasks import build_task, task_class
-from vitx.tasks.base import Task
 from vitx.training.experiment import resolve
 from vitx.training.record import provenance
 from vitx.training.record.recorder import Record
-from vitx.training.restore import fitting
 
 
 def import_weights(
@@ -59,7 +54,7 @@ def import_weights(
     raise ConfigError(f"out={str(workdir)!r} has a run already; name another directory.")
   config, info, data = _resolve(config, source, without_data)
   task = build_task(config)
-  params, state = _read(source, config, info, task)
+  params, state = read_variables(config, info, task, new_head=False)
   wd.check_writable(workdir)
   with CheckpointStore(wd.locate_checkpoints(workdir)) as store:
     store.save(0, {"params": params, "model_state": state}, dataclasses.asdict(Record()))
@@ -93,20 +88,6 @@ def _resolve(
   with config.unlocked():
     config.init_from = source
   return config, info, data
-
-
-def _read(
-  source: str, config: ConfigDict, info: DatasetInfo, task: Task
-) -> tuple[Any, dict[str, Any]]:
-  """Returns the network's parameters and state, with the weights from a file."""
-  blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in task.element_spec.items()}
-  key = jax.random.key(config.init_seed)
-  layout = task.token_layout()
-  shapes = dict(jax.eval_shape(task.init, key, blank))
-  more = fitting(config, info)
-  check_source(source, shapes.pop("params"), shapes, layout, **more, new_head=False)
-  state = dict(jax.jit(task.init)(key, blank))
-  return initial_variables(source, state.pop("params"), state, layout, **more)
 
 
 def export_weights(

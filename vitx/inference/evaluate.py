@@ -105,20 +105,19 @@ def evaluate(
     from vitx.inference.report import check_report, write_report  # It draws, and imports this file.
 
     check_report(report)
-  options: dict[str, Any] = dict(checkpoint=checkpoint, weights=weights, split=split, source=source)
-  options |= dict(data_dir=data_dir, batch_size=batch_size, limit=limit, task=task)
-  wanted: dict[str, Any] = dict(predictions=predictions, calibrate=calibrate or report is not None)
-  evaluated = evaluate_split(workdir, **options, **wanted, trust_code=trust_code)
-  if report is not None:
-    write_report(evaluated, report, trust_code=trust_code)
+  options: dict[str, Any] = dict(split=split, source=source, data_dir=data_dir, limit=limit)
+  options |= dict(batch_size=batch_size, task=task, predictions=predictions)
+  check_file(predictions, "predictions")
+  with open_model(workdir, checkpoint, weights=weights, trust_code=trust_code) as loaded:
+    evaluated = evaluate_split(loaded, calibrate=calibrate or report is not None, **options)
+    if report is not None:
+      write_report(evaluated, report)
   return evaluated.result
 
 
 def evaluate_split(
   workdir: str | Path | Loaded,
   *,
-  checkpoint: str | int = "best",
-  weights: str | None = None,
   split: str | None = None,
   source: str | None = None,
   data_dir: str | None = None,
@@ -127,15 +126,13 @@ def evaluate_split(
   task: str = "",
   predictions: str | Path | None = None,
   calibrate: bool = False,
-  trust_code: bool = False,
 ) -> Evaluation:
   """Evaluates a model on a split; `evaluate` documents the arguments.
 
   Returns:
     The figures together with the model, the examples and a classifier's answers to them.
   """
-  check_file(predictions, "predictions")
-  with open_model(workdir, checkpoint, weights=weights, trust_code=trust_code) as loaded:
+  with open_model(workdir) as loaded:
     config = loaded.config.copy_and_resolve_references()
     check_value(batch_size, "batch_size", PositiveInt | None)
     check_value(limit, "limit", PositiveInt | None)
@@ -400,12 +397,12 @@ def _predictions(
   if path is None:
     yield None
     return
-  with csv_files.create(path) as table:
-    table.add(["name", *loaded.task.prediction_columns(loaded.data)])
+  with csv_files.create(path) as add:
+    add(["name", *loaded.task.prediction_columns(loaded.data)])
 
     def write(batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
       values = loaded.task.prediction_rows(loaded.data, batch, rows)
       for number, row in zip(batch["example"].tolist(), values, strict=True):
-        table.add([examples.name(number), *row])
+        add([examples.name(number), *row])
 
     yield write

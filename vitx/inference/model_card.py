@@ -14,7 +14,6 @@ from vitx.interop.timm_networks import ForeignNetwork
 from vitx.training.record.log import read_metrics
 
 CARD = "README.md"
-_FIGURES = ("test", "validation")
 
 
 def write_card(loaded: Loaded, network: ForeignNetwork | None, file: str) -> str:
@@ -127,7 +126,8 @@ def _data(loaded: Loaded, source: str) -> str:
 
 def _figures(rows: Sequence[Mapping[str, Any]], step: int) -> str:
   """Returns a Markdown table of the figures of the checkpoint that was saved at a step."""
-  found = {row["kind"]: row for row in rows if row.get("step") == step and row["kind"] in _FIGURES}
+  own = [row for row in rows if row.get("step") == step and row["kind"] in ("test", "validation")]
+  found = {row["kind"]: row for row in own}
   if not found:
     return "## Figures\n\nNo figures of this checkpoint are recorded."
   names = [key for key in next(iter(found.values())) if key not in ("kind", "step", "time")]

@@ -3,14 +3,21 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import DATA_PLACES, locate_config, tell_places
 from vitx.config import registry
+from vitx.data.dataset import DatasetInfo
+from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.repository import load
+from vitx.tasks.base import Task
 from vitx.training import cache
+from vitx.training.experiment import blank, evaluation_shapes
+from vitx.training.restore import fitting
 
 
 @contextlib.contextmanager
@@ -52,3 +59,29 @@ def copy_data_fields(
   if data_dir is not None:
     data.data_dir = data_dir
   return data
+
+
+def read_variables(
+  config: ConfigDict, info: DatasetInfo, task: Task, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+  """Initializes a network, and fills it with the weights that its config names in `init_from`.
+
+  Args:
+    config: The resolved config.
+    info: The description of the data set.
+    task: The task of the config.
+    **options: Further arguments of `init_from.check_source`.
+
+  Returns:
+    The parameters and the other collections of the network's variables.
+
+  Raises:
+    ConfigError: The weights cannot be read or do not fit; this is checked before compilation.
+  """
+  options |= fitting(config, info)
+  source, layout, key = config.init_from, task.token_layout(), jax.random.key(config.init_seed)
+  batch = blank(evaluation_shapes(task, 1))
+  shapes = dict(jax.eval_shape(task.init, key, batch))
+  check_source(source, shapes.pop("params"), shapes, layout, **options)
+  state = dict(jax.device_get(jax.jit(task.init)(key, batch)))
+  return initial_variables(source, state.pop("params"), state, layout, **options)

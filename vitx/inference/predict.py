@@ -151,7 +151,9 @@ def _predict(
   if not skips or not results:
     raise_all(problems)
   rows = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
-  skipped, columns = tuple(map(str, problems)), _columns(loaded, answers)
+  skipped, heads = tuple(map(str, problems)), task.prediction_columns(loaded.data)
+  # The columns that need labeled examples are left out.
+  columns = {h: [row[i] for row in answers] for i, h in enumerate(heads) if h not in spec}
   return Prediction(rows, loaded.class_names, columns, tuple(named), skipped)
 
 
@@ -186,10 +188,3 @@ def with_features(
     return {**result, "rows": {**result["rows"], FEATURES: read[0]}}
 
   return run
-
-
-def _columns(loaded: Loaded, answers: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-  """Returns the columns of a table of predictions, without those that need labeled examples."""
-  heads = loaded.task.prediction_columns(loaded.data)
-  columns = {head: [row[i] for row in answers] for i, head in enumerate(heads)}
-  return {head: column for head, column in columns.items() if head not in loaded.task.element_spec}

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from absl import logging
 from ml_collections import ConfigDict
 
-from vitx.analysis.figures.few_shot import draw_few_shot
+from vitx.analysis.figures import style
+from vitx.analysis.figures.few_shot import plot_few_shot
 from vitx.analysis.probes import METHODS, LabeledFeatures, score
 from vitx.analysis.statistics import mean_interval
 from vitx.checkpoints.load import Loaded
@@ -25,16 +25,14 @@ from vitx.data.cache import cache_directory
 from vitx.data.dataset import ROLES, Source, check_arrays
 from vitx.data.sources import open_source
 from vitx.inference.features import read_features
-from vitx.inference.opening import copy_data_fields, open_model
-from vitx.interop.init_from import check_source, initial_variables
+from vitx.inference.opening import copy_data_fields, open_model, read_variables
 from vitx.tasks import build_task, task_class
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.tasks.masked_autoencoder import MaskedAutoencoding
 from vitx.training import cache as programs
 from vitx.training import teacher
-from vitx.training.experiment import blank, evaluation_shapes, resolve
-from vitx.training.restore import fitting
+from vitx.training.experiment import resolve
 
 SHOTS = (1, 2, 5, 10)
 
@@ -94,16 +92,14 @@ def probe(
       an argument is invalid.
     MissingExtraError: Matplotlib is not installed, and `out` is given.
   """
-  _check_arguments(methods, shots, draws, seed, batch_size)
-  if out is not None:
-    check_folder(out, "out")
-    if not draws or not shots:
-      raise ConfigError(f"out={str(out)!r}: a picture needs few-shot curves; set draws and shots.")
+  _check_arguments(methods, shots, draws, seed, batch_size, out)
   folder = cache_directory() / "features" if cache is None else Path(cache)
   check_folder(folder, "cache")
   with registry.trusting(trust_code or None):
     model, data = _open(workdir, config, checkpoint, weights, source, data_dir)
-    model = _with_batch_size(model, batch_size)
+    if batch_size is not None:
+      model = dataclasses.replace(model, config=model.config.copy_and_resolve_references())
+      model.config.evaluation.batch_size = batch_size
     _check_data(model, data)
     features, cached = read_features(model, data, folder)
   result = {
@@ -118,12 +114,17 @@ def probe(
     "few_shot": list(_measure_few(methods, features, shots, draws, seed)),
   }
   if out is not None:
-    draw_few_shot(result, Path(out))
+    style.save(plot_few_shot(result), Path(out), "few_shot")
   return result
 
 
 def _check_arguments(
-  methods: Sequence[str], shots: Sequence[int], draws: int, seed: int, batch_size: int | None
+  methods: Sequence[str],
+  shots: Sequence[int],
+  draws: int,
+  seed: int,
+  batch_size: int | None,
+  out: str | Path | None,
 ) -> None:
   for name in methods:
     check_choice(name, "methods", tuple(METHODS))
@@ -134,6 +135,10 @@ def _check_arguments(
   check_value(draws, "draws", NonNegativeInt)
   check_value(seed, "seed", Seed)
   check_value(batch_size, "batch_size", PositiveInt | None)
+  if out is not None:
+    check_folder(out, "out")
+    if not draws or not shots:
+      raise ConfigError(f"out={str(out)!r}: a picture needs few-shot curves; set draws and shots.")
 
 
 def _open(
@@ -183,7 +188,7 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   if not config.init_from:
     raise ConfigError(
       f"config={label!r} has no weights, and features of random weights say nothing: set init_from"
-      " to a workdir, a file of weights or timm:NAME, or give the workdir of a training run"
+      " to a workdir, a file of weights or timm:NAME, or give the workdir of a training run."
     )
   config = teacher.with_model(config)
   if data_dir is not None:
@@ -192,17 +197,10 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   source = open_source(config.data, seed)
   config = resolve(config, source)
   task = build_task(config)
-  fits, layout = fitting(config, source.info), task.token_layout()
-  batch = blank(evaluation_shapes(task, 1))
-  key = jax.random.key(config.init_seed)
-  shapes = dict(jax.eval_shape(task.init, key, batch))
-  check_source(config.init_from, shapes.pop("params"), shapes, layout, **fits)
-  state = dict(jax.device_get(jax.jit(task.init)(key, batch)))
-  found = initial_variables(config.init_from, state.pop("params"), state, layout, **fits)
-  variables = {"params": found[0], **found[1]}
+  params, state = read_variables(config, source.info, task)
   names = list(source.info.class_names or ())
   about = {"fingerprint": source.info.fingerprint, "class_names": names}
-  return Loaded(task, variables, config, about, step=0, workdir=label), source
+  return Loaded(task, {"params": params, **state}, config, about, step=0, workdir=label), source
 
 
 def _refuse_headless(task: type, place: str) -> None:
@@ -215,15 +213,8 @@ def _refuse_headless(task: type, place: str) -> None:
   if issubclass(task, MaskedAutoencoding):
     raise ConfigError(
       f"{place!r}: the network of the task 'masked_autoencoder' has no head, whose input a probe"
-      " reads; give --config with a classifier of the same body and init_from=WORKDIR"
+      " reads; give --config with a classifier of the same body and init_from=WORKDIR."
     )
-
-
-def _with_batch_size(model: Loaded, batch_size: int | None) -> Loaded:
-  config = model.config.copy_and_resolve_references()
-  if batch_size is not None:
-    config.evaluation.batch_size = batch_size
-  return dataclasses.replace(model, config=config)
 
 
 def _check_data(model: Loaded, source: Source) -> None:

@@ -1,5 +1,6 @@
 """Writing of a trained model as a repository: a folder, or `hf:OWNER/NAME` on the Hub."""
 
+import contextlib
 import re
 import tempfile
 from collections.abc import Mapping
@@ -61,21 +62,15 @@ def publish(
     advice = "a repository has its own folder: name another one, or remove the old repository"
     check_absent([Path(out) / name for name in FILES], advice, f"out={out!r}: ")
   with open_model(workdir, checkpoint, trust_code=trust_code) as loaded:
-    network = _find_network(loaded)
+    network = None
+    with contextlib.suppress(ConfigError):  # No network of timm or LV-ViT's code is equivalent.
+      network = describe(loaded)
   if not hub.is_name(out):
     _write(loaded, network, Path(out), Path(out).name)
     return out
   with tempfile.TemporaryDirectory() as folder:
     _write(loaded, network, Path(folder), out)
     return hub.upload(folder, out, CARD)
-
-
-def _find_network(loaded: Loaded) -> ForeignNetwork | None:
-  """Returns the equivalent network of timm or of LV-ViT's code, or `None` if there is none."""
-  try:
-    return describe(loaded)
-  except ConfigError:
-    return None
 
 
 def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: str) -> None:

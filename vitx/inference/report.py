@@ -14,17 +14,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from PIL import Image
 
 import vitx
 from vitx.analysis import markdown
 from vitx.analysis.figures import style
 from vitx.analysis.figures.confusion import plot_confusion
-from vitx.analysis.figures.mistakes import SHOWN, TITLES, Answered, Picture, choose_pictures
+from vitx.analysis.figures.mistakes import SHOWN, TITLES, Picture, choose_pictures
 from vitx.analysis.figures.reliability import plot_reliability
 from vitx.checkpoints.outputs import check_folder, write_file
 from vitx.checkpoints.workdir import read_json
-from vitx.config import registry
 from vitx.config.errors import escape
 from vitx.inference.evaluate import Evaluation
 from vitx.inference.visualize import show_answers
@@ -33,7 +31,6 @@ from vitx.tasks.classification_figures import BY_CLASS, list_confusions, shown_f
 PAGE, TEXT = "index.html", "report.md"
 PICTURES = 12  # The most mistakes, and the most doubts, that are shown.
 CONFUSIONS = 10
-FILES = {"confusion": "confusion.png", "reliability": "reliability.png"}
 _STYLE = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
@@ -64,7 +61,7 @@ figcaption .file { color: #666; }
 """
 
 
-def write_report(evaluated: Evaluation, out: str | Path, *, trust_code: bool = False) -> list[Path]:
+def write_report(evaluated: Evaluation, out: str | Path) -> list[Path]:
   """Writes a report as HTML with its pictures inside, and as Markdown with pictures beside it.
 
   The files are `index.html` and `report.md`.
@@ -72,7 +69,6 @@ def write_report(evaluated: Evaluation, out: str | Path, *, trust_code: bool = F
   Args:
     evaluated: A classifier's evaluated split.
     out: The folder of the files; created if absent.
-    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
     The paths of the two pages.
@@ -81,19 +77,18 @@ def write_report(evaluated: Evaluation, out: str | Path, *, trust_code: bool = F
     ConfigError: The folder cannot be written, or the model is no classifier.
     MissingExtraError: Matplotlib is not installed.
   """
-  check_report(out)
-  with registry.trusting(trust_code):
-    answered = show_answers(evaluated)
-    pictures = choose_pictures(answered, PICTURES)
+  answered = show_answers(evaluated)
+  pictures = choose_pictures(answered, PICTURES)
   folder = Path(out)
   folder.mkdir(parents=True, exist_ok=True)
-  content = _Content(evaluated, answered)
-  plots = {
-    "confusion": style.save(content.plot_confusion(), folder, "confusion"),
-    "reliability": style.save(content.plot_reliability(), folder, "reliability"),
+  result, content = evaluated.result, _Content(evaluated, f"{answered.note}.")
+  canvases = {
+    "confusion": plot_confusion(np.array(result["confusion"]), answered.class_names),
+    "reliability": plot_reliability(result["reliability"]),
   }
+  plots = {name: style.save(canvas, folder, name) for name, canvas in canvases.items()}
   write_file(folder / PAGE, _write_page(content, plots, pictures))
-  write_file(folder / TEXT, _write_text(content, pictures, folder))
+  write_file(folder / TEXT, _write_text(content, plots, pictures, folder))
   return [folder / PAGE, folder / TEXT]
 
 
@@ -109,29 +104,21 @@ def check_report(out: str | Path) -> None:
 
 
 class _Content:
-  """The tables and plots of a report as plain values, from which both pages are made."""
+  """The texts and tables of a report, from which both pages are made.
 
-  def __init__(self, evaluated: Evaluation, answered: Answered):
-    self.result, self.loaded, self._answered = evaluated.result, evaluated.loaded, answered
+  Attributes:
+    result: The dictionary of the evaluation.
+    loaded: The model.
+    names: The names of the classes.
+    title: The heading of the report.
+    note: A sentence about the model and the split.
+  """
+
+  def __init__(self, evaluated: Evaluation, note: str):
+    self.result, self.loaded, self.note = evaluated.result, evaluated.loaded, note
     self.names = evaluated.loaded.class_names
-
-  @property
-  def title(self) -> str:
-    """Returns the heading of the report."""
-    return f"{Path(self.result['workdir']).resolve().name}: evaluation on {self.result['split']}"
-
-  @property
-  def note(self) -> str:
-    """Returns a sentence about the model and the split."""
-    return f"{self._answered.note}."
-
-  def plot_confusion(self) -> Any:
-    """Returns the picture of the confusion matrix."""
-    return plot_confusion(np.array(self.result["confusion"]), self.names)
-
-  def plot_reliability(self) -> Any:
-    """Returns the reliability diagram."""
-    return plot_reliability(self.result["reliability"])
+    workdir = Path(self.result["workdir"]).resolve().name
+    self.title = f"{workdir}: evaluation on {self.result['split']}"
 
   def figures(self) -> list[list[str]]:
     """Returns the table of figures with their intervals."""
@@ -239,7 +226,8 @@ def _write_page(
     f"<h2>Classes</h2>\n<div class='scroll'>{_table(content.classes())}</div>",
   ]
   for kind, found in pictures.items():
-    parts.append(f"<h2>{TITLES[kind]}</h2>\n{_say_attention(found)}")
+    attended = any(each.attention is not None for each in found)
+    parts.append(f"<h2>{TITLES[kind]}</h2>\n" + f"<p class='note'>{SHOWN}.</p>" * attended)
     shown = "\n".join(map(_figure, found))
     parts.append(f"<div class='pictures'>\n{shown}\n</div>" if found else "<p>None.</p>")
   facts = "\n".join(
@@ -283,12 +271,6 @@ def _table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
   return "\n".join(["<table>", line(head, "th"), *(line(row, "td") for row in body), "</table>"])
 
 
-def _say_attention(pictures: Sequence[Picture]) -> str:
-  if not any(each.attention is not None for each in pictures):
-    return ""
-  return f"<p class='note'>{SHOWN}.</p>"
-
-
 def _figure(picture: Picture) -> str:
   right = picture.label == picture.prediction
   said = f"<span class='{'right' if right else 'wrong'}'>{_text(picture.prediction)}</span>"
@@ -302,8 +284,7 @@ def _figure(picture: Picture) -> str:
 
 def _encode(picture: Picture) -> bytes:
   content = io.BytesIO()
-  rendered: Image.Image = picture.render()
-  rendered.save(content, "JPEG", quality=88)
+  picture.render().save(content, "JPEG", quality=88)
   return content.getvalue()
 
 
@@ -311,15 +292,20 @@ def _embed(content: bytes, kind: str) -> str:
   return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def _write_text(content: _Content, pictures: Mapping[str, Sequence[Picture]], folder: Path) -> str:
+def _write_text(
+  content: _Content,
+  plots: Mapping[str, Path],
+  pictures: Mapping[str, Sequence[Picture]],
+  folder: Path,
+) -> str:
   """Returns the page in Markdown, and writes the page's photos beside it."""
   parts = [
     f"# {markdown.text(content.title)}",
     markdown.text(content.note),
     f"## Figures\n\n{markdown.table(content.figures())}",
     content.intervals(),
-    f"## Confusion and calibration\n\n![confusion matrix]({FILES['confusion']})"
-    f"\n\n![reliability diagram]({FILES['reliability']})",
+    f"## Confusion and calibration\n\n![confusion matrix]({plots['confusion'].name})"
+    f"\n\n![reliability diagram]({plots['reliability'].name})",
     f"{content.temperature()}\n\n{markdown.table(content.calibration())}",
     f"## Most frequent confusions\n\n{markdown.table(content.confusions())}",
     f"## Classes\n\n{markdown.table(content.classes())}",

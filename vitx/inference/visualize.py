@@ -40,9 +40,16 @@ from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.training import cache
-from vitx.training.experiment import resolve
+from vitx.training.experiment import blank, evaluation_shapes, resolve
 from vitx.training.trial import complete_config, count_training_flops, measure_training_bytes
 
+# The figures that use an argument which the others do not.
+USERS = {
+  "inputs": figures.FIGURES | figures.SIDE_BY_SIDE,
+  "split": figures.ANSWER_FIGURES,
+  "results": figures.RESULT_FIGURES,
+  "patterns": figures.PATTERN_FIGURES,
+}
 BRIGHT = 0.9  # The quantile of attention over a photo from which the photo is not dimmed.
 
 
@@ -112,42 +119,41 @@ def visualize(
   check_choice(figure, "figure", tuple(figures.ALL_FIGURES))
   check_folder(out, "out")
   make_canvas(1, 1)  # A missing matplotlib is reported before the long computation.
+  options, folder = options or Options(), Path(out)
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
-  if options and options.inputs and figure not in {**figures.FIGURES, **figures.SIDE_BY_SIDE}:
-    raise ConfigError(f"inputs are given, but figure={figure!r} uses none; leave them out.")
-  if split is not None and figure not in figures.ANSWER_FIGURES:
-    raise ConfigError(f"split={split!r}: figure={figure!r} uses none; leave split out.")
+  special = {"inputs": options.inputs, "split": split, "results": results, "patterns": patterns}
+  for name, value in special.items():
+    if value and figure not in USERS[name]:
+      raise ConfigError(
+        f"{name}={value!r:.80}: figure={figure!r} uses none; leave {name} out, or draw"
+        f" {listing(USERS[name])}."
+      )
   if figure in figures.RESULT_FIGURES:
-    return _draw_results(figure, Path(out), results, config, workdirs)
-  if results is not None:
-    raise ConfigError(f"results={results!r}: figure={figure!r} uses none; leave results out.")
-  if figure in figures.RUN_FIGURES:
-    with registry.trusting(trust_code):
-      return _draw_runs(figure, Path(out), workdirs, config)
+    return _draw_results(figure, folder, results, config, workdirs)
   if figure in figures.PATTERN_FIGURES:
     if workdirs or config is not None:
       raise ConfigError(f"figure={figure!r} draws patterns; omit workdir and config.")
-    return figures.find_figure(figure)(patterns, grid or GRID, Path(out))
-  if patterns:
-    raise ConfigError(f"patterns={patterns!r}: figure={figure!r} uses none; use figure='gallery'.")
-  if len(workdirs) > 1 and figure not in figures.SIDE_BY_SIDE:
-    raise ConfigError(f"workdir={workdirs!r}: figure={figure!r} draws one run; give one workdir.")
-  if figure in figures.ANSWER_FIGURES:
-    if config is not None or not workdirs:
-      raise ConfigError(
-        f"figure={figure!r} draws a trained model's answers; give workdir, not config."
-      )
-    with registry.trusting(trust_code):
-      examples = (options or Options()).examples
-      return _draw_answers(figure, Path(out), workdirs[0], checkpoint, split, examples)
-  chosen: dict[str, Any] = {"checkpoint": checkpoint, "options": options, "trust_code": trust_code}
-  subjects = [open_subject(workdir=each, config=config, **chosen) for each in workdirs or (None,)]
-  labels = [subject.label for subject in subjects]
-  if len(set(labels)) < len(labels):
-    raise ConfigError(f"workdir: two runs have one name ({', '.join(labels)}); rename one.")
+    return figures.find_figure(figure)(patterns, grid or GRID, folder)
   with registry.trusting(trust_code):
+    if figure in figures.RUN_FIGURES:
+      return _draw_runs(figure, folder, workdirs, config)
+    if len(workdirs) > 1 and figure not in figures.SIDE_BY_SIDE:
+      raise ConfigError(f"workdir={workdirs!r}: figure={figure!r} draws one run; give one workdir.")
+    if figure in figures.ANSWER_FIGURES:
+      if config is not None or not workdirs:
+        raise ConfigError(
+          f"figure={figure!r} draws a trained model's answers; give workdir, not config."
+        )
+      evaluated = evaluate_split(load(workdirs[0], checkpoint), split=split or "validation")
+      answered = dataclasses.replace(show_answers(evaluated), examples=options.examples)
+      return figures.find_figure(figure)(answered, folder)
+    chosen: dict[str, Any] = {"config": config, "checkpoint": checkpoint, "options": options}
+    subjects = [open_subject(workdir=each, **chosen) for each in workdirs or (None,)]
+    labels = [subject.label for subject in subjects]
+    if len(set(labels)) < len(labels):
+      raise ConfigError(f"workdir: two runs have one name ({', '.join(labels)}); rename one.")
     shown = subjects if figure in figures.SIDE_BY_SIDE else subjects[0]
-    return figures.find_figure(figure)(shown, Path(out))
+    return figures.find_figure(figure)(shown, folder)
 
 
 def open_subject(
@@ -173,22 +179,16 @@ def open_subject(
   if (workdir is None) == (config is None):
     given = "neither is" if workdir is None else "both are"
     raise ConfigError(f"workdir and config: {given} given; give one of them.")
-  chosen = options or Options()
+  options = options or Options()
   cache.enable()
   with registry.trusting(trust_code):
-    if workdir is not None:
-      return _of_run(load(workdir, checkpoint), chosen)
-    return _of_config(str(config), chosen)
-
-
-def _draw_answers(
-  figure: str, out: Path, workdir: str, checkpoint: str, split: str | None, examples: int
-) -> list[Path]:
-  """Evaluates a split, by default *validation*, and draws a figure of `ANSWER_FIGURES`."""
-  loaded = load(workdir, checkpoint)
-  evaluated = evaluate_split(loaded, split=split or "validation", trust_code=registry.is_trusted())
-  answered = dataclasses.replace(show_answers(evaluated), examples=examples)
-  return figures.find_figure(figure)(answered, out)
+    if workdir is None:
+      return _of_config(str(config), options)
+    loaded = load(workdir, checkpoint)
+    if not options.inputs:
+      tell_places(loaded.config, locate_config(loaded.workdir), DATA_PLACES)
+    label, weights = Path(loaded.workdir).resolve().name, f"checkpoint of step {loaded.step}"
+    return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
 
 
 def show_answers(evaluated: Evaluation) -> Answered:
@@ -326,14 +326,6 @@ def _draw_runs(figure: str, out: Path, workdirs: Sequence[str], config: str | No
   return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", printed)
 
 
-def _of_run(loaded: Loaded, options: Options) -> Subject:
-  label = Path(loaded.workdir).resolve().name
-  weights = f"checkpoint of step {loaded.step}"
-  if not options.inputs:
-    tell_places(loaded.config, locate_config(loaded.workdir), DATA_PLACES)
-  return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
-
-
 def _of_config(text: str, options: Options) -> Subject:
   if options.inputs:
     raise ConfigError(
@@ -347,9 +339,8 @@ def _of_config(text: str, options: Options) -> Subject:
   task = build_task(config)
 
   def variables() -> dict[str, Any]:
-    spec = task.element_spec
-    blank = {name: np.zeros((1, *x.shape), x.dtype) for name, x in spec.items()}
-    return jax.jit(task.init)(jax.random.key(config.init_seed), blank)
+    batch = blank(evaluation_shapes(task, 1))
+    return jax.jit(task.init)(jax.random.key(config.init_seed), batch)
 
   return _subject(label, "starting weights", config, task, options, variables)
 
@@ -370,8 +361,8 @@ def _describe(config: ConfigDict) -> str:
 def _subject(
   label: str, weights: str, config: ConfigDict, task: Task, options: Options, variables
 ) -> Subject:
-  held = config.copy_and_resolve_references()
-  held.model = hold_matrices(held.model)
+  with_matrices = config.copy_and_resolve_references()
+  with_matrices.model = hold_matrices(config.model)
   given = list_inputs(options.inputs, task) if options.inputs else []
   is_trusted = registry.is_trusted()
 
@@ -400,7 +391,7 @@ def _subject(
 
   return Subject(
     label=label,
-    model=build_task(held).model,
+    model=build_task(with_matrices).model,
     input_spec=task.input_spec,
     grid=tuple(task.model.grid) if isinstance(task, Density) else None,  # type: ignore[attr-defined]
     layout=task.token_layout() if isinstance(task, Classification) else None,

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -55,17 +56,11 @@ def look(subject: Subject) -> list[MixerCapture]:
   return found
 
 
-def orthogonal(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
-  """Returns FAVOR+'s approximate attention matrix (B, H, N, N), with orthogonal features."""
-  return _positive_features(q, k, features.orthogonal_gaussian(key, count, q.shape[-1]))
-
-
-def independent(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
-  """Returns FAVOR+'s approximate attention matrix (B, H, N, N), with independent features."""
-  return _positive_features(q, k, jax.random.normal(key, (count, q.shape[-1])))
-
-
-def _positive_features(q: jax.Array, k: jax.Array, projection: jax.Array) -> jax.Array:
+def _approximate(
+  draw: Callable[..., jax.Array], q: jax.Array, k: jax.Array, count: int, key: jax.Array
+) -> jax.Array:
+  """Returns FAVOR+'s approximate attention matrix (B, H, N, N), with features that `draw` draws."""
+  projection = draw(key, count, q.shape[-1])
   phi_q = features.softmax_query_features(q, projection)
   phi_k = features.softmax_key_features(k, projection)
   return jnp.asarray(ops.linear_attention(phi_q, phi_k, k, implementation="masked")[1])
@@ -76,7 +71,10 @@ def landmarks(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Arr
   return jnp.asarray(ops.nystrom_attention(q, k, k, count, implementation="masked")[1])
 
 
-PERFORMER: dict[str, Approximate] = {"orthogonal": orthogonal, "independent": independent}
+PERFORMER: dict[str, Approximate] = {
+  "orthogonal": partial(_approximate, features.orthogonal_gaussian),
+  "independent": partial(_approximate, lambda key, *shape: jax.random.normal(key, shape)),
+}
 
 
 def measure_errors(
@@ -129,12 +127,14 @@ def list_errors(errors: Errors) -> list[dict[str, Any]]:
 
 def plot_errors(errors: Errors, name: str, caption: str) -> Any:
   """Returns a figure with a panel for each kind: the error over M, a line for each layer."""
+  from matplotlib import colormaps
+
   kinds = errors.values
   width = style.PAGE if len(kinds) > 1 else style.COLUMN
   canvas, panels = style.make_panels(1, len(kinds), width, 2.1, caption)
   for axes, (kind, values) in zip(panels[0], kinds.items(), strict=True):
     for layer, each in enumerate(values):
-      color = style.color_of(layer, len(values))
+      color = colormaps["viridis"](0.9 * layer / max(len(values) - 1, 1))
       mean, deviation = each.mean(-1), each.std(-1, ddof=1) if each.shape[-1] > 1 else 0.0
       axes.plot(errors.counts, mean, marker=".", ms=4, lw=1, color=color, label=f"layer {layer}")
       axes.fill_between(errors.counts, mean - deviation, mean + deviation, color=color, alpha=0.15)

@@ -15,8 +15,6 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 DRAWN_LAYERS, DRAWN_HEADS = 12, 8
-CLASS = "class token"
-MEAN = "mean of all queries"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +91,9 @@ def _check(layer: MixerCapture, label: str) -> None:
   n = layer.layout.length
   mixer = f"attention: {layer.mixer} in {layer.path} of {label}"
   if layer.matrix is None or layer.matrix.shape[-2:] != (n, n):
-    held = "" if layer.matrix is None else f", but one of shape {layer.matrix.shape}"
+    other = "" if layer.matrix is None else f", but one of shape {layer.matrix.shape}"
     raise ConfigError(
-      f"{mixer} has no matrix of the {n} tokens{held}; use a token mixer with a masked"
+      f"{mixer} has no matrix of the {n} tokens{other}; use a token mixer with a masked"
       " implementation over tokens, such as softmax, shaped, performer or a pattern."
     )
   if layer.mixer == FNet.__name__:
@@ -180,12 +178,12 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
         continue
       title = f"layer {number}" if head == heads[0] else ""
       style.show_plane(axes, read_row(matrix[head], layout, query), title, vmin=0)
-      mark_patch(axes, query, layout)
+      style.mark(axes, query, layout.grid)
     row[1].set_ylabel(f"head {head}", fontsize=style.SMALL, labelpad=2)
     row[0].axis("off")
   panels[0, 0].axis("on")
-  show_image(panels[0, 0], maps.images[example], "image")
-  mark_patch(panels[0, 0], query, maps.layouts[0], maps.images.shape[1:3])
+  style.show_image(panels[0, 0], maps.images[example], "image")
+  style.mark(panels[0, 0], query, maps.layouts[0].grid, maps.images.shape[1:3])
   return canvas
 
 
@@ -206,36 +204,18 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
   caption += ". Each panel's scale goes from zero to its largest value."
   canvas, panels = style.make_panels(count, len(kinds) + 1, width, side * count + 0.4, caption)
   for number, row in enumerate(panels):
-    show_image(row[0], found[0].images[number], "" if number else "image")
-    mark_patch(row[0], query, found[0].layouts[0], found[0].images.shape[1:3])
+    style.show_image(row[0], found[0].images[number], "" if number else "image")
+    style.mark(row[0], query, found[0].layouts[0].grid, found[0].images.shape[1:3])
     for axes, (maps, kind) in zip(row[1:], kinds, strict=True):
       own = [layer[number : number + 1] for layer in maps.layers]
       matrix = own[-1].mean(axis=1) if kind == "last layer" else rollout(own)
       plane = read_row(matrix[0], maps.layouts[-1], query)
       style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
-      mark_patch(axes, query, maps.layouts[-1])
+      style.mark(axes, query, maps.layouts[-1].grid)
   return canvas
-
-
-def show_image(axes: Any, image: np.ndarray, title: str = "") -> None:
-  """Draws a normalized image (height, width, channels), with its values scaled to full range."""
-  low, high = image.min(), image.max()
-  picture = (image - low) / max(high - low, 1e-6)
-  color = picture.shape[-1] == 3
-  style.show_plane(axes, picture if color else picture[..., 0], title, cmap="gray")
-
-
-def mark_patch(
-  axes: Any, query: int | None, layout: TokenLayout, size: tuple[int, ...] | None = None
-) -> None:
-  """Marks the middle of a patch on the grid, or in an image of `size` (height, width)."""
-  if query is not None:
-    place = zip(divmod(query, layout.grid[1]), size or layout.grid, layout.grid, strict=True)
-    y, x = ((at + 0.5) * pixels / count - 0.5 for at, pixels, count in place)
-    axes.plot(x, y, "s", mec="tab:green", mfc="none", ms=4)
 
 
 def _name_query(maps: Maps, query: int | None) -> str:
   if query is not None:
     return f"patch {query} (green)"
-  return CLASS if maps.layouts[0].prefix else MEAN
+  return "class token" if maps.layouts[0].prefix else "mean of all queries"

@@ -43,14 +43,11 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
   maps, masses = capture(
     subject.model, subject.variables(), inputs, grid=grid, local=local, queries=queries
   )
-  name = f"attention_past_{subject.label}"
   note = f"{subject.note}; {subject.examples} examples"
   drawn = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, note)
-  picture = style.save(drawn, out, name)
   uniform = {m: float(x) for m, x in uniform_mass(grid, local).items()}
-  rows = [*enumerate(masses), ("uniform", uniform)]
-  table = [{"layer": layer, **dict(_ordered(each))} for layer, each in rows]
-  return [picture, style.write_rows(out / f"{name}.csv", table)]
+  table = [{"layer": layer, **each} for layer, each in (*enumerate(masses), ("uniform", uniform))]
+  return style.save_both(drawn, out, f"attention_past_{subject.label}", table)
 
 
 def attention_mass(
@@ -141,10 +138,9 @@ def capture(
     return rows, [attention_mass(x, grid, local) for x in matrices]
 
   found = [jax.device_get(look(variables, inputs[i : i + 1])) for i in range(len(inputs))]
-  layers = range(len(found[0][1]))
   masses = [
-    {name: float(np.mean([each[1][i][name] for each in found])) for name in found[0][1][i]}
-    for i in layers
+    {name: float(np.mean([each[name] for each in own])) for name in MASSES if name in own[0]}
+    for own in zip(*(masses for _, masses in found), strict=True)
   ]
   return np.stack(found[0][0]), masses
 
@@ -156,16 +152,6 @@ def _choose_queries(given: Sequence[int], grid: Sequence[int]) -> list[int]:
   return list(given) or [
     min(n - 1, n * (2 * i + 1) // (2 * DRAWN_QUERIES) + shift) for i in range(DRAWN_QUERIES)
   ]
-
-
-def as_rows(grid: Sequence[int]) -> tuple[int, ...]:
-  """Returns (rows, columns, ...) of a grid, with one row for a sequence (N,)."""
-  return (1, *grid) if len(grid) == 1 else tuple(grid)
-
-
-def to_plane(values: np.ndarray, grid: Sequence[int]) -> np.ndarray:
-  """Returns values of tokens (N,) as the grid's rows and columns; channels are summed."""
-  return values.reshape(*as_rows(grid)[:2], -1).sum(axis=-1)
 
 
 def plot_attention_past(
@@ -191,31 +177,13 @@ def plot_attention_past(
   height = (style.PAGE / columns + 0.3) * len(layers)
   canvas, panels = style.make_panels(len(layers), columns, style.PAGE, height, note)
   for row, layer in zip(panels, layers, strict=True):
-    _show_example(row[0], example, grid)
-    said = "\n".join(f"{name} {mass:.2f}" for name, mass in _ordered(masses[layer]))
+    picture = example.reshape(*style.as_rows(grid)[:2], -1)
+    style.show_image(row[0], picture, aspect="auto")
+    said = "\n".join(f"{name} {mass:.2f}" for name, mass in masses[layer].items())
     row[0].set_title(f"layer {layer}", fontsize=style.SMALL, loc="left", pad=2)
     row[0].set_ylabel(said, fontsize=style.SMALL, rotation=0, ha="right", va="center", labelpad=3)
     for axes, query, weights in zip(row[1:], queries, maps[layer], strict=True):
-      axes.imshow(to_plane(weights, grid), cmap=style.MAP, vmin=0, aspect="auto")
-      mark(axes, query, grid)
-      axes.set_title(f"query {query}", fontsize=style.SMALL, pad=2)
+      plane = style.to_plane(weights, grid)
+      style.show_plane(axes, plane, f"query {query}", vmin=0, aspect="auto")
+      style.mark(axes, query, grid)
   return canvas
-
-
-def _ordered(masses: Mapping[str, float]) -> list[tuple[str, float]]:
-  return [(name, masses[name]) for name in MASSES if name in masses]
-
-
-def mark(axes: Any, query: int, grid: Sequence[int]) -> None:
-  """Marks a token's place in a figure of the grid, and hides the ticks of the axes."""
-  place = np.unravel_index(query, as_rows(grid))
-  axes.plot(place[1], place[0], "s", mec="tab:green", mfc="none", ms=3, mew=0.7)
-  axes.set(xticks=[], yticks=[])
-
-
-def _show_example(axes: Any, example: np.ndarray, grid: Sequence[int]) -> None:
-  picture = example.reshape(*as_rows(grid)[:2], -1)
-  top = max(int(picture.max()), 1)
-  color = picture.shape[-1] == 3
-  axes.imshow(picture / top if color else picture[..., 0], cmap="gray", vmin=0, aspect="auto")
-  axes.set(xticks=[], yticks=[])

@@ -69,7 +69,7 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
   known: dict[str, dict[str, Any]] = {}
 
   def look(variables, inputs):
-    held: dict[str, dict[str, Any]] = {}
+    projected: dict[str, dict[str, Any]] = {}
 
     def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
       module, method = context.module, context.method_name
@@ -83,16 +83,16 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
       q, k = call(*args, **kwargs)
       given = args[3] if len(args) > 3 else kwargs.get("scale")
       own["scale"] = 1 / math.sqrt(q.shape[-1]) if given is None else float(given)
-      held["/".join(module.path)] = {"q": q, "k": k}
+      projected["/".join(module.path)] = {"q": q, "k": k}
       return q, k
 
     with nn.intercept_methods(note):
-      return collect(sow(model, variables, inputs), "attention"), held
+      return collect(sow(model, variables, inputs), "attention"), projected
 
-  sown, held = jax.device_get(jax.jit(look)(variables, inputs))
+  sown, projected = jax.device_get(jax.jit(look)(variables, inputs))
   matrices = {path: x for path, x in sown.items() if DECODER not in path.split("/")}
   order = [*matrices, *(path for path in known if path not in matrices)]
   return [
-    MixerCapture(path, matrix=matrices.get(path), **known[path], **held.get(path, {}))
+    MixerCapture(path, matrix=matrices.get(path), **known[path], **projected.get(path, {}))
     for path in order
   ]

@@ -21,8 +21,7 @@ def draw_confusion(answered: Answered, out: Path) -> list[Path]:
     {"true class": name, **dict(zip(names, row.tolist(), strict=True))}
     for name, row in zip(names, counts, strict=True)
   ]
-  name = f"confusion_{answered.label}"
-  return [style.save(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
+  return style.save_both(canvas, out, f"confusion_{answered.label}", rows)
 
 
 def plot_confusion(counts: np.ndarray, names: tuple[str, ...], note: str = "") -> Any:
@@ -46,7 +45,8 @@ def plot_confusion(counts: np.ndarray, names: tuple[str, ...], note: str = "") -
   if classes <= NAMED:
     short = [shorten(name, 18) for name in names]
     size = style.SMALL if classes <= NUMBERED else 4
-    turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if _is_long(short) else {}
+    is_long = max(map(len, short)) > 3
+    turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
     axes.set_xticks(range(classes), short, fontsize=size, **turned)
     axes.set_yticks(range(classes), short, fontsize=size)
   if classes <= NUMBERED:
@@ -57,7 +57,3 @@ def plot_confusion(counts: np.ndarray, names: tuple[str, ...], note: str = "") -
         axes.text(column, row, f"{count:,}", color=color, **at)
   style.add_scale(canvas, image, axes)
   return canvas
-
-
-def _is_long(names: list[str]) -> bool:
-  return max(map(len, names)) > 3

@@ -1,27 +1,20 @@
 """Few-shot curves of probes: accuracy against the number of training examples of each class."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from vitx.analysis.figures import style
 from vitx.config.errors import ConfigError
 
 
-def draw_few_shot(result: Mapping[str, Any], out: Path) -> Path:
-  """Draws the few-shot curves in a result of `vitx.probe`, as `few_shot.png`.
-
-  Raises:
-    ConfigError: The file cannot be written, or the result has no curves.
-    MissingExtraError: Matplotlib is not installed.
-  """
-  return style.save(plot_few_shot(result), out, "few_shot")
-
-
 def plot_few_shot(result: Mapping[str, Any]) -> Any:
   """Returns matplotlib's figure of the curves in a result of `vitx.probe`.
 
   Crosses show the accuracy of a method that learned from all of train.
+
+  Raises:
+    ConfigError: The result has no curves.
+    MissingExtraError: Matplotlib is not installed.
   """
   if not result["few_shot"]:
     raise ConfigError("few_shot: the result has no curve; probe with draws and with fewer shots.")

@@ -30,9 +30,8 @@ def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
   """
   rows = [row for subject in subjects for row in compute_graph(subject)]
   name = "_".join(["graph", *(subject.label for subject in subjects)])
-  table = style.write_rows(out / f"{name}.csv", rows)
   note = "; ".join(dict.fromkeys(subject.network for subject in subjects))
-  return [style.save(plot_graph(rows, note), out, name), table]
+  return style.save_both(plot_graph(rows, note), out, name, rows)
 
 
 def compute_graph(subject: Subject) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.analysis.figures import approximation, style
-from vitx.analysis.figures.attention import show_image
 from vitx.analysis.figures.capture import MixerCapture
 from vitx.analysis.figures.subject import Subject
 from vitx.attention.nystromformer import Nystromformer
@@ -123,7 +122,7 @@ def plot_landmarks(landmarks: Landmarks) -> Any:
   width = max(style.COLUMN, side * columns)
   canvas, panels = style.make_panels(rows, columns, width, side * rows + 0.2, caption)
   grid, prefix = landmarks.layout.grid, landmarks.layout.prefix
-  show_image(panels[0, 0], landmarks.image, "image")
+  style.show_image(panels[0, 0], landmarks.image, "image")
   for axes, landmark in zip(panels[0, 1:], some, strict=True):
     own = (landmarks.segments[prefix:] == landmark).reshape(grid)
     style.show_plane(axes, own, f"landmark {landmark}", cmap="gray", vmin=0, vmax=1)

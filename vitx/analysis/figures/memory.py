@@ -124,7 +124,7 @@ def draw_memory(
     for method, values in results.items()
   ]
   canvas = plot_memory(results, gigabytes, figure, note)
-  return [style.save(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
+  return style.save_both(canvas, out, name, rows)
 
 
 def plot_memory(

@@ -129,11 +129,9 @@ def plot_pictures(pictures: Sequence[Picture], caption: str) -> Any:
 
 def to_color(image: np.ndarray) -> Image.Image:
   """Returns an image (height, width, C) as an RGB picture, which is gray unless C is 3 or 4."""
-  channels = image.shape[-1]
-  if channels in (3, 4):
-    return Image.fromarray(np.ascontiguousarray(image[..., :3]))
-  gray = image[..., 0] if channels == 1 else image.mean(axis=-1).astype(np.uint8)
-  return Image.fromarray(np.ascontiguousarray(gray)).convert("RGB")
+  if image.shape[-1] in (3, 4):
+    return Image.fromarray(image[..., :3])
+  return Image.fromarray(image.mean(axis=-1).astype(np.uint8)).convert("RGB")
 
 
 def scale_side(picture: Image.Image) -> Image.Image:

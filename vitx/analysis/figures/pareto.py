@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vitx.analysis.figures import style
@@ -37,32 +36,21 @@ def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
   return sorted((name for name in points if not beaten(good[name])), key=lambda name: points[name])
 
 
-def draw_pareto(
-  points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str, out: Path, name: str
-) -> Path:
-  """Plots two columns of a table against each other, with a line through the Pareto front.
+def plot_pareto(
+  points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str
+) -> Any:
+  """Returns a figure of two columns of a table, with a line through the Pareto front.
+
+  Rows of the front have their names beside them, and other rows if there is room.
 
   Args:
     points: The values of both columns, by row.
     columns: The labels of the axes.
     more: Whether more is better, for each column.
     note: A description of the measurement, for the caption.
-    out: The folder of the file.
-    name: The name of the file, without its suffix.
 
   Raises:
     MissingExtraError: Matplotlib is not installed.
-    ConfigError: The file cannot be written.
-  """
-  return style.save(plot_pareto(points, columns, more, note), out, name)
-
-
-def plot_pareto(
-  points: Points, columns: tuple[str, str], more: tuple[bool, bool], note: str
-) -> Any:
-  """Returns a figure with a point for each row and a line for the Pareto front.
-
-  Rows of the front have their names beside them, and other rows if there is room.
   """
   front = find_front(points, more)
   better = " and ".join(
@@ -74,7 +62,8 @@ def plot_pareto(
   line = [points[name] for name in front]
   others = [name for name in points if name not in front]
   # A row of the front is the best choice up to the next row's cost, so the line consists of steps.
-  axes.step(*zip(*line, strict=True), where=_steps(more), c=FRONT, lw=0.8, zorder=1)
+  where = "pre" if more[0] else "post"
+  axes.step(*zip(*line, strict=True), where=where, c=FRONT, lw=0.8, zorder=1)
   for names, color, size in ((others, OTHERS, 9), (front, FRONT, 16)):
     if names:
       axes.scatter(*zip(*(points[name] for name in names), strict=True), c=color, s=size, zorder=2)
@@ -84,7 +73,7 @@ def plot_pareto(
   style.name_axes(axes, *columns)
   canvas.set_dpi(style.DOTS)  # The resolution of the file.
   canvas.draw_without_rendering()  # This fixes the position of every point.
-  _name_points(axes, points, front, others, _steps(more) == "post")
+  _name_points(axes, points, front, others, where == "post")
   return canvas
 
 
@@ -97,15 +86,6 @@ def _scale(axis: Any, values: Sequence[float]) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
   axis.set_major_formatter("{x:g}")
-
-
-def _steps(more: tuple[bool, bool]) -> str:
-  """Returns "pre" or "post", for matplotlib's `step` to draw the front with all rows on one side.
-
-  Args:
-    more: Whether more is better, for each column.
-  """
-  return "post" if not more[0] else "pre"
 
 
 def _name_points(

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.attention_past import mark, to_plane
 from vitx.analysis.figures.subject import Subject
 from vitx.attention.base import TokenMixer
 from vitx.attention.pattern import PatternAttention
@@ -150,22 +149,20 @@ def plot_patterns(used: Sequence[LayerPattern], columns: int = 1, note: str = ""
 def _draw_matrix(axes: Any, used: LayerPattern, head: int) -> None:
   n = used.layout.length
   edges = edges_between(used, head, np.arange(min(n, MATRIX)), np.arange(min(n, MATRIX)))
-  axes.imshow(edges, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+  style.show_plane(axes, edges, cmap="Blues", vmin=0, vmax=1)
   which = f", head {head}" if used.distinct_heads > 1 else ""
   part = f"first {MATRIX:,} of {n:,} tokens" if n > MATRIX else f"{n:,} tokens"
   axes.set_title(f"{used.layer}{which}\n{part}", fontsize=style.SMALL, loc="left", pad=3)
-  axes.set(xticks=[], yticks=[])
   axes.set_xlabel("keys", fontsize=style.SMALL, labelpad=2)
   axes.set_ylabel("queries", fontsize=style.SMALL, labelpad=2)
 
 
 def _draw_grid(axes: Any, used: LayerPattern, head: int) -> None:
-  layout = used.layout
-  query = choose_query(layout)
+  layout, query = used.layout, choose_query(used.layout)
   seen = edges_between(used, head, np.array([query + layout.prefix]), np.arange(layout.length))[0]
-  grid = layout.grid
-  axes.imshow(to_plane(seen[layout.prefix :].astype(float), grid), cmap="Blues", vmin=0)
-  mark(axes, query, grid)
+  plane = style.to_plane(seen[layout.prefix :].astype(float), layout.grid)
+  style.show_plane(axes, plane, cmap="Blues", vmin=0)
+  style.mark(axes, query, layout.grid)
   # The text is in the second line, since the name of the pattern beside it may need the first.
   said = f"\nquery {query} sees {int(seen.sum()):,}"
   axes.set_title(said, fontsize=style.SMALL, loc="left", pad=3)

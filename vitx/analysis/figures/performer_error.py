@@ -18,9 +18,9 @@ def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
   counts, draws = approximation.COUNTS, approximation.DRAWS
   layers = approximation.look(subject)
   errors = approximation.measure_errors(layers, approximation.PERFORMER, counts, draws)
-  name = f"performer_error_{subject.label}"
   caption = f"{subject.note}. Relative error of the attention matrix by M positive random features"
   caption += f" (FAVOR+), {subject.examples} validation examples, mean ± standard deviation of"
   caption += f" {draws} draws."
-  picture = style.save(approximation.plot_errors(errors, "features M", caption), out, name)
-  return [picture, style.write_rows(out / f"{name}.csv", approximation.list_errors(errors))]
+  canvas = approximation.plot_errors(errors, "features M", caption)
+  rows = approximation.list_errors(errors)
+  return style.save_both(canvas, out, f"performer_error_{subject.label}", rows)

@@ -1,7 +1,6 @@
 """A figure of the similarity of position embeddings (Dosovitskiy et al. 2021, Figure 7)."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import jax
 import numpy as np
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.attention_past import as_rows, to_plane
 from vitx.analysis.figures.subject import Subject
+from vitx.analysis.statistics import divide
 from vitx.config.errors import ConfigError
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
@@ -35,9 +34,7 @@ class Positions:
     """Returns the cosine between the vectors of every two places, (n, n); 0 for a zero vector."""
     grid = self.table[self.layout.prefix :].astype(np.float64)
     norms = np.linalg.norm(grid, axis=1)
-    products = grid @ grid.T
-    sizes = norms[:, None] * norms
-    return np.divide(products, sizes, out=np.zeros_like(products), where=sizes > 0)
+    return divide(grid @ grid.T, norms[:, None] * norms)
 
 
 def draw_posemb(subject: Subject, out: Path) -> list[Path]:
@@ -54,26 +51,10 @@ def draw_posemb(subject: Subject, out: Path) -> list[Path]:
 def compute_positions(subject: Subject) -> Positions:
   """Returns the position embeddings that a network adds to its tokens.
 
+  For a network of several stages, these are the positions of the first.
+
   Raises:
     ConfigError: The model adds no positions.
-  """
-  spec = subject.input_spec
-  found = find_positions(subject.model, subject.variables(), np.zeros(spec.shape, spec.dtype))
-  if found is None or not found.table.any():
-    raise ConfigError(
-      f"posemb: {subject.label} adds no positions to its tokens; use a model whose model.posemb is"
-      " learned, sincos or axes."
-    )
-  return found
-
-
-def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> Positions | None:
-  """Returns the position embeddings that a network adds to its tokens; `None` if it adds none.
-
-  Args:
-    model: A network; if it has several stages, the positions of the first are returned.
-    variables: The model's variable collections.
-    inputs: The inputs, (1, ...).
   """
   layouts: list[TokenLayout] = []
 
@@ -89,18 +70,25 @@ def find_positions(model: nn.Module, variables: Mapping[str, Any], inputs: Any) 
       return out
 
     with nn.intercept_methods(note):
-      model.apply(variables, inputs, train=False, mutable=["intermediates"])
+      subject.model.apply(variables, inputs, train=False, mutable=["intermediates"])
     return added
 
-  added = jax.device_get(jax.jit(look)(variables, inputs))
-  return Positions(np.asarray(added[0]), layouts[0]) if added else None
+  spec = subject.input_spec
+  blank = np.zeros(spec.shape, spec.dtype)
+  added = jax.device_get(jax.jit(look)(subject.variables(), blank))
+  if not added or not added[0].any():
+    raise ConfigError(
+      f"posemb: {subject.label} adds no positions to its tokens; use a model whose model.posemb is"
+      " learned, sincos or axes."
+    )
+  return Positions(added[0], layouts[0])
 
 
 def plot_similarity(positions: Positions, note: str) -> Any:
   """Returns a figure with a tile for each place, which shows the similarity to all other places."""
   grid = positions.layout.grid
   alike = positions.similarity()
-  rows, columns = as_rows(grid)[:2]
+  rows, columns = style.as_rows(grid)[:2]
   place = int(np.prod(grid[2:]))
   shown = [style.choose_some(count, MOST) for count in (rows, columns)]
   caption = f"{note}. Cosine similarity of the position embedding of each patch (a tile, at its"
@@ -109,7 +97,7 @@ def plot_similarity(positions: Positions, note: str) -> Any:
   canvas, panels = style.make_panels(len(shown[0]), len(shown[1]), style.COLUMN, height, caption)
   for axes_row, row in zip(panels, shown[0], strict=True):
     for axes, column in zip(axes_row, shown[1], strict=True):
-      tile = to_plane(alike[(row * columns + column) * place], grid) / place
+      tile = style.to_plane(alike[(row * columns + column) * place], grid) / place
       image = style.show_plane(axes, tile, cmap="viridis", vmin=-1, vmax=1)
   style.add_scale(canvas, image, panels)
   return canvas

@@ -3,7 +3,6 @@
 (Trockman and Kolter 2023, Figure 1; Diaz 2023, Figure 11.)
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,41 +45,23 @@ def draw_projections(subject: Subject, out: Path) -> list[Path]:
 
 
 def compute_products(subject: Subject) -> Products:
-  """Returns the products of `multiply_projections` for a network.
-
-  Raises:
-    ConfigError: The mixers of the model have no query and key projections.
-  """
-  found = multiply_projections(subject.variables()["params"])
-  if not found:
-    raise ConfigError(
-      f"projections: {subject.label} has no query and key kernels (C, H, D) in its token mixers;"
-      " use softmax, shaped, performer, nystromformer, linformer or an attention pattern."
-    )
-  return found
-
-
-def multiply_projections(params: Mapping[str, Any]) -> Products:
-  """Multiplies the projection kernels of each layer and head: W_Q W_K^T and W_V W_O.
+  """Multiplies the projection kernels of each layer and head of a network: W_Q W_K^T and W_V W_O.
 
   If all heads share one head of keys or values, it is used for each of them. Layers without these
   projections, and the decoder of a masked autoencoder, are ignored.
-
-  Args:
-    params: The parameters of a network whose layers have one width.
 
   Returns:
     The products "query_key" and "value_out", (L, H, C, C) each.
 
   Raises:
-    ConfigError: The layers have several widths.
+    ConfigError: The mixers of the model have no query and key projections, or the layers have
+      several widths.
   """
-  encoder = {name: x for name, x in params.items() if name != names.DECODER}
-  leaves = {path: (x,) for path, x in flatten_dict(encoder, sep="/").items()}
-  mixer = names.TOKEN_MIXER
+  params = {name: x for name, x in subject.variables()["params"].items() if name != names.DECODER}
+  leaves = {path: (x,) for path, x in flatten_dict(params, sep="/").items()}
 
   def kernels(name: str) -> dict[str, np.ndarray]:
-    found = collect(leaves, f"{mixer}/{name}/{names.KERNEL}")
+    found = collect(leaves, f"{names.TOKEN_MIXER}/{name}/{names.KERNEL}")
     return {path: np.asarray(x) for path, x in found.items() if np.ndim(x) == 3}
 
   q, k, v, o = (kernels(name) for name in (names.QUERY, names.KEY, names.VALUE, names.OUT))
@@ -88,6 +69,11 @@ def multiply_projections(params: Mapping[str, Any]) -> Products:
     "query_key": [_multiply("chd,ehd->hce", q[i], k[i], 1, 1) for i in q if i in k],
     "value_out": [_multiply("chd,hde->hce", v[i], o[i], 1, 0) for i in v if i in o],
   }
+  if not any(pairs.values()):
+    raise ConfigError(
+      f"projections: {subject.label} has no query and key kernels (C, H, D) in its token mixers;"
+      " use softmax, shaped, performer, nystromformer, linformer or an attention pattern."
+    )
   for kind, products in pairs.items():
     if len({product.shape for product in products}) > 1:
       raise ConfigError(

@@ -10,12 +10,10 @@ import scipy.sparse
 
 from vitx.analysis.edges import from_pattern
 from vitx.analysis.figures import style
-from vitx.analysis.figures.attention_past import as_rows, mark, to_plane
 from vitx.analysis.figures.patterns import LayerPattern, choose_query, list_edges
 from vitx.analysis.figures.subject import Subject, check_queries
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import Pattern
 
 PANELS = 6
 
@@ -49,14 +47,12 @@ def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
     ConfigError: The model has no patterns or several grids, or a query does not exist.
   """
   found = compute_fields(subject)
-  name = f"receptive_field_{subject.label}"
   rows = [
     {"query": query, "layers": number + 1, "tokens": int(seen.sum()), "share": float(seen.mean())}
     for i, query in enumerate(found.queries)
     for number, seen in enumerate(found.seen[:, i])
   ]
-  picture = style.save(plot_fields(found), out, name)
-  return [picture, style.write_rows(out / f"{name}.csv", rows)]
+  return style.save_both(plot_fields(found), out, f"receptive_field_{subject.label}", rows)
 
 
 def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.ndarray:
@@ -78,10 +74,8 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
   if len({layer.layout for layer in layers}) > 1:
     raise ConfigError("receptive_field: the layers have several grids; use a model with one grid.")
   n = layers[0].layout.length
-  steps: dict[Pattern, scipy.sparse.csr_array] = {}
-  for layer in layers:
-    if layer.pattern not in steps:
-      steps[layer.pattern] = _step(layer)
+  distinct = {layer.pattern: layer for layer in layers}
+  steps = {pattern: _step(layer) for pattern, layer in distinct.items()}
   rows = np.zeros((len(queries), n), np.float32)
   rows[np.arange(len(queries)), queries] = 1
   seen = []
@@ -126,7 +120,7 @@ def plot_fields(fields: ReceptiveFields) -> Any:
   full = np.flatnonzero(fields.seen.all(axis=(1, 2)))
   depth = min(PANELS, len(fields.seen), *(full[:1] + 1))
   side = min(1.3, style.PAGE / depth)
-  rows, columns = as_rows(fields.layout.grid)[:2]
+  rows, columns = style.as_rows(fields.layout.grid)[:2]
   height = max(0.35, side * min(rows / columns, 2.0)) + 0.2
   caption = f"{fields.note}. Places that a query (green) reads through the last layers, darker"
   caption += " where fewer suffice; edges of any head, and the skip past each layer."
@@ -138,9 +132,9 @@ def plot_fields(fields: ReceptiveFields) -> Any:
   for i, (row, query) in enumerate(zip(panels, fields.queries, strict=True)):
     for number, axes in enumerate(row):
       counted = fields.seen[: number + 1, i, fields.layout.prefix :].sum(axis=0)
-      plane = to_plane(counted.astype(float), fields.layout.grid)
+      plane = style.to_plane(counted.astype(float), fields.layout.grid)
       share = fields.seen[number, i].mean()
       title = f"{number + 1} layer{'s' if number else ''}\n{share:.0%} of tokens"
       style.show_plane(axes, plane, title, cmap="Blues", vmin=0, vmax=depth, aspect=aspect)
-      mark(axes, query, fields.layout.grid)
+      style.mark(axes, query, fields.layout.grid)
   return canvas

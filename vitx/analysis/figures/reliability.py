@@ -15,12 +15,11 @@ def draw_reliability(answered: Answered, out: Path) -> list[Path]:
   """Draws the reliability diagram, and writes its bins as a CSV file."""
   bins = bin_answers(answered.answers)
   canvas = plot_reliability(bins, f"{answered.note}.")
-  name = f"reliability_{answered.label}"
   rows = [
     {"low": number / BINS, "high": (number + 1) / BINS, **{key: bins[key][number] for key in bins}}
     for number in range(BINS)
   ]
-  return [style.save(canvas, out, name), style.write_rows(out / f"{name}.csv", rows)]
+  return style.save_both(canvas, out, f"reliability_{answered.label}", rows)
 
 
 def plot_reliability(bins: Mapping[str, Sequence[Any]], note: str = "") -> Any:

@@ -31,41 +31,29 @@ def draw_shaped_scalars(subjects: Sequence[Subject], out: Path) -> list[Path]:
     for (layer, head), value in np.ndenumerate(values)
   ]
   note = "; ".join(f"{subject.label}: {subject.note}" for subject in subjects)
-  picture = style.save(plot_scalars(found, note), out, name)
-  return [picture, style.write_rows(out / f"{name}.csv", rows)]
+  return style.save_both(plot_scalars(found, note), out, name, rows)
 
 
 def compute_scalars(subject: Subject) -> Scalars:
-  """Returns the learned scalars of a network, see `read_scalars`.
+  """Returns the learned scalars of shaped attention: "alpha", "beta" and, if present, "gamma".
+
+  Layers without these scalars are ignored.
+
+  Returns:
+    The scalars by name, (L, H) each, or (L, 1) if heads share them.
 
   Raises:
     ConfigError: The model has no shaped attention.
   """
-  found = read_scalars(subject.variables()["params"])
-  if not found:
+  params = flatten_dict(dict(subject.variables()["params"]), sep="/")
+  leaves = {path: (x,) for path, x in params.items()}
+  found = {letter: collect(leaves, letter) for letter in LETTERS}
+  if not any(found.values()):
     raise ConfigError(
       f"shaped_scalars: {subject.label} has no α, β or γ; use a model with"
       " model.token_mixer='shaped', such as a row of simplified_cifar10."
     )
-  return found
-
-
-def read_scalars(params: Mapping[str, Any]) -> Scalars:
-  """Returns the learned scalars of shaped attention: "alpha", "beta" and, if present, "gamma".
-
-  Args:
-    params: The parameters of a network; layers without these scalars are ignored.
-
-  Returns:
-    The scalars by name, (L, H) each, or (L, 1) if heads share them.
-  """
-  leaves = {path: (x,) for path, x in flatten_dict(dict(params), sep="/").items()}
-  found = {letter: collect(leaves, letter) for letter in LETTERS}
-  return {
-    letter: np.stack([np.asarray(x) for x in values.values()])
-    for letter, values in found.items()
-    if values
-  }
+  return {letter: np.stack(list(map(np.asarray, x.values()))) for letter, x in found.items() if x}
 
 
 def plot_scalars(found: Mapping[str, Scalars], note: str) -> Any:

@@ -11,7 +11,6 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.attention import mark_patch, show_image
 from vitx.analysis.figures.subject import Subject, check_queries
 from vitx.analysis.matrices import sow
 from vitx.config.errors import ConfigError
@@ -100,17 +99,17 @@ def capture(
 def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict[str, float]:
   """Returns the cells of a layer's row in the table, computed over the queries of the grid."""
   rows = layer["sparse"].shape[-1] - layout.prefix
-  kept = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)
+  mask = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)
   full = layer["full"][:, :, -rows:]
-  both = kept @ np.swapaxes(kept, -1, -2)
-  sizes = kept.sum(-1)
+  both = mask @ np.swapaxes(mask, -1, -2)
+  sizes = mask.sum(-1)
   either = sizes[..., :, None] + sizes[..., None, :] - both
   apart = ~np.eye(rows, dtype=bool)
   return {
     "basis_zeros": float(np.mean(layer["pruned_basis"] == 0)),
     "coefficient_zeros": float(np.mean(layer["coefficients"] == 0)),
     "kept_keys": float(sizes.mean()),
-    "attention_kept": float((full * kept).sum(-1).mean()),
+    "attention_kept": float((full * mask).sum(-1).mean()),
     "overlap": float((both / np.maximum(either, 1))[..., apart].mean()),
   }
 
@@ -159,23 +158,21 @@ def plot_example(
   rows = 3 * len(queries)
   height = (style.PAGE / count + 0.06) * rows + 0.2
   canvas, panels = style.make_panels(rows, count, style.PAGE, height, note)
-  for axes in panels.flat:
-    axes.set(xticks=[], yticks=[])
   for number, query in enumerate(queries):
     for kind, row in zip(("mask", "sparse", "full"), panels[3 * number :], strict=False):
       row[0].set_ylabel(kind, fontsize=style.SMALL, labelpad=2)
-      show_image(row[0], image)
-      mark_patch(row[0], query, layout, image.shape[:2])
+      style.show_image(row[0], image)
+      style.mark(row[0], query, layout.grid, image.shape[:2])
       for axes, (layer, head) in zip(row[1:], columns, strict=True):
         matrices = layers[layer]["full" if kind == "full" else "sparse"]
         weights = matrices[example, head, layout.prefix + query]
-        plane = (weights > 0) if kind == "mask" else weights
-        axes.imshow(
-          plane[layout.prefix :].reshape(layout.grid), cmap="gray" if kind == "mask" else "magma"
-        )
-        mark_patch(axes, query, layout)
-        if number == 0 and kind == "mask":
-          axes.set_title(f"layer {layer}\nhead {head}", fontsize=style.SMALL, pad=2)
+        plane = weights[layout.prefix :].reshape(layout.grid)
+        if kind == "mask":
+          title = "" if number else f"layer {layer}\nhead {head}"
+          style.show_plane(axes, plane > 0, title, cmap="gray")
+        else:
+          style.show_plane(axes, plane)
+        style.mark(axes, query, layout.grid)
   return canvas
 
 
@@ -195,7 +192,6 @@ def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, note: str = "") -
   )
   for number, (row, layer) in enumerate(zip(panels, some, strict=True)):
     for axes, slot in zip(row, np.abs(layer["basis"])[layout.prefix :].T, strict=True):
-      axes.imshow(slot.reshape(layout.grid), cmap="magma", vmin=0)
-      axes.set(xticks=[], yticks=[])
+      style.show_plane(axes, slot.reshape(layout.grid), vmin=0)
     row[0].set_ylabel(f"layer {number}", fontsize=style.SMALL, labelpad=2)
   return canvas

@@ -49,6 +49,11 @@ def save(canvas: Any, out: Path, name: str, dots: int = DOTS) -> Path:
   return path
 
 
+def save_both(canvas: Any, out: Path, name: str, rows: Sequence[dict[str, Any]]) -> list[Path]:
+  """Writes a figure as `name`.png and its numbers as `name`.csv, see `save` and `write_rows`."""
+  return [save(canvas, out, name), write_rows(out / f"{name}.csv", rows)]
+
+
 def make_panels(
   rows: int, columns: int, width: float, height: float, caption: str
 ) -> tuple[Any, np.ndarray]:
@@ -73,6 +78,43 @@ def show_plane(axes: Any, plane: np.ndarray, title: str = "", **colors: Any) -> 
   if title:
     axes.set_title(title, fontsize=SMALL, pad=2)
   return axes.imshow(plane, interpolation="nearest", **{"cmap": MAP, **colors})
+
+
+def show_image(axes: Any, image: np.ndarray, title: str = "", **shown: Any) -> None:
+  """Draws an image (height, width, channels), with its values scaled to full range."""
+  low, high = image.min(), image.max()
+  picture = (image - low) / max(high - low, 1e-6)
+  color = picture.shape[-1] == 3
+  show_plane(axes, picture if color else picture[..., 0], title, cmap="gray", **shown)
+
+
+def as_rows(grid: Sequence[int]) -> tuple[int, ...]:
+  """Returns (rows, columns, ...) of a grid, with one row for a sequence (N,)."""
+  return (1, *grid) if len(grid) == 1 else tuple(grid)
+
+
+def to_plane(values: np.ndarray, grid: Sequence[int]) -> np.ndarray:
+  """Returns values of tokens (N,) as the grid's rows and columns; channels are summed."""
+  return values.reshape(*as_rows(grid)[:2], -1).sum(axis=-1)
+
+
+def mark(
+  axes: Any, query: int | None, grid: Sequence[int], size: tuple[int, ...] | None = None
+) -> None:
+  """Marks the place of a token in a picture of the grid, or in an image of patches.
+
+  Args:
+    axes: The axes that show the picture.
+    query: The number of the token on the grid, row by row; `None` marks nothing.
+    grid: The grid of the tokens.
+    size: The (height, width) of the image, of whose patches the grid consists; `None` means that
+      the picture has a square for each token.
+  """
+  if query is not None:
+    rows = as_rows(grid)
+    place = zip(np.unravel_index(query, rows), size or rows[:2], rows, strict=False)
+    y, x = ((at + 0.5) * pixels / count - 0.5 for at, pixels, count in place)
+    axes.plot(x, y, "s", mec="tab:green", mfc="none", ms=4, mew=0.7)
 
 
 def name_axes(axes: Any, x: str, y: str, title: str = "") -> None:
@@ -118,10 +160,3 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 def choose_some(count: int, most: int) -> list[int]:
   """Chooses at most `most` numbers below `count`, evenly spread, including first and last."""
   return np.unique(np.linspace(0, count - 1, min(most, count)).round()).astype(int).tolist()
-
-
-def color_of(number: int, count: int) -> tuple[float, float, float, float]:
-  """Returns the color of an item of an ordered series, such as layers."""
-  import matplotlib
-
-  return matplotlib.colormaps["viridis"](0.9 * number / max(count - 1, 1))
