@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs
+from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.tiling import join_rows, split_rows
 from vitx.ops.shapes import Array, Bool, Float
@@ -39,6 +39,7 @@ def local_attention(
     ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   picked = resolve_implementation("local_attention", implementation, "linear", q.shape)
   if picked == "masked":
     return _attend_matrix(q, k, v, window, key_mask, causal)

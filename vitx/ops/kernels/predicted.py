@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs
+from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels import chosen_keys, tiling
 from vitx.ops.kernels.key_scores import score_keys
 from vitx.ops.kernels.selection import find_cut, is_kept, keep_first
@@ -66,6 +66,7 @@ def predicted_attention(
     ConfigError: The implementation or the predictor is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   length = k.shape[1]

@@ -13,7 +13,7 @@ import numpy as np
 
 from vitx.config.errors import ConfigError
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs
+from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.selection import keep_first
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.top_k import kept_mask
@@ -138,6 +138,7 @@ def bilevel_attention(
     ConfigError: The implementation is unknown, or there are more regions than tokens along an axis.
   """
   check_inputs(q, k, v, key_mask, layout=layout)
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   numbers, count = region_numbers(layout.grid, regions)
   picked = resolve_implementation("bilevel_attention", implementation, "bilevel", q.shape)
   if picked == "masked":
