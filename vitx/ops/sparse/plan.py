@@ -40,9 +40,16 @@ class SparsePlan:
 
   @property
   def family(self) -> str:
-    """Returns the family in `vitx.ops.rule.FAMILIES`: "pattern_runs" if the plan has dense runs."""
-    dense = any(part.core == "block_diagonal" for parts in self.heads for part in parts)
-    return "pattern_runs" if dense else "pattern_blocks"
+    """Returns the family of the plan, a key of `vitx.ops.rule.FAMILIES`.
+
+    It is "dense" if a single run holds all tokens, "pattern_runs" if there are other runs.
+    """
+    parts = [part for own in self.heads for part in own]
+    runs = [part for part in parts if part.core == "block_diagonal"]
+    if not runs:
+      return "pattern_blocks"
+    is_dense = runs == parts and all(part.block >= self.layout.length for part in parts)
+    return "dense" if is_dense else "pattern_runs"
 
 
 def plan(
