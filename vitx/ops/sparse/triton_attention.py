@@ -5,6 +5,7 @@ capability 8.0 or newer: for older ones Triton makes no products on tensor cores
 returns `None`, XLA attends (`executor`). Both agree within rounding.
 """
 
+import dataclasses
 import functools
 import importlib.metadata
 import math
@@ -57,7 +58,8 @@ class Lists(NamedTuple):
   tables: Any
 
 
-class Sizes(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Sizes:
   """The numbers with which a kernel is compiled.
 
   Attributes:
@@ -260,15 +262,18 @@ def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list
     scale, tiles: The arguments of `forward`.
   """
   q, k, v, key_mask = inputs
-  (batch, N, H, D), E, block = q.shape, v.shape[-1], edges[2]
-  launch: Launch = getattr(tiles, kernel)
-  lists, G, R, rows = _list_rows(*edges, launch.blocks * tiles.block, kernel == "key_gradients")
+  (batch, N, H, D), E, (mask, drawn, block) = q.shape, v.shape[-1], edges
+  launch, transposed = getattr(tiles, kernel), kernel == "key_gradients"
+  lists, G, R, rows = _list_rows(mask, drawn, block, launch.blocks * tiles.block, transposed)
   grid = (batch * H // G, G * R)
   count = 0 if grid[1] <= MAX_LISTS else grid[0]
-  padded = [max(16, 1 << (size - 1).bit_length()) for size in (D, E, rows, block)]
-  ragged = padded[2:] != [rows, block] or N % rows > 0 or N % block > 0
+  pad_d, pad_e, pad_rows, pad_block = (
+    max(16, 1 << (size - 1).bit_length()) for size in (D, E, rows, block)
+  )
+  ragged = (pad_rows, pad_block) != (rows, block) or N % rows > 0 or N % block > 0
   sizes = Sizes(
-    *(N, H, D, E, G, R, float(scale), rows, block, -(-block // 32), *padded, ragged),
+    *(N, H, D, E, G, R, float(scale), rows, block, -(-block // 32)),
+    *(pad_d, pad_e, pad_rows, pad_block, ragged),
     key_mask=0 if key_mask is None else key_mask.ndim - 1,
     masks=lists.tables.size > 0,
     precision="tf32" if q.dtype == jnp.float32 else "ieee",
@@ -289,7 +294,8 @@ def _list_rows(mask, drawn, block: int, most: int, transposed: bool) -> tuple[Li
   A group has at most `most` tokens, but at least one block.
   """
   if mask is None:
-    return list_drawn(*drawn, transposed), *drawn[0].shape[:2], block
+    heads, count, _ = drawn[0].shape
+    return list_drawn(drawn[0], drawn[1], transposed), heads, count, block
   blocks = max(1, most // block)
   lists = list_blocks(mask, blocks, transposed)
   return lists, mask.heads, -(-mask.rows // blocks), blocks * block
