@@ -33,12 +33,15 @@ class Gathered:
     return table
 
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
+    """Returns the products of rows (c, D) with the keys or values that each of them sees."""
     return jnp.einsum("cd,ckd->ck", rows, self._read(table))
 
   def weigh(self, weights: jax.Array, table: jax.Array) -> jax.Array:
+    """Returns the sums (c, D) of the rows of (M, D) that each query sees, by their weights."""
     return jnp.einsum("ck,ckd->cd", weights, self._read(table))
 
   def spread(self, total: jax.Array, weights: jax.Array, rows: jax.Array) -> jax.Array:
+    """Adds rows (c, D) by their weights to the totals of the keys that each of them sees."""
     added = weights[:, :, None] * rows[:, None]
     return total.at[self.indices].add(added, mode="promise_in_bounds")
 

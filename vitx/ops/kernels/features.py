@@ -97,8 +97,8 @@ def softmax_key_features(
   Args:
     k: The keys, (B, N, H, D).
     projection: The matrix W, (M, D).
-    mask: A boolean mask (B, N), True = may be attended. Masked tokens do not affect the maximum,
-      and their features mean nothing.
+    mask: A boolean mask (B, N), True = may be attended. Masked tokens do not affect the maximum.
+      Their features are numbers without a meaning, which `linear_attention` hides.
     stabilizer: The scope of the maximum. "example": one maximum for each example and head; "batch":
       one for all examples and heads, as in the authors' first code, so that an example's output
       depends through eps on its neighbors; "none": nothing is subtracted, for causal attention,

@@ -95,7 +95,7 @@ def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
 
   Args:
     n: The number of rows.
-    step: The number of consecutive rows with equal masks, of which no band begins in the middle;
+    step: The number of consecutive rows with equal masks: every band begins at a multiple of it.
       `None` if the matrix is not causal, which gives one band.
 
   Returns:

@@ -102,10 +102,10 @@ class Pattern:
     return None
 
   def grain(self, layout: TokenLayout) -> int:
-    """Returns the side b of square blocks of which each has all edges or none; 1 if unknown.
+    """Returns a number b of tokens such that two blocks of b tokens share all edges or none.
 
-    Blocks are counted from token 0; the last may be short. With such blocks, one pair of tokens is
-    evaluated for each pair of blocks instead of b² pairs.
+    Blocks are counted from token 0; the last may be short. One pair of tokens then decides for its
+    two blocks, so b² - 1 other pairs need no evaluation. The result is 1 if no such number is known.
 
     Args:
       layout: The layout of the N tokens.
@@ -128,7 +128,7 @@ class Pattern:
 
   @property
   def head_period(self) -> int:
-    """Returns the number of heads after which edges repeat; 1 if all heads have equal edges."""
+    """Returns the number P of heads after which edges repeat; 1 if all heads have equal edges."""
     return 1
 
   @property

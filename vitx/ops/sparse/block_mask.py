@@ -13,7 +13,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 
-KEY_BLOCK = 32  # tokens in a block of the masks that `remember` makes to compare patterns
+KEY_BLOCK = 32  # tokens in a block of the masks by which `remember` compares patterns
 TILES_AT_ONCE = 2**20  # elements that one call of `allows` evaluates: they fit the CPU's cache
 
 

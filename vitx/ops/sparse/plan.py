@@ -62,8 +62,8 @@ def plan(
     layout: The layout of the N tokens.
     tile: The number of tokens in a block, which does not change the result of attention; `None`
       for the cheapest.
-    most: The most tokens in a block that a GPU's kernel takes, which attends static parts by blocks
-      and nothing else; `None` without such a kernel.
+    most: The largest block, in tokens, of the GPU's kernel, which attends static edges by blocks
+      only; `None` if XLA attends.
 
   Raises:
     ConfigError: The pattern does not fit the layout.

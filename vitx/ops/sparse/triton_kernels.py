@@ -216,7 +216,7 @@ def _block(number, sizes: tl.constexpr):
 def _load(
   array, first, tokens, inside, WIDTH: tl.constexpr, PAD_WIDTH: tl.constexpr, sizes: tl.constexpr
 ):
-  """Loads the channels of tokens, (tokens, PAD_WIDTH); what is out of range is 0."""
+  """Loads the channels of tokens, (tokens, PAD_WIDTH); tokens out of range have zeros."""
   channels = tl.arange(0, PAD_WIDTH)
   places = array + first * WIDTH + tokens[:, None] * (sizes.H * WIDTH) + channels[None, :]
   if sizes.ragged:
