@@ -105,7 +105,7 @@ class Pattern:
     """Returns a number b of tokens such that two blocks of b tokens share all edges or none.
 
     Blocks are counted from token 0; the last may be short. One pair of tokens then decides for its
-    two blocks, so b² - 1 other pairs need no evaluation. The result is 1 if no such number is known.
+    two blocks, so b² - 1 other pairs need no evaluation. The number is 1 if no other is known.
 
     Args:
       layout: The layout of the N tokens.
