@@ -59,7 +59,7 @@ class Lists(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Sizes:
+class KernelSizes:
   """The numbers with which a kernel is compiled.
 
   Attributes:
@@ -271,7 +271,7 @@ def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list
     max(16, 1 << (size - 1).bit_length()) for size in (D, E, rows, block)
   )
   ragged = (pad_rows, pad_block) != (rows, block) or N % rows > 0 or N % block > 0
-  sizes = Sizes(
+  sizes = KernelSizes(
     *(N, H, D, E, G, R, float(scale), rows, block, -(-block // 32)),
     *(pad_d, pad_e, pad_rows, pad_block, ragged),
     key_mask=0 if key_mask is None else key_mask.ndim - 1,
@@ -307,7 +307,7 @@ def call(
   types: Sequence[jax.ShapeDtypeStruct],
   grid: tuple[int, int],
   launch: Launch,
-  sizes: Sizes,
+  sizes: KernelSizes,
 ) -> list[jax.Array]:
   """Calls a kernel of `triton_kernels` by name and returns its results of the given types."""
   import jax_triton
