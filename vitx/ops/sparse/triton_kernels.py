@@ -17,8 +17,8 @@ The lists are arrays of integers:
 
 q, k, v, the output and the gradients are contiguous (B, N, H, D) or (B, N, H, E); lse and delta are
 float32 (B, H, N); `key_mask` is int8 (B, N) or (B, N, H). `sizes` is a
-`triton_attention.KernelSizes`. Exponentials have base 2. A grid has an axis for the examples and heads
-that share a list, and an axis for the lists; or one axis for both.
+`triton_attention.KernelSizes`. Exponentials have base 2. A grid has an axis for the examples and
+heads that share a list, and an axis for the lists; or one axis for both.
 
 References: Dao 2023 (FlashAttention-2), algorithms 1 and 2, whose loops here run over lists.
 """
