@@ -16,12 +16,12 @@ TARGETS = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax lowers for them,
 def record_kernels(monkeypatch, card=90):
   """Makes the GPU's kernels return zeros, and returns a list that grows by the calls of them.
 
-  A call is its kernel, arrays and types of results, grid, launch and constants.
+  A call is its kernel, arrays and types of results, grid, launch and sizes.
   """
   calls = []
 
-  def call(kernel, arrays, types, grid, launch, constants):
-    calls.append((kernel, [*arrays, *types], grid, launch, constants))
+  def call(kernel, arrays, types, grid, launch, sizes):
+    calls.append((kernel, [*arrays, *types], grid, launch, sizes))
     return [jnp.zeros(each.shape, each.dtype) for each in types]
 
   monkeypatch.setattr(triton_attention, "call", call)

@@ -77,7 +77,7 @@ def test_digest_is_of_the_content_and_the_same_elsewhere():
   layout = TokenLayout((7, 9), 1)
   mask = BlockMask.from_pattern(PATTERNS["bigbird_R+W+G"], layout, 8, HEADS)
   again = BlockMask.from_pattern(PATTERNS["bigbird_R+W+G"], layout, 8, HEADS)
-  assert mask == again and hash(mask) == hash(again) and mask.digest() == again.digest()
+  assert mask == again and hash(mask) == hash(again) and mask.digest == again.digest
   others = [
     BlockMask.from_pattern(PATTERNS["bigbird_R+W"], layout, 8, HEADS),
     BlockMask.from_pattern(PATTERNS["bigbird_R+W+G"], layout, 4, HEADS),
@@ -85,7 +85,7 @@ def test_digest_is_of_the_content_and_the_same_elsewhere():
     dataclasses.replace(mask, length=63),
   ]
   assert len({mask, *others}) == 5
-  assert mask.digest().startswith("c63f79e48f76b76f")  # what another process has found
+  assert mask.digest.startswith("c63f79e48f76b76f")  # what another process has found
 
 
 def test_is_read_only():

@@ -12,7 +12,7 @@ from vitx.benchmark.mixers import make_grid
 from vitx.config.errors import ConfigError
 from vitx.ops import TokenLayout, recording_implementations
 from vitx.ops.implementation import choosing_by, resolve_implementation
-from vitx.ops.patterns import Axial, Window
+from vitx.ops.patterns import Axial, Causal, Full, Others, Window, per_head
 from vitx.ops.rule import FAMILIES, Rule
 
 
@@ -93,12 +93,16 @@ def test_the_rule_is_what_runs(name, last_masked):
     assert choose(mixer, last_masked + 8) == ("kernelized", False)
 
 
-def test_patterns_that_are_dense_runs_have_a_rule_of_their_own():
+def test_the_family_of_a_pattern_follows_its_dense_runs():
   q = jax.ShapeDtypeStruct((1, 64, 2, 4), jnp.float32)
   layout = TokenLayout((8, 8))
   for pattern, *expected in (
     (Window(2), "pattern_blocks", "masked"),
     (Axial(0), "pattern_runs", "kernelized"),
+    (Full(), "dense", "kernelized"),
+    (Window(2) | Full(), "dense", "kernelized"),
+    (per_head(Causal(), Others()), "dense", "kernelized"),
+    (per_head(Full(), Axial(0)), "pattern_runs", "kernelized"),
   ):
     with choosing_by(GIVEN), recording_implementations() as found:
       jax.eval_shape(lambda q, p=pattern: ops.attention(q, q, q, p, layout), q)

@@ -4,15 +4,17 @@ import functools
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.ops import attention_cases as cases
 from tests.test_annotations import HEADS, LAYOUT, B, D, H, N, shape
 from tests.test_annotations import OPS as EVERY
 from vitx import ops
 from vitx.config.errors import ConfigError
 from vitx.ops import TokenLayout
-from vitx.ops.patterns import Window
+from vitx.ops.patterns import GivenBlocks, Window
 
 # Every op on queries, keys and values: the op, the arrays that it takes besides, and its options.
 OPS = {
@@ -23,6 +25,7 @@ OPS = {
 DENSE = ops.attention_with_weights
 OPS["window"] = (DENSE, (), {"pattern": Window(3), "layout": LAYOUT})
 OPS["function"] = (DENSE, (), {"pattern": lambda b, h, q, k: q >= k})
+OPS["drawn"] = (DENSE, (), {"pattern": GivenBlocks(jnp.array([[[1], [0], [2], [1]]]), 4)})
 MASKS = {
   "float32 of shape (2, 16)": shape(B, N),  # additive, or ones and zeros
   "int32 of shape (2, 16)": shape(B, N, dtype=np.int32),
@@ -44,12 +47,43 @@ def trace(name, implementation, q=HEADS, k=HEADS, v=HEADS, key_mask=None):
 
 
 @BOTH
-@pytest.mark.parametrize("name", [name for name in OPS if name != "linear_attention"])
+@pytest.mark.parametrize("name", OPS)
 def test_a_mask_of_another_kind_is_refused(name, implementation):
   for words, mask in MASKS.items():
     with pytest.raises(ConfigError, match=rf"key_mask is {re.escape(words)}.*\(2, 16\).*mask == 0"):
       trace(name, implementation, key_mask=mask)
   assert trace(name, implementation, key_mask=shape(B, N, dtype=bool)).shape == HEADS.shape
+
+
+def fill(spec):
+  """Positive numbers for floats; else 0, 1, ... or False, True along the last axis."""
+  if spec.dtype == np.float32:
+    return np.random.default_rng(len(spec.shape)).random(spec.shape, np.float32)
+  return np.broadcast_to(np.arange(spec.shape[-1]), spec.shape).astype(spec.dtype)
+
+
+@BOTH
+@pytest.mark.parametrize("name", OPS)
+def test_nothing_of_a_hidden_key_reaches_a_result_or_a_gradient(name, implementation):
+  op, more, options = OPS[name]
+  more, (q, k, v, d_out) = [fill(x) for x in more], cases.inputs(B, N, H, D)
+  q, k = abs(q), abs(k)  # as features are
+  seen = cases.seen_keys(B, N)
+  given = {**options, "key_mask": seen, "implementation": implementation}
+
+  @jax.jit
+  def run(q, k, v):
+    out, pull = jax.vjp(lambda *x: op(*x, *more, **given)[0], q, k, v)
+    return out, *pull(d_out)
+
+  found = [
+    run(q, *(np.where(seen[:, :, None, None], x, hidden) for x in (k, v)))
+    for hidden in (0, np.nan, np.inf)
+  ]
+  assert all(np.isfinite(x).all() for x in found[0])
+  assert not any(np.any(x[~seen]) for x in found[0][2:])
+  for other in found[1:]:
+    jax.tree.map(np.testing.assert_array_equal, other, found[0])
 
 
 @BOTH

@@ -114,7 +114,7 @@ def test_arrays_without_elements_and_numbers_of_numpy_are_no_trouble(monkeypatch
     x = jax.ShapeDtypeStruct((batch, 40, 1, 16), jnp.float32)
     with lowering_for("gpu"):
       jax.eval_shape(lambda x: ops.attention(x, x, x, PATTERNS["window"], **given), x)
-  assert [type(sizes["SCALE"]) for *_, sizes in calls] == [float]
+  assert [type(sizes.scale) for *_, sizes in calls] == [float]
 
 
 def version_of_jax(package):

@@ -58,17 +58,17 @@ def calls_of_gradients(monkeypatch, card, dtype, width):
   return calls
 
 
-def compile_kernel(card, kernel, arrays, launch, constants):
+def compile_kernel(card, kernel, arrays, launch, sizes):
   """Returns the kilobytes of shared memory and the bytes of spilled registers of a kernel."""
   function = getattr(triton_kernels, kernel)
-  names = [name for name in function.arg_names if name not in constants]
+  names = [name for name in function.arg_names if name != "sizes"]
   assert len(names) == len(arrays)
   kinds = {jnp.dtype(dtype): kind for dtype, kind in SIGNATURE.items()}
   kinds |= {jnp.dtype("int32"): "i32", jnp.dtype("int8"): "i8"}
   types = {name: f"*{kinds[x.dtype]}" for name, x in zip(names, arrays, strict=True)}
   signature = {name: types.get(name, "constexpr") for name in function.arg_names}
   aligned = {(function.arg_names.index(name),): [["tt.divisibility", 16]] for name in names}
-  values = {(function.arg_names.index(name),): value for name, value in constants.items()}
+  values = {(function.arg_names.index("sizes"),): sizes}
   options = dict(num_warps=launch.warps, num_stages=launch.stages, enable_fp_fusion=True)
   source = ASTSource(function, signature, values, aligned)
   found = triton.compile(source, target=GPUTarget("cuda", card, 32), options=options)
@@ -88,9 +88,9 @@ def test_a_card_has_room_for_its_default_tiles(name, monkeypatch):
   card, dtype, width = CASES[name]
   calls = calls_of_gradients(monkeypatch, card, dtype, width)
   assert [kernel for kernel, *_ in calls] == ["forward", "query_gradient", "key_gradients"]
-  for kernel, arrays, _, launch, constants in calls:
-    assert constants["MASKS"] and constants["RAGGED"]
-    shared, spilled = compile_kernel(card, kernel, arrays, launch, constants)
+  for kernel, arrays, _, launch, sizes in calls:
+    assert sizes.masks and sizes.ragged
+    shared, spilled = compile_kernel(card, kernel, arrays, launch, sizes)
     assert shared <= SHARED_KB[card] and not spilled, (kernel, shared, spilled)
 
 

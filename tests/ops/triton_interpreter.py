@@ -83,12 +83,12 @@ def install(monkeypatch, tiles=None):
 
   traced = []
 
-  def call(kernel, arrays, types, grid, launch, constants):
+  def call(kernel, arrays, types, grid, launch, sizes):
     def run(*arrays):
       results = [np.full(each.shape, np.nan, each.dtype) for each in types]
       inputs = [Tensor(np.array(x)) for x in arrays]
       with LOCK:
-        getattr(triton_kernels, kernel)[grid](*inputs, *map(Tensor, results), **constants)
+        getattr(triton_kernels, kernel)[grid](*inputs, *map(Tensor, results), sizes=sizes)
       return results
 
     traced.append(kernel)

@@ -66,11 +66,11 @@ class BilevelAttention(AttentionModule):
     Raises:
       ConfigError: If there are more regions than tokens along an axis.
     """
-    numbers, count = region_numbers(layout.grid, self.regions)
+    numbers = region_numbers(layout.grid, self.regions)
     q, k, v = self.project(x)  # (B, N, H, D)
     P = layout.prefix
     grid = None if mask is None else mask[:, P:]
-    chosen = route(q[:, P:], k[:, P:], numbers, min(self.top, count), grid)
+    chosen = route(q[:, P:], k[:, P:], numbers, min(self.top, len(numbers)), grid)
     heads, dim = q.shape[2:]
     scale = 1 / math.sqrt(dim if self.scale_by == "head_dim" else heads * dim)
     q, k = self.apply_positions(q, k, layout, scale)

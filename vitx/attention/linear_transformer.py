@@ -41,7 +41,7 @@ class LinearTransformer(AttentionModule):
     q, k = self.apply_positions(q, k, layout, at=at)
     q, k = elu_features(q), elu_features(k, mask=mask)
     out, matrix = ops.linear_attention(
-      q, k, v, causal=self.causal, implementation=self.implementation
+      q, k, v, key_mask=mask, causal=self.causal, implementation=self.implementation
     )
     self.sow_matrix(matrix)
     return from_heads(x.shape[-1], dtype=self.dtype)(out)

@@ -97,7 +97,8 @@ class Performer(AttentionModule):
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     distant = self.num_heads - self.local_heads
-    given: dict[str, Any] = {"causal": self.causal, "implementation": self.implementation}
+    given: dict[str, Any] = {"key_mask": mask, "causal": self.causal}
+    given["implementation"] = self.implementation
     found = []
     if distant:
       projection = self._projection(q.shape[-1], train)
@@ -105,7 +106,7 @@ class Performer(AttentionModule):
       found.append(ops.linear_attention(phi_q, phi_k, v[:, :, :distant], **given))
     if self.local_heads:
       q, k, v = (y[:, :, distant:] for y in (q, k, v))
-      found.append(ops.local_attention(q, k, v, self.local_window, key_mask=mask, **given))
+      found.append(ops.local_attention(q, k, v, self.local_window, **given))
     outs, matrices = zip(*found, strict=True)
     self.sow_matrix(None if matrices[0] is None else jnp.concatenate(matrices, axis=1))
     return from_heads(x.shape[-1], dtype=self.dtype)(jnp.concatenate(outs, axis=2))

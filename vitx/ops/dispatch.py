@@ -9,7 +9,7 @@ import numpy as np
 
 from vitx.config.errors import ConfigError
 from vitx.ops.implementation import resolve_implementation, target
-from vitx.ops.inputs import check_inputs
+from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Full, MaskFunction, Pattern
@@ -47,7 +47,8 @@ def attention(
       FlexAttention. The function is elementwise on index arrays, and b is always 0. `None` means
       that every query attends every key.
     layout: The arrangement of the N tokens; `None` for a sequence. Only patterns use it.
-    key_mask: A boolean array (B, M), True = may be attended; `None` for all keys.
+    key_mask: A boolean array (B, M), True = may be attended; `None` for all keys. Nothing of
+      another key reaches a result or a gradient, even if it is NaN or infinite.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     causal: Whether query i attends only keys 0 ... i, among those that the pattern allows.
     dropout: The rate at which probabilities are dropped if `key` is given. The kernelized path
@@ -109,6 +110,7 @@ def attention_with_weights(
   check_inputs(
     q, k, v, key_mask, layout=layout if laid_out else None, same_length=causal or laid_out
   )
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   if tile is not None and tile < 1:
     raise ConfigError(f"tile={tile} must be at least 1.")
   if pattern is None or layout is None:
@@ -118,7 +120,7 @@ def attention_with_weights(
   if pattern is not None:
     edges = pattern if isinstance(pattern, Pattern) else MaskFunction(pattern, q.shape[2])
     edges = edges & Causal() if causal else edges
-  if edges in (Full(), Causal()) and target() == "gpu":  # cuDNN's kernel for dense attention
+  if edges in (Full(), Causal()):
     pattern, causal = None, edges == Causal()
   if pattern is not None:
     kernel = find_tiles(q, k, v)

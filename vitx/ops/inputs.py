@@ -1,7 +1,8 @@
-"""Checks of the dtypes, ranks and shapes of an op's arrays, for every implementation."""
+"""Checks of an op's arrays, and the removal of hidden tokens, for every implementation."""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from vitx.config.errors import ConfigError
@@ -60,6 +61,19 @@ def check_inputs(
       f"key_mask is {_describe(key_mask)}. It must be boolean of shape {k.shape[:2]}, where True"
       " means that a key may be attended. For an additive mask, which is 0 there, give mask == 0."
     )
+
+
+def hide_tokens(x: jax.Array, key_mask: jax.Array | None) -> jax.Array:
+  """Returns keys or values (B, N, H, D) with zeros for the tokens that a mask hides.
+
+  A weight of zero would not suffice: 0 * NaN and 0 * inf are NaN. With zeros, nothing of a hidden
+  token reaches an output or a gradient on any path.
+
+  Args:
+    x: The keys or values, (B, N, H, D).
+    key_mask: A boolean mask (B, N), True = may be attended, or `None`.
+  """
+  return x if key_mask is None else jnp.where(key_mask[:, :, None, None], x, 0)
 
 
 def _describe(x: Any) -> str:

@@ -243,7 +243,7 @@ def read_families(path: Path) -> dict[str, Any]:
     ConfigError: The file cannot be read, is not JSON, or its families are not those in
       `FAMILIES`. The message names the file and the remedy.
   """
-  found = {family: dict(entry) for family, entry in _read(path)["families"].items()}
+  found = _read(path)["families"]
   if found.keys() != FAMILIES.keys() or not all("masked" in entry for entry in found.values()):
     differing = listing(found.keys() ^ FAMILIES.keys()) or "an entry without 'masked'"
     raise ConfigError(
@@ -256,14 +256,12 @@ def _read(path: Path) -> dict[str, Any]:
   """Returns the content of a file that has families, each of which is an object."""
   try:
     content = json.loads(path.read_text(encoding="utf-8"))
-    if all(isinstance(entry, dict) for entry in content["families"].values()):
-      return content
-    error: Exception | None = None
-  except OSError as failure:
-    raise ConfigError(f"{path} cannot be read: {failure}") from failure
-  except (ValueError, KeyError, TypeError, AttributeError) as failure:
-    error = failure
-  raise ConfigError(f"{path} is not a file that `vitx benchmark choose` wrote: {FIX}.") from error
+    content["families"] = {family: {**own} for family, own in content["families"].items()}
+  except OSError as error:
+    raise ConfigError(f"{path} cannot be read: {error}") from error
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ConfigError(f"{path} is not a file that `vitx benchmark choose` wrote: {FIX}.") from error
+  return content
 
 
 def write_families(
@@ -338,37 +336,31 @@ def parse_tiles(entry: Any, where: str) -> MeasuredTiles:
 def _parse_tiles(stored: Any, where: str, fix: str) -> dict[str, dict[int, TileSizes | None]]:
   """Returns the tiles in the JSON of `tiles_to_json`; raises ConfigError if it is damaged."""
   try:
-    own = {dtype: dict(entries) for dtype, entries in stored.items()}
-  except (TypeError, ValueError, AttributeError):
-    own = {"": {}}
-  if not own.keys() <= {*TILED.values()}:
-    raise ConfigError(
-      f"{where}: tiles={stored!r} must be an object with tiles by width for some of"
-      f" {listing(TILED.values())}: {fix}."
-    )
-  found: dict[str, dict[int, TileSizes | None]] = {dtype: {} for dtype in own}
-  for dtype, width, sizes in ((d, w, x) for d, entries in own.items() for w, x in entries.items()):
-    tiles = None if sizes is None else _parse_sizes(sizes)
-    if not width.isdecimal() or (tiles is None and sizes is not None):
-      raise ConfigError(
-        f"{where}: tiles of {dtype} for width {width!r} are {sizes!r}, but must be null or"
-        " [block, forward, query_gradient, key_gradients] with block 16, 32, 64 or 128, each kernel"
-        f" [blocks, warps, stages], powers of two up to 16 and stages 1 to 8: {fix}."
-      )
-    found[dtype][int(width)] = tiles
-  return found
+    if stored.keys() <= {*TILED.values()}:
+      return {
+        dtype: {int(width): _parse_sizes(sizes) for width, sizes in entries.items()}
+        for dtype, entries in stored.items()
+      }
+    error: Exception | None = None
+  except (TypeError, ValueError, AttributeError) as failure:
+    error = failure
+  raise ConfigError(
+    f"{where}: tiles={stored!r} must be an object with tiles by width for some of"
+    f" {listing(TILED.values())}. The tiles of a width must be null or [block, forward,"
+    " query_gradient, key_gradients] with block 16, 32, 64 or 128, each kernel [blocks, warps,"
+    f" stages], powers of two up to 16 and stages 1 to 8: {fix}."
+  ) from error
 
 
 def _parse_sizes(stored: Any) -> TileSizes | None:
-  """Returns the tiles in a JSON list, or `None` if it is damaged."""
-  try:
-    block, *launches = stored
-    found = TileSizes(block, *(Launch(*launch) for launch in launches))
-  except (TypeError, ValueError):
+  """Returns the tiles in a JSON list, `None` for null; raises TypeError or ValueError otherwise."""
+  if stored is None:
     return None
+  block, *launches = stored
+  found = TileSizes(block, *(Launch(*launch) for launch in launches))
   sizes = [x for launch in found[1:] for x in launch[:2]]
   stages = [launch.stages for launch in found[1:]]
-  if not all(type(x) is int for x in (block, *sizes, *stages)):
-    return None
   fits = block in (16, 32, 64, 128) and {*sizes} <= {1, 2, 4, 8, 16} and {*stages} <= {*range(1, 9)}
-  return found if fits else None
+  if not fits or not all(type(x) is int for x in (block, *sizes, *stages)):
+    raise ValueError(stored)
+  return found

@@ -1,14 +1,14 @@
 """Attention in which each query sees keys of its own, without an N x M array in memory.
 
-Queries are handled in tiles, which the backward pass computes again. The caller's function `see`
+Queries are handled in tiles, which the backward pass computes again. A function of the caller's
 selects the keys of a tile: it returns a view of them, `Gathered` or `Hidden`, and may save a few
 numbers per query for the backward pass.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -33,12 +33,15 @@ class Gathered:
     return table
 
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
+    """Returns the products of rows (c, D) with the keys or values that each of them sees."""
     return jnp.einsum("cd,ckd->ck", rows, self._read(table))
 
   def weigh(self, weights: jax.Array, table: jax.Array) -> jax.Array:
+    """Returns the sums (c, D) of the rows of (M, D) that each query sees, by their weights."""
     return jnp.einsum("ck,ckd->cd", weights, self._read(table))
 
   def spread(self, total: jax.Array, weights: jax.Array, rows: jax.Array) -> jax.Array:
+    """Adds rows (c, D) by their weights to the totals of the keys that each of them sees."""
     added = weights[:, :, None] * rows[:, None]
     return total.at[self.indices].add(added, mode="promise_in_bounds")
 
@@ -76,83 +79,79 @@ class Hidden:
 View = Gathered | Hidden
 
 
-def forward(
-  kind: type[View],
+class See(Protocol):
+  """A function that selects the keys of some queries of one head.
+
+  It returns a view of the keys, and a tree of arrays (c, ...) that the backward pass gives back as
+  `saved`; in the forward pass `saved` is `None`.
+  """
+
+  def __call__(self, per_query: Any, per_key: Any, shared: Any, saved: Any) -> tuple[View, Any]: ...
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
+def attend(
   arrays: tuple[jax.Array, ...],
-  selectors: Any,
-  visible: Any,
-  see: Callable,
+  per_query: Any,
+  per_key: Any,
+  shared: Any,
+  kind: type[View],
+  see: See,
   scale: float,
   wide: int,
-) -> tuple[Float[Array, "B N H D"], Float[Array, "Z N"], Any]:
+) -> Float[Array, "B N H D"]:
   """Computes attention, one tile of queries after another.
 
   Args:
-    kind: The class of the views.
     arrays: The tuple of the queries (B, N, H, D), the keys and the values, (B, M, H, D) each.
-    selectors: A tree of arrays (B, H or 1, N, ...) from which `see` finds each query's keys.
-    visible: A tree of arrays (B, M) that describe the keys.
-    see: A function (`selectors` of a tile, (c, ...), `visible` of its example, (M,)) -> (view, tree
-      of arrays (c, ...) that the backward pass will need).
+    per_query: A tree of arrays (B, H or 1, N, ...), of which `see` gets the rows of a tile.
+    per_key: A tree of arrays (B, M), of which `see` gets the row of an example, (M,).
+    shared: A tree of arrays that `see` gets whole. None of the three trees has a gradient.
+    kind: The class of the views.
+    see: The function that selects the keys.
     scale: The factor of the logits.
     wide: The count of numbers that a step needs in memory for each query.
 
   Returns:
-    The output (B, N, H, D) in the dtype of `v`; lse (B·H, N) float32, the logarithm of each query's
-    sum of exponentials; and the arrays that `see` saves for the backward pass, (B·H, N, ...).
+    The output (B, N, H, D) in the dtype of `v`.
   """
-  q, k, v = arrays
-  heads = q.shape[2]
+  return _forward(arrays, per_query, per_key, shared, kind, see, scale, wide)[0]
+
+
+def _forward(arrays, per_query, per_key, shared, kind, see, scale, wide):
+  heads = arrays[0].shape[2]
 
   def head(rows, tables):
-    k, v, visible = tables
+    k, v, per_key = tables
     keys = kind.turn(k)
 
     def tile(xs):
-      q, selectors = xs
-      view, residuals = see(selectors, visible)
+      q, per_query = xs
+      view, saved = see(per_query, per_key, shared, None)
       logits = _logits(view, q.astype(jnp.float32) * scale, keys)
       out, lse = tiling.softmax_tile(logits, v, view.weigh)
-      return out.astype(v.dtype), lse, residuals
+      return out.astype(v.dtype), lse, saved
 
     return jax.lax.map(tile, rows), None
 
-  q, k, v = map(tiling.heads_first, (q, k, v))
-  selectors, visible = _flat(selectors, heads), _over_examples(visible, heads)
-  (out, lse, residuals), _ = _over_heads(head, (q, selectors), (k, v, visible), wide)
-  return tiling.heads_last(out, heads), lse, residuals
+  q, k, v = map(tiling.heads_first, arrays)
+  rows, tables = (q, _flat(per_query, heads)), (k, v, _over_examples(per_key, heads))
+  (out, lse, saved), _ = _over_heads(head, rows, tables, wide)
+  out = tiling.heads_last(out, heads)
+  return out, (arrays, per_query, per_key, shared, out, lse, saved)
 
 
-def backward(
-  kind: type[View],
-  arrays: tuple[jax.Array, ...],
-  selectors: Any,
-  residuals: Any,
-  visible: Any,
-  see: Callable,
-  scale: float,
-  wide: int,
-) -> tuple[jax.Array, ...]:
-  """Returns the gradients of q, k and v, (B, N, H, D) each.
-
-  Args:
-    kind: The class of the views.
-    arrays: The tuple of q, k, v, the output, its log-sum-exp lse (B·H, N) and its cotangent.
-    selectors, visible: The arguments of `forward`.
-    residuals: The tree of arrays (B·H, N, ...) that `forward` returned.
-    see: A function (`selectors` of a tile, its `residuals`, `visible` of its example) -> view.
-    scale, wide: The arguments of `forward`.
-  """
-  q, k, v, out, lse, d_out = arrays
-  heads, dtypes = q.shape[2], (q.dtype, k.dtype, v.dtype)
+def _backward(kind, see, scale, wide, residuals, d_out):
+  arrays, per_query, per_key, shared, out, lse, saved = residuals
+  heads = out.shape[2]
 
   def head(rows, tables):
-    k, v, visible = tables
+    k, v, per_key = tables
     keys, values = kind.turn(k), kind.turn(v)
 
     def tile(totals, xs):
-      q, d_out, lse, delta, selectors, residuals = xs
-      view = see(selectors, residuals, visible)
+      q, d_out, lse, delta, per_query, saved = xs
+      view, _ = see(per_query, per_key, shared, saved)
       q, d_out = q.astype(jnp.float32) * scale, d_out.astype(jnp.float32)
       logits, products = _logits(view, q, keys), view.products(d_out, values)
       p, ds = tiling.logit_gradient(logits, products, lse[:, None], delta[:, None])
@@ -163,15 +162,18 @@ def backward(
     (dk, dv), dq = jax.lax.scan(tile, start, rows)
     return dq, (kind.turn(dk), kind.turn(dv))
 
-  q, k, v, out, d_out = map(tiling.heads_first, (q, k, v, out, d_out))
+  q, k, v, out, d_out = map(tiling.heads_first, (*arrays, out, d_out))
   lse, delta = tiling.backward_statistics(out, lse, d_out, 0.0)
-  selectors, visible = _flat(selectors, heads), _over_examples(visible, heads)
-  dq, (dk, dv) = _over_heads(
-    head, (q, d_out, lse, delta, selectors, residuals), (k, v, visible), wide
+  rows = q, d_out, lse, delta, _flat(per_query, heads), saved
+  dq, (dk, dv) = _over_heads(head, rows, (k, v, _over_examples(per_key, heads)), wide)
+  gradients = tuple(
+    tiling.heads_last(x, heads).astype(like.dtype)
+    for x, like in zip((dq, dk, dv), arrays, strict=True)
   )
-  return tuple(
-    tiling.heads_last(x, heads).astype(t) for x, t in zip((dq, dk, dv), dtypes, strict=True)
-  )
+  return gradients, None, None, None
+
+
+attend.defvjp(_forward, _backward)
 
 
 def _logits(view: View, rows: jax.Array, table: jax.Array) -> jax.Array:

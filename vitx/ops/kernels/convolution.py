@@ -69,7 +69,9 @@ def _forward(x, kernel, strides, pads):
 
 def _backward(strides, pads, saved, g):
   x, kernel = saved
-  return _to_images(g, x, kernel, strides, pads), _to_kernel(g, x, kernel, strides, pads)
+  to_kernel = _of_taps if max(strides) > 1 else _of_channels
+  found = to_kernel(g, x, kernel, strides, pads)
+  return _to_images(g, x, kernel, strides, pads), jnp.asarray(found, kernel.dtype)
 
 
 def _to_images(g, x, kernel, strides, pads) -> jax.Array:
@@ -84,12 +86,6 @@ def _to_images(g, x, kernel, strides, pads) -> jax.Array:
   return lax.conv_general_dilated(
     g, turned, (1, 1), taken, lhs_dilation=strides, dimension_numbers=LAYOUT
   )
-
-
-def _to_kernel(g, x, kernel, strides, pads) -> jax.Array:
-  """Returns the gradient of the kernel."""
-  found = _of_taps if max(strides) > 1 else _of_channels
-  return jnp.asarray(found(g, x, kernel, strides, pads), kernel.dtype)
 
 
 def _of_channels(g, x, kernel, strides, pads) -> jax.Array:

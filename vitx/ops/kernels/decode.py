@@ -75,7 +75,7 @@ def decode_step(
 
 def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
   """Writes a token's keys or values, (B, 1, H, D), into its slot for each head."""
-  # A scatter, even if all heads have the same slot: with a dynamic_update_slice, XLA would copy the
+  # It scatters even if all heads have one slot: with a dynamic_update_slice, XLA would copy the
   # cache at every step on a CPU.
   new = new[:, 0].astype(held.dtype)
   return held.at[:, np.arange(plan.groups.size), slot[plan.groups]].set(new)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.inputs import hide_tokens
 from vitx.ops.shapes import Array, Bool, Float
 
 STABILIZERS = ("example", "batch", "none")
@@ -96,8 +97,8 @@ def softmax_key_features(
   Args:
     k: The keys, (B, N, H, D).
     projection: The matrix W, (M, D).
-    mask: A boolean mask (B, N), True = may be attended. Masked tokens have features of zero and do
-      not affect the maximum.
+    mask: A boolean mask (B, N), True = may be attended. Masked tokens do not affect the maximum.
+      Their features are numbers without a meaning, which `linear_attention` hides.
     stabilizer: The scope of the maximum. "example": one maximum for each example and head; "batch":
       one for all examples and heads, as in the authors' first code, so that an example's output
       depends through eps on its neighbors; "none": nothing is subtracted, for causal attention,
@@ -113,7 +114,7 @@ def softmax_key_features(
   """
   if stabilizer not in STABILIZERS:
     raise ValueError(f"stabilizer={stabilizer!r} is unknown. Valid: {', '.join(STABILIZERS)}.")
-  logits, half_square = _exponent(k, projection)
+  logits, half_square = _exponent(hide_tokens(k, mask), projection)
   seen = jnp.bool_(True) if mask is None else mask[:, None, :, None]  # (B, 1, N, 1)
   if stabilizer == "none":
     exponent = jnp.minimum(logits - half_square, LARGEST_EXPONENT)
@@ -121,9 +122,8 @@ def softmax_key_features(
     axes = (2, 3) if stabilizer == "example" else (0, 1, 2, 3)
     top = jnp.max(jnp.where(seen, logits, -jnp.inf), axis=axes, keepdims=True)
     exponent = logits - half_square - jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-  # A masked token may exceed the maximum: its exponent is replaced before it can overflow.
-  exponent = jnp.where(seen, exponent, 0.0)
-  phi = jnp.where(seen, jnp.exp(exponent) + eps, 0.0) * projection.shape[0] ** -0.5
+  # The features of zeros may exceed the maximum: their exponent is replaced before it overflows.
+  phi = (jnp.exp(jnp.where(seen, exponent, 0.0)) + eps) * projection.shape[0] ** -0.5
   return jnp.swapaxes(phi, 1, 2)
 
 
@@ -143,14 +143,14 @@ def generalized_features(
     x: The queries or keys, (B, N, H, D).
     projection: The matrix W, (M, D).
     kernel: The function f, elementwise and never negative.
-    mask: A boolean mask (B, N); features of masked tokens are zero.
+    mask: A boolean mask (B, N), True = may be attended; the features of masked tokens are those of
+      zeros.
     eps: A constant that keeps the normalizer positive.
 
   Returns:
     The features, float32 (B, N, H, M).
   """
-  features = jnp.swapaxes(kernel(_exponent(x, projection)[0]) + eps, 1, 2)
-  return features if mask is None else jnp.where(mask[:, :, None, None], features, 0.0)
+  return jnp.swapaxes(kernel(_exponent(hide_tokens(x, mask), projection)[0]) + eps, 1, 2)
 
 
 def elu_features(
@@ -160,13 +160,13 @@ def elu_features(
 
   Args:
     x: The queries or keys, (B, N, H, D).
-    mask: A boolean mask (B, N); features of masked tokens are zero.
+    mask: A boolean mask (B, N), True = may be attended; the features of masked tokens are those of
+      zeros.
 
   Returns:
     The features, float32 (B, N, H, D).
   """
-  features = jax.nn.elu(x.astype(jnp.float32)) + 1
-  return features if mask is None else jnp.where(mask[:, :, None, None], features, 0.0)
+  return jax.nn.elu(hide_tokens(x, mask).astype(jnp.float32)) + 1
 
 
 def _exponent(x: jax.Array, projection: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -95,7 +95,7 @@ def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
 
   Args:
     n: The number of rows.
-    step: The number of consecutive rows with equal masks, of which no band begins in the middle;
+    step: The number of consecutive rows with equal masks: every band begins at a multiple of it.
       `None` if the matrix is not causal, which gives one band.
 
   Returns:
@@ -179,7 +179,8 @@ def _fold_heads(bias, heads):
   return jnp.broadcast_to(bias, (bias.shape[0], heads, bias.shape[2])).reshape(-1, bias.shape[2])
 
 
-def _forward(q, k, v, bias, scale, edges):
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _flash(q, k, v, bias, scale, edges):
   heads = q.shape[2]
   q, k, v = map(heads_first, (q, k, v))
   bias = _fold_heads(bias, heads)
@@ -244,14 +245,9 @@ def _backward(scale, edges, saved, cotangents):
   return *(heads_last(x, heads) for x in (dq.astype(dtype), dk, dv)), None
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _flash(q, k, v, bias, scale, edges):
-  return _forward(q, k, v, bias, scale, edges)
-
-
-def _flash_forward(q, k, v, bias, scale, edges):
-  out, lse = _forward(q, k, v, bias, scale, edges)
+def _forward(q, k, v, bias, scale, edges):
+  out, lse = _flash(q, k, v, bias, scale, edges)
   return (out, lse), (q, k, v, bias, out, lse)
 
 
-_flash.defvjp(_flash_forward, _backward)
+_flash.defvjp(_forward, _backward)

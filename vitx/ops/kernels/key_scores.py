@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.config.errors import ConfigError, listing
+from vitx.ops.inputs import hide_tokens
 from vitx.ops.kernels.tiling import product_transposed
 from vitx.ops.shapes import Array, Bool, Float
 
@@ -39,9 +40,7 @@ def predict_coefficients(
   Returns:
     The coefficients, (B, H, N, S).
   """
-  if key_mask is not None:
-    k = jnp.where(key_mask[:, :, None, None], k, jnp.zeros_like(k))
-  mixed = jnp.einsum("bmhc,ms->bhsc", k.astype(jnp.float32), down)
+  mixed = jnp.einsum("bmhc,ms->bhsc", hide_tokens(k, key_mask).astype(jnp.float32), down)
   logits = jnp.einsum("bnhc,bhsc->bhns", q.astype(jnp.float32), mixed) * scale
   return jax.nn.softmax(logits, axis=-1)
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs
-from vitx.ops.shapes import Array, Float
+from vitx.ops.inputs import check_inputs, hide_tokens
+from vitx.ops.shapes import Array, Bool, Float
 
 # The number of tokens in a chunk, whose causal matrix is formed; earlier chunks enter as prefix
 # sums of φ(k)ᵀ v.
@@ -17,6 +17,7 @@ def linear_attention(
   k: Float[Array, "B M H F"],
   v: Float[Array, "B M H D"],
   *,
+  key_mask: Bool[Array, "B M"] | None = None,
   causal: bool = False,
   implementation: str = "auto",
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N M"] | None]:
@@ -26,8 +27,9 @@ def linear_attention(
 
   Args:
     q: The query features φ(q), float32 (B, N, H, F), never negative.
-    k: The key features φ(k), float32 (B, M, H, F), zero for tokens that may not be attended.
+    k: The key features φ(k), float32 (B, M, H, F).
     v: The values, (B, M, H, D).
+    key_mask: A boolean mask (B, M), True = may be attended, or `None`.
     causal: Whether a query attends only tokens up to its own position.
     implementation: The path to take: "masked", "kernelized" (linear in N) or "auto".
 
@@ -38,7 +40,8 @@ def linear_attention(
   Raises:
     ConfigError: The implementation is unknown.
   """
-  check_inputs(q, k, v, same_length=causal)
+  check_inputs(q, k, v, key_mask, same_length=causal)
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   picked = resolve_implementation("linear_attention", implementation, "linear", q.shape)
   if picked == "masked":
     return _multiply_matrix(q, k, v, causal)

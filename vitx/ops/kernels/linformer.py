@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs
+from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.shapes import Array, Bool, Float
 
@@ -42,18 +42,19 @@ def linformer_attention(
     ConfigError: The implementation is unknown, or "kernelized" with dropout.
   """
   check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   picked = resolve_implementation(
     "linformer_attention", implementation, "linformer", q.shape, dropout=dropout
   )
-  k, v = _to_slots(k, key_slots, key_mask), _to_slots(v, value_slots, key_mask)
-  k, v = (jnp.broadcast_to(y, (*y.shape[:2], *q.shape[2:])) for y in (k, v))  # (B, M, H, D)
+  k, v = (
+    jnp.broadcast_to(slots, (*slots.shape[:2], *q.shape[2:]))  # (B, M, H, D)
+    for slots in (_to_slots(k, key_slots), _to_slots(v, value_slots))
+  )
   if picked == "masked":
     return masked_attention(q, k, v, scale=scale, dropout_rate=dropout, key=key)
   return kernelized_attention(q, k, v, scale=scale), None
 
 
-def _to_slots(x: jax.Array, projection: jax.Array, mask: jax.Array | None) -> jax.Array:
+def _to_slots(x: jax.Array, projection: jax.Array) -> jax.Array:
   """Mixes N tokens into M slots, Eᵀ x: (B, N, H, D) -> (B, M, H, D)."""
-  if mask is not None:
-    x = jnp.where(mask[:, :, None, None], x, jnp.zeros_like(x))
   return jnp.einsum("bnhd,nm->bmhd", x, projection.astype(x.dtype))

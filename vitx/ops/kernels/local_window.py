@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs
+from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.tiling import join_rows, split_rows
 from vitx.ops.shapes import Array, Bool, Float
@@ -39,19 +39,14 @@ def local_attention(
     ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   picked = resolve_implementation("local_attention", implementation, "linear", q.shape)
   if picked == "masked":
-    return _attend_matrix(q, k, v, window, key_mask, causal)
+    token = jnp.arange(q.shape[1])
+    near = jnp.abs(token[:, None] // window - token // window) <= 1
+    near = near & (token[:, None] >= token) if causal else near
+    return masked_attention(q, k, v, mask=near[None, None], key_mask=key_mask)
   return _attend_by_block(q, k, v, window, key_mask, causal), None
-
-
-def _attend_matrix(q, k, v, window: int, mask, causal: bool) -> tuple[jax.Array, jax.Array]:
-  """Computes the softmax under a mask of near blocks, with the N x N matrix in memory."""
-  token = jnp.arange(q.shape[1])
-  block = token // window
-  near = jnp.abs(block[:, None] - block[None, :]) <= 1
-  near = near & (token[:, None] >= token[None, :]) if causal else near
-  return masked_attention(q, k, v, mask=near[None, None], key_mask=mask)
 
 
 def _attend_by_block(q, k, v, window: int, mask, causal: bool) -> jax.Array:

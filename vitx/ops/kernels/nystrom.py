@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs
+from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.kernels.tiling import split_rows
 from vitx.ops.shapes import Array, Bool, Float
@@ -46,6 +46,7 @@ def nystrom_attention(
     ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   picked = resolve_implementation("nystrom_attention", implementation, "nystrom", q.shape)
   near, inverse, far = _factors(q, k, landmarks, key_mask, iterations, pinv_scale)
   if picked == "masked":

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs
+from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels import chosen_keys, tiling
 from vitx.ops.kernels.key_scores import score_keys
 from vitx.ops.kernels.selection import find_cut, is_kept, keep_first
@@ -66,6 +66,7 @@ def predicted_attention(
     ConfigError: The implementation or the predictor is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   length = k.shape[1]
@@ -85,7 +86,9 @@ def predicted_attention(
     chosen = _choose(coefficients, basis, budget, key_mask, predictor)
     out = kept_keys_attention(behind, k, v, *chosen, scale=scale)
   else:
-    out = _hidden(behind, k, v, coefficients, basis, key_mask, budget, scale, predictor)
+    see, wide = partial(_see, budget=budget, predictor=predictor), SCORES_BESIDE * length
+    arrays, kind = (behind, k, v), chosen_keys.Hidden
+    out = chosen_keys.attend(arrays, coefficients, key_mask, basis, kind, see, scale, wide)
   if prefix:
     front = kernelized_attention(q[:, :prefix], k, v, key_mask=key_mask, scale=scale)
     out = jnp.concatenate([front, out], axis=1)
@@ -98,8 +101,7 @@ def gathers(keys: int, budget: int) -> bool:
   Otherwise the other keys are masked. The ratio of CPU times, masking over gathering, was measured
   forward and backward on two CPU cores in float32: at 197 tokens 1.3, 1.1, 0.8 for 5, 7, 10 % of
   keys; at 1024 tokens 1.5, 0.9, 0.7 for 3, 6, 8 %; at 4096 tokens 3.1, 1.6, 1.1, 0.8 for 1, 3, 5, 7
-  %. Gathering needs lists of keys, which cost more than a cut: given lists, it would pay for more
-  keys.
+  %. The times include the search for the keys: a list of keys costs more to find than a cut.
 
   Args:
     keys: The number N of keys.
@@ -130,38 +132,9 @@ def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
   return jax.tree.map(join, found)
 
 
-def _score(selectors, basis, visible, predictor: str) -> jax.Array:
-  return score_keys(selectors, basis, None if visible is None else visible[None], predictor)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
-def _hidden(q, k, v, coefficients, basis, key_mask, budget: int, scale: float, predictor: str):
-  return _hidden_forward(q, k, v, coefficients, basis, key_mask, budget, scale, predictor)[0]
-
-
-def _hidden_forward(q, k, v, coefficients, basis, key_mask, budget, scale, predictor):
-  def see(selectors, visible):
-    scores = _score(selectors, basis, visible, predictor)
-    cut = find_cut(scores, budget)
-    return chosen_keys.Hidden(is_kept(scores, cut)), cut
-
-  wide = SCORES_BESIDE * k.shape[1]
-  kind = chosen_keys.Hidden
-  arrays = q, k, v
-  out, lse, cut = chosen_keys.forward(kind, arrays, coefficients, key_mask, see, scale, wide)
-  return out, (q, k, v, coefficients, basis, key_mask, out, lse, cut)
-
-
-def _hidden_backward(budget, scale, predictor, saved, d_out):
-  q, k, v, coefficients, basis, key_mask, out, lse, cut = saved
-
-  def see(selectors, cut, visible):
-    return chosen_keys.Hidden(is_kept(_score(selectors, basis, visible, predictor), cut))
-
-  arrays, wide = (q, k, v, out, lse, d_out), SCORES_BESIDE * k.shape[1]
-  kind = chosen_keys.Hidden
-  grads = chosen_keys.backward(kind, arrays, coefficients, cut, key_mask, see, scale, wide)
-  return *grads, None, None, None
-
-
-_hidden.defvjp(_hidden_forward, _hidden_backward)
+def _see(coefficients, visible, basis, cut, *, budget: int, predictor: str):
+  """Returns a view of the keys that a cut keeps, and the cut, which is found if it is `None`."""
+  visible = None if visible is None else visible[None]
+  scores = score_keys(coefficients, basis, visible, predictor)
+  cut = find_cut(scores, budget) if cut is None else cut
+  return chosen_keys.Hidden(is_kept(scores, cut)), cut

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs
+from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.softmax import kernelized_attention, masked_softmax
 from vitx.ops.shapes import Array, Bool, Float
 
@@ -45,6 +45,7 @@ def shaped_attention(
     ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   # A map that all heads share is stored once for each head, so the heads of `v` count the matrices.
   picked = resolve_implementation("shaped_attention", implementation, "shaped", v.shape)
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -80,7 +81,6 @@ def _combine(q, k, v, alpha, beta, gamma, mask, scale: float) -> jax.Array:
   attention = kernelized_attention(q, k, v, key_mask=mask, scale=scale)
   full, tokens = v.astype(jnp.float32), v.shape[1]
   if mask is not None:
-    full = jnp.where(mask[:, :, None, None], full, 0.0)
     tokens = jnp.maximum(jnp.sum(mask, axis=1, dtype=jnp.float32), 1)[:, None, None, None]
   mean = jnp.sum(full, axis=1, keepdims=True) / tokens
   alpha, beta, gamma = (x[:, None] for x in (alpha, beta, gamma))  # (H, 1)

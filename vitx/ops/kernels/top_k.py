@@ -6,10 +6,8 @@ cache and that the backward pass recomputes, so that no N x N array is ever in m
 """
 
 import math
-from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from vitx.ops.kernels import chosen_keys
@@ -72,33 +70,11 @@ def kept_keys_attention(
       f" ({batch}, {heads} or 1, {n}, K), with K kept keys for each query."
     )
   scale = 1 / math.sqrt(dim) if scale is None else scale
-  return _attend(q, k, v, indices, valid, scale)
+  lists, wide = (indices, valid), indices.shape[-1] * dim
+  return chosen_keys.attend((q, k, v), lists, None, None, chosen_keys.Gathered, _see, scale, wide)
 
 
-def _see(selectors: Any, visible: Any) -> tuple[chosen_keys.View, None]:
-  indices, valid = selectors
+def _see(per_query: Any, per_key: Any, shared: Any, saved: Any) -> tuple[chosen_keys.View, None]:
+  indices, valid = per_query
   first = indices if valid is None else jnp.where(valid, indices, 0)
   return chosen_keys.Gathered(first, valid), None
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _attend(q, k, v, indices, valid, scale: float):
-  return _attend_forward(q, k, v, indices, valid, scale)[0]
-
-
-def _attend_forward(q, k, v, indices, valid, scale):
-  kind, wide = chosen_keys.Gathered, indices.shape[-1] * k.shape[-1]
-  out, lse, _ = chosen_keys.forward(kind, (q, k, v), (indices, valid), None, _see, scale, wide)
-  return out, (q, k, v, indices, valid, out, lse)
-
-
-def _attend_backward(scale, saved, d_out):
-  q, k, v, indices, valid, out, lse = saved
-  kind, wide = chosen_keys.Gathered, indices.shape[-1] * k.shape[-1]
-  see = lambda selectors, residuals, visible: _see(selectors, visible)[0]  # noqa: E731
-  arrays, selectors = (q, k, v, out, lse, d_out), (indices, valid)
-  grads = chosen_keys.backward(kind, arrays, selectors, None, None, see, scale, wide)
-  return *grads, None, None
-
-
-_attend.defvjp(_attend_forward, _attend_backward)

@@ -102,10 +102,10 @@ class Pattern:
     return None
 
   def grain(self, layout: TokenLayout) -> int:
-    """Returns the side b of square blocks of which each has all edges or none; 1 if unknown.
+    """Returns a number b of tokens such that two blocks of b tokens share all edges or none.
 
-    Blocks are counted from token 0; the last may be short. With such blocks, one pair of tokens is
-    evaluated for each pair of blocks instead of b² pairs.
+    Blocks are counted from token 0; the last may be short. One pair of tokens then decides for its
+    two blocks, so b² - 1 other pairs need no evaluation. The number is 1 if no other is known.
 
     Args:
       layout: The layout of the N tokens.
@@ -128,7 +128,7 @@ class Pattern:
 
   @property
   def head_period(self) -> int:
-    """Returns the number of heads after which edges repeat; 1 if all heads have equal edges."""
+    """Returns the number P of heads after which edges repeat; 1 if all heads have equal edges."""
     return 1
 
   @property
@@ -165,16 +165,10 @@ class Drawn(Pattern):
     return dataclasses.replace(self, **changes)
 
 
-@dataclasses.dataclass(frozen=True)
-class Combination(Pattern):
-  """The base class of patterns that combine several patterns."""
+class Composite(Pattern):
+  """The base class of patterns that are made of other patterns."""
 
   patterns: tuple[Pattern, ...]
-
-  def __post_init__(self):
-    if not self.patterns:
-      raise ConfigError(f"{type(self).__name__}(()) has no pattern. Give at least one.")
-    object.__setattr__(self, "patterns", tuple(self.patterns))
 
   @property
   def is_fixed(self) -> bool:
@@ -185,19 +179,31 @@ class Combination(Pattern):
     return math.lcm(*(pattern.head_period for pattern in self.patterns))
 
   @property
-  def on_grid(self) -> bool:
-    return all(pattern.on_grid for pattern in self.patterns)
-
-  @property
   def tile(self) -> int | None:
     return min((p.tile for p in self.patterns if p.tile is not None), default=None)
-
-  def grain(self, layout: TokenLayout) -> int:
-    return math.gcd(*(pattern.grain(layout) for pattern in self.patterns))
 
   @property
   def is_drawn(self) -> bool:
     return any(pattern.is_drawn for pattern in self.patterns)
+
+
+@dataclasses.dataclass(frozen=True)
+class Combination(Composite):
+  """The base class of patterns that combine several patterns."""
+
+  patterns: tuple[Pattern, ...]
+
+  def __post_init__(self):
+    if not self.patterns:
+      raise ConfigError(f"{type(self).__name__}(()) has no pattern. Give at least one.")
+    object.__setattr__(self, "patterns", tuple(self.patterns))
+
+  @property
+  def on_grid(self) -> bool:
+    return all(pattern.on_grid for pattern in self.patterns)
+
+  def grain(self, layout: TokenLayout) -> int:
+    return math.gcd(*(pattern.grain(layout) for pattern in self.patterns))
 
   def at(self, layer: int) -> Pattern:
     return type(self)(tuple(pattern.at(layer) for pattern in self.patterns))
@@ -314,7 +320,7 @@ class Cycle(Combination):
 
 
 @dataclasses.dataclass(frozen=True)
-class OnGrid(Pattern):
+class OnGrid(Composite):
   """A pattern over the grid alone, in which prefix tokens have no edges and no positions.
 
   Attributes:
@@ -326,23 +332,12 @@ class OnGrid(Pattern):
   pattern: Pattern
 
   @property
-  def is_fixed(self) -> bool:
-    return self.pattern.is_fixed
-
-  @property
-  def head_period(self) -> int:
-    return self.pattern.head_period
-
-  @property
-  def tile(self) -> int | None:
-    return self.pattern.tile
+  def patterns(self) -> tuple[Pattern, ...]:  # type: ignore[override]
+    """Returns the one pattern that this pattern is made of."""
+    return (self.pattern,)
 
   def grain(self, layout: TokenLayout) -> int:
     return 1 if layout.prefix else self.pattern.grain(layout)
-
-  @property
-  def is_drawn(self) -> bool:
-    return self.pattern.is_drawn
 
   def at(self, layer: int) -> Pattern:
     return OnGrid(self.pattern.at(layer))

@@ -86,24 +86,7 @@ def patches(grid: tuple[int, ...], tile: int) -> tuple[int, Order | None]:
   if 2 * a * b < tile:
     return tile, None
   split = np.arange(grid[0] * grid[1]).reshape(grid[0] // a, a, grid[1] // b, b)
-  order = as_order(split.swapaxes(1, 2).ravel(), split.size)
-  return a * b, order and Patches(order.numbers, order.length, (a, b))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Patches(Order):
-  """The order of a plane's tokens patch by patch.
-
-  Attributes:
-    sides: The rows and columns of a patch.
-  """
-
-  sides: tuple[int, int]
-
-  @property
-  def tokens(self) -> int:
-    """Returns the number of tokens in a patch."""
-    return self.sides[0] * self.sides[1]
+  return a * b, as_order(split.swapaxes(1, 2).ravel(), split.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,23 +114,6 @@ class Near(Pattern):
     if last < first:
       return np.arange(0)
     return _rows_of_box(layout, *self.reach(layout, *_box_of(layout, first, last)), block)
-
-  def patches_near(self, layout: TokenLayout, sides: tuple[int, int], number: int) -> np.ndarray:
-    """Returns the patches that contain every key of a patch's queries, ascending.
-
-    Args:
-      layout: The layout of the N tokens, without a prefix.
-      sides: The rows and columns of a patch.
-      number: The index of the patch.
-    """
-    across = layout.grid[1] // sides[1]
-    corner = [i * side for i, side in zip(divmod(number, across), sides, strict=True)]
-    end = [i + side - 1 for i, side in zip(corner, sides, strict=True)]
-    low, high = self.reach(layout, corner, end)
-    rows, columns = (
-      np.arange(a // side, b // side + 1) for a, b, side in zip(low, high, sides, strict=True)
-    )
-    return (rows[:, None] * across + columns).ravel()
 
   def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     if layout.prefix:

@@ -18,8 +18,6 @@ from vitx.ops.patterns.indices import (
 )
 from vitx.ops.patterns.parts import Part
 
-NO_BLOCKS = np.arange(0)
-
 
 def tile_of_blocks(block: int) -> int | None:
   """Returns the smallest multiple of `block` that is at least 16; `None` if `block` is 1."""
@@ -52,7 +50,7 @@ class Nothing(Pattern):
   def candidates(
     self, layout: TokenLayout, first: int, last: int, block: int, head: int
   ) -> np.ndarray | None:
-    return NO_BLOCKS
+    return np.arange(0)
 
 
 @dataclasses.dataclass(frozen=True)

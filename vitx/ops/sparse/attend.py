@@ -90,13 +90,11 @@ def _by_head(plan: SparsePlan, q, k, v, **given: Any) -> Partial:
 
 
 def _merge_parts(parts: tuple[Part, ...], layout: TokenLayout, q, k, v, given) -> Partial:
-  found = [_attend_part(part, layout, q, k, v, **given) for part in parts]
+  found = []
+  for part in parts:
+    core = partial(CORES[part.core], part, layout, scale=given["scale"])
+    found.append(attend_in_order(core, part.order, q, k, v, given["key_mask"]))
   return found[0] if len(found) == 1 else merge(found)
-
-
-def _attend_part(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
-  core = partial(CORES[part.core], part, layout, scale=scale)
-  return attend_in_order(core, part.order, q, k, v, key_mask)
 
 
 def _attend_blocks(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:

@@ -13,7 +13,7 @@ import numpy as np
 
 from vitx.config.errors import ConfigError
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs
+from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.selection import keep_first
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.top_k import kept_mask
@@ -26,7 +26,7 @@ from vitx.ops.sparse.permute import attend_in_order
 
 
 @functools.lru_cache(maxsize=64)
-def region_numbers(grid: tuple[int, ...], regions: int) -> tuple[np.ndarray, int]:
+def region_numbers(grid: tuple[int, ...], regions: int) -> np.ndarray:
   """Cuts a grid into boxes, row by row.
 
   Along an axis of g tokens a box has extent ceil(g / S); places beyond the grid are padding. Boxes
@@ -37,7 +37,7 @@ def region_numbers(grid: tuple[int, ...], regions: int) -> tuple[np.ndarray, int
     regions: The number S of boxes along every axis.
 
   Returns:
-    The tokens of each box (region), int (R, b), -1 for padding; and the number R of regions.
+    The tokens of each of the R boxes (regions), int (R, b), -1 for padding.
 
   Raises:
     ConfigError: There are more regions than tokens along an axis.
@@ -56,13 +56,13 @@ def region_numbers(grid: tuple[int, ...], regions: int) -> tuple[np.ndarray, int
   order = [*range(0, 2 * axes, 2), *range(1, 2 * axes, 2)]
   found = split.transpose(order).reshape(math.prod(counts), math.prod(extents))
   found.flags.writeable = False
-  return found, len(found)
+  return found
 
 
 @functools.lru_cache(maxsize=64)
 def _order(grid: tuple[int, ...], regions: int) -> Order | None:
   """Returns the order of the tokens region by region, padding included."""
-  numbers, length = region_numbers(grid, regions)[0].ravel().copy(), math.prod(grid)
+  numbers, length = region_numbers(grid, regions).ravel().copy(), math.prod(grid)
   numbers[numbers < 0] = np.arange(length, numbers.size)
   return as_order(numbers, length)
 
@@ -138,10 +138,11 @@ def bilevel_attention(
     ConfigError: The implementation is unknown, or there are more regions than tokens along an axis.
   """
   check_inputs(q, k, v, key_mask, layout=layout)
-  numbers, count = region_numbers(layout.grid, regions)
+  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
+  numbers = region_numbers(layout.grid, regions)
   picked = resolve_implementation("bilevel_attention", implementation, "bilevel", q.shape)
   if picked == "masked":
-    chosen = kept_mask(indices, valid, count)
+    chosen = kept_mask(indices, valid, len(numbers))
     own = np.zeros(math.prod(layout.grid), int)  # each token's region
     own[numbers[numbers >= 0]] = np.nonzero(numbers >= 0)[0]
     ahead = [(0, 0), (0, 0), (layout.prefix, 0), (layout.prefix, 0)]

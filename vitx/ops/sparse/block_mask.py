@@ -13,7 +13,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 
-KEY_BLOCK = 32  # tokens in a block of the masks that `remember` makes to compare patterns
+KEY_BLOCK = 32  # tokens in a block of the masks by which `remember` compares patterns
 TILES_AT_ONCE = 2**20  # elements that one call of `allows` evaluates: they fit the CPU's cache
 
 
@@ -116,22 +116,19 @@ class BlockMask:
     return matrix.reshape(self.heads, R * b, R * b)[:, : self.length, : self.length]
 
   @functools.cached_property
-  def _digest(self) -> str:
+  def digest(self) -> str:
+    """Returns a hexadecimal hash of the content that does not depend on the machine."""
     digest = hashlib.sha256(f"{self.length} {self.block} {self.heads}".encode())
     for array in (self.offsets, self.keys, self.table):
       digest.update(array.astype("<i4").tobytes())
     digest.update(np.packbits(self.tables).tobytes())
     return digest.hexdigest()
 
-  def digest(self) -> str:
-    """Returns a hexadecimal hash of the content that does not depend on the machine."""
-    return self._digest
-
   def __hash__(self) -> int:
-    return int(self._digest[:15], 16)
+    return int(self.digest[:15], 16)
 
   def __eq__(self, other: object) -> bool:
-    return isinstance(other, BlockMask) and self._digest == other._digest
+    return isinstance(other, BlockMask) and self.digest == other.digest
 
 
 def count_tiles(pattern: Pattern, layout: TokenLayout, block: int, rows: np.ndarray) -> np.ndarray:
@@ -243,7 +240,7 @@ def remember(size: int) -> Callable[[Callable], Callable]:
     def call(pattern: Pattern | None, layout: TokenLayout, *arguments: Any) -> Any:
       edges = ""
       if pattern is not None and not pattern.is_fixed and not pattern.is_drawn:
-        edges = BlockMask.from_pattern(pattern, layout, KEY_BLOCK, pattern.head_period).digest()
+        edges = BlockMask.from_pattern(pattern, layout, KEY_BLOCK, pattern.head_period).digest
       return remembered(edges, pattern, layout, *arguments)
 
     return call

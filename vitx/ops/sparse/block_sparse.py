@@ -43,7 +43,7 @@ def block_sparse_attention(
   """
   _check(q, mask.length, mask.heads, "A mask")
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-  return _attend(q, k, v, key_mask, None, None, mask, mask.block, scale)
+  return _attend(q, k, v, key_mask, None, mask, mask.block, scale)
 
 
 def block_sparse_attention_dynamic(
@@ -84,7 +84,7 @@ def block_sparse_attention_dynamic(
     )
   _check(q, q.shape[1], G, "A table of blocks")
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-  return _attend(q, k, v, key_mask, indices, valid, None, block, scale)
+  return _attend(q, k, v, key_mask, (indices, valid), None, block, scale)
 
 
 def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
@@ -98,10 +98,9 @@ def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
 
 # This function and its gradient choose the lowering: Triton's kernels in programs for CUDA devices
 # that have them, `executor` everywhere else.
-@partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
-def _attend(q, k, v, key_mask, indices, valid, mask: BlockMask | None, block: int, scale: float):
+@partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
+def _attend(q, k, v, key_mask, drawn, mask: BlockMask | None, block: int, scale: float):
   """Attends along a static mask, or along lists of blocks that are known only at run time."""
-  drawn = None if mask is not None else (indices, valid)
 
   def by_xla(arrays, drawn):
     (by_query, _), layout = _list_rows(mask, drawn, block)
@@ -116,19 +115,18 @@ def _attend(q, k, v, key_mask, indices, valid, mask: BlockMask | None, block: in
   return out, jnp.swapaxes(lse, 1, 2)
 
 
-def _forward(q, k, v, key_mask, indices, valid, mask, block, scale):
-  out, lse = _attend(q, k, v, key_mask, indices, valid, mask, block, scale)
-  return (out, lse), (q, k, v, key_mask, indices, valid, out, lse)
+def _forward(q, k, v, key_mask, drawn, mask, block, scale):
+  out, lse = _attend(q, k, v, key_mask, drawn, mask, block, scale)
+  return (out, lse), (q, k, v, key_mask, drawn, out, lse)
 
 
 def _backward(mask, block, scale, saved, cotangents):
-  q, k, v, key_mask, indices, valid, out, lse = saved
+  q, k, v, key_mask, drawn, out, lse = saved
   d_out, d_lse = cotangents
-  drawn = None if mask is not None else (indices, valid)
   lse, d_lse = (jnp.swapaxes(x, 1, 2) for x in (lse, d_lse))  # (B, N, H)
   lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
   arrays = (q, k, v, key_mask, d_out, lse, delta)
-  return *_gradients(arrays, drawn, mask, block, scale), None, None, None
+  return *_gradients(arrays, drawn, mask, block, scale), None, None
 
 
 def _gradients(arrays, drawn, mask: BlockMask | None, block: int, scale: float):

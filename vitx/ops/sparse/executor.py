@@ -9,6 +9,7 @@ long lists, are explained in `rows`; lse is the log-sum-exp of a query's logits.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -302,7 +303,9 @@ def _in_order(parts: list[tuple], side: MaskSide, layout: Layout, fills: tuple) 
   blocks = layout.heads * layout.rows
   joined = [jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)]
   if side.repeats:
-    return tuple(_add_rows(x, side.classes[0].own, blocks) for x in joined)
+    own = side.classes[0].own
+    add = partial(jax.ops.segment_sum, num_segments=blocks, indices_are_sorted=True)
+    return tuple(jax.vmap(add, in_axes=(0, None))(x, own) for x in joined)  # without dead rows
   if side.position is None:
     return tuple(joined)
   found = []
@@ -310,13 +313,6 @@ def _in_order(parts: list[tuple], side: MaskSide, layout: Layout, fills: tuple) 
     x = jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
     found.append(x.at[:, side.position].get(mode="promise_in_bounds"))
   return tuple(found)
-
-
-def _add_rows(x: jax.Array, own, blocks: int) -> jax.Array:
-  """Sums the rows of each block, (z, rows, b, D) -> (z, G·R, b, D), without dead rows."""
-  return jax.vmap(
-    lambda x: jax.ops.segment_sum(x, own, num_segments=blocks, indices_are_sorted=True)
-  )(x)
 
 
 def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
@@ -332,12 +328,5 @@ def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
     pad = [(0, steps * size - n)] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(jnp.asarray(x), pad, mode="edge").reshape(steps, size, *x.shape[1:])
 
-  table = None if rows.table is None else chunks(rows.table)
-  xs = (chunks(rows.own), chunks(rows.others), table, chunks(rows.pairs))
-  found = jax.lax.map(lambda x: step(Rows(x[0], x[1], x[2], rows.is_padded, x[3])), xs)
-
-  def whole(x: jax.Array) -> jax.Array:  # (steps, z, size, b, ...) -> (z, n, b, ...)
-    x = jnp.moveaxis(x, 0, 1)
-    return x.reshape(z, steps * size, *x.shape[3:])[:, :n]
-
-  return tuple(whole(x) for x in found)
+  found = jax.lax.map(step, jax.tree.map(chunks, rows))  # (steps, z, size, b, ...)
+  return tuple(tiling.join_rows(jnp.moveaxis(x, 0, 1), n) for x in found)

@@ -11,7 +11,6 @@ import numpy as np
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
-from vitx.ops.patterns.grid import Near, Patches
 from vitx.ops.patterns.indices import Index, distinct
 from vitx.ops.patterns.parts import Order
 from vitx.ops.shapes import Array, Shaped
@@ -130,9 +129,6 @@ class Permuted(Pattern):
   def candidates(
     self, layout: TokenLayout, first: int, last: int, block: int, head: int
   ) -> np.ndarray | None:
-    order, pattern = self.order, self.pattern
-    if isinstance(order, Patches) and isinstance(pattern, Near) and block == order.tokens:
-      return pattern.patches_near(self.layout, order.sides, first // block)
     tokens = self.order.numbers[first : last + 1]
     tokens = np.sort(tokens[tokens < self.order.length])
     if not tokens.size:

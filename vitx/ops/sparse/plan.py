@@ -40,9 +40,16 @@ class SparsePlan:
 
   @property
   def family(self) -> str:
-    """Returns the family in `vitx.ops.rule.FAMILIES`: "pattern_runs" if the plan has dense runs."""
-    dense = any(part.core == "block_diagonal" for parts in self.heads for part in parts)
-    return "pattern_runs" if dense else "pattern_blocks"
+    """Returns the family of the plan, a key of `vitx.ops.rule.FAMILIES`.
+
+    It is "dense" if a single run holds all tokens, "pattern_runs" if there are other runs.
+    """
+    parts = [part for own in self.heads for part in own]
+    runs = [part for part in parts if part.core == "block_diagonal"]
+    if not runs:
+      return "pattern_blocks"
+    is_dense = runs == parts and all(part.block >= self.layout.length for part in parts)
+    return "dense" if is_dense else "pattern_runs"
 
 
 def plan(
@@ -55,8 +62,8 @@ def plan(
     layout: The layout of the N tokens.
     tile: The number of tokens in a block, which does not change the result of attention; `None`
       for the cheapest.
-    most: The most tokens in a block that a GPU's kernel takes, which attends static parts by blocks
-      and nothing else; `None` without such a kernel.
+    most: The largest block, in tokens, of the GPU's kernel, which attends static edges by blocks
+      only; `None` if XLA attends.
 
   Raises:
     ConfigError: The pattern does not fit the layout.

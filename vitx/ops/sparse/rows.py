@@ -22,6 +22,7 @@ MAX_CLASSES = 3
 Indices = np.ndarray | jax.Array
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Rows:
   """A class of rows, whose lists have one width W.
@@ -40,7 +41,7 @@ class Rows:
   own: Indices
   others: Indices
   table: Indices | None
-  is_padded: bool
+  is_padded: bool = dataclasses.field(metadata={"static": True})
   pairs: Indices
 
 

@@ -5,6 +5,7 @@ capability 8.0 or newer: for older ones Triton makes no products on tensor cores
 returns `None`, XLA attends (`executor`). Both agree within rounding.
 """
 
+import dataclasses
 import functools
 import importlib.metadata
 import math
@@ -55,6 +56,47 @@ class Lists(NamedTuple):
   others: Any
   numbers: Any
   tables: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelSizes:
+  """The numbers with which a kernel is compiled.
+
+  Attributes:
+    N, H, D, E: The sizes of q (B, N, H, D) and v (B, N, H, E).
+    G, R: The number of heads with lists of their own, and of groups of rows of one head.
+    scale: The factor of the logits.
+    rows, block: The number of tokens in a group of rows and in a block.
+    words: The number of 32-bit words that hold one row of a block's mask.
+    pad_d, pad_e, pad_rows, pad_block: D, E, `rows` and `block`, rounded up to a power of two, and
+      at least 16, as products need.
+    ragged: Whether tokens or padding may be out of range.
+    key_mask: The number of axes of the mask of keys without the batch: 1 for (B, N), 2 for
+      (B, N, H), 0 for no mask.
+    masks: Whether any block has a mask.
+    precision: The precision of products, a name of Triton's.
+    count: The number of programs that share a list, if the grid has one axis; otherwise 0.
+  """
+
+  N: int
+  H: int
+  D: int
+  E: int
+  G: int
+  R: int
+  scale: float
+  rows: int
+  block: int
+  words: int
+  pad_d: int
+  pad_e: int
+  pad_rows: int
+  pad_block: int
+  ragged: bool
+  key_mask: int
+  masks: bool
+  precision: str
+  count: int
 
 
 def choose_tiles(card: int, dtype: Any, width: int) -> TileSizes:
@@ -170,10 +212,10 @@ def forward(
   """
 
   def attend(arrays, drawn):
-    q, _, v, _ = arrays
-    rows = _Rows(mask, drawn, block, tiles.forward, tiles.block, transposed=False)
-    types = (jax.ShapeDtypeStruct(v.shape, v.dtype), _per_query(q))
-    out, lse = _launch("forward", arrays, (), types, rows, scale)
+    (batch, n, heads, _), v = arrays[0].shape, arrays[2]
+    log = jax.ShapeDtypeStruct((batch, heads, n), jnp.float32)
+    types = (jax.ShapeDtypeStruct(v.shape, v.dtype), log)
+    out, lse = _launch("forward", arrays, (), types, (mask, drawn, block), scale, tiles)
     return out, jnp.swapaxes(lse, 1, 2)
 
   return _foldable(attend)(arrays, drawn)
@@ -201,66 +243,62 @@ def backward(
     q, k, v, _ = inputs
     cotangents = (d_out.astype(v.dtype), jnp.swapaxes(lse, 1, 2), jnp.swapaxes(delta, 1, 2))
     like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)]
-    rows = _Rows(mask, drawn, block, tiles.query_gradient, tiles.block, transposed=False)
-    (dq,) = _launch("query_gradient", inputs, cotangents, like[:1], rows, scale)
-    rows = _Rows(mask, drawn, block, tiles.key_gradients, tiles.block, transposed=True)
-    return dq, *_launch("key_gradients", inputs, cotangents, like[1:], rows, scale)
+    given = (mask, drawn, block), scale, tiles
+    (dq,) = _launch("query_gradient", inputs, cotangents, like[:1], *given)
+    return dq, *_launch("key_gradients", inputs, cotangents, like[1:], *given)
 
   return _foldable(attend)(arrays, drawn)
 
 
-def _per_query(q: jax.Array) -> jax.ShapeDtypeStruct:
-  """Returns the type of one number for each query: (B, H, N) float32."""
-  return jax.ShapeDtypeStruct((q.shape[0], q.shape[2], q.shape[1]), jnp.float32)
+def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list[jax.Array]:
+  """Runs a kernel and returns arrays of the given types.
 
-
-class _Rows:
-  """The lists of one launch and its sizes.
-
-  Attributes:
-    lists: The lists of blocks.
-    heads: The number G of heads with lists of their own.
-    count: The number R of groups of rows of one head.
-    rows: The number of tokens in a group of rows.
-    block: The number of tokens in a block.
-    launch: The launch.
+  Args:
+    kernel: The name of the kernel.
+    inputs: The tuple of q, k, v and the mask of keys, as in `forward`.
+    cotangents: The output's cotangent, lse and delta, for a backward kernel.
+    types: The types of the results.
+    edges: The tuple of `mask`, `drawn` and `block`, as in `forward`.
+    scale, tiles: The arguments of `forward`.
   """
-
-  def __init__(self, mask, drawn, block: int, launch: Launch, most: int, transposed: bool):
-    if mask is None:
-      self.heads, self.count, _ = drawn[0].shape
-      blocks = 1
-      self.lists = list_drawn(drawn[0], drawn[1], transposed)
-    else:
-      blocks = max(1, launch.blocks * most // block)
-      self.heads, self.count = mask.heads, -(-mask.rows // blocks)
-      self.lists = list_blocks(mask, blocks, transposed)
-    self.rows, self.block, self.launch = blocks * block, block, launch
-
-
-def _launch(kernel: str, inputs, cotangents, types, rows: _Rows, scale: float) -> list[jax.Array]:
-  """Runs a kernel on q, k, v and a mask of keys, and returns arrays of the given types."""
   q, k, v, key_mask = inputs
-  (batch, n, heads, dim), width = q.shape, v.shape[-1]
-  sizes = dict(N=n, H=heads, G=rows.heads, R=rows.count, D=dim, E=width, SCALE=float(scale))
-  sizes |= dict(ROWS=rows.rows, BLOCK=rows.block, WORDS=-(-rows.block // 32))
-  padded = dict(PAD_D=dim, PAD_E=width, PAD_ROWS=rows.rows, PAD_BLOCK=rows.block)
-  padded = {name: max(16, 1 << (size - 1).bit_length()) for name, size in padded.items()}
-  whole = padded["PAD_ROWS"] == rows.rows and padded["PAD_BLOCK"] == rows.block
-  sizes["RAGGED"] = not whole or n % rows.rows > 0 or n % rows.block > 0
-  sizes["KEY_MASK"] = 0 if key_mask is None else key_mask.ndim - 1
-  sizes["MASKS"] = rows.lists.tables.size > 0
-  sizes["PRECISION"] = "tf32" if q.dtype == jnp.float32 else "ieee"
+  (batch, N, H, D), E, (mask, drawn, block) = q.shape, v.shape[-1], edges
+  launch, transposed = getattr(tiles, kernel), kernel == "key_gradients"
+  lists, G, R, rows = _list_rows(mask, drawn, block, launch.blocks * tiles.block, transposed)
+  grid = (batch * H // G, G * R)
+  count = 0 if grid[1] <= MAX_LISTS else grid[0]
+  pad_d, pad_e, pad_rows, pad_block = (
+    max(16, 1 << (size - 1).bit_length()) for size in (D, E, rows, block)
+  )
+  ragged = (pad_rows, pad_block) != (rows, block) or N % rows > 0 or N % block > 0
+  sizes = KernelSizes(
+    *(N, H, D, E, G, R, float(scale), rows, block, -(-block // 32)),
+    *(pad_d, pad_e, pad_rows, pad_block, ragged),
+    key_mask=0 if key_mask is None else key_mask.ndim - 1,
+    masks=lists.tables.size > 0,
+    precision="tf32" if q.dtype == jnp.float32 else "ieee",
+    count=count,
+  )
   seen = jnp.zeros(1, jnp.int8) if key_mask is None else key_mask.astype(jnp.int8)
-  lists = [x if x.size else jnp.zeros(1, jnp.int32) for x in rows.lists]
-  arrays = [jnp.asarray(x) for x in (q, k, v, seen, *cotangents, *lists)]
-  grid = (batch * heads // rows.heads, rows.heads * rows.count)
-  sizes["COUNT"] = 0 if grid[1] <= MAX_LISTS else grid[0]
-  grid = (grid[0] * grid[1], 1) if sizes["COUNT"] else grid
-  found = call(kernel, arrays, types, grid, rows.launch, sizes | padded)
+  filled = [x if x.size else jnp.zeros(1, jnp.int32) for x in lists]
+  arrays = [jnp.asarray(x) for x in (q, k, v, seen, *cotangents, *filled)]
+  found = call(kernel, arrays, types, (grid[0] * grid[1], 1) if count else grid, launch, sizes)
   # Inside shard_map a result varies along the axes of the mesh along which any input does.
   axes = frozenset().union(*(jax.typeof(x).manual_axis_type.varying for x in arrays))
   return [jax.lax.pcast(x, tuple(axes), to="varying") for x in found] if axes else found
+
+
+def _list_rows(mask, drawn, block: int, most: int, transposed: bool) -> tuple[Lists, int, int, int]:
+  """Returns the lists of one launch, G, R, and the number of tokens in a group of rows.
+
+  A group has at most `most` tokens, but at least one block.
+  """
+  if mask is None:
+    heads, count, _ = drawn[0].shape
+    return list_drawn(drawn[0], drawn[1], transposed), heads, count, block
+  blocks = max(1, most // block)
+  lists = list_blocks(mask, blocks, transposed)
+  return lists, mask.heads, -(-mask.rows // blocks), blocks * block
 
 
 def call(
@@ -269,7 +307,7 @@ def call(
   types: Sequence[jax.ShapeDtypeStruct],
   grid: tuple[int, int],
   launch: Launch,
-  constants: dict[str, Any],
+  sizes: KernelSizes,
 ) -> list[jax.Array]:
   """Calls a kernel of `triton_kernels` by name and returns its results of the given types."""
   import jax_triton
@@ -286,7 +324,7 @@ def call(
     num_stages=launch.stages,
     compute_capability=_capability(),
     backend_options={"enable_fp_fusion": True},
-    **constants,
+    sizes=sizes,
   )
 
 
