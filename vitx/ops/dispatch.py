@@ -120,7 +120,7 @@ def attention_with_weights(
   if pattern is not None:
     edges = pattern if isinstance(pattern, Pattern) else MaskFunction(pattern, q.shape[2])
     edges = edges & Causal() if causal else edges
-  if edges in (Full(), Causal()):
+  if edges in (Full(), Causal()) and target() == "gpu":  # cuDNN's kernel for dense attention
     pattern, causal = None, edges == Causal()
   if pattern is not None:
     kernel = find_tiles(q, k, v)
