@@ -5,7 +5,6 @@ from typing import Literal
 import jax
 import numpy as np
 
-from vitx import ops
 from vitx.attention.pattern import PatternAttention
 from vitx.config.checks import NonNegativeInt, PositiveInt
 from vitx.config.errors import ConfigError
@@ -64,16 +63,9 @@ class LongformerAttention(PatternAttention):
     rows = self._rows(layout)
     q, k, v = (self._global(x, name) for name in ("query", "key", "value"))
     q, k = self.apply_positions(q, k, layout, scale)
-    own, probabilities = ops.attention_with_weights(
-      q[:, rows],
-      k,
-      v,
-      key_mask=mask,
-      scale=scale,
-      dropout=self.dropout,
-      key=self.dropout_key(train),
-      implementation="kernelized" if matrix is None else "masked",
-    )
+    implementation = "kernelized" if matrix is None else "masked"
+    given = {"key_mask": mask, "scale": scale, "implementation": implementation}
+    own, probabilities = self.softmax_attention(q[:, rows], k, v, train=train, **given)
     if matrix is not None:
       matrix = matrix.at[:, :, rows].set(probabilities)
     return out.at[:, rows].set(own), matrix

@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar
 
 import flax.linen as nn
 
-from vitx import ops
 from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import PositiveInt, Range, Rate
 from vitx.config.errors import ConfigError
@@ -73,20 +72,9 @@ class PatternAttention(AttentionModule):
     Returns:
       The output of the heads (B, N, H, D), and the matrix (B, H, N, N) of the masked path or None.
     """
-    return ops.attention_with_weights(
-      q,
-      k,
-      v,
-      self.training_pattern(layout) if train else self.full_pattern(layout),
-      layout,
-      key_mask=mask,
-      scale=scale,
-      causal=self.causal,
-      dropout=self.dropout,
-      key=self.dropout_key(train),
-      implementation=self.implementation,
-      tile=self.tile,
-    )
+    pattern = self.training_pattern(layout) if train else self.full_pattern(layout)
+    given = {"key_mask": mask, "scale": scale, "tile": self.tile}
+    return self.softmax_attention(q, k, v, pattern, layout, train=train, **given)
 
   @nn.compact
   def __call__(
