@@ -261,7 +261,9 @@ class AttentionModule(TokenMixer):
       tables.append(make_grid_parameter(self, name, zeros, shape, fix))
     return fold_bias_into_qk(q, k, tables, places, scale, at=at)
 
-  def softmax_attention(self, q, k, v, *edges: Any, train: bool, **given: Any):
+  def softmax_attention(
+    self, q: jax.Array, k: jax.Array, v: jax.Array, *edges: Any, train: bool, **given: Any
+  ) -> tuple[jax.Array, jax.Array | None]:
     """Computes softmax attention with the mixer's `causal`, `implementation` and `dropout`.
 
     Args:

@@ -55,9 +55,9 @@ class LongformerAttention(PatternAttention):
     window = DilatedWindow(self.window, tuple(self.dilation))
     return window | Global(tokens=tuple(self.global_tokens)) if self.global_tokens else window
 
-  def attend(self, x, q, k, v, layout, scale, mask, train):
+  def _attend(self, x, q, k, v, layout, scale, mask, train):
     """Attends along the window; with separate projections, then computes the global rows anew."""
-    out, matrix = super().attend(x, q, k, v, layout, scale, mask, train)
+    out, matrix = super()._attend(x, q, k, v, layout, scale, mask, train)
     if self.global_projections == "shared":
       return out, matrix
     rows = self._rows(layout)

@@ -61,7 +61,7 @@ class PatternAttention(AttentionModule):
     """Returns the edges of this layer at a training step; a subclass may draw new ones."""
     return self.full_pattern(layout)
 
-  def attend(self, x, q, k, v, layout: TokenLayout, scale: float, mask, train: bool):
+  def _attend(self, x, q, k, v, layout: TokenLayout, scale: float, mask, train: bool):
     """Computes the attention of all tokens along the pattern.
 
     Args:
@@ -108,7 +108,7 @@ class PatternAttention(AttentionModule):
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale, at)
     if at is None:
-      out, matrix = self.attend(x, q, k, v, layout, scale, mask, train)
+      out, matrix = self._attend(x, q, k, v, layout, scale, mask, train)
       self.sow_matrix(matrix)
     elif self.is_decoding(x, at):
       out = self.decode(q, k, v, self.full_pattern(layout), layout, scale, at)
