@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from vitx import ops
 from vitx.attention.positions import make_grid_parameter
 from vitx.config.checks import NonNegativeInt, Positive, PositiveInt, check_fields
 from vitx.config.errors import ConfigError
@@ -259,6 +260,24 @@ class AttentionModule(TokenMixer):
       fix = "token_mixer.relative_bias='none'"
       tables.append(make_grid_parameter(self, name, zeros, shape, fix))
     return fold_bias_into_qk(q, k, tables, places, scale, at=at)
+
+  def softmax_attention(
+    self, q: jax.Array, k: jax.Array, v: jax.Array, *edges: Any, train: bool, **given: Any
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Computes softmax attention with the mixer's `causal`, `implementation` and `dropout`.
+
+    Args:
+      q, k, v: The queries and keys with positions, and the values, (B, N, H, D).
+      *edges: The pattern and its layout; none means all pairs of tokens.
+      train: Whether dropout is active.
+      **given: Other arguments of `vitx.ops.attention_with_weights`, such as `scale`.
+
+    Returns:
+      The output of the heads (B, N, H, D), and the matrix (B, H, N, N) of the masked path or None.
+    """
+    given = {"causal": self.causal, "implementation": self.implementation, **given}
+    given |= {"dropout": getattr(self, "dropout", 0.0), "key": self.dropout_key(train)}
+    return ops.attention_with_weights(q, k, v, *edges, **given)
 
   def class_attention(
     self, q: jax.Array, k: jax.Array, scale: float, mask: jax.Array | None

@@ -4,7 +4,6 @@ import math
 from typing import Annotated, ClassVar, Literal
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from vitx import ops
@@ -88,13 +87,8 @@ class BilevelAttention(AttentionModule):
     self.sow_matrix(matrix)
     if self.local_kernel:
       values = v if mask is None else jnp.where(mask[:, :, None, None], v, jnp.zeros_like(v))
-      out = out + jnp.pad(self._enhance(values[:, P:], layout), [(0, 0), (P, 0), (0, 0), (0, 0)])
+      image = values[:, P:].reshape(len(x), *layout.grid, -1)
+      local = DepthwiseConvolution(self.local_kernel, dtype=self.dtype, name="local")(image)
+      local = local.reshape(len(x), -1, heads, dim)
+      out = out + jnp.pad(local, [(0, 0), (P, 0), (0, 0), (0, 0)])
     return from_heads(x.shape[-1], dtype=self.dtype)(out)
-
-  def _enhance(self, v: jax.Array, layout: TokenLayout) -> jax.Array:
-    """Computes the local context enhancement: a depthwise convolution of the values over the grid.
-
-    The values are (B, N, H, D).
-    """
-    convolution = DepthwiseConvolution(self.local_kernel, dtype=self.dtype, name="local")
-    return convolution(v.reshape(v.shape[0], *layout.grid, -1)).reshape(v.shape)

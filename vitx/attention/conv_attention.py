@@ -9,7 +9,6 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
-from vitx import ops
 from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import PositiveInt
 from vitx.config.errors import ConfigError
@@ -42,9 +41,7 @@ class _BatchStatisticsAttention(AttentionModule):
     scale = 1 / math.sqrt(q.shape[-1])
     if q.shape == k.shape:
       q, k = self.apply_positions(q, k, layout, scale)
-    out, matrix = ops.attention_with_weights(
-      q, k, v, scale=scale, implementation=self.implementation
-    )
+    out, matrix = self.softmax_attention(q, k, v, scale=scale, train=False)
     self.sow_matrix(matrix)
     return out
 

@@ -1,9 +1,10 @@
 """Locality self-attention: softmax without the query's own key, at a learned temperature."""
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from vitx.attention.base import Properties
@@ -43,7 +44,9 @@ class LocalityAttention(GivenPatternAttention):
     pattern = super().full_pattern(layout)
     return pattern if self.self_edge else pattern & Others()
 
-  def project(self, x, *args, **kwargs):
+  def project(
+    self, x: jax.Array, *args: Any, **kwargs: Any
+  ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Projects tokens as `AttentionModule.project` does, and multiplies the queries.
 
     Their factor is the temperature over 1 / sqrt(D). So the scale of the logits stays 1 / sqrt(D),

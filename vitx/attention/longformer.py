@@ -5,7 +5,6 @@ from typing import Literal
 import jax
 import numpy as np
 
-from vitx import ops
 from vitx.attention.pattern import PatternAttention
 from vitx.config.checks import NonNegativeInt, PositiveInt
 from vitx.config.errors import ConfigError
@@ -56,24 +55,17 @@ class LongformerAttention(PatternAttention):
     window = DilatedWindow(self.window, tuple(self.dilation))
     return window | Global(tokens=tuple(self.global_tokens)) if self.global_tokens else window
 
-  def attend(self, x, q, k, v, layout, scale, mask, train):
+  def _attend(self, x, q, k, v, layout, scale, mask, train):
     """Attends along the window; with separate projections, then computes the global rows anew."""
-    out, matrix = super().attend(x, q, k, v, layout, scale, mask, train)
+    out, matrix = super()._attend(x, q, k, v, layout, scale, mask, train)
     if self.global_projections == "shared":
       return out, matrix
     rows = self._rows(layout)
     q, k, v = (self._global(x, name) for name in ("query", "key", "value"))
     q, k = self.apply_positions(q, k, layout, scale)
-    own, probabilities = ops.attention_with_weights(
-      q[:, rows],
-      k,
-      v,
-      key_mask=mask,
-      scale=scale,
-      dropout=self.dropout,
-      key=self.dropout_key(train),
-      implementation="kernelized" if matrix is None else "masked",
-    )
+    implementation = "kernelized" if matrix is None else "masked"
+    given = {"key_mask": mask, "scale": scale, "implementation": implementation}
+    own, probabilities = self.softmax_attention(q[:, rows], k, v, train=train, **given)
     if matrix is not None:
       matrix = matrix.at[:, :, rows].set(probabilities)
     return out.at[:, rows].set(own), matrix

@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar
 
 import flax.linen as nn
 
-from vitx import ops
 from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import PositiveInt, Range, Rate
 from vitx.config.errors import ConfigError
@@ -62,7 +61,7 @@ class PatternAttention(AttentionModule):
     """Returns the edges of this layer at a training step; a subclass may draw new ones."""
     return self.full_pattern(layout)
 
-  def attend(self, x, q, k, v, layout: TokenLayout, scale: float, mask, train: bool):
+  def _attend(self, x, q, k, v, layout: TokenLayout, scale: float, mask, train: bool):
     """Computes the attention of all tokens along the pattern.
 
     Args:
@@ -73,20 +72,9 @@ class PatternAttention(AttentionModule):
     Returns:
       The output of the heads (B, N, H, D), and the matrix (B, H, N, N) of the masked path or None.
     """
-    return ops.attention_with_weights(
-      q,
-      k,
-      v,
-      self.training_pattern(layout) if train else self.full_pattern(layout),
-      layout,
-      key_mask=mask,
-      scale=scale,
-      causal=self.causal,
-      dropout=self.dropout,
-      key=self.dropout_key(train),
-      implementation=self.implementation,
-      tile=self.tile,
-    )
+    pattern = self.training_pattern(layout) if train else self.full_pattern(layout)
+    given = {"key_mask": mask, "scale": scale, "tile": self.tile}
+    return self.softmax_attention(q, k, v, pattern, layout, train=train, **given)
 
   @nn.compact
   def __call__(
@@ -120,7 +108,7 @@ class PatternAttention(AttentionModule):
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale, at)
     if at is None:
-      out, matrix = self.attend(x, q, k, v, layout, scale, mask, train)
+      out, matrix = self._attend(x, q, k, v, layout, scale, mask, train)
       self.sow_matrix(matrix)
     elif self.is_decoding(x, at):
       out = self.decode(q, k, v, self.full_pattern(layout), layout, scale, at)

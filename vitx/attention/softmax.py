@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import flax.linen as nn
 
-from vitx import ops
 from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import PositiveInt, Rate
 from vitx.layers.projections import from_heads
@@ -83,17 +82,7 @@ class SoftmaxAttention(AttentionModule):
     if at is not None and self.is_decoding(x, at):
       out = self.decode(q, k, v, None, layout, scale, at)
     else:
-      out, matrix = ops.attention_with_weights(
-        q,
-        k,
-        v,
-        key_mask=mask,
-        scale=scale,
-        causal=self.causal,
-        dropout=self.dropout,
-        key=self.dropout_key(train),
-        implementation=self.implementation,
-      )
+      out, matrix = self.softmax_attention(q, k, v, key_mask=mask, scale=scale, train=train)
       self.sow_matrix(matrix)
     out = from_heads(x.shape[-1], dtype=self.dtype, use_bias=self.value_bias)(out)
     return (out, self.class_attention(q, k, scale, mask)) if class_attention else out

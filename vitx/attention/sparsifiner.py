@@ -126,9 +126,7 @@ class Sparsifiner(AttentionModule):
     if self.sparse:
       out, matrix = self._attend(q, k, v, pruned, self._prune_basis(basis), layout, mask, scale)
     else:
-      out, matrix = ops.attention_with_weights(
-        q, k, v, key_mask=mask, scale=scale, implementation=self.implementation
-      )
+      out, matrix = self.softmax_attention(q, k, v, key_mask=mask, scale=scale, train=train)
     self.sow_matrix(matrix)
     out = from_heads(x.shape[-1], dtype=self.dtype)(out)
     return (out, self.class_attention(q, k, scale, mask)) if class_attention else out
