@@ -103,7 +103,7 @@ def _read(
   key = jax.random.key(config.init_seed)
   layout = task.token_layout()
   shapes = dict(jax.eval_shape(task.init, key, blank))
-  more = fitting(config, info)
+  more = fitting(task, config, info)
   check_source(source, shapes.pop("params"), shapes, layout, **more, new_head=False)
   state = dict(jax.jit(task.init)(key, blank))
   return initial_variables(source, state.pop("params"), state, layout, **more)

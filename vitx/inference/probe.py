@@ -192,7 +192,7 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   source = open_source(config.data, seed)
   config = resolve(config, source)
   task = build_task(config)
-  fits, layout = fitting(config, source.info), task.token_layout()
+  fits, layout = fitting(task, config, source.info), task.token_layout()
   batch = blank(evaluation_shapes(task, 1))
   key = jax.random.key(config.init_seed)
   shapes = dict(jax.eval_shape(task.init, key, batch))

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 
@@ -16,6 +17,7 @@ from vitx.config.errors import ConfigError
 from vitx.interop import foreign
 from vitx.interop.repository import find_folder, is_weights, load, read_run_config
 from vitx.interop.transfer import FindPlaces, Report, check_fit, transfer
+from vitx.layers.posemb import POSITIONS
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
@@ -29,6 +31,7 @@ def initial_variables(
   layout: TokenLayout | None,
   *,
   allowed: Iterable[str] = (),
+  network: nn.Module | None = None,
   mixer: str = "",
   new_head: bool = True,
   find_places: FindPlaces | None = None,
@@ -48,6 +51,8 @@ def initial_variables(
     layout: The layout of the tokens that the new run adds positions to, or `None`, see
       `transfer`.
     allowed: Regular expressions of names, in vitx or in the file, that need not fit.
+    network: The new run's network. Its positions are compared with those of a published network
+      whose file does not show them; `None` compares nothing.
     mixer: The name of the network's token mixer, for error messages.
     new_head: Whether a head for other classes may be left as initialized.
     find_places: A function that finds the run's classes among the source's, or `None` if the run
@@ -58,7 +63,7 @@ def initial_variables(
     MissingExtraError: A package that reads the file is not installed.
   """
   if is_weights(source):
-    filled, report = _transfer_file(source, params, model_state, layout, find_places)
+    filled, report = _transfer_file(source, params, model_state, layout, network, find_places)
     print(f"init_from {source}:\n{report}", flush=True)
     check_fit(report, source, allowed, mixer, new_head=new_head)
   else:
@@ -86,6 +91,7 @@ def check_source(
   layout: TokenLayout | None,
   *,
   allowed: Iterable[str] = (),
+  network: nn.Module | None = None,
   mixer: str = "",
   new_head: bool = True,
   find_places: FindPlaces | None = None,
@@ -101,7 +107,7 @@ def check_source(
   """
   if is_weights(source):
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
-    _, report = _transfer_file(source, blank[0], blank[1], layout, find_places)
+    _, report = _transfer_file(source, *blank, layout, network, find_places)
     check_fit(report, source, allowed, mixer, new_head=new_head)
     return
   try:
@@ -128,10 +134,11 @@ def _transfer_file(
   params: Any,
   model_state: Mapping[str, Any],
   layout: TokenLayout | None,
+  network: nn.Module | None,
   find_places: FindPlaces | None,
 ) -> tuple[Any, Report]:
   """Fills parameters, batch statistics and any other state that a published file has."""
-  found, left, ignored = foreign.read_variables(source, foreign.count_heads(params))
+  found, left, ignored, posemb = foreign.read_variables(source, foreign.count_heads(params))
   stored = tree.name_leaves(found)
   state = {
     name: x
@@ -143,7 +150,21 @@ def _transfer_file(
   before = foreign.guess_layout(found)
   filled, report = _transfer(source, target, found, layout, before, places)
   unused = {**report.unused, **dict.fromkeys(left, "")}
-  return filled, dataclasses.replace(report, unused=unused, ignored=ignored)
+  skipped = {**report.skipped, **_compare_positions(posemb, network)}
+  return filled, dataclasses.replace(report, unused=unused, ignored=ignored, skipped=skipped)
+
+
+def _compare_positions(wanted: Mapping[str, Any], network: nn.Module | None) -> dict[str, str]:
+  """Returns the reason why a network's positions are not the wanted ones as {"posemb": reason}."""
+  make = getattr(network, names.POSITIONS, None)
+  if not wanted or make is None:
+    return {}
+  found = make(parent=None)
+  is_kind = isinstance(found, POSITIONS[wanted["name"]])
+  if is_kind and all(getattr(found, field) == wanted[field] for field in wanted.keys() - {"name"}):
+    return {}
+  given = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
+  return {names.POSITIONS: f"set model.posemb=dict({given}), with which these weights were trained"}
 
 
 def _find_places(
