@@ -401,7 +401,11 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
     ("dinov2_registers", dict(extra_tokens=0), r"params/extra \(has no place"),
     ("transformers_dinov3", dict(token_mixer="softmax"), r"key/bias \(is not in the file\)"),
     ("transformers_dinov3", dict(posemb="learned"), r"posemb/table \(is not in the file\)"),
-    ("transformers_dinov3", dict(posemb="none"), r"set model\.posemb=dict\(name='rope', kind='cent"),
+    (
+      "transformers_dinov3",
+      dict(posemb="none"),
+      r"set model\.posemb=dict\(name='rope', kind='cent",
+    ),
     ("transformers_dinov3", dict(posemb=ROPE | dict(kind="axial")), "set model.posemb"),
     ("transformers_dinov3", dict(posemb=dict(name="rope", kind="centered")), r"base=100\.0\)"),
     ("timm_mixer", dict(posemb="sincos"), r"posemb \(set model\.posemb=dict\(name='none'\)"),

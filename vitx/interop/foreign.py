@@ -76,14 +76,13 @@ def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   return _find_weights(read_torch(path), path)
 
 
-class Weights(NamedTuple):
+class ForeignWeights(NamedTuple):
   """The weights of a file, as nested variable collections of vitx.
 
   Attributes:
     variables: The collections.
     left: The names of the arrays for which vitx has no parameter.
-    beside: Descriptions, by name, of everything else in the file, such as an epoch or an optimizer's
-      state.
+    beside: Descriptions, by name, of everything else in the file, such as an epoch.
     posemb: The positions that the network must have, see `foreign_names.Family`.
   """
 
@@ -93,7 +92,7 @@ class Weights(NamedTuple):
   posemb: Mapping[str, Any]
 
 
-def read_variables(source: str, num_heads: int) -> Weights:
+def read_variables(source: str, num_heads: int) -> ForeignWeights:
   """Returns a file's weights under the names of vitx.
 
   Args:
@@ -113,7 +112,8 @@ def read_variables(source: str, num_heads: int) -> Weights:
     ours, left = to_ours(named, num_heads)
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
-  return Weights(nest(ours), left, beside | around, FAMILIES[find_family(named)].posemb)
+  posemb = FAMILIES[find_family(named)].posemb
+  return ForeignWeights(nest(ours), left, beside | around, posemb)
 
 
 def count_heads(params: Mapping[str, Any]) -> int:
@@ -162,7 +162,8 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
     inner = {str(key): value for key, value in content.items() if _holds_arrays(value)}
     known = [key for key in STATE_DICTS if key in inner]
     if not known and (not inner or any(isinstance(x, np.ndarray) for x in content.values())):
-      return _split(content, where, path, beside)
+      arrays, other = _split(content, where, path)
+      return arrays, beside | other
     if not known and len(inner) > 1:
       raise ConfigError(
         f"init_from={path!r} has arrays under each of {', '.join(map(repr, inner))}; save the"
@@ -180,7 +181,7 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
 
 
 def _split(
-  content: Mapping[Any, Any], where: str, path: str, beside: Mapping[str, str] | None = None
+  content: Mapping[Any, Any], where: str, path: str
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   """Separates the weights in a dict from its other values, such as an epoch.
 
@@ -188,7 +189,6 @@ def _split(
     content: The dict.
     where: The prefix of the dict's names in descriptions, such as "state_dict.".
     path: The path of the file, for errors.
-    beside: Descriptions of other values of the file, which the result includes.
 
   Returns:
     The numeric arrays by name, and descriptions of the other values by name.
@@ -205,7 +205,7 @@ def _split(
   if not arrays:
     some = "; ".join(f"{name} is {what}" for name, what in list(other.items())[:3]) or "nothing"
     raise ConfigError(f"init_from={path!r} needs a dict of arrays, but has only: {some}.")
-  return arrays, {**(beside or {}), **other}
+  return arrays, other
 
 
 def _holds_arrays(value: Any, depth: int = 2) -> bool:

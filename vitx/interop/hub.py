@@ -96,7 +96,8 @@ def find(source: str, files: Sequence[str], field: str = "init_from") -> str | N
     except hub.errors.LocalEntryNotFoundError as error:
       raise ConfigError(
         f"{field}={source!r}: {file} is not in the cache, and the Hub cannot be reached"
-        f" ({problem or _first_line(error)}). Connect to the network once, or set {field} to a local copy."
+        f" ({problem or _first_line(error)}). Connect to the network once, or set {field} to a"
+        " local copy."
       ) from error
     except hub.errors.EntryNotFoundError:
       continue

@@ -1,7 +1,8 @@
 """The initial weights of a new run, from another run or from a published file."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -17,7 +18,6 @@ from vitx.config.errors import ConfigError
 from vitx.interop import foreign
 from vitx.interop.repository import find_folder, is_weights, load, read_run_config
 from vitx.interop.transfer import FindPlaces, Report, check_fit, transfer
-from vitx.layers.posemb import POSITIONS
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
@@ -75,7 +75,8 @@ def initial_variables(
     found = {name: loaded.variables[name] for name in target if name in loaded.variables}
     known = loaded.class_names if loaded.knows_class_names else None
     places = _find_places(find_places, known, found)
-    filled, report = _transfer(source, target, found, layout, before, places)
+    with _naming(source):
+      filled, report = transfer(target, found, layout, before, places)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
   state = dict(model_state)
   for name in state.keys() & filled.keys():
@@ -107,24 +108,22 @@ def check_source(
   """
   if is_weights(source):
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
-    _, report = _transfer_file(source, *blank, layout, network, find_places)
+    _, report = _transfer_file(source, blank[0], blank[1], layout, network, find_places)
     check_fit(report, source, allowed, mixer, new_head=new_head)
     return
-  try:
+  with _naming(source), registry.trusting(False):
     in_repository = find_folder(source) is not None
     run = source if in_repository else find_run(source)
-    with registry.trusting(False):
-      read_task(read_run_config(source), run)
-  except ConfigError as error:
-    raise ConfigError(f"init_from={source!r}: {error}") from error
+    read_task(read_run_config(source), run)
   if not in_repository and not Directory(locate_checkpoints(run)).steps():
     raise ConfigError(f"init_from={source!r} has no checkpoint yet; wait until that run saves one.")
 
 
-def _transfer(source: str, *arguments: Any) -> tuple[Any, Report]:
-  """Calls `transfer`; its error names the source."""
+@contextlib.contextmanager
+def _naming(source: str) -> Iterator[None]:
+  """Adds the source to the message of a ConfigError in a `with` block."""
   try:
-    return transfer(*arguments)
+    yield
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
 
@@ -148,7 +147,8 @@ def _transfer_file(
   target = {"params": params, **tree.nest(state)}
   places = _find_places(find_places, None, found)
   before = foreign.guess_layout(found)
-  filled, report = _transfer(source, target, found, layout, before, places)
+  with _naming(source):
+    filled, report = transfer(target, found, layout, before, places)
   unused = {**report.unused, **dict.fromkeys(left, "")}
   skipped = {**report.skipped, **_compare_positions(posemb, network)}
   return filled, dataclasses.replace(report, unused=unused, ignored=ignored, skipped=skipped)
@@ -156,15 +156,16 @@ def _transfer_file(
 
 def _compare_positions(wanted: Mapping[str, Any], network: nn.Module | None) -> dict[str, str]:
   """Returns the reason why a network's positions are not the wanted ones as {"posemb": reason}."""
-  make = getattr(network, names.POSITIONS, None)
-  if not wanted or make is None:
+  part = names.POSITIONS
+  parts: Any = getattr(network, "PARTS", {})
+  if not wanted or part not in parts:
     return {}
-  found = make(parent=None)
-  is_kind = isinstance(found, POSITIONS[wanted["name"]])
+  found = getattr(network, part)(parent=None)
+  is_kind = isinstance(found, parts[part][0][wanted["name"]])
   if is_kind and all(getattr(found, field) == wanted[field] for field in wanted.keys() - {"name"}):
     return {}
   given = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
-  return {names.POSITIONS: f"set model.posemb=dict({given}), with which these weights were trained"}
+  return {part: f"set model.posemb=dict({given}), with which these weights were trained"}
 
 
 def _find_places(

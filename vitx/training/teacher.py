@@ -114,9 +114,7 @@ def check_source(task: Task, config: ConfigDict) -> None:
     return
   state = dict(_shapes(teacher))
   params, layout = state.pop("params"), token_layout(teacher.model, teacher.input_spec.shape)
-  check_weights(
-    teacher.source, params, state, layout, network=teacher.model, new_head=False
-  )
+  check_weights(teacher.source, params, state, layout, network=teacher.model, new_head=False)
 
 
 def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainState) -> None:
