@@ -92,6 +92,15 @@ def test_overrides_hold_for_every_row(file, capsys):
   ]
 
 
+def test_each_phase_is_a_row(file, capsys):
+  phases = "phases.a.model.depth=1,phases.b.batch_size=2,phases.b.model.depth=3"
+  found = cells(counted(capsys, "--config", f"{file}:two,{phases}"))
+  assert {name: row["parameters"] for name, row in found.items()} == {
+    f"two/{name}": f"{parameters(depth):,}" for name, depth in (("a", 1), ("b", 3))
+  }
+  assert {row["published_parameters"] for row in found.values()} == {"4,242"}
+
+
 def test_a_row_that_does_not_build_says_why_and_the_others_stand(file, capsys):
   out = counted(capsys, "--config", f"{file}:data.image_size=10", "--all")
   assert list(cells(out)) == ["one", "two"]

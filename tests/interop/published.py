@@ -114,7 +114,7 @@ def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
   params, state = variables.pop("params"), variables
   layout = layout or LAYOUTS[name]
   params, state = initial_variables(
-    FILES[name], params, state, layout, allowed=allowed, mixer=mixer
+    FILES[name], params, state, layout, allowed=allowed, network=model, mixer=mixer
   )
   if name in HEADLESS:
     classes = model.num_classes

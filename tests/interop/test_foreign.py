@@ -43,6 +43,7 @@ from vitx.training.experiment import Experiment, make_experiment
 
 # Whose class token has a position of its own, which is added to it here.
 PLACED = ("dinov2_registers", "transformers_dinov2")
+ROPE = DINOV3["posemb"]
 WITH_ATTENTION = [name for name in NETWORKS if "mixer" not in name]
 
 
@@ -171,8 +172,8 @@ def test_what_stands_around_weights_is_taken_off_and_reported(name, tmp_path):
   whole = foreign.read_arrays(FILES["timm_vit"])[0]
   body, head = ({n: x for n, x in whole.items() if (n in HEAD) == is_head} for is_head in (0, 1))
   path = torch_writer.save(wrap(whole, body, head), tmp_path / "a.ckpt")
-  found, left, beside = foreign.read_variables(path, 3)
-  wanted, _, _ = foreign.read_variables(FILES["timm_vit"], 3)
+  found, left, beside, _ = foreign.read_variables(path, 3)
+  wanted, *_ = foreign.read_variables(FILES["timm_vit"], 3)
   jax.tree.map(np.testing.assert_array_equal, found, wanted)
   assert left == [] and set(reported) <= beside.keys()
 
@@ -184,7 +185,7 @@ def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
   teacher |= {"head.mlp.0.weight": np.ones((4, 12)), "head.weight": whole["head.weight"]}
   content = {"student": in_front("module.", teacher), "teacher": teacher, "epoch": 3}
   path = torch_writer.save(content, tmp_path / "dino.pth")
-  found, left, beside = foreign.read_variables(path, 3)
+  found, left, beside, _ = foreign.read_variables(path, 3)
   assert "head" not in found["params"] and left == []
   assert {"teacher.", "student", "backbone.", "head.mlp.0.weight", "head.weight"} <= beside.keys()
   assert "other weights" in beside["student"]
@@ -400,6 +401,14 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
     ("dinov2_registers", dict(extra_tokens=0), r"params/extra \(has no place"),
     ("transformers_dinov3", dict(token_mixer="softmax"), r"key/bias \(is not in the file\)"),
     ("transformers_dinov3", dict(posemb="learned"), r"posemb/table \(is not in the file\)"),
+    (
+      "transformers_dinov3",
+      dict(posemb="none"),
+      r"set model\.posemb=dict\(name='rope', kind='cent",
+    ),
+    ("transformers_dinov3", dict(posemb=ROPE | dict(kind="axial")), "set model.posemb"),
+    ("transformers_dinov3", dict(posemb=dict(name="rope", kind="centered")), r"base=100\.0\)"),
+    ("timm_mixer", dict(posemb="sincos"), r"posemb \(set model\.posemb=dict\(name='none'\)"),
     ("transformers_siglip", dict(pool="mean"), r"pool/probe \(has no place"),
     ("transformers_siglip", DINOV3, r"key/bias \(has no place"),
     ("transformers_dinov3", SIGLIP | DINOV3 | dict(width=12), r"Set model\.width=24"),
@@ -413,6 +422,10 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
 def test_another_network_is_refused(name, fields, message):
   with pytest.raises(ConfigError, match=f"init_from=.*{name}.*{message}"):
     fill(name, **fields)
+
+
+def test_other_positions_are_accepted_where_the_config_says_so():
+  fill("transformers_dinov3", posemb="none", allowed=("posemb",))
 
 
 @pytest.mark.slow  # fills a network for each array

@@ -6,6 +6,7 @@ No test reaches the Hub.
 import os
 import shutil
 import sys
+import time
 import types
 
 import numpy as np
@@ -27,7 +28,10 @@ class Errors(types.ModuleType):
   class LocalEntryNotFoundError(FileNotFoundError, EntryNotFoundError):
     pass
 
-  class RepositoryNotFoundError(OSError):
+  class HfHubHTTPError(OSError):
+    pass
+
+  class RepositoryNotFoundError(HfHubHTTPError):
     pass
 
 
@@ -37,13 +41,19 @@ def library(monkeypatch):
   asked, answers = [], {}
   module, errors = types.ModuleType("huggingface_hub"), Errors("huggingface_hub.errors")
 
-  def hf_hub_download(name, file, *, revision=None):
-    asked.append((name, file, revision))
+  def hf_hub_download(name, file, *, revision=None, local_files_only=False):
+    asked.append((name, file, revision, *["in the cache"] * local_files_only))
     answer = answers.get(file, Errors.EntryNotFoundError(f"404: {file}"))
     if isinstance(answer, Exception):
       raise answer
     return answer
 
+  def get_hf_file_metadata(url):
+    if isinstance(answer := answers.get("the Hub"), Exception):
+      raise answer
+
+  module.hf_hub_url = lambda name, file, revision: file
+  module.get_hf_file_metadata = get_hf_file_metadata
   module.hf_hub_download, module.errors = hf_hub_download, errors
   monkeypatch.setitem(sys.modules, "huggingface_hub", module)
   monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors)
@@ -53,8 +63,8 @@ def library(monkeypatch):
 def test_the_safetensors_come_first(library):
   asked, answers = library
   answers["model.safetensors"] = FILES["timm_vit"]
-  found, left, _ = foreign.read_variables("hf:timm/tiny", 3)
-  wanted, _, _ = foreign.read_variables(FILES["timm_vit"], 3)
+  found, left, *_ = foreign.read_variables("hf:timm/tiny", 3)
+  wanted, *_ = foreign.read_variables(FILES["timm_vit"], 3)
   assert asked == [("timm/tiny", "model.safetensors", None)] and left == []
   kernel = found["params"]["block_1"]["mlp"]["up"]["kernel"]
   np.testing.assert_array_equal(kernel, wanted["params"]["block_1"]["mlp"]["up"]["kernel"])
@@ -83,6 +93,27 @@ def test_a_revision_and_an_older_file(library):
 def test_what_cannot_be_fetched(library, answer, message):
   library[1].update({"model.safetensors": answer} if answer else {})
   with pytest.raises(ConfigError, match=f"init_from='hf:timm/tiny'.*{message}"):
+    hub.download("hf:timm/tiny")
+
+
+def test_an_unreachable_hub_is_asked_once_and_only_the_cache_is_read(library):
+  asked, answers = library
+  answers |= {"the Hub": OSError("no route"), "model.safetensors": "/cache/model.safetensors"}
+  assert hub.download("hf:timm/tiny") == "/cache/model.safetensors"
+  assert asked == [("timm/tiny", "model.safetensors", None, "in the cache")]
+  asked.clear()
+  answers["the Hub"] = Errors.HfHubHTTPError("403")  # the Hub has answered
+  assert hub.download("hf:timm/tiny") == "/cache/model.safetensors"
+  assert asked == [("timm/tiny", "model.safetensors", None)]
+
+
+def test_the_library_makes_no_second_try_without_a_connection(hub_server, monkeypatch):
+  from huggingface_hub import constants
+
+  template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"  # nothing listens there
+  monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+  monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("the library tries again"))
+  with pytest.raises(ConfigError, match=r"the Hub cannot be reached \(.*[Cc]onnect"):
     hub.download("hf:timm/tiny")
 
 
@@ -120,8 +151,8 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source", ["hf:timm/tiny", f"hf:timm/tiny@{COMMIT}"])
 def test_the_librarys_own_cache(cache, source):
-  found, _, _ = foreign.read_variables(source, 3)
-  wanted, _, _ = foreign.read_variables(FILES["timm_vit"], 3)
+  found, *_ = foreign.read_variables(source, 3)
+  wanted, *_ = foreign.read_variables(FILES["timm_vit"], 3)
   np.testing.assert_array_equal(found["params"]["cls"], wanted["params"]["cls"])
 
 

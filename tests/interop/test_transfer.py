@@ -222,6 +222,17 @@ def test_an_allowed_depth_is_not_the_reason():
     check_fit(report, "file.pth", ("params/block_2/.*",))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])  # the last overflows in float32
+def test_weights_that_are_not_finite_are_refused(value):
+  source = jax.tree.map(lambda x: x.astype(np.float64), model(seed=1))
+  source["stem"]["kernel"].flat[3] = value
+  source["head"]["bias"][0] = value
+  message = r"^(stem|head)/\w+ and 1 more arrays of the source hold NaN or infinity: .* another"
+  with np.errstate(over="ignore"), pytest.raises(ConfigError, match=message):
+    transfer(model(seed=2), source)
+  transfer(model(classes=3), {"other": np.array(value), **model(seed=1)})  # it is not taken
+
+
 def test_nothing_in_common_is_an_error():
   with pytest.raises(ConfigError, match="none of the network's 6 parameters fits"):
     transfer(model(), {"encoder": {"kernel": np.ones(3)}})

@@ -18,7 +18,6 @@ from vitx.analysis.counting import count_variables
 from vitx.analysis.shapes import variable_shapes
 from vitx.benchmark import timing
 from vitx.config.errors import ConfigError
-from vitx.config.loader import load_config
 from vitx.ops.implementation import choosing_by, current_rule
 from vitx.tasks import build_task
 from vitx.training import trial
@@ -243,23 +242,25 @@ def measure_remedies(
         return
 
 
-def measure_peaks(texts: Mapping[str, str], say: Callable[[str], None]) -> dict[str, Costs]:
+def measure_peaks(
+  configs: Mapping[str, ConfigDict], say: Callable[[str], None]
+) -> dict[str, Costs]:
   """Measures the peak memory of training each row, each in a process of its own.
 
   It must be called before this process takes the device's memory.
 
   Args:
-    texts: The config of each row, as text that `load_config` reads.
+    configs: The config of each row.
     say: A function that prints a line of progress.
 
   Returns:
     `train_peak_mb` of each row that fits the memory; {} if the device does not report its peak.
   """
   found: dict[str, Costs] = {}
-  for name, text in texts.items():
+  for name, config in configs.items():
     say(f"{name}: measuring the peak memory")
     try:
-      peak = timing.peak_bytes(_read_peak, _make_step, text, steps=2, read=_read_peak)
+      peak = timing.peak_bytes(_read_peak, _make_step, config, steps=2, read=_read_peak)
       found[name] = {"train_peak_mb": peak / 1e6}
     except timing.TooLargeError as error:
       say(f"{name}: a step of {BATCH} examples {error}")
@@ -277,8 +278,8 @@ def _read_peak() -> int:
   return (jax.local_devices()[0].memory_stats() or {})["peak_bytes_in_use"]
 
 
-def _make_step(text: str) -> Callable[[], None]:
-  config = trial.complete_config(load_config(text))
+def _make_step(config: ConfigDict) -> Callable[[], None]:
+  config = trial.complete_config(config)
   return _make(trial.prepare_training, lambda: trial.begin(config), config, BATCH)
 
 

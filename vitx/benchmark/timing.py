@@ -240,8 +240,8 @@ def find_rates(
 
 def peak_bytes(
   prepare: Callable[[], Any],
-  make: Callable[[str], Callable[[], None]],
-  name: str,
+  make: Callable[[Any], Callable[[], None]],
+  what: Any,
   steps: int = 3,
   read: Callable[[], int] | None = None,
 ) -> int:
@@ -252,23 +252,23 @@ def peak_bytes(
   Args:
     prepare: A function that imports all that the step needs. This function, `make` and `read` must
       be importable.
-    make: A function that returns a step, given its name.
-    name: The name of the step.
+    make: A function that returns a step, given `what`.
+    what: The name or the config of the step, which must be picklable.
     steps: The number of steps to run.
     read: A function that returns the peak bytes of its process so far; by default, of resident
       memory.
   """
   spawn = multiprocessing.get_context("spawn")
   with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-    return pool.submit(_measure_peak, prepare, make, name, steps, read or _read_peak).result()
+    return pool.submit(_measure_peak, prepare, make, what, steps, read or _read_peak).result()
 
 
 def _measure_peak(
-  prepare: Callable, make: Callable, name: str, steps: int, read: Callable[[], int]
+  prepare: Callable, make: Callable, what: Any, steps: int, read: Callable[[], int]
 ) -> int:
   prepare()
   before = read()
-  step = make(name)
+  step = make(what)
   for _ in range(steps):
     step()
   return read() - before

@@ -117,24 +117,9 @@ def load(
   weights: str | None = None,
   trust_code: bool = False,
 ) -> Loaded:
-  """Restores a trained model from its workdir; `vitx.load` also takes repositories.
+  """Restores a trained model from the workdir of a run.
 
-  Args:
-    workdir: The workdir of a training run; if the run has phases, the last phase with a checkpoint
-      is loaded.
-    checkpoint: "best", by the task's primary figure on *validation* (or the latest, before the
-      first evaluation); "latest", the newest saved state, even if a signal broke off its
-      evaluation; or a step. With "best" and "latest", damaged checkpoints are skipped with
-      a warning.
-    weights: The weights: "ema", the moving average; "raw"; or None for the weights that chose the
-      best checkpoint, the first of `evaluation.weights`. Without an average, None takes "raw".
-    trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
-
-  Raises:
-    ConfigError: There is no workdir, no checkpoint yet, no such step (the message lists all steps)
-      or no such weights, or no model can be built from the config.
-    ShapeMismatch: The checkpoint's arrays are not those of the config's model.
-    CorruptCheckpoint: The wanted checkpoint is damaged, or all checkpoints are.
+  `vitx.load`, which also reads repositories, describes the arguments and the errors.
   """
   workdir = find_run(workdir)
   config = read_config(workdir)

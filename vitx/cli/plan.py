@@ -14,7 +14,8 @@ another kind of device. Memory and seconds of a training step grow linearly with
 two measured batch sizes determine them for every batch size, and thereby the largest batch that
 fits. Both are per device, for the device's share of the batch; a CPU's cores are devices that share
 its memory. If the batch of a single row does not fit, its step is also compiled with gradient
-accumulation, recomputation and bfloat16, and the memory of each variant is printed.
+accumulation, recomputation and bfloat16, and the memory of each variant is printed. A row that
+trains in phases becomes one row per phase, ROW/PHASE.
 """
 
 import argparse
@@ -23,6 +24,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from ml_collections import ConfigDict
 
 from vitx.analysis.tables import lay_out
 from vitx.checkpoints.outputs import write_json
@@ -132,6 +135,18 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
   return {next(default, Path(path).stem): config}
 
 
+def _load_rows(texts: Mapping[str, str]) -> dict[str, ConfigDict]:
+  """Returns the config of each row, or of each phase of a row as `ROW/PHASE`."""
+  from vitx.training.phases import split_phases
+
+  found: dict[str, ConfigDict] = {}
+  for row, text in texts.items():
+    config = load_config(text)
+    phases = split_phases(config, "")
+    found |= {f"{row}/{phase}": own for phase, own in phases.items()} or {row: config}
+  return found
+
+
 def run(config: str, **arguments: Any) -> None:
   """Prints the size and the cost of each row, and writes the requested files.
 
@@ -147,19 +162,19 @@ def run(config: str, **arguments: Any) -> None:
   options = argparse.Namespace(**arguments)
   texts, path = find_texts(config, options.rows, options.whole), split_text(config)[0]
   defined: Mapping[str, Any] = {} if path.endswith(".json") else open_config(path)
-  quoted = {name: defined.get("PUBLISHED", {}).get(name, {}) for name in texts}
+  loaded, published = _load_rows(texts), defined.get("PUBLISHED", {})
+  quoted = {name: published.get(name.partition("/")[0], {}) for name in loaded}
   computed, misprints = defined.get("COMPUTED", {}), defined.get("MISPRINTS", {})
   columns = _list_columns(options, dict.fromkeys(key for row in quoted.values() for key in row))
-  _check(options, columns, len(texts))
-  loaded = {name: load_config(text) for name, text in texts.items()}
+  _check(options, columns, len(loaded))
   phases.use_cores(loaded.values())
-  rows: dict[str, dict[str, Any]] = {name: {} for name in texts}
+  rows: dict[str, dict[str, Any]] = {name: {} for name in loaded}
   if options.rates:
-    rows |= library.measure_peaks(texts, say)
+    rows |= library.measure_peaks(loaded, say)
   memory = library.find_memory(options.memory) if options.compile else None
   effort = {"repeats": options.repeats, "seconds": options.seconds} if options.rates else None
   given: dict[str, Any] = {"memory": memory, "timed": options.time, "effort": effort, "say": say}
-  many = len(texts) > 1
+  many = len(loaded) > 1
   if many:
     print(markdown.table([["row", *columns]]), flush=True)
   with Neighbors() as neighbors:

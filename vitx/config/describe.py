@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from flax.traverse_util import unflatten_dict
 from jax.typing import DTypeLike
 from ml_collections import ConfigDict
 
@@ -45,13 +46,8 @@ class Description:
 
 def complete(config: ConfigDict) -> dict[str, Any]:
   """Returns the whole config as a JSON tree, with every field of its named choices."""
-  tree: dict[str, Any] = {}
-  for path, described in describe(config).items():
-    *parents, last = path.split(".")
-    node = tree
-    for parent in parents:
-      node = node.setdefault(parent, {})
-    node[last] = described.value
+  values = {path: described.value for path, described in describe(config).items()}
+  tree: dict[str, Any] = unflatten_dict(values, sep=".")
   tree["phases"] = _plain(config.phases)  # `describe` has no field for a phase that changes nothing
   return tree
 

@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
-from vitx.config.fields import declarations, default_config
+from vitx.config.fields import SEEDS, declarations, default_config
 from vitx.config.overrides import set_field, split, with_overrides
 
 FLAG = "--config."
@@ -174,7 +174,7 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
     importlib.import_module("vitx.checkpoints.workdir").tell_places(tree, path)
   seed = tree.get("seed", 0)
   graph_seed = seed if tree.get("graph_seed") is None else tree["graph_seed"]
-  for name in ("init_seed", "data_seed", "graph_seed"):
+  for name in SEEDS:
     if tree.get(name) == seed:
       tree[name] = None
   mixer = tree.get("model", {}).get("token_mixer")
@@ -213,12 +213,10 @@ def _is_text(field: str, value: str) -> bool:
 
 
 def _parse(path: str) -> dict[str, Any]:
-  from vitx.files import read_bytes
+  from vitx.files import read_bytes, reading
 
-  try:
+  with reading(f"config={path!r} cannot be read as JSON"):
     tree = json.loads(read_bytes(path))
-  except (OSError, ValueError) as error:
-    raise ConfigError(f"config={path!r} cannot be read as JSON: {error}") from error
   if not isinstance(tree, dict) or not isinstance(tree.get("model", {}), dict):
     raise ConfigError(f"config={path!r} must hold a JSON object, the fields of a config.")
   return tree

@@ -78,7 +78,7 @@ def read_variables(
   Raises:
     ConfigError: The weights cannot be read or do not fit; this is checked before compilation.
   """
-  options |= fitting(config, info)
+  options |= fitting(task, config, info)
   source, layout, key = config.init_from, task.token_layout(), jax.random.key(config.init_seed)
   batch = blank(evaluation_shapes(task, 1))
   shapes = dict(jax.eval_shape(task.init, key, batch))

@@ -6,7 +6,7 @@ The names `hf:OWNER/NAME` and `timm:NAME` download a file from the Hugging Face 
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -16,7 +16,7 @@ from vitx import files
 from vitx.checkpoints.tree import name_leaves, nest
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.interop import hub
-from vitx.interop.foreign_names import strip, to_ours
+from vitx.interop.foreign_names import FAMILIES, find_family, strip, to_ours
 from vitx.interop.published import check_digest
 from vitx.interop.torch_file import Opaque, read_torch
 from vitx.models import names
@@ -76,16 +76,28 @@ def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   return _find_weights(read_torch(path), path)
 
 
-def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[str], dict[str, str]]:
-  """Returns a file's weights as nested variable collections of vitx.
+class ForeignWeights(NamedTuple):
+  """The weights of a file, as nested variable collections of vitx.
+
+  Attributes:
+    variables: The collections.
+    left: The names of the arrays for which vitx has no parameter.
+    beside: Descriptions, by name, of everything else in the file, such as an epoch.
+    posemb: The positions that the network must have, see `foreign_names.Family`.
+  """
+
+  variables: dict[str, Any]
+  left: list[str]
+  beside: dict[str, str]
+  posemb: Mapping[str, Any]
+
+
+def read_variables(source: str, num_heads: int) -> ForeignWeights:
+  """Returns a file's weights under the names of vitx.
 
   Args:
     source: The path of the file, `hf:OWNER/NAME` or `timm:NAME`.
     num_heads: The number of heads H of the network, by which kernels (C, C) become (C, H, D).
-
-  Returns:
-    Three values: the collections; the names of the arrays for which vitx has no parameter; and a
-    description, by name, of everything else in the file, such as an epoch or an optimizer's state.
 
   Raises:
     ConfigError: The file cannot be read, has another SHA-256 than the published file of its name,
@@ -100,7 +112,8 @@ def read_variables(source: str, num_heads: int) -> tuple[dict[str, Any], list[st
     ours, left = to_ours(named, num_heads)
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
-  return nest(ours), left, beside | around
+  posemb = FAMILIES[find_family(named)].posemb
+  return ForeignWeights(nest(ours), left, beside | around, posemb)
 
 
 def count_heads(params: Mapping[str, Any]) -> int:
@@ -149,7 +162,8 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
     inner = {str(key): value for key, value in content.items() if _holds_arrays(value)}
     known = [key for key in STATE_DICTS if key in inner]
     if not known and (not inner or any(isinstance(x, np.ndarray) for x in content.values())):
-      return _split(content, where, path, beside)
+      arrays, other = _split(content, where, path)
+      return arrays, beside | other
     if not known and len(inner) > 1:
       raise ConfigError(
         f"init_from={path!r} has arrays under each of {', '.join(map(repr, inner))}; save the"
@@ -167,7 +181,7 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
 
 
 def _split(
-  content: Mapping[Any, Any], where: str, path: str, beside: Mapping[str, str] | None = None
+  content: Mapping[Any, Any], where: str, path: str
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   """Separates the weights in a dict from its other values, such as an epoch.
 
@@ -175,7 +189,6 @@ def _split(
     content: The dict.
     where: The prefix of the dict's names in descriptions, such as "state_dict.".
     path: The path of the file, for errors.
-    beside: Descriptions of other values of the file, which the result includes.
 
   Returns:
     The numeric arrays by name, and descriptions of the other values by name.
@@ -192,7 +205,7 @@ def _split(
   if not arrays:
     some = "; ".join(f"{name} is {what}" for name, what in list(other.items())[:3]) or "nothing"
     raise ConfigError(f"init_from={path!r} needs a dict of arrays, but has only: {some}.")
-  return arrays, {**(beside or {}), **other}
+  return arrays, other
 
 
 def _holds_arrays(value: Any, depth: int = 2) -> bool:

@@ -6,7 +6,8 @@ A family is a naming scheme that several files share.
 import dataclasses
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,22 +23,26 @@ class Family:
   Attributes:
     marks: The names of arrays that identify the scheme if all of them are present.
     rules: The rules that rename the arrays.
+    posemb: The positions of the networks, as fields of `model.posemb`, if they have no parameters
+      by which a file shows them.
   """
 
   marks: tuple[str, ...]
   rules: list[NameRule]
+  posemb: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 _TIMM = ("patch_embed.proj.weight", "cls_token")
+_ROPE = {"name": "rope", "kind": "centered", "base": 100.0}  # of all published DINOv3 networks
 _TRANSFORMERS = ("embeddings.patch_embeddings.projection.weight", "embeddings.cls_token")
 # A file belongs to the first family of which it has all marks.
 FAMILIES = {
   "lv_vit": Family(("patch_embed.conv1.weight",), timm_names.LV_VIT),
   "distilled": Family((*_TIMM, "dist_token"), timm_names.DISTILLED),
-  "dinov3": Family((*_TIMM, "storage_tokens"), timm_names.DINOV3),
-  "timm_dinov3": Family((*_TIMM, "blocks.0.attn.q_bias"), timm_names.TIMM_DINOV3),
+  "dinov3": Family((*_TIMM, "storage_tokens"), timm_names.DINOV3, _ROPE),
+  "timm_dinov3": Family((*_TIMM, "blocks.0.attn.q_bias"), timm_names.TIMM_DINOV3, _ROPE),
   "timm_dinov3_without_biases": Family(
-    (*_TIMM, "blocks.0.gamma_1"), timm_names.TIMM_DINOV3_WITHOUT_BIASES
+    (*_TIMM, "blocks.0.gamma_1"), timm_names.TIMM_DINOV3_WITHOUT_BIASES, _ROPE
   ),
   "siglip": Family(("patch_embed.proj.weight", "attn_pool.latent"), timm_names.SIGLIP),
   "dinov2_registers": Family((*_TIMM, "register_tokens"), timm_names.DINOV2_REGISTERS),
@@ -46,6 +51,7 @@ FAMILIES = {
   "transformers_dinov3": Family(
     ("embeddings.patch_embeddings.weight", "embeddings.register_tokens"),
     transformers_names.DINOV3,
+    _ROPE,
   ),
   "transformers_siglip": Family(
     ("embeddings.patch_embedding.weight", "head.probe"), transformers_names.SIGLIP
@@ -60,7 +66,11 @@ FAMILIES = {
     (*_TRANSFORMERS, "encoder.layer.0.norm1.weight"), transformers_names.DINOV2
   ),
   "transformers": Family(_TRANSFORMERS, transformers_names.VIT),
-  "mlp_mixer": Family(("stem.proj.weight", "blocks.0.mlp_tokens.fc1.weight"), timm_names.MLP_MIXER),
+  "mlp_mixer": Family(
+    ("stem.proj.weight", "blocks.0.mlp_tokens.fc1.weight"),
+    timm_names.MLP_MIXER,
+    {"name": "none"},
+  ),
   "convmixer": Family(("stem.0.weight", "blocks.0.0.fn.0.weight"), timm_names.CONVMIXER),
   "vit_pytorch": Family(
     ("to_patch_embedding.1.weight", "transformer.layers.0.0.norm.weight"),

@@ -91,11 +91,13 @@ def find(source: str, files: Sequence[str], field: str = "init_from") -> str | N
   hub = _load_library(f"{field}={source!r}")
   for file in files:
     try:
-      path = hub.hf_hub_download(name, file, revision=revision)
+      problem = _ask(hub, hub.hf_hub_url(name, file, revision=revision))
+      path = hub.hf_hub_download(name, file, revision=revision, local_files_only=bool(problem))
     except hub.errors.LocalEntryNotFoundError as error:
       raise ConfigError(
         f"{field}={source!r}: {file} is not in the cache, and the Hub cannot be reached"
-        f" ({_first_line(error)}). Connect to the network once, or set {field} to a local copy."
+        f" ({problem or _first_line(error)}). Connect to the network once, or set {field} to a"
+        " local copy."
       ) from error
     except hub.errors.EntryNotFoundError:
       continue
@@ -105,6 +107,25 @@ def find(source: str, files: Sequence[str], field: str = "init_from") -> str | N
     _check_whole(path, f"{field}={source!r}")
     return path
   return None
+
+
+def _ask(hub: ModuleType, url: str) -> str:
+  """Asks the Hub once about a file, and returns the reason if there is no connection, else "".
+
+  A download without a connection would repeat the request for half a minute.
+
+  Raises:
+    EntryNotFoundError: The repository has no such file.
+  """
+  try:
+    hub.get_hf_file_metadata(url)
+  except hub.errors.EntryNotFoundError:
+    raise
+  except hub.errors.HfHubHTTPError:  # The Hub has answered; the download raises the error again.
+    return ""
+  except Exception as error:  # The library's HTTP client has errors of its own.
+    return _first_line(error)
+  return ""
 
 
 def check_target(out: str) -> str:

@@ -1,9 +1,11 @@
 """The initial weights of a new run, from another run or from a published file."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 
@@ -29,6 +31,7 @@ def initial_variables(
   layout: TokenLayout | None,
   *,
   allowed: Iterable[str] = (),
+  network: nn.Module | None = None,
   mixer: str = "",
   new_head: bool = True,
   find_places: FindPlaces | None = None,
@@ -48,6 +51,8 @@ def initial_variables(
     layout: The layout of the tokens that the new run adds positions to, or `None`, see
       `transfer`.
     allowed: Regular expressions of names, in vitx or in the file, that need not fit.
+    network: The new run's network. Its positions are compared with those of a published network
+      whose file does not show them; `None` compares nothing.
     mixer: The name of the network's token mixer, for error messages.
     new_head: Whether a head for other classes may be left as initialized.
     find_places: A function that finds the run's classes among the source's, or `None` if the run
@@ -58,7 +63,7 @@ def initial_variables(
     MissingExtraError: A package that reads the file is not installed.
   """
   if is_weights(source):
-    filled, report = _transfer_file(source, params, model_state, layout, find_places)
+    filled, report = _transfer_file(source, params, model_state, layout, network, find_places)
     print(f"init_from {source}:\n{report}", flush=True)
     check_fit(report, source, allowed, mixer, new_head=new_head)
   else:
@@ -70,7 +75,8 @@ def initial_variables(
     found = {name: loaded.variables[name] for name in target if name in loaded.variables}
     known = loaded.class_names if loaded.knows_class_names else None
     places = _find_places(find_places, known, found)
-    filled, report = _transfer(source, target, found, layout, before, places)
+    with _naming(source):
+      filled, report = transfer(target, found, layout, before, places)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
   state = dict(model_state)
   for name in state.keys() & filled.keys():
@@ -86,6 +92,7 @@ def check_source(
   layout: TokenLayout | None,
   *,
   allowed: Iterable[str] = (),
+  network: nn.Module | None = None,
   mixer: str = "",
   new_head: bool = True,
   find_places: FindPlaces | None = None,
@@ -101,24 +108,22 @@ def check_source(
   """
   if is_weights(source):
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
-    _, report = _transfer_file(source, blank[0], blank[1], layout, find_places)
+    _, report = _transfer_file(source, blank[0], blank[1], layout, network, find_places)
     check_fit(report, source, allowed, mixer, new_head=new_head)
     return
-  try:
+  with _naming(source), registry.trusting(False):
     in_repository = find_folder(source) is not None
     run = source if in_repository else find_run(source)
-    with registry.trusting(False):
-      read_task(read_run_config(source), run)
-  except ConfigError as error:
-    raise ConfigError(f"init_from={source!r}: {error}") from error
+    read_task(read_run_config(source), run)
   if not in_repository and not Directory(locate_checkpoints(run)).steps():
     raise ConfigError(f"init_from={source!r} has no checkpoint yet; wait until that run saves one.")
 
 
-def _transfer(source: str, *arguments: Any) -> tuple[Any, Report]:
-  """Calls `transfer`; its error names the source."""
+@contextlib.contextmanager
+def _naming(source: str) -> Iterator[None]:
+  """Adds the source to the message of a ConfigError in a `with` block."""
   try:
-    return transfer(*arguments)
+    yield
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
 
@@ -128,10 +133,11 @@ def _transfer_file(
   params: Any,
   model_state: Mapping[str, Any],
   layout: TokenLayout | None,
+  network: nn.Module | None,
   find_places: FindPlaces | None,
 ) -> tuple[Any, Report]:
   """Fills parameters, batch statistics and any other state that a published file has."""
-  found, left, ignored = foreign.read_variables(source, foreign.count_heads(params))
+  found, left, ignored, posemb = foreign.read_variables(source, foreign.count_heads(params))
   stored = tree.name_leaves(found)
   state = {
     name: x
@@ -141,9 +147,25 @@ def _transfer_file(
   target = {"params": params, **tree.nest(state)}
   places = _find_places(find_places, None, found)
   before = foreign.guess_layout(found)
-  filled, report = _transfer(source, target, found, layout, before, places)
+  with _naming(source):
+    filled, report = transfer(target, found, layout, before, places)
   unused = {**report.unused, **dict.fromkeys(left, "")}
-  return filled, dataclasses.replace(report, unused=unused, ignored=ignored)
+  skipped = {**report.skipped, **_compare_positions(posemb, network)}
+  return filled, dataclasses.replace(report, unused=unused, ignored=ignored, skipped=skipped)
+
+
+def _compare_positions(wanted: Mapping[str, Any], network: nn.Module | None) -> dict[str, str]:
+  """Returns the reason why a network's positions are not the wanted ones as {"posemb": reason}."""
+  part = names.POSITIONS
+  parts: Any = getattr(network, "PARTS", {})
+  if not wanted or part not in parts:
+    return {}
+  found = getattr(network, part)(parent=None)
+  is_kind = isinstance(found, parts[part][0][wanted["name"]])
+  if is_kind and all(getattr(found, field) == wanted[field] for field in wanted.keys() - {"name"}):
+    return {}
+  given = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
+  return {part: f"set model.posemb=dict({given}), with which these weights were trained"}
 
 
 def _find_places(

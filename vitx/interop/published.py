@@ -32,19 +32,19 @@ class PublishedWeights:
       if timm's repositories lack it.
     row: The config of the network, `FILE:ROW` or `FILE:ROW,field=value`.
     parameters: The number of parameters, those of a published head included.
-    license: The license of the weights, as their authors state it.
     address: The address of the authors' file.
     classes: The number of classes of the head, or 0 for weights without a head.
     size: The side in pixels of the images that the positions belong to.
+    license: The license of the weights, as their authors state it.
   """
 
   name: str
   row: str
   parameters: int
-  license: str
   address: str
   classes: int = 1000
   size: int = 224
+  license: str = "Apache-2.0"
 
   @property
   def file(self) -> str:
@@ -71,70 +71,60 @@ class PublishedWeights:
     )
 
 
-_APACHE = "Apache-2.0"
 _META = "DINOv3 License (Meta gives access on request)"
 WEIGHTS = (
   PublishedWeights(
     "timm:deit_tiny_patch16_224.fb_in1k",
     "imagenet:deit_ti",
     5_717_416,
-    _APACHE,
     f"{_DEIT}deit_tiny_patch16_224-a1311bcf.pth",
   ),
   PublishedWeights(
     "timm:deit_small_patch16_224.fb_in1k",
     "imagenet:deit_s",
     22_050_664,
-    _APACHE,
     f"{_DEIT}deit_small_patch16_224-cd65a155.pth",
   ),
   PublishedWeights(
     "timm:deit_base_patch16_224.fb_in1k",
     "imagenet:deit_b",
     86_567_656,
-    _APACHE,
     f"{_DEIT}deit_base_patch16_224-b5f2ef4d.pth",
   ),
   PublishedWeights(
     "timm:deit_tiny_distilled_patch16_224.fb_in1k",
     "imagenet:deit_ti_distilled",
     5_910_800,
-    _APACHE,
     f"{_DEIT}deit_tiny_distilled_patch16_224-b40b3cf7.pth",
   ),
   PublishedWeights(
     "timm:deit_small_distilled_patch16_224.fb_in1k",
     "imagenet:deit_s_distilled",
     22_436_432,
-    _APACHE,
     f"{_DEIT}deit_small_distilled_patch16_224-649709d9.pth",
   ),
   PublishedWeights(
     "timm:deit_base_distilled_patch16_224.fb_in1k",
     "imagenet:deit_b_distilled",
     87_338_192,
-    _APACHE,
     f"{_DEIT}deit_base_distilled_patch16_224-df68dfff.pth",
   ),
   PublishedWeights(
     "lvvit_s-26M-224-83.3.pth.tar",
     "imagenet:lv_vit_s",
     26_151_824,
-    _APACHE,
     f"{_LV_VIT}lvvit_s-26M-224-83.3.pth.tar",
   ),
   PublishedWeights(
     "lvvit_m-56M-224-84.0.pth.tar",
     "imagenet:lv_vit_m",
     55_830_544,
-    _APACHE,
     f"{_LV_VIT}lvvit_m-56M-224-84.0.pth.tar",
   ),
   PublishedWeights(
     "timm:vit_tiny_patch16_224.augreg_in21k",
     "finetune:augreg_ti",
     9_740_115,
-    _APACHE,
     f"{_AUGREG}Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0.npz",
     classes=21_843,
   ),
@@ -142,7 +132,6 @@ WEIGHTS = (
     "timm:vit_small_patch16_224.augreg_in21k",
     "finetune:augreg_s",
     30_075_219,
-    _APACHE,
     f"{_AUGREG}S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0.npz",
     classes=21_843,
   ),
@@ -150,7 +139,6 @@ WEIGHTS = (
     "timm:vit_base_patch16_224.augreg_in21k",
     "finetune:augreg_b",
     102_595_923,
-    _APACHE,
     f"{_AUGREG}B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0.npz",
     classes=21_843,
   ),
@@ -158,7 +146,6 @@ WEIGHTS = (
     "timm:vit_small_patch14_dinov2.lvd142m",
     "finetune:dinov2_s",
     22_056_192,
-    _APACHE,
     f"{_DINOV2}dinov2_vits14/dinov2_vits14_pretrain.pth",
     classes=0,
     size=518,
@@ -167,7 +154,6 @@ WEIGHTS = (
     "timm:vit_base_patch14_dinov2.lvd142m",
     "finetune:dinov2_b",
     86_579_712,
-    _APACHE,
     f"{_DINOV2}dinov2_vitb14/dinov2_vitb14_pretrain.pth",
     classes=0,
     size=518,
@@ -176,7 +162,6 @@ WEIGHTS = (
     "timm:vit_small_patch14_reg4_dinov2.lvd142m",
     "finetune:dinov2_reg_s",
     22_057_344,
-    _APACHE,
     f"{_DINOV2}dinov2_vits14/dinov2_vits14_reg4_pretrain.pth",
     classes=0,
     size=518,
@@ -185,7 +170,6 @@ WEIGHTS = (
     "timm:vit_base_patch14_reg4_dinov2.lvd142m",
     "finetune:dinov2_reg_b",
     86_582_016,
-    _APACHE,
     f"{_DINOV2}dinov2_vitb14/dinov2_vitb14_reg4_pretrain.pth",
     classes=0,
     size=518,
@@ -194,23 +178,22 @@ WEIGHTS = (
     "timm:vit_small_patch16_dinov3.lvd1689m",
     "finetune:dinov3_s",
     21_596_160,
-    _META,
     f"{_DINOV3}dinov3_vits16/dinov3_vits16_pretrain_lvd1689m-08c60483.pth",
     classes=0,
+    license=_META,
   ),
   PublishedWeights(
     "timm:vit_base_patch16_dinov3.lvd1689m",
     "finetune:dinov3_b",
     85_659_648,
-    _META,
     f"{_DINOV3}dinov3_vitb16/dinov3_vitb16_pretrain_lvd1689m-73cec8be.pth",
     classes=0,
+    license=_META,
   ),
   PublishedWeights(
     "timm:vit_base_patch16_siglip_224.v2_webli",
     "finetune:siglip2_b",
     92_884_224,
-    _APACHE,
     "https://huggingface.co/google/siglip2-base-patch16-224",
     classes=0,
   ),
@@ -219,7 +202,6 @@ WEIGHTS = (
     "imagenet:deit_b,pool=mean,posemb=none,token_mixer=mlp_mixing,"
     f"model.token_mixer.hidden=384,{_HALF}",
     59_880_472,
-    _APACHE,
     f"{_TIMM}v0.1-vitjx/jx_mixer_b16_224-76587d61.pth",
   ),
   PublishedWeights(
@@ -227,8 +209,8 @@ WEIGHTS = (
     "imagenet:deit_b,model=convmixer,model.width=1024,model.depth=20,model.patch=14,"
     "model.kernel=9,evaluation.crop_ratio=0.96",
     24_383_464,
-    "MIT",
     f"{_CONVMIXER}convmixer_1024_20_ks9_p14.pth.tar",
+    license="MIT",
   ),
 )
 

@@ -152,10 +152,11 @@ def transfer(
     A tree with the target's structure and dtypes, and the report.
 
   Raises:
-    ConfigError: Not a single parameter could be loaded.
+    ConfigError: Not a single parameter could be loaded, or a loaded one has NaN or infinity.
   """
   fresh, trained = tree.name_leaves(target), tree.name_arrays(source)
   result: dict[str, Any] = dict(fresh)
+  broken: list[str] = []
   fates: dict[str, dict[str, str]] = {
     fate: {} for fate in ("loaded", "resized", "head", "skipped", "new")
   }
@@ -169,6 +170,14 @@ def transfer(
     fates[fate][name] = f"{shapes}: {reason}" if reason else shapes
     if value is not None:
       result[name] = value.astype(old.dtype)
+      if not np.isfinite(result[name]).all():
+        broken.append(name)
+  if broken:
+    more = f" and {len(broken) - 1} more arrays" if len(broken) > 1 else ""
+    raise ConfigError(
+      f"{broken[0]}{more} of the source hold NaN or infinity: its training has diverged, or it is"
+      " damaged. Choose another checkpoint or file."
+    )
   theirs, ours = names.read_sizes(trained), names.read_sizes(fresh)
   pairs = {field: (theirs[field], ours[field]) for field in ours}
   sizes = {field: pair for field, pair in pairs.items() if all(pair) and pair[0] != pair[1]}

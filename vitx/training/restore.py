@@ -19,6 +19,7 @@ from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
 from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.init_from import initial_variables
+from vitx.tasks.base import Task
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment
 from vitx.training.record import provenance
@@ -120,15 +121,16 @@ def begin(
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
   """Calls a function that reads or checks the weights of `init_from`, for a run's state."""
   config, layout = experiment.config, experiment.task.token_layout()
-  options = fitting(config, experiment.source.info)
+  options = fitting(experiment.task, config, experiment.source.info)
   return function(config.init_from, state.params, state.model_state, layout, **options)
 
 
-def fitting(config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
+def fitting(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
   """Returns the options with which `initial_variables` fits foreign weights to a run."""
   find = functools.partial(find_in_weights, info, config.init_from)
   return {
     "allowed": config.init_from_except,
+    "network": task.model,
     "mixer": fields_of(config.model.get("token_mixer", ""))["name"],
     "find_places": None if info.class_names is None else find,
   }

@@ -116,7 +116,7 @@ def check_source(task: Task, config: ConfigDict) -> None:
     return
   state = dict(_shapes(teacher))
   params, layout = state.pop("params"), token_layout(teacher.model, teacher.input_spec.shape)
-  check_weights(teacher.source, params, state, layout, new_head=False)
+  check_weights(teacher.source, params, state, layout, network=teacher.model, new_head=False)
 
 
 def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainState) -> None:
@@ -189,7 +189,10 @@ def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
   layout = token_layout(teacher.model, teacher.input_spec.shape)
   find = functools.partial(find_in_weights, info, teacher.source) if info.class_names else None
   params, state = initial_variables(
-    teacher.source, params, variables, layout, new_head=False, find_places=find
+    *(teacher.source, params, variables, layout),
+    network=teacher.model,
+    new_head=False,
+    find_places=find,
   )
   return {"params": params, **state}
 
