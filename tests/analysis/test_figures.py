@@ -8,7 +8,8 @@ from tests.drawn import draw_variables
 from vitx.analysis.figures import capture as mixers
 from vitx.analysis.figures import patterns, style
 from vitx.analysis.figures.attention_past import attention_mass, capture, uniform_mass
-from vitx.analysis.figures.projections import multiply_projections
+from vitx.analysis.figures.projections import compute_products
+from vitx.analysis.figures.subject import Subject
 from vitx.config.errors import ConfigError, escape
 from vitx.models import create_model, model_from_config
 from vitx.models.masked_autoencoder import make_autoencoder
@@ -110,7 +111,8 @@ def test_a_masked_autoencoder_shows_its_encoder():
   variables = draw_variables(model.init, images)
   layers = [each.path for each in mixers.capture(model, variables, images)]
   assert layers == ["block_0/token_mixer", "block_1/token_mixer"]
-  found = multiply_projections(variables["params"])
+  subject = Subject("mae", model, spec, None, None, lambda: variables, lambda n: images)
+  found = compute_products(subject)
   assert {kind: x.shape for kind, x in found.items()} == {
     "query_key": (2, 2, 8, 8),
     "value_out": (2, 2, 8, 8),

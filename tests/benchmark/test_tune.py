@@ -147,7 +147,7 @@ def test_the_comparison_with_xla_runs_every_kernel_with_masks_of_edges_and_keys(
   with lowering_for("gpu"):
     tune.TimedCall("float32", 16, 1, 64, 2).agrees(DEFAULT._replace(block=16))
   assert {kernel for kernel, *_ in calls} == {*tune.KERNELS}
-  assert all(sizes["MASKS"] and sizes["RAGGED"] and sizes["KEY_MASK"] for *_, sizes in calls)
+  assert all(sizes.masks and sizes.ragged and sizes.key_mask for *_, sizes in calls)
 
 
 def test_rules_give_tiles_by_dtype_and_the_nearest_wider_head(monkeypatch):

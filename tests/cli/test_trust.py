@@ -366,6 +366,7 @@ def hub_name(theirs):
     return theirs.weights(file)
 
   library.hf_hub_download = hf_hub_download
+  library.hf_hub_url = library.get_hf_file_metadata = lambda *_, **__: None
   theirs.modules("huggingface_hub", library)
   theirs.modules("huggingface_hub.errors", errors)
   return lambda trusted: train(trusted, init_from="hf:owner/name")
