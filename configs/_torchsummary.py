@@ -70,24 +70,40 @@ def _layer(model: Mapping[str, Any], tokens: int, stage: int = 0) -> Layer:
 
 
 def _softmax(x: Layer) -> int:
-  """Counts joint query, key and value; softmax or its dropout; out; dropout; the whole mixer."""
+  """Counts the numbers that the modules of softmax attention return for one image.
+
+  They are the joint projection of queries, keys and values (3 N H D), the softmax or its dropout
+  (H N N), and the output projection, its dropout and the whole mixer (N C each).
+  """
   return x.tokens * (3 * x.inner + 3 * x.width) + x.heads * x.tokens**2
 
 
 def _performer(x: Layer) -> int:
-  """Counts query, key, value; the attention itself; out; dropout; the whole mixer."""
+  """Counts the numbers that the modules of Performer return for one image.
+
+  They are the projections of queries, keys and values and the attention (N H D each), and the
+  output projection, its dropout and the whole mixer (N C each).
+  """
   return x.tokens * (4 * x.inner + 3 * x.width)
 
 
 def _linformer(x: Layer) -> int:
-  """Counts query; key, and value if separate; dropout on the matrix; out; the whole mixer."""
+  """Counts the numbers that the modules of Linformer return for one image.
+
+  They are the projections of queries, keys and, if separate, values; the dropout of the matrix
+  (H N M for M slots); and the output projection and the whole mixer (N C each).
+  """
   key = x.inner // x.heads if x.mixer["one_kv_head"] else x.inner
   read = key if x.mixer["share_kv"] else 2 * key
   return x.tokens * (x.inner + read + x.heads * x.mixer["slots"] + 2 * x.width)
 
 
 def _nystrom(x: Layer) -> int:
-  """Counts, padded: joint projection, convolution of the values, out, dropout; the whole mixer."""
+  """Counts the numbers that the modules of Nyströmformer return for one image.
+
+  They are, for the tokens with padding, the joint projection of queries, keys and values, the
+  convolution of the values, the output projection and its dropout; and the whole mixer (N C).
+  """
   landmarks = x.mixer["landmarks"]
   padded = math.ceil(x.tokens / landmarks) * landmarks
   return padded * (4 * x.inner + 2 * x.width) + x.tokens * x.width
@@ -98,12 +114,21 @@ def _fourier(x: Layer) -> int:
 
 
 def _levit(x: Layer) -> int:
-  """Counts query, key, value and out, each also normalized; softmax; GELU; dropout; the mixer."""
+  """Counts the numbers that the modules of LeViT's attention return for one image.
+
+  They are the projections of queries, keys and values, their normalizations and the GELU (N H D
+  each); the softmax (H N N); and the output projection, its normalization, the dropout and the
+  whole mixer (N C each).
+  """
   return x.tokens * (7 * x.inner + 4 * x.width) + x.heads * x.tokens**2
 
 
 def _cvt(x: Layer) -> int:
-  """Counts separable convolutions of query, and of key and value; softmax; out; dropout; mixer."""
+  """Counts the numbers that the modules of CvT's attention return for one image.
+
+  They are the separable convolution of the queries and that of the keys and values, with all their
+  modules; the softmax (N N); and the output projection, its dropout and the whole mixer (N C each).
+  """
   query = 2 * x.width + 2 * x.inner  # depthwise and normalized; pointwise; the whole module
   both = 2 * x.width + 4 * x.inner
   # torchsummary ignores the heads of the softmax, since they are folded into the batch axis.
@@ -127,7 +152,11 @@ STEMS = ("linear", "hybrid", "cct")
 
 
 def _mlp(x: Layer) -> int:
-  """Counts the first map, GELU, dropout; the second map, dropout; the whole MLP."""
+  """Counts the numbers that the modules of an MLP return for one image.
+
+  They are the first linear map, the GELU and a dropout of the hidden width; and the second linear
+  map, a dropout and the whole MLP (N C each).
+  """
   return x.tokens * (3 * x.hidden + 3 * x.width)
 
 
@@ -136,12 +165,19 @@ def _mix(x: Layer) -> int:
 
 
 def _pre_norm(x: Layer) -> int:
-  """Counts the mixer and the MLP, each with its normalization and a wrapper around both."""
+  """Counts the numbers that the modules of a pre-norm block return for one image.
+
+  They are the modules of the mixer and of the MLP, and for each of both a normalization and a
+  wrapper (N C each).
+  """
   return _mix(x) + _mlp(x) + 4 * x.tokens * x.width
 
 
 def _stem(model: Mapping[str, Any], side: int) -> tuple[int, int]:
-  """Returns N, and the size of a stem's outputs: patches unfolded and mapped, or convolutions."""
+  """Returns the number of tokens N, and the count of numbers that a stem's modules return.
+
+  The modules are the patches and their linear map, or the convolutions.
+  """
   stem, width = model["stem"], model["width"]
   width = width[0] if isinstance(width, tuple) else width
   if stem["name"] == "linear":

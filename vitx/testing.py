@@ -1,4 +1,6 @@
-"""A check, in one call, that a token mixer, such as your own, fulfills the contract.
+"""The test of a token mixer, such as one that you wrote, in one call.
+
+The call checks everything that vitx expects of a token mixer; see `check_token_mixer`.
 
 from vitx.testing import check_token_mixer
 check_token_mixer(MyAttention, window=3)
@@ -40,7 +42,7 @@ def check_token_mixer(
   half_tolerance: float = 0.06,
   **fields: Any,
 ) -> None:
-  """Checks that a token mixer keeps all promises of the contract in `vitx.attention`.
+  """Checks that a token mixer does everything that vitx expects of a token mixer.
 
   All implementations must agree in outputs and gradients, with and without a mask. bfloat16 must
   equal float32 up to rounding, and neither jit nor a second device may change outputs. A mask,

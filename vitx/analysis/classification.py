@@ -300,7 +300,10 @@ class _Terms:
 
 
 def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
-  """Yields the number of draws of each example, float64 (some, n), in a few resamples at once."""
+  """Yields bootstrap resamples, a few at a time.
+
+  Each item, float64 (some, n), has the number of times that each example is in each resample.
+  """
   generator = np.random.default_rng(SEED)
   most = max(AT_ONCE // count, 1)
   for start in range(0, resamples, most):

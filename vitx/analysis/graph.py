@@ -31,7 +31,7 @@ class GraphFigures:
     tokens: The number of tokens, N.
     edges: The number of (query, key) edges.
     density: The number of edges divided by N².
-    out_degree: The least, mean and largest number of keys that a query reads, itself included.
+    out_degree: The least, mean and largest number of keys that a query reads. A self-loop counts.
     in_degree: The least, mean and largest number of queries that read a key.
     reach: The share of ordered pairs of different tokens that a path joins.
     path_length: The mean shortest path over joined pairs, or NaN without any.
@@ -127,7 +127,10 @@ def _degrees(degrees: np.ndarray) -> tuple[int, float, int]:
 
 
 def _add_directions(edges: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-  """Returns the number of edges between every two tokens, 0, 1 or 2, (N, N), diagonal 0."""
+  """Returns the number of edges between every two tokens, in either direction: 0, 1 or 2, (N, N).
+
+  The diagonal is zero.
+  """
   ones = scipy.sparse.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), edges.shape)
   both = ones + ones.T
   return both - scipy.sparse.diags_array(both.diagonal())

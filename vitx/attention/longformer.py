@@ -56,7 +56,11 @@ class LongformerAttention(PatternAttention):
     return window | Global(tokens=tuple(self.global_tokens)) if self.global_tokens else window
 
   def _attend(self, x, q, k, v, layout, scale, mask, train):
-    """Attends along the window; with separate projections, then computes the global rows anew."""
+    """Computes attention along the window and to the global tokens.
+
+    With separate projections, the rows of the global queries are then replaced by attention with
+    projections of their own.
+    """
     out, matrix = super()._attend(x, q, k, v, layout, scale, mask, train)
     if self.global_projections == "shared":
       return out, matrix
@@ -71,7 +75,7 @@ class LongformerAttention(PatternAttention):
     return out.at[:, rows].set(own), matrix
 
   def _global(self, x: jax.Array, name: str) -> jax.Array:
-    """Applies a projection of global tokens, which starts as a copy of the local one."""
+    """Applies the projection `name` of global tokens, which starts as a copy of the local one."""
     local: jax.Array = self.get_variable("params", name)["kernel"]
 
     def copy(key, shape, dtype):

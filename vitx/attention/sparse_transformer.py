@@ -34,7 +34,11 @@ class _Factorized(PatternAttention):
   second: ClassVar[str]  # the name of the second part
 
   def part(self, name: str) -> Pattern:
-    """Returns the pattern of one part: "merged", "local" or the name of the second part."""
+    """Returns the pattern of one part of the factorization.
+
+    Args:
+      name: The name of the part: "local", the value of `second`, or "merged" for the union of both.
+    """
     raise NotImplementedError
 
   def pattern(self, layout: TokenLayout) -> Pattern:

@@ -171,7 +171,10 @@ class Sparsifiner(AttentionModule):
     return predict_coefficients(q, k, down, key_mask=mask, scale=heads**-0.5), basis
 
   def _prune(self, coefficients: jax.Array) -> jax.Array:
-    """Sets coefficients to zero that are not above the threshold or not among the largest."""
+    """Sets each coefficient to zero unless it is above the threshold and among the largest.
+
+    `coefficient_threshold` and `coefficient_top` state the two limits, each of which may be `None`.
+    """
     if self.coefficient_threshold is not None:
       coefficients = jnp.where(coefficients > self.coefficient_threshold, coefficients, 0)
     if self.coefficient_top is not None:

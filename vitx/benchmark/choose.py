@@ -153,7 +153,10 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   matrices = sorted({ratio.matrices for ratio in ratios})
 
   def lost(counts: tuple[int, ...]) -> float:
-    """Returns the loss if "masked" is picked, at `tokens[i]`, for the `counts[i]` smallest B H."""
+    """Returns the loss if "masked" is picked for the smallest sizes.
+
+    At N = `tokens[i]`, "masked" is picked for the `counts[i]` smallest values of B H.
+    """
     total = 0.0
     for ratio in ratios:
       gain = -math.log(ratio.value / WORTH)  # The gain of "masked" over "kernelized".

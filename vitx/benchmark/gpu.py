@@ -86,13 +86,20 @@ class Check(NamedTuple):
 
   @property
   def passed(self) -> bool:
-    """Returns whether errors are small and, but for `DENSE`, bits repeat and the kernels ran."""
+    """Returns whether the check passed.
+
+    All errors must be allowed. Except for the calls in `DENSE`, a second run must give equal bits,
+    and the program must have the kernels if the device can run them.
+    """
     ran = self.has_kernel >= (triton_attention.find_card() is not None)
     return self.share <= 1 and (self.name in DENSE or (self.repeats and ran))
 
 
 def list_calls() -> dict[str, Callable]:
-  """Returns the calls of attention to check, by name: functions of implementation, q, k and v."""
+  """Returns the calls of `attention` that are checked, by name.
+
+  Each call is a function (implementation, q, k, v) -> output.
+  """
 
   def along(pattern: Pattern, **given: Any) -> Callable:
     return lambda implementation, q, k, v: attention(
@@ -125,11 +132,11 @@ def list_calls() -> dict[str, Callable]:
 def check(
   say: Say, calls: Mapping[str, Callable] | None = None, dtypes: Sequence[str] = DTYPES
 ) -> str:
-  """Compares calls of attention with the masked path in float32, and returns a table.
+  """Checks calls of `attention` by `check_call` in several dtypes, and returns a table.
 
   Args:
     say: A function called with messages on the progress.
-    calls: The calls, all of `list_calls` by default.
+    calls: The calls by name; `None` means those of `list_calls`.
     dtypes: The dtypes of q, k and v.
 
   Raises:
@@ -157,15 +164,16 @@ def check(
 
 
 def check_call(name: str, call: Callable, dtype: str) -> Check:
-  """Compares the kernelized path of one call with the masked path.
+  """Compares the kernelized path of one call of attention with the masked path.
 
-  Exact results are those of the masked path in float32 with exact products. The root mean square
-  error of the output and of each gradient may be `FACTOR` times that of the masked path in the
-  dtype, with the usual products, and `TOLERANCE` of the values.
+  The masked path in float32, with exact matrix products, gives the exact results. The root mean
+  square error of the output and of each gradient may be at most `FACTOR` times the error of the
+  masked path in `dtype` with default matrix products, plus `TOLERANCE` times the larger of 1 and
+  the root mean square of the exact result.
 
   Args:
     name: The name of the call.
-    call: A function of implementation, q, k and v.
+    call: A function (implementation, q, k, v) -> output.
     dtype: The dtype of q, k and v.
   """
   batch, heads, width = CHECK_SIZES
@@ -189,7 +197,10 @@ def check_call(name: str, call: Callable, dtype: str) -> Check:
 
 
 def _without_xla(today: Rule) -> Rule:
-  """Returns a rule that never sends the attention kernels' calls to XLA, as measured tiles may."""
+  """Returns a copy of a rule under which XLA computes no call of the attention kernels.
+
+  A measured rule may leave the calls of some dtypes and widths to XLA.
+  """
   measured = {
     dtype: {width: tiles for width, tiles in own.items() if tiles is not None}
     for dtype, own in today.tiles.items()
@@ -198,7 +209,10 @@ def _without_xla(today: Rule) -> Rule:
 
 
 def _differentiate(attend: Callable) -> Any:
-  """Returns a program from q, k, v and a cotangent to the output and the gradients, in float32."""
+  """Returns a jitted function (q, k, v, d_out) -> [out, dq, dk, dv], whose results are float32.
+
+  `d_out` is the cotangent of the output.
+  """
 
   def run(q, k, v, d_out):
     out, pull = jax.vjp(attend, q, k, v)
@@ -213,13 +227,14 @@ def _norm(x: np.ndarray) -> float:
 
 
 class Edges(NamedTuple):
-  """The edges of one line of the table.
+  """The edges that one line of the table measures, for vitx and for FlexAttention.
 
   Attributes:
-    pattern: The edges for vitx's attention.
-    make_mask: The edges for FlexAttention; `None` for all edges. It is a function of N and of a
-      function that moves an array to a device, and returns a function of arrays of queries and
-      keys, of PyTorch or NumPy.
+    pattern: The pattern for vitx's attention.
+    make_mask: A function (n, place) that makes the mask for FlexAttention; `None` if all pairs are
+      edges. `n` is the number of tokens, and `place` is a function that moves a NumPy array to a
+      device. The mask is a function (queries, keys) of arrays of indices, of PyTorch or NumPy, that
+      is True for edges.
   """
 
   pattern: Pattern
@@ -313,9 +328,10 @@ def measure_line(
   say: Say,
   effort: Mapping[str, Any],
 ) -> Cell:
-  """Measures one line of the table: one kind of edges, by every library that can attend along it.
+  """Measures attention along one kind of edges by each library: one line of the table.
 
-  A library that is missing, or that cannot attend along these edges, has no entry; `say` says why.
+  A library that is missing, or that cannot attend along these edges, has no entry; `say` gets the
+  reason.
 
   Args:
     edges: The edges.
@@ -377,7 +393,7 @@ def _shorten(error: Exception) -> str:
 
 
 def _make_flex(edges: Edges, n: int) -> Callable:
-  """Returns PyTorch's FlexAttention along the edges of a line, for N tokens."""
+  """Returns PyTorch's FlexAttention for `edges` between N tokens, compiled at its first call."""
   import torch
   from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -393,7 +409,7 @@ def _make_natten(edges: Edges) -> Callable:
   """Returns NATTEN's neighborhood attention.
 
   Raises:
-    ValueError: The edges of the line are no neighborhood.
+    ValueError: The edges are not a neighborhood.
   """
   if not isinstance(edges.pattern, Neighborhood):
     raise ValueError("NATTEN has only neighborhoods")

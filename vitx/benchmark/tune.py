@@ -128,7 +128,10 @@ class TimedCall:
 
 
 def _try(make: Callable[[], Any]) -> Any:
-  """Returns the result of a function, infinity if it raises, as a kernel does that does not fit."""
+  """Returns the result of a function, or infinity if the function raises an error.
+
+  For example, a kernel that does not fit the card raises an error.
+  """
   try:
     return make()
   except Exception:  # Triton, its assembler, XLA and the driver raise errors of their own.

@@ -7,10 +7,10 @@
     vitx convert runs/deit_s --out hf:OWNER/NAME
 
 Import: a file, `hf:OWNER/NAME` or `timm:NAME` becomes a workdir for `vitx evaluate`, `predict`,
-`visualize` and `init_from`. The config must be the row that describes the network; weights that
-`--list` shows need none. Every weight must fit; only position embeddings are resized. The config's
-data set is opened for its class names. With `--without_data` it is not opened: the config must give
-the number of classes and the image size, and the classes are named by numbers.
+`visualize` and `init_from`. `--config` must describe the network; weights that `--list` shows need
+no config. Every weight must fit; only position embeddings are resized. The config's data set is
+opened for its class names. With `--without_data` it is not opened: the config must give the number
+of classes and the image size, and the classes are named by numbers.
 
 Export: the weights are written as `.safetensors` under timm's names (for LV-ViT under the names of
 its own code). A model card beside the weights, `README.md`, shows the call that builds the network

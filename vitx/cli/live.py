@@ -19,7 +19,7 @@ from vitx.training.record.progress import format_seconds
 class Live:
   """Shows the state of a running sweep, and the latest line of the training in progress.
 
-  All lines of a training are in its `log.txt`. A point is one run of the sweep.
+  A point is one run of the sweep. The file `log.txt` in its workdir has all lines of its training.
   """
 
   def __init__(self, points: Sequence[Point], directory: str | Path, figure: str):
@@ -41,7 +41,11 @@ class Live:
 
   @contextlib.contextmanager
   def training(self, point: Point) -> Iterator[None]:
-    """Shows the latest line that a `with` block prints while it trains a point."""
+    """Shows that a `with` block trains a point, and the latest line that the block prints.
+
+    Args:
+      point: The run of the sweep that the block trains.
+    """
     start = time.monotonic()
     self._busy.add(point.name)
     self._draw(f"training {point.name} ...")

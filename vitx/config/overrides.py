@@ -181,7 +181,10 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
 
 
 def _replace(node: ConfigDict, key: str, value: Any) -> None:
-  """Sets an entry and keeps its type, unless a bare name becomes a choice with fields."""
+  """Sets an entry of a group to a value of the entry's type.
+
+  A group of fields may also replace a text: the bare name of a choice.
+  """
   with node.unlocked():
     if isinstance(node.get(key), str) and isinstance(value, ConfigDict):
       del node[key]

@@ -110,8 +110,9 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
     field: The path of the config field, for the error.
 
   Raises:
-    ConfigError: The name is neither (the message lists the valid names and the nearest), may not be
-      imported here, or refers to an object of a kind that `kind_of` excludes.
+    ConfigError: The name is no key of the table and does not name code (the message lists the valid
+      names and the nearest); or it names code that may not be imported here; or the object is not
+      of a type that `kind_of` returns for the table.
   """
   if isinstance(name, str) and name in table:
     return table[name]

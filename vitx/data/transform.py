@@ -8,9 +8,10 @@ from vitx.data.dataset import Example
 
 
 class Transform(Protocol):
-  """A function from an example to the arrays of its row in a batch; the shapes are always equal.
+  """A function that turns an example into the arrays of one row of a batch.
 
-  A transform with an attribute `takes_encoded = True` gets examples from `dataset.read_encoded`.
+  All results of a transform have equal shapes. A transform with an attribute `takes_encoded = True`
+  gets examples from `dataset.read_encoded`.
 
   Attributes:
     draws: Whether the result depends on random bits, so that it cannot be kept in memory.
@@ -20,11 +21,11 @@ class Transform(Protocol):
   def draws(self) -> bool: ...
 
   def __call__(self, example: Example, bits: np.random.Philox | None) -> Example:
-    """Returns the arrays of a row of a batch.
+    """Returns the arrays that an example contributes to a batch.
 
     Args:
-      example: The arrays of an example.
-      bits: The random bits of this row if the transform draws any, else None.
+      example: The arrays of the example.
+      bits: The random bits for this example and step, or None if the transform draws none.
     """
     ...
 

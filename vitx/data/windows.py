@@ -60,7 +60,10 @@ class Windows:
     return int(self._ends[-1])
 
   def __getitem__(self, i: int) -> Example:
-    """Returns `tokens`, uint8 (size,), or up to 2*size-1 of them with `stretch`, and `first`."""
+    """Returns one window: its tokens, and `first`, the position of the first token that it scores.
+
+    `tokens` is uint8 (size,) or, with `stretch`, up to 2*size-1 tokens.
+    """
     document, start, stop, first = self._place(i)
     tokens = np.array(self._documents[document]["tokens"][start:stop])
     return {"tokens": tokens, "first": np.asarray(first, np.int32)}

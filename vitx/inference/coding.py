@@ -140,9 +140,15 @@ class WindowCoder:
   def _probabilities(
     self, tokens: np.ndarray, group: WindowGroup
   ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields each place that a group codes, and the probabilities of its tokens, (windows, V).
+    """Yields (place, probabilities) for each place that a group codes, in ascending order.
 
-    The caller must have set the tokens of a place before it asks for the next one.
+    A place is a position within a window. The probabilities, (windows, V), are those of the V
+    values that the token at this place may have in each window. The caller must write the tokens of
+    a place into `tokens` before it asks for the next place, because the model reads them.
+
+    Args:
+      tokens: The tokens of the sequence, int32 (n,).
+      group: The windows and the range of places to code.
     """
     cache = self.model.init_cache(self.lanes)  # type: ignore[attr-defined]
     previous = np.zeros((self.lanes, 1), np.int32)

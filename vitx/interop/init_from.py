@@ -136,7 +136,14 @@ def _transfer_file(
   network: nn.Module | None,
   find_places: FindPlaces | None,
 ) -> tuple[Any, Report]:
-  """Fills parameters, batch statistics and any other state that a published file has."""
+  """Fills the variables of a new run with the weights in a published file.
+
+  The variables are the parameters, the batch statistics, and any other state that the file has.
+  `initial_variables` describes the arguments.
+
+  Returns:
+    The variables by collection, and the report.
+  """
   found, left, ignored, posemb = foreign.read_variables(source, foreign.count_heads(params))
   stored = tree.name_leaves(found)
   state = {
@@ -155,7 +162,11 @@ def _transfer_file(
 
 
 def _compare_positions(wanted: Mapping[str, Any], network: nn.Module | None) -> dict[str, str]:
-  """Returns the reason why a network's positions are not the wanted ones as {"posemb": reason}."""
+  """Compares a network's position embedding with the one that a published network has.
+
+  Returns:
+    The dict {"posemb": reason} if they differ, otherwise {}.
+  """
   part = names.POSITIONS
   parts: Any = getattr(network, "PARTS", {})
   if not wanted or part not in parts:

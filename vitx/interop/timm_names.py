@@ -79,7 +79,10 @@ def placed_class(token: str, positions: str) -> NameRule:
 
 
 def _masked_bias() -> NameRule:
-  """Returns the rule of DINOv3's biases, which its code multiplies by a mask: keys have none."""
+  """Returns the rule of DINOv3's biases of queries and values; keys have none.
+
+  The file has an array and a mask, and the bias is their product.
+  """
 
   def into(xs: Several, heads: int) -> Several:
     query, key, value = np.split(xs[0] * xs[1], 3)
@@ -97,7 +100,7 @@ def _masked_bias() -> NameRule:
 
 
 def _without_biases() -> NameRule:
-  """Returns the rule of projections whose biases, all zero, timm left out of its file."""
+  """Returns the rule of projections whose biases timm left out of its file because all are zero."""
   weight = stacked_weight("blocks.{}.attn.qkv.weight", _KERNELS)
 
   def into(xs: Several, heads: int) -> Several:

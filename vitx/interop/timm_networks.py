@@ -82,7 +82,7 @@ def find_network(
 
 
 def _differing(kind: _Kind, fields: Fields) -> list[str]:
-  """Returns the fields whose value is not the one that a kind requires."""
+  """Returns the fields whose values differ from the values that a kind of network requires."""
   return [field for field, value in kind.names.items() if fields.get(field) != value]
 
 

@@ -258,7 +258,7 @@ class _StandIn(_Inert):
 
 
 class _Kind(_Inert):
-  """The dtype of a storage, which is an array in the file that tensors view."""
+  """The dtype of a storage. A storage is an array in the file, and tensors are views of it."""
 
   __slots__ = ("dtype",)
 

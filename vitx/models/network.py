@@ -67,7 +67,7 @@ class Network(Trunk, kw_only=True):
       extra_tokens: The number of learned tokens between the class token and the grid.
 
     Returns:
-      The tokens (B, N, C), their layout, and the pool that ends the network.
+      The tokens (B, N, C), their layout, and the module that pools them at the end.
 
     Raises:
       ConfigError: If a causal network has a class token, which would attend only to itself.

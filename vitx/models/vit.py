@@ -73,10 +73,10 @@ class ViT(Network):
   def encode(
     self, images: jax.Array, *, mask: jax.Array | None, train: bool
   ) -> tuple[jax.Array, TokenLayout, Any]:
-    """Applies everything before the head.
+    """Applies the stem, the positions and the blocks: all modules before the last normalization.
 
     Returns:
-      The tokens (B, N, C) after the last block, their layout, and the pool of the head.
+      The tokens (B, N, C) after the last block, their layout, and the module that pools them.
     """
     grid = self.apply_stem(images, self.width, train)
     x, layout, pool = self.add_class_token(grid, self.extra_tokens)

@@ -230,10 +230,14 @@ class Classification(Task):
     return summarize_classification(sums)
 
   def plateau_figure(self, mode):
-    """Returns the loss on the labels, "nll", if the mode is "min", otherwise the primary figure.
+    """Returns the name of the figure that a plateau schedule follows.
+
+    If the mode is "min" and the task has classes, the figure is "nll", the loss on the labels.
+    Otherwise it is the primary figure.
 
     Raises:
-      ConfigError: If the task has no classes, and its figure is good in the other direction.
+      ConfigError: The schedule would follow the primary figure in the wrong direction: `mode` is
+        "min" but a high value is good, or `mode` is "max" but a low value is good.
     """
     is_loss = self.needs_classes and mode == "min"
     return "nll" if is_loss else super().plateau_figure(mode)

@@ -39,10 +39,10 @@ class Maps:
 def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
   """Draws attention over the image: each layer and head, the last layer and the rollout.
 
-  The rows of attention that are drawn belong to --queries, or else to the class token; in a model
-  without one, the mean of all rows is drawn. A picture for each model shows all layers and heads in
-  the first example. One picture for all models shows, in every example, the last layer's mean over
-  heads and the rollout.
+  The option --queries gives the queries whose attention is drawn. By default it is the class token
+  or, in a model without one, the mean over all queries. A picture for each model shows all layers
+  and heads in the first example. One picture for all models shows, in every example, the last
+  layer's mean over heads and the rollout.
 
   Raises:
     ConfigError: A mixer of a model computes no matrix over the tokens of a grid, or a query does
@@ -188,9 +188,15 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
 
 
 def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
-  """Returns a figure with a row for each example, and up to two columns for each model.
+  """Returns a figure with a row for each example, and one or two columns for each model.
 
-  The columns are the last layer's mean over heads and, if all layers have one grid, the rollout.
+  The first column shows the attention of the last layer, averaged over heads. The second column
+  shows the rollout; a model whose layers have different layouts lacks it.
+
+  Args:
+    found: The attention of each model.
+    query: The number of a patch on the grid, or `None` for the class token (or the mean of all
+      queries in a layout without prefix tokens).
   """
   kinds = [(maps, kind) for maps in found for kind in ("last layer", "rollout")]
   kinds = [(m, kind) for m, kind in kinds if kind != "rollout" or len({*m.layouts}) == 1]

@@ -83,7 +83,11 @@ def uniform_mass(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
 
 
 def _sets(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
-  """Returns masks of the keys that are near, in the query's row and in its column, (N, N) each."""
+  """Returns masks of keys by name, bool (N, N), whose rows belong to queries.
+
+  "local" is True for the query itself and the `local - 1` tokens before it. "row" and "column" are
+  True for the tokens in the query's row and in its column; a grid of one axis has neither.
+  """
   n = int(np.prod(grid))
   q, k = jnp.arange(n)[:, None], jnp.arange(n)
   sets = {"local": (q - k < local) & (k <= q)}

@@ -110,7 +110,7 @@ def _plot_together(methods: Methods, figure: str, note: str, published: Publishe
 
 
 def _plot_each(methods: Methods, figure: str, note: str, published: Published) -> Any:
-  """Returns a figure with a panel for each method, all with one scale."""
+  """Returns a figure with a panel for each method; all panels share their axes."""
   words, scale, _ = figure_format(figure)
   kind = "training" if published else "validation"
   values = {

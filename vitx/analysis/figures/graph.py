@@ -79,7 +79,10 @@ def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
 
 
 def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-  """Returns the name of a row: the model's, with layer and head if several rows have this model."""
+  """Returns the name of a table row: the name of its model, with its layers and its head.
+
+  The layers, or the head, are left out if all rows of the model agree in them.
+  """
   own = [other for other in rows if other["model"] == row["model"]]
   parts = [row["model"]]
   if len({other["layers"] for other in own}) > 1:

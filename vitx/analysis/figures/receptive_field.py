@@ -27,7 +27,8 @@ class ReceptiveFields:
     note: A description of the model, for captions.
     layout: The layout of the tokens.
     queries: The Q places of the queries on the grid.
-    seen: A boolean array (L, Q, N); entry l has the tokens read through the last l + 1 layers.
+    seen: A boolean array (L, Q, N). Entry (l, q, t) is True if query q reads token t through the
+      last l + 1 layers.
   """
 
   label: str
@@ -38,10 +39,10 @@ class ReceptiveFields:
 
 
 def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
-  """Draws the tokens that a query reads through a pattern's last 1, 2, ... layers, with a table.
+  """Draws the tokens that a query reads through the last 1, 2, ... layers, and writes a table.
 
-  The queries are those of --queries; by default there is one. The table has the number of tokens by
-  query and number of layers.
+  The option --queries gives the queries; by default there is one. The table has the number of
+  tokens that each query reads through each number of layers.
 
   Raises:
     ConfigError: The model has no patterns or several grids, or a query does not exist.
@@ -56,20 +57,21 @@ def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
 
 
 def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.ndarray:
-  """Returns the tokens that queries read through the last 1, 2, ... L layers, themselves included.
+  """Returns the tokens that each query reads through the last 1, 2, ... L layers.
 
-  A skip connection carries each token past the mixer, so a layer's step is I + A, where A has the
-  edges of all heads.
+  A query reads itself, because a skip connection carries each token past the mixer. So a layer's
+  step is the matrix I + A, where A has the edges of all heads.
 
   Args:
-    layers: The patterns of all layers, the first one first, all with one layout.
-    queries: The token indices of the queries, (Q,), counted with prefix tokens.
+    layers: The patterns of all layers, in the order of the network. All layers have one layout.
+    queries: The indices of the query tokens, (Q,). Prefix tokens have the first indices.
 
   Returns:
-    A boolean array (L, Q, N), True for each token that is read.
+    A boolean array (L, Q, N). Entry (l, q, t) is True if query q reads token t through the last
+    l + 1 layers.
 
   Raises:
-    ConfigError: The layers have several layouts.
+    ConfigError: The layers do not all have one layout.
   """
   if len({layer.layout for layer in layers}) > 1:
     raise ConfigError("receptive_field: the layers have several grids; use a model with one grid.")
@@ -97,7 +99,7 @@ def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
 
 
 def compute_fields(subject: Subject) -> ReceptiveFields:
-  """Returns the receptive fields of a network's queries; by default of one just past the middle.
+  """Returns the receptive fields of a network's queries, or of the query of `choose_query`.
 
   Raises:
     ConfigError: The model has no patterns or several grids, or a query does not exist.

@@ -197,7 +197,10 @@ def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
 def _resampling(
   stage: Callable[[jax.Array, jax.Array, str], jax.Array], interpolation: str
 ) -> ImageStage:
-  """Returns an operation with a fixed interpolation, or one drawn at each call for "random"."""
+  """Returns the operation that calls `stage` with an interpolation.
+
+  For "random", each call draws one of "bicubic" and "bilinear".
+  """
   if interpolation != "random":
     return lambda key, x: stage(key, x, interpolation)
 

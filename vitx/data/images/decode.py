@@ -155,7 +155,16 @@ def _find_orientation(image: Image.Image) -> int:
 
 
 def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Image.Image:
-  """Returns the image with 8 bits per channel, and without transparency unless 4 are wanted."""
+  """Returns an image with 8 bits per channel, without transparency unless it needs 4 channels.
+
+  Transparent pixels are composited on white. The mode of the result may still have another number
+  of channels.
+
+  Args:
+    image: An image of any of Pillow's modes.
+    channels: The number of channels that the caller needs.
+    value_range: The values of black and white in an image of more than 8 bits, see `to_mode`.
+  """
   if image.mode in _DEEP:
     return _scale(image, value_range)
   if image.mode == "RGBX" and channels == 4:

@@ -106,7 +106,10 @@ def _log_rates(name: str, splits: Mapping[str, tuple[Wav, ...]]) -> None:
 
 
 def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:
-  """Hashes the names and sizes of all files, and their content, or a sample of a large one."""
+  """Returns a hash of the names, the sizes and the content of all files.
+
+  If the files of a split are large together, the content of only a sample of them is hashed.
+  """
   parts: list[str | bytes] = ["audio", str(RATE)]
   for split in sorted(splits):
     paths = [wav.path for wav in splits[split]]

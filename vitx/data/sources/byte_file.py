@@ -115,7 +115,13 @@ def _name(path: Path, part: FileRange, size: int) -> str:
 
 
 def _fingerprint(content: np.ndarray) -> str:
-  """Hashes the size and the content (a sample of blocks if large), but not the name."""
+  """Returns a hash of a file's size and bytes, but not of its name.
+
+  If the file is large, only a sample of its blocks is hashed.
+
+  Args:
+    content: The bytes of the file, uint8 (n,).
+  """
   size = len(content)
   chosen = choose_sample(-(-size // BLOCK), size).tolist()
   blocks = (content[i * BLOCK : (i + 1) * BLOCK].tobytes() for i in chosen)

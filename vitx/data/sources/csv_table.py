@@ -220,7 +220,7 @@ KINDS: dict[str, Callable[[str, Path, Sequence[str], CsvRows], Target]] = {
 
 
 def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
-  """Returns the names of the classes in the order of `classes.txt`, else of `sort_names`."""
+  """Returns the class names in the order of `classes.txt` or, without it, of `sort_names`."""
   stated = class_names.read_names(path.parent / class_names.FILE)
   if stated is not None and present - set(stated):
     raise ConfigError(
@@ -236,7 +236,10 @@ def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
 
 
 def _fingerprint(files: Mapping[str, Files], key: str, names: Sequence[str]) -> str:
-  """Hashes the names, labels and content of all files (a sample of the content if it is large)."""
+  """Returns a hash of the names, sizes, labels and content of all files.
+
+  If the files of a split are large together, the content of only a sample of them is hashed.
+  """
   parts: list[str | bytes] = [key, *names]
   for split in sorted(files):
     found = files[split]

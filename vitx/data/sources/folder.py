@@ -288,9 +288,10 @@ def check_filled(
 
 
 def _fingerprint(files: Mapping[str, Files]) -> str:
-  """Hashes the names, sizes and classes of all files, and their content, or a sample of it.
+  """Returns a hash of the names, the sizes, the classes and the content of all files.
 
-  A class is hashed as its index among the sorted names, so that another numbering of the classes
+  If the files of a split are large together, the content of only a sample of them is hashed. A
+  class is hashed as its index among the sorted names, so that another numbering of the classes
   changes nothing.
   """
   names = sorted({each for found in files.values() for each in found.directories})

@@ -137,7 +137,10 @@ def _choose_column(name: str, table: Any, kind: str) -> str:
 
 
 def _content(examples: HubImages) -> Iterator[str | bytes]:
-  """Yields the labels of a split and the bytes of its images; of many images only a sample."""
+  """Yields the labels of a split and then the bytes of its images.
+
+  If the images are large together, only a sample of them is read.
+  """
   yield examples.labels.tobytes()
   for i in choose_sample(len(examples), examples.table.data.nbytes).tolist():
     yield examples.read(i)

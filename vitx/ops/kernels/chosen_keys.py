@@ -37,11 +37,11 @@ class Gathered:
     return jnp.einsum("cd,ckd->ck", rows, self._read(table))
 
   def weigh(self, weights: jax.Array, table: jax.Array) -> jax.Array:
-    """Returns the sums (c, D) of the rows of (M, D) that each query sees, by their weights."""
+    """Returns for each query the weighted sum of the rows of (M, D) that it sees, (c, D)."""
     return jnp.einsum("ck,ckd->cd", weights, self._read(table))
 
   def spread(self, total: jax.Array, weights: jax.Array, rows: jax.Array) -> jax.Array:
-    """Adds rows (c, D) by their weights to the totals of the keys that each of them sees."""
+    """Adds each query's row (c, D), times its weights, to the totals of the keys that it sees."""
     added = weights[:, :, None] * rows[:, None]
     return total.at[self.indices].add(added, mode="promise_in_bounds")
 

@@ -129,15 +129,19 @@ def _untile(x: jax.Array, rows: int) -> jax.Array:
 
 
 def _logits(rows, columns, bias, first_row, edges, transposed=False):
-  """Returns logits (g, n, m); rows are queries and columns keys, or the reverse if transposed.
+  """Returns the logits of a tile, (g, n, m), with -inf for pairs that may not attend.
+
+  The n rows of the tile are queries and its m columns are keys. If `transposed` is True, the rows
+  are keys and the columns are queries.
 
   Args:
-    rows: The rows, (g, n, D).
-    columns: The columns, (g, D, m), so that no product has to transpose them for every tile.
-    bias: The bias of the keys, (g, m) or, transposed, (g, n); `None` for no bias.
-    first_row: The number of the first row.
-    edges: The pairs that may attend, numbered from the first column.
-    transposed: Whether rows are keys.
+    rows: The vectors of the rows, (g, n, D).
+    columns: The vectors of the columns, (g, D, m). In this form no product has to transpose them
+      for every tile.
+    bias: The bias of the keys, (g, m), or (g, n) if the rows are keys; `None` for no bias.
+    first_row: The index of the first row. The first column has index 0.
+    edges: The pairs of indices that may attend.
+    transposed: Whether the rows are keys.
   """
   logits = product(rows, columns)
   if bias is not None:
@@ -152,7 +156,20 @@ def _logits(rows, columns, bias, first_row, edges, transposed=False):
 
 
 def _forward_band(q, k, v, bias, scale, edges, first):
-  """Attends from queries `first`, … to all of `k`; all are (Z, ·, D), the bias (Z, M) or `None`."""
+  """Computes the attention of one band of queries.
+
+  Args:
+    q: The queries of the band, (Z, n, D).
+    k: The keys that the band may see, (Z, m, D).
+    v: The values of these keys, (Z, m, E).
+    bias: The bias of these keys, (Z, m), or `None`.
+    scale: The factor of the logits.
+    edges: The pairs that may attend.
+    first: The index of the band's first query.
+
+  Returns:
+    The output (Z, n, E), and the log-sum-exp of each query's logits, (Z, n).
+  """
   group, size, tiles = _tile_rows(q.shape[0], q.shape[1], k.shape[1])
 
   def instance(args):
@@ -196,7 +213,17 @@ def _flash(q, k, v, bias, scale, edges):
 
 
 def _backward_band(arrays, scale, edges):
-  """Returns a band's summand of the queries' gradient, and the gradients of its keys and values."""
+  """Computes the gradients that one band of keys gives.
+
+  Args:
+    arrays: The tuple (k, v, bias, q, d_out, lse, delta): the keys of the band, their values and
+      bias, and the queries that may see them with their arrays for the backward pass.
+    scale: The factor of the logits.
+    edges: The pairs that may attend.
+
+  Returns:
+    The gradients (dq, dk, dv). The gradient of all queries is the sum of dq over the bands.
+  """
   k, q = arrays[0], arrays[3]  # (Z, ·, D)
   group, size, tiles = _tile_rows(k.shape[0], k.shape[1], q.shape[1])
 

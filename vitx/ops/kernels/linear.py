@@ -1,4 +1,7 @@
-"""Linear attention: φ(q) φ(k)ᵀ v with rows that sum to one, with the matrix or without it."""
+"""Linear attention: φ(q) φ(k)ᵀ v, where each row of φ(q) φ(k)ᵀ is divided by its sum.
+
+The masked path computes the matrix φ(q) φ(k)ᵀ. The kernelized path does without this matrix.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +24,7 @@ def linear_attention(
   causal: bool = False,
   implementation: str = "auto",
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N M"] | None]:
-  """Computes linear attention: φ(q) φ(k)ᵀ v, in which each row of the matrix sums to one.
+  """Computes linear attention: φ(q) φ(k)ᵀ v, where each row of φ(q) φ(k)ᵀ is divided by its sum.
 
   (Katharopoulos et al. 2020, equation 5.)
 
@@ -49,7 +52,12 @@ def linear_attention(
 
 
 def _multiply_matrix(q, k, v, causal: bool) -> tuple[jax.Array, jax.Array]:
-  """Computes the N x M matrix φ(q) φ(k)ᵀ with rows that sum to one, times v."""
+  """Computes linear attention with the N x M matrix in memory.
+
+  Returns:
+    The output (B, N, H, D) and the matrix, float32 (B, H, N, M). Each row of the matrix sums to
+    one, or is zero.
+  """
   weights = jnp.einsum("bnhf,bmhf->bhnm", q, k)
   if causal:
     weights = jnp.where(jnp.tri(q.shape[1], k.shape[1], dtype=bool), weights, 0.0)
@@ -59,7 +67,10 @@ def _multiply_matrix(q, k, v, causal: bool) -> tuple[jax.Array, jax.Array]:
 
 
 def _multiply_sums(q, k, v, causal: bool) -> jax.Array:
-  """Computes φ(q) (φ(k)ᵀ v), normalized by row, in time and memory linear in N."""
+  """Computes linear attention as φ(q) (φ(k)ᵀ v), in time and memory linear in N.
+
+  The output of each query is divided by the sum of its weights.
+  """
   # Heads first: the compiler then moves neither features nor sums in memory.
   q, k, v32 = (jnp.swapaxes(x, 1, 2) for x in (q, k, v.astype(jnp.float32)))
   # With a column of ones after the values, the products also compute the normalizer.

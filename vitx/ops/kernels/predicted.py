@@ -111,7 +111,10 @@ def gathers(keys: int, budget: int) -> bool:
 
 
 def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
-  """Returns the kept keys, int32 (B, H, N, K), and a mask of the valid ones, `None` if all are."""
+  """Returns the K keys that each query keeps, int32 (B, H, N, K), and a mask of the valid ones.
+
+  The mask is `None` if all of them are valid.
+  """
   batch, heads, n, _ = coefficients.shape
   size = tiling.tile_rows(tiling.step_elements() / (batch * heads), len(basis), FEWEST_ROWS)
   count = math.ceil(n / min(n, size))
@@ -133,7 +136,10 @@ def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
 
 
 def _see(coefficients, visible, basis, cut, *, budget: int, predictor: str):
-  """Returns a view of the keys that a cut keeps, and the cut, which is found if it is `None`."""
+  """Returns the keys that some queries see, as `chosen_keys.Hidden`, and the cut that selects them.
+
+  If `cut` is `None`, this function finds the cut.
+  """
   visible = None if visible is None else visible[None]
   scores = score_keys(coefficients, basis, visible, predictor)
   cut = find_cut(scores, budget) if cut is None else cut

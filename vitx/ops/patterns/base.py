@@ -114,7 +114,7 @@ class Pattern:
 
   @property
   def is_drawn(self) -> bool:
-    """Returns whether the edges are known only at run time, as those drawn again at each step."""
+    """Returns whether the edges are known only at run time, such as edges that each step draws."""
     return False
 
   @property
@@ -211,7 +211,10 @@ class Combination(Composite):
 
 @dataclasses.dataclass(frozen=True)
 class Union(Combination):
-  """The edges of any of the patterns; one drawn at run time must share no edge with the others."""
+  """The edges that at least one of the patterns has.
+
+  A pattern whose edges are known only at run time must share no edge with the others.
+  """
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]

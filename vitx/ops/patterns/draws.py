@@ -75,10 +75,10 @@ def subsets(sizes: Index, count: int, *words: Index) -> Any:
 
 
 def skip_excluded(ranks: Index, excluded: Index) -> Any:
-  """Returns, for each rank, the rank-th number in 0, 1, 2, ... without the excluded; -1 stays -1.
+  """Returns the numbers that have given ranks among 0, 1, 2, ... without the excluded numbers.
 
   Args:
-    ranks: The ranks, int (..., r).
+    ranks: The ranks from 0, int (..., r); the result for -1 is -1.
     excluded: The excluded numbers, int (..., x), ascending, without repeats. Some may be larger
       than any result.
   """

@@ -172,7 +172,7 @@ class DilatedWindow(Pattern):
 
   Attributes:
     radius: The number of keys on each side of the query's own.
-    dilation: The dilation d of each head; if there are fewer than heads, they repeat.
+    dilation: The dilations d of the heads: head h has entry h mod `len(dilation)`.
     causal: Whether a query attends only its own key and earlier ones.
   """
 

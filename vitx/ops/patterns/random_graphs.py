@@ -134,7 +134,12 @@ def _targets(pattern: WattsStrogatz, length: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _incoming(pattern: WattsStrogatz, length: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns tokens sorted by the far ends of their links, and where each far end's run starts."""
+  """Sorts the links of a head by their far ends.
+
+  Returns:
+    The near end of each link, int (links,); and the index of the first link to each far end, int
+    (N + 1,), where the last entry is the number of links.
+  """
   table = _targets(pattern, length)[head]
   flat = table.reshape(-1)
   order = np.argsort(flat, kind="stable") // table.shape[-1]

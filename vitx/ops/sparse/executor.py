@@ -23,7 +23,10 @@ from vitx.ops.sparse.rows import Indices, MaskSide, Rows
 
 
 class Layout(NamedTuple):
-  """The sizes: G layouts of heads, R query blocks each, b tokens per block; masks (T, b, b)."""
+  """The sizes of a mask, and its tables: G heads, R query blocks for each, b tokens in a block.
+
+  G is 1 if all heads have equal edges. The tables are masks, bool (T, b, b).
+  """
 
   heads: int
   rows: int
@@ -190,7 +193,10 @@ def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: fl
 
 
 def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
-  """Joins classes (z, c, b, W·b) to tiles (z, pairs + 1, b, b) by (key, query); the last is 0."""
+  """Joins arrays (z, c, b, W·b), one for each class, to tiles (z, pairs + 1, b, b).
+
+  The arrays are by (query, key) and the tiles by (key, query). The last tile is zero.
+  """
   parts = [
     jnp.moveaxis(x.reshape(*x.shape[:3], -1, block), 2, 4).reshape(x.shape[0], -1, block, block)
     for x in rows
@@ -199,7 +205,12 @@ def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
 
 
 def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
-  """Returns the gradient of query blocks, (z, c, b, D), probabilities and the logits' gradient."""
+  """Computes one step of the backward pass, for the rows of some query blocks.
+
+  Returns:
+    The gradient of the query blocks, (z, c, b, D); the probabilities and the gradient of the
+    logits, (z, c, b, W·b) each.
+  """
   logits = _logits(blocks, rows, layout, scale)
   products = product_transposed(blocks.d_out[:, rows.own], _wide(blocks.v, rows.others))
   lse, delta = (x[:, rows.own][..., None] for x in (blocks.lse, blocks.delta))
@@ -208,7 +219,13 @@ def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 
 
 def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
-  """Returns the gradients of key and value blocks, (z, c, b, D); logits are by (key, query)."""
+  """Computes one step of the backward pass, for the rows of some key blocks.
+
+  The logits inside are by (key, query).
+
+  Returns:
+    The gradients of the key blocks and of their value blocks, (z, c, b, D) each.
+  """
   queries, d_outs = _wide(blocks.q, rows.others), _wide(blocks.d_out, rows.others)
   logits = product_transposed(blocks.k[:, rows.own].astype(jnp.float32) * scale, queries)
   if blocks.every_bias:  # padding needs no bias: a dead query's probabilities are zero
@@ -247,7 +264,12 @@ def _at(x: jax.Array, indices: Indices) -> jax.Array:
 
 
 def _across(tiles: jax.Array, pairs: Indices) -> jax.Array:
-  """Joins the tiles, by (key, query), at pairs (c, W): (z, pairs, b, b) -> (z, c, b, W·b)."""
+  """Joins the tiles of each list side by side: (z, pairs, b, b) -> (z, c, b, W·b).
+
+  Args:
+    tiles: The tiles by (key, query).
+    pairs: The indices of the tiles in each list, (c, W).
+  """
   found = jnp.swapaxes(_at(tiles, pairs), 2, 3)
   return found.reshape(*found.shape[:3], -1)
 

@@ -90,7 +90,12 @@ def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
 def _split_prefix(
   pattern: Pattern, layout: TokenLayout
 ) -> tuple[Pattern, Literal["global", "causal", "apart"]] | None:
-  """Returns the pattern of the grid alone and the kind of the prefix; `None` if inseparable."""
+  """Splits a pattern into the pattern of the grid alone and the edges of the prefix tokens.
+
+  Returns:
+    The pattern of the grid, and the kind of the prefix ("global", "causal" or "apart", see
+    `merge.with_prefix`); `None` if the pattern cannot be split.
+  """
   if isinstance(pattern, Intersection) and pattern.patterns[1:] == (Causal(),):
     split = _split_prefix(pattern.patterns[0], layout)
     if split is None:

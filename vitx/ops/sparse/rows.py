@@ -1,9 +1,10 @@
 """Lists of blocks in a form for loops: rows of equal width, in a few classes.
 
-A row is a query block with the list of key blocks that it reads or, transposed, a key block with
-the query blocks that read it. A class is all rows whose lists are padded to one width. Block r of
-head g has the number g·R + r. The number G·R is a dead block, which pads lists and contributes
-nothing.
+A row is a block with a list of blocks. In the rows of query blocks, the list has the key blocks
+that the query block reads; in the rows of key blocks, it has the query blocks that read the key
+block. A class consists of rows whose lists are padded to one width. For G heads with R blocks each,
+block r of head g has the number g·R + r. The number G·R is a dead block, which pads lists and
+contributes nothing.
 """
 
 import dataclasses
@@ -30,12 +31,12 @@ class Rows:
   Attributes:
     own: The block that each row belongs to, int32 (n,).
     others: The blocks in each row's list, int32 (n, W), padded with the dead block.
-    table: The mask of each pair of blocks in `BlockMask.tables`, int32 (n, W); `None` if all blocks
-      are full.
+    table: The index in `BlockMask.tables` of the mask of each pair of blocks, int32 (n, W); `None`
+      if all pairs are full.
     is_padded: Whether `others` contains the dead block.
-    pairs: The place of each pair of blocks in the lists of the query blocks, class after class,
-      int32 (n, W). In rows of query blocks, places are consecutive. In rows of key blocks, padding
-      has the place after the last.
+    pairs: The number of each pair of blocks, int32 (n, W). The entries in the lists of all query
+      blocks, padding included, are numbered from 0, one class after another. In rows of key blocks,
+      padding has the number of these entries.
   """
 
   own: Indices
@@ -47,12 +48,13 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class MaskSide:
-  """The rows of all blocks on one side, the queries' or the keys', and each row's place.
+  """The rows of all query blocks of a mask, or of all its key blocks.
 
   Attributes:
     classes: The classes of rows.
-    position: The place of each block's row in the joined classes, int32 (G·R,); the place after the
-      last for a block without a row. `None` if the rows are already in the order of the blocks.
+    position: The index of each block's row, int32 (G·R,), in the rows of all classes, one class
+      after another. A block without a row has the number of rows as its index. `None` means that
+      row r belongs to block r, unless `repeats` is set.
     repeats: Whether a block may own several consecutive rows, whose results must be added.
   """
 
@@ -68,17 +70,22 @@ class MaskSide:
 
 @functools.lru_cache(maxsize=256)
 def sides(mask: BlockMask) -> tuple[MaskSide, MaskSide]:
-  """Returns the rows by query block and by key block."""
+  """Returns the rows of the query blocks and the rows of the key blocks."""
   rows, columns = _side(mask), _side(mask.transpose())
   return rows, _with_pairs(columns, rows, mask.heads * mask.rows)
 
 
 def class_widths(lengths: np.ndarray) -> list[int]:
-  """Chooses the widths of the classes that need the least padding for lists of given lengths.
+  """Chooses at most `MAX_CLASSES` widths for the classes, such that lists need the least padding.
 
-  Every row gets the smallest width that is no less than its length. The search is dynamic
-  programming over the distinct lengths; among equal costs it prefers fewer classes. The widths
-  ascend.
+  Every list is padded to the smallest width that is no less than its length. The search is dynamic
+  programming over the distinct lengths; among equal costs it prefers fewer classes.
+
+  Args:
+    lengths: The length of each list, (n,). Empty lists are ignored.
+
+  Returns:
+    The widths, ascending.
   """
   distinct, counts = np.unique(lengths[lengths > 0], return_counts=True)
   rows = np.concatenate([[0], np.cumsum(counts)])
@@ -121,7 +128,13 @@ def _side(mask: BlockMask) -> MaskSide:
 
 
 def _with_pairs(columns: MaskSide, rows: MaskSide, dead: int) -> MaskSide:
-  """Returns `columns` with the place of each of their pairs in the lists of `rows`."""
+  """Returns the rows of key blocks with `pairs` set to the numbers that `Rows` describes.
+
+  Args:
+    columns: The rows of the key blocks.
+    rows: The rows of the query blocks.
+    dead: The number of the dead block.
+  """
 
   def numbers(queries: Indices, keys: Indices) -> np.ndarray:
     return np.asarray(queries, np.int64) * (dead + 1) + np.asarray(keys)
@@ -143,10 +156,10 @@ def _with_pairs(columns: MaskSide, rows: MaskSide, dead: int) -> MaskSide:
 def drawn_sides(
   indices: Int[Array, "G R K"], valid: Bool[Array, "G R K"]
 ) -> tuple[MaskSide, MaskSide]:
-  """Returns the rows by query block and by key block for lists known only at run time.
+  """Returns the rows of query blocks and of key blocks, for lists that are known only at run time.
 
   Args:
-    indices: The key blocks, int (G, R, K).
+    indices: The key blocks that each query block reads, int (G, R, K).
     valid: A mask (G, R, K), False for padding.
   """
   G, R, K = indices.shape

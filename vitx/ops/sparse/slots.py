@@ -94,7 +94,12 @@ def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) ->
 
 
 def _group_heads(pattern: Pattern, num_heads: int) -> tuple[np.ndarray, list[tuple[Pattern, int]]]:
-  """Returns the group of each head, int32 (H,), and each group's edges: a pattern and a head."""
+  """Groups the heads that have equal edges.
+
+  Returns:
+    The group of each head, int32 (H,); and for each group a pattern and a head, whose edges all
+    heads of the group have.
+  """
   members = pattern.by_head()
   groups: list[int] = []
   numbers: dict[tuple[Pattern, int], int] = {}
@@ -128,7 +133,10 @@ def _edges(
 def _last_queries(
   pattern: Pattern, layout: TokenLayout, head: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns each key's last query (itself if there is no other) and each query's number of keys."""
+  """Returns the last query that reads each key, and the number of keys that each query reads.
+
+  If no later query reads a key, its last query is the query at its own position.
+  """
   last, counts = np.arange(layout.length), np.zeros(layout.length, np.int64)
   for first, k, allowed in _edges(pattern, layout, head):
     row = first + allowed.shape[0] - 1 - allowed[::-1].argmax(axis=0)
@@ -139,7 +147,7 @@ def _last_queries(
 
 
 def _assign_slots(last: np.ndarray) -> tuple[np.ndarray, int]:
-  """Returns each key's slot, the lowest that is free at its step, and the number of slots."""
+  """Gives each key the lowest slot that is free at its step; returns the slots and their number."""
   slots, count = np.zeros(last.size, np.int32), 0
   free: list[int] = []
   taken: list[tuple[int, int]] = []  # (last query, slot)

@@ -157,7 +157,10 @@ def _capability() -> int | None:
 
 
 def _lower_a_call(card: int) -> None:
-  """Lowers attention of 16 tokens for a card, which raises if packages do not fit."""
+  """Lowers attention of 16 tokens for a card.
+
+  This raises an error if the versions of the packages do not fit each other.
+  """
   x = jax.ShapeDtypeStruct((1, 16, 1, 16), jnp.float32)
   blocks = jax.ShapeDtypeStruct((1, 1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), bool)
   tiles = choose_tiles(card, x.dtype, 16)
@@ -362,7 +365,10 @@ def list_blocks(mask: BlockMask, blocks: int, transposed: bool) -> Lists:
 
 
 def _pack(mask: BlockMask) -> np.ndarray:
-  """Returns the masks of blocks in bits, int32 (T + 1, b, words); the last has no edges."""
+  """Returns the tables of a mask as bits, int32 (T + 1, b, words).
+
+  A table without edges follows the last one.
+  """
   tables = np.concatenate([mask.tables, np.zeros_like(mask.tables[:1])])
   tables = np.pad(tables, [(0, 0), (0, 0), (0, -mask.block % 32)])
   return np.packbits(tables, axis=2, bitorder="little").view("<i4")
