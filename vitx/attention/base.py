@@ -212,9 +212,10 @@ class AttentionModule(TokenMixer):
       value_bias: Whether `use_bias` also applies to the values.
       key_bias: Whether `use_bias` also applies to the keys.
     """
+    # The order of the calls is the order in which their gradients are added: it decides bits.
+    q = self.to_heads(x, "query")
     k = self.to_heads(x, "key", use_bias=self.use_bias and key_bias)
-    v = self.to_heads(x, "value", value_dim, use_bias=self.use_bias and value_bias)
-    return self.to_heads(x, "query"), k, v
+    return q, k, self.to_heads(x, "value", value_dim, use_bias=self.use_bias and value_bias)
 
   def apply_positions(
     self,
