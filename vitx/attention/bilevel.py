@@ -87,8 +87,8 @@ class BilevelAttention(AttentionModule):
     self.sow_matrix(matrix)
     if self.local_kernel:
       values = v if mask is None else jnp.where(mask[:, :, None, None], v, jnp.zeros_like(v))
-      image = values[:, P:].reshape(len(x), *layout.grid, -1)
+      image = values[:, P:].reshape(x.shape[0], *layout.grid, -1)
       local = DepthwiseConvolution(self.local_kernel, dtype=self.dtype, name="local")(image)
-      local = local.reshape(len(x), -1, heads, dim)
+      local = local.reshape(x.shape[0], -1, heads, dim)
       out = out + jnp.pad(local, [(0, 0), (P, 0), (0, 0), (0, 0)])
     return from_heads(x.shape[-1], dtype=self.dtype)(out)
