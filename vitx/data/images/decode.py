@@ -240,22 +240,23 @@ def resize(
   Raises:
     ValueError: The mode is `random` and `bits` is None.
   """
-  planes = _planes(image)
-  width, height = planes[0].size
+  height, width = _shape(image)
   rows, columns = sides(size)
   if mode == "random":
     if bits is None:
       raise ValueError("bits=None: resize_mode='random' needs the random bits of the example.")
     box = draw_box(height, width, bits)
     # The crop comes first: with `box=`, pixels outside the box would affect its edge.
-    cut = [plane.crop(box) for plane in planes]
+    cut = [plane.crop(box) for plane in _planes(image)]
     return _resample(cut, (columns, rows), _filter(interpolation, bits))
+  if (height, width) == (rows, columns):
+    return _as_array(image)
   across, down = float(width), float(height)
   if mode == "center":
     across, down = min(width, height * columns / rows), min(height, width * rows / columns)
   x, y = (width - across) / 2, (height - down) / 2
   part = (x, y, x + across, y + down)
-  return _resample(planes, (columns, rows), _filter(interpolation), part)
+  return _resample(_planes(image), (columns, rows), _filter(interpolation), part)
 
 
 def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.ndarray:
@@ -272,16 +273,28 @@ def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.nd
   Returns:
     The resized image, uint8 (size, size, C) or (height, width, C).
   """
-  planes = _planes(image)
-  width, height = planes[0].size
+  height, width = own = _shape(image)
   rows, columns = sides(size)
   if height * columns <= width * rows:
     height, width = rows, rows * width // height
   else:
     height, width = columns * height // width, columns
-  resized = _resample(planes, (width, height), _filter(interpolation))
+  if (height, width) == own:
+    resized = _as_array(image)
+  else:
+    resized = _resample(_planes(image), (width, height), _filter(interpolation))
   top, left = round((height - rows) / 2), round((width - columns) / 2)
   return resized[top : top + rows, left : left + columns]
+
+
+def _shape(image: ImageLike) -> tuple[int, int]:
+  """Returns the height and the width of an image."""
+  return image.shape[:2] if isinstance(image, np.ndarray) else (image.height, image.width)
+
+
+def _as_array(image: ImageLike) -> np.ndarray:
+  """Returns the pixels of an image as they are, uint8 (height, width, C)."""
+  return image if isinstance(image, np.ndarray) else to_array(image)
 
 
 def _planes(image: ImageLike) -> list[Image.Image]:
@@ -303,10 +316,7 @@ def _resample(
   how: Image.Resampling,
   box: tuple[float, float, float, float] | None = None,
 ) -> np.ndarray:
-  """Resizes pictures to (width, height); returns their channels, uint8 (height, width, C).
-
-  Pillow copies a picture that already has the size.
-  """
+  """Resizes pictures to (width, height); returns their channels, uint8 (height, width, C)."""
   return np.concatenate([to_array(plane.resize(size, how, box)) for plane in planes], axis=-1)
 
 
