@@ -171,9 +171,14 @@ class QueryParts(Pattern):
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     row, m = q // self.block, -(-layout.length // self.block)
-    inner, last = (row > 0) & (row < m - 1), (row == m - 1) & (m > 1)
-    own = {"random": row == 0, "window": inner, "global": last}
-    return functools.reduce(lambda found, part: found | own[part], self.parts, q < 0) & (k >= 0)
+    found = (q < 0) & (k < 0)
+    if "random" in self.parts:
+      found = found | (row == 0)
+    if "window" in self.parts:
+      found = found | ((row > 0) & (row < m - 1))
+    if "global" in self.parts:
+      found = found | ((row == m - 1) & (m > 1))
+    return found & (k >= 0)
 
   def grain(self, layout: TokenLayout) -> int:
     return self.block
