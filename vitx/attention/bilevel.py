@@ -11,6 +11,7 @@ from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import PositiveInt, Range
 from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.layers.projections import from_heads
+from vitx.ops.inputs import hide_tokens
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 from vitx.ops.sparse.bilevel import region_numbers, route
@@ -86,8 +87,7 @@ class BilevelAttention(AttentionModule):
     )
     self.sow_matrix(matrix)
     if self.local_kernel:
-      values = v if mask is None else jnp.where(mask[:, :, None, None], v, jnp.zeros_like(v))
-      image = values[:, P:].reshape(x.shape[0], *layout.grid, -1)
+      image = hide_tokens(v, mask)[:, P:].reshape(x.shape[0], *layout.grid, -1)
       local = DepthwiseConvolution(self.local_kernel, dtype=self.dtype, name="local")(image)
       local = local.reshape(x.shape[0], -1, heads, dim)
       out = out + jnp.pad(local, [(0, 0), (P, 0), (0, 0), (0, 0)])

@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 import flax.linen as nn
-import jax.numpy as jnp
 
 from vitx import ops
 from vitx.attention.base import TokenMixer
+from vitx.ops.inputs import hide_tokens
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
@@ -33,8 +33,7 @@ class FNet(TokenMixer):
     self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
   ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros."""
-    if mask is not None:
-      x = jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
+    x = hide_tokens(x, mask)
     out, matrix = ops.fourier_mixing(x, implementation=self.implementation)
     self.sow_matrix(matrix)
     return out.astype(self.dtype)

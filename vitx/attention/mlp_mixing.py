@@ -9,6 +9,7 @@ from vitx.attention.base import Properties, TokenMixer
 from vitx.attention.positions import check_grid
 from vitx.config.checks import PositiveInt
 from vitx.layers.mlp import gelu
+from vitx.ops.inputs import hide_tokens
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
@@ -44,8 +45,7 @@ class MLPMixing(TokenMixer):
     length = x.shape[1]
     if self.has_variable("params", "up"):
       check_grid("up", self.get_variable("params", "up")["kernel"].shape[:1], (length,))
-    if mask is not None:
-      x = jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
+    x = hide_tokens(x, mask)
     init = nn.initializers.xavier_uniform()
     hidden = length if self.hidden is None else self.hidden
     y = nn.Dense(hidden, kernel_init=init, dtype=self.dtype, name="up")(jnp.swapaxes(x, 1, 2))

@@ -10,6 +10,7 @@ from vitx import ops
 from vitx.attention.base import AttentionModule
 from vitx.config.checks import PositiveInt, Range
 from vitx.layers.projections import from_heads
+from vitx.ops.inputs import hide_tokens
 from vitx.ops.kernels.nystrom import depthwise_convolution
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
@@ -55,8 +56,7 @@ class Nystromformer(AttentionModule):
     mask = None if mask is None else jnp.pad(mask, ((0, 0), (front, 0)))
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self._apply_positions(q, k, layout, front)
-    if mask is not None:
-      v = jnp.where(mask[:, :, None, None], v, jnp.zeros_like(v))
+    v = hide_tokens(v, mask)
     out, matrix = ops.nystrom_attention(
       q,
       k,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from vitx.attention.base import Properties, TokenMixer
 from vitx.layers.projections import from_heads, resolve_head_dim, to_heads
+from vitx.ops.inputs import hide_tokens
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
@@ -62,8 +63,6 @@ class CrossCovarianceAttention(TokenMixer):
 
 def _unit_channels(x: jax.Array, mask: jax.Array | None) -> jax.Array:
   """Returns (B, N, H, D) float32 in which each channel has length 1 over the unmasked tokens."""
-  x = x.astype(jnp.float32)
-  if mask is not None:
-    x = jnp.where(mask[:, :, None, None], x, 0.0)
+  x = hide_tokens(x.astype(jnp.float32), mask)
   squares = jnp.sum(x * x, axis=1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.maximum(squares, SMALLEST**2))

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from vitx.config.checks import NonNegativeInt, Share
 from vitx.config.errors import ConfigError
+from vitx.ops.inputs import hide_tokens
 from vitx.ops.kernels.selection import count_kept, keep_first
 from vitx.ops.kernels.top_k import kept_mask
 from vitx.ops.layout import TokenLayout
@@ -144,7 +145,7 @@ class ZeroInattentive(TokenReduction):
     return x, jnp.concatenate([shown[:, :P], stay], axis=1)
 
   def settle(self, x, mask):
-    return x if mask is None else jnp.where(mask[..., None], x, jnp.zeros_like(x))
+    return hide_tokens(x, mask)
 
 
 def check_reduces(block: Any) -> None:

@@ -64,16 +64,18 @@ def check_inputs(
 
 
 def hide_tokens(x: jax.Array, key_mask: jax.Array | None) -> jax.Array:
-  """Returns keys or values (B, N, H, D) with zeros for the tokens that a mask hides.
+  """Returns an array (B, N, ...) with zeros for the tokens that a mask hides.
 
   A weight of zero would not suffice: 0 * NaN and 0 * inf are NaN. With zeros, nothing of a hidden
   token reaches an output or a gradient on any path.
 
   Args:
-    x: The keys or values, (B, N, H, D).
+    x: The tokens, keys or values, (B, N, ...).
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
   """
-  return x if key_mask is None else jnp.where(key_mask[:, :, None, None], x, 0)
+  if key_mask is None:
+    return x
+  return jnp.where(jnp.expand_dims(key_mask, tuple(range(2, x.ndim))), x, 0)
 
 
 def _describe(x: Any) -> str:
