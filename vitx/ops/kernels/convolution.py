@@ -1,9 +1,10 @@
-"""A convolution whose gradients are convolutions in the same layout.
+"""A convolution with gradients of its own, which are fast on a CPU in loops too.
 
 JAX's gradients are convolutions with the batch axis and the channel axis exchanged. XLA's CPU
 compiler transposes their operands at the top level of a program, but not inside a loop
-(micro-batches, several training steps in one program). There it multiplies numbers one by one:
-ResNet-20 took ten times as long.
+(micro-batches, several training steps in one program). In a loop it multiplies numbers one by one,
+and ResNet-20 took ten times as long. The gradients of this module transpose their operands
+themselves, so that every convolution has the layout (batch, rows, columns, channels).
 """
 
 import functools
@@ -89,7 +90,7 @@ def _to_images(g, x, kernel, strides, pads) -> jax.Array:
 
 
 def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
-  """Computes the gradient of the kernel by a convolution, with channels as its batch axis."""
+  """Computes the gradient of the kernel by a convolution with the channels as batch axis."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     spread = (g.shape[1 + axis] - 1) * stride + 1
@@ -108,7 +109,8 @@ def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
 def _of_taps(g, x, kernel, strides, pads) -> jax.Array:
   """Computes the gradient of the kernel by matrix products, one for each row of the kernel.
 
-  With strides this is up to twice as fast on a CPU as the convolution, whose kernel is dilated.
+  With strides above 1, this is up to twice as fast on a CPU as `_of_channels`, whose convolution
+  has a dilated kernel.
   """
   rows, columns, channels, features = kernel.shape
   across = [(g.shape[1 + axis] - 1) * stride + 1 for axis, stride in enumerate(strides)]

@@ -20,7 +20,7 @@ from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product
 from vitx.ops.shapes import Array, Bool, Float
 
 _MIN_ROWS = 128  # rows of a tile; with fewer, its products do not keep the matrix units busy
-_STEPS = 2  # tiles may be so many times as large as in other kernels: fewer, larger products
+_STEPS = 2  # tiles may be this many times as large as in other kernels: fewer, larger products
 _BANDS = 4  # bands of a causal matrix; each computes a rectangle around its part of the triangle
 
 
@@ -37,8 +37,8 @@ def flash_attention(
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N"]]:
   """Computes softmax(q kᵀ · scale) v without storing the matrix of N x M logits.
 
-  A causal mask may be made of blocks, and then looks like stairs: `steps` has the numbers of
-  queries and of keys in a block. The default (1, 1) is the ordinary causal mask.
+  A causal mask may consist of blocks: `steps` = (a, b) means that query i sees key j if
+  j // b <= i // a. The default (1, 1) is the ordinary causal mask.
 
   Args:
     q: The queries, (B, N, H, D).
@@ -46,9 +46,9 @@ def flash_attention(
     v: The values, (B, M, H, E).
     key_mask: A boolean mask (B, M) or (B, M, H), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
-    causal: Whether query i sees keys 0 … i only.
-    steps: The sizes (a, b) of the stairs in a causal mask: query i sees key j if j // b <= i // a.
-    self_edge: Whether query i sees key i. False needs as many keys as queries, and single steps.
+    causal: Whether query i sees keys 0 … i only, or the keys that `steps` allows.
+    steps: The numbers (a, b) of queries and of keys in a block of the causal mask.
+    self_edge: Whether query i sees key i. False requires N = M and steps (1, 1).
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`, and the log-sum-exp of each query's logits,
@@ -56,8 +56,8 @@ def flash_attention(
     that sees no key has output 0, log-sum-exp -inf and a gradient of 0.
 
   Raises:
-    ValueError: Causal queries and keys make different numbers of stairs, or `self_edge` is False
-      and queries are not paired with keys.
+    ValueError: With a causal mask, queries and keys make different numbers of blocks; or
+      `self_edge` is False, and N is not M or `steps` is not (1, 1).
   """
   stairs = steps if causal else None
   if causal and -(-q.shape[1] // steps[0]) != -(-k.shape[1] // steps[1]):
@@ -79,10 +79,10 @@ def flash_attention(
 
 
 class _Edges(NamedTuple):
-  """The pairs of queries and keys that may attend; `flash_attention` describes both fields.
+  """The pairs of queries and keys that may attend.
 
   Attributes:
-    stairs: The steps (a, b) of causality; `None` if not causal.
+    stairs: The argument `steps` of `flash_attention`; `None` if the mask is not causal.
     self_edge: Whether query i sees key i.
   """
 
@@ -91,15 +91,15 @@ class _Edges(NamedTuple):
 
 
 def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
-  """Divides the rows of a causal matrix into bands, each of which needs only its leading columns.
+  """Divides the rows of a causal matrix into bands, so that a band can skip columns it cannot see.
 
   Args:
     n: The number of rows.
-    step: The number of consecutive rows with equal masks: every band begins at a multiple of it.
-      `None` if the matrix is not causal, which gives one band.
+    step: The number of consecutive rows with equal masks. Every band begins at a multiple of this
+      number. `None` if the matrix is not causal; there is then one band.
 
   Returns:
-    The first row of each band and the row after its last.
+    A pair for each band: its first row, and the row after its last row.
   """
   count = min(_BANDS, max(1, n // max(48, step))) if step else 1
   edges = [n * i // count // (step or 1) * (step or 1) for i in range(count)]
@@ -107,10 +107,14 @@ def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
 
 
 def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-  """Chooses the sizes of a step such that its arrays fit the CPU's cache.
+  """Chooses how much of a matrix one step of a loop computes, so that its logits fit the cache.
+
+  Args:
+    batch: The number of matrices.
+    rows, columns: The shape of each matrix.
 
   Returns:
-    The number of entries of the batch in a step, the rows in a tile, and the number of tiles.
+    The number of matrices in a step, the number of rows in a tile, and the number of tiles.
   """
   budget = _STEPS * tiling.step_elements()
   tiles = math.ceil(rows / min(rows, tiling.tile_rows(budget, columns, _MIN_ROWS)))
@@ -213,7 +217,7 @@ def _flash(q, k, v, bias, scale, edges):
 
 
 def _backward_band(arrays, scale, edges):
-  """Computes the gradients that one band of keys gives.
+  """Computes the gradients of one band of keys and values, and its share in that of the queries.
 
   Args:
     arrays: The tuple (k, v, bias, q, d_out, lse, delta): the keys of the band, their values and
