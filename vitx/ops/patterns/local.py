@@ -110,7 +110,7 @@ class Window(Pattern):
   Attributes:
     left: The number of units (blocks of `block` positions) to attend before the query's own.
     right: The number of units to attend after the query's own; `None` for as many as `left`.
-    circular: Whether the sequence closes to a ring.
+    circular: Whether the window wraps around the ends of the sequence.
     block: The number of positions in a unit.
     count_prefix: Whether prefix tokens count as the first positions; otherwise they have no edges.
   """

@@ -1,6 +1,7 @@
 """Computes attention along a plan, part by part, with work in proportion to the edges.
 
-A plan divides the edges of a pattern into parts, each of which is attended in its own way.
+A plan divides the edges of a pattern into parts. The attention of each part is computed by a method
+of its own.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,9 @@ from vitx.ops.sparse.plan import SparsePlan
 def block_mask(
   pattern: Pattern, layout: TokenLayout, tile: int, num_heads: int, order: Order | None = None
 ) -> BlockMask:
-  """Returns `BlockMask.from_pattern`, cached because the layers of a model share a few masks.
+  """Returns the block mask of a pattern, for tokens in a given order.
+
+  The masks are cached, because the layers of a model share a few of them.
 
   Args:
     pattern: The pattern of one layer.

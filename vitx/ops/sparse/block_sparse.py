@@ -28,8 +28,7 @@ def block_sparse_attention(
   Args:
     q, k: The queries and the keys, (B, N, H, D).
     v: The values, (B, N, H, E).
-    mask: The edges, which are known before the call. Their G is 1 if all heads have equal edges,
-      otherwise H.
+    mask: The edges, which are known before the call. Its number of heads is 1 or H.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
 
@@ -168,7 +167,7 @@ def _kernel(function: Callable, q, k, v, mask: BlockMask | None, block: int, sca
 def _list_rows(
   mask: BlockMask | None, drawn: tuple[jax.Array, jax.Array] | None, block: int
 ) -> tuple[tuple[rows.MaskSide, rows.MaskSide], xla.Layout]:
-  """Returns the pair of rows by query block and rows by key block, and XLA's layout."""
+  """Returns the rows of query blocks and the rows of key blocks, as a pair, and XLA's layout."""
   if mask is None:
     assert drawn is not None
     heads, count, _ = drawn[0].shape

@@ -43,7 +43,7 @@ def cost(heads: Heads, layout: TokenLayout) -> float:
 
 
 def _count_pairs(part: Part, layout: TokenLayout) -> float:
-  """Returns the number of block pairs in the padded lists of the first head's query blocks."""
+  """Returns the number of block pairs in the padded lists of head 0, estimated from a sample."""
   pattern, layout = in_order(part.pattern, layout, part.order)
   count = -(-layout.length // part.block)
   sampled = max(3, SAMPLE // part.block)
