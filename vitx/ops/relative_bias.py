@@ -44,7 +44,7 @@ def axial_places(layout: TokenLayout) -> list[Places]:
 
 
 def table_shape(extents: Sequence[int]) -> tuple[int, ...]:
-  """Returns the shape (2 e - 1, ...) of a table of differences of places in a box of extents e."""
+  """Returns the shape of a table of biases by difference of places: 2 e - 1 for each extent e."""
   return tuple(2 * extent - 1 for extent in extents)
 
 

@@ -65,8 +65,8 @@ class TileSizes(NamedTuple):
   """The sizes of the tiles of the attention kernels on GPUs.
 
   Attributes:
-    block: The number b of tokens in a block of a mask that is known before the call. No other block
-      may have more than b tokens.
+    block: The number b of tokens in a block of a mask that is known before the call. The kernels
+      take no blocks of more than b tokens.
     forward, query_gradient, key_gradients: The launch settings of each of the three kernels.
   """
 
@@ -112,7 +112,7 @@ class Rule:
     return False
 
   def pick_tiles(self, dtype: str, width: int, default: TileSizes) -> TileSizes | None:
-    """Returns the tiles of the attention kernels, or `None` if XLA is to attend.
+    """Returns the tiles of the attention kernels, or `None` if XLA must compute the attention.
 
     Args:
       dtype: The dtype of q, k and v, a key of `TILED`.
@@ -259,7 +259,7 @@ def read_families(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-  """Returns the JSON in a rule's file; raises ConfigError if it has no families of objects."""
+  """Returns the JSON of a rule's file; raises ConfigError if it has no families or is damaged."""
   try:
     content = json.loads(path.read_text(encoding="utf-8"))
     content["families"] = {family: {**own} for family, own in content["families"].items()}
@@ -326,7 +326,7 @@ def tiles_to_json(tiles: MeasuredTiles) -> dict[str, Any]:
 
 
 def parse_tiles(entry: Any, where: str) -> MeasuredTiles:
-  """Parses the JSON that `load_tiles` returns; for `None`, there are no tiles.
+  """Parses the JSON that `load_tiles` returns; `None` gives no tiles.
 
   Args:
     entry: The JSON, or `None`.
@@ -353,8 +353,9 @@ def _parse_tiles(stored: Any, where: str, fix: str) -> dict[str, dict[int, TileS
   raise ConfigError(
     f"{where}: tiles={stored!r} must be an object with tiles by width for some of"
     f" {listing(TILED.values())}. The tiles of a width must be null or [block, forward,"
-    " query_gradient, key_gradients] with block 16, 32, 64 or 128, each kernel [blocks, warps,"
-    f" stages], powers of two up to 16 and stages 1 to 8: {fix}."
+    " query_gradient, key_gradients]. There, block must be 16, 32, 64 or 128. The others must be"
+    " [blocks, warps, stages], where blocks and warps are powers of two up to 16, and stages is 1"
+    f" to 8: {fix}."
   ) from error
 
 

@@ -70,12 +70,12 @@ def _forward(x, kernel, strides, pads):
 
 def _backward(strides, pads, saved, g):
   x, kernel = saved
-  to_kernel = _of_taps if max(strides) > 1 else _of_channels
+  to_kernel = _kernel_gradient_by_products if max(strides) > 1 else _kernel_gradient_by_convolution
   found = to_kernel(g, x, kernel, strides, pads)
-  return _to_images(g, x, kernel, strides, pads), jnp.asarray(found, kernel.dtype)
+  return _image_gradient(g, x, kernel, strides, pads), jnp.asarray(found, kernel.dtype)
 
 
-def _to_images(g, x, kernel, strides, pads) -> jax.Array:
+def _image_gradient(g, x, kernel, strides, pads) -> jax.Array:
   """Returns the gradient of the images: the dilated `g` convolved with the flipped kernel."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
@@ -89,7 +89,7 @@ def _to_images(g, x, kernel, strides, pads) -> jax.Array:
   )
 
 
-def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
+def _kernel_gradient_by_convolution(g, x, kernel, strides, pads) -> jax.Array:
   """Computes the gradient of the kernel by a convolution with the channels as batch axis."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
@@ -106,11 +106,11 @@ def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
   return found.transpose(1, 2, 0, 3)
 
 
-def _of_taps(g, x, kernel, strides, pads) -> jax.Array:
+def _kernel_gradient_by_products(g, x, kernel, strides, pads) -> jax.Array:
   """Computes the gradient of the kernel by matrix products, one for each row of the kernel.
 
-  With strides above 1, this is up to twice as fast on a CPU as `_of_channels`, whose convolution
-  has a dilated kernel.
+  With strides above 1, this is up to twice as fast on a CPU as a convolution, whose kernel would be
+  dilated.
   """
   rows, columns, channels, features = kernel.shape
   across = [(g.shape[1 + axis] - 1) * stride + 1 for axis, stride in enumerate(strides)]

@@ -75,8 +75,8 @@ def decode_step(
 
 def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
   """Returns cached keys or values with those of a new token, (B, 1, H, D), in the token's slots."""
-  # It scatters even if all heads have one slot: with a dynamic_update_slice, XLA would copy the
-  # cache at every step on a CPU.
+  # This scatters even if the slot is equal for all heads: with a dynamic_update_slice, XLA would
+  # copy the cache at every step on a CPU.
   new = new[:, 0].astype(held.dtype)
   return held.at[:, np.arange(plan.groups.size), slot[plan.groups]].set(new)
 

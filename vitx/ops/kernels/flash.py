@@ -217,11 +217,11 @@ def _flash(q, k, v, bias, scale, edges):
 
 
 def _backward_band(arrays, scale, edges):
-  """Computes the gradients of one band of keys and values, and its share in that of the queries.
+  """Computes the gradients of one band of keys and values, and its share of the gradient of q.
 
   Args:
-    arrays: The tuple (k, v, bias, q, d_out, lse, delta): the keys of the band, their values and
-      bias, and the queries that may see them with their arrays for the backward pass.
+    arrays: The tuple (k, v, bias, q, d_out, lse, delta). The first three are those of the band; the
+      others are those of the queries that may see the band.
     scale: The factor of the logits.
     edges: The pairs that may attend.
 

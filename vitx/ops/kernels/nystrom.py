@@ -29,8 +29,8 @@ def nystrom_attention(
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
   """Computes softmax(q k̃ᵀ) pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v (Xiong et al. 2021, equation 13).
 
-  The landmarks q̃ and k̃ are means of consecutive queries and keys. The scale of logits, 1 / sqrt(D),
-  is not written here.
+  The landmarks q̃ and k̃ are means of consecutive queries and keys. Logits are scaled by
+  1 / sqrt(D), which the formula leaves out.
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).

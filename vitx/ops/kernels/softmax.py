@@ -91,8 +91,8 @@ def kernelized_attention(
   A program that is lowered for CUDA uses cuDNN's fused kernel where it applies: half precision, no
   `key_mask`, heads of up to 128 channels, and cuDNN installed. All other calls use
   `flash_attention`, because `jax.nn.dot_product_attention` would store the matrix, or a mask as a
-  bias of equal size. Only with M <= 128 keys and M <= N / 2 do they keep the N x M matrix. The
-  choice of cuDNN is made at lowering, so it also suits programs traced on a CPU.
+  bias of equal size. Only if M <= 128 and M <= N / 2, the N x M matrix is stored. The choice of
+  cuDNN is made at lowering, so it also suits programs traced on a CPU.
 
   Args:
     q: The queries, (B, N, H, D).

@@ -21,7 +21,7 @@ MOST_ROWS = 512  # the most rows of a tile that has more columns than this
 
 
 def step_elements() -> int:
-  """Returns the number of logits that a step of a loop may have on the platform of `target`."""
+  """Returns the number of logits that a step of a loop may compute on the platform of `target`."""
   cpu = target() == "cpu"
   return (CPU_STEP_BYTES if cpu else ACCELERATOR_STEP_BYTES) // 4
 
@@ -39,7 +39,7 @@ def tile_rows(elements: float, columns: int, least: int = 1) -> int:
 
 
 def largest_divisor(n: int, at_most: float) -> int:
-  """Returns the largest divisor of `n` that is no greater than `at_most`, at least 1."""
+  """Returns the largest divisor of `n` that is at most `at_most`; 1 if `at_most` is less than 1."""
   return next(d for d in range(max(1, min(n, int(at_most))), 0, -1) if n % d == 0)
 
 
@@ -145,8 +145,8 @@ def backward_statistics(
       if no result depends on `lse`.
 
   Returns:
-    lse (..., n) and delta (..., n). A query that sees no key has lse +inf, so that its p is exactly
-    zero.
+    lse (..., n) and delta (..., n). A query that sees no key has lse +inf, so that its
+    probabilities are exactly zero.
   """
   delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1) - d_lse
   empty = lse == -jnp.inf

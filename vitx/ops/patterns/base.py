@@ -100,14 +100,14 @@ class Pattern:
 
   @property
   def tile(self) -> int | None:
-    """Returns a tile size, in tokens, that fits the pattern's own blocks; `None` without blocks.
+    """Returns a tile size, in tokens, that fits the pattern's own blocks; `None` if it has none.
 
     Plans try it besides the usual sizes.
     """
     return None
 
   def grain(self, layout: TokenLayout) -> int:
-    """Returns a number b of tokens such that two blocks of b tokens have all edges or none.
+    """Returns a number b: between any two blocks of b tokens, there are all edges or none.
 
     Blocks are counted from token 0; the last may be short. One pair of tokens then decides for its
     two blocks, so b² - 1 other pairs need no evaluation. The number is 1 if no other is known.

@@ -9,7 +9,7 @@ from vitx.ops.patterns.draws import BLOCKS, skip_excluded, subsets
 from vitx.ops.patterns.indices import namespace
 
 PLANS = ("uniform", "bigbird")
-OLD_LENGTHS = (1024, 3072, 4096)  # the paper's own runs, which have a plan of their own
+OLD_LENGTHS = (1024, 3072, 4096)  # the paper's own runs, for which the code has other ranges
 
 
 def draw(
@@ -109,7 +109,7 @@ def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int
 
 
 def published_exclusions(m: int, high: int, old: bool) -> list[np.ndarray]:
-  """Returns the key blocks that the released code does not draw: arrays (m,) over the query blocks.
+  """Returns the key blocks that the released code does not draw, in arrays (m,) by query block.
 
   They are the three blocks of the window and the first block. If not `old`, they are also the last
   block of the range, `high` - 1, and blocks 1 and `high` - 2 do not draw each other.

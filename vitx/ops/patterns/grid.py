@@ -100,7 +100,7 @@ class Near(Pattern):
   on_grid = True
 
   def reach(self, layout: TokenLayout, low: list[int], high: list[int]) -> Corners:
-    """Returns the corners, inclusive, of a box that contains all keys of the queries' box.
+    """Returns the inclusive corners of a box that contains all keys of the queries in a given box.
 
     Args:
       layout: The layout of the N tokens.

@@ -81,7 +81,7 @@ def _by_head(plan: SparsePlan, q, k, v, **given: Any) -> Partial:
   outs, lses, order = [], [], []
   for number in np.unique(turn):
     group = heads[turn == number]
-    own = group if np.any(np.diff(group) > 1) else slice(group[0], group[-1] + 1)  # a slice is free
+    own = group if np.any(np.diff(group) > 1) else slice(group[0], group[-1] + 1)  # needs no gather
     some = [x[:, :, own] for x in (q, k, v)]
     out, lse = _merge_parts(plan.heads[number], plan.layout, some[0], some[1], some[2], given)
     outs.append(out)
@@ -114,7 +114,7 @@ def _attend_drawn(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> 
 
 
 def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
-  """Attends densely inside runs of `part.block` tokens, with each run as a separate example."""
+  """Computes dense attention inside runs of `part.block` tokens; each run becomes an example."""
   (batch, n), size = q.shape[:2], part.block
   count = -(-n // size)
   attend_run = partial(flash_attention, scale=scale, causal=part.causal, self_edge=part.self_edge)
@@ -157,7 +157,7 @@ def _attend_summaries(part: Part, layout: TokenLayout, q, k, v, key_mask, scale)
   seen = None
   if key_mask is not None:
     seen = summaries(jnp.broadcast_to(key_mask[:, :, None], (*key_mask.shape, heads)))
-  steps = (size, fixed.summary)  # the second run sees the first summary, the third two
+  steps = (size, fixed.summary)  # the second run sees one summary, the third sees two
   out, lse = flash_attention(
     q[:, size:], summaries(k), summaries(v), key_mask=seen, scale=scale, causal=True, steps=steps
   )

@@ -96,10 +96,10 @@ def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
 
 
 # This function and its gradient choose the lowering: Triton's kernels in programs for CUDA devices
-# that have them, `executor` everywhere else.
+# on which they run, and `executor` everywhere else.
 @partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
 def _attend(q, k, v, key_mask, drawn, mask: BlockMask | None, block: int, scale: float):
-  """Attends along a static mask, or along lists of blocks that are known only at run time."""
+  """Computes attention along a static mask, or along lists of blocks known only at run time."""
 
   def by_xla(arrays, drawn):
     (by_query, _), layout = _list_rows(mask, drawn, block)
@@ -157,7 +157,7 @@ def _gradients(arrays, drawn, mask: BlockMask | None, block: int, scale: float):
 
 
 def _kernel(function: Callable, q, k, v, mask: BlockMask | None, block: int, scale: float):
-  """Returns Triton's forward or backward for these arrays, or `None` if XLA must attend."""
+  """Returns `function`, a Triton kernel's call, with its settings; `None` if XLA must be used."""
   tiles = triton_attention.find_tiles(q, k, v)
   if tiles is None or block > tiles.block:
     return None
@@ -167,7 +167,7 @@ def _kernel(function: Callable, q, k, v, mask: BlockMask | None, block: int, sca
 def _list_rows(
   mask: BlockMask | None, drawn: tuple[jax.Array, jax.Array] | None, block: int
 ) -> tuple[tuple[rows.MaskSide, rows.MaskSide], xla.Layout]:
-  """Returns the rows of query blocks and the rows of key blocks, as a pair, and XLA's layout."""
+  """Returns a pair, the rows of query blocks and those of key blocks, and the layout for XLA."""
   if mask is None:
     assert drawn is not None
     heads, count, _ = drawn[0].shape

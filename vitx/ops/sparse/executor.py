@@ -144,7 +144,7 @@ def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
   batch, _, heads = arrays[0].shape[:3]
   largest = max((rows.others.size for rows in side.classes), default=1)
   per_example = largest * layout.block**2 * heads // layout.heads
-  # A step needs memory for b logits, and for D numbers of gathered blocks, per gathered token.
+  # For each gathered token, a step needs memory for b logits and for the D numbers of its vector.
   fit = tiling.step_elements() / per_example * min(1.0, layout.block / arrays[0].shape[-1])
   if fit >= 1 or layout.heads > 1:
     return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
@@ -254,7 +254,7 @@ def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 
 
 def _logits(blocks: _Blocks, rows: Rows, layout: Layout, scale: float) -> jax.Array:
-  """Returns logits (z, c, b, W·b) of query blocks, -inf where an element may not be seen."""
+  """Returns logits (z, c, b, W·b) of query blocks, -inf where a query may not attend a key."""
   queries = blocks.q[:, rows.own].astype(jnp.float32) * scale
   logits = product_transposed(queries, _wide(blocks.k, rows.others))
   if blocks.every_bias or rows.is_padded:
@@ -343,7 +343,7 @@ def _in_order(parts: list[tuple], side: MaskSide, layout: Layout, fills: tuple) 
   if side.repeats:
     own = side.classes[0].own
     add = partial(jax.ops.segment_sum, num_segments=blocks, indices_are_sorted=True)
-    return tuple(jax.vmap(add, in_axes=(0, None))(x, own) for x in joined)  # without dead rows
+    return tuple(jax.vmap(add, in_axes=(0, None))(x, own) for x in joined)  # drops the dead rows
   if side.position is None:
     return tuple(joined)
   found = []

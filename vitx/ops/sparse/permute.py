@@ -53,7 +53,7 @@ def attend_in_order(
   v: Shaped[Array, "B N H E"],
   key_mask: Shaped[Array, "B N"] | None,
 ) -> tuple[Shaped[Array, "B N H E"], Shaped[Array, "B H N"]]:
-  """Attends between reordered tokens, and returns the results in the usual order.
+  """Computes attention between reordered tokens, and returns the results in the usual order.
 
   Args:
     attend: A function (q, k, v, key_mask=...) that returns the output and the log-sum-exp for the

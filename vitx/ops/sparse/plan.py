@@ -1,4 +1,4 @@
-"""Plans how the kernelized path attends along a pattern without the N x N matrix.
+"""Plans how the kernelized path computes attention along a pattern without the N x N matrix.
 
 A plan divides the edges into parts. Each part has an order of the tokens in which its edges are
 dense blocks.
@@ -15,20 +15,20 @@ from vitx.ops.sparse.block_mask import remember
 from vitx.ops.sparse.tiles import TILES, Heads, cost
 
 CLASS = Global(prefix=True)
-# A GPU's kernel attends in other orders if that leaves less than this share of the work. It is a
-# guess: reordering tokens and merging parts take time too, and nobody has measured it on a GPU.
+# Tokens are reordered for a GPU's kernel if that leaves less than this share of the work. The share
+# is a guess: reordering tokens and merging parts take time too, which nobody has measured on a GPU.
 FEWER = 0.7
 
 
 @dataclasses.dataclass(frozen=True)
 class SparsePlan:
-  """A plan: the parts in which the kernelized path attends along a pattern.
+  """A plan: the parts by which the kernelized path computes attention along a pattern.
 
   Attributes:
-    layout: The layout of the tokens that the parts attend.
+    layout: The layout of the tokens of the parts.
     heads: The parts of P heads: head h has the disjoint parts `heads[h % P]`, whose results are
       merged.
-    prefix: The number of tokens in front of those in `layout`; they are attended separately.
+    prefix: The number of tokens in front of those in `layout`. Their edges are computed separately.
     prefix_kind: The kind of the prefix. "global": it attends all tokens and all attend it;
       "causal": in addition, no token attends later ones; "apart": it has no edges.
   """

@@ -22,7 +22,8 @@ from vitx.ops.rule import Launch, TileSizes
 from vitx.ops.sparse.block_mask import BlockMask
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
-FAMILIES = ("pattern_blocks", "pattern_runs", "chosen_blocks", "bilevel")  # those of `rule`
+# The families of `rule.FAMILIES` whose ops use these kernels.
+FAMILIES = ("pattern_blocks", "pattern_runs", "chosen_blocks", "bilevel")
 MAX_WIDTH = 128  # channels of a head
 MAX_ELEMENTS = 2**31  # elements of one example, since the kernels count them in 32 bits
 MAX_LISTS = 65535  # programs that CUDA starts along the second axis of a grid
@@ -142,7 +143,7 @@ def find_obstacle() -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name == "jax_triton":
       return f"jax-triton is missing; {INSTALL}"
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]  # a compiler's have lines
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]  # joins the lines
     return f"{versions} do not fit each other ({reason}); {INSTALL}"
   return None
 
@@ -162,7 +163,7 @@ def _capability() -> int | None:
 
 
 def _lower_a_call(card: int) -> None:
-  """Lowers attention of 16 tokens for a card.
+  """Lowers attention of 16 tokens for a GPU of compute capability `card` / 10.
 
   This raises an error if the versions of the packages do not fit each other.
   """
@@ -174,7 +175,7 @@ def _lower_a_call(card: int) -> None:
 
 
 def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
-  """Returns the tiles for q, k (B, N, H, D) and v (B, N, H, E), or `None` if XLA must attend."""
+  """Returns the tiles for q, k (B, N, H, D) and v (B, N, H, E), or `None` if XLA must be used."""
   card = find_card() if target() == "gpu" else None
   width = max(q.shape[-1], v.shape[-1])
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
@@ -203,7 +204,7 @@ def forward(
   scale: float,
   tiles: TileSizes,
 ) -> tuple[jax.Array, jax.Array]:
-  """Attends along lists of blocks.
+  """Computes attention along lists of blocks.
 
   Args:
     arrays: The tuple of q, k, v, (B, N, H, D) each, and a boolean mask (B, N) or (B, N, H), True =
@@ -297,7 +298,7 @@ def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list
 
 
 def _list_rows(mask, drawn, block: int, most: int, transposed: bool) -> tuple[Lists, int, int, int]:
-  """Returns the lists of one launch, G, R, and the number of tokens in a group of rows.
+  """Returns the lists of one launch, G and R of `KernelSizes`, and the tokens in a group of rows.
 
   A group has at most `most` tokens, but at least one block.
   """
@@ -370,8 +371,7 @@ def list_blocks(mask: BlockMask, blocks: int, transposed: bool) -> Lists:
 
 
 def _pack(mask: BlockMask) -> np.ndarray:
-  """Returns the tables of a mask as bits, int32 (T + 1, b, words). The last table has no edges.
-  """
+  """Returns the tables of a mask as bits, int32 (T + 1, b, words). The last table has no edges."""
   tables = np.concatenate([mask.tables, np.zeros_like(mask.tables[:1])])
   tables = np.pad(tables, [(0, 0), (0, 0), (0, -mask.block % 32)])
   return np.packbits(tables, axis=2, bitorder="little").view("<i4")
@@ -389,7 +389,7 @@ def list_drawn(indices: jax.Array, valid: jax.Array, transposed: bool) -> Lists:
   query = jnp.broadcast_to(jnp.arange(G * R).reshape(G, R, 1), indices.shape)
   key = indices + R * jnp.arange(G)[:, None, None]
   own, others = (key, query) if transposed else (query, key)
-  own = jnp.where(valid, own, G * R).reshape(-1)  # what only fills the array comes last
+  own = jnp.where(valid, own, G * R).reshape(-1)  # invalid entries come last
   place = jnp.argsort(own, stable=True)
   first = jnp.searchsorted(own[place], jnp.arange(G * R + 1))
   bounds = jnp.stack([first[:-1], first[:-1], first[1:]], axis=1)
@@ -423,7 +423,7 @@ def _foldable(attend: Callable) -> Callable:
       return out, jax.tree.map(lambda _: True, out)
     heads = arrays[0].shape[3]
     drawn = jax.tree.map(spread, drawn, axes[1])
-    if size * max(math.prod(x.shape[2:]) for x in arrays[:3]) >= MAX_ELEMENTS:  # of joined heads
+    if size * max(math.prod(x.shape[2:]) for x in arrays[:3]) >= MAX_ELEMENTS:  # joined heads
       out = jax.lax.map(lambda own: call(*own), (arrays, drawn))
       return out, jax.tree.map(lambda _: True, out)
     drawn = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, heads, *x.shape[2:])), drawn)
