@@ -59,7 +59,7 @@ def flash_attention(
     ValueError: With a causal mask, queries and keys make different numbers of blocks; or
       `self_edge` is False, and N is not M or `steps` is not (1, 1).
   """
-  stairs = steps if causal else None
+  causal_steps = steps if causal else None
   if causal and -(-q.shape[1] // steps[0]) != -(-k.shape[1] // steps[1]):
     raise ValueError(
       f"causal=True with steps={steps} needs ceil(N / {steps[0]}) = ceil(M / {steps[1]}),"
@@ -75,18 +75,18 @@ def flash_attention(
   if key_mask is not None:
     key_mask = key_mask[:, :, None] if key_mask.ndim == 2 else key_mask
     bias = jnp.where(jnp.swapaxes(key_mask, 1, 2), 0.0, -jnp.inf).astype(jnp.float32)
-  return _flash(q, k, v, bias, scale, _Edges(stairs, self_edge))
+  return _flash(q, k, v, bias, scale, _Edges(causal_steps, self_edge))
 
 
 class _Edges(NamedTuple):
   """The pairs of queries and keys that may attend.
 
   Attributes:
-    stairs: The argument `steps` of `flash_attention`; `None` if the mask is not causal.
+    steps: The argument `steps` of `flash_attention`; `None` if the mask is not causal.
     self_edge: Whether query i sees key i.
   """
 
-  stairs: tuple[int, int] | None
+  steps: tuple[int, int] | None
   self_edge: bool
 
 
@@ -151,8 +151,8 @@ def _logits(rows, columns, bias, first_row, edges, transposed=False):
   if bias is not None:
     logits = logits + (bias[:, :, None] if transposed else bias[:, None, :])
   i, j = first_row + jnp.arange(rows.shape[1]), jnp.arange(columns.shape[2])
-  if edges.stairs:
-    own, other = reversed(edges.stairs) if transposed else edges.stairs
+  if edges.steps:
+    own, other = reversed(edges.steps) if transposed else edges.steps
     step = (i // own)[:, None]  # multiplying the step avoids a division for every logit
     seen = j >= step * other if transposed else j < (step + 1) * other
     logits = jnp.where(seen, logits, -jnp.inf)
@@ -205,7 +205,7 @@ def _flash(q, k, v, bias, scale, edges):
   heads = q.shape[2]
   q, k, v = map(heads_first, (q, k, v))
   bias = _fold_heads(bias, heads)
-  own, other = edges.stairs or (None, 1)
+  own, other = edges.steps or (None, 1)
   parts = []
   for start, stop in _bands(q.shape[1], own):
     seen = slice(0, -(-stop // own) * other if own else None)
@@ -263,14 +263,14 @@ def _backward(scale, edges, saved, cotangents):
   lse, d_lse = (x.reshape(-1, x.shape[-1]) for x in (lse, d_lse))
   lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
   bias = _fold_heads(bias, heads)
-  other, own = edges.stairs or (1, None)
+  other, own = edges.steps or (1, None)
   dq, parts = jnp.zeros(q.shape, jnp.float32), []
   for start, stop in _bands(k.shape[1], own):
     see = slice(start // own * other if own else 0, None)
     keys = jax.tree.map(lambda x, band=slice(start, stop): x[:, band], (k, v, bias))
     queries = (x[:, see] for x in (q, d_out, lse, delta))
     added, *grads = _backward_band((*keys, *queries), scale, edges)
-    dq = dq.at[:, see].add(added) if edges.stairs else added
+    dq = dq.at[:, see].add(added) if edges.steps else added
     parts.append(grads)
   dk, dv = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
   return *(heads_last(x, heads) for x in (dq.astype(dtype), dk, dv)), None

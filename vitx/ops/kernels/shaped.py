@@ -1,6 +1,7 @@
 """Shaped attention (Noci et al. 2023; He and Hofmann 2024): α I + β A - γ C.
 
-A is the softmax attention matrix, and I the identity. C is uniform attention: A for equal logits.
+A is the softmax attention matrix, and I the identity. C is uniform attention, which has equal
+weights for all keys.
 """
 
 import math

@@ -30,7 +30,7 @@ class BlockMask:
     heads: The number G of heads with edges of their own, 1 if all heads have equal edges.
     offsets: The start of each row, int32 (G*R + 1,), R = ceil(N / b): row i has the stored blocks
       `offsets[i] ... offsets[i + 1] - 1`.
-    keys: The key block of each stored block, int32 (E,), ascending within a row.
+    keys: The key block of each of the E stored blocks, int32 (E,), ascending within a row.
     table: The index of each stored block's mask in `tables`, int32 (E,); 0 if every element inside
       N x N is allowed.
     tables: The masks by (query, key) inside a block, bool (T, b, b), without repeats. `tables[0]`
