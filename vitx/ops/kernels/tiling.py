@@ -134,7 +134,7 @@ def backward_statistics(
   d_out: Float[Array, "... n D"],
   d_lse: jax.Array | float,
 ) -> tuple[Float[Array, "... n"], Float[Array, "... n"]]:
-  """Returns lse and delta of each query, from which `logit_gradient` computes its gradient.
+  """Returns the numbers lse and delta of each query, from which `logit_gradient` gets gradients.
 
   The gradient of a logit is p · (dp − delta), where p = exp(logit − lse) is its probability and dp
   the cotangent of p.

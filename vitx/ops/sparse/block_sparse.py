@@ -157,7 +157,7 @@ def _gradients(arrays, drawn, mask: BlockMask | None, block: int, scale: float):
 
 
 def _kernel(function: Callable, q, k, v, mask: BlockMask | None, block: int, scale: float):
-  """Returns `function`, a Triton kernel's call, with its settings; `None` if XLA must be used."""
+  """Binds the settings of `function`, which calls Triton's kernels; `None` if XLA must be used."""
   tiles = triton_attention.find_tiles(q, k, v)
   if tiles is None or block > tiles.block:
     return None

@@ -31,7 +31,8 @@ class Layout(NamedTuple):
     rows: The number R of query blocks of a head.
     block: The number b of tokens in a block.
     dead: Whether a dead block follows the G·R blocks.
-    tables: The masks of blocks, bool (T, b, b); `None` if every block is full.
+    tables: The masks of blocks, bool (T, b, b); `None` for blocks known only at run time, which are
+      full.
   """
 
   heads: int
