@@ -47,8 +47,8 @@ def attention(
       FlexAttention. The function is elementwise on index arrays, and b is always 0. `None` means
       that every query attends every key.
     layout: The arrangement of the N tokens; `None` for a sequence. Only patterns use it.
-    key_mask: A boolean array (B, M), True = may be attended; `None` for all keys. Nothing of
-      another key reaches a result or a gradient, even if it is NaN or infinite.
+    key_mask: A boolean array (B, M), True = may be attended; `None` for all keys. A key that may
+      not be attended affects no output and no gradient, even if it is NaN or infinite.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     causal: Whether query i attends only keys 0 ... i, among those that the pattern allows.
     dropout: The rate at which probabilities are dropped if `key` is given. The kernelized path
@@ -56,8 +56,8 @@ def attention(
     key: The random key of the dropout; `None` outside training.
     implementation: The path to take. "masked" keeps the matrix (B, H, N, M) in memory.
       "kernelized" works on tiles, or on the blocks that contain edges. "auto" picks the faster.
-    tile: The number of tokens in a block of the kernelized path, which does not change the result;
-      `None` for the size that suits the pattern.
+    tile: The number of tokens in a block of the kernelized path; `None` for the size that suits the
+      pattern. It does not change the output.
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`. A query without edges has output 0 and no gradient.

@@ -19,10 +19,10 @@ _index: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("examp
 
 
 def examples_at(index: Int[Array, " B"]) -> AbstractContextManager[None]:
-  """Declares for code traced inside that row b is example `index[b]` of the global batch.
+  """Declares, for code traced in a `with` block, which examples of the global batch it computes.
 
   Args:
-    index: The indices of the examples in the global batch, integers (B,).
+    index: The index in the global batch of each row of the local batch, integers (B,).
   """
   return assigned(_index, index)
 
@@ -30,7 +30,8 @@ def examples_at(index: Int[Array, " B"]) -> AbstractContextManager[None]:
 def example_keys(key: jax.Array, batch: int) -> jax.Array:
   """Returns one key per example, (B,), folded from `key` and the example's global index.
 
-  The enclosing context `examples_at` gives the indices. Outside of one, they are 0 ... B - 1.
+  The enclosing context `examples_at` gives these indices. Outside such a context they are
+  0 ... B - 1.
 
   Raises:
     ValueError: `batch` differs from the number of examples given to `examples_at`.
@@ -53,8 +54,8 @@ def dropout(
     x: An array (B, ...) whose leading axis is the examples.
     rate: The probability of a zero, in [0, 1).
     key: A key that is equal on every device. Each example's index is folded into it.
-    broadcast: The axes (not 0) along which entries share one draw; every axis but 0 makes this
-      stochastic depth.
+    broadcast: The axes along which entries share one draw, never axis 0. If these are all other
+      axes, the function is stochastic depth.
 
   Raises:
     ValueError: The rate is not in [0, 1).

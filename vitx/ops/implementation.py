@@ -25,7 +25,7 @@ class Choice(NamedTuple):
 
   Attributes:
     op: The name of the op.
-    family: The family whose rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
+    family: The family of ops whose common rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
     implementation: The path that was taken: "masked" or "kernelized".
   """
 
@@ -44,22 +44,24 @@ _rule: contextvars.ContextVar[Rule | None] = contextvars.ContextVar("rule", defa
 
 
 def target() -> str:
-  """Returns the platform that is being traced for: "cpu", "gpu", "tpu", or "any" of them.
+  """Returns the platform for which code is traced: "cpu", "gpu", "tpu", or "any" of them.
 
-  Inside the context `lowering_for` it is the one given there, otherwise the default device's.
+  This is the platform given to the enclosing context `lowering_for`, or else that of the default
+  device.
   """
   return _target.get() or jax.default_backend()
 
 
 def lowering_for(platform: str) -> AbstractContextManager[None]:
-  """Sets for a `with` block the platform that `target` returns, in place of the default device's.
+  """Sets the platform that `target` returns inside a `with` block.
 
   Some kernels exist on one platform only and cost tracing time on others. Ops call `target` to
-  decide whether to use them.
+  decide whether to use such a kernel.
 
   Args:
     platform: The platform "cpu", "gpu" or "tpu", or "any" for a program for several platforms. JAX
-      lowers all of a program for each of them, so "any" excludes kernels for one platform.
+      lowers the whole program for each of them, so with "any" ops use no kernel that exists on one
+      platform only.
   """
   return assigned(_target, platform)
 
@@ -67,8 +69,8 @@ def lowering_for(platform: str) -> AbstractContextManager[None]:
 def current_rule() -> Rule:
   """Returns the rule by which `implementation="auto"` picks an implementation.
 
-  Inside the context `choosing_by` it is the rule given there, otherwise the rule for the kind of
-  device that is being traced for.
+  This is the rule given to the enclosing context `choosing_by`, or else the rule for the kind of
+  device for which code is traced.
 
   Raises:
     ConfigError: The file of the rule is damaged.
@@ -83,9 +85,9 @@ def choosing_by(rule: Rule | None) -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def recording_implementations() -> Iterator[list[Choice]]:
-  """Collects which implementation each op uses that is traced in a `with` block, in order.
+  """Yields a list that collects the implementations of the ops traced in a `with` block.
 
-  If recordings are nested, only the innermost one collects.
+  Each call of an op appends one `Choice`. If such blocks are nested, only the innermost list grows.
   """
   found: list[Choice] = []
   with assigned(_records, found):
@@ -107,7 +109,7 @@ def resolve_implementation(
   Args:
     op: The name under which the choice is recorded.
     implementation: The path to take: "auto", "masked" or "kernelized".
-    family: The family whose rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
+    family: The family of ops whose common rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
     shape: The shape of the queries, (B, N, H, ...). The masked path would keep B H matrices of N
       rows in memory.
     dropout: The rate at which attention probabilities are dropped in training. Only the masked

@@ -1,4 +1,4 @@
-"""Checks of an op's arrays, and the removal of hidden tokens, for every implementation."""
+"""Checks the arrays given to an op, and replaces the tokens that a mask hides by zeros."""
 
 from typing import Any
 
@@ -59,15 +59,16 @@ def check_inputs(
   if key_mask is not None and (key_mask.dtype != bool or key_mask.shape != k.shape[:2]):
     raise ConfigError(
       f"key_mask is {_describe(key_mask)}. It must be boolean of shape {k.shape[:2]}, where True"
-      " means that a key may be attended. For an additive mask, which is 0 there, give mask == 0."
+      " means that a key may be attended. If your mask is additive, with 0 for keys that may be"
+      " attended, give mask == 0."
     )
 
 
 def hide_tokens(x: jax.Array, key_mask: jax.Array | None) -> jax.Array:
-  """Returns an array (B, N, ...) with zeros for the tokens that a mask hides.
+  """Returns an array (B, N, ...) in which the tokens that a mask hides are zeros.
 
-  A weight of zero would not suffice: 0 * NaN and 0 * inf are NaN. With zeros, nothing of a hidden
-  token reaches an output or a gradient on any path.
+  Hidden tokens then affect no output and no gradient on any path. An attention weight of zero would
+  not suffice, because 0 * NaN and 0 * inf are NaN.
 
   Args:
     x: The tokens, keys or values, (B, N, ...).

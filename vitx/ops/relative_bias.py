@@ -1,8 +1,9 @@
 """Adds a relative position bias to attention logits without an N x N array.
 
-A bias that depends only on the places of query i and key j is a product e_i T e_j with one-hot
-vectors e. So T[place of i] is appended to the query as further channels, and e_j to the key: their
-product then contains the bias exactly, on any path that computes logits.
+A bias that depends only on the places of query i and key j is a product e_i T e_j. The matrix T has
+the bias between any two places, and e_i and e_j are one-hot vectors of the places. So this module
+appends row T[place of i] to query i as further channels, and e_j to key j. The dot product of the
+longer vectors contains the bias exactly, on any path that computes logits.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from vitx.ops.shapes import Array, Float, Int
 
 
 class Places(NamedTuple):
-  """The places of tokens in a box.
+  """The places of tokens in a box, such as a window or one axis of the grid.
 
   Attributes:
     extents: The extents of the box.
@@ -43,7 +44,7 @@ def axial_places(layout: TokenLayout) -> list[Places]:
 
 
 def table_shape(extents: Sequence[int]) -> tuple[int, ...]:
-  """Returns the shape (2 e - 1, ...) of a table with an entry for each difference of two places."""
+  """Returns the shape of a table of biases by difference of places: 2 e - 1 for each extent e."""
   return tuple(2 * extent - 1 for extent in extents)
 
 

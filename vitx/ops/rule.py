@@ -1,9 +1,9 @@
 """The rule by which "auto" picks an implementation: a JSON file for each kind of device.
 
-`vitx benchmark choose` writes such a file; the CPU's file ships with the package. For every family
-of ops the file gives the numbers of tokens, and of matrices (B H) in a call, up to which the masked
-path was faster. A GPU's file may also have the fastest tiles of the attention kernels. This module
-never uses a device.
+`vitx benchmark choose` writes such a file; the CPU's file ships with the package. A family is a
+group of ops that share a rule. For every family the file gives the numbers of tokens, and of
+matrices (B H) in a call, up to which the masked path was faster. A GPU's file may also have the
+fastest tiles of the attention kernels. This module never uses a device.
 """
 
 import dataclasses
@@ -36,21 +36,22 @@ FAMILIES = {
   "bilevel": "softmax over regions that each region chooses",
 }
 SHIPPED = Path(__file__).parent / "choices"
-UNMEASURED = "cpu"  # this kind's shipped file is also the file of devices that have none
+UNMEASURED = "cpu"  # the kind whose shipped file is used for devices without a file of their own
 VARIABLE = "VITX_CHOICES"
 FIX = "write it again with `vitx benchmark choose`, or delete it"
 
-# The dtypes whose tiles are measured, by dtype of q, k and v; both of 16 bits share theirs.
+# The dtype whose measured tiles are used, for each dtype of q, k and v. Both 16-bit dtypes share
+# the tiles of bfloat16.
 TILED = {"float32": "float32", "bfloat16": "bfloat16", "float16": "bfloat16"}
 
 Bound = tuple[int, int | Fraction | None]
 
 
 class Launch(NamedTuple):
-  """The shape of the programs of one GPU kernel.
+  """The launch settings of one GPU kernel.
 
   Attributes:
-    blocks: The number of blocks of a mask that the rows of one program span.
+    blocks: The number of a mask's blocks that the rows of one program span.
     warps: The number of warps of one program.
     stages: The number of blocks that a program loads ahead, the current one included.
   """
@@ -64,8 +65,9 @@ class TileSizes(NamedTuple):
   """The sizes of the tiles of the attention kernels on GPUs.
 
   Attributes:
-    block: The number b of tokens in a block of a static mask, and the most in any block.
-    forward, query_gradient, key_gradients: The launches of the three kernels.
+    block: The number b of tokens in a block of a mask that is known before the call. The kernels
+      take no blocks of more than b tokens.
+    forward, query_gradient, key_gradients: The launch settings of each of the three kernels.
   """
 
   block: int
@@ -110,7 +112,7 @@ class Rule:
     return False
 
   def pick_tiles(self, dtype: str, width: int, default: TileSizes) -> TileSizes | None:
-    """Returns the tiles of the attention kernels, or `None` if XLA is to attend.
+    """Returns the tiles of the attention kernels, or `None` if XLA must compute the attention.
 
     Args:
       dtype: The dtype of q, k and v, a key of `TILED`.
@@ -122,9 +124,9 @@ class Rule:
     return measured[min(wide)] if (wide := [w for w in measured if w >= width]) else default
 
   def scaled(self, factor: Fraction) -> "Rule":
-    """Multiplies all limits on the number of matrices by a factor.
+    """Returns this rule with all limits on the number of matrices multiplied by a factor.
 
-    The result picks for `factor` · M matrices the implementation that this rule picks for M.
+    For `factor` · M matrices, the new rule picks the implementation that this rule picks for M.
     """
     masked = {
       family: tuple((n, None if limit is None else limit * factor) for n, limit in bounds)
@@ -140,7 +142,7 @@ class Rule:
 
   @classmethod
   def from_json(cls, stored: Mapping[str, Any], where: str, fix: str) -> "Rule":
-    """Returns the rule that `to_json` recorded, without families or tiles that are missing there.
+    """Returns the rule recorded by `to_json`, in which families and tiles may be missing.
 
     Args:
       stored: The recorded JSON.
@@ -163,7 +165,10 @@ class Rule:
 
 
 def user_directory() -> Path:
-  """Returns the directory of a user's rules: `VITX_CHOICES`, or one in the configuration directory.
+  """Returns the directory of the user's own rule files.
+
+  It is named by the environment variable `VITX_CHOICES`. Without this variable it is `vitx/choices`
+  in the user's configuration directory (`XDG_CONFIG_HOME` or `~/.config`).
 
   Raises:
     ConfigError: `VITX_CHOICES` is a file.
@@ -223,12 +228,13 @@ def find_families(device_kind: str) -> dict[str, Any]:
 
 
 def load_tiles(device_kind: str) -> dict[str, Any] | None:
-  """Returns the entry of tiles in the file that `load_rule` reads; `None` if it has none.
+  """Returns the tiles in the file that `load_rule` reads, as JSON; `None` if the file has none.
 
-  The entry has the tiles in the form of `tiles_to_json`, "sizes", and "measured".
+  The entry "sizes" has the tiles in the form of `tiles_to_json`; the entry "measured" says how they
+  were measured.
 
   Raises:
-    ConfigError: The file or the entry is damaged.
+    ConfigError: The file or its tiles are damaged.
   """
   path = _find(device_kind, user_directory())[0]
   entry = _read(path).get("tiles")
@@ -253,7 +259,7 @@ def read_families(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-  """Returns the content of a file that has families, each of which is an object."""
+  """Returns the JSON of a rule's file; raises ConfigError if it has no families or is damaged."""
   try:
     content = json.loads(path.read_text(encoding="utf-8"))
     content["families"] = {family: {**own} for family, own in content["families"].items()}
@@ -315,26 +321,26 @@ def _parse_bounds(stored: Any, where: str, fix: str) -> tuple[Bound, ...]:
 
 
 def tiles_to_json(tiles: MeasuredTiles) -> dict[str, Any]:
-  """Returns tiles as JSON: for each dtype and width, block and launches, or null for XLA."""
+  """Returns tiles as JSON: a `TileSizes` for each dtype and head width, or null for XLA."""
   return {dtype: {str(width): own[width] for width in sorted(own)} for dtype, own in tiles.items()}
 
 
 def parse_tiles(entry: Any, where: str) -> MeasuredTiles:
-  """Returns the tiles in the entry from `load_tiles`, none for `None`.
+  """Parses the JSON that `load_tiles` returns; `None` gives no tiles.
 
   Args:
-    entry: The entry.
+    entry: The JSON, or `None`.
     where: The path of the file, for error messages.
 
   Raises:
-    ConfigError: The entry is damaged.
+    ConfigError: The JSON is damaged.
   """
   sizes = entry.get("sizes") if isinstance(entry, dict) else entry
   return {} if entry is None else _parse_tiles(sizes, where, FIX)
 
 
 def _parse_tiles(stored: Any, where: str, fix: str) -> dict[str, dict[int, TileSizes | None]]:
-  """Returns the tiles in the JSON of `tiles_to_json`; raises ConfigError if it is damaged."""
+  """Parses the JSON of `tiles_to_json`; raises ConfigError if it is damaged."""
   try:
     if stored.keys() <= {*TILED.values()}:
       return {
@@ -347,13 +353,14 @@ def _parse_tiles(stored: Any, where: str, fix: str) -> dict[str, dict[int, TileS
   raise ConfigError(
     f"{where}: tiles={stored!r} must be an object with tiles by width for some of"
     f" {listing(TILED.values())}. The tiles of a width must be null or [block, forward,"
-    " query_gradient, key_gradients] with block 16, 32, 64 or 128, each kernel [blocks, warps,"
-    f" stages], powers of two up to 16 and stages 1 to 8: {fix}."
+    " query_gradient, key_gradients]. There, block must be 16, 32, 64 or 128. The others must be"
+    " [blocks, warps, stages], where blocks and warps are powers of two up to 16, and stages is 1"
+    f" to 8: {fix}."
   ) from error
 
 
 def _parse_sizes(stored: Any) -> TileSizes | None:
-  """Returns the tiles in a JSON list, `None` for null; raises TypeError or ValueError otherwise."""
+  """Parses the tiles of one width, a JSON list or null; raises TypeError or ValueError."""
   if stored is None:
     return None
   block, *launches = stored

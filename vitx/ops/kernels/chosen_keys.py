@@ -1,8 +1,8 @@
-"""Attention in which each query sees keys of its own, without an N x M array in memory.
+"""Attention in which each query has its own set of keys, without an N x M array in memory.
 
-Queries are handled in tiles, which the backward pass computes again. A function of the caller's
-selects the keys of a tile: it returns a view of them, `Gathered` or `Hidden`, and may save a few
-numbers per query for the backward pass.
+The forward pass computes one tile of queries after another, and the backward pass computes the
+tiles again. The caller's function `see` selects the keys of a tile. It returns a view of them,
+`Gathered` or `Hidden`, and may save a few numbers per query for the backward pass.
 """
 
 import dataclasses
@@ -19,29 +19,44 @@ from vitx.ops.shapes import Array, Float
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-  """A view of c queries of one head that lists the K keys which each of them sees.
+  """A view in which each of c queries of one head has a list of K keys.
 
   Logits are (c, K).
+
+  Attributes:
+    indices: The indices of the keys, int (c, K).
+    visible: A mask (c, K), False where an index only fills the array; `None` if all are valid.
   """
 
-  indices: jax.Array  # (c, K)
-  visible: jax.Array | None  # (c, K)
+  indices: jax.Array
+  visible: jax.Array | None
 
   @staticmethod
   def turn(table: jax.Array) -> jax.Array:
-    """Returns keys or values (M, D) in the form in which this view reads them: unchanged."""
+    """Returns keys or values (M, D) in the form that `products` reads: unchanged."""
     return table
 
   def products(self, rows: jax.Array, table: jax.Array) -> jax.Array:
-    """Returns the products of rows (c, D) with the keys or values that each of them sees."""
+    """Returns the products (c, K) of each query's row with the K rows of `table` on its list.
+
+    Args:
+      rows: A vector for each query, (c, D).
+      table: The keys or values, (M, D).
+    """
     return jnp.einsum("cd,ckd->ck", rows, self._read(table))
 
   def weigh(self, weights: jax.Array, table: jax.Array) -> jax.Array:
-    """Returns for each query the weighted sum of the rows of (M, D) that it sees, (c, D)."""
+    """Returns each query's weighted sum, (c, D), of the K rows of `table` (M, D) on its list."""
     return jnp.einsum("ck,ckd->cd", weights, self._read(table))
 
   def spread(self, total: jax.Array, weights: jax.Array, rows: jax.Array) -> jax.Array:
-    """Adds each query's row (c, D), times its weights, to the totals of the keys that it sees."""
+    """Adds each query's row, times a weight for each key on its list, to the totals of these keys.
+
+    Args:
+      total: The totals of the keys, (M, D).
+      weights: The weights, (c, K).
+      rows: A vector for each query, (c, D).
+    """
     added = weights[:, :, None] * rows[:, None]
     return total.at[self.indices].add(added, mode="promise_in_bounds")
 
@@ -51,18 +66,21 @@ class Gathered:
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-  """A view of c queries of one head and all M keys, most of which are hidden.
+  """A view in which c queries of one head share all M keys, and a mask hides most keys.
 
   Logits are (c, M), with -inf for hidden keys.
+
+  Attributes:
+    visible: A mask (c, M), True = may be attended.
   """
 
-  visible: jax.Array  # (c, M)
+  visible: jax.Array
 
   @staticmethod
   def turn(table: jax.Array) -> jax.Array:
-    """Returns keys or values (M, D) in the form in which this view reads them: transposed, (D, M).
+    """Returns keys or values (M, D) in the form that `products` reads: transposed, (D, M).
 
-    So no tile has to be transposed later.
+    Transposing them once saves a transposition in every tile.
     """
     return table.T
 
@@ -82,8 +100,8 @@ View = Gathered | Hidden
 class See(Protocol):
   """A function that selects the keys of some queries of one head.
 
-  It returns a view of the keys, and a tree of arrays (c, ...) that the backward pass gives back as
-  `saved`; in the forward pass `saved` is `None`.
+  The function returns a view of the keys, and a tree of arrays (c, ...). The backward pass gives it
+  this tree as the argument `saved`; in the forward pass `saved` is `None`.
   """
 
   def __call__(self, per_query: Any, per_key: Any, shared: Any, saved: Any) -> tuple[View, Any]: ...
@@ -100,17 +118,17 @@ def attend(
   scale: float,
   wide: int,
 ) -> Float[Array, "B N H D"]:
-  """Computes attention, one tile of queries after another.
+  """Computes attention to the keys that `see` selects, one tile of queries after another.
 
   Args:
     arrays: The tuple of the queries (B, N, H, D), the keys and the values, (B, M, H, D) each.
     per_query: A tree of arrays (B, H or 1, N, ...), of which `see` gets the rows of a tile.
     per_key: A tree of arrays (B, M), of which `see` gets the row of an example, (M,).
     shared: A tree of arrays that `see` gets whole. None of the three trees has a gradient.
-    kind: The class of the views.
+    kind: The class of the views that `see` returns.
     see: The function that selects the keys.
     scale: The factor of the logits.
-    wide: The count of numbers that a step needs in memory for each query.
+    wide: The number of array elements that a query needs in memory, which limits the tile size.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`.
@@ -185,11 +203,11 @@ def _over_heads(function, per_query, per_key, wide: int):
   """Calls a function for every example and head, with queries in tiles that fit the CPU's cache.
 
   Args:
-    function: A function (queries' arrays (tiles, c, ...), keys' arrays (M, ...)) -> (arrays like
-      the first, arrays like the second).
-    per_query: A tree of arrays (Z, N, ...).
+    function: A function of a tree of arrays for queries, (tiles, c, ...), and of a tree of arrays
+      for keys, (M, ...). It returns a tree of each of these two forms.
+    per_query: A tree of arrays (Z, N, ...), Z = B·H.
     per_key: A tree of arrays (Z, M, ...).
-    wide: The count of numbers that a step needs in memory for each query.
+    wide: The number of array elements that a query needs in memory.
   """
   total, n = jax.tree.leaves(per_query)[0].shape[:2]
   tiles = math.ceil(n / tiling.tile_rows(tiling.step_elements(), wide))

@@ -1,9 +1,10 @@
-"""A convolution whose gradients are convolutions in the same layout.
+"""A convolution with gradients of its own, which are fast on a CPU in loops too.
 
 JAX's gradients are convolutions with the batch axis and the channel axis exchanged. XLA's CPU
 compiler transposes their operands at the top level of a program, but not inside a loop
-(micro-batches, several training steps in one program). There it multiplies numbers one by one:
-ResNet-20 took ten times as long.
+(micro-batches, several training steps in one program). In a loop it multiplies numbers one by one,
+and ResNet-20 took ten times as long. The gradients of this module transpose their operands
+themselves, so that every convolution has the layout (batch, rows, columns, channels).
 """
 
 import functools
@@ -69,12 +70,12 @@ def _forward(x, kernel, strides, pads):
 
 def _backward(strides, pads, saved, g):
   x, kernel = saved
-  to_kernel = _of_taps if max(strides) > 1 else _of_channels
+  to_kernel = _kernel_gradient_by_products if max(strides) > 1 else _kernel_gradient_by_convolution
   found = to_kernel(g, x, kernel, strides, pads)
-  return _to_images(g, x, kernel, strides, pads), jnp.asarray(found, kernel.dtype)
+  return _image_gradient(g, x, kernel, strides, pads), jnp.asarray(found, kernel.dtype)
 
 
-def _to_images(g, x, kernel, strides, pads) -> jax.Array:
+def _image_gradient(g, x, kernel, strides, pads) -> jax.Array:
   """Returns the gradient of the images: the dilated `g` convolved with the flipped kernel."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
@@ -88,8 +89,8 @@ def _to_images(g, x, kernel, strides, pads) -> jax.Array:
   )
 
 
-def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
-  """Computes the gradient of the kernel by a convolution, with channels as its batch axis."""
+def _kernel_gradient_by_convolution(g, x, kernel, strides, pads) -> jax.Array:
+  """Computes the gradient of the kernel by a convolution with the channels as batch axis."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     spread = (g.shape[1 + axis] - 1) * stride + 1
@@ -105,10 +106,11 @@ def _of_channels(g, x, kernel, strides, pads) -> jax.Array:
   return found.transpose(1, 2, 0, 3)
 
 
-def _of_taps(g, x, kernel, strides, pads) -> jax.Array:
+def _kernel_gradient_by_products(g, x, kernel, strides, pads) -> jax.Array:
   """Computes the gradient of the kernel by matrix products, one for each row of the kernel.
 
-  With strides this is up to twice as fast on a CPU as the convolution, whose kernel is dilated.
+  With strides above 1, this is up to twice as fast on a CPU as a convolution, whose kernel would be
+  dilated.
   """
   rows, columns, channels, features = kernel.shape
   across = [(g.shape[1 + axis] - 1) * stride + 1 for axis, stride in enumerate(strides)]

@@ -1,4 +1,4 @@
-"""cuDNN's fused attention, called through JAX, for the inputs it accepts, odd lengths included."""
+"""cuDNN's fused attention, called through JAX, with padding for odd lengths and other widths."""
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +34,9 @@ def cudnn_attention(
 ) -> Float[Array, "B N H E"]:
   """Computes softmax(q kᵀ · scale) v on a CUDA device, forward and backward fused.
 
-  The kernel requires equal widths of queries, keys and values, a multiple of 8, and even lengths in
-  training. So arrays are padded with zeros; causality or `key_value_seq_lengths` hides padded keys.
+  The kernel requires that queries, keys and values have one width, a multiple of 8, and in training
+  even lengths. So this function pads arrays with zeros. The causal mask or `key_value_seq_lengths`
+  hides the keys that it adds.
 
   Args:
     q: The queries, (B, N, H, D), float16 or bfloat16.

@@ -1,4 +1,4 @@
-"""Causal attention of one token at a time, whose earlier keys and values are in a cache."""
+"""Causal attention of one token at a time; a cache has the keys and values of earlier tokens."""
 
 import math
 from typing import NamedTuple
@@ -15,9 +15,9 @@ from vitx.ops.sparse.slots import DecodePlan
 class Cache(NamedTuple):
   """The keys and values of earlier tokens, which one decoding step passes to the next.
 
-  All are zeros before the first step. The axis of heads comes before the axis of slots, so that a
-  step multiplies contiguous memory. At B = 16, M = 3,072 this is five times faster on a CPU than
-  slots before heads.
+  Each head has M slots, and a slot has the key and the value of one token. All arrays are zeros
+  before the first step. The axis of heads comes before the axis of slots, so that a step multiplies
+  contiguous memory. At B = 16, M = 3,072 this is five times faster on a CPU than the reverse.
 
   Attributes:
     key: The keys, (B, H, M, D).
@@ -43,8 +43,8 @@ def decode_step(
 ) -> tuple[Float[Array, "B 1 H E"], Cache]:
   """Computes the attention of one new token to itself and to the earlier tokens in the cache.
 
-  Tokens must be decoded in order, from 0. A slot of the cache serves several tokens, one after
-  another, and contains the latest of them.
+  Tokens must be decoded in order, from 0. Several tokens may use a slot of the cache one after
+  another; it contains the latest of them.
 
   Args:
     q, k: The query and the key of the token, (B, 1, H, D).
@@ -74,17 +74,18 @@ def decode_step(
 
 
 def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
-  """Writes a token's keys or values, (B, 1, H, D), into its slot for each head."""
-  # It scatters even if all heads have one slot: with a dynamic_update_slice, XLA would copy the
-  # cache at every step on a CPU.
+  """Returns cached keys or values with those of a new token, (B, 1, H, D), in the token's slots."""
+  # This scatters even if the slot is equal for all heads: with a dynamic_update_slice, XLA would
+  # copy the cache at every step on a CPU.
   new = new[:, 0].astype(held.dtype)
   return held.at[:, np.arange(plan.groups.size), slot[plan.groups]].set(new)
 
 
 def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns the K keys that a token may read, their values, and a mask of the ones that count.
+  """Returns the K cached keys that a token reads, their values, and a mask of the keys.
 
-  The keys are (B, H, K, D), the values (B, H, K, E), and the mask (H, K) or (1, K).
+  The keys are (B, H, K, D), the values (B, H, K, E). The mask, (H, K) or (1, K), is True for the
+  keys that the token attends.
   """
   if plan.table is None:
     mask = _allowed(cache, plan, at)
@@ -100,7 +101,7 @@ def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax
 
 
 def _allowed(cache: Cache, plan: DecodePlan, at: jax.Array) -> jax.Array:
-  """Returns a mask of the slots that contain a key of this query, bool (G, M)."""
+  """Returns a mask of the slots whose keys token `at` attends, bool (G, M) or (1, M)."""
   if cache.place is None:
     held = jnp.arange(plan.count, dtype=jnp.int32)[None]
   else:

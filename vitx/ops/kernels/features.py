@@ -98,12 +98,13 @@ def softmax_key_features(
     k: The keys, (B, N, H, D).
     projection: The matrix W, (M, D).
     mask: A boolean mask (B, N), True = may be attended. Masked tokens do not affect the maximum.
-      Their features are numbers without a meaning, which `linear_attention` hides.
-    stabilizer: The scope of the maximum. "example": one maximum for each example and head; "batch":
-      one for all examples and heads, as in the authors' first code, so that an example's output
-      depends through eps on its neighbors; "none": nothing is subtracted, for causal attention,
-      because a maximum would leak later tokens to earlier ones through eps. Exponents are then
-      capped at `LARGEST_EXPONENT`; Wx - |x|²/2, which is at most |W|²/2, hardly reaches it.
+      Their features have no meaning, and `linear_attention` hides them.
+    stabilizer: The scope of the maximum. "example": one maximum for each example and head. "batch":
+      one maximum for all examples and heads, as in the authors' first code; an example's output
+      then depends on the other examples through eps. "none": no maximum is subtracted. This is for
+      causal attention, where a maximum would leak later tokens to earlier ones through eps. The
+      exponents are then capped at `LARGEST_EXPONENT`. They are at most |W|²/2 and hardly ever reach
+      the cap.
     eps: A constant that keeps every feature positive.
 
   Returns:
@@ -122,7 +123,7 @@ def softmax_key_features(
     axes = (2, 3) if stabilizer == "example" else (0, 1, 2, 3)
     top = jnp.max(jnp.where(seen, logits, -jnp.inf), axis=axes, keepdims=True)
     exponent = logits - half_square - jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-  # The features of zeros may exceed the maximum: their exponent is replaced before it overflows.
+  # Hidden keys are zeros, whose exponents may exceed the maximum and overflow: 0.0 replaces them.
   phi = (jnp.exp(jnp.where(seen, exponent, 0.0)) + eps) * projection.shape[0] ** -0.5
   return jnp.swapaxes(phi, 1, 2)
 
@@ -172,7 +173,7 @@ def elu_features(
 def _exponent(x: jax.Array, projection: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns W x / D^(1/4), (B, H, N, M), and |x|² / (2 sqrt(D)), (B, H, N, 1), in float32.
 
-  Heads come first, as in the later products, so that only the small `x` is transposed in memory.
+  Heads come before tokens, as the later products need it, so only the small `x` is transposed.
   """
   x = jnp.swapaxes(x, 1, 2).astype(jnp.float32) * x.shape[-1] ** -0.25
   projected = jnp.einsum("bhnd,md->bhnm", x, projection.astype(jnp.float32))

@@ -20,7 +20,7 @@ from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product
 from vitx.ops.shapes import Array, Bool, Float
 
 _MIN_ROWS = 128  # rows of a tile; with fewer, its products do not keep the matrix units busy
-_STEPS = 2  # tiles may be so many times as large as in other kernels: fewer, larger products
+_STEPS = 2  # tiles may be this many times as large as in other kernels: fewer, larger products
 _BANDS = 4  # bands of a causal matrix; each computes a rectangle around its part of the triangle
 
 
@@ -37,8 +37,8 @@ def flash_attention(
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N"]]:
   """Computes softmax(q kᵀ · scale) v without storing the matrix of N x M logits.
 
-  A causal mask may be made of blocks, and then looks like stairs: `steps` has the numbers of
-  queries and of keys in a block. The default (1, 1) is the ordinary causal mask.
+  A causal mask may consist of blocks: `steps` = (a, b) means that query i sees key j if
+  j // b <= i // a. The default (1, 1) is the ordinary causal mask.
 
   Args:
     q: The queries, (B, N, H, D).
@@ -46,9 +46,9 @@ def flash_attention(
     v: The values, (B, M, H, E).
     key_mask: A boolean mask (B, M) or (B, M, H), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
-    causal: Whether query i sees keys 0 … i only.
-    steps: The sizes (a, b) of the stairs in a causal mask: query i sees key j if j // b <= i // a.
-    self_edge: Whether query i sees key i. False needs as many keys as queries, and single steps.
+    causal: Whether query i sees keys 0 … i only, or the keys that `steps` allows.
+    steps: The numbers (a, b) of queries and of keys in a block of the causal mask.
+    self_edge: Whether query i sees key i. False requires N = M and steps (1, 1).
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`, and the log-sum-exp of each query's logits,
@@ -56,10 +56,10 @@ def flash_attention(
     that sees no key has output 0, log-sum-exp -inf and a gradient of 0.
 
   Raises:
-    ValueError: Causal queries and keys make different numbers of stairs, or `self_edge` is False
-      and queries are not paired with keys.
+    ValueError: With a causal mask, queries and keys make different numbers of blocks; or
+      `self_edge` is False, and N is not M or `steps` is not (1, 1).
   """
-  stairs = steps if causal else None
+  causal_steps = steps if causal else None
   if causal and -(-q.shape[1] // steps[0]) != -(-k.shape[1] // steps[1]):
     raise ValueError(
       f"causal=True with steps={steps} needs ceil(N / {steps[0]}) = ceil(M / {steps[1]}),"
@@ -75,31 +75,31 @@ def flash_attention(
   if key_mask is not None:
     key_mask = key_mask[:, :, None] if key_mask.ndim == 2 else key_mask
     bias = jnp.where(jnp.swapaxes(key_mask, 1, 2), 0.0, -jnp.inf).astype(jnp.float32)
-  return _flash(q, k, v, bias, scale, _Edges(stairs, self_edge))
+  return _flash(q, k, v, bias, scale, _Edges(causal_steps, self_edge))
 
 
 class _Edges(NamedTuple):
-  """The pairs of queries and keys that may attend; `flash_attention` describes both fields.
+  """The pairs of queries and keys that may attend.
 
   Attributes:
-    stairs: The steps (a, b) of causality; `None` if not causal.
+    steps: The argument `steps` of `flash_attention`; `None` if the mask is not causal.
     self_edge: Whether query i sees key i.
   """
 
-  stairs: tuple[int, int] | None
+  steps: tuple[int, int] | None
   self_edge: bool
 
 
 def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
-  """Divides the rows of a causal matrix into bands, each of which needs only its leading columns.
+  """Divides the rows of a causal matrix into bands, so that a band can skip columns it cannot see.
 
   Args:
     n: The number of rows.
-    step: The number of consecutive rows with equal masks: every band begins at a multiple of it.
-      `None` if the matrix is not causal, which gives one band.
+    step: The number of consecutive rows with equal masks. Every band begins at a multiple of this
+      number. `None` if the matrix is not causal; there is then one band.
 
   Returns:
-    The first row of each band and the row after its last.
+    A pair for each band: its first row, and the row after its last row.
   """
   count = min(_BANDS, max(1, n // max(48, step))) if step else 1
   edges = [n * i // count // (step or 1) * (step or 1) for i in range(count)]
@@ -107,10 +107,14 @@ def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
 
 
 def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-  """Chooses the sizes of a step such that its arrays fit the CPU's cache.
+  """Chooses how much of a matrix one step of a loop computes, so that its logits fit the cache.
+
+  Args:
+    batch: The number of matrices.
+    rows, columns: The shape of each matrix.
 
   Returns:
-    The number of entries of the batch in a step, the rows in a tile, and the number of tiles.
+    The number of matrices in a step, the number of rows in a tile, and the number of tiles.
   """
   budget = _STEPS * tiling.step_elements()
   tiles = math.ceil(rows / min(rows, tiling.tile_rows(budget, columns, _MIN_ROWS)))
@@ -147,8 +151,8 @@ def _logits(rows, columns, bias, first_row, edges, transposed=False):
   if bias is not None:
     logits = logits + (bias[:, :, None] if transposed else bias[:, None, :])
   i, j = first_row + jnp.arange(rows.shape[1]), jnp.arange(columns.shape[2])
-  if edges.stairs:
-    own, other = reversed(edges.stairs) if transposed else edges.stairs
+  if edges.steps:
+    own, other = reversed(edges.steps) if transposed else edges.steps
     step = (i // own)[:, None]  # multiplying the step avoids a division for every logit
     seen = j >= step * other if transposed else j < (step + 1) * other
     logits = jnp.where(seen, logits, -jnp.inf)
@@ -201,7 +205,7 @@ def _flash(q, k, v, bias, scale, edges):
   heads = q.shape[2]
   q, k, v = map(heads_first, (q, k, v))
   bias = _fold_heads(bias, heads)
-  own, other = edges.stairs or (None, 1)
+  own, other = edges.steps or (None, 1)
   parts = []
   for start, stop in _bands(q.shape[1], own):
     seen = slice(0, -(-stop // own) * other if own else None)
@@ -213,11 +217,11 @@ def _flash(q, k, v, bias, scale, edges):
 
 
 def _backward_band(arrays, scale, edges):
-  """Computes the gradients that one band of keys gives.
+  """Computes the gradients of one band of keys and values, and its share of the gradient of q.
 
   Args:
-    arrays: The tuple (k, v, bias, q, d_out, lse, delta): the keys of the band, their values and
-      bias, and the queries that may see them with their arrays for the backward pass.
+    arrays: The tuple (k, v, bias, q, d_out, lse, delta). The first three are those of the band; the
+      others are those of the queries that may see the band.
     scale: The factor of the logits.
     edges: The pairs that may attend.
 
@@ -259,14 +263,14 @@ def _backward(scale, edges, saved, cotangents):
   lse, d_lse = (x.reshape(-1, x.shape[-1]) for x in (lse, d_lse))
   lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
   bias = _fold_heads(bias, heads)
-  other, own = edges.stairs or (1, None)
+  other, own = edges.steps or (1, None)
   dq, parts = jnp.zeros(q.shape, jnp.float32), []
   for start, stop in _bands(k.shape[1], own):
     see = slice(start // own * other if own else 0, None)
     keys = jax.tree.map(lambda x, band=slice(start, stop): x[:, band], (k, v, bias))
     queries = (x[:, see] for x in (q, d_out, lse, delta))
     added, *grads = _backward_band((*keys, *queries), scale, edges)
-    dq = dq.at[:, see].add(added) if edges.stairs else added
+    dq = dq.at[:, see].add(added) if edges.steps else added
     parts.append(grads)
   dk, dv = (jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True))
   return *(heads_last(x, heads) for x in (dq.astype(dtype), dk, dv)), None

@@ -1,9 +1,9 @@
 """Predicts how much each query would attend each key, at low cost (Wei et al. 2023, section 3.2).
 
-A query has a few coefficients, and a learned basis has one entry per coefficient for each key; the
-score is the dot product of the two, so that no key is read. Most coefficients are pruned to zero.
-The predictor "sparse" adds up the basis rows of each query's nonzero coefficients, and "dense"
-multiplies by all.
+A query has S coefficients, most of which are pruned to zero. A learned basis (M, S) has S numbers
+for each key. The score of a query and a key is the dot product of the coefficients and these
+numbers, so no key vector is read. The predictor "sparse" adds up the terms of each query's nonzero
+coefficients; "dense" is a matrix product over all coefficients.
 """
 
 from typing import Literal
@@ -58,8 +58,8 @@ def score_keys(
 
   Args:
     coefficients: The coefficients of the queries, (..., N, S).
-    basis: The basis over the keys, (M, S); "dense" also takes one per example, broadcastable to
-      (..., M, S).
+    basis: The basis over the keys, (M, S). The predictor "dense" also takes a basis for each
+      example, broadcastable to (..., M, S).
     key_mask: A boolean mask broadcastable to (..., N, M), True = may be attended, or `None`.
     predictor: The predictor "dense", "sparse" or "auto", which means "dense": on two CPU cores
       "sparse" was never faster with more than one of 32 coefficients nonzero.
@@ -76,7 +76,9 @@ def score_keys(
 
 
 def _add_rows(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
-  """Adds the basis rows of every query's nonzero coefficients; a step adds one row per query.
+  """Returns the scores, (..., N, M), as sums over each query's nonzero coefficients only.
+
+  A step of the loop adds the term of one coefficient for every query.
 
   Args:
     coefficients: The coefficients of the queries, (..., N, S).

@@ -33,7 +33,7 @@ def linformer_attention(
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     dropout: The rate at which probabilities are dropped, if there is a `key`.
     key: The random key of the dropout; `None` outside training.
-    implementation: The path: "masked", "kernelized" (which may discard the matrix) or "auto".
+    implementation: The path to take: "masked", "kernelized" (which returns no matrix) or "auto".
 
   Returns:
     The output (B, N, H, D), and on the masked path the matrix (B, H, N, M) in float32, else `None`.

@@ -28,7 +28,7 @@ def local_attention(
     q, k, v: The queries, keys and values, (B, N, H, D).
     window: The number of tokens per block.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
-    causal: Whether a token sees no later tokens, neither in its own block nor in the next.
+    causal: Whether a token sees only itself and earlier tokens of these blocks.
     implementation: The path to take: "masked", "kernelized" (linear in N) or "auto", which follows
       the rule of `linear_attention`, because a Performer layer has heads of both kinds.
 
@@ -50,7 +50,7 @@ def local_attention(
 
 
 def _attend_by_block(q, k, v, window: int, mask, causal: bool) -> jax.Array:
-  """Attends from each block of queries to three blocks of keys, or to two if causal."""
+  """Computes attention from each block to itself, the block before and, if not causal, the next."""
   batch, length = q.shape[:2]
   count = -(-length // window)
   q, k, v = (split_rows(x, count, window) for x in (q, k, v))

@@ -29,12 +29,14 @@ def nystrom_attention(
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
   """Computes softmax(q k̃ᵀ) pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v (Xiong et al. 2021, equation 13).
 
+  The landmarks q̃ and k̃ are means of consecutive queries and keys. Logits are scaled by
+  1 / sqrt(D), which the formula leaves out.
+
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
-    landmarks: The largest number M of landmarks, each the mean of consecutive tokens.
+    landmarks: The largest number M of landmarks.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
-    iterations: The number of iterations of the pseudo-inverse; each triples the number of correct
-      digits once the guess is near.
+    iterations: The number of iterations of the pseudo-inverse.
     pinv_scale: The `scale` of `pseudo_inverse`, "example" or "batch".
     implementation: The path to take: "masked", "kernelized" (linear in N) or "auto".
 
@@ -96,11 +98,11 @@ def pseudo_inverse(
 
   Args:
     a: The matrices, (B, H, M, M), never negative.
-    iterations: The number of iterations; each triples the number of correct digits once the guess
-      is near.
+    iterations: The number of iterations. Near the inverse, each one triples the number of correct
+      digits.
     scale: The scope of the maxima in the first guess aᵀ / (max row sum * max column sum).
-      "example": each matrix has its own; "batch": one for all matrices, as in the authors' code,
-      so that an example's output depends on its neighbors.
+      "example": the maxima of each matrix. "batch": the maxima over all matrices, as in the
+      authors' code; an example's output then depends on the other examples.
 
   Returns:
     The inverses, float32 (B, H, M, M).

@@ -43,7 +43,7 @@ def max_pool(
 def _pool_windows(x: jax.Array, size: int, stride: int, padding: int) -> jax.Array:
   """Computes `max_pool` by XLA's reduction over windows."""
   around = ((0, 0), (padding, padding), (padding, padding), (0, 0))
-  return jax.lax.reduce_window(  # from a plain -inf JAX recognizes max pooling and its gradient
+  return jax.lax.reduce_window(  # by a plain -inf JAX recognizes max pooling and its gradient
     x, -jnp.inf, jax.lax.max, (1, size, size, 1), (1, stride, stride, 1), around
   )
 

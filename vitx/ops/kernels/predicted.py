@@ -1,10 +1,11 @@
 """Attention to the keys that a low-rank prediction ranks first (Sparsifiner: Wei et al. 2023).
 
-The score of a query and a key is the product of the query's coefficients and a basis over the keys,
-which the caller gives. "masked" scores all pairs at once and attends under a mask. "kernelized"
-scores some queries at a time, so that scores, mask and logits are never (N, N). If few keys are
-kept, it reads them one by one. Otherwise it masks the other keys. For the backward pass it then
-saves two numbers per query, the cut of its scores, from which the mask is computed again.
+The score of a query and a key is the product of the query's coefficients and a basis over the keys;
+the caller gives both. The masked path scores all pairs at once and attends under a mask. The
+kernelized path scores some queries at a time, so that scores, mask and logits are never (N, N). If
+few keys are kept, it reads them one by one. Otherwise it reads all keys and masks those that are
+not kept; for the backward pass it saves two numbers per query, a `selection.Cut`, which give the
+mask again.
 """
 
 import math
@@ -50,8 +51,8 @@ def predicted_attention(
     coefficients: The coefficients of the queries after the prefix, (B, H, N - prefix, S).
     basis: The basis over the keys, (N, S).
     budget: The number K of keys to keep, 1 ... N.
-    prefix: The number of queries in front that attend all keys. Other queries choose among their
-      keys as among all others.
+    prefix: The number of tokens in front whose queries attend all keys. For other queries, the keys
+      of these tokens are keys like any others.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`; if it leaves fewer than K
       keys, all of them are kept.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
@@ -96,12 +97,13 @@ def predicted_attention(
 
 
 def gathers(keys: int, budget: int) -> bool:
-  """Returns whether the kept keys are read one by one: if they are at most a sixteenth of all keys.
+  """Returns whether the kept keys are read one by one. If not, the other keys are masked.
 
-  Otherwise the other keys are masked. The ratio of CPU times, masking over gathering, was measured
-  forward and backward on two CPU cores in float32: at 197 tokens 1.3, 1.1, 0.8 for 5, 7, 10 % of
-  keys; at 1024 tokens 1.5, 0.9, 0.7 for 3, 6, 8 %; at 4096 tokens 3.1, 1.6, 1.1, 0.8 for 1, 3, 5, 7
-  %. The times include the search for the keys: a list of keys costs more to find than a cut.
+  They are if at most a sixteenth of all keys are kept. The ratio of CPU times, masking over
+  gathering, was measured forward and backward on two CPU cores in float32: at 197 tokens 1.3, 1.1,
+  0.8 for 5, 7, 10 % of keys; at 1024 tokens 1.5, 0.9, 0.7 for 3, 6, 8 %; at 4096 tokens 3.1, 1.6,
+  1.1, 0.8 for 1, 3, 5, 7 %. The times include the selection: finding the list of the kept keys
+  costs more than finding the threshold that a mask needs.
 
   Args:
     keys: The number N of keys.
@@ -136,9 +138,9 @@ def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
 
 
 def _see(coefficients, visible, basis, cut, *, budget: int, predictor: str):
-  """Returns the keys that some queries see, as `chosen_keys.Hidden`, and the cut that selects them.
+  """Returns the keys that some queries see, as `chosen_keys.Hidden`, and the `Cut` of their scores.
 
-  If `cut` is `None`, this function finds the cut.
+  If the argument `cut` is `None`, this function finds it.
   """
   visible = None if visible is None else visible[None]
   scores = score_keys(coefficients, basis, visible, predictor)

@@ -1,9 +1,9 @@
 """Selects the largest scores of each row by a threshold instead of a sort.
 
 `jax.lax.top_k` sorts the scores that it selects, which costs a CPU more than all the attention that
-follows. A mask of the kept keys needs only a cut of each row: a threshold, and the last place at
-which a score equal to it is kept. Bisection finds both without moving a score. It works on the
-floats' bits as integers, which are made to have the order of the floats.
+follows. A mask of the kept keys needs only a `Cut` of each row: a threshold, and the last place at
+which a score equal to the threshold is kept. Bisection finds both without moving a score. It works
+on integers that are made from the bits of the floats and have their order.
 """
 
 import functools
@@ -34,7 +34,7 @@ class Cut(NamedTuple):
 
 
 def count_kept(share: float, total: int) -> int:
-  """Returns ceil(share total) without the rounding error of `share`: 0.7 of 10 are 7."""
+  """Returns ceil(share * total), corrected for float rounding: a share of 0.07 of 100 gives 7."""
   return min(total, math.ceil(share * total - 1e-9))
 
 
@@ -89,9 +89,10 @@ def _places(scores: jax.Array) -> jax.Array:
 
 
 def _slices(x: jax.Array, fill: float | bool) -> list[jax.Array]:
-  """Cuts rows (..., M) into a few pieces (..., m), so that they are reduced piece by piece.
+  """Cuts rows (..., M), padded with `fill`, into `SLICES` pieces (..., m).
 
-  XLA's own reductions over the last axis take a CPU ten times as long as elementwise work.
+  Reductions combine the pieces elementwise first, since XLA's own reductions over the last axis
+  take a CPU ten times as long as elementwise work.
   """
   width = -(-x.shape[-1] // SLICES)
   padding = [(0, 0)] * (x.ndim - 1) + [(0, SLICES * width - x.shape[-1])]
@@ -116,15 +117,15 @@ def _ordered(scores: jax.Array) -> jax.Array:
 
 
 def _bisect_values(keys: jax.Array, budget: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns the largest value that at least K keys reach, or a lower value that exactly K reach.
+  """Returns the largest v such that at least K scores are >= v, or a lower v with exactly K.
 
   Args:
     keys: The scores as integers from `_ordered`, int32 (..., M).
     budget: The number K.
 
   Returns:
-    Three arrays int32 (...,): the value, the number of keys that are at least as large, and the
-    number of larger keys, which is valid only if the former number is more than K.
+    Three arrays int32 (...,): v, the number of scores >= v, and the number of scores > v. The third
+    is valid only where the second is more than K.
   """
   positive, negative = _count(keys > 0), _count(keys < 0)
   above, below = positive >= budget, keys.shape[-1] - negative < budget
@@ -157,7 +158,7 @@ def _bisect_values(keys: jax.Array, budget: int) -> tuple[jax.Array, jax.Array, 
 
 
 def _bisect_places(equal: jax.Array, count: jax.Array, asked: jax.Array) -> jax.Array:
-  """Returns the place of the `count`-th True entry of `equal` in the rows where `asked` is True.
+  """Returns the place of the `count`-th True entry of `equal`; the last place if not `asked`.
 
   Args:
     equal: A mask of the entries equal to the threshold, bool (..., M).

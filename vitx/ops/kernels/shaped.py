@@ -1,6 +1,7 @@
 """Shaped attention (Noci et al. 2023; He and Hofmann 2024): α I + β A - γ C.
 
-A is softmax attention, I the identity and C uniform attention, which A becomes for equal logits.
+A is the softmax attention matrix, and I the identity. C is uniform attention, which has equal
+weights for all keys.
 """
 
 import math
@@ -29,7 +30,7 @@ def shaped_attention(
   """Computes (α I + β A - γ C) v (He and Hofmann 2024, equation 8).
 
   Args:
-    q, k: The queries and keys, (B, N, G, D). G is H, or 1 for one map that all heads share.
+    q, k: The queries and keys, (B, N, G, D). G is H, or 1 if all heads share one matrix A.
     v: The values, (B, N, H, E).
     alpha, beta, gamma: The coefficients, float32, (H,) or (1,).
     key_mask: A boolean mask (B, N), True = may be attended, or `None`. A masked token contributes
@@ -46,7 +47,7 @@ def shaped_attention(
   """
   check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
-  # A map that all heads share is stored once for each head, so the heads of `v` count the matrices.
+  # A matrix that all heads share is stored once for each head: the heads of `v` count the matrices.
   picked = resolve_implementation("shaped_attention", implementation, "shaped", v.shape)
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   if picked == "masked":

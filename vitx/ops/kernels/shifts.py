@@ -13,7 +13,7 @@ def spread(
 ) -> Float[Array, "B ... C"]:
   """Returns a grid of zeros with values at regular places: the gradient of strided slicing.
 
-  It pads the values, because adding them to a grid of zeros would write the whole grid.
+  This is one padding operation. Adding the values to a grid of zeros would write the whole grid.
 
   Args:
     x: The values, (B, n, ..., n', C).

@@ -12,7 +12,7 @@ from vitx.ops.kernels import cudnn
 from vitx.ops.kernels.flash import flash_attention
 from vitx.ops.shapes import Array, Bool, Float
 
-FEW_KEYS = 128  # with at most so many, a tile costs less to store than to recompute
+FEW_KEYS = 128  # with at most this many keys, a tile costs less to store than to recompute
 
 
 def masked_softmax(
@@ -59,7 +59,7 @@ def masked_attention(
     mask: A boolean mask, broadcastable to (B, H, N, M), True = may attend, or `None`.
     key_mask: A boolean mask (B, M), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
-    dropout_rate: The rate at which probabilities are dropped, drawn for each example.
+    dropout_rate: The rate at which probabilities are dropped. Each example has its own random bits.
     key: The random key of the dropout; `None` drops nothing.
 
   Returns:
@@ -89,9 +89,10 @@ def kernelized_attention(
   """Computes softmax(q kᵀ · scale) v without an N x N matrix in memory, on every platform.
 
   A program that is lowered for CUDA uses cuDNN's fused kernel where it applies: half precision, no
-  `key_mask`, heads of up to 128 channels, and cuDNN installed. Everything else uses the tiles of
-  this package, because `jax.nn.dot_product_attention` itself would store the matrix, or a mask as a
-  bias of equal size. The choice is made at lowering, so it also suits programs traced on a CPU.
+  `key_mask`, heads of up to 128 channels, and cuDNN installed. All other calls use
+  `flash_attention`, because `jax.nn.dot_product_attention` would store the matrix, or a mask as a
+  bias of equal size. Only if M <= 128 and M <= N / 2, the N x M matrix is stored. The choice of
+  cuDNN is made at lowering, so it also suits programs traced on a CPU.
 
   Args:
     q: The queries, (B, N, H, D).

@@ -17,11 +17,11 @@ from vitx.ops.shapes import Array, Float, Shaped
 # Bytes of logits in one step: they fit the caches of a few CPU cores, and keep accelerators busy.
 CPU_STEP_BYTES = 1 << 20
 ACCELERATOR_STEP_BYTES = 1 << 28
-MOST_ROWS = 512  # most rows of a tile with more columns: no tile is all of a large matrix
+MOST_ROWS = 512  # the most rows of a tile that has more columns than this
 
 
 def step_elements() -> int:
-  """Returns the number of logits that a step of a loop may have on the platform traced for."""
+  """Returns the number of logits that a step of a loop may compute on the platform of `target`."""
   cpu = target() == "cpu"
   return (CPU_STEP_BYTES if cpu else ACCELERATOR_STEP_BYTES) // 4
 
@@ -39,7 +39,7 @@ def tile_rows(elements: float, columns: int, least: int = 1) -> int:
 
 
 def largest_divisor(n: int, at_most: float) -> int:
-  """Returns the largest divisor of `n` that is no greater than `at_most`, at least 1."""
+  """Returns the largest divisor of `n` that is at most `at_most`; 1 if `at_most` is less than 1."""
   return next(d for d in range(max(1, min(n, int(at_most))), 0, -1) if n % d == 0)
 
 
@@ -112,8 +112,9 @@ def softmax_tile(
 
   Args:
     logits: The logits, (..., n, m) float32, -inf where a query may not attend.
-    v: The values, (..., m, D), or another argument that `weigh` takes.
-    weigh: A function (weights (..., n, m), v) -> their sums (..., n, D).
+    v: The values, (..., m, D), or other data from which `weigh` gets the values.
+    weigh: A function that takes weights (..., n, m) and `v`, and returns the weighted sums of the
+      values, (..., n, D).
 
   Returns:
     The output (..., n, D) float32 and lse (..., n), the logarithm of a row's sum of exponentials. A
@@ -133,9 +134,10 @@ def backward_statistics(
   d_out: Float[Array, "... n D"],
   d_lse: jax.Array | float,
 ) -> tuple[Float[Array, "... n"], Float[Array, "... n"]]:
-  """Returns two numbers per query with which the gradient of the logits is p · (dp − delta).
+  """Returns the numbers lse and delta of each query, from which `logit_gradient` gets gradients.
 
-  Here p are the probabilities, and dp their cotangents.
+  The gradient of a logit is p · (dp − delta), where p = exp(logit − lse) is its probability and dp
+  the cotangent of p.
 
   Args:
     out, d_out: The output and its cotangent, (..., n, D).
@@ -143,8 +145,8 @@ def backward_statistics(
       if no result depends on `lse`.
 
   Returns:
-    lse (..., n), +inf for a query that sees nothing, so that exp(logit − lse) is exactly zero; and
-    delta (..., n).
+    lse (..., n) and delta (..., n). A query that sees no key has lse +inf, so that its
+    probabilities are exactly zero.
   """
   delta = jnp.sum(out.astype(jnp.float32) * d_out.astype(jnp.float32), axis=-1) - d_lse
   empty = lse == -jnp.inf
@@ -160,7 +162,7 @@ def logit_gradient(
   """Returns the probabilities of one tile and the gradient of its logits, (..., n, m) each.
 
   Args:
-    logits: The logits, (..., n, m), -inf where nothing is seen.
+    logits: The logits, (..., n, m), -inf where a query may not attend.
     products: The products of the output's cotangent with the values, (..., n, m).
     lse, delta: The results of `backward_statistics`, broadcastable to (..., n, m).
   """

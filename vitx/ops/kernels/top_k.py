@@ -1,8 +1,8 @@
-"""Softmax attention in which every query keeps its own keys (Sparsifiner: Wei et al. 2023).
+"""Softmax attention over a list of kept keys for every query (Sparsifiner: Wei et al. 2023).
 
 The indices of the kept keys are known only at run time. `softmax.masked_attention` with `kept_mask`
-defines the result. This module reads the kept keys one by one, for tiles of queries that fit the
-cache and that the backward pass recomputes, so that no N x N array is ever in memory.
+is the reference. `kept_keys_attention` reads the kept keys one by one, for tiles of queries that
+fit the cache. The backward pass recomputes the tiles, so no N x N array is ever in memory.
 """
 
 import math
@@ -19,7 +19,7 @@ def kept_mask(
 ) -> Bool[Array, "... M"]:
   """Converts the indices of kept keys to a mask.
 
-  Keys whose scores tie with a kept key are not added, since the mask follows the indices.
+  Other keys with the score of a kept key are not added, since the mask follows the indices.
 
   Args:
     indices: The kept keys, int (..., K), in 0 ... M-1 where valid.

@@ -44,7 +44,7 @@ class Pattern:
   def candidates(
     self, layout: TokenLayout, first: int, last: int, block: int, head: int
   ) -> np.ndarray | None:
-    """Returns the key blocks that contain every key of the queries `first ... last`.
+    """Returns key blocks that together contain every key of the queries `first ... last`.
 
     Args:
       layout: The layout of the N tokens.
@@ -61,8 +61,8 @@ class Pattern:
   def permutation(self, layout: TokenLayout) -> np.ndarray | None:
     """Returns an order of the tokens that brings tokens with a common edge close together.
 
-    In that order fewer blocks contain edges, so the kernelized path attends in it. An order that
-    is a reshape and a transposition of the tokens needs no gather.
+    In that order fewer blocks contain edges, so the kernelized path reorders the tokens. If the
+    order is a reshape and a transposition of the tokens, this needs no gather.
 
     Args:
       layout: The layout of the N tokens.
@@ -74,7 +74,9 @@ class Pattern:
     return None
 
   def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
-    """Returns disjoint parts of this pattern, which the kernelized path attends one after another.
+    """Returns parts of this pattern, which have no common edges and together have all its edges.
+
+    The kernelized path computes the attention of one part after another and merges the outputs.
 
     Args:
       layout: The layout of the N tokens.
@@ -84,25 +86,28 @@ class Pattern:
     return (Part(self, "block_sparse", tile, order),)
 
   def restrict(self, part: Part, layout: TokenLayout) -> Part | None:
-    """Returns a part of another pattern with only the edges that this pattern also has.
+    """Returns a part of another pattern, limited to the edges that this pattern has too.
 
-    It is `None` if no part that is attended in the way of `part` has exactly these edges.
+    The result is `None` if the method of the part, `Part.core`, cannot attend exactly these edges.
     """
     if part.core != "block_sparse":
       return None
     return dataclasses.replace(part, pattern=Intersection((part.pattern, self)))
 
   def by_head(self) -> tuple["Pattern", ...]:
-    """Returns P patterns of single heads: head h has the edges of pattern h mod P."""
+    """Returns P patterns: this pattern and pattern h mod P have equal edges in head h."""
     return (self,)
 
   @property
   def tile(self) -> int | None:
-    """Returns an additional tile size to try, which fits the pattern's blocks, or `None`."""
+    """Returns a tile size, in tokens, that fits the pattern's own blocks; `None` if it has none.
+
+    Plans try it besides the usual sizes.
+    """
     return None
 
   def grain(self, layout: TokenLayout) -> int:
-    """Returns a number b of tokens such that two blocks of b tokens share all edges or none.
+    """Returns a number b: between any two blocks of b tokens, there are all edges or none.
 
     Blocks are counted from token 0; the last may be short. One pair of tokens then decides for its
     two blocks, so b² - 1 other pairs need no evaluation. The number is 1 if no other is known.
@@ -139,7 +144,7 @@ class Pattern:
   def at(self, layer: int) -> "Pattern":
     """Returns the pattern of one layer.
 
-    In it, cycles are replaced by their pattern for this layer, and random draws are this layer's.
+    Cycles are replaced by their pattern for this layer, and random graphs by this layer's draw.
     """
     return self
 

@@ -1,4 +1,4 @@
-"""BigBird by blocks (Zaheer et al. 2020, section 2 and appendix D), and BBViT's parts of it.
+"""BigBird's patterns of blocks (Zaheer et al. 2020, section 2, appendix D), and BBViT's variants.
 
 Blocks are runs of b tokens, counted from token 0 with the class token included, as published. The
 last block is short if b does not divide N.
@@ -33,8 +33,9 @@ class RandomBlocks(Drawn):
     plan: The rule of the draw: "uniform" over all key blocks, or "bigbird" as in the released code.
     heads: The number of different draws; head h has draw h mod `heads`.
     seed, layer: The integers that determine the draw; `at(layer)` sets the layer.
-    window: The width in blocks of a window that draws avoid; 0 avoids the query's own block only.
-    anchors: The global blocks, which draws avoid and whose own rows draw nothing.
+    window: The width in blocks of the window around a query block from which "uniform" does not
+      draw; 0 excludes the query block only.
+    anchors: The global blocks, which "uniform" does not draw. As query blocks they draw nothing.
   """
 
   count: int = 3
@@ -61,7 +62,7 @@ class RandomBlocks(Drawn):
     return self.block
 
   def indices(self, layout: TokenLayout) -> np.ndarray:
-    """Returns the drawn key blocks, int32 (heads, m, r); -1 fills the rows with fewer than r."""
+    """Returns the key blocks that m query blocks drew, int32 (heads, m, r), filled up with -1."""
     return _draw_static(self, layout.length)
 
   def redraw(self, layout: TokenLayout, seed: Any, step: Any) -> Any:
@@ -102,7 +103,7 @@ class GivenBlocks(Pattern):
   """A pattern in which every query block attends the key blocks of an array, which may be traced.
 
   Attributes:
-    indices: The key blocks, int (heads, m, r); -1 fills the rows with fewer than r.
+    indices: The key blocks of m query blocks, int (heads, m, r); -1 fills lists shorter than r.
     block: The number b of tokens in a block.
   """
 
@@ -152,9 +153,9 @@ class GivenBlocks(Pattern):
 class QueryParts(Pattern):
   """A pattern in which only the queries of the enabled parts attend.
 
-  The names of the parts are the flags in the code of BBViT's authors: "random" is query block 0,
-  "window" is blocks 1 ... m-2, "global" is block m-1. Intersect this pattern with full BigBird. A
-  query block outside the enabled parts attends nothing, so its output is zero.
+  The names of the parts are the flags in the code of BBViT's authors. Of m query blocks, "random"
+  is block 0, "window" is blocks 1 ... m-2, and "global" is block m-1. Intersect this pattern with
+  full BigBird. A query block outside the enabled parts attends nothing, so its output is zero.
 
   Attributes:
     parts: The enabled parts.
@@ -208,7 +209,8 @@ def bigbird(
     variant: Any of "R" (random), "W" (window) and "G" (global), joined by "+".
     block: The number b of tokens in a block.
     window: The odd number of blocks in the window, the query's own block included.
-    random: The number r of random blocks in a row. They avoid the other blocks of the union.
+    random: The number r of random key blocks of a query block. With the plan "uniform" they are not
+      among the other blocks of the union.
     global_blocks: The indices of the global blocks; negative ones count from the end. In BigBird's
       internal construction they are the two ends.
     keep_self: Whether a query attends its own block even if the variant has no window.

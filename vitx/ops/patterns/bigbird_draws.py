@@ -1,4 +1,4 @@
-"""The random key blocks of BigBird's query blocks: uniform, or as in the released code."""
+"""Draws the random key blocks of BigBird's query blocks, uniformly or as the released code does."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from vitx.ops.patterns.draws import BLOCKS, skip_excluded, subsets
 from vitx.ops.patterns.indices import namespace
 
 PLANS = ("uniform", "bigbird")
-OLD_LENGTHS = (1024, 3072, 4096)  # the paper's own runs, which have a plan of their own
+OLD_LENGTHS = (1024, 3072, 4096)  # the paper's own runs, for which the code has other ranges
 
 
 def draw(
@@ -31,10 +31,10 @@ def draw(
   computes equal numbers if one of them is traced.
 
   Plan "uniform" draws from all blocks except the query's own, the window and the anchors. Plan
-  "bigbird" restricts the range of the draw as the released code does (google-research/bigbird,
-  `core/attention.py`): with m > 2r + 5 blocks to the first 2r + 5, and always without the three
-  blocks of the window and the first and last block of the range. In that code the first and
-  the last row attend everything and draw nothing; here they draw uniformly unless they are anchors.
+  "bigbird" draws from the ranges of `published_ranges` except the blocks of `published_exclusions`,
+  as the released code does (google-research/bigbird, `core/attention.py`). In that code the first
+  and the last query block attend everything and draw nothing; here they draw uniformly unless they
+  are anchors.
 
   Args:
     length: The number N of tokens.
@@ -44,11 +44,12 @@ def draw(
     plan: The rule of the draw, "uniform" or "bigbird".
     seed, step, layer: The integers that determine the draw; the step stays 0 for a graph that is
       drawn once.
-    window: The width in blocks that "uniform" avoids; 0 avoids the query's own block only.
-    anchors: The global blocks, which "uniform" avoids; in both plans their rows draw nothing.
+    window: The width in blocks of the window around a query block from which "uniform" does not
+      draw; 0 excludes the query block only.
+    anchors: The global blocks, which "uniform" does not draw. As query blocks they draw nothing.
 
   Returns:
-    The key blocks, int32 (heads, m, r), m = ceil(N / b); -1 if fewer than r blocks are legal.
+    The key blocks, int32 (heads, m, r), m = ceil(N / b); -1 fills up if there are fewer than r.
 
   Raises:
     ConfigError: The plan is unknown.
@@ -84,15 +85,16 @@ def draw(
 
 
 def is_old(length: int, block: int) -> bool:
-  """Returns whether the released code uses the plan of the paper's own runs."""
+  """Returns whether the released code draws from the first 1024 tokens, as in the paper's runs."""
   return length in OLD_LENGTHS and 2 * block < 1024
 
 
 def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int, int]]:
-  """Returns the ranges (first, end, number of draws) of blocks that the released code uses.
+  """Returns the ranges of blocks from which the released code draws: (first, end, number of draws).
 
-  Lengths 1024, 3072 and 4096 draw from the first 1024 tokens, which BigBird's first author calls
-  intentional; other long inputs from the first 2r + 5 blocks; short ones from one or two ranges.
+  Inputs of 1024, 3072 or 4096 tokens draw from the first 1024 tokens, which BigBird's first author
+  calls intentional. Other inputs of more than 2r + 5 blocks draw from the first 2r + 5 blocks.
+  Shorter inputs draw from one or two ranges.
   """
   m, near = -(-length // block), count + 5
   if is_old(length, block):
@@ -107,7 +109,11 @@ def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int
 
 
 def published_exclusions(m: int, high: int, old: bool) -> list[np.ndarray]:
-  """Returns the blocks that the released code excludes from a range, arrays (m,) for the m rows."""
+  """Returns the key blocks that the released code does not draw, in arrays (m,) by query block.
+
+  They are the three blocks of the window and the first block. If not `old`, they are also the last
+  block of the range, `high` - 1, and blocks 1 and `high` - 2 do not draw each other.
+  """
   rows = np.arange(m)
   illegal = [rows - 1, rows, rows + 1, np.zeros(m, int)]
   if old:

@@ -1,7 +1,7 @@
 """Random draws that are functions of integers, equal in NumPy and JAX, traced or not.
 
-A number is a hash of the words that identify it (seed, step, layer, head, query, key, ...), so that
-a random graph needs no state and its predicate stays elementwise.
+A random number is a hash of the integers, called words, that identify it (seed, step, layer, head,
+query, key, ...). So a random graph needs no state, and its predicate stays elementwise.
 """
 
 from typing import Any
@@ -16,9 +16,10 @@ BLOCKS, EDGES, REWIRE, TARGETS = range(4)
 
 
 def hash_words(*words: Index) -> Any:
-  """Returns uint32 numbers, uniform and independent for different words; shapes broadcast.
+  """Hashes integers or integer arrays, which broadcast, to uniform and independent uint32 numbers.
 
-  Each word, modulo 2^32, is mixed in as in MurmurHash3 (Appleby 2011), with a finalizer after each.
+  Each word, modulo 2^32, is mixed in as in MurmurHash3 (Appleby 2011). The finalizer follows every
+  word, not only the last.
   """
   xp = namespace(*words)
   shape = np.broadcast_shapes(*(np.shape(word) for word in words))
@@ -75,7 +76,7 @@ def subsets(sizes: Index, count: int, *words: Index) -> Any:
 
 
 def skip_excluded(ranks: Index, excluded: Index) -> Any:
-  """Returns the numbers that have given ranks among 0, 1, 2, ... without the excluded numbers.
+  """Returns the numbers of given ranks in the sequence 0, 1, 2, ... without the excluded numbers.
 
   Args:
     ranks: The ranks from 0, int (..., r); the result for -1 is -1.

@@ -47,9 +47,9 @@ class Strided(Pattern):
   Attributes:
     stride: The stride l; `None` for the width of the grid.
     part: The keys to attend: "merged", "local" (A1) or "column" (A2).
-    form: The form of A1. "paper" is causal with A1 = {i-l ... i}, l + 1 keys; "code" is causal with
-      the l keys of OpenAI's release, {i-l+1 ... i}; "bidirectional" takes |i-j| < l; "axial" takes
-      the query's own row of l positions, in both directions.
+    form: The form of A1 for query i. "paper" is causal with the l + 1 keys {i-l ... i}. "code" is
+      causal with the l keys of OpenAI's release, {i-l+1 ... i}. "bidirectional" has the keys j with
+      |i-j| < l. "axial" has the query's own row of l positions, earlier and later ones.
   """
 
   on_grid = True
@@ -129,7 +129,7 @@ class Strided(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class _OffColumn(Pattern):
-  """The "local" part without the keys that are also in the "column" part."""
+  """The "local" part of `Strided` without the keys that are also in its "column" part."""
 
   local: Strided
 
@@ -154,8 +154,8 @@ class Fixed(Pattern):
     part: The keys to attend: "merged", "local" (A1) or "summary" (A2).
     causal: Whether a query attends only keys up to its own position, as published. If `False`, it
       attends later keys too, such as the summaries of later runs.
-    distinct: The number of sub-runs of c positions, counted from the end of the run: head h reads
-      sub-run h mod `distinct`, as the paper found best; with 1 all heads read the last sub-run.
+    distinct: The number of different summaries of a run, counted from its end: head h reads summary
+      h mod `distinct`, as the paper found best. With 1, all heads read the last c positions.
   """
 
   on_grid = True
@@ -225,7 +225,9 @@ class Fixed(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class EarlierSummaries(Pattern):
-  """The edges to the summaries of all runs before a query's own, equal for all queries of a run.
+  """The edges to the summaries of all runs before a query's own run, from `Fixed`.
+
+  All queries of a run have equal edges.
 
   Attributes:
     fixed: The pattern that defines the runs and their summaries.

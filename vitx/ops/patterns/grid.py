@@ -61,18 +61,19 @@ def _box_of(layout: TokenLayout, first: int, last: int) -> Corners:
 
 @functools.lru_cache(maxsize=64)
 def patches(grid: tuple[int, ...], tile: int) -> tuple[int, Order | None]:
-  """Returns an order of a plane's tokens patch by patch: a tile is then short in both directions.
+  """Returns an order of the tokens of a 2-D grid, patch by patch.
 
-  In row-major order a tile is a piece of a row, and its tokens' neighbors are spread over pieces of
-  many rows; in patch order the neighbors are in the surrounding patches.
+  In row-major order, a tile is a piece of a row, and the neighbors of its tokens are spread over
+  pieces of many rows. In patch order, a tile is a patch, and the neighbors are in the surrounding
+  patches.
 
   Args:
     grid: The extents of the grid.
     tile: The largest number of tokens in a patch; patches are as square as possible.
 
   Returns:
-    The number of tokens in a patch and the order; or `tile` and `None` if the grid is no plane, or
-    if its sides have no divisors that make a patch of at least `tile / 2` tokens.
+    The number of tokens in a patch and the order. These are `tile` and `None` if the grid is not
+    2-D, or if its sides have no divisors that make a patch of at least `tile / 2` tokens.
   """
   if len(grid) != 2:
     return tile, None
@@ -99,7 +100,7 @@ class Near(Pattern):
   on_grid = True
 
   def reach(self, layout: TokenLayout, low: list[int], high: list[int]) -> Corners:
-    """Returns the corners, inclusive, of a box that contains all keys of the queries in a box.
+    """Returns the inclusive corners of a box that contains all keys of the queries in a given box.
 
     Args:
       layout: The layout of the N tokens.
@@ -127,7 +128,8 @@ class Axial(Pattern):
   """Attention between tokens that differ at most in one coordinate (Ho et al. 2019, section 3).
 
   Attributes:
-    axis: The axis of the grid. In an image, -1 is along the query's row, 0 along its column.
+    axis: The axis of the coordinate that may differ. In an image, -1 means the query's row, and 0
+      its column.
   """
 
   on_grid = True
@@ -225,10 +227,10 @@ class Neighborhood(Near):
 
 
 def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
-  """Returns the first key of the window of coordinate `i`.
+  """Returns the number of the first key in the window of coordinate `i`, along one axis.
 
-  A dilated window has only coordinates that equal `i` modulo `dilation`. The result is the number
-  of the first key among these coordinates, from 0.
+  Keys are numbered from 0 among the coordinates that equal `i` modulo `dilation`, because a dilated
+  window has only these.
   """
   members = (extent - 1 - i % dilation) // dilation + 1
   xp = namespace(i)
@@ -261,7 +263,10 @@ class ShiftedWindow(Near):
     return list(zip(sizes, shifts, padded, strict=True))
 
   def place(self, layout: TokenLayout) -> tuple[tuple[int, ...], np.ndarray]:
-    """Returns the extents of a box and each token's place in it, int (N,); -1 for prefix tokens."""
+    """Returns the extents of a box, and the place of each token in its box, int (N,).
+
+    The place is -1 for prefix tokens.
+    """
     tokens, settings = np.arange(layout.length), self._settings(layout)
     sizes = tuple(size for size, _, _ in settings)
     inside = tuple(

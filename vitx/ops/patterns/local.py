@@ -104,13 +104,13 @@ def _ascends(part: Part) -> bool:
 class Window(Pattern):
   """A sliding window over positions, or over blocks of positions.
 
-  With single positions it is Longformer's window (Beltagy et al. 2020, section 3.1), with blocks
-  BigBird's (Zaheer et al. 2020, section 2). `Window(left, 0)` is causal.
+  With single positions it is Longformer's window (Beltagy et al. 2020, section 3.1). With blocks it
+  is BigBird's window (Zaheer et al. 2020, section 2). `Window(left, 0)` is causal.
 
   Attributes:
     left: The number of units (blocks of `block` positions) to attend before the query's own.
     right: The number of units to attend after the query's own; `None` for as many as `left`.
-    circular: Whether the sequence closes to a ring.
+    circular: Whether the window wraps around the ends of the sequence.
     block: The number of positions in a unit.
     count_prefix: Whether prefix tokens count as the first positions; otherwise they have no edges.
   """

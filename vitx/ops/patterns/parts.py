@@ -29,7 +29,8 @@ class Order:
     numbers = np.ascontiguousarray(self.numbers, np.int64)
     if not np.array_equal(np.sort(numbers), np.arange(numbers.size)) or numbers.size < self.length:
       raise ValueError(
-        f"numbers must hold 0 ... {numbers.size - 1} in any order, at least {self.length}."
+        f"numbers, of {numbers.size} entries, must be a permutation of 0 ... n - 1, where n is at"
+        f" least {self.length}."
       )
     numbers.flags.writeable = False
     object.__setattr__(self, "numbers", numbers)
@@ -81,16 +82,16 @@ class Order:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """Some edges of a pattern, with an order of the tokens and the method of attending them.
+  """Some edges of a pattern, with an order of the tokens and a method of computing the attention.
 
   A run is a piece of consecutive tokens in that order, within which tokens attend each other.
 
   Attributes:
     pattern: The edges, in the tokens' usual order.
-    core: The method. "block_sparse": over the blocks that contain edges. "block_diagonal": over the
-      token's own run, after the order is cut into runs of `block` tokens; a single run is dense
-      attention. "drawn": over whole blocks whose indices, in `GivenBlocks`, are known only at run
-      time. "summaries": over the keys of `EarlierSummaries`, gathered once for all queries.
+    core: The method. "block_sparse" computes the blocks that contain edges. "block_diagonal" cuts
+      the order into runs of `block` tokens, and a token attends its own run; a single run is dense
+      attention. "drawn" computes whole blocks, the `GivenBlocks` that are known only at run time.
+      "summaries" gathers the keys of `EarlierSummaries` once for all queries.
     block: The number of tokens in a block, or in a run.
     order: The order of the tokens; `None` for the usual one.
     causal: Whether a token of "block_diagonal" attends only itself and earlier tokens of its run.
@@ -107,7 +108,7 @@ class Part:
 
   @property
   def is_reordered(self) -> bool:
-    """Returns whether the part has an order or is cut into runs, not just into blocks."""
+    """Returns whether the part has an order of its own or is cut into runs."""
     return self.order is not None or self.core == "block_diagonal"
 
 

@@ -1,4 +1,7 @@
-"""Random graphs over tokens, the models in BigBird's argument; they have a seed and no state."""
+"""Two models of random graphs over tokens, by which BigBird's paper motivates its pattern.
+
+Their edges are functions of a seed, so there is no state.
+"""
 
 import dataclasses
 import functools
@@ -79,9 +82,9 @@ class WattsStrogatz(Drawn):
       raise ConfigError(f"WattsStrogatz.heads={self.heads} must be at least 1.")
 
   def targets(self, layout: TokenLayout) -> np.ndarray:
-    """Returns the far ends of each token's links.
+    """Returns the tokens to which each token's own links lead.
 
-    They are int32 (heads, N, w/2), or (heads, N, w) with `keep_moved`.
+    The array is int32 (heads, N, w/2), or (heads, N, w) with `keep_moved`.
     """
     return _targets(self, layout.length)
 

@@ -11,7 +11,9 @@ from vitx.ops.patterns.bigbird_blocks import GivenBlocks, RandomBlocks
 
 
 def redraw_blocks(pattern: Pattern, layout: TokenLayout, seed: Any) -> Pattern:
-  """Draws new random blocks for `bigbird(...)`, also within `OnGrid` or limited by `QueryParts`.
+  """Draws new random blocks for a pattern that `bigbird` made.
+
+  The pattern may also be inside `OnGrid`, or limited by `QueryParts`.
 
   Args:
     pattern: The pattern of one layer.
@@ -19,7 +21,8 @@ def redraw_blocks(pattern: Pattern, layout: TokenLayout, seed: Any) -> Pattern:
     seed: An integer, which may be traced; the draw is a function of (seed, layer, head).
 
   Returns:
-    A union with `GivenBlocks` in place of the random blocks, without edges that other members have.
+    The pattern with `GivenBlocks` in place of the random blocks. They do not contain edges that
+    other members of the union have.
   """
   if isinstance(pattern, OnGrid):
     return OnGrid(redraw_blocks(pattern.pattern, TokenLayout(layout.grid), seed))

@@ -1,6 +1,7 @@
 """Computes attention along a plan, part by part, with work in proportion to the edges.
 
-A plan divides the edges of a pattern into parts, each of which is attended in its own way.
+A plan divides the edges of a pattern into parts. The attention of each part is computed by a method
+of its own.
 """
 
 from collections.abc import Callable
@@ -28,7 +29,9 @@ from vitx.ops.sparse.plan import SparsePlan
 def block_mask(
   pattern: Pattern, layout: TokenLayout, tile: int, num_heads: int, order: Order | None = None
 ) -> BlockMask:
-  """Returns `BlockMask.from_pattern`, cached because the layers of a model share a few masks.
+  """Returns the block mask of a pattern, for tokens in a given order.
+
+  The masks are cached, because the layers of a model share a few of them.
 
   Args:
     pattern: The pattern of one layer.
@@ -78,7 +81,7 @@ def _by_head(plan: SparsePlan, q, k, v, **given: Any) -> Partial:
   outs, lses, order = [], [], []
   for number in np.unique(turn):
     group = heads[turn == number]
-    own = group if np.any(np.diff(group) > 1) else slice(group[0], group[-1] + 1)  # a slice is free
+    own = group if np.any(np.diff(group) > 1) else slice(group[0], group[-1] + 1)  # needs no gather
     some = [x[:, :, own] for x in (q, k, v)]
     out, lse = _merge_parts(plan.heads[number], plan.layout, some[0], some[1], some[2], given)
     outs.append(out)
@@ -111,7 +114,7 @@ def _attend_drawn(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> 
 
 
 def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
-  """Attends densely inside runs of `part.block` tokens, with each run as a separate example."""
+  """Computes dense attention inside runs of `part.block` tokens; each run becomes an example."""
   (batch, n), size = q.shape[:2], part.block
   count = -(-n // size)
   attend_run = partial(flash_attention, scale=scale, causal=part.causal, self_edge=part.self_edge)
@@ -154,7 +157,7 @@ def _attend_summaries(part: Part, layout: TokenLayout, q, k, v, key_mask, scale)
   seen = None
   if key_mask is not None:
     seen = summaries(jnp.broadcast_to(key_mask[:, :, None], (*key_mask.shape, heads)))
-  steps = (size, fixed.summary)  # the second run sees the first summary, the third two
+  steps = (size, fixed.summary)  # the second run sees one summary, the third sees two
   out, lse = flash_attention(
     q[:, size:], summaries(k), summaries(v), key_mask=seen, scale=scale, causal=True, steps=steps
   )

@@ -161,7 +161,7 @@ def bilevel_attention(
 def _attend_regions(
   q, k, v, *, indices, valid, size: int, order: Order | None, key_mask=None, scale=None
 ) -> Partial:
-  """Attends after reordering the grid's tokens region by region, so that a region is a block."""
+  """Computes attention after reordering the grid's tokens region by region: a region is a block."""
   attend = partial(attend_chosen, indices=indices, valid=valid, block=size, scale=scale)
   if key_mask is None and order is not None and order.numbers.size > order.length:
     key_mask = jnp.ones(q.shape[:2], bool)  # the new order adds False for padding

@@ -21,13 +21,16 @@ TILES_AT_ONCE = 2**20  # elements that one call of `allows` evaluates: they fit 
 class BlockMask:
   """The edges of a pattern in blocks of b x b, as read-only NumPy arrays; hashable by content.
 
+  A block is stored if it contains an edge. Row g*R + r lists the stored blocks of query block r of
+  head g.
+
   Attributes:
     length: The number N of queries and of keys.
     block: The number b of tokens in a block.
     heads: The number G of heads with edges of their own, 1 if all heads have equal edges.
-    offsets: The start of each row, int32 (G*R + 1,), R = ceil(N / b); the stored blocks of query
-      block r of head g are `offsets[g*R + r] ... offsets[g*R + r + 1] - 1`.
-    keys: The key block of each stored block, int32 (E,), ascending within a row.
+    offsets: The start of each row, int32 (G*R + 1,), R = ceil(N / b): row i has the stored blocks
+      `offsets[i] ... offsets[i + 1] - 1`.
+    keys: The key block of each of the E stored blocks, int32 (E,), ascending within a row.
     table: The index of each stored block's mask in `tables`, int32 (E,); 0 if every element inside
       N x N is allowed.
     tables: The masks by (query, key) inside a block, bool (T, b, b), without repeats. `tables[0]`
@@ -61,7 +64,7 @@ class BlockMask:
   def from_pattern(
     pattern: Pattern, layout: TokenLayout, block: int, num_heads: int
   ) -> "BlockMask":
-    """Evaluates a pattern tile by tile, and only the tiles that the pattern names as candidates.
+    """Builds the mask of a pattern; evaluates only the key blocks that `Pattern.candidates` names.
 
     Args:
       pattern: The pattern of one layer.
@@ -90,9 +93,9 @@ class BlockMask:
     return BlockMask(N, b, heads, _offsets(rows, heads * R), keys, table, tables)
 
   def transpose(self) -> "BlockMask":
-    """Returns the edges as lists by key block instead of by query block.
+    """Returns the mask with queries and keys exchanged.
 
-    In the result, rows are key blocks, and `keys` are the query blocks that read them.
+    Its rows are for key blocks, and its `keys` are the query blocks that read them.
     """
     head, query = np.divmod(self.queries, self.rows)
     row = head * self.rows + self.keys
@@ -132,7 +135,7 @@ class BlockMask:
 
 
 def count_tiles(pattern: Pattern, layout: TokenLayout, block: int, rows: np.ndarray) -> np.ndarray:
-  """Returns the number of tiles with edges of head 0 in each of some query blocks, int (n,).
+  """Returns the number of key blocks that each of some query blocks reads in head 0, int (n,).
 
   Args:
     pattern: The pattern of one layer.
@@ -150,7 +153,7 @@ def count_tiles(pattern: Pattern, layout: TokenLayout, block: int, rows: np.ndar
 def _batches(
   pattern: Pattern, layout: TokenLayout, block: int, head: int, rows: Iterable[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields (query blocks, key blocks) of candidate tiles, as many at a time as fit the cache."""
+  """Yields (query blocks, key blocks) of tiles that may contain edges, as many as fit the cache."""
   N, limit = layout.length, max(1, TILES_AT_ONCE // block**2)
   everything = np.arange(-(-N // block))
   own: list[np.ndarray] = []
@@ -216,7 +219,7 @@ def _number_tiles(tiles: np.ndarray, whole: np.ndarray, numbers: dict[bytes, int
 
 
 def _offsets(rows: np.ndarray, count: int) -> np.ndarray:
-  """Returns the start of each row in the sorted `rows`, int32 (count + 1,)."""
+  """Returns the place in sorted `rows` at which each row number begins, int32 (count + 1,)."""
   ends = np.cumsum(np.bincount(rows, minlength=count))
   return np.concatenate([[0], ends]).astype(np.int32)
 

@@ -28,8 +28,7 @@ def block_sparse_attention(
   Args:
     q, k: The queries and the keys, (B, N, H, D).
     v: The values, (B, N, H, E).
-    mask: The edges, which are known before the call. Their G is 1 if all heads have equal edges,
-      otherwise H.
+    mask: The edges, which are known before the call. Its number of heads is 1 or H.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
 
@@ -97,10 +96,10 @@ def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
 
 
 # This function and its gradient choose the lowering: Triton's kernels in programs for CUDA devices
-# that have them, `executor` everywhere else.
+# on which they run, and `executor` everywhere else.
 @partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
 def _attend(q, k, v, key_mask, drawn, mask: BlockMask | None, block: int, scale: float):
-  """Attends along a static mask, or along lists of blocks that are known only at run time."""
+  """Computes attention along a static mask, or along lists of blocks known only at run time."""
 
   def by_xla(arrays, drawn):
     (by_query, _), layout = _list_rows(mask, drawn, block)
@@ -158,7 +157,7 @@ def _gradients(arrays, drawn, mask: BlockMask | None, block: int, scale: float):
 
 
 def _kernel(function: Callable, q, k, v, mask: BlockMask | None, block: int, scale: float):
-  """Returns Triton's forward or backward for these arrays, or `None` if XLA must attend."""
+  """Binds the settings of `function`, which calls Triton's kernels; `None` if XLA must be used."""
   tiles = triton_attention.find_tiles(q, k, v)
   if tiles is None or block > tiles.block:
     return None
@@ -168,7 +167,7 @@ def _kernel(function: Callable, q, k, v, mask: BlockMask | None, block: int, sca
 def _list_rows(
   mask: BlockMask | None, drawn: tuple[jax.Array, jax.Array] | None, block: int
 ) -> tuple[tuple[rows.MaskSide, rows.MaskSide], xla.Layout]:
-  """Returns the pair of rows by query block and rows by key block, and XLA's layout."""
+  """Returns a pair, the rows of query blocks and those of key blocks, and the layout for XLA."""
   if mask is None:
     assert drawn is not None
     heads, count, _ = drawn[0].shape

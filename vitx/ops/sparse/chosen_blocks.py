@@ -28,7 +28,7 @@ def attend_chosen(
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
     indices: The chosen key blocks of each query block, int (B, H or 1, R, K).
-    valid: A mask of them, False where an index only fills the array.
+    valid: A mask of these indices, False where an index only fills the array.
     block: The number of tokens in a block.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).

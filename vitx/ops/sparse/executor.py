@@ -1,10 +1,11 @@
 """Block-sparse attention in plain XLA: blocks are gathered and multiplied, some examples at a time.
 
-Inside a step, arrays of blocks have the shape (z, G·R + 1, b, ...). If each head has its own layout
-(G = H), z is a number of examples; if all heads share one (G = 1), z is a number of heads of
-examples. If lists of blocks are padded, the last block is dead: its keys have a bias of -inf and
-its queries lse = +inf, so that it contributes exactly zero. Rows, and classes of rows with equally
-long lists, are explained in `rows`; lse is the log-sum-exp of a query's logits.
+The module `rows` explains rows, and classes of rows with equally long lists. Inside a step, arrays
+of blocks have the shape (z, G·R + 1, b, ...). If each head has lists of its own (G = H), z counts
+examples; if all heads share lists (G = 1), z counts pairs of an example and a head. The last block
+is dead, and pads lists: its keys have a bias of -inf and its queries lse = +inf, so that it
+contributes exactly zero. If no list is padded, there is no dead block. lse is the log-sum-exp of a
+query's logits.
 """
 
 import math
@@ -23,27 +24,40 @@ from vitx.ops.sparse.rows import Indices, MaskSide, Rows
 
 
 class Layout(NamedTuple):
-  """The sizes of a mask, and its tables: G heads, R query blocks for each, b tokens in a block.
+  """The sizes of a mask, and its tables.
 
-  G is 1 if all heads have equal edges. The tables are masks, bool (T, b, b).
+  Attributes:
+    heads: The number G of heads with lists of their own; 1 if all heads have equal edges.
+    rows: The number R of query blocks of a head.
+    block: The number b of tokens in a block.
+    dead: Whether a dead block follows the G·R blocks.
+    tables: The masks of blocks, bool (T, b, b); `None` for blocks known only at run time, which are
+      full.
   """
 
   heads: int
   rows: int
   block: int
-  dead: bool  # whether a dead block follows the G·R blocks
+  dead: bool
   tables: jax.Array | None = None
 
 
 class _Blocks(NamedTuple):
-  """The arrays of one step, all (z, G·R + 1, b, ...)."""
+  """The arrays of one step, (z, G·R + 1, b, ...) each.
+
+  Attributes:
+    q, k, v: The queries, keys and values.
+    bias: The bias of the keys: -inf for keys that may not be attended, otherwise 0.
+    every_bias: Whether any key outside the dead block has a bias of -inf.
+    d_out, lse, delta: The arrays of the backward pass; `None` in the forward pass.
+  """
 
   q: jax.Array
   k: jax.Array
   v: jax.Array
   bias: jax.Array
-  every_bias: bool  # whether any keys outside the dead block are hidden
-  d_out: Any = None  # `d_out`, `lse` and `delta` are for the backward pass only
+  every_bias: bool
+  d_out: Any = None
   lse: Any = None
   delta: Any = None
 
@@ -56,7 +70,7 @@ def forward(
   Args:
     arrays: The tuple of q, k, v, (B, N, H, D) each, and a boolean mask (B, N) or (B, N, H), True =
       may be attended, `None` for all.
-    rows: The key blocks of the query blocks.
+    rows: The rows of the query blocks.
     layout: The layout of heads and blocks.
     scale: The factor of the logits.
 
@@ -90,9 +104,8 @@ def backward(
   Args:
     arrays: The tuple of q, k, v, key_mask, the output's cotangent, and lse and delta from
       `tiling.backward_statistics`, (B, N, ...) each.
-    rows: The rows of the query blocks, as in the forward pass, for the queries' gradient.
-    columns: The rows of the key blocks, for the gradients of keys and values, so that no result is
-      scattered.
+    rows: The rows of the query blocks, as in `forward`, for the gradient of q.
+    columns: The rows of the key blocks, for the gradients of k and v, which then need no scatter.
     layout: The layout of heads and blocks.
     scale: The factor of the logits.
   """
@@ -121,16 +134,18 @@ def _per_head(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
 
 
 def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
-  """Applies `part` to as many examples as fit one step, or to some heads of one example.
+  """Applies `part` to as many examples at a time as fit one step, or to some heads of one example.
 
   Args:
     part: A function that takes and returns trees of arrays (g, N, h, ...).
     arrays: Trees of arrays (B, N, H, ...).
+    side: The rows that `part` reads, which determine the memory of a step.
+    layout: The layout of heads and blocks.
   """
   batch, _, heads = arrays[0].shape[:3]
   largest = max((rows.others.size for rows in side.classes), default=1)
   per_example = largest * layout.block**2 * heads // layout.heads
-  # A step needs memory for b logits, and for D numbers of gathered blocks, per gathered token.
+  # For each gathered token, a step needs memory for b logits and for the D numbers of its vector.
   fit = tiling.step_elements() / per_example * min(1.0, layout.block / arrays[0].shape[-1])
   if fit >= 1 or layout.heads > 1:
     return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
@@ -155,9 +170,10 @@ def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
 
 
 def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
-  """Returns whether the backward pass keeps tiles: if they are small and fit one step.
+  """Returns whether the backward pass keeps the tiles of all pairs of blocks in memory.
 
-  They are small if a pair of blocks has no more elements in its two tiles than in its keys.
+  A pair has two tiles, the probabilities and the gradient of the logits. They are kept if those of
+  all pairs fit one step, and if the two tiles have no more elements than the keys of a block.
   """
   z, _, block, dim = blocks.q.shape
   elements = z * block**2 * sum(r.others.size for r in rows.classes)
@@ -167,7 +183,7 @@ def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
 def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
   """Computes the gradient of q, then those of k and v, recomputing probabilities both times.
 
-  With the two products of the forward pass this makes nine products over the edges.
+  This takes seven products for each pair of blocks, or nine with the two of the forward pass.
   """
   z = blocks.q.shape[0]
   dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale)[:1], rows, layout, z, (0.0,))
@@ -178,8 +194,8 @@ def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: fl
 def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
   """Computes the gradients of q, k and v, with the probabilities of all blocks in memory at once.
 
-  The tiles of probabilities that give the gradient of q are used again for those of k and v, which
-  saves two of the nine block products of `_gradients_in_turn`, forward pass included.
+  The tiles of probabilities that give the gradient of q are used again for those of k and v. This
+  saves two of the seven products that `_gradients_in_turn` computes for each pair of blocks.
   """
   found = [_query_step(blocks, r, layout, scale) for r in _classes(rows, layout)]
   dq = _in_order([x[:1] for x in found], rows, layout, (0.0,))
@@ -193,9 +209,10 @@ def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: fl
 
 
 def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
-  """Joins arrays (z, c, b, W·b), one for each class, to tiles (z, pairs + 1, b, b).
+  """Cuts arrays (z, c, b, W·b), one for each class, into tiles (z, pairs + 1, b, b).
 
-  The arrays are by (query, key) and the tiles by (key, query). The last tile is zero.
+  The last two axes are (query, key) in the arrays and (key, query) in the tiles. The last tile is
+  zero.
   """
   parts = [
     jnp.moveaxis(x.reshape(*x.shape[:3], -1, block), 2, 4).reshape(x.shape[0], -1, block, block)
@@ -221,7 +238,7 @@ def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
   """Computes one step of the backward pass, for the rows of some key blocks.
 
-  The logits inside are by (key, query).
+  The last two axes of its logits are (key, query).
 
   Returns:
     The gradients of the key blocks and of their value blocks, (z, c, b, D) each.
@@ -238,7 +255,7 @@ def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 
 
 def _logits(blocks: _Blocks, rows: Rows, layout: Layout, scale: float) -> jax.Array:
-  """Returns logits (z, c, b, W·b) of query blocks, -inf where an element may not be seen."""
+  """Returns logits (z, c, b, W·b) of query blocks, -inf where a query may not attend a key."""
   queries = blocks.q[:, rows.own].astype(jnp.float32) * scale
   logits = product_transposed(queries, _wide(blocks.k, rows.others))
   if blocks.every_bias or rows.is_padded:
@@ -254,7 +271,7 @@ def _mask(logits: jax.Array, rows: Rows, tables) -> jax.Array:
 
 
 def _wide(x: jax.Array, indices: Indices) -> jax.Array:
-  """Joins the blocks at indices (c, W): (z, blocks, b, ...) -> (z, c, W·b, ...)."""
+  """Joins the W blocks in each of c lists: (z, blocks, b, ...), (c, W) -> (z, c, W·b, ...)."""
   found = _at(x, indices)
   return found.reshape(*found.shape[:2], -1, *found.shape[4:])
 
@@ -267,7 +284,7 @@ def _across(tiles: jax.Array, pairs: Indices) -> jax.Array:
   """Joins the tiles of each list side by side: (z, pairs, b, b) -> (z, c, b, W·b).
 
   Args:
-    tiles: The tiles by (key, query).
+    tiles: The tiles, whose last two axes are (key, query).
     pairs: The indices of the tiles in each list, (c, W).
   """
   found = jnp.swapaxes(_at(tiles, pairs), 2, 3)
@@ -327,7 +344,7 @@ def _in_order(parts: list[tuple], side: MaskSide, layout: Layout, fills: tuple) 
   if side.repeats:
     own = side.classes[0].own
     add = partial(jax.ops.segment_sum, num_segments=blocks, indices_are_sorted=True)
-    return tuple(jax.vmap(add, in_axes=(0, None))(x, own) for x in joined)  # without dead rows
+    return tuple(jax.vmap(add, in_axes=(0, None))(x, own) for x in joined)  # drops the dead rows
   if side.position is None:
     return tuple(joined)
   found = []

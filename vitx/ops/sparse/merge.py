@@ -1,4 +1,4 @@
-"""Combines the attention over disjoint sets of keys to the attention over all of them."""
+"""Merges attention over disjoint sets of keys into attention over all their keys."""
 
 from collections.abc import Callable, Sequence
 
@@ -49,10 +49,10 @@ def with_prefix(
   key_mask: Bool[Array, "B N"] | None = None,
   scale: float | None = None,
 ) -> Partial:
-  """Attends over a grid and over the prefix tokens in front of it.
+  """Computes attention over the tokens of a grid and the prefix tokens in front of it.
 
-  The prefix tokens are dense rows and columns of the matrix. They are attended separately, because
-  only the grid without them divides into blocks.
+  The function `attend` computes the attention within the grid, which divides into blocks only
+  without the prefix. The prefix tokens are dense rows and columns of the matrix.
 
   Args:
     attend: A function (q, k, v, key_mask=..., scale=...) that returns the output and the

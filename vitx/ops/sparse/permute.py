@@ -53,7 +53,7 @@ def attend_in_order(
   v: Shaped[Array, "B N H E"],
   key_mask: Shaped[Array, "B N"] | None,
 ) -> tuple[Shaped[Array, "B N H E"], Shaped[Array, "B H N"]]:
-  """Attends between reordered tokens, and returns the results in the usual order.
+  """Computes attention between reordered tokens, and returns the results in the usual order.
 
   Args:
     attend: A function (q, k, v, key_mask=...) that returns the output and the log-sum-exp for the
@@ -92,7 +92,7 @@ _take.defvjp(
 def in_order(
   pattern: Pattern, layout: TokenLayout, order: Order | None
 ) -> tuple[Pattern, TokenLayout]:
-  """Returns the pattern and the layout of reordered tokens; `None` is the usual order."""
+  """Returns a pattern and a layout for tokens in a new order; `None` leaves both unchanged."""
   if order is None:
     return pattern, layout
   return Permuted(pattern, layout, order), TokenLayout((order.numbers.size,))

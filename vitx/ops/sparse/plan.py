@@ -1,4 +1,4 @@
-"""Plans how the kernelized path attends along a pattern without the N x N matrix.
+"""Plans how the kernelized path computes attention along a pattern without the N x N matrix.
 
 A plan divides the edges into parts. Each part has an order of the tokens in which its edges are
 dense blocks.
@@ -15,20 +15,20 @@ from vitx.ops.sparse.block_mask import remember
 from vitx.ops.sparse.tiles import TILES, Heads, cost
 
 CLASS = Global(prefix=True)
-# A GPU's kernel attends in other orders if that leaves less than this share of the work. It is a
-# guess: reordering tokens and merging parts take time too, and nobody has measured it on a GPU.
+# Tokens are reordered for a GPU's kernel if that leaves less than this share of the work. The share
+# is a guess: reordering tokens and merging parts take time too, which nobody has measured on a GPU.
 FEWER = 0.7
 
 
 @dataclasses.dataclass(frozen=True)
 class SparsePlan:
-  """A plan: the parts in which the kernelized path attends along a pattern.
+  """A plan: the parts by which the kernelized path computes attention along a pattern.
 
   Attributes:
-    layout: The layout of the tokens that the parts attend.
+    layout: The layout of the tokens of the parts.
     heads: The parts of P heads: head h has the disjoint parts `heads[h % P]`, whose results are
       merged.
-    prefix: The number of tokens in front of those in `layout`; they are attended separately.
+    prefix: The number of tokens in front of those in `layout`. Their edges are computed separately.
     prefix_kind: The kind of the prefix. "global": it attends all tokens and all attend it;
       "causal": in addition, no token attends later ones; "apart": it has no edges.
   """
@@ -42,7 +42,8 @@ class SparsePlan:
   def family(self) -> str:
     """Returns the family of the plan, a key of `vitx.ops.rule.FAMILIES`.
 
-    It is "dense" if a single run holds all tokens, "pattern_runs" if there are other runs.
+    It is "dense" if a single run (see `Part`) has all tokens, "pattern_runs" if there are other
+    runs, and "pattern_blocks" if there are none.
     """
     parts = [part for own in self.heads for part in own]
     runs = [part for part in parts if part.core == "block_diagonal"]
@@ -62,8 +63,8 @@ def plan(
     layout: The layout of the N tokens.
     tile: The number of tokens in a block, which does not change the result of attention; `None`
       for the cheapest.
-    most: The largest block, in tokens, of the GPU's kernel, which attends static edges by blocks
-      only; `None` if XLA attends.
+    most: The largest number of tokens in a block of the GPU's kernel, which computes edges that are
+      known before the call by blocks only; `None` if XLA computes the attention.
 
   Raises:
     ConfigError: The pattern does not fit the layout.
@@ -79,7 +80,7 @@ def plan(
 def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
   """Returns a pattern with equal edges in which `Full` replaces every union that contains `Full`.
 
-  The other members of the union add no edges, and would hide that the attention is dense.
+  Other members of such a union add no edges, and would hide that the attention is dense.
   """
   if isinstance(pattern, Intersection):
     return Intersection(tuple(_without_repeats(each, layout) for each in pattern.patterns))
@@ -134,7 +135,7 @@ def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
 
 @remember(256)
 def _fewest_blocks(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
-  """Returns parts attended by blocks of `tile` tokens, reordered only if that saves work."""
+  """Returns parts for a kernel with blocks of `tile` tokens, reordered only if that saves work."""
 
   def by_blocks(part: Part) -> Part:
     by_kernel = part.core in ("block_sparse", "block_diagonal")

@@ -1,10 +1,9 @@
-"""Lists of blocks in a form for loops: rows of equal width, in a few classes.
+"""Lists of blocks for loops over arrays, padded to a few different widths.
 
-A row is a block with a list of blocks. In the rows of query blocks, the list has the key blocks
-that the query block reads; in the rows of key blocks, it has the query blocks that read the key
-block. A class consists of rows whose lists are padded to one width. For G heads with R blocks each,
-block r of head g has the number g·R + r. The number G·R is a dead block, which pads lists and
-contributes nothing.
+A row is a block and its list of other blocks. The row of a query block lists the key blocks that it
+reads. The row of a key block lists the query blocks that read it. A class consists of rows whose
+lists are padded to one width. For G heads with R blocks each, block r of head g has the number
+g·R + r. The number G·R is a dead block, which pads lists and contributes nothing.
 """
 
 import dataclasses
@@ -35,8 +34,8 @@ class Rows:
       if all pairs are full.
     is_padded: Whether `others` contains the dead block.
     pairs: The number of each pair of blocks, int32 (n, W). The entries in the lists of all query
-      blocks, padding included, are numbered from 0, one class after another. In rows of key blocks,
-      padding has the number of these entries.
+      blocks, padding included, are numbered 0 ... P-1, one class after another. In rows of key
+      blocks, padding has the number P.
   """
 
   own: Indices
@@ -52,9 +51,9 @@ class MaskSide:
 
   Attributes:
     classes: The classes of rows.
-    position: The index of each block's row, int32 (G·R,), in the rows of all classes, one class
-      after another. A block without a row has the number of rows as its index. `None` means that
-      row r belongs to block r, unless `repeats` is set.
+    position: The index of each block's row, int32 (G·R,). Rows are counted from 0 over all classes,
+      one class after another. A block without a row has the number of rows as its index. `None`
+      means that row r belongs to block r, unless `repeats` is set.
     repeats: Whether a block may own several consecutive rows, whose results must be added.
   """
 
@@ -171,10 +170,11 @@ def drawn_sides(
 
 
 def _transpose_drawn(others: jax.Array) -> Rows:
-  """Sorts pairs (query block, key block) by key block and cuts them into rows of half the width.
+  """Returns the rows of key blocks, with lists of ceil(K / 2) query blocks.
 
-  The number of query blocks that read a key block is unknown, so a key block owns as many rows as
-  it needs. The total number of rows is bounded; unused rows belong to the dead block.
+  The number of query blocks that read a key block is not known before run time, so a key block has
+  as many rows as it needs. The total number of rows is bounded; unused rows belong to the dead
+  block.
 
   Args:
     others: The key blocks of each query block, (G·R, K).

@@ -1,8 +1,8 @@
 """Plans the cache of a decoder: which slot each key gets, and which slots each step reads.
 
 A key is needed from its own step to the last query that attends it. Keys whose intervals do not
-overlap share a slot, so memory follows the pattern: a window of l keys needs l slots, the "fixed"
-pattern its current run and the summaries of earlier runs.
+overlap share a slot, so memory follows the pattern. A window of l keys needs l slots. The pattern
+`Fixed` needs slots for the current run and for the summaries of earlier runs.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ TABLE_ENTRIES = 1 << 25  # a table is part of the compiled program: 128 MiB at m
 class DecodePlan:
   """The slots of a cache, and the slots that each step reads.
 
-  Heads with equal edges form a group. Each group has its own slots, and all have equally many.
+  Heads with equal edges form a group. Each group has its own slots, M for every group.
 
   Attributes:
     layout: The layout of the N tokens.
@@ -47,7 +47,7 @@ class DecodePlan:
 
   @property
   def in_order(self) -> bool:
-    """Returns whether every token has a slot with the token's number."""
+    """Returns whether slot i contains the key of token i, for every token."""
     return self.count == self.layout.length and bool(np.all(self.slots == np.arange(self.count)))
 
   @property
@@ -97,8 +97,8 @@ def _group_heads(pattern: Pattern, num_heads: int) -> tuple[np.ndarray, list[tup
   """Groups the heads that have equal edges.
 
   Returns:
-    The group of each head, int32 (H,); and for each group a pattern and a head, whose edges all
-    heads of the group have.
+    The group of each head, int32 (H,); and for each group a pair (pattern, head). All heads of the
+    group have the edges of this head of this pattern.
   """
   members = pattern.by_head()
   groups: list[int] = []
@@ -165,7 +165,7 @@ def _assign_slots(last: np.ndarray) -> tuple[np.ndarray, int]:
 def _reads(
   pattern: Pattern, head: int, layout: TokenLayout, slots: np.ndarray, width: int
 ) -> np.ndarray:
-  """Returns the slots of the keys of each query, int32 (N, K), in order of the keys; -1 pads."""
+  """Returns the slots that each query reads, int32 (N, K), in the order of keys; -1 is padding."""
   table = np.full((layout.length, width), -1, np.int32)
   for first, k, allowed in _edges(pattern, layout, head):
     row, column = np.nonzero(allowed)

@@ -26,8 +26,8 @@ from vitx.ops.sparse.attend import block_mask
 from vitx.ops.sparse.block_mask import BlockMask, remember
 
 BLOCK = 128  # tokens: the lanes of a TPU
-# A head may have as many different partly filled blocks as DIFFERENT_BLOCKS for each row of blocks,
-# or FEW_BLOCKS if that is more. Regular patterns have up to 3 in a row; random tokens fill the row.
+# A head may have DIFFERENT_BLOCKS different partly filled blocks for each row of blocks, or
+# FEW_BLOCKS in all if that is more. Regular patterns have up to 3 in a row; random tokens fill it.
 DIFFERENT_BLOCKS = 4
 FEW_BLOCKS = 64
 LONGEST = 2**16  # the largest N; the kernel's table of block pairs stays below 2 MB a head
@@ -116,7 +116,9 @@ def _make(
 
 
 class Tiles(masks.Mask):
-  """The edges of one head, with N rounded up to whole blocks; reading makes the blocks."""
+  """The edges of one head as the kernel's mask, with N rounded up to whole blocks.
+
+  Indexing builds the elements of the blocks."""
 
   def __init__(self, blocks: BlockMask, head: int) -> None:
     self._blocks, self._head = blocks, head

@@ -17,7 +17,7 @@ from vitx.ops.sparse.block_mask import count_tiles
 from vitx.ops.sparse.permute import in_order
 from vitx.ops.sparse.rows import class_widths
 
-TILES = (16, 32, 64)  # tokens; a patch of a plane is 4 x 4, 4 x 8, 8 x 8 if its sides allow it
+TILES = (16, 32, 64)  # tokens; in a 2-D grid, patches of 4 x 4, 4 x 8, 8 x 8 if its sides allow
 PAIR, ROW, ELEMENT = 6700.0, 190.0, 27.0
 SAMPLE = 2048  # queries whose tiles are counted, a sample if there are more
 
@@ -25,7 +25,7 @@ Heads = tuple[tuple[Part, ...], ...]
 
 
 def cost(heads: Heads, layout: TokenLayout) -> float:
-  """Returns the cost, in nanoseconds per example and head, of attending the block-sparse parts.
+  """Returns the cost of attention in the block-sparse parts, in nanoseconds per example and head.
 
   The cost of other parts, such as dense runs, does not depend on the tile.
 
@@ -43,7 +43,7 @@ def cost(heads: Heads, layout: TokenLayout) -> float:
 
 
 def _count_pairs(part: Part, layout: TokenLayout) -> float:
-  """Returns the number of block pairs in the padded lists of the first head's query blocks."""
+  """Returns the number of block pairs in the padded lists of head 0, estimated from a sample."""
   pattern, layout = in_order(part.pattern, layout, part.order)
   count = -(-layout.length // part.block)
   sampled = max(3, SAMPLE // part.block)

@@ -1,8 +1,8 @@
 """Block-sparse attention on CUDA devices, by the kernels in `triton_kernels`.
 
 The kernels need the package jax-triton (the extra `triton` of vitx) and a device of compute
-capability 8.0 or newer: for older ones Triton makes no products on tensor cores. Where `find_tiles`
-returns `None`, XLA attends (`executor`). Both agree within rounding.
+capability 8.0 or newer, because on older devices Triton does not use tensor cores. If `find_tiles`
+returns `None`, XLA computes the attention (`executor`). Both outputs agree within rounding.
 """
 
 import dataclasses
@@ -22,20 +22,22 @@ from vitx.ops.rule import Launch, TileSizes
 from vitx.ops.sparse.block_mask import BlockMask
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
-FAMILIES = ("pattern_blocks", "pattern_runs", "chosen_blocks", "bilevel")  # those of `rule`
+# The families of `rule.FAMILIES` whose ops use these kernels.
+FAMILIES = ("pattern_blocks", "pattern_runs", "chosen_blocks", "bilevel")
 MAX_WIDTH = 128  # channels of a head
 MAX_ELEMENTS = 2**31  # elements of one example, since the kernels count them in 32 bits
 MAX_LISTS = 65535  # programs that CUDA starts along the second axis of a grid
 # The settings of JAX's default precision with which products of float32 round their inputs to 19
-# bits. Triton would make exact products without tensor cores.
+# bits. With other settings XLA computes the attention, because Triton would compute exact products
+# without tensor cores.
 ROUNDED = (None, "default", "fastest", "bfloat16", "tensorfloat32")
 OLDEST = 80  # the compute capability times 10 of the A100
 INSTALL = 'on Python 3.12 or newer, pip install -e ".[triton]"'
 PACKAGES = ("jax", "jax-triton", "triton")
-# By whether products of warp groups exist (compute capability 9.0 and 10.x), the dtype is half
-# precision, and a head has more than 64 channels. Nobody has measured these sizes on a GPU: each is
-# the largest of a few that the compiler fits without spilled registers (`test_triton_compiled.py`),
-# and `vitx benchmark choose` finds faster ones.
+# A key says whether products of warp groups exist (compute capability 9.0 and 10.x), whether the
+# dtype is half precision, and whether a head has more than 64 channels. Nobody has measured these
+# sizes on a GPU: each is the largest of a few that the compiler fits without spilled registers
+# (`test_triton_compiled.py`), and `vitx benchmark choose` finds faster ones.
 TILE_SIZES = {
   (True, True, False): TileSizes(64, Launch(2, 4, 3), Launch(2, 8, 2), Launch(2, 8, 2)),
   (True, True, True): TileSizes(64, Launch(2, 8, 3), Launch(2, 8, 2), Launch(1, 8, 2)),
@@ -64,13 +66,14 @@ class KernelSizes:
 
   Attributes:
     N, H, D, E: The sizes of q (B, N, H, D) and v (B, N, H, E).
-    G, R: The number of heads with lists of their own, and of groups of rows of one head.
+    G: The number of heads with lists of their own.
+    R: The number of groups of rows of one head.
     scale: The factor of the logits.
     rows, block: The number of tokens in a group of rows and in a block.
     words: The number of 32-bit words that hold one row of a block's mask.
     pad_d, pad_e, pad_rows, pad_block: D, E, `rows` and `block`, rounded up to a power of two, and
       at least 16, as products need.
-    ragged: Whether tokens or padding may be out of range.
+    ragged: Whether a group of rows or a block may have places without a token.
     key_mask: The number of axes of the mask of keys without the batch: 1 for (B, N), 2 for
       (B, N, H), 0 for no mask.
     masks: Whether any block has a mask.
@@ -100,10 +103,10 @@ class KernelSizes:
 
 
 def choose_tiles(card: int, dtype: Any, width: int) -> TileSizes:
-  """Returns the tiles for a card, which fit its registers and its shared memory.
+  """Returns default tiles that fit the registers and the shared memory of a GPU.
 
   Args:
-    card: The compute capability times 10, such as 90 for an H100.
+    card: The compute capability of the GPU times 10, such as 90 for an H100.
     dtype: The dtype of q, k and v.
     width: The number of channels of a head, of keys or values, whichever is larger.
   """
@@ -114,15 +117,18 @@ def choose_tiles(card: int, dtype: Any, width: int) -> TileSizes:
 
 @functools.cache
 def find_card() -> int | None:
-  """Returns the compute capability times 10 of the first device, or `None` if XLA must attend."""
+  """Returns the compute capability times 10 of the first device if the kernels can run on it.
+
+  The result is `None` if XLA must compute the attention."""
   return None if find_obstacle() else _capability()
 
 
 @functools.cache
 def find_obstacle() -> str | None:
-  """Returns why the kernels cannot run on the first device, with the fix; `None` if they can.
+  """Returns the reason why the kernels cannot run on the first device, and the remedy.
 
-  On a device that is no CUDA device there is nothing to fix, and the result is `None` too.
+  The result is `None` if they can run, and also if the device is not a CUDA device, since there is
+  nothing to remedy.
   """
   card = _capability()
   if card is None:
@@ -137,7 +143,7 @@ def find_obstacle() -> str | None:
     if isinstance(error, ModuleNotFoundError) and error.name == "jax_triton":
       return f"jax-triton is missing; {INSTALL}"
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
-    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]  # a compiler's have lines
+    reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]  # joins the lines
     return f"{versions} do not fit each other ({reason}); {INSTALL}"
   return None
 
@@ -157,7 +163,7 @@ def _capability() -> int | None:
 
 
 def _lower_a_call(card: int) -> None:
-  """Lowers attention of 16 tokens for a card.
+  """Lowers attention of 16 tokens for a GPU of compute capability `card` / 10.
 
   This raises an error if the versions of the packages do not fit each other.
   """
@@ -169,7 +175,7 @@ def _lower_a_call(card: int) -> None:
 
 
 def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
-  """Returns the tiles for q, k (B, N, H, D) and v (B, N, H, E), or `None` if XLA must attend."""
+  """Returns the tiles for q, k (B, N, H, D) and v (B, N, H, E), or `None` if XLA must be used."""
   card = find_card() if target() == "gpu" else None
   width = max(q.shape[-1], v.shape[-1])
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
@@ -198,7 +204,7 @@ def forward(
   scale: float,
   tiles: TileSizes,
 ) -> tuple[jax.Array, jax.Array]:
-  """Attends along lists of blocks.
+  """Computes attention along lists of blocks.
 
   Args:
     arrays: The tuple of q, k, v, (B, N, H, D) each, and a boolean mask (B, N) or (B, N, H), True =
@@ -260,7 +266,7 @@ def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list
     kernel: The name of the kernel.
     inputs: The tuple of q, k, v and the mask of keys, as in `forward`.
     cotangents: The output's cotangent, lse and delta, for a backward kernel.
-    types: The types of the results.
+    types: The shapes and dtypes of the results.
     edges: The tuple of `mask`, `drawn` and `block`, as in `forward`.
     scale, tiles: The arguments of `forward`.
   """
@@ -292,7 +298,7 @@ def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list
 
 
 def _list_rows(mask, drawn, block: int, most: int, transposed: bool) -> tuple[Lists, int, int, int]:
-  """Returns the lists of one launch, G, R, and the number of tokens in a group of rows.
+  """Returns the lists of one launch, G and R of `KernelSizes`, and the tokens in a group of rows.
 
   A group has at most `most` tokens, but at least one block.
   """
@@ -333,7 +339,7 @@ def call(
 
 @functools.lru_cache(maxsize=256)
 def list_blocks(mask: BlockMask, blocks: int, transposed: bool) -> Lists:
-  """Returns the lists of a mask, whose rows are joined to groups of `blocks` blocks.
+  """Returns the lists of a mask for groups of rows, of `blocks` blocks each.
 
   Args:
     mask: The static edges.
@@ -365,10 +371,7 @@ def list_blocks(mask: BlockMask, blocks: int, transposed: bool) -> Lists:
 
 
 def _pack(mask: BlockMask) -> np.ndarray:
-  """Returns the tables of a mask as bits, int32 (T + 1, b, words).
-
-  A table without edges follows the last one.
-  """
+  """Returns the tables of a mask as bits, int32 (T + 1, b, words). The last table has no edges."""
   tables = np.concatenate([mask.tables, np.zeros_like(mask.tables[:1])])
   tables = np.pad(tables, [(0, 0), (0, 0), (0, -mask.block % 32)])
   return np.packbits(tables, axis=2, bitorder="little").view("<i4")
@@ -386,7 +389,7 @@ def list_drawn(indices: jax.Array, valid: jax.Array, transposed: bool) -> Lists:
   query = jnp.broadcast_to(jnp.arange(G * R).reshape(G, R, 1), indices.shape)
   key = indices + R * jnp.arange(G)[:, None, None]
   own, others = (key, query) if transposed else (query, key)
-  own = jnp.where(valid, own, G * R).reshape(-1)  # what only fills the array comes last
+  own = jnp.where(valid, own, G * R).reshape(-1)  # invalid entries come last
   place = jnp.argsort(own, stable=True)
   first = jnp.searchsorted(own[place], jnp.arange(G * R + 1))
   bounds = jnp.stack([first[:-1], first[:-1], first[1:]], axis=1)
@@ -398,7 +401,8 @@ def list_drawn(indices: jax.Array, valid: jax.Array, transposed: bool) -> Lists:
 def _foldable(attend: Callable) -> Callable:
   """Returns `attend` with a rule for `vmap`, since a kernel has none.
 
-  Examples of the new axis become examples of the old; with lists of their own they become heads.
+  The rule joins the axis of `vmap` with the batch axis. If the lists are batched too, it joins the
+  axis of `vmap` with the axis of heads.
 
   Args:
     attend: A function of a tuple of arrays (B, N, H, ...), or (B, N), and of lists (G, R, K) or
@@ -419,7 +423,7 @@ def _foldable(attend: Callable) -> Callable:
       return out, jax.tree.map(lambda _: True, out)
     heads = arrays[0].shape[3]
     drawn = jax.tree.map(spread, drawn, axes[1])
-    if size * max(math.prod(x.shape[2:]) for x in arrays[:3]) >= MAX_ELEMENTS:  # of joined heads
+    if size * max(math.prod(x.shape[2:]) for x in arrays[:3]) >= MAX_ELEMENTS:  # joined heads
       out = jax.lax.map(lambda own: call(*own), (arrays, drawn))
       return out, jax.tree.map(lambda _: True, out)
     drawn = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, heads, *x.shape[2:])), drawn)

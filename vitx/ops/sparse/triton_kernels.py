@@ -11,7 +11,7 @@ The lists are arrays of integers:
   of head g has the number g·R + r. All heads share one list if G = 1, otherwise G = H.
 - `bounds` (G·R, 3): the start of each group's list in `others`, the end of its blocks with a mask,
   and the end of its blocks without one.
-- `others`: the blocks of all lists. `numbers`: the mask of each of these blocks.
+- `others`: the blocks of all lists. `numbers`: the index in `tables` of the mask of each of them.
 - `tables` (masks, rows, words): the masks in bits. Bit c % 32 of word c // 32 of a row says whether
   the pair of this row and column c of the block is an edge.
 
@@ -189,9 +189,9 @@ def key_gradients(
 
 @triton.jit
 def _place(order, sizes: tl.constexpr):
-  """Returns the group of rows, the example, the head and the place of its token 0 and channel 0.
+  """Returns the program's group of rows, example and head, and the place of the head's token 0.
 
-  The place counts in channels: multiplied by D or E, it is the place in an array.
+  The place multiplied by D or E is the index of channel 0 of this token in an array.
   """
   sharing: tl.constexpr = sizes.H // sizes.G  # the number of heads that share a list
   if sizes.count:
