@@ -160,8 +160,8 @@ def evaluation_batches(
 ) -> Iterator[HostBatch]:
   """Yields the batches of an evaluation, which contain every example exactly once.
 
-  Every process gets equally many batches of b = batch_size / process_count rows. The last
-  batch may be padded. A batch has the arrays that the transform returns, stacked; `mask`, bool (b,), False in
+  Every process gets equally many batches of b = batch_size / process_count rows. The last batch may
+  be padded. A batch has the arrays that the transform returns, stacked; `mask`, bool (b,), False in
   the rows of padding; and `example`, int32 (b,), the index of each example, -1 in the rows of
   padding. To evaluate often, pass the examples that `in_memory.keep` returned.
 
