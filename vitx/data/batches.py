@@ -86,7 +86,7 @@ class TrainBatches:
 
   @property
   def spec(self) -> dict[str, ArraySpec]:
-    """Returns the shape and dtype of each array of a transformed example, as found in the data."""
+    """Returns the shape and dtype of each array of a transformed example, taken from the first."""
     return {name: ArraySpec(x.shape, x.dtype.name) for name, x in self._first.items()}
 
   def names(self, step: int) -> HostBatch:

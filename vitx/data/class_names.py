@@ -48,7 +48,7 @@ def are_numbered(names: Sequence[str]) -> bool:
 
 
 def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
-  """Returns the number in each name, by name; None if the names differ in more than one number."""
+  """Returns the number in each name, by name; None if they differ in anything but a number."""
   found = {name: _NUMBERED.fullmatch(name) for name in names}
   around = {match and (match[1], match[3]) for match in found.values()}
   if None in around or len(around) != 1:

@@ -141,8 +141,8 @@ class Dataset:
     open_split: A function that returns the examples of a split, or of an expression such as
       "train[:80%]" or "train+test".
     unlabeled: The names of the splits that are unusable because they have no labels.
-    roles: The splits that probably have a role, by role, for each role of which no split has a
-      documented name, such as "val"; see `split_names.find_roles`.
+    roles: The splits whose role is guessed from their names, such as "dev_images", by role; see
+      `split_names.find_roles`.
     unreadable: The names of the examples that were left out of the splits opened so far because
       they cannot be read, see `readable.skip_unreadable`.
     hint: A sentence that is added to the error about a missing split; "" for none.
@@ -265,7 +265,7 @@ class Joined:
 
 
 def find_part(ends: np.ndarray, i: int) -> tuple[int, int]:
-  """Returns the part of a concatenation that contains an element, and the index in that part.
+  """Returns the part of a concatenation that contains an element, and the element's index in it.
 
   Args:
     ends: The index in the concatenation at which each part ends, (parts,).

@@ -128,7 +128,7 @@ def _first(examples: Examples, transform: Transform) -> Example:
 
 
 def raise_all(problems: Sequence[ConfigError]) -> None:
-  """Raises several errors as one ConfigError, see `list_problems`; without errors does nothing."""
+  """Raises several errors as one ConfigError, see `list_problems`; does nothing without errors."""
   if len(problems) == 1:
     raise problems[0]
   if problems:

@@ -117,7 +117,7 @@ class BalancedOrder:
 
 
 def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:
-  """Returns the position in the training order of each row of a batch.
+  """Returns, for each row of a batch, its position in the training order.
 
   Positions count from the first position of the batch. Without repeats, row i has position i. With
   repeats, the copies of an example have neighboring positions, and mixup, which mixes the rows 2p

@@ -51,6 +51,6 @@ def _download(name: str, root: epath.Path) -> epath.Path:
   if importlib.util.find_spec("tensorflow") is None:
     raise MissingExtraError(f"Preparing {name!r}", "prepare")
   builder = tfds.builder(name, data_dir=os.fspath(root), file_format=tfds_dir.READABLE)
-  find_content(builder.info, name)  # raises its errors before hours of downloading
+  find_content(builder.info, name)  # an unsuitable set raises an error before hours of downloading
   builder.download_and_prepare()
   return epath.Path(builder.data_dir)

@@ -187,7 +187,7 @@ def _carve(
     share: The share to take, in 0..1.
     seed: The seed of the choice.
     stream: The number of the stream of random bits, see `order.generator`.
-    spare: The smallest number of examples of each class that are not taken.
+    spare: The minimum number of examples of each class that are not taken.
 
   Returns:
     The examples that were not taken, and the examples that were.
@@ -226,7 +226,7 @@ def choose_balanced(
     share: The share, between 0 and 1.
     seed: The seed of the order.
     stream: The number of the stream of random bits, see `order.generator`.
-    spare: The smallest number of examples of each class that are not chosen.
+    spare: The minimum number of examples of each class that are not chosen.
 
   Returns:
     A mask of the chosen examples, bool (n,).
@@ -265,7 +265,7 @@ def find_folds(classes: np.ndarray, folds: int) -> np.ndarray:
 def _read_folds(
   dataset: Dataset, train: Examples, settings: DataSettings, given: Mapping[str, Any]
 ) -> tuple[int, int]:
-  """Checks `data.folds` and `data.fold`; returns the number of folds and the index of test's fold.
+  """Checks and returns `data.folds` and `data.fold`: the number of folds, the test fold's index.
 
   Raises:
     ConfigError: The fields contradict each other, or a class has fewer examples than folds.

@@ -70,7 +70,7 @@ class Windows:
     return {"tokens": tokens, "first": np.asarray(first, np.int32)}
 
   def name(self, i: int) -> str:
-    """Returns the name of the window's document, and the window's range [start:stop] in it."""
+    """Returns the document's name, followed by the window's range [start:stop]."""
     document, start, stop, _ = self._place(i)
     return f"{self._documents.name(document)}[{start}:{stop}]"
 

@@ -125,8 +125,8 @@ def read_tfrecord(path: epath.Path) -> Iterator[bytes]:
   """Yields the records of a TFRECORD file.
 
   A record consists of its length (uint64), the masked CRC-32C of these 8 bytes, the data and the
-  data's CRC, all little-endian. Only the CRC of the length is verified. To verify that of the data
-  would be slow in Python, and decoding detects a damaged image.
+  data's CRC, all little-endian. Only the CRC of the length is verified. The CRC of the data would
+  be slow to compute in Python, and decoding detects a damaged image.
 
   Raises:
     ConfigError: The file is missing, is truncated or is not a TFRECORD file.

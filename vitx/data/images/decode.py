@@ -356,8 +356,8 @@ def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[int, int,
 def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -> Size:
   """Returns the size in pixels to which the host resizes images: a side or (height, width).
 
-  It is `data.decode_size` if this is set. Otherwise, if all images have one size, it is the size of
-  the largest box in an image with the aspect ratio of `data.image_size`. If the images vary in
+  It is `data.decode_size` if this is set. Otherwise, if all images have one size, it is the largest
+  size with the aspect ratio of `data.image_size` that fits into the images. If the images vary in
   size, it is image_size / crop_ratio, the size that evaluation needs.
 
   Args:

@@ -68,8 +68,8 @@ def draw(
     size: The (height, width) of the images.
     mixup: The alpha of Beta(alpha, alpha), from which the weight of a row's own image is drawn; 0
       is off.
-    cutmix: The alpha of Beta(alpha, alpha), from which the share of its own area that a row keeps
-      is drawn; 0 is off. If mixup is on too, one of them is drawn, each with probability 1/2.
+    cutmix: The alpha of Beta(alpha, alpha), from which the kept share of a row's own image is
+      drawn; 0 is off. If mixup is on too, one of the two is drawn, each with probability 1/2.
 
   Returns:
     The weights of a row's own pixels, (height, width, 1), and the weight of its own target, which

@@ -53,9 +53,9 @@ SOURCES: dict[str, Opener] = {
 def open_source(
   data: Mapping[str, Any], seed: int, class_names: Sequence[str] | None = None
 ) -> Source:
-  """Opens the data set that a config's `data` names, and assigns its examples to the three roles.
+  """Opens the data set that a config's `data` names; divides it into train, validation and test.
 
-  No example is decoded, except those of the user's own source and for `data.on_unreadable="skip"`.
+  Examples are decoded only for the user's own source or for `data.on_unreadable="skip"`.
 
   Args:
     data: The config's `data`; `DataSettings` declares the fields that every source has.
@@ -67,7 +67,7 @@ def open_source(
     ConfigError: The set is unknown, unprepared or unreadable, or a split is missing; the message
       names the field and the fix.
   """
-  splits.find_choice(data)  # raises its errors before the set is read
+  splits.find_choice(data)  # a wrong name raises an error before the set is read
   dataset = open_dataset(data)
   if class_names is not None and len(class_names) == len(dataset.info.class_names or ()):
     dataset = renumber(dataset, class_names) or dataset

@@ -28,7 +28,7 @@ _PERCENT = re.compile(r"-?\d+(\.\d+)?%")
 def open_bytes(data: Mapping[str, Any]) -> Dataset:
   """Opens `bytes:FILE`: the whole file is the split `train`, mapped into memory.
 
-  `data.splits` may slice it as TFDS does, in bytes or percent: `train[:90000000]`,
+  `data.splits` may slice `train` as TFDS does, in bytes or percent: `train[:90000000]`,
   `train[90_000_000:95_000_000]`, `train[-5%:]`, `train[:10%]+train[90%:]` (two documents).
 
   Args:

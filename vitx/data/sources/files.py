@@ -76,7 +76,7 @@ def find_directories(field: str, directory: Path, suffixes: Sequence[str]) -> li
   Args:
     field: The config field and its value, for errors.
     directory: The directory to search.
-    suffixes: The suffixes of the wanted files, in lower case.
+    suffixes: The suffixes of wanted files, in lower case.
 
   Raises:
     ConfigError: A name is not UTF-8.
@@ -100,7 +100,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _holds_runs_alone(path: Path, suffixes: Sequence[str]) -> bool:
-  """Returns whether a directory contains workdirs of vitx and no wanted file outside of them."""
+  """Returns whether a directory has workdirs, and no file with the suffixes outside of them."""
   is_seen = False
   for folder, inner, names in os.walk(path):
     if any(each.lower().endswith(tuple(suffixes)) for each in names if not each.startswith(".")):

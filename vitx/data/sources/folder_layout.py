@@ -40,7 +40,7 @@ class FolderLayout:
 
 @dataclass(frozen=True)
 class _Place:
-  """A directory, its subdirectories, and whether it contains images itself."""
+  """A directory, its subdirectories, and whether it contains images directly."""
 
   path: Path
   inner: tuple[Path, ...]

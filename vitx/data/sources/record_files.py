@@ -48,8 +48,8 @@ def check_threads() -> None:
 class RecordFiles:
   """The records of several files, read as one sequence.
 
-  A record is read as a range of one record. The library's own `ArrayRecordDataSource` goes through
-  the whole file instead, which takes ten times as long in a file of 50,000 records.
+  A record is read as a range of one record. array_record's own `ArrayRecordDataSource` goes
+  through the whole file instead, which takes ten times as long in a file of 50,000 records.
 
   Args:
     ranges: The (file name, first record, end) of each range of records.

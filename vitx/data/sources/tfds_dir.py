@@ -93,8 +93,8 @@ def find(name: str, data_dir: epath.Path) -> epath.Path | None:
 def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
   """Returns the directory of a prepared version of a set that can be read.
 
-  If the set is one of vitx's own (`BUILDERS`) that needs no archive, it is prepared if necessary.
-  This writes to the cache of vitx, since the TFDS directory belongs to the user.
+  A set of vitx's own (`BUILDERS`) that needs no archive is prepared if necessary. It is written to
+  the cache of vitx, since the TFDS directory belongs to the user.
 
   Raises:
     ConfigError: The name is unknown, or the set is not prepared as ArrayRecord; the message has the
