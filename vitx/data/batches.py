@@ -1,8 +1,9 @@
-"""Batches as pure functions of the seed and the step, from memory or from a stream.
+"""Batches for training and for evaluation.
 
-Examples that fit memory are read once; others are streamed. Both ways give equal bytes. A batch is
-a dict of NumPy arrays. Of a global batch of size B, process p has the rows p*b ... (p+1)*b-1, where
-b = B / process_count.
+A batch is a dict of NumPy arrays. A training batch is a pure function of the seed and the step.
+Examples that fit into memory are read once. Other examples are read again for each batch, which
+gives equal bytes. A global batch of B rows is divided among the processes: process p has the
+b = B / process_count rows from p*b to (p+1)*b - 1.
 """
 
 import functools
@@ -19,7 +20,7 @@ from vitx.data.transform import Transform
 
 
 def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray:
-  """Returns the row numbers of a process in the global batch, int64 (b,)."""
+  """Returns a process's row numbers in the global batch, int64 (batch_size / process_count,)."""
   rows = batch_size // process_count
   return np.arange(process_index * rows, (process_index + 1) * rows)
 
@@ -27,16 +28,17 @@ def share(batch_size: int, process_index: int, process_count: int) -> np.ndarray
 class TrainBatches:
   """The endless sequence of training batches, with random access by step.
 
-  A batch has the arrays that the transform returns, stacked, and `index`, int32 (b,): each
-  example's row in the global batch. The device folds this index into the keys of its random draws.
+  A batch has b = batch_size / process_count rows. Its arrays are those that the transform returns,
+  stacked, and `index`, int32 (b,), the number of each row in the global batch. The device folds
+  this number into the keys of its random draws.
 
   Args:
-    examples: The source's `train`. The constructor reads them if they are to be kept in memory.
-    transform: The transform of each example; its random bits depend on seed, step and index.
+    examples: The training examples. The constructor reads all of them if `memory` keeps them.
+    transform: The transform of each example; its random bits depend on seed, step and row number.
     batch_size: The number of examples in a batch over all processes, a multiple of their number.
     seed: The data seed, for the order of the examples and the bits of the transform.
-    repeats: The number of consecutive places of the order that one example takes, see
-      `order.example_at` and `order.places`; 1 for the usual order.
+    repeats: The number of copies of an example, which have consecutive positions in the training
+      order, see `order.example_at` and `order.places`; 1 for no additional copies.
     sampling: "balanced" to draw each class equally often (`order.BalancedOrder`); None for a
       permutation of all examples in each epoch.
     memory: One of auto, always and never, see `in_memory.keep`.
@@ -45,7 +47,7 @@ class TrainBatches:
     process_count: The number of processes that share each batch.
 
   Raises:
-    ConfigError: The examples cannot be balanced or kept in memory, or one cannot be read.
+    ConfigError: The examples cannot be balanced or kept in memory, or an example cannot be read.
   """
 
   def __init__(
@@ -84,14 +86,14 @@ class TrainBatches:
 
   @property
   def spec(self) -> dict[str, ArraySpec]:
-    """Returns the shape and dtype of each array of a transformed example, as found in the data."""
+    """Returns the shape and dtype of each array of a transformed example, taken from the first."""
     return {name: ArraySpec(x.shape, x.dtype.name) for name, x in self._first.items()}
 
   def names(self, step: int) -> HostBatch:
-    """Returns the numbers of a batch's examples, with which `arrays` can be indexed on a device.
+    """Returns the indices with which a device gathers the batch of a step from `arrays`.
 
-    The arrays are `example`, the indices into `arrays`, and `index`, the rows in the global batch;
-    int32 (b,) each.
+    The dict has `example`, the index of each example in `arrays`, and `index`, the number of its
+    row in the global batch; int32 (b,) each.
     """
     which = self._order(step * self._batch_size + self._places)
     return {"example": which.astype(np.int32), "index": self._rows.astype(np.int32)}
@@ -115,19 +117,19 @@ class TrainBatches:
   @functools.cached_property
   def _first(self) -> Example:
     """Returns the transformed first example; all examples have its shapes and dtypes."""
-    return self._transformed(0, 0, 0)
+    return self._transform_example(0, 0, 0)
 
   def _read(self, step: int, rows: slice) -> HostBatch:
-    """Reads some rows of this process's share of the batch of a step."""
+    """Reads the given rows of this process's share of a step's batch."""
     index = self._rows[rows]
     which = self._order(step * self._batch_size + self._places[rows])
     batch = blank_rows(self._first, len(index))
     for place, (i, row) in enumerate(zip(which.tolist(), index.tolist(), strict=True)):
-      store_row(batch, place, self._transformed(i, row, step), self._examples, i)
+      store_row(batch, place, self._transform_example(i, row, step), self._examples, i)
     return {**batch, "index": index.astype(np.int32)}
 
-  def _transformed(self, i: int, row: int, step: int) -> Example:
-    """Returns the transformed arrays of an example, with the random bits of a row and a step."""
+  def _transform_example(self, i: int, row: int, step: int) -> Example:
+    """Transforms example `i` with the random bits of a row and a step; returns its arrays."""
     bits = None
     if self._transform.draws:
       bits = order.generator(self._seed, order.TRANSFORM, row, step)
@@ -135,7 +137,7 @@ class TrainBatches:
 
 
 def check_sampling(examples: Examples, sampling: str | None) -> None:
-  """Checks that examples which should be balanced over their classes have classes.
+  """Checks that the examples have classes if `sampling` is "balanced".
 
   Raises:
     ConfigError: The examples have no classes, and `sampling` is "balanced".
@@ -158,13 +160,13 @@ def evaluation_batches(
 ) -> Iterator[HostBatch]:
   """Yields the batches of an evaluation, which contain every example exactly once.
 
-  Every process gets equally many batches, which are padded. A batch has the arrays that the
-  transform returns, stacked; `mask`, bool (b,), False in the rows of padding; and `example`, int32
-  (b,), the number of each example, -1 in the rows of padding. To evaluate often, pass the examples
-  that `in_memory.keep` returned.
+  Every process gets equally many batches of b = batch_size / process_count rows. The last batch may
+  be padded. A batch has the arrays that the transform returns, stacked; `mask`, bool (b,), False in
+  the rows of padding; and `example`, int32 (b,), the index of each example, -1 in the rows of
+  padding. To evaluate often, pass the examples that `in_memory.keep` returned.
 
   Args:
-    examples: The examples of one role.
+    examples: The examples to evaluate on.
     transform: The transform of each example, which draws no random bits.
     batch_size: The number of examples in a batch over all processes, a multiple of their number.
     threads: The number of threads that read and transform.

@@ -1,4 +1,4 @@
-"""Names of classes: their order, and the mapping between the classes of two lists.
+"""Names of classes: putting them in order, and matching the classes of two lists.
 
 A label is an index into a list of names. If there are two lists, such as those of a model and of a
 data set, classes are matched by name and never by index alone.
@@ -31,16 +31,16 @@ def normalize(name: str) -> str:
 
 
 def sort_names(names: Sequence[str]) -> tuple[str, ...]:
-  """Returns the names in order: by number if they are numbered, else by character."""
+  """Sorts names: by their numbers if they differ in one number only, else by their characters."""
   numbers = _read_numbers(names)
   return tuple(sorted(names) if numbers is None else sorted(names, key=lambda n: (numbers[n], n)))
 
 
 def are_numbered(names: Sequence[str]) -> bool:
-  """Returns whether the names alone give each class its number.
+  """Returns whether the number of each class follows from the names.
 
-  Such names contain consecutive numbers from 0 or 1 with equal text around them, like "class1" and
-  "class2", or are all names of ImageNet's classes.
+  It does if the names contain consecutive numbers from 0 or 1 with equal text around them, like
+  "class1" and "class2", or if they are the WordNet ids of all 1,000 ImageNet classes.
   """
   numbers = sorted((_read_numbers(names) or {}).values())
   in_a_row = numbers in (list(range(len(names))), list(range(1, len(names) + 1)))
@@ -48,7 +48,7 @@ def are_numbered(names: Sequence[str]) -> bool:
 
 
 def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
-  """Returns the number in each name, or None unless the names differ in one number only."""
+  """Returns the number in each name, by name; None if they differ in anything but a number."""
   found = {name: _NUMBERED.fullmatch(name) for name in names}
   around = {match and (match[1], match[3]) for match in found.values()}
   if None in around or len(around) != 1:
@@ -58,7 +58,7 @@ def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
 
 @functools.cache
 def imagenet_places() -> dict[str, int]:
-  """Returns the number of each of ImageNet's 1,000 classes by WordNet id."""
+  """Returns the label, 0 ... 999, of each ImageNet class by its WordNet id."""
   path = resource_utils.tfds_path("datasets/imagenet2012/labels.txt")
   return {name: i for i, name in enumerate(path.read_text().split())}
 
@@ -87,7 +87,7 @@ def read_names(path: Path) -> tuple[str, ...] | None:
 
 
 def _remove_comment(line: str) -> str:
-  """Removes the text after a WordNet id."""
+  """Removes the text after a WordNet id from a line; returns any other line unchanged."""
   return _WORDNET.sub(r"\1", line)
 
 
@@ -100,17 +100,16 @@ def fit_lines(names: Sequence[str]) -> bool:
 def find_places(
   info: DatasetInfo, others: Sequence[str], *, unnamed: bool = False
 ) -> np.ndarray | None:
-  """Matches the classes of a data set by name to another list of names.
+  """Matches the classes of a data set by name to another list of class names.
 
-  ImageNet's classes match whether they are named by their WordNet ids or, all of them, by their
-  numbers from 0.
+  ImageNet's classes also match if one list has WordNet ids and the other all numbers "0" ... "999".
 
   Args:
     info: The facts about the data set, with its class names.
     others: The names of the classes of a model or of another data set.
-    unnamed: Whether the real names of the other list are unknown, so that `others` has only the
-      texts "0", "1", .... If the data set's own names only number its classes, its label i is
-      taken for class i of the other list.
+    unnamed: Whether `others` has only the texts "0", "1", ... because the real names are unknown.
+      In this case label i of the data set matches class i if `info.numbered` is True and there are
+      equally many classes.
 
   Returns:
     The index in `others` of each class of the data set, int32 (K,); None if `others` lacks a class.
@@ -132,21 +131,21 @@ def find_places(
 def find_in_weights(
   info: DatasetInfo, source: str, names: Sequence[str] | None, count: int
 ) -> np.ndarray | str:
-  """Matches the classes of a data set to the outputs of given weights.
+  """Matches the classes of a data set to the outputs of a classifier with given weights.
 
   Args:
     info: The facts about the data set, which has classes.
-    source: The workdir or the file of the weights.
+    source: The path of the weights: a workdir or a file.
     names: The names of the weights' classes; None if they are unknown. For a file of weights, a
       file `classes.txt` beside it may list them.
     count: The number of outputs of the weights' classification layer.
 
   Returns:
-    For each class of the data set the index of its output, int32 (K,), or, if they do not match,
-    the reason in words.
+    The index of the output for each class of the data set, int32 (K,); or a text with the reason if
+    the classes do not match.
 
   Raises:
-    ConfigError: `classes.txt` is not a list of names, or has another length.
+    ConfigError: `classes.txt` is not a list of names, or does not have `count` names.
   """
   own = info.class_names or ()
   if not names and Path(source).is_file():
@@ -177,7 +176,7 @@ def _are_places(keys: Sequence[str], count: int) -> bool:
 
 
 def _keys(names: Sequence[str]) -> list[str]:
-  """Returns names in a comparable form: 07 becomes 7 where all are numbers."""
+  """Normalizes names for comparison: if all names are numbers, "07" becomes "7"."""
   composed = [normalize(name) for name in names]
   if all(name.isascii() and name.isdecimal() for name in composed):
     numbers = [str(int(name)) for name in composed]
@@ -186,13 +185,13 @@ def _keys(names: Sequence[str]) -> list[str]:
 
 
 def compare(names: Sequence[str], others: Sequence[str], what: str, other: str) -> str:
-  """Returns a text that lists the names which only one of two lists of classes has.
+  """Returns a text with the class names that only one of two lists has, at most 5 of each list.
 
   Args:
-    names: The names of the one list.
-    others: The names of the other list.
-    what: The name of the one list in the text.
-    other: The name of the other list in the text.
+    names: The class names of the first list.
+    others: The class names of the second list.
+    what: The word for the first list in the text.
+    other: The word for the second list in the text.
   """
   own, theirs = set(_keys(names)), set(_keys(others))
   missing = [name for name in _keys(others) if name not in own][:LISTED]
@@ -226,7 +225,13 @@ def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -
 
 
 class Renumbered(Subset):
-  """Examples whose labels are replaced by the indices of their classes in another list."""
+  """Examples whose labels are replaced by indices into another list of class names.
+
+  Args:
+    parent: The examples.
+    places: The new index of each class by its old index, int32 (K,).
+    count: The number of names in the other list.
+  """
 
   def __init__(self, parent: Examples, places: np.ndarray, count: int):
     super().__init__(parent, lambda: np.arange(len(parent)))

@@ -1,11 +1,11 @@
-"""Simple predictors of sequences that count tokens, as reference figures for density models."""
+"""Bits per token of simple models that count tokens, as reference values for density models."""
 
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 ORDERS = 6  # the number of models, of the orders 0 ... 5
-# The discount d: an estimated value gives worse models here, which are easier to beat.
+# The discount d. A value estimated from the counts gives worse models, which are easier to beat.
 DISCOUNT = 0.75
 
 
@@ -14,18 +14,18 @@ def count_model_bits(
 ) -> list[float]:
   """Returns the bits per token of n-gram models, by interpolated absolute discounting.
 
-  The model of order k predicts a token from the k tokens before it in its sequence. A discount d is
-  subtracted from each count, and the probability that this frees is distributed by the model of
-  order k-1; below order 0 all tokens are equally likely. A sequence is padded at its beginning with
-  a start symbol, which is not a token.
+  The model of order k predicts a token from the k tokens before it in its sequence. A discount d,
+  `DISCOUNT`, is subtracted from each count of the model. The probability that this frees is
+  distributed by the model of order k-1; below order 0 all tokens are equally likely. A sequence is
+  padded at its beginning with a start symbol, which is not a token.
 
   Args:
-    train: The sequences to count, (n,) integers each, or an array (count, n).
+    train: The sequences from which the models count, (n,) integers each, or an array (count, n).
     test: The sequences to predict; the models do not learn from them.
     vocabulary: The number of tokens V <= 256; tokens are 0 ... V-1.
 
   Returns:
-    The bits per token for each of the `ORDERS` orders.
+    The bits per token of test under the models of the orders 0 ... `ORDERS`-1.
 
   Raises:
     ValueError: There is no token, or a token is outside the vocabulary.
@@ -54,9 +54,9 @@ def _check(sequences: Sequence[np.ndarray], vocabulary: int) -> list[np.ndarray]
 
 
 def _keys(sequences: list[np.ndarray], base: int) -> Iterator[np.ndarray]:
-  """Yields, for each order, the keys of the n-grams that end at each token, int64 (tokens,).
+  """Yields, for each order, an integer key of the n-gram that ends at each token, int64 (tokens,).
 
-  The key of an n-gram is the key of its context times (V + 1), plus its last token.
+  The key of an n-gram is the key of its context times `base`, which is V + 1, plus its last token.
   """
   tokens = np.concatenate(sequences).astype(np.int64)
   lengths = np.array([len(each) for each in sequences])
@@ -72,13 +72,13 @@ def _keys(sequences: list[np.ndarray], base: int) -> Iterator[np.ndarray]:
 
 
 def _interpolate(seen: np.ndarray, asked: np.ndarray, base: int, lower: np.ndarray) -> np.ndarray:
-  """Returns the probability of each token, (tokens,), by the model of one order.
+  """Returns the probability that the model of one order gives each token, (tokens,).
 
   Args:
-    seen: The keys of the n-grams of train.
+    seen: The keys of the n-grams in the training sequences.
     asked: The keys of the n-grams that end at the tokens to predict.
     base: The number of symbols: V tokens and the start symbol, V + 1.
-    lower: The probabilities of the next lower order, (tokens,).
+    lower: The probabilities that the model of the next lower order gives the tokens, (tokens,).
   """
   grams, counts = np.unique(seen, return_counts=True)
   contexts, starts, kinds = np.unique(grams // base, return_index=True, return_counts=True)
@@ -92,7 +92,7 @@ def _interpolate(seen: np.ndarray, asked: np.ndarray, base: int, lower: np.ndarr
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-  """Returns the value of each wanted key; a key that is not among the sorted `keys` has 0."""
+  """Returns the value of each wanted key, or 0 if it is not among `keys`, which are sorted."""
   places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
   return np.where(keys[places] == wanted, values[places], 0)
 
@@ -100,8 +100,8 @@ def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nda
 def per_position_bits(train: np.ndarray, test: np.ndarray, vocabulary: int) -> float:
   """Returns the bits per token of a model that predicts each position independently.
 
-  The probability of a token at a position is its frequency there in train, with 1/2 added to each
-  count.
+  The probability of a token is its frequency at the position in the training sequences, with 1/2
+  added to each count.
 
   Args:
     train: The training sequences, (n, N) integers in 0 ... V-1.

@@ -1,8 +1,8 @@
-"""The types of data sets, which do not depend on what an example contains.
+"""Types for data sets, which do not depend on the contents of an example.
 
-A data set has splits with names of its own. Each of three roles gets examples of a split: train,
-which the model learns from; validation, which chooses between models; and test, for the final
-figures.
+A data set consists of splits, which may have any names. A run needs examples for three roles:
+train, from which the model learns; validation, which chooses between models; and test, which gives
+the final figures. `splits.assign` takes the examples of each role from the splits.
 """
 
 import functools
@@ -17,7 +17,7 @@ import numpy as np
 from vitx.config.errors import ConfigError, nearest
 
 ROLES = ("train", "validation", "test")
-_INTEGER = r"u?int(8|16|32|64)|bool"  # names of dtypes
+_INTEGER = r"u?int(8|16|32|64)|bool"  # matches the names of dtypes
 Example = dict[str, np.ndarray]
 
 
@@ -41,11 +41,11 @@ class DatasetInfo:
   Attributes:
     name: The name of the set, as in `data.source`.
     spec: The shape and dtype of each array of an example, by the array's key.
-    class_names: The K names in the order of the labels; None if the examples have no classes.
+    class_names: The names of the K classes in the order of the labels; None without classes.
     vocabulary: The number of token ids; None for examples that are not token sequences.
-    fingerprint: A hexadecimal digest of the content, independent of its location.
-    numbered: Whether the set itself gives each class a number. If False, the numbers follow from
-      the order of the names alone.
+    fingerprint: A hexadecimal digest of the content, independent of its location; "" if unknown.
+    numbered: Whether the set itself gives each class its number. If False, the numbers come from
+      sorting the names of the classes.
 
   Raises:
     ConfigError: A class name is not a string, is empty, or occurs twice.
@@ -101,24 +101,28 @@ class Examples(Protocol):
 
   @property
   def labels(self) -> np.ndarray | None:
-    """Returns the class of each example, int32 (n,), without decoding one; None without classes."""
+    """Returns the class of each example, int32 (n,); None without classes. No image is decoded."""
 
   def __len__(self) -> int: ...
 
   def __getitem__(self, i: int) -> Example:
-    """Returns the arrays of an example; raises ConfigError with its name if it is unreadable."""
+    """Returns the arrays of an example.
+
+    Raises:
+      ConfigError: The example cannot be read; the message has its name.
+    """
     ...
 
   def name(self, i: int) -> str:
-    """Returns a path or an id of the example, for errors and files of predictions."""
+    """Returns the path or the id of an example, for errors and files of predictions."""
     ...
 
 
 def read_encoded(examples: Examples, i: int) -> dict[str, Any]:
-  """Returns an example as the source stores it: an image is the bytes of a file, not pixels.
+  """Returns an example whose image is still a file, `images.decode.Encoded`, and not pixels.
 
-  Transforms whose `takes_encoded` is True need this form. Examples without a method `encoded` are
-  returned as arrays.
+  Transforms whose `takes_encoded` is True need this form. If `examples` has no method `encoded`,
+  the arrays of the example are returned.
 
   Raises:
     ConfigError: The example cannot be read; the message has its name.
@@ -129,7 +133,7 @@ def read_encoded(examples: Examples, i: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Dataset:
-  """A data set whose splits have no roles yet.
+  """A data set whose splits do not have the roles train, validation and test yet.
 
   Attributes:
     info: The facts about the data set.
@@ -137,16 +141,16 @@ class Dataset:
     open_split: A function that returns the examples of a split, or of an expression such as
       "train[:80%]" or "train+test".
     unlabeled: The names of the splits that are unusable because they have no labels.
-    roles: The splits that probably have a role, by the role, if their names state it in a word
-      other than train, validation, val, valid, dev or test.
+    roles: The splits whose role is guessed from their names, such as "dev_images", by role; see
+      `split_names.find_roles`.
     unreadable: The names of the examples that were left out of the splits opened so far because
       they cannot be read, see `readable.skip_unreadable`.
-    hint: A sentence for the error about a missing split; "" for none.
-    overlap: A function that returns whether two splits share examples; by default different splits
-      do not.
-    carve: A function from examples and a share to (the rest, the share), for sets whose examples
-      must not be drawn one by one, such as texts. None draws examples at random, an equal share of
-      each class if there are classes.
+    hint: A sentence that is added to the error about a missing split; "" for none.
+    overlap: A function that returns whether two splits share examples; by default a split shares
+      examples only with itself.
+    carve: A function (examples, share) that divides examples into (the rest, the share), if they
+      must not be drawn one by one, such as texts. If None, they are drawn at random, an equal share
+      of each class if there are classes.
   """
 
   info: DatasetInfo
@@ -188,7 +192,7 @@ class Source:
 
 
 def spread(examples: Examples, count: int) -> Examples:
-  """Returns `count` evenly spaced examples, or all if there are no more."""
+  """Returns `count` evenly spaced examples, or all examples if there are at most `count`."""
   total = len(examples)
   if count >= total:
     return examples
@@ -196,7 +200,13 @@ def spread(examples: Examples, count: int) -> Examples:
 
 
 class Subset:
-  """A subset of other examples, whose indices are computed when they are first used."""
+  """A subset of other examples.
+
+  Args:
+    parent: The other examples.
+    choose: A function that returns the indices of the subset in `parent`, int64 (n,); it is called
+      at the first use.
+  """
 
   def __init__(self, parent: Examples, choose: Callable[[], np.ndarray]):
     self._parent = parent
@@ -255,11 +265,11 @@ class Joined:
 
 
 def find_part(ends: np.ndarray, i: int) -> tuple[int, int]:
-  """Returns the part of a concatenation that contains an element, and its number in the part.
+  """Returns the part of a concatenation that contains an element, and the element's index in it.
 
   Args:
-    ends: The number of elements up to the end of each part, (parts,).
-    i: The number of the element in the concatenation.
+    ends: The index in the concatenation at which each part ends, (parts,).
+    i: The index of the element in the concatenation.
   """
   part = int(np.searchsorted(ends, i, side="right"))
   return part, i - int(ends[part - 1]) if part else i

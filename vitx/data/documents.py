@@ -70,9 +70,9 @@ class Documents:
 
 
 class Span:
-  """A part of several documents, taken as one long text, from one position to another.
+  """The part between two positions of the concatenation of several documents.
 
-  The first and the last document may be cut. Documents without a token in the part are left out.
+  The first and the last document of the part may be cut. Documents outside the part are left out.
 
   Args:
     parent: The documents.
@@ -100,7 +100,7 @@ class Span:
 
   @functools.cached_property
   def _pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the number, start, stop and uncut length of each document in the part, (n,) each."""
+    """Returns the index, start, stop and uncut length of each document in the part, (n,) each."""
     start, stop = self._bounds
     whole = find_lengths(self._parent)
     ends = np.cumsum(whole)
@@ -111,7 +111,7 @@ class Span:
 
   @functools.cached_property
   def lengths(self) -> np.ndarray:
-    """Returns the number of tokens of each document, int64 (count,)."""
+    """Returns the number of tokens of each document within the part, int64 (count,)."""
     _, low, high, _ = self._pieces
     return high - low
 
@@ -119,12 +119,12 @@ class Span:
     return len(self._pieces[0])
 
   def __getitem__(self, i: int) -> Example:
-    """Returns the tokens of a document, uint8 (n,)."""
+    """Returns the tokens of a document within the part, uint8 (n,)."""
     which, low, high, _ = (int(values[i]) for values in self._pieces)
     return {"tokens": self._parent[which]["tokens"][low:high]}
 
   def name(self, i: int) -> str:
-    """Returns the document's name, with the positions of the piece if the document is cut."""
+    """Returns the document's name, followed by the range [start:stop] if the document is cut."""
     which, low, high, whole = (int(values[i]) for values in self._pieces)
     name = self._parent.name(which)
     return name if high - low == whole else f"{name}[{low}:{high}]"
@@ -152,10 +152,10 @@ def carve_end(documents: Examples, share: float) -> tuple[Span, Span]:
     share: The share of the tokens, between 0 and 1.
 
   Returns:
-    The rest and the share.
+    The documents of the rest, and the documents of the share.
 
   Raises:
-    ConfigError: At the first use of a part, there are fewer than two tokens to divide.
+    ConfigError: There are fewer than two tokens to divide; raised at the first use of a part.
   """
 
   @functools.cache

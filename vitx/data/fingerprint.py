@@ -13,9 +13,10 @@ SAMPLE = 256
 
 
 def digest(parts: Iterable[str | bytes]) -> str:
-  """Hashes several byte strings together: 32 hexadecimal digits of SHA-256.
+  """Returns one digest of several strings, the first 32 hexadecimal digits of SHA-256.
 
-  The length of each string precedes it, so that another division of the bytes has another digest.
+  The length of each string is hashed before it, so that a different division of the bytes into
+  strings gives a different digest.
   """
   sha = hashlib.sha256()
   for part in parts:
@@ -26,7 +27,10 @@ def digest(parts: Iterable[str | bytes]) -> str:
 
 
 def choose_sample(count: int, size_in_bytes: int) -> np.ndarray:
-  """Returns the indices of the items to fingerprint: all, or evenly spaced ones of a large set."""
+  """Returns the indices of the items that a fingerprint covers.
+
+  It covers all items, or `SAMPLE` evenly spaced items if all have more than `HASH_ALL` bytes.
+  """
   if size_in_bytes <= HASH_ALL or count <= SAMPLE:
     return np.arange(count)
   return np.linspace(0, count - 1, SAMPLE).astype(np.int64)
@@ -35,7 +39,7 @@ def choose_sample(count: int, size_in_bytes: int) -> np.ndarray:
 def digest_arrays(dataset: Dataset) -> str:
   """Computes the fingerprint of a data set from the arrays of its examples.
 
-  Reads every example of a split, or a sample if the split is large.
+  Reads every example of each split, or a sample if the split is large.
   """
   parts: list[str | bytes] = [dataset.info.name, *(dataset.info.class_names or ())]
   for split in sorted(dataset.splits):

@@ -26,7 +26,7 @@ class InMemory:
 
   Raises:
     ConfigError: Examples cannot be read, or their arrays have another shape than the first
-      example's; the message names every one.
+      example's; the message names up to 100 of these examples.
   """
 
   def __init__(self, examples: Examples, transform: Transform, threads: int):
@@ -128,7 +128,7 @@ def _first(examples: Examples, transform: Transform) -> Example:
 
 
 def raise_all(problems: Sequence[ConfigError]) -> None:
-  """Raises one ConfigError for several unreadable examples, with a line for each of the first."""
+  """Raises several errors as one ConfigError, see `list_problems`; does nothing without errors."""
   if len(problems) == 1:
     raise problems[0]
   if problems:
@@ -136,7 +136,7 @@ def raise_all(problems: Sequence[ConfigError]) -> None:
 
 
 def list_problems(problems: Sequence[ConfigError]) -> str:
-  """Returns a line for each of the first errors, and a line with the number of the others."""
+  """Returns a text with a line for each of the first 100 errors and a line that counts the rest."""
   lines = [f"  {problem}" for problem in problems[:_LISTED]]
   if len(problems) > _LISTED:
     lines.append(f"  and {len(problems) - _LISTED} more")
@@ -146,7 +146,11 @@ def list_problems(problems: Sequence[ConfigError]) -> str:
 def transform_one(
   examples: Examples, transform: Transform, i: int, bits: np.random.Philox | None = None
 ) -> Example:
-  """Returns the transformed arrays of an example; those of `InMemory` are transformed already."""
+  """Reads and transforms an example; an example of `InMemory` is transformed already.
+
+  Raises:
+    ConfigError: The example cannot be read, or lacks an array that the transform reads.
+  """
   if isinstance(examples, InMemory):
     return examples[i]
   read = read_encoded if getattr(transform, "takes_encoded", False) else operator.getitem
@@ -164,12 +168,12 @@ def transform_one(
 
 
 def keep(examples: Examples, *, transform: Transform, memory: str, threads: int) -> Examples:
-  """Reads all examples into memory if they fit, and otherwise returns them unchanged.
+  """Transforms all examples and keeps them in memory if they fit; else returns them unchanged.
 
   Args:
-    examples: The examples of one role of a source.
-    transform: The transform that is applied to examples before they are kept. If it draws for each
-      step, they cannot be kept.
+    examples: The examples of one role: train, validation or test.
+    transform: The transform that is applied to examples before they are kept. Examples whose
+      transform draws for each step cannot be kept.
     memory: The setting `data.memory`: always, never or auto. auto keeps examples that take at most
       half of the available memory.
     threads: The number of threads that read and transform.

@@ -21,6 +21,6 @@ def mu_law_encode(samples: np.ndarray) -> np.ndarray:
 
 
 def mu_law_decode(codes: np.ndarray) -> np.ndarray:
-  """Returns the samples of codes, float32 in [-1, 1]; `mu_law_encode` restores the codes."""
+  """Returns the samples of the codes, float32 in [-1, 1]; `mu_law_encode` restores the codes."""
   y = 2 * np.asarray(codes, np.float64) / MU - 1
   return (np.sign(y) * np.expm1(np.abs(y) * np.log1p(MU)) / MU).astype(np.float32)

@@ -18,7 +18,7 @@ _WORD = 2**64 - 1
 
 
 def generator(seed: int, stream: int, *counter: int) -> np.random.Philox:
-  """Returns the source of random bits for one decision, which `counter` identifies.
+  """Returns a generator of the random bits for the decision that `stream` and `counter` identify.
 
   Args:
     seed: The data seed.
@@ -33,18 +33,21 @@ def generator(seed: int, stream: int, *counter: int) -> np.random.Philox:
 
 
 def uniform(bits: np.random.Philox, count: int) -> np.ndarray:
-  """Draws `count` float64 numbers in [0, 1) from the upper 53 bits of each word."""
+  """Draws `count` float64 numbers in [0, 1), each from the upper 53 bits of a 64-bit word."""
   return (bits.random_raw(count) >> np.uint64(11)) * 2.0**-53
 
 
 def shuffle(seed: int, stream: int, epoch: int, count: int) -> np.ndarray:
-  """Returns a permutation of 0 ... count-1, int64."""
+  """Returns a random permutation of 0 ... count-1, int64 (count,)."""
   return np.argsort(generator(seed, stream, epoch).random_raw(count), kind="stable")
 
 
 @functools.lru_cache(maxsize=4)
 def permutation(seed: int, epoch: int, count: int) -> np.ndarray:
-  """Returns the order of one epoch; the last few are cached, as a batch may span two epochs."""
+  """Returns the indices of the examples in the order of one epoch, int64 (count,).
+
+  The last few orders are cached, because a batch may span two epochs.
+  """
   result = shuffle(seed, ORDER, epoch, count)
   result.flags.writeable = False
   return result
@@ -81,7 +84,7 @@ class BalancedOrder:
 
   Args:
     seed: The data seed.
-    labels: The label of each example, (n,). Labels without an example do not count.
+    labels: The label of each example, (n,). Only classes with an example count among the K.
   """
 
   def __init__(self, seed: int, labels: np.ndarray):
@@ -90,7 +93,7 @@ class BalancedOrder:
     self._drawn = functools.lru_cache(maxsize=4 * len(self._members))(self._draw)
 
   def example_at(self, positions: np.ndarray, repeats: int = 1) -> np.ndarray:
-    """Returns the examples at given positions of the order.
+    """Returns the indices of the examples at given positions of the order, int64 (m,).
 
     Args:
       positions: Integers >= 0, (m,).
@@ -107,19 +110,19 @@ class BalancedOrder:
     return result
 
   def _draw(self, each: int, epoch: int) -> np.ndarray:
-    """Returns the examples of a class in the random order of one pass over them."""
+    """Returns the indices of one class's examples in the random order of one pass over them."""
     own = self._members[each]
     bits = generator(self._seed, MEMBERS, epoch, each)
     return own[np.argsort(bits.random_raw(len(own)), kind="stable")]
 
 
 def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:
-  """Assigns the rows of a batch to the positions of the order that the batch covers.
+  """Returns, for each row of a batch, its position in the training order.
 
-  Without repeats, row i has position i. With repeats, the copies of an example have neighboring
-  positions. Mixup mixes neighboring rows and should not mix copies. So the rows have the positions
-  0, B-1, 1, B-2, ...: two neighbors have the positions p and B-1-p, as if the batch were mixed with
-  its reverse.
+  Positions count from the first position of the batch. Without repeats, row i has position i. With
+  repeats, the copies of an example have neighboring positions, and mixup, which mixes the rows 2p
+  and 2p + 1, should not mix copies. So the rows 0, 1, 2, 3, ... have the positions 0, B-1, 1, B-2,
+  ...: the rows 2p and 2p + 1 have the positions p and B-1-p.
 
   Args:
     rows: The row numbers in the global batch.
@@ -127,7 +130,7 @@ def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:
     repeats: The number of consecutive positions that one example takes.
 
   Returns:
-    The position of each row in the batch's part of the order.
+    The positions, in 0 ... B-1, in the shape of `rows`.
   """
   if repeats == 1:
     return rows

@@ -16,9 +16,10 @@ def prepare(name: str, data_dir: str | None = None, source: str | None = None) -
   """Prepares a data set as ArrayRecord and returns the directory of its version.
 
   Args:
-    name: The name, `NAME[/CONFIG][:VERSION]`.
+    name: The name of the set, `NAME[/CONFIG][:VERSION]`.
     data_dir: The directory to write to; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-    source: The path of the archive (`tiny_imagenet`) or of a TFRECORD copy (TFDS sets).
+    source: The path of the archive for `tiny_imagenet`, or of a TFRECORD copy for a set of TFDS;
+      None for other sets, which are generated or downloaded.
 
   Raises:
     ConfigError: The name is unknown, `source` is missing, or the copy is damaged.
@@ -50,6 +51,6 @@ def _download(name: str, root: epath.Path) -> epath.Path:
   if importlib.util.find_spec("tensorflow") is None:
     raise MissingExtraError(f"Preparing {name!r}", "prepare")
   builder = tfds.builder(name, data_dir=os.fspath(root), file_format=tfds_dir.READABLE)
-  find_content(builder.info, name)  # raises its errors before hours of downloading
+  find_content(builder.info, name)  # an unsuitable set raises an error before hours of downloading
   builder.download_and_prepare()
   return epath.Path(builder.data_dir)

@@ -23,8 +23,8 @@ def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
     threads: The number of reading threads.
 
   Raises:
-    ConfigError: The examples are documents; or, when a split is opened, no example of it or of one
-      of its classes can be read.
+    ConfigError: The examples are documents. Opening a split raises it, too, if no example of the
+      split, or of one of its classes, can be read.
   """
   if dataset.carve is not None:
     raise ConfigError(
@@ -59,10 +59,10 @@ def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]
 def _check_classes(
   dataset: Dataset, examples: Examples, readable: np.ndarray, split: str, message: str
 ) -> None:
-  """Checks that every class still has an example after unreadable ones were left out.
+  """Checks that every class still has an example after unreadable examples were left out.
 
   Raises:
-    ConfigError: No example is left, or none of some class.
+    ConfigError: No example is left, or a class has no example left.
   """
   names, labels = dataset.info.class_names, examples.labels
   lost = "" if readable.size else "any class"

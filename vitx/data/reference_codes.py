@@ -1,6 +1,7 @@
 """Reference figures for density models: the bits per token of simple predictors and compressors.
 
-They are computed once for each data set, on at most 10 MB of each role, and cached.
+They are computed once for each data set, from at most 10 MB each of its training and its test data,
+and cached.
 """
 
 import bz2
@@ -19,7 +20,7 @@ from vitx.data.count_models import count_model_bits, per_position_bits
 from vitx.data.fingerprint import digest
 from vitx.files import replace_text
 
-# The first LIMIT tokens of each role are used.
+# The first LIMIT tokens of the training data and of the test data are used.
 LIMIT = 10_000_000
 # Part of the digest: a new number makes cached figures be computed again.
 VERSION = 2
@@ -33,16 +34,17 @@ def reference_figures(
   """Measures how well simple predictors and compressors code a test set.
 
   Args:
-    train: The token sequences (n,) from which the predictors count; read only as far as needed.
-    test: The sequences to predict and to compress.
+    train: The token sequences, (n,) each, whose tokens the predictors count. At most about `LIMIT`
+      tokens are read.
+    test: The sequences to predict and to compress, read up to the same limit.
     vocabulary: The number of tokens V <= 256; tokens are 0 ... V-1.
-    kind: The kind of sequences: "images" or "documents". Images have one length N, and the tokens
-      at each of their positions are counted too.
+    kind: The kind of sequences: "images" or "documents". Images have equal lengths, and their
+      tokens are also counted separately for each position.
 
   Returns:
-    The bits per token under count_0 ... count_5, under gzip, xz, bz2 (which compress test, a byte
-    per token) and, for images, under per_position; the number of bytes used of test under
-    reference_bytes, and of train under reference_train_bytes.
+    The bits per token of count models of orders 0 to 5 (count_0 ... count_5), of compressors with
+    one byte per token (gzip, xz, bz2) and, for images, of counts for each position (per_position);
+    and the number of bytes used of test (reference_bytes) and of train (reference_train_bytes).
   """
   train, test = _take(train, kind), _take(test, kind)
   content = (each.tobytes() for each in (*train, *test))
@@ -67,7 +69,7 @@ def reference_figures(
 
 
 def compressor_bits(data: bytes) -> dict[str, float]:
-  """Compresses bytes with gzip, xz and bz2 at their strongest, and returns the bits per byte."""
+  """Returns the bits per byte that gzip, xz and bz2 need at their highest level, by name."""
   sizes = {
     "gzip": len(gzip.compress(data, 9)),
     "xz": len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)),
@@ -93,7 +95,7 @@ def _take(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.ndarra
 
 
 def _load(path: Path) -> dict[str, float] | None:
-  """Returns the cached figures, or None if there are none or the file is not valid."""
+  """Returns the cached figures, or None if the file does not exist or is not valid."""
   try:
     cached = json.loads(path.read_text())
     valid = "reference_bytes" in cached and all(isinstance(x, float) for x in cached.values())

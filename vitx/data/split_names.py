@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 from vitx.data.dataset import ROLES
 
-# The documented names. If a set has several of a role, the first one listed is used.
+# The documented names of each role. If several splits have a name of one role, the split whose name
+# is listed first is used.
 NAMES = {
   "train": ("train",),
   "validation": ("validation", "val", "valid", "dev"),
@@ -57,15 +58,15 @@ def _strip(word: str) -> str:
 def find_roles(splits: Iterable[str]) -> dict[str, list[str]]:
   """Finds splits that probably are a data set's train, validation or test split.
 
-  A role is train, validation or test. Some names are documented for each role (`NAMES`), such as
-  "val"; data sets use others, such as "trainset" or "dev_images".
+  Each role has documented names (`NAMES`), such as "val" for validation. Data sets also use other
+  names, such as "trainset" or "dev_images", whose role this function guesses.
 
   Args:
     splits: The names of the data set's splits.
 
   Returns:
-    The splits of each role that no split has under a documented name. A role for which there is a
-    documented name is left out, since no guess is needed.
+    The splits that are guessed for each role, by role. A role is left out if a split has one of its
+    documented names, since no guess is needed.
   """
   names = list(splits)
   return {

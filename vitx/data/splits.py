@@ -17,7 +17,7 @@ from vitx.data.split_names import NAMES
 
 # A range of a file that belongs to a split: the file's name, the range's first position, its end.
 FileRange = tuple[str, int, int]
-# The share of train that is set aside, independent of the seed, if a set has no split for test.
+# The share of train that serves as test, independent of the seed, if a set has no split for test.
 TEST_SHARE = 0.2
 
 
@@ -41,18 +41,19 @@ CHOICES = {"sparse_transformer_cifar10": _choose_as_sparse_transformer}
 def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
   """Divides the examples of a data set among the roles train, validation and test.
 
-  - test: The split `test`, else the validation split, else 20 % of train.
-  - validation: The validation split unless it serves as test, else the share `data.validation` of
-    train.
+  - test: The split `test`; without it the validation split; without both 20 % of train.
+  - validation: The validation split. If there is none, or if it serves as test, validation is the
+    share `data.validation` of train, or the examples that `data.validation_choice` chooses.
   - train: The share `data.fraction` of the split `train` without the examples of the other roles.
 
-  `data.splits` overrides each choice. If examples are taken from train for another role, an equal
-  share of each class is taken, if there are classes; a data set of sequences divides them by
-  `Dataset.carve`.
+  `data.splits` overrides each choice. Examples that are taken from train for another role are an
+  equal share of each class, if there are classes. If the data set has a function `Dataset.carve`,
+  this function divides the examples instead.
 
-  With `data.folds`, part `data.fold` of train is test, see `find_folds`, and validation is carved
-  from the rest unless `data.splits` names it. The folds do not depend on the seed, so that the runs
-  of all folds and seeds test every example of train equally often.
+  With `data.folds`, the split `train` is divided into folds, see `find_folds`. Fold `data.fold` is
+  test, and validation is taken from the other folds unless `data.splits` names it. The folds do not
+  depend on the seed, so that the runs of all folds and seeds test every example of train equally
+  often.
 
   Args:
     dataset: The data set.
@@ -109,7 +110,8 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
 
   Args:
     dataset: The data set.
-    given: The config's `data.splits`. If a role is missing or "", its split is chosen by its name.
+    given: The config's `data.splits`. For a role that is missing or "", a split whose name states
+      the role is chosen.
 
   Raises:
     ConfigError: A key is not a role, or a split is missing, unlabeled or used twice.
@@ -147,7 +149,7 @@ def _find_split(dataset: Dataset, role: str) -> str:
 
 
 def overlap(one: Iterable[FileRange], other: Iterable[FileRange]) -> bool:
-  """Returns whether two splits have ranges in common."""
+  """Returns whether a range of one split overlaps with a range of another split."""
   return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in one for b in other)
 
 
@@ -180,12 +182,12 @@ def _carve(
   """Takes a share of a split for another role, an equal share of each class if there are classes.
 
   Args:
-    dataset: The data set, which may divide its examples by a function of its own.
+    dataset: The data set, which may have a function of its own for this, `Dataset.carve`.
     train: The examples of the split.
     share: The share to take, in 0..1.
     seed: The seed of the choice.
     stream: The number of the stream of random bits, see `order.generator`.
-    spare: The number of examples of each class that stay.
+    spare: The minimum number of examples of each class that are not taken.
 
   Returns:
     The examples that were not taken, and the examples that were.
@@ -224,7 +226,7 @@ def choose_balanced(
     share: The share, between 0 and 1.
     seed: The seed of the order.
     stream: The number of the stream of random bits, see `order.generator`.
-    spare: The number of examples of each class that are never chosen.
+    spare: The minimum number of examples of each class that are not chosen.
 
   Returns:
     A mask of the chosen examples, bool (n,).
@@ -263,10 +265,10 @@ def find_folds(classes: np.ndarray, folds: int) -> np.ndarray:
 def _read_folds(
   dataset: Dataset, train: Examples, settings: DataSettings, given: Mapping[str, Any]
 ) -> tuple[int, int]:
-  """Returns the number of folds, and the number of the fold for test.
+  """Checks and returns `data.folds` and `data.fold`: the number of folds, the test fold's index.
 
   Raises:
-    ConfigError: The fields contradict each other, or the examples do not suffice.
+    ConfigError: The fields contradict each other, or a class has fewer examples than folds.
   """
   folds, fold, name = settings.folds, settings.fold, dataset.info.name
   if folds is None:

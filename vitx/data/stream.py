@@ -9,7 +9,7 @@ HostBatch = dict[str, np.ndarray]
 # A function that reads a range of rows of the batch of a step.
 ReadRows = Callable[[int, slice], HostBatch]
 
-# A thread reads this many rows at once: for Grain, one element costs as much as a small image.
+# A thread reads this many rows at once: one element costs Grain as much time as a small image.
 CHUNK = 16
 # This many batches are read ahead.
 AHEAD = 2
@@ -18,7 +18,7 @@ AHEAD = 2
 def stream(read: ReadRows, steps: range, rows: int, threads: int) -> Iterator[HostBatch]:
   """Yields the batches of some steps, which threads of Grain read ahead.
 
-  At most `AHEAD` batches are read ahead, or one chunk of rows for each thread if that is more.
+  At most `AHEAD` batches are read ahead, or `CHUNK` rows for each thread if that is more.
 
   Args:
     read: A function (step, rows) that returns the arrays of a range of rows of a step's batch; it

@@ -32,7 +32,7 @@ class Wav:
   samples: int
 
   def read(self) -> np.ndarray:
-    """Returns the samples, float32 (samples, channels); PCM in [-1, 1).
+    """Returns the samples, float32 (samples, channels); PCM samples are scaled to [-1, 1).
 
     Raises:
       ConfigError: The file can no longer be read.

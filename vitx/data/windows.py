@@ -1,4 +1,4 @@
-"""Windows of N tokens, cut out of documents to score every token, or at random for training."""
+"""Cuts documents into windows of N tokens: to score every token once, or randomly for training."""
 
 import functools
 from dataclasses import dataclass
@@ -12,16 +12,17 @@ from vitx.data.documents import find_lengths
 
 
 class Windows:
-  """Windows over documents as examples; a window never spans two documents.
+  """The windows of documents, as examples; a window never spans two documents.
 
-  An example has `tokens`, uint8 (size,), and `first`, int32 (), the position of the first token
-  that the window scores. The windows of a document start `hop` tokens apart. Each window after the
-  first scores only its last `hop` tokens, so that each of these is predicted from at least `size -
-  hop` tokens. The last window ends at the document's end and scores only the tokens that no earlier
-  window scores. So every token of every document is scored exactly once.
+  A window scores a token if the prediction of the token counts in the result. An example has
+  `tokens`, uint8 (size,), and `first`, int32 (), the position of the first token that the window
+  scores. The windows of a document start `hop` tokens apart. Each window after the first scores
+  only its last `hop` tokens, so that each of them is predicted from at least `size - hop` tokens.
+  The last window ends at the document's end and scores only the tokens that no earlier window
+  scores. So every token of every document is scored exactly once.
 
   Args:
-    documents: The examples, with tokens (n,), n >= size.
+    documents: The documents, with `tokens` (n,), n >= size.
     size: The number of tokens in a window.
     hop: The distance in tokens between the starts of two windows; None is `size`: no overlap.
     stretch: Whether examples are longer, for training: example i of a document has up to 2*size-1
@@ -29,7 +30,7 @@ class Windows:
       window of the document can be drawn.
 
   Raises:
-    ConfigError: At the first use, a document is shorter than a window, or there is no document.
+    ConfigError: A document is shorter than a window, or there is none; raised at the first use.
   """
 
   labels = None
@@ -51,7 +52,7 @@ class Windows:
 
   @functools.cached_property
   def _ends(self) -> np.ndarray:
-    """Returns the cumulative number of windows up to each document, int64 (count,)."""
+    """Returns the number of windows up to the end of each document, int64 (count,)."""
     if self._stretch:
       return np.cumsum(self._lengths // self._size)
     return np.cumsum(1 - (self._size - self._lengths) // self._hop)
@@ -69,12 +70,12 @@ class Windows:
     return {"tokens": tokens, "first": np.asarray(first, np.int32)}
 
   def name(self, i: int) -> str:
-    """Returns the document's name and the range of its tokens."""
+    """Returns the document's name, followed by the window's range [start:stop]."""
     document, start, stop, _ = self._place(i)
     return f"{self._documents.name(document)}[{start}:{stop}]"
 
   def _place(self, i: int) -> tuple[int, int, int, int]:
-    """Returns the document of a window, its start and stop in it, and its first scored position."""
+    """Returns a window's document, start and stop in the document, and position `first`."""
     document, number = find_part(self._ends, i)
     length, size = int(self._lengths[document]), self._size
     start = number * self._hop

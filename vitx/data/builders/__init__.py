@@ -17,10 +17,10 @@ from vitx.config.errors import ConfigError
 
 @dataclass(frozen=True)
 class OwnBuilder:
-  """A set that is prepared as ArrayRecord, without TensorFlow or a download.
+  """A data set that vitx prepares as ArrayRecord files, without TensorFlow or a download.
 
   Attributes:
-    shape: The shape of its images, (height, width, C).
+    shape: The shape of the images, (height, width, C).
     classes: The number of classes K.
     module: The module of the TFDS builder class. It is imported only when the set is prepared,
       because TFDS registers the class at import.
@@ -35,10 +35,10 @@ class OwnBuilder:
   url: str = ""
 
   def prepare(self, data_dir: os.PathLike | str, archive: str | None = None) -> epath.Path:
-    """Prepares the set and returns the directory of its version.
+    """Prepares the set if necessary, and returns the directory of its version.
 
-    Several processes may prepare it at once: each writes to its own directory, and one process
-    succeeds in renaming it.
+    Several processes may prepare the set at once. Each process writes to a temporary directory of
+    its own, and one process succeeds in renaming its directory.
 
     Args:
       data_dir: The TFDS directory to write to.

@@ -1,7 +1,4 @@
-"""A record-by-record conversion of TFRECORD copies of TFDS sets to ArrayRecord.
-
-It does not need TensorFlow.
-"""
+"""Converts TFDS sets from TFRECORD to ArrayRecord files, record by record, without TensorFlow."""
 
 import json
 import os
@@ -21,15 +18,18 @@ _CRC32C = 0x82F63B78  # Castagnoli's polynomial, reflected
 
 
 def convert(name: str, source: str, data_dir: epath.Path) -> epath.Path:
-  """Writes an ArrayRecord copy with equal examples, shards and metadata; returns its directory.
+  """Copies a TFDS set from TFRECORD to ArrayRecord files; returns the directory of the new copy.
+
+  The new copy has equal examples, shards and metadata. If it exists already, it is not changed.
 
   Args:
-    name: The name, `NAME[/CONFIG][:VERSION]`.
-    source: The TFDS directory with the TFRECORD copy, or the version directory of the copy.
+    name: The name of the set, `NAME[/CONFIG][:VERSION]`.
+    source: The TFDS directory that has the set as TFRECORD, or the directory of its version.
     data_dir: The TFDS directory to write to, different from that of the TFRECORD copy.
 
   Raises:
-    ConfigError: There is no TFRECORD copy, the target exists, or a file is missing or truncated.
+    ConfigError: `source` does not have the set as TFRECORD, `data_dir` has it in another format
+      than ArrayRecord, or a file is missing or truncated.
   """
   base, config, _ = tfds_dir.parse_name(name)
   directory = _source_directory(name, epath.Path(source).expanduser())
@@ -52,7 +52,7 @@ def convert(name: str, source: str, data_dir: epath.Path) -> epath.Path:
 
 
 def _source_directory(name: str, source: epath.Path) -> epath.Path:
-  """Returns the version directory of the TFRECORD copy."""
+  """Returns the directory of the set's version that is stored as TFRECORD."""
   is_version = (source / "dataset_info.json").exists()
   directory = source if is_version else tfds_dir.find(name, source)
   if directory is None:
@@ -125,8 +125,8 @@ def read_tfrecord(path: epath.Path) -> Iterator[bytes]:
   """Yields the records of a TFRECORD file.
 
   A record consists of its length (uint64), the masked CRC-32C of these 8 bytes, the data and the
-  data's CRC, all little-endian. Only the CRC of the length is verified: that of the data is slow in
-  Python, and decoding detects a damaged image.
+  data's CRC, all little-endian. Only the CRC of the length is verified. The CRC of the data would
+  be slow to compute in Python, and decoding detects a damaged image.
 
   Raises:
     ConfigError: The file is missing, is truncated or is not a TFRECORD file.

@@ -1,9 +1,10 @@
 """Image processing on the device: augmentation in training, resize and crop in evaluation.
 
-Both factories check their settings and return a pure function that may be jitted, vmapped and
-pmapped. The order in training is: crop (or resize), flips, rotation, AutoAugment or RandAugment,
-color jitter, normalization, random erasing, mixing. Every draw is a function of (key, index in the
-global batch, operation), independent of the devices and of the other operations.
+`make_train_augment` and `make_eval_preprocess` check their settings and return a pure function that
+may be jitted, vmapped and pmapped. The order in training is: crop (or resize), flips, rotation,
+AutoAugment or RandAugment, color jitter, normalization, random erasing, mixing. Every random draw
+is a function of (key, index in the global batch, operation), independent of the devices and of the
+other operations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,8 @@ Stages = dict[str, ImageStage]
 # The random stream of each operation, in the order of the operations. A new operation must be the
 # last, because the position determines the draws of a seed.
 STREAMS = ("crop", "hflip", "vflip", "rotate", "policy", "jitter", "erasing", "mixing")
-# Numbers to fold into a key, distinct from every example index, stream number and split.
+# Numbers to fold into a key. They differ from every example index, every stream number and every
+# number that `jax.random.split` folds in (0, 1, ...).
 WHOLE_BATCH = 2**31 - 1
 WHICH_OF_TWO = 2**31 - 2
 
@@ -63,11 +65,11 @@ def make_train_augment(
     A function (key, index, images, labels) -> (images, targets):
       key: A threefry key of this step (with other generators, `jax.vmap` changes the bits).
       index: The position of each example in the global batch, int32 (B,).
-      images: The images, uint8 (B, S, S, C).
+      images: The images, of any one size, uint8 (B, height, width, C).
       labels: The labels, int32 (B,), or float32 (B, K), see `mixup.smooth_targets`.
-    It returns normalized images, float32 (B, s, s, C), and targets, float32 (B, K). With mixup or
-    cutmix on, the batch must consist of adjacent whole pairs (2p, 2p + 1) of the global batch,
-    which are mixed with each other; an odd batch raises ConfigError during tracing.
+    It returns normalized images, float32 (B, s, s, C), and targets, float32 (B, K). Mixup
+    and CutMix mix the rows 2p and 2p + 1 of the global batch with each other, so the batch must
+    consist of such pairs; an odd batch raises ConfigError during tracing.
 
   Raises:
     ConfigError: A setting is out of range; the message names its field.
@@ -126,7 +128,7 @@ def make_eval_preprocess(
     std: The standard deviation per channel, for pixels in 0..1; above 0.
 
   Returns:
-    A function from uint8 images (B, S, S, C) to normalized float32 images (B, s, s, C).
+    A function from uint8 images (B, height, width, C) to normalized float32 images (B, s, s, C).
 
   Raises:
     ConfigError: A setting is out of range; the message names its field.
@@ -151,9 +153,9 @@ def make_eval_preprocess(
 
 
 def _stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stages:
-  """Returns the random operations to apply, by the name of their stream of random numbers.
+  """Returns the random operations to apply, by the name of their random stream in `STREAMS`.
 
-  The operation "erasing" takes normalized pixels, all others take values in 0..1.
+  The operation "erasing" takes normalized pixels; all others take values in 0..1.
   """
   stages: Stages = {}
   how = settings.interpolation
@@ -197,9 +199,9 @@ def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
 def _resampling(
   stage: Callable[[jax.Array, jax.Array, str], jax.Array], interpolation: str
 ) -> ImageStage:
-  """Returns the operation that calls `stage` with an interpolation.
+  """Returns the operation (key, image) that calls `stage` with an interpolation.
 
-  For "random", each call draws one of "bicubic" and "bilinear".
+  If the interpolation is "random", each call draws "bicubic" or "bilinear".
   """
   if interpolation != "random":
     return lambda key, x: stage(key, x, interpolation)
@@ -234,7 +236,7 @@ def _normalize(image: jax.Array, mean: Any, std: Any) -> jax.Array:
 
 
 def _check_sizes(image_size: Size, mean: Sequence[float], std: Sequence[float]) -> None:
-  """Checks sizes and statistics that come from a stored config and were not checked on loading."""
+  """Checks the image size and statistics; a stored config is loaded without a check of them."""
   given = {"image_size": image_size, "mean": tuple(mean), "std": tuple(std)}
   read_fields(DataSettings, given)
   if len(mean) != len(std):

@@ -24,7 +24,7 @@ def read_augment(augment: Mapping[str, Any], image_size: int, channels: int) -> 
 
 
 def _check_length(field: str, value: tuple, meaning: str) -> None:
-  """Checks that a value has one entry for each of the words in `meaning`, or is empty."""
+  """Checks that a value is empty or has one entry for each part of `meaning` between commas."""
   count = meaning.count(",") + 1
   if len(value) not in (0, count):
     raise ConfigError(

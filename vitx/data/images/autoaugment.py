@@ -1,9 +1,10 @@
 """RandAugment (Cubuk et al. 2019) and the CIFAR policy of AutoAugment (Cubuk et al. 2018).
 
-Both apply operations from one list to an 8-bit image. The strength of an operation is a signed
-number in -1..1, where 1 is the largest magnitude in the papers: shear 0.3, translation by 150/331
-of the side, 30 degrees, factors 0.1 or 1.9, 4 bits, threshold 0. Pixels from outside the image are
-black.
+Both apply operations of one list, `OPERATIONS`, to an 8-bit image. The strength of an operation is
+in -1..1; its sign is the direction. An absolute strength of 1 is the largest magnitude in the
+papers: a shear of 0.3, a translation by 150/331 of the side, a rotation by 30 degrees, a factor of
+0.1 or 1.9 for brightness, color, contrast and sharpness, 4 bits for posterize, and the threshold 0
+for solarize. Pixels from outside the image are black.
 """
 
 import functools
@@ -33,7 +34,7 @@ COLOR: dict[str, operations.Change] = {
   **operations.WITHOUT_STRENGTH,
 }
 OPERATIONS = (*GEOMETRIC, *(name for name in COLOR if name != "identity"))
-RANDAUGMENT = len(OPERATIONS) - 1  # the first 14, without invert
+RANDAUGMENT = len(OPERATIONS) - 1  # RandAugment draws from the first 14, without invert
 
 # 25 pairs of (operation, probability, level 0..9), in the order of the paper's table.
 CIFAR_POLICY = (
@@ -86,12 +87,13 @@ def operate(
 
 
 def randaugment(key: jax.Array, image: jax.Array, draws: Draws, interpolation: str) -> jax.Array:
-  """Applies operations drawn from the 14 of RandAugment with replacement.
+  """Applies operations that are drawn with replacement from RandAugment's 14.
 
   Args:
     key: The random key of this example and operation.
     image: An image (H, W, C) with values in 0..1, which is first rounded to 8 bits.
-    draws: The distribution of the operations and strengths. (torchvision's magnitude is 0..30.)
+    draws: The distribution of the operations and strengths. Its magnitudes 0..10 correspond to
+      0..30 in torchvision.
     interpolation: One of bilinear, bicubic and nearest.
   """
   which, strengths, applied = draws(key, RANDAUGMENT)
@@ -100,7 +102,9 @@ def randaugment(key: jax.Array, image: jax.Array, draws: Draws, interpolation: s
 
 
 def autoaugment(key: jax.Array, image: jax.Array, interpolation: str) -> jax.Array:
-  """Applies one of the 25 pairs of the CIFAR policy, each operation with its own probability.
+  """Applies one of the CIFAR policy's 25 pairs of operations, drawn at random.
+
+  Each operation of the pair is applied with a probability of its own.
 
   Args:
     key: The random key of this example and operation.

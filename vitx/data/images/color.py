@@ -1,4 +1,4 @@
-"""Color jitter of one float image (S, S, C) with values in 0..1, as in torchvision."""
+"""Color jitter of one float image (H, W, C) with values in 0..1, as in torchvision."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def brightness(image: jax.Array, factor: jax.Array) -> jax.Array:
 
 
 def contrast(image: jax.Array, factor: jax.Array) -> jax.Array:
-  """Scales the distance from the mean luma of the image: 0 gives plain gray, 1 the image."""
+  """Scales each value's distance from the mean luma: 0 gives plain gray, 1 the image."""
   return jnp.clip(factor * image + (1.0 - factor) * jnp.mean(gray(image)), 0.0, 1.0)
 
 
@@ -52,11 +52,12 @@ def hue(image: jax.Array, shift: jax.Array) -> jax.Array:
 def jitter(key: jax.Array, image: jax.Array, amounts: tuple[float, ...]) -> jax.Array:
   """Changes brightness, contrast, saturation and hue, always in this order.
 
-  torchvision shuffles the order, but under `jax.vmap` every example would compute every order.
+  torchvision draws the order at random. Under `jax.vmap` that would compute every order for every
+  example.
 
   Args:
     key: The random key of this example and operation.
-    image: The image (S, S, C) with values in 0..1.
+    image: The image (H, W, C) with values in 0..1.
     amounts: The four amounts. The first three draw a factor in max(0, 1 - amount)..1 + amount; the
       last draws a rotation of the hue in -amount..amount. An amount of 0 skips the operation.
   """

@@ -41,9 +41,9 @@ def autocontrast(image: jax.Array) -> jax.Array:
 def equalize(image: jax.Array) -> jax.Array:
   """Equalizes the histogram of each channel.
 
-  As in Pillow, each new value replaces about s pixels, where s is 1/255 of the number of pixels
-  below the highest value of the channel, rounded down. If s is 0, as in every image of fewer than
-  256 pixels, the channel stays unchanged.
+  As in Pillow, each new value is given to about s pixels. Here s is the number of pixels below the
+  channel's highest value, divided by 255 and rounded down. If s is 0, as in every image of fewer
+  than 256 pixels, the channel stays unchanged.
   """
   H, W, C = image.shape
   values = image.astype(jnp.int32).reshape(H * W, C)
@@ -76,7 +76,7 @@ def contrast(image: jax.Array, factor: jax.Array) -> jax.Array:
 def sharpness(image: jax.Array, factor: jax.Array) -> jax.Array:
   """Blends with the smoothed image: factor 0 gives the smoothed image, 1 the image.
 
-  The kernel is 3x3: ones, with 5 in the center. The border of the image stays unchanged.
+  The smoothing kernel is 3x3: ones, with 5 in the center. The border of the image is not smoothed.
   """
   rows = image[:-2] + image[1:-1] + image[2:]
   inner = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:] + 4.0 * image[1:-1, 1:-1]

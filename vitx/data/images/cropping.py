@@ -18,7 +18,7 @@ NOISE_ATTEMPTS = 10
 
 
 def pad_crop(key: jax.Array, image: jax.Array, padding: int) -> jax.Array:
-  """Pads all sides with zeros and crops to the old size at a uniform whole-pixel position."""
+  """Pads all sides with `padding` zeros, and crops to the old size at a uniform random offset."""
   padded = jnp.pad(image, ((padding, padding), (padding, padding), (0, 0)))
   top, left = jax.random.randint(key, (2,), 0, 2 * padding + 1)
   return jax.lax.dynamic_slice(padded, (top, left, jnp.zeros_like(top)), image.shape)
@@ -31,13 +31,17 @@ def random_resized_crop(
   size: tuple[int, int],
   interpolation: str,
 ) -> jax.Array:
-  """Crops a random box (share of the area in `area`, ratio in 3/4..4/3); resizes it to `size`."""
+  """Cuts a random box out of an image and resizes it to `size`, (height, width).
+
+  The area of the box is a share of the image's area, in the range `area`. Its width / height is in
+  3/4..4/3.
+  """
   box = _pixels(random_box(key, area, _shares(CROP_RATIO, image)), image)
   return image_ops.crop_resize(image, box, size, interpolation)
 
 
 def _shares(ratio: tuple[float, float], image: jax.Array) -> tuple[float, float]:
-  """Converts a range of ratios, width / height, from pixels to shares of the image's sides."""
+  """Converts a range of width / height in pixels to one in shares of the image's sides."""
   aspect = image.shape[1] / image.shape[0]
   return ratio[0] / aspect, ratio[1] / aspect
 
@@ -62,9 +66,10 @@ def random_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.
 
 
 def noise_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.Array:
-  """Fills a random box with normal noise, with the given probability, as timm's mode "pixel".
+  """Fills a random box with normal noise, with the given probability, as timm's mode "pixel" does.
 
-  The image is already normalized; each pixel and channel has its own draw (Touvron et al. 2021, A).
+  The image is already normalized. The noise of each pixel and channel is drawn independently
+  (Touvron et al. 2021, appendix A).
   """
   chosen, place, noise = jax.random.split(key, 3)
   draws = jax.random.uniform(place, (NOISE_ATTEMPTS, 4))
@@ -74,12 +79,12 @@ def noise_erasing(key: jax.Array, image: jax.Array, probability: float) -> jax.A
 
 
 def fit_box(draws: jax.Array, H: int, W: int) -> tuple[jax.Array, ...]:
-  """Returns the box that timm's random erasing fills with noise, in whole pixels.
+  """Returns the box that is filled with noise, in whole pixels, as in timm's random erasing.
 
-  Several boxes are drawn; the first that is smaller than the image is taken.
+  Each attempt gives a box. The first box that is smaller than the image is taken.
 
   Args:
-    draws: Numbers in [0, 1) for area, ratio, top and left, (attempts, 4).
+    draws: The random numbers in [0, 1) for area, ratio, top and left, (attempts, 4).
     H: The height of the image.
     W: The width of the image.
 
@@ -107,9 +112,14 @@ def random_box(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
   """Draws a box inside the unit square.
 
-  The area is uniform in its range; the logarithm of width / height is uniform in the part of its
-  range that fits the square. The usual rejection loop (draw until the box fits) has an equal
-  support, slightly favors small boxes, and needs a fallback.
+  The area is uniform in the range `area`. The logarithm of width / height is uniform in the part of
+  the range `ratio` in which the box fits into the square. The usual loop, which draws until a box
+  fits, can draw exactly these boxes too, but slightly favors small boxes and needs a fallback.
+
+  Args:
+    key: The random key.
+    area: The smallest and the largest area, as shares of the square.
+    ratio: The smallest and the largest width / height.
 
   Returns:
     The (top, left, height, width) as shares of the square's side.

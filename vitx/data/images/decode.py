@@ -66,7 +66,7 @@ class Encoded:
   value_range: ValueRange = None
 
   def open(self) -> Image.Image:
-    """Decodes the first frame to Pillow's mode L, RGB or RGBA with 8 bits per channel: `to_mode`.
+    """Decodes the first frame to an image of Pillow in the mode L, RGB or RGBA, see `to_mode`.
 
     Raises:
       ConfigError: The bytes are not a readable image, or have more pixels than
@@ -98,7 +98,7 @@ class Encoded:
 
 
 def decode_example(example: Mapping[str, Any]) -> Example:
-  """Returns an example in which an `Encoded` image is replaced by its pixels."""
+  """Returns an example with the pixels of its image instead of an `Encoded` image."""
   return {**example, "image": example["image"].decode()}
 
 
@@ -122,12 +122,12 @@ def to_array(picture: Image.Image) -> np.ndarray:
 def to_mode(
   image: Image.Image, channels: int, value_range: ValueRange = None, *, upright: bool = False
 ) -> Image.Image:
-  """Converts an image of any of Pillow's modes to 8 bits: the mode L, RGB or RGBA.
+  """Converts an image of any of Pillow's modes to the mode L, RGB or RGBA, of 8 bits per channel.
 
-  For 1 and 3 channels, transparent pixels are composited on white. For 4 channels, the fourth is
-  the transparency or any other fourth channel of the image, and 255 for an image without one.
-  Values of more than 8 bits are scaled to 0..255 from the stated range: from 0..65535 for 16 bits,
-  or from fewer bits if TIFF tags say so.
+  For 1 and 3 channels, transparent pixels are composited on white. For 4 channels, the fourth
+  channel is the image's transparency, or its fourth channel in the mode RGBX, or otherwise 255.
+  Values of more than 8 bits are scaled to 0..255 from `value_range` or, if it is None, from the
+  range that the format states: 0..65535 for 16 bits, or less if TIFF tags state fewer bits.
 
   Args:
     image: An image of Pillow.
@@ -137,7 +137,8 @@ def to_mode(
     upright: Whether to turn the image by its EXIF orientation.
 
   Raises:
-    ValueError: The range of the values is not stated, or the values contradict it.
+    ValueError: The format of an image of more than 8 bits states no range, or its values contradict
+      the range or are not finite.
   """
   image.load()
   turn = _TURNS.get(_find_orientation(image)) if upright else None
@@ -155,10 +156,10 @@ def _find_orientation(image: Image.Image) -> int:
 
 
 def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Image.Image:
-  """Returns an image with 8 bits per channel, without transparency unless it needs 4 channels.
+  """Returns an image with 8 bits per channel, and without transparency unless `channels` is 4.
 
-  Transparent pixels are composited on white. The mode of the result may still have another number
-  of channels.
+  Transparent pixels are composited on white. The result may have another number of channels than
+  `channels`.
 
   Args:
     image: An image of any of Pillow's modes.
@@ -182,7 +183,7 @@ def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
   """Converts a gray image of more than 8 bits to the mode L.
 
   Raises:
-    ValueError: The range of the values is unknown, see `to_mode`.
+    ValueError: The range of the values is unknown, or a value is not finite; see `to_mode`.
   """
   values = np.asarray(image).astype(np.float64)
   if not np.isfinite(values).all():
@@ -222,7 +223,7 @@ def resize(
   bits: np.random.Philox | None = None,
   interpolation: str = "bilinear",
 ) -> np.ndarray:
-  """Resizes an image to the size that the host keeps.
+  """Resizes an image, on the host.
 
   Args:
     image: An array, uint8 (height, width, C), or an image of Pillow in the mode L, RGB or RGBA.
@@ -230,9 +231,9 @@ def resize(
     mode: The resize mode. `center` resizes the largest central box with the aspect ratio of the
       size; `squash` ignores the aspect ratio; `random` resizes a box of random area and aspect
       ratio. `center` and `squash` keep the pixels of an image that already has the size.
-    bits: The random bits of this example for `random`, from its own `order.generator`.
-    interpolation: One of bilinear, bicubic and random, all with antialiasing; random draws one of
-      the other two for a random crop and is bicubic otherwise.
+    bits: The random bits for the mode `random`, from an `order.generator` for this example alone.
+    interpolation: One of bilinear, bicubic and random, all with antialiasing. random draws bilinear
+      or bicubic in the mode `random`, and is bicubic in the other modes.
 
   Returns:
     The resized image, uint8 (size, size, C) or (height, width, C).
@@ -298,10 +299,10 @@ def _as_array(image: ImageLike) -> np.ndarray:
 
 
 def _planes(image: ImageLike) -> list[Image.Image]:
-  """Divides an image into pictures that Pillow resizes correctly: gray or RGB ones.
+  """Divides an image into gray or RGB images, which Pillow resizes correctly.
 
-  Pillow would interpret a fourth channel as transparency and weight the others by it, so such an
-  image is divided into its channels.
+  A gray or RGB image stays whole. An image of any other number of channels is divided into its
+  channels, because Pillow would take a fourth channel for transparency and weight the others by it.
   """
   if isinstance(image, Image.Image):
     return [image] if image.mode in ("L", "RGB") else list(image.split())
@@ -316,7 +317,7 @@ def _resample(
   how: Image.Resampling,
   box: tuple[float, float, float, float] | None = None,
 ) -> np.ndarray:
-  """Resizes pictures to (width, height); returns their channels, uint8 (height, width, C)."""
+  """Resizes images to `size`, (width, height); joins their channels, uint8 (height, width, C)."""
   return np.concatenate([to_array(plane.resize(size, how, box)) for plane in planes], axis=-1)
 
 
@@ -334,8 +335,8 @@ def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.R
 def draw_box(height: int, width: int, bits: np.random.Philox) -> tuple[int, int, int, int]:
   """Draws the (left, top, right, bottom) of a crop like torchvision's RandomResizedCrop.
 
-  The area is uniform in SCALE and the aspect ratio log-uniform in RATIO. If ten attempts do not fit
-  the image, the result is the largest central box of an allowed ratio.
+  The share of the area is uniform in SCALE and the aspect ratio log-uniform in RATIO. If none of
+  ten drawn boxes fits into the image, the result is the largest central box of an allowed ratio.
   """
   draws = order.uniform(bits, 40).reshape(10, 4)
   low, high = math.log(RATIO[0]), math.log(RATIO[1])
@@ -356,8 +357,8 @@ def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -
   """Returns the size in pixels to which the host resizes images: a side or (height, width).
 
   It is `data.decode_size` if this is set. Otherwise, if all images have one size, it is the largest
-  part of that size with the aspect ratio of `data.image_size`. If they vary in size, it is
-  image_size / crop_ratio, the size that evaluation needs.
+  size with the aspect ratio of `data.image_size` that fits into the images. If the images vary in
+  size, it is image_size / crop_ratio, the size that evaluation needs.
 
   Args:
     data: The config's `data`.

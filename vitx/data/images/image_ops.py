@@ -2,7 +2,7 @@
 
 Coordinates follow Pillow: the pixel at row i, column j covers [j, j + 1) x [i, i + 1), so its
 center is (j + 0.5, i + 0.5). Everything outside the image is zero. All functions may be mapped over
-a batch with `jax.vmap`; sizes are static, and all other arguments may vary between examples.
+a batch with `jax.vmap`; sizes and interpolations are static, other arguments may vary by example.
 """
 
 import jax
@@ -23,8 +23,8 @@ def affine(image: jax.Array, matrix: jax.Array, interpolation: str) -> jax.Array
   Args:
     image: A float image (H, W, C).
     matrix: The transform (2, 3): the output at (x, y) shows the input at `matrix @ (x, y, 1)`.
-    interpolation: One of bilinear (with zeros around the image), nearest, and bicubic (with
-      Pillow's rules at the edges, see `sampling`, and not clipped).
+    interpolation: One of nearest, bilinear and bicubic. bilinear interpolates towards zeros at the
+      edges; bicubic follows Pillow's rules at the edges, see `sampling`, and is not clipped.
 
   Returns:
     The sampled image (H, W, C). The identity matrix returns the image exactly.
@@ -68,7 +68,7 @@ def box_mask(box: tuple[jax.Array, ...], down: jax.Array, across: jax.Array) -> 
 
 
 def rotation(degrees: jax.Array, height: int, width: int) -> jax.Array:
-  """Returns the matrix (2, 3) for `affine` that rotates an image counter-clockwise."""
+  """Returns the matrix (2, 3) for `affine` that rotates counter-clockwise about the center."""
   angle = jnp.deg2rad(degrees)
   cos, sin = jnp.cos(angle), jnp.sin(angle)
   x, y = 0.5 * width, 0.5 * height  # the center
@@ -114,9 +114,9 @@ def crop_resize(
     image: A float image (H, W, C).
     box: The (top, left, height, width) in pixels, possibly fractional, inside the image.
     size: The (height, width) of the result.
-    interpolation: One of nearest, bilinear and bicubic. The latter two are antialiased where they
-      shrink; pixels just outside the box contribute, as in Pillow's `resize(box=...)`, and bicubic
-      overshoot is clipped to 0..1.
+    interpolation: One of nearest, bilinear and bicubic. bilinear and bicubic are antialiased where
+      the box shrinks, and pixels just outside the box contribute, as in Pillow's `resize(box=...)`.
+      Bicubic overshoot is clipped to 0..1.
   """
   H, W, C = image.shape
   top, left, height, width = box

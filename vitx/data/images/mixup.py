@@ -1,10 +1,10 @@
 """Label smoothing, and mixing of pairs: mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019).
 
-Rows 2p and 2p + 1 of the global batch are a pair, whose images are mixed with each other. Both are
-on one device, so mixing needs no communication and does not depend on the number of devices. timm
-mixes row i with row B-1-i instead; in a shuffled batch any other partner is equivalent. If
-`data.repeats` puts copies of an example into a batch, `order.places` arranges the rows so that
-timm's partners are neighbors.
+Rows 2p and 2p + 1 of the global batch are a pair, whose images are mixed with each other. Both rows
+are on one device, so mixing needs no communication and does not depend on the number of devices.
+timm mixes row i with row B-1-i instead, which is equivalent in a shuffled batch. If `data.repeats`
+puts copies of an example into a batch, `order.places` arranges the rows so that the rows that timm
+would mix are neighbors.
 """
 
 import functools
@@ -19,10 +19,10 @@ def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax
   """Smooths labels to targets: (1 - smoothing) * one-hot + smoothing / num_classes.
 
   Args:
-    labels: The classes, int32 (B,), or 0 or 1 for each class, (B, num_classes). The latter become
-      (1 - smoothing) * labels + smoothing / 2.
+    labels: The classes, int32 (B,). If images may have several classes, the labels are 0 or 1 for
+      each class, (B, num_classes), and become (1 - smoothing) * labels + smoothing / 2.
     num_classes: The number of classes.
-    smoothing: The smoothing, from 0 for none to 1.
+    smoothing: The strength of label smoothing in 0..1; 0 is off.
 
   Returns:
     The targets, float32 (B, num_classes).
@@ -35,14 +35,14 @@ def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax
 def mix(
   images: jax.Array, targets: jax.Array, keep: jax.Array, share: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Mixes each image and target with its partner's.
+  """Mixes the images and the targets of the rows 2p and 2p + 1 with each other.
 
   Args:
     images: The normalized images (B, height, width, C); B is even.
     targets: The targets (B, K).
-    keep: The weights of the own image, (B, height, width, 1), equal within a pair; or (1, height,
-      width, 1) for all pairs.
-    share: The share of the own target, (B,) or (1,).
+    keep: The weights of each row's own pixels, (B, height, width, 1), equal within a pair; or (1,
+      height, width, 1) for all pairs. The pixels of the other row of the pair have weight 1 - keep.
+    share: The weight of each row's own target, (B,) or (1,).
 
   Returns:
     The mixed images and targets.
@@ -61,19 +61,19 @@ def _swap(values: jax.Array) -> jax.Array:
 def draw(
   key: jax.Array, *, size: tuple[int, int], mixup: float, cutmix: float
 ) -> tuple[jax.Array, jax.Array]:
-  """Draws the mixing weights of a pair or a batch.
+  """Draws the weights for `mix`, of a pair of rows or of a batch.
 
   Args:
     key: The random key of the pair or the batch.
     size: The (height, width) of the images.
-    mixup: The alpha of Beta(alpha, alpha), from which the share of the own image is drawn; 0 is
-      off.
-    cutmix: The alpha of Beta(alpha, alpha), from which the share of the area that stays is drawn; 0
-      is off. If both are on, each is drawn with probability 1/2.
+    mixup: The alpha of Beta(alpha, alpha), from which the weight of a row's own image is drawn; 0
+      is off.
+    cutmix: The alpha of Beta(alpha, alpha), from which the kept share of a row's own image is
+      drawn; 0 is off. If mixup is on too, one of the two is drawn, each with probability 1/2.
 
   Returns:
-    The weights of the own image, (height, width, 1), and the share of the own target, which is the
-    mean of the weights: the true share of kept pixels.
+    The weights of a row's own pixels, (height, width, 1), and the weight of its own target, which
+    is the mean of the pixels' weights.
   """
   mixup_key, cutmix_key, choice = jax.random.split(key, 3)
   if not cutmix:
@@ -99,10 +99,11 @@ def _cutmix(key: jax.Array, size: tuple[int, int], alpha: float) -> tuple[jax.Ar
 def keep_around(
   center: jax.Array, share: jax.Array, size: tuple[int, int]
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the weights of the own image for a CutMix box: 0 in the box, 1 around it.
+  """Returns the weights of a row's own pixels in CutMix: 0 in a box, 1 around it.
 
   Args:
-    center: The row and column of the center of the box, int32 (2,). The box has the image's ratio.
+    center: The row and the column of the center of the box, int32 (2,). The box has the aspect
+      ratio of the image.
     share: The share of the area that is kept if the box is wholly inside the image.
     size: The (height, width) of the images.
 

@@ -10,12 +10,12 @@ from vitx.data.images import color_uint8, image_ops
 
 # A function from (strength, (height, width)) to a matrix for `image_ops.affine`.
 Geometry = Callable[[jax.Array, tuple[int, int]], jax.Array]
-# A function of (image, strength).
+# A function from (image, strength) to an image.
 Change = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def make_geometric(pixels: Callable[[jax.Array, int], jax.Array]) -> dict[str, Geometry]:
-  """Returns the geometric operations by name; each computes its transform from a strength.
+  """Returns the geometric operations by name, functions from a strength and a size to a matrix.
 
   Args:
     pixels: A function (strength, side) that returns the length of a translation in pixels.
@@ -51,9 +51,9 @@ def operate(
 ) -> jax.Array:
   """Applies one geometric operation and one color operation, chosen by indices.
 
-  One of the two is usually the identity. Under `jax.vmap` a switch computes all its branches. So
-  the geometric operations only compute a matrix, and share one sampling; all color operations are
-  computed for every image.
+  One of the two is usually the identity. Under `jax.vmap`, a switch computes all its branches.
+  Therefore each geometric operation only computes a matrix, with which the image is sampled once;
+  but all color operations are computed for every image.
 
   Args:
     image: The image (H, W, C), float32.
@@ -75,7 +75,7 @@ def apply_in_turn(
 ) -> jax.Array:
   """Applies operations one after another to an image of values 0..1, which is rounded to 8 bits.
 
-  The operations are run by `jax.lax.scan`, so that the long list of them is compiled only once.
+  `jax.lax.scan` runs them, so that `apply`, which contains every operation, is compiled only once.
 
   Args:
     image: The image, (H, W, C).

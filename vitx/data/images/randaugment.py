@@ -1,9 +1,9 @@
 """RandAugment (Cubuk et al. 2019): its random draws, and the "increasing" operations of timm.
 
 The operations of the paper, which AutoAugment shares, are in `autoaugment`. DeiT, LV-ViT and their
-successors train with the operations of timm (`rand-m9-mstd0.5-inc1`), which differ: there are 15,
-each changes the image more at a higher level, the level varies between operations, the ranges
-differ, positions between pixels are allowed, and the mean color fills empty areas.
+successors train with the operations of timm (`rand-m9-mstd0.5-inc1`). They differ from the paper's:
+there are 15; each changes the image more at a higher level; the level varies between operations;
+the ranges differ; translations may be by fractions of a pixel; the mean color fills empty areas.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from vitx.data.images import color_uint8, operations, sampling
 
-TRANSLATION = 0.45  # share of the side
+TRANSLATION = 0.45  # the largest translation, as a share of the side
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,18 @@ class Draws:
   def __call__(self, key: jax.Array, choices: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Draws the operations on an image.
 
-    A strength in -1..1 is a tenth of the level. Its sign is the direction, for operations that have
-    a direction.
+    The absolute strength of an operation is a tenth of its level. The sign, drawn at random, is the
+    direction of operations that have a direction.
 
     Args:
       key: The random key.
       choices: The number of operations to choose from.
 
     Returns:
-      The indices of the operations, their strengths, and a mask of those to apply, (count,) each.
+      The indices of the operations, their strengths in -1..1, and a mask of the operations to
+      apply, (count,) each.
     """
-    which, direction = jax.random.split(key)  # equals folding in 0 and 1
+    which, direction = jax.random.split(key)  # equals folding 0 and 1 into the key
     operations = jax.random.randint(which, (self.count,), 0, choices)
     sign = jax.random.rademacher(direction, (self.count,), jnp.float32)
     strengths = jnp.full(self.count, self.magnitude / 10, jnp.float32)
@@ -60,7 +61,7 @@ class Draws:
 
 
 def _whole(value: jax.Array) -> jax.Array:
-  """Rounds down, allowing for a float32 value slightly below a whole number."""
+  """Rounds down; but a float32 value slightly below a whole number becomes this number."""
   return jnp.floor(value + 2.0**-12)
 
 
@@ -79,7 +80,8 @@ COLOR: dict[str, operations.Change] = {
   **operations.WITHOUT_STRENGTH,
   **operations.IDENTITY,
 }
-# timm never draws the identity (last in both), but uses it for operations that are not applied.
+# The identity, which is last in GEOMETRIC and in COLOR, is never drawn, as in timm. It replaces the
+# operations that are not applied.
 OPERATIONS = (*list(GEOMETRIC)[:-1], *COLOR)
 
 

@@ -15,7 +15,7 @@ from vitx.data.images.decode import Encoded, resize, resize_short_side
 
 @dataclass(frozen=True)
 class ResizeImages:
-  """A transform of an image of any size to `image`, uint8 (S, S, C), with its label.
+  """A transform that resizes the image of an example to uint8 (S, S, C), and keeps its label.
 
   Attributes:
     decode_size: The side S of the result, or its (height, width).
@@ -23,8 +23,8 @@ class ResizeImages:
       takes the center by `decode.resize_short_side`.
     interpolation: The interpolation: bilinear, bicubic or random.
     train: Whether the transform is for training, where `resize_mode="random"` draws a crop.
-    array: The array that is kept beside the image: `label` becomes int32 (), any other array
-      float32; None keeps only the image.
+    array: The name of the array with the label: `label` is converted to int32 (), any other array
+      to float32; None keeps only the image.
 
   Raises:
     ConfigError: The mode is unknown or the size is out of range.

@@ -1,8 +1,8 @@
 """Sampling of an image on a transformed grid by the rules of Pillow's `Image.transform`.
 
 A position inside the image gets a weighted sum of the pixels around it, where the pixels of the
-edge are repeated outwards. A position outside gets the fill color. (`image_ops.affine` interpolates
-towards zeros instead, so that a moving edge is smooth.)
+edge are repeated outwards. A position outside gets the fill color. (Bilinear `image_ops.affine`
+interpolates towards zeros at the edges instead, so that the edge of a moved image is smooth.)
 """
 
 import jax
@@ -40,7 +40,7 @@ def sample(
 
 
 def find_positions(matrix: jax.Array, H: int, W: int) -> tuple[jax.Array, jax.Array]:
-  """Returns the row and the column, (H, W) each, at which a transform samples for each pixel."""
+  """Returns the input's row and column that each pixel of the output shows, (H, W) each."""
   x = (jnp.arange(W, dtype=jnp.float32) + 0.5)[None, :]
   y = (jnp.arange(H, dtype=jnp.float32) + 0.5)[:, None]
   column, row = (line[0] * x + line[1] * y + line[2] for line in matrix)
@@ -50,14 +50,15 @@ def find_positions(matrix: jax.Array, H: int, W: int) -> tuple[jax.Array, jax.Ar
 def _taps(
   position: jax.Array, size: int, cubic: jax.Array | bool
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-  """Returns the indices of the pixels along one axis that a position samples, and their weights."""
+  """Returns the indices and the weights, along one axis, of the pixels around each position."""
   first = jnp.floor(position - 0.5)
   d = position - 0.5 - first
   linear = [jnp.zeros_like(d), 1 - d, d, jnp.zeros_like(d)]
   # Keys (1981) with a = -1 as in Pillow's transform; Pillow's `resize` uses a = -1/2.
   keys = [-d + 2 * d**2 - d**3, 1 - 2 * d**2 + d**3, d + d**2 - d**3, d**3 - d**2]
   both = [jnp.where(cubic, k, w) for k, w in zip(keys, linear, strict=True)]
-  # Clipping bounds the positions outside the image, which may be any number and show the fill.
+  # Positions outside the image, which get the fill color, may be any number: their indices are
+  # clipped.
   first = jnp.clip(first, -1, size).astype(jnp.int32)
   taps = [jnp.clip(first + offset, 0, size - 1) for offset in (-1, 0, 1, 2)]
   return (taps[1:3], linear[1:3]) if cubic is False else (taps, both)

@@ -12,7 +12,7 @@ def sides(size: Size) -> tuple[int, int]:
 
 
 def scale_size(size: Size, numerator: float, denominator: float) -> Size:
-  """Returns a size multiplied by numerator / denominator and rounded, in the form of the size."""
+  """Multiplies a side or a (height, width) by numerator / denominator, and rounds the result."""
   if isinstance(size, int):
     return round(size * numerator / denominator)
   height, width = (round(side * numerator / denominator) for side in size)

@@ -37,8 +37,8 @@ def statistics(
   """Returns the mean and standard deviation of the pixels of each channel, for normalization.
 
   They are `data.mean` and `data.std` if these are set, otherwise the published constants of a
-  well-known set, otherwise computed from up to 5,000 training images. They depend on the seed only
-  if splits are carved from train.
+  well-known set, otherwise computed from up to 5,000 training images. Computed values depend on the
+  seed only if splits are carved from train.
 
   Args:
     data: The config's `data`.
@@ -46,8 +46,8 @@ def statistics(
     train: The training examples; None if they are not to be read.
 
   Raises:
-    ConfigError: A field has the wrong length, a std is not positive, or the training examples are
-      needed and None.
+    ConfigError: A field has the wrong length, a std is not positive, or `train` is None although
+      the values must be computed.
   """
   settings = read_fields(DataSettings, data)
   mean, std, channels = settings.mean, settings.std, find_channels(info)

@@ -14,7 +14,8 @@ the fields of `data` that it needs, such as `data["data_dir"]`, and returns a `D
   `examples[i]` (a dict with every array of the spec: `image` and `label` for classification),
   `examples.name(i)` and `examples.labels` (the classes, int32 (n,), or None), all of which may be
   called from several threads at once;
-- `carve`, such as `documents.carve_end`, for sequences that must not be drawn one by one.
+- `carve`, a function that divides examples in two, such as `documents.carve_end`, for sequences
+  that must not be drawn one by one.
 
 Only the split `train` is required: missing validation and test splits are carved from it. Each kind
 of source that ships with vitx is an entry of `SOURCES`.
@@ -52,19 +53,21 @@ SOURCES: dict[str, Opener] = {
 def open_source(
   data: Mapping[str, Any], seed: int, class_names: Sequence[str] | None = None
 ) -> Source:
-  """Opens the data set that a config's `data` names, without decoding an example.
+  """Opens the data set that a config's `data` names; divides it into train, validation and test.
+
+  Examples are decoded only for the user's own source or for `data.on_unreadable="skip"`.
 
   Args:
     data: The config's `data`; `DataSettings` declares the fields that every source has.
-    seed: The data seed, which determines the carved splits.
-    class_names: The classes in the order of an existing run; the set gets this order if it has
-      these classes. None for a new run.
+    seed: The data seed, which determines the examples that are drawn from train for other roles.
+    class_names: The class names in the order of an existing run. The data set gets this order if it
+      has these classes. None for a new run.
 
   Raises:
     ConfigError: The set is unknown, unprepared or unreadable, or a split is missing; the message
       names the field and the fix.
   """
-  splits.find_choice(data)  # raises its errors before the set is read
+  splits.find_choice(data)  # a wrong name raises an error before the set is read
   dataset = open_dataset(data)
   if class_names is not None and len(class_names) == len(dataset.info.class_names or ()):
     dataset = renumber(dataset, class_names) or dataset
@@ -73,7 +76,7 @@ def open_source(
 
 
 def open_dataset(data: Mapping[str, Any]) -> Dataset:
-  """Opens a data set before its splits get roles.
+  """Opens the data set that a config's `data` names; its splits have no roles yet.
 
   Args:
     data: The config's `data`; `DataSettings` declares the fields that every source has.
@@ -141,7 +144,7 @@ def _check_examples(info: DatasetInfo, split: str, examples: Examples) -> None:
 
 
 def find_info(data: Mapping[str, Any]) -> DatasetInfo:
-  """Returns the facts about a data set, and opens it only if they do not follow from its name.
+  """Returns the facts about a data set; opens the set only if its name does not suffice.
 
   Args:
     data: The config's `data`; `DataSettings` declares the fields that every source has.

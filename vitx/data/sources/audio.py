@@ -31,14 +31,14 @@ SUFFIXES = (".wav", ".wave")
 def open_audio(data: Mapping[str, Any]) -> Dataset:
   """Opens `audio:FOLDER`: WAV files of 8, 16, 24 or 32-bit PCM or float, of any rate.
 
-  Channels are averaged, and other rates are resampled to 12 kHz. The layout is FOLDER/SPLIT/... if
-  a directory whose name states a role (train, val, valid, validation, dev, test, Training) has WAV
-  files; else all files in FOLDER and below it are one split, `train`. Hidden files are ignored;
-  files with other suffixes are skipped with a warning.
+  Channels are averaged, and other rates are resampled to 12 kHz. If a directory in FOLDER whose
+  name states a role (such as train, val, valid, validation, dev, test or Training) has WAV files,
+  each directory with WAV files is a split. Otherwise all files in FOLDER and below it are one
+  split, `train`. Hidden files are ignored; files with other suffixes are skipped with a warning.
 
   Args:
-    data: The config's `data`, of which these fields are read: source; splits. If any split is
-      given, FOLDER must have a directory per split, and their names may be arbitrary.
+    data: The config's `data`, of which these fields are read: source; splits. If `splits` names any
+      split, each directory in FOLDER with WAV files is a split, whatever its name.
 
   Raises:
     ConfigError: The directory does not exist or has no WAV file, or a file is not WAV, is empty or
@@ -108,7 +108,7 @@ def _log_rates(name: str, splits: Mapping[str, tuple[Wav, ...]]) -> None:
 def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:
   """Returns a hash of the names, the sizes and the content of all files.
 
-  If the files of a split are large together, the content of only a sample of them is hashed.
+  If a split is larger than `fingerprint.HASH_ALL`, only the content of a sample of files is hashed.
   """
   parts: list[str | bytes] = ["audio", str(RATE)]
   for split in sorted(splits):

@@ -28,7 +28,7 @@ _PERCENT = re.compile(r"-?\d+(\.\d+)?%")
 def open_bytes(data: Mapping[str, Any]) -> Dataset:
   """Opens `bytes:FILE`: the whole file is the split `train`, mapped into memory.
 
-  `data.splits` may slice it as TFDS does, in bytes or percent: `train[:90000000]`,
+  `data.splits` may slice `train` as TFDS does, in bytes or percent: `train[:90000000]`,
   `train[90_000_000:95_000_000]`, `train[-5%:]`, `train[:10%]+train[90%:]` (two documents).
 
   Args:
@@ -74,7 +74,7 @@ def _map(name: str, path: Path) -> np.ndarray:
 
 
 def _slices(name: str, size: int, expression: str) -> list[FileRange]:
-  """Returns the ranges in bytes of the terms of a split expression, such as "train[:10%]"."""
+  """Returns the byte range of each term in a split expression like "train[:10%]+train[90%:]"."""
   result: list[FileRange] = []
   for term in expression.split("+"):
     match = _SLICE.fullmatch(term)
@@ -96,7 +96,7 @@ def _slices(name: str, size: int, expression: str) -> list[FileRange]:
 
 
 def _place(text: str, size: int) -> int | None:
-  """Parses a bound of a slice to a position in the file; None for a text of another form.
+  """Returns the position in the file that a bound of a slice names; None if it is not a bound.
 
   A negative bound counts from the end of the file.
   """

@@ -1,4 +1,4 @@
-"""The source `csv:FILE`: image files in the folder of a table that lists them with labels."""
+"""The source `csv:FILE`: a table of image files, which are in the table's folder, and labels."""
 
 import csv
 import io
@@ -47,14 +47,15 @@ CsvRows = Sequence[TableRow]
 
 
 def open_csv(data: Mapping[str, Any]) -> Dataset:
-  """Opens `csv:FILE`, a table with a head, whose first column names image files.
+  """Opens `csv:FILE`, a table with a header row, whose first column names image files.
 
   File names are relative to the folder of the table, and must not lead outside it. A column `split`
-  names the split of each file; without it all files are train. The other columns, or those in
-  `data.label_columns`, are the labels:
+  names the split of each file; without it, all files are in the split train. The other columns, or
+  those in `data.label_columns`, are the labels:
 
   - `data.label_kind` "class" (or None): one column with the name of the class. `classes.txt` in the
-    folder gives the order of the classes, else their names do. Examples have `label` int32 ().
+    folder gives the order of the classes; without it, they are sorted by their names. Examples have
+    `label` int32 ().
   - "classes": one column with the names of classes, separated by ";" or "|", or a column of 0 and 1
     for each class. Examples have `labels` float32 (K,), 1 for each class of the image.
   - "number": one column of numbers. Examples have `target` float32 ().
@@ -65,7 +66,7 @@ def open_csv(data: Mapping[str, Any]) -> Dataset:
 
   Raises:
     ConfigError: The table cannot be read; a column does not exist; or a file, label or split of a
-      row is missing or invalid (the message has the lines).
+      row is missing or invalid (the message has the numbers of the lines).
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
@@ -102,13 +103,13 @@ def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
   if len(lines) < 2:
-    raise ConfigError(f"{field} has no row below its head; write a file and its label in each row.")
+    raise ConfigError(f"{field} has no row below its header; write a file and a label in each row.")
   (_, columns), *rest = lines
   twice = next((each for each in columns if columns.count(each) > 1 or not each), None)
   if twice is not None or len(columns) < 2:
     raise ConfigError(
-      f"{field}: the first line must name two or more different columns, that of the"
-      f" files and those of the labels, not {columns!r:.200}"
+      f"{field}: the first line must name two or more different columns, one for the files and"
+      f" the others for labels, but it is {columns!r:.200}."
     )
   raise_all(
     [
@@ -146,7 +147,8 @@ def _check_rows(path: Path, columns: list[str], chosen: list[str], rows: CsvRows
   """Checks that each row's file exists and that its cells are not empty.
 
   Raises:
-    ConfigError: A file is missing or a cell is empty; the message has the lines.
+    ConfigError: A file is missing, is outside the folder or occurs twice, or a cell is empty; the
+      message has the numbers of the lines.
   """
   problems: list[ConfigError] = []
   seen: dict[str, int] = {}
@@ -238,7 +240,7 @@ def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
 def _fingerprint(files: Mapping[str, Files], key: str, names: Sequence[str]) -> str:
   """Returns a hash of the names, sizes, labels and content of all files.
 
-  If the files of a split are large together, the content of only a sample of them is hashed.
+  If a split is larger than `fingerprint.HASH_ALL`, only the content of a sample of files is hashed.
   """
   parts: list[str | bytes] = [key, *names]
   for split in sorted(files):

@@ -40,7 +40,8 @@ def find_files(
 ) -> tuple[list[Path], list[Path]]:
   """Returns the files in a directory and below it; follows links.
 
-  Hidden files, leftovers of archives and file managers, and workdirs of vitx are left out.
+  Hidden files, workdirs of vitx, and directories that archives and file managers leave behind
+  (`LEFTOVERS`) are left out.
 
   Args:
     field: The config field and its value, for errors.
@@ -67,14 +68,15 @@ def find_files(
 
 
 def find_directories(field: str, directory: Path, suffixes: Sequence[str]) -> list[Path]:
-  """Returns the sorted subdirectories of a directory that may contain files of the user.
+  """Returns the sorted subdirectories of a directory that may contain the user's own files.
 
-  Hidden directories, leftovers of archives and file managers, and workdirs are left out.
+  Hidden directories, directories that archives and file managers leave behind (`LEFTOVERS`),
+  workdirs of vitx, and directories with workdirs but no wanted file are left out.
 
   Args:
     field: The config field and its value, for errors.
     directory: The directory to search.
-    suffixes: The suffixes of the wanted files, in lower case.
+    suffixes: The suffixes of wanted files, in lower case.
 
   Raises:
     ConfigError: A name is not UTF-8.
@@ -98,7 +100,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _holds_runs_alone(path: Path, suffixes: Sequence[str]) -> bool:
-  """Returns whether a directory contains workdirs of vitx and no wanted file outside of them."""
+  """Returns whether a directory has workdirs, and no file with the suffixes outside of them."""
   is_seen = False
   for folder, inner, names in os.walk(path):
     if any(each.lower().endswith(tuple(suffixes)) for each in names if not each.startswith(".")):
@@ -110,7 +112,7 @@ def _holds_runs_alone(path: Path, suffixes: Sequence[str]) -> bool:
 
 
 def check_name(field: str, path: Path) -> None:
-  """Checks that a path is valid UTF-8, since no file that vitx writes could contain it otherwise.
+  """Checks that a path is valid UTF-8, so that vitx can write it to files.
 
   Args:
     field: The beginning of the error, with the config field and its value.
@@ -143,7 +145,7 @@ def warn_of_skipped(name: str, root: Path, skipped: Sequence[Path], kind: str) -
 
 
 def describe_others(suffixes: Sequence[str]) -> str:
-  """Describes files that have none of the suffixes, as the `kind` of `warn_of_skipped`."""
+  """Returns the argument `kind` of `warn_of_skipped` for files that have none of the suffixes."""
   return f"files whose suffix is none of {', '.join(suffixes)}"
 
 

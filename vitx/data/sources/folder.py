@@ -1,4 +1,4 @@
-"""The source `folder:PATH`: a directory per class, optionally in a directory per split.
+"""The source `folder:PATH`: images in a directory per class, optionally in a directory per split.
 
 A folder that has only images, and no directories, is a split of images without labels.
 """
@@ -48,7 +48,8 @@ class Files:
     settings: The settings for reading images.
     targets: The labels, (n, ...); None for images without labels.
     key: The name of the array of labels in an example: label, labels or target.
-    directories: The n class names as the file system spells them, if directories give the classes.
+    directories: The name of each image's class directory, as the file system spells it: n names,
+      "" for an image without a class; () if a table gives the labels.
   """
 
   root: Path
@@ -66,11 +67,11 @@ class Files:
     return len(self.paths)
 
   def __getitem__(self, i: int) -> Example:
-    """Returns image uint8 (height, width, C) in native size, and the label if there is one."""
+    """Returns `image`, uint8 (height, width, C), in its native size, and its label if known."""
     return decode_example(self.encoded(i))
 
   def encoded(self, i: int) -> dict[str, Any]:
-    """Returns an example whose image is still `Encoded`."""
+    """Returns an example whose image is not decoded yet, but still an `Encoded`."""
     path, content = self.root / self.paths[i], self.read(i)
     channels, values = self.settings.channels, self.settings.value_range
     image = Encoded(content, channels, str(path), upright=True, value_range=values)
@@ -102,8 +103,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
 
   Args:
     data: The config's `data`, of which these fields are read: source; channels, to which images are
-      converted; splits. If `splits` names any directory of PATH, the directories that it names are
-      the splits.
+      converted; value_range; on_unreadable; splits. A directory that `splits` names is a split.
 
   Raises:
     ConfigError: The directory does not exist, there are fewer than two classes, a class has no
@@ -158,11 +158,11 @@ def make_dataset(
   unlabeled: tuple[str, ...] = (),
   hint: str = "",
 ) -> Dataset:
-  """Returns a data set whose splits cannot be sliced; `+` joins several of them.
+  """Returns a data set whose splits can be joined by `+`, but not sliced.
 
   Args:
     info: The facts about the data set.
-    files: The images of each split.
+    files: The images of each split, by its name.
     unlabeled: The names of the splits that are unusable because they have no labels.
     hint: A sentence for the error about a missing split; "" for none.
   """
@@ -290,9 +290,9 @@ def check_filled(
 def _fingerprint(files: Mapping[str, Files]) -> str:
   """Returns a hash of the names, the sizes, the classes and the content of all files.
 
-  If the files of a split are large together, the content of only a sample of them is hashed. A
-  class is hashed as its index among the sorted names, so that another numbering of the classes
-  changes nothing.
+  If a split is larger than `fingerprint.HASH_ALL`, only the content of a sample of files is hashed.
+  A class is hashed as its index among the sorted names, so that the fingerprint does not depend on
+  the numbers of the classes.
   """
   names = sorted({each for found in files.values() for each in found.directories})
   place = {each: i for i, each in enumerate(names)}
@@ -306,7 +306,7 @@ def _fingerprint(files: Mapping[str, Files]) -> str:
 
 
 def digest_files(files: Files) -> tuple[list[int], str]:
-  """Returns the sizes of all files in bytes, and a digest of their content, or of a sample of it.
+  """Returns the size in bytes of each file, and a digest of the content of all or of a sample.
 
   An unreadable file counts as empty if `data.on_unreadable` is "skip".
   """

@@ -25,11 +25,11 @@ class FolderLayout:
   """The splits and the classes of a folder.
 
   Attributes:
-    splits: The directories of each class, by split.
-    unlabeled: The splits without class directories.
+    splits: The class directories of each split, by the name of the split and of the class.
+    unlabeled: The names of the splits without class directories.
     skipped: The directories that are neither splits nor classes.
-    hint: A sentence that says why directories count as splits, if their contents and not their
-      names show this; else "".
+    hint: A sentence for errors that says why directories were taken for splits, if only their
+      contents suggest it; "" if their names do.
   """
 
   splits: Mapping[str, Classes]
@@ -40,7 +40,7 @@ class FolderLayout:
 
 @dataclass(frozen=True)
 class _Place:
-  """A directory, its subdirectories, and whether it contains images itself."""
+  """A directory, its subdirectories, and whether it contains images directly."""
 
   path: Path
   inner: tuple[Path, ...]
@@ -73,7 +73,7 @@ def find_layout(
     named: The names of splits in `data.splits`.
 
   Raises:
-    ConfigError: The directories are splits by their names and have no class directories.
+    ConfigError: The directories are named like splits, but have no class directories.
   """
   places = [
     _Place(path, tuple(find_directories(field, path, SUFFIXES)), any(find_images(path)))
@@ -106,7 +106,7 @@ def find_layout(
 
 
 def find_images(directory: Path) -> Iterator[Path]:
-  """Yields the image files in a directory itself."""
+  """Yields the image files in a directory, but not those in its subdirectories."""
   for path in directory.iterdir():
     if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and not path.is_dir():
       yield path
@@ -115,8 +115,8 @@ def find_images(directory: Path) -> Iterator[Path]:
 def _find_alike(places: Sequence[_Place]) -> list[_Place]:
   """Returns the directories that look like splits by their contents, or [] if most do not.
 
-  A directory looks like a split if at least half of its subdirectories have a namesake in another
-  directory.
+  A directory looks like a split if at least half of its subdirectories have names that also occur
+  in another directory; see `_is_like` for the exact rule.
   """
   count = Counter(name for place in places for name in place.names)
   shared = {name for name in count if count[name] > 1}
@@ -127,8 +127,8 @@ def _find_alike(places: Sequence[_Place]) -> list[_Place]:
 def _is_like(place: _Place, names: set[str]) -> bool:
   """Returns whether a directory looks like a split whose classes have the given names.
 
-  Such a directory contains no image itself, and at least two, and at least half, of its
-  subdirectories have one of the names.
+  Such a directory contains no image outside its subdirectories. At least two of the subdirectories,
+  and at least half of them, have one of the names.
   """
   return not place.has_images and len(place.names & names) >= max(2, len(place.names) / 2)
 
@@ -167,14 +167,14 @@ def _read_splits(
 ) -> FolderLayout:
   """Returns the layout of a folder with directories that are known to be splits.
 
-  Other directories count as splits too if their subdirectories are similar. If the config names
-  splits, they must have exactly the subdirectories of a known split.
+  Another directory is a split, too, if its subdirectories have exactly the names of those in a
+  known split. If the config names no splits, similar names suffice, see `_is_like`.
 
   Args:
     places: All directories of the folder.
     known: The directories that are known to be splits.
     named: The names of the splits in the config.
-    hint: A sentence that says why directories count as splits; see `FolderLayout`.
+    hint: The sentence for `FolderLayout.hint`.
   """
   like = next((place for place in known if place.role == "train"), known[0])
   splits = [
@@ -193,10 +193,10 @@ def _read_splits(
 
 
 def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:
-  """Checks that directories named like splits are not all without class directories.
+  """Checks that directories without class directories are not all named like splits.
 
   Raises:
-    ConfigError: All these directories lack class directories, so the images have no classes.
+    ConfigError: All are named like splits, such as train and test, so the images have no classes.
   """
   roles = {place.role for place in places}
   if len(roles) > 1 and "train" in roles and roles <= {*ROLES}:

@@ -26,7 +26,7 @@ class HubImages:
   Attributes:
     table: The split, a `datasets.Dataset` whose images are encoded.
     split: The name of the split.
-    image: The column of the images.
+    image: The name of the column of images.
     labels: The classes, int32 (n,).
     settings: The settings for reading images.
   """
@@ -41,17 +41,17 @@ class HubImages:
     return len(self.labels)
 
   def __getitem__(self, i: int) -> Example:
-    """Returns image uint8 (height, width, C) in native size, and label int32 ()."""
+    """Returns `image`, uint8 (height, width, C), in its native size, and `label`, int32 ()."""
     return decode_example(self.encoded(i))
 
   def encoded(self, i: int) -> dict[str, Any]:
-    """Returns an example whose image is still `Encoded`."""
+    """Returns an example whose image is not decoded yet, but still an `Encoded`."""
     channels, values = self.settings.channels, self.settings.value_range
     image = Encoded(self.read(i), channels, self.name(i), upright=True, value_range=values)
     return {"image": image, "label": np.asarray(self.labels[i])}
 
   def read(self, i: int) -> bytes:
-    """Returns the content of an image file, which is in the table or beside it."""
+    """Returns the bytes of an image file, which the table contains or names by a path."""
     stored = self.table[int(i)][self.image]
     try:
       return stored["bytes"] or read_bytes(stored["path"])
@@ -67,16 +67,17 @@ class HubImages:
 def open_hub(data: Mapping[str, Any]) -> Dataset:
   """Opens `hf:NAME`, or `hf:NAME:CONFIG` for a set with several configs.
 
-  NAME is a set of the Hugging Face Hub, a directory that `datasets.load_dataset` reads, or one that
-  `save_to_disk` wrote. Its one column of images and its one column of classes (`ClassLabel`) are
-  used. The library downloads a set of the Hub to its own cache and runs no code of the set.
+  NAME is a set of the Hugging Face Hub, a directory that `datasets.load_dataset` reads, or a
+  directory that `save_to_disk` wrote. The set must have one column of images and one of classes
+  (`ClassLabel`). The library `datasets` downloads a set of the Hub to its own cache and runs no
+  code of the set.
 
   Args:
     data: The config's `data`, of which these fields are read: source, channels, value_range.
 
   Raises:
-    ConfigError: The set cannot be loaded, or has not one column of images and one of classes.
-    MissingExtraError: The library is not installed.
+    ConfigError: The set cannot be loaded, or does not have one column of images and one of classes.
+    MissingExtraError: The library `datasets` is not installed.
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
@@ -139,7 +140,7 @@ def _choose_column(name: str, table: Any, kind: str) -> str:
 def _content(examples: HubImages) -> Iterator[str | bytes]:
   """Yields the labels of a split and then the bytes of its images.
 
-  If the images are large together, only a sample of them is read.
+  If the table is larger than `fingerprint.HASH_ALL`, only a sample of the images is read.
   """
   yield examples.labels.tobytes()
   for i in choose_sample(len(examples), examples.table.data.nbytes).tolist():

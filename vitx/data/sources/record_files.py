@@ -14,7 +14,7 @@ from vitx.data.splits import FileRange
 # Records are read in a random order, so reading ahead is useless.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _BUFFER = 32768  # bytes
-_THREADS = 64  # the reader needs so many threads in a process, and hangs if it gets fewer
+_THREADS = 64  # the reader needs this many threads in a process, and hangs if it gets fewer
 
 
 @functools.cache
@@ -48,11 +48,11 @@ def check_threads() -> None:
 class RecordFiles:
   """The records of several files, read as one sequence.
 
-  The library's own `ArrayRecordDataSource` goes through the whole file to get one record. In a file
-  of 50,000 records, that takes ten times as long as reading a range of one record.
+  A record is read as a range of one record. array_record's own `ArrayRecordDataSource` goes
+  through the whole file instead, which takes ten times as long in a file of 50,000 records.
 
   Args:
-    ranges: The ranges of records, each with the name of its file, its first record and its end.
+    ranges: The (file name, first record, end) of each range of records.
   """
 
   def __init__(self, ranges: Sequence[FileRange]):
@@ -76,6 +76,6 @@ class RecordFiles:
     return self._readers[which].read(place, place + 1)[0]
 
   def find(self, i: int) -> tuple[int, int]:
-    """Returns the number of the range with record `i`, and the record's number in its file."""
+    """Returns the index of the range with record `i`, and the record's index in its file."""
     which = bisect.bisect_right(self._ends, i)
     return which, self._ranges[which][2] - self._ends[which] + i

@@ -22,15 +22,16 @@ NOWHERE = "/nonexistent"  # a TFDS directory without sets, so that facts come fr
 
 
 def open_tfds(data: Mapping[str, Any]) -> Dataset:
-  """Opens a prepared TFDS set of images or of texts; `digits` prepares itself.
+  """Opens a prepared TFDS set of images or of texts; prepares `digits` if necessary.
 
   Args:
     data: The config's `data`, of which these fields are read: source, `NAME[/CONFIG][:VERSION]`;
-      data_dir; channels, for sets whose images have no fixed number; value_range.
+      data_dir; channels, for sets that do not fix the number of channels; value_range.
 
   Raises:
-    ConfigError: The name is unknown, the set is not prepared (the message has the command), is
-      stored in another format or is of another kind, or this process may start too few threads.
+    ConfigError: The name is unknown; the set is not prepared (the message has the command), is not
+      stored as ArrayRecord, or has neither single images nor texts; or this process may start too
+      few threads.
   """
   settings = read_fields(DataSettings, data)
   name = settings.source
@@ -67,7 +68,7 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
 def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
   """Returns the facts about a set that follow from its name, even if the set is not prepared.
 
-  TFDS ships the facts about its sets, and vitx about its own. They have no fingerprint.
+  The facts come from the code of TFDS, or of vitx for its own sets. They have no fingerprint.
 
   Args:
     data: The config's `data`.

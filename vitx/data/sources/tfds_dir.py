@@ -25,7 +25,11 @@ def default_data_dir(data_dir: str | os.PathLike | None) -> epath.Path:
 
 
 def parse_name(name: str) -> tuple[str, str | None, str | None]:
-  """Splits `NAME[/CONFIG][:VERSION]`; raises ConfigError for any other form."""
+  """Returns the parts of `NAME[/CONFIG][:VERSION]`; a missing part is None.
+
+  Raises:
+    ConfigError: The name has another form.
+  """
   match = _NAME.fullmatch(name)
   if match is None:
     raise ConfigError(
@@ -89,8 +93,8 @@ def find(name: str, data_dir: epath.Path) -> epath.Path | None:
 def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
   """Returns the directory of a prepared version of a set that can be read.
 
-  A set of vitx that needs no archive is prepared if it is not yet. It goes to the cache of vitx,
-  since the TFDS directory belongs to the user.
+  A set of vitx's own (`BUILDERS`) that needs no archive is prepared if necessary. It is written to
+  the cache of vitx, since the TFDS directory belongs to the user.
 
   Raises:
     ConfigError: The name is unknown, or the set is not prepared as ArrayRecord; the message has the
@@ -113,7 +117,10 @@ def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
 
 
 def file_formats(directory: epath.Path) -> list[str]:
-  """Returns the formats of a prepared version; TFDS before 4.4 wrote TFRECORD without naming it."""
+  """Returns the names of the file formats of a prepared version.
+
+  A version that names no format is TFRECORD, because TFDS before 4.4 did not write the name.
+  """
   path = directory / "dataset_info.json"
   try:
     info = json.loads(path.read_bytes())
@@ -161,9 +168,9 @@ class _CodeRefusedError(Exception):
 def _guard_feature_classes() -> None:
   """Prevents TFDS from importing the feature classes of a prepared set without permission.
 
-  TFDS imports the module of each class in `features.json`. The file has two forms, which may nest,
-  and TFDS looks up the classes of both by the method that this function replaces. The classes of
-  TFDS itself are registered already.
+  TFDS imports the module of each class that `features.json` names. This function replaces the
+  method by which TFDS looks up these classes, in both forms of the file, which may be nested. The
+  classes of TFDS itself need no permission.
   """
   base = tfds.features.FeatureConnector
   find = base.cls_from_name
@@ -190,7 +197,7 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
     file_format: The format of the files to read; None is the format that the set names.
 
   Raises:
-    ConfigError: The files are not a prepared set, or are outside its directory; or `features.json`
+    ConfigError: The directory has no prepared set, or names files outside of it; or `features.json`
       names a feature class outside TFDS and the user does not allow foreign code to run.
   """
   try:

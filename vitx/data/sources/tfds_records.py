@@ -28,7 +28,7 @@ _NAMES = ("id", "file_name", "filename", "image/filename")
 
 @dataclass(frozen=True)
 class Content:
-  """The features of a TFDS set to read: an image with or without a class, or a text.
+  """The features of a TFDS set that vitx reads: an image with or without a class, or a text.
 
   Attributes:
     image: The key of the image; "" for texts.
@@ -42,12 +42,12 @@ class Content:
 
 
 def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
-  """Chooses the features of a TFDS set to read: an image with at most one label, or a text.
+  """Chooses the features of a TFDS set that vitx reads: an image and at most one class, or a text.
 
-  If there are several candidates, it takes the supervised keys of TFDS, or the feature "text".
+  Of several candidates, the supervised keys of TFDS are chosen, or the feature "text".
 
   Raises:
-    ConfigError: The set is of another kind.
+    ConfigError: The set has neither single images nor texts.
   """
   features = info.features
 
@@ -75,12 +75,12 @@ def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
 class Records:
   """The records of one split expression, such as "train[:80%]".
 
-  The examples of a set of images have image and, if the set has classes, label. The texts of a set
-  are read by `stored`.
+  An example of a set of images has `image` and, if the set has classes, `label`. The texts of a set
+  of texts are read by `stored`.
 
   Attributes:
     content: The features to read.
-    ranges: The ranges of records, each with the name of its file, its first record and its end.
+    ranges: The (file name, first record, end) of each range of records.
 
   Args:
     builder: The builder of the prepared set.
@@ -140,11 +140,11 @@ class Records:
     return len(self._records)
 
   def __getitem__(self, i: int) -> Example:
-    """Returns image uint8 (height, width, C) in native size, and label int32 () if any."""
+    """Returns `image`, uint8 (height, width, C), in its native size, and `label`, if any."""
     return decode_example(self.encoded(i))
 
   def encoded(self, i: int) -> dict[str, Any]:
-    """Returns an example whose image is still `Encoded`."""
+    """Returns an example whose image is not decoded yet, but still an `Encoded`."""
     features, where = self.read(i), f"{self._where}{i}"
     content = self.stored(features)
     image = {"image": Encoded(content, self._channels, where, value_range=self._value_range)}
@@ -161,7 +161,7 @@ class Records:
       raise tfds_dir.make_damage_error(epath.Path(path), error) from error
 
   def name(self, i: int) -> str:
-    """Returns the set's own name of an example, else its split and number."""
+    """Returns the name that the set gives an example, or else its split and index."""
     if self._name_key is None:
       return f"{self._split}#{i}"
     return self.read(i)[self._name_key].bytes_list.value[0].decode()

@@ -10,8 +10,8 @@ from PIL import Image
 class Builder(tfds.core.GeneratorBasedBuilder):
   """Scanned digits of 8x8 gray pixels, by E. Alpaydin and C. Kaynak (1998), doi 10.24432/C50P49.
 
-  Every index i of scikit-learn's `load_digits` with i % 5 == 4 is in test (359), the others are in
-  train (1,438).
+  Image i of scikit-learn's `load_digits` is in test if i % 5 == 4 (359 images), and otherwise in
+  train (1,438 images).
   """
 
   VERSION = tfds.core.Version("1.0.0")
@@ -50,7 +50,10 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def _png(pixels: np.ndarray) -> bytes:
-  """Encodes without compression, so that bytes and fingerprint do not depend on zlib."""
+  """Returns the PNG file of a gray image, uint8 (H, W), without compression.
+
+  Compressed bytes, and so the fingerprint of the set, would depend on the version of zlib.
+  """
   buffer = io.BytesIO()
   Image.fromarray(pixels).save(buffer, format="PNG", compress_level=0)
   return buffer.getvalue()

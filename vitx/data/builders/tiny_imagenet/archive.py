@@ -10,7 +10,10 @@ from vitx.files import check_inflated, reading
 
 
 class Archive:
-  """The files of tiny-imagenet-200, by their path inside the archive.
+  """The images and the class names in the official Tiny ImageNet archive.
+
+  Args:
+    path: The path of the zip file, or of the directory extracted from it.
 
   Raises:
     ConfigError: The archive does not exist, does not have the official layout, is damaged (also
@@ -60,25 +63,25 @@ class Archive:
       return content.decode().splitlines()
 
   def words(self) -> dict[str, str]:
-    """Returns the English names of the classes, from words.txt."""
+    """Returns the English name of each class by its WordNet id, from words.txt; "" if none."""
     lines = self._read_lines("words.txt")
     words = dict(line.split("\t", 1) for line in lines if "\t" in line)
     return {wnid: words.get(wnid, "") for wnid in self.wnids}
 
   def train(self) -> Iterator[tuple[str, bytes, str]]:
-    """Yields the (file name, encoded image, class) of each train/WNID/images/*.JPEG."""
+    """Yields (file name, encoded image, WordNet id) for each file train/WNID/images/*."""
     for name in self._names:
       parts = name.split("/")
       if len(parts) == 4 and parts[0] == "train" and parts[2] == "images":
         yield parts[3], self._read(self._root + name), parts[1]
 
   def validation(self) -> Iterator[tuple[str, bytes, str]]:
-    """Yields the (file name, encoded image, class) of each image in val_annotations.txt."""
+    """Yields (file name, encoded image, WordNet id) for each image in val_annotations.txt."""
     for line in self._read_lines("val/val_annotations.txt"):
       if line.strip():
         file_name, wnid = line.split("\t")[:2]
         path = f"val/images/{file_name}"
-        if path not in self._names:  # also rejects paths out of the directory
+        if path not in self._names:  # also rejects paths outside the directory
           raise ConfigError(
             f"--from {self._path}: val_annotations.txt names {file_name!r}, which is not"
             " a file in val/images. Name the official archive."

@@ -6,11 +6,11 @@ from vitx.data.builders.tiny_imagenet.archive import Archive
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-  """Tiny ImageNet-200: 64x64, 500 training and 50 validation images in each of 200 classes.
+  """Tiny ImageNet-200: 200 classes with 500 training and 50 validation images each, 64x64 pixels.
 
-  Its source is Y. Le and X. Yang, Tiny ImageNet Visual Recognition Challenge, Stanford CS 231N
-  (2015). The images keep the archive's encoding, the classes are its sorted WordNet ids, and the
-  unlabeled test part is left out.
+  The source is Y. Le and X. Yang, Tiny ImageNet Visual Recognition Challenge, Stanford CS 231N
+  (2015). The images keep the archive's encoding. The classes have their WordNet ids as names and
+  are sorted by them. The unlabeled test images are left out.
   """
 
   VERSION = tfds.core.Version("1.0.0")
