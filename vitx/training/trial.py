@@ -26,11 +26,11 @@ from vitx.training.teacher import blank_constants
 
 
 def complete_config(config: ConfigDict) -> ConfigDict:
-  """Sets the fields of a config that follow from its data set, such as the number of classes.
+  """Returns a config in which the fields that follow from its data set are set.
 
-  The facts about TFDS's and vitx's own data sets are known from their names. Any other data set is
-  opened, unless the config describes it. The means and deviations of the pixels are made up, since
-  no cost depends on them.
+  Such a field is the number of classes. The data sets of TFDS and of vitx are known by their names.
+  Any other data set is opened, unless the config describes it. The means and deviations of the
+  pixels are made up, since no cost depends on them.
 
   Raises:
     ConfigError: The data set must be opened for its classes or image size, and is not prepared.

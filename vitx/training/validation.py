@@ -20,8 +20,8 @@ from vitx.training.run import Run
 # A function that evaluates the state at a step on a role's examples, under each of
 # `config.evaluation.weights`; a figure that is not finite is an error.
 Evaluate = Callable[[Any, int, str], Figures]
-# The kind of the rows that `config.evaluation.on_test` adds to the log of metrics: figures on *test*
-# that do not choose a checkpoint.
+# The kind of the rows that `config.evaluation.on_test` adds to the log: figures on *test*, which do
+# not choose a checkpoint.
 SEEN = "test_seen"
 
 
