@@ -66,7 +66,9 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     per_epoch = data.get("examples", {}).get("train", 0) / (config.get("batch_size") or 1)
     curves.append(Curve(method, loss, value, training, per_epoch))
   if len(figures) > 1:
-    raise ConfigError(f"give runs with one primary figure, not {json.dumps(figures)}.")
+    raise ConfigError(
+      f"the runs have different primary figures: {json.dumps(figures)}. Give runs that share one."
+    )
   return curves, next(iter(figures))
 
 

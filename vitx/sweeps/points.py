@@ -101,7 +101,9 @@ def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str
 
 
 def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
-  """Returns the config of each method of a sweep as a text `FILE:ROW,field=value`, by its name.
+  """Returns each method's config as a text `FILE:ROW,field=value`, by the method's name.
+
+  A method is a combination of a row and field values.
 
   Args:
     config: The config that the sweep varies, as a text `FILE` or `FILE:ROW,field=value`.
@@ -165,7 +167,7 @@ def fit_budget(row: str, text: str, budget: float) -> str:
 def make_points(
   texts: Mapping[str, str], seeds: int, folds: Sequence[str] | None = None
 ) -> list[Point]:
-  """Returns the points of a sweep, sorted by seed, then by fold.
+  """Returns the points (runs) of a sweep, sorted by seed, then by fold.
 
   In this order all methods finish their first runs early, so that they can soon be compared.
 

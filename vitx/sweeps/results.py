@@ -1,4 +1,4 @@
-"""Writes the results of a sweep: a page `NAME.md`, `NAME.csv` and a plot of the learning curves.
+"""Writes the results of a sweep: a page `NAME.md`, a table `NAME.csv` and a plot of its curves.
 
 Everything except the page's section "Run" (date, hours, machine, versions) depends only on the
 runs' configs and figures (metrics).
@@ -138,7 +138,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _quote(methods: Sequence[Method]) -> list[str]:
-  """Returns the Markdown table of all published figures in a list; [] if there are none."""
+  """Returns a list with one Markdown table of all published figures; [] if there are none."""
   names = list(dict.fromkeys(name for method in methods for name in method.published))
   if not names:
     return []

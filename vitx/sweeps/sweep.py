@@ -147,7 +147,7 @@ def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | N
   Returns:
     None if this process is to train the point; otherwise the point's state.
   """
-  # The sweep's directory may be a link, but not a point's.
+  # The sweep's directory may be a link, but a point's workdir may not.
   own_files.check_no_link(workdir)
   asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
   _check_same_point(workdir, asked)

@@ -42,7 +42,9 @@ def batch_size_for(config: Any, size: int | None = None) -> int:
 def split_batches(
   config: Any, task: Task, examples: Examples, size: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Returns an iterator over this process's batches of a split, with padding and its mask.
+  """Returns an iterator over this process's batches of a split.
+
+  The batches are padded to equal sizes; their array `mask` is False where an example is padding.
 
   Args:
     config: The resolved config.
@@ -168,7 +170,7 @@ def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> st
 
 
 def add_sums(total: Mapping[str, Any], sums: Mapping[str, Any]) -> dict[str, Any]:
-  """Adds the sums of one batch to the sums over a split so far, in float64.
+  """Returns the sums over a split so far plus the sums of one batch, in float64.
 
   A name that `total` does not contain starts at 0.
   """

@@ -156,8 +156,8 @@ class Experiment:
   ) -> dict[str, str]:
     """Returns the implementation that each token mixer uses in training, by the mixer's path.
 
-    A path is such as "block_0/token_mixer". The choice of an implementation depends on the number
-    of examples that a device processes at once.
+    For example, the mixer "block_0/token_mixer" may use "kernelized". The choice depends on the
+    number of examples that a device processes at once.
 
     Args:
       describe: A function that makes a text of the choices for one mixer's operations.
@@ -181,7 +181,7 @@ class Experiment:
     )
 
   def references(self, role: str) -> dict[str, float]:
-    """Returns the figures of methods without learning on a role's examples: `Task.references`."""
+    """Returns the figures of methods that do not learn, on a role's examples: `Task.references`."""
     return self.task.references(self.source.train, self.source.role(role))
 
   def describe(self, figures: Figures) -> str:
@@ -211,7 +211,7 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
     source: The data set, or only its description if no example must be read.
 
   Raises:
-    ConfigError: A field contradicts the source.
+    ConfigError: A field contradicts the data set.
   """
   config = config.copy_and_resolve_references()
   with config.unlocked():

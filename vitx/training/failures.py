@@ -23,7 +23,7 @@ T = TypeVar("T")
 _current: contextvars.ContextVar["StopRequest | None"] = contextvars.ContextVar(
   "request", default=None
 )
-LEFT_ALONE = "vitx work that a signal may break off"  # the threads of `StopRequest.run`
+LEFT_ALONE = "vitx work that a signal may break off"  # the name of threads of `StopRequest.run`
 _received: list[int] = []  # the signals that `StopRequest` handled in this process
 
 

@@ -107,7 +107,7 @@ def split_steps(batches: Sequence[Any], steps: int) -> Any:
   """Splits this process's share of the batches of several steps over its devices.
 
   Args:
-    batches: The share of each of the consecutive steps, (b, ...); at least one.
+    batches: This process's share of the batch of each step, in order, (b, ...); at least one.
     steps: The number K of steps for which the result has room, at least the number of batches.
 
   Returns:

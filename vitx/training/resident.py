@@ -12,7 +12,7 @@ from vitx.data.dataset import Example
 from vitx.data.stream import HostBatch
 from vitx.training import parallel
 
-# The share of a device's memory that examples may take if the config leaves the choice open.
+# The share of a device's memory that examples may take if `data.device` is "auto".
 SHARE = 0.1
 
 

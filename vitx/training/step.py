@@ -1,7 +1,7 @@
 """The training and evaluation steps: pure functions of one device's share of a batch.
 
-They are written once for all tasks. Collective operations use the name of the device axis, so the
-results do not depend on the number of devices.
+They are written once for all tasks and for any number of devices: collective operations use the
+name of the device axis.
 """
 
 import dataclasses
@@ -117,7 +117,7 @@ class Step:
     return self.begin(self.task.init(key, batch))
 
   def begin(self, variables: Mapping[str, Any]) -> TrainState:
-    """Returns the state before the first step from a model's variables, whose layers it stacks."""
+    """Returns the state before the first step, given a model's variables with unstacked layers."""
     params = stack(variables["params"], self.cycle)
     return TrainState(
       step=jnp.int32(0),
@@ -210,7 +210,8 @@ class Step:
       return state, jax.tree.map(lambda all, one: all.at[i].set(one), every, metrics), asked
 
     state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
-    return state, metrics, self.measure(state), stop  # outside the loop, whose bits it might change
+    # The figures are measured outside the loop, because they might change the bits of its results.
+    return state, metrics, self.measure(state), stop
 
   def measure(self, state: TrainState) -> dict[str, jax.Array]:
     """Returns the logged figures of a state: `parameter_norm`, and means of logged parameters."""

@@ -1,4 +1,4 @@
-"""Finds a distillation's teacher: its architecture, for the config, and weights, for the task."""
+"""Finds the teacher of a distillation: the architecture for the config, weights for the task."""
 
 import functools
 from typing import Any

@@ -28,9 +28,9 @@ from vitx.training.teacher import blank_constants
 def complete_config(config: ConfigDict) -> ConfigDict:
   """Returns a config in which the fields that follow from its data set are set.
 
-  Such a field is the number of classes. The data sets of TFDS and of vitx are known by their names.
-  Any other data set is opened, unless the config describes it. The means and deviations of the
-  pixels are made up, since no cost depends on them.
+  One of these fields is the number of classes. The data sets of TFDS and of vitx are known by their
+  names. Any other data set is opened, unless the config describes it. The means and deviations of
+  the pixels are made up, since no cost depends on them.
 
   Raises:
     ConfigError: The data set must be opened for its classes or image size, and is not prepared.
@@ -121,7 +121,7 @@ def draw(shapes: Any) -> Any:
 def measure_training_bytes(config: ConfigDict) -> int | None:
   """Returns the bytes of memory that a training step with the whole batch needs on one device.
 
-  Returns None if the compiler does not say. The config must come from `complete_config`.
+  Returns None if the compiler does not report them. The config must come from `complete_config`.
   """
   found = split_training_bytes(config)
   return sum(found.values()) if found else None
@@ -134,10 +134,10 @@ def split_training_bytes(config: ConfigDict) -> dict[str, int]:
     config: A config from `complete_config`.
 
   Returns:
-    The bytes by part; {} if the compiler does not say. `parameters` are the parameters alone.
-    `optimizer` is everything else that one step leaves for the next: moments, the moving average of
-    the parameters, batch statistics. `activations` is all the rest: the batch, activations and
-    gradients, of which the compiler gives only the joint peak.
+    The bytes by part; {} if the compiler does not report them. `parameters` are the parameters
+    alone. `optimizer` is everything else that one step leaves for the next: moments, the moving
+    average of the parameters, batch statistics. `activations` is all the rest: the batch,
+    activations and gradients, of which the compiler gives only the joint peak.
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)
@@ -155,7 +155,7 @@ def split_training_bytes(config: ConfigDict) -> dict[str, int]:
 def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
   """Returns the bytes of memory that a forward pass needs on one device.
 
-  Returns None if the compiler does not say.
+  Returns None if the compiler does not report them.
 
   Args:
     config: A config from `complete_config`.
@@ -191,8 +191,8 @@ def prepare_training(
       nothing else may use it, since the step reuses its memory.
 
   Returns:
-    A function that makes one step after the last one and waits for its end; and the bytes that a
-    step needs, or None if the compiler does not say.
+    A function that makes one step, from the state that the step before left, and waits for its end;
+    and the bytes that a step needs, or None if the compiler does not report them.
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)
@@ -219,7 +219,7 @@ def prepare_inference(
 
   Returns:
     A function that runs the forward pass once and waits for its end; and the bytes that the pass
-    needs, or None if the compiler does not say.
+    needs, or None if the compiler does not report them.
   """
   model, given = _describe_inference(config, config.batch_size)
   program = jax.jit(model.apply).lower(variable_shapes(model, given), given).compile()

@@ -31,8 +31,9 @@ def build(
   """Returns a transformation that gives directions, not yet multiplied by a learning rate.
 
   A function with the argument `learning_rate` (`lion`, `contrib.muon`) is called with a rate of 1.
-  Optax adds its updates to the parameters, but vitx subtracts a direction, so the sign is changed.
-  A function without a learning rate, such as `scale_by_adam`, is used unchanged.
+  The updates of such a function are made to be added to the parameters, but a direction is
+  subtracted, so the sign is changed. A function without a learning rate, such as `scale_by_adam`,
+  is used unchanged.
 
   Args:
     spec: The text `optax:NAME`, or a mapping with this text as `name` and the function's arguments.

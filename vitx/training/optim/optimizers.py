@@ -236,8 +236,8 @@ def is_elementwise(config: Mapping[str, Any]) -> bool:
 def layer_scales(params: Any, layer_decay: float) -> Any:
   """Returns a tree with the factor of layer-wise decay on each parameter's learning rate.
 
-  Layer l (`vitx.models.names.layer_of`) of a model with L blocks has layer_decay ** (L + 1 - l), as
-  in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
+  The factor of layer l (see `vitx.models.names.layer_of`) in a model with L blocks is
+  layer_decay ** (L + 1 - l), as in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
 
   Raises:
     ConfigError: The tree has no blocks `block_0`, `block_1`, ... at its top level.

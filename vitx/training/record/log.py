@@ -35,7 +35,7 @@ class MetricsLog:
     Args:
       workdir: An existing directory or URL (`gs://...`), in which `metrics.jsonl` is no link.
       write: Whether this process writes rows.
-      keep: The number of rows to keep: those that the checkpoint counts from which a run continues.
+      keep: The number of rows to keep, which the checkpoint of a continued run counts.
 
     Raises:
       ConfigError: The file is no text, has a damaged row, or has fewer than `keep` rows.
@@ -84,8 +84,8 @@ class MetricsLog:
         own_files.replace(self._workdir, path.name, "".join(own))
     if kept < keep:
       raise ConfigError(
-        f"{self._workdir / _NAME} has {kept} rows, but had {keep} when the checkpoint was saved"
-        " from which the run continues. Restore the file from a copy, or choose another --workdir."
+        f"{self._workdir / _NAME} has {kept} rows, but the checkpoint from which the run continues"
+        f" counts {keep}. Restore the file from a copy, or choose another --workdir."
       )
 
   def _remember(self, lines: list[str]) -> None:

@@ -15,7 +15,7 @@ SOON = 2.0  # seconds after which long work shows its progress
 
 
 def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:
-  """Calls `work` and returns its result; until then prints the elapsed time every ten seconds.
+  """Calls `work` and returns its result; prints the elapsed time every ten seconds meanwhile.
 
   Args:
     what: The name of the work, for the console.
@@ -116,7 +116,7 @@ class Progress:
     self.begin()
 
   def begin(self) -> None:
-    """Starts the clock again, so that decoding and compiling before do not count as training."""
+    """Starts the clock again, so that earlier decoding and compiling do not count as training."""
     self._start = self._window_start = time.monotonic()
     self._waited = 0.0
 

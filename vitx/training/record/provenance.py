@@ -97,7 +97,10 @@ def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) ->
 
 
 def _default(field: str) -> Any:
-  """Returns the default of a field as a JSON value; None for a field of a named choice."""
+  """Returns the default of a field as a JSON value.
+
+  Returns None for a field of an object that the config chooses by name, such as an optimizer.
+  """
   default = default_of(field)
   return list(default) if isinstance(default, tuple) else default
 
@@ -110,7 +113,7 @@ def check_same_fields(
 ) -> None:
   """Checks that two configs agree in all fields except those in `free`.
 
-  A field that a config lacks, since an earlier version wrote the config, counts as its default.
+  A field that a config of an earlier version lacks counts as having its default.
 
   Args:
     workdir: The workdir, for the error message.
@@ -228,7 +231,7 @@ def keep_rule(workdir: str | Path) -> Rule:
   )
   if began.device_kind != today.device_kind:
     return today
-  # A family of mixers that was added since the run began gets today's bounds.
+  # A family of mixers that was added since the run began gets the bounds of the current rule.
   began = dataclasses.replace(began, masked={**today.masked, **began.masked})
   if (began.masked, began.tiles) != (today.masked, today.tiles):
     print(

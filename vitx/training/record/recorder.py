@@ -67,8 +67,8 @@ class Record:
     """Returns whether early stopping ends the run.
 
     Args:
-      patience: The number of evaluations in a row without a new best that end a run; None if no
-        number does.
+      patience: The number of evaluations in a row without a new best that end a run; None without
+        early stopping.
     """
     return patience is not None and self.waited >= patience
 
@@ -209,7 +209,7 @@ class Recorder:
     return row | {"time": times}
 
   def _write(self, row: dict[str, Any]) -> None:
-    self._guard()  # a log that another training has taken over gets no rows of this one
+    self._guard()  # a log that another training has taken over gets no rows of this run
     self._log.append(row)
     self._log.flush()
     if self._tracking is not None:
