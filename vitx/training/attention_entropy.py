@@ -31,7 +31,7 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
   The check traces shapes and computes nothing.
 
   Args:
-    config: The resolved config.
+    config: The resolved config, see `experiment.resolve`.
     params: The shapes of the parameters, with repeated layers stacked as in a `TrainState`.
     model_state: The shapes of the model's other collections.
     batch: The shapes of an evaluation batch.
@@ -67,7 +67,7 @@ def make_step(config: ConfigDict, what: str = "") -> Callable:
   the dict is empty.
 
   Args:
-    config: The resolved config.
+    config: The resolved config, see `experiment.resolve`.
     what: The text that the console shows during a long compilation, see `parallel.compile_once`.
   """
   if not config.evaluation.attention_entropy:
@@ -86,7 +86,7 @@ def make_measure(
   nothing is read or compiled, and the returned function returns {}.
 
   Args:
-    config: The resolved config.
+    config: The resolved config, see `experiment.resolve`.
     step: The function that `make_step` returned.
     examples: A function that returns the examples of a role, such as "validation".
     state: A replicated training state, of which only the shapes matter.

@@ -54,7 +54,7 @@ class StepProgram:
 
     Args:
       state: The replicated training state; its memory is reused for the new state.
-      constants: The task's constants, replicated.
+      constants: The task's constants, such as the weights of a teacher, replicated.
       batches: This process's share of the batch of each step, or the indices of the share's
         examples if `fill` is set; at most `steps` entries.
       stop: Whether a signal asked this process to end.
@@ -77,7 +77,7 @@ def compile_steps(
   Args:
     experiment: The experiment of this run.
     state: The replicated training state.
-    constants: The task's constants, replicated.
+    constants: The task's constants, such as the weights of a teacher, replicated.
     workdir: The directory that the run writes to; "" if it writes nothing.
   """
   config = experiment.config
@@ -118,7 +118,7 @@ def compile_program(
   Args:
     step: The training step, whose `axis` is the axis of devices.
     state: The replicated training state.
-    constants: The task's constants, replicated.
+    constants: The task's constants, such as the weights of a teacher, replicated.
     batch: This process's share of a batch, of which only shapes and dtypes matter.
     steps: The largest number of steps in one dispatch.
     options: The compiler options.

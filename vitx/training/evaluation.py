@@ -47,7 +47,7 @@ def split_batches(
   The batches are padded to equal sizes; their array `mask` is False where an example is padding.
 
   Args:
-    config: The resolved config.
+    config: The resolved config, see `experiment.resolve`.
     task: The task, which prepares the examples.
     examples: The examples of the split.
     size: The size of a batch; None for the size that the config gives.
@@ -88,7 +88,7 @@ def evaluate(
     evaluate_step: The step that `make_evaluate` returned.
     params: The sets of replicated parameters, by name, such as "ema" and "raw".
     model_state: The model's other collections, replicated.
-    constants: The task's constants, replicated.
+    constants: The task's constants, such as the weights of a teacher, replicated.
     batches: The batches that `split_batches` returned.
     take_rows: A function that is called after each batch with two dicts of arrays: the batch, and
       the results for each example under the first set of parameters (the "rows" of

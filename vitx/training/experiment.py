@@ -181,7 +181,7 @@ class Experiment:
     )
 
   def references(self, role: str) -> dict[str, float]:
-    """Returns the figures of methods that do not learn, on a role's examples: `Task.references`."""
+    """Returns the figures of untrained methods on a role's examples, see `Task.references`."""
     return self.task.references(self.source.train, self.source.role(role))
 
   def describe(self, figures: Figures) -> str:
@@ -306,7 +306,7 @@ def fit_to_examples(config: ConfigDict, examples: int) -> ConfigDict:
   as "5%" or "30 epochs, at least 200 steps" become plain numbers of steps, see `durations.settle`.
 
   Args:
-    config: The resolved config, which is not changed.
+    config: The config that `resolve` returned, which is not changed.
     examples: The number of training examples.
 
   Raises:
@@ -341,7 +341,7 @@ def make_step(
   No data are read.
 
   Args:
-    config: The resolved config.
+    config: The resolved config, see `resolve`.
     schedule: The learning rate as a function of the step.
   """
   task = build_task(config)

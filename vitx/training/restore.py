@@ -131,7 +131,7 @@ def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
 
 
 def fitting(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns the arguments with which `initial_variables` fits the weights of `init_from` to a run."""
+  """Returns the arguments by which `initial_variables` fits the weights of `init_from` to a run."""
   find = functools.partial(find_in_weights, info, config.init_from)
   return {
     "allowed": config.init_from_except,

@@ -137,7 +137,8 @@ class Step:
 
     Args:
       state: The training state, replicated over the axis.
-      constants: The task's constants, replicated over the axis; neither trained nor saved.
+      constants: The arrays that the task needs and that are neither trained nor saved, such as the
+        weights of a teacher; replicated over the axis.
       batch: This device's share of the batch: the arrays of `Task.train_spec`, and `index`, the
         examples' positions in the global batch; (B, ...) each.
       stop: An int32 scalar, 1 if this process was asked to end.
@@ -188,7 +189,7 @@ class Step:
 
     Args:
       state: The training state, replicated over the axis.
-      constants: The task's constants, replicated over the axis.
+      constants: The task's constants, replicated over the axis, see `train`.
       batches: The batches of K steps, stacked: (K, B, ...), see `train`.
       count: The number of updates, at most K, an int32 scalar; the first batches are used.
       stop: An int32 scalar, 1 if this process was asked to end.

@@ -60,7 +60,7 @@ def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[st
 
   Args:
     task: The task that learns.
-    config: The resolved config of the run.
+    config: The resolved config of the run, see `experiment.resolve`.
     info: The description of the run's data. The teacher's outputs are put in the order of the
       run's classes.
 
@@ -106,7 +106,7 @@ def check_source(task: Task, config: ConfigDict) -> None:
 
   Args:
     task: A task with a teacher.
-    config: The resolved config of the run.
+    config: The resolved config of the run, see `experiment.resolve`.
 
   Raises:
     ConfigError: `load_constants` would fail.
@@ -126,7 +126,7 @@ def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainS
 
   Args:
     task: The task that learns.
-    config: The resolved config of the task's run.
+    config: The resolved config of the run, see `experiment.resolve`.
     theirs: The config of the teacher's run.
     shapes: The shapes and dtypes of the teacher's training state.
 

@@ -43,9 +43,10 @@ def complete_config(config: ConfigDict) -> ConfigDict:
 
 
 def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
-  """Returns the training step of a completed config on one device, and its arguments' shapes.
+  """Returns a config's training step on one device, and the shapes of the step's arguments.
 
-  The step is a function `(state, batch) -> (state, metrics)`. `complete_config` completes a config.
+  The step is a function `(state, batch) -> (state, metrics)`. The config must come from
+  `complete_config`.
   """
   step, state = make_step(config, schedule=jnp.ones_like)  # as cheap as any other schedule
   constants = step.task.constants() | blank_constants(step.task)
@@ -68,7 +69,7 @@ class Dispatch:
 
   Attributes:
     program: The compiled steps.
-    constants: The task's constants, on the devices.
+    constants: The task's constants, such as the weights of a teacher, on the devices.
     batch: This process's share of a batch.
   """
 

@@ -48,7 +48,7 @@ def make_evaluator(
   Args:
     run: The run.
     program: The evaluation step of `compile_evaluation`.
-    constants: The task's constants, replicated.
+    constants: The task's constants, such as the weights of a teacher, replicated.
     examples: A function that returns the examples of a role.
   """
   task, config, request = run.experiment.task, run.experiment.config, run.request

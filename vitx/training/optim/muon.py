@@ -27,7 +27,7 @@ def muon(
   have a root mean square of 0.2 (Liu et al., 2025), so the learning rates of AdamW suit Muon too.
 
   Args:
-    decay_mask: The mask of the parameters that `weight_decay` touches.
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
     beta: The decay of the momentum.
     ns_steps: The number of Newton-Schulz iterations in each step.
     b1: The decay of the mean of the gradient in Adam.

@@ -38,7 +38,7 @@ def adam(
   """Makes Adam (Kingma and Ba, 2015) with coupled weight decay: `torch.optim.Adam`.
 
   Args:
-    decay_mask: The mask of the parameters that `weight_decay` touches.
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
     b1: The decay of the mean of the gradient.
     b2: The decay of the mean of the squared gradient.
     eps: The small number that keeps the denominator from zero.
@@ -59,7 +59,7 @@ def adamw(
   """Makes Adam with decoupled weight decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`.
 
   Args:
-    decay_mask: The mask of the parameters that `weight_decay` touches.
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
     b1: The decay of the mean of the gradient.
     b2: The decay of the mean of the squared gradient.
     eps: The small number that keeps the denominator from zero.
@@ -79,7 +79,7 @@ def sgd(
   """Makes gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`.
 
   Args:
-    decay_mask: The mask of the parameters that `weight_decay` touches.
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
     momentum: The factor on the sum m of the earlier gradients; 0 keeps no sum.
     nesterov: Whether the direction is g + momentum * m instead of m.
     weight_decay: The factor with which the parameters are added to the gradient.
@@ -101,7 +101,7 @@ def lion(
   The direction is the sign of b1 * momentum + (1 - b1) * gradient.
 
   Args:
-    decay_mask: The mask of the parameters that `weight_decay` touches.
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
     b1: The weight of the momentum in the sum with the gradient.
     b2: The decay of the momentum.
     weight_decay: The factor with which the parameters are added to the direction.

@@ -75,7 +75,7 @@ def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) ->
 
   Args:
     workdir: The workdir of the run.
-    config: The resolved config that the user asks for.
+    config: The config that the user asks for, resolved by `experiment.resolve`.
     fingerprint: The fingerprint of the data that the user asks for; "" if the data have none.
 
   Raises:
