@@ -17,7 +17,13 @@ from vitx.training.record.log import read_figure, read_metrics
 
 
 def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
-  """Returns workdirs of runs; the workdir of a sweep is replaced by those of its runs."""
+  """Returns the workdirs of single runs, given the workdirs of runs and of sweeps.
+
+  The workdir of a sweep is replaced by the workdirs of its runs that have begun.
+
+  Raises:
+    ConfigError: No run of a sweep has begun.
+  """
   found = []
   for workdir in workdirs:
     points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))
@@ -30,9 +36,10 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
 
 
 def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
-  """Reads the learning curves of runs, and the name of their tasks' primary figure.
+  """Reads the learning curves of runs, and the name of the primary figure of their tasks.
 
-  The curve of a run in a sweep is named after its method, any other curve after its workdir.
+  The primary figure is the metric that chooses a run's best checkpoint, such as "top1". The curve
+  of a run in a sweep is named after the run's method, any other curve after the run's workdir.
 
   Args:
     runs: The workdirs of the runs.
@@ -59,18 +66,22 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     per_epoch = data.get("examples", {}).get("train", 0) / (config.get("batch_size") or 1)
     curves.append(Curve(method, loss, value, training, per_epoch))
   if len(figures) > 1:
-    raise ConfigError(f"give runs with one primary figure, not {json.dumps(figures)}.")
+    raise ConfigError(
+      f"the runs have different primary figures: {json.dumps(figures)}. Give runs that share one."
+    )
   return curves, next(iter(figures))
 
 
 def find_printed(
   published: Mapping[str, Mapping[str, Any]], figure: str
 ) -> dict[str, Mapping[float, float]]:
-  """Returns the published values of a figure during training, by method and epoch.
+  """Returns the published training curves of a metric: for each method, its values by epoch.
+
+  Methods without such a curve are left out.
 
   Args:
-    published: All published figures, by method.
-    figure: The name of the figure, such as "top1".
+    published: All published figures, by method; the figure `train_METRIC` is the curve.
+    figure: The name of the metric, such as "top1".
   """
   printed = {method: figures.get(f"train_{figure}") for method, figures in published.items()}
   return {method: values for method, values in printed.items() if isinstance(values, Mapping)}

@@ -1,7 +1,8 @@
-"""The runs of a sweep: all combinations of a config file's rows, field values and seeds.
+"""Makes the runs of a sweep: all combinations of a config file's rows, field values and seeds.
 
-A method is a combination of rows and values. A point is a method with one seed and, in
-cross-validation, one fold.
+A row is a named variant in a config file, such as a row of a paper's table. A method is a
+combination of a row and field values. A point is one run of the sweep: a method with one seed and,
+in cross-validation, one fold.
 """
 
 import itertools
@@ -28,12 +29,13 @@ MOST = 10_000  # the most points of a sweep
 
 
 def parse_grid(text: str) -> dict[str, list[str]]:
-  """Parses the values that a sweep combines: `field=[value,value],field=[value]`.
+  """Parses the values that a sweep combines, written as `field=[value,value],field=[value]`.
 
-  The field `row` means the rows of the config file.
+  The values of the special field `row` are rows of the config file (its named variants).
 
   Raises:
-    ConfigError: The text has another form, or a field has no values or occurs twice.
+    ConfigError: The text has another form, a field has no values or occurs twice, or the field is
+      `seed`.
   """
   grid: dict[str, list[str]] = {}
   if not split(text):
@@ -55,11 +57,11 @@ def parse_grid(text: str) -> dict[str, list[str]]:
 
 
 def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
-  """Returns the wanted rows of a config file, or all its rows if `wanted` is empty.
+  """Returns the wanted rows (named variants) of a config file, or all rows if none is wanted.
 
   Raises:
-    ConfigError: A row is unknown (the error names the nearest) or named twice, or the file has no
-      rows.
+    ConfigError: A wanted row is unknown (the error names the nearest) or occurs twice, or the file
+      has no rows.
   """
   known = () if path.endswith(".json") else tuple(open_config(path).get("ROWS", ()))
   if not known:
@@ -75,12 +77,20 @@ def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
 
 
 def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
-  """Returns the published figures that a config file quotes from its source, by row."""
+  """Returns the figures that a config file quotes from a publication, by row of the file."""
   return {} if path.endswith(".json") else open_config(path).get("PUBLISHED", {})
 
 
 def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str, Any]]:
-  """Returns the published figures of the rows that train on the data set of their source."""
+  """Returns the published figures of those methods that train on the publication's data set.
+
+  Only a method that is named as a row of the config file has published figures. It does not train
+  on the publication's data set if its `data.source` differs from the row's own.
+
+  Args:
+    path: The path of the config file.
+    points: The points of the sweep.
+  """
   published = find_published(path)
   configs = {point.method: point.config for point in points if point.method in published}
   return {
@@ -91,15 +101,18 @@ def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str
 
 
 def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
-  """Returns the text of a config for each method, by the method's name.
+  """Returns each method's config as a text `FILE:ROW,field=value`, by the method's name.
+
+  A method is a combination of a row and field values.
 
   Args:
-    config: The text `FILE`, or `FILE:ROW,field=value`.
-    grid: The result of `parse_grid`; empty for the config alone.
+    config: The config that the sweep varies, as a text `FILE` or `FILE:ROW,field=value`.
+    grid: The values to combine, by field, from `parse_grid`; if it is empty, the config itself is
+      the only method.
 
   Raises:
-    ConfigError: Config and grid both name a row, the config has a seed, or two methods have one
-      name.
+    ConfigError: The config and the grid both name rows, the config sets a seed, two methods have
+      equal names, or there are more than `MOST` methods.
   """
   path, arg = split_text(config)
   items = split(arg)
@@ -127,10 +140,15 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def fit_budget(row: str, text: str, budget: float) -> str:
-  """Gives a row of a config file as many steps as a budget of floating-point operations allows.
+  """Sets the duration of a row's config to the most steps that a budget of FLOPs allows.
+
+  Args:
+    row: The name of the row in the config file, for error messages.
+    text: The text of the row's config.
+    budget: The floating-point operations of the whole training.
 
   Returns:
-    The text of the row's config.
+    The text of the config with its new `duration`.
 
   Raises:
     ConfigError: The row runs in phases, or one step exceeds the budget.
@@ -149,12 +167,14 @@ def fit_budget(row: str, text: str, budget: float) -> str:
 def make_points(
   texts: Mapping[str, str], seeds: int, folds: Sequence[str] | None = None
 ) -> list[Point]:
-  """Returns the points of a sweep, sorted by seed so that methods can soon be compared.
+  """Returns the points (runs) of a sweep, sorted by seed, then by fold.
+
+  In this order all methods finish their first runs early, so that they can soon be compared.
 
   Args:
-    texts: The config for each method, without a seed.
+    texts: The text of each method's config, without a seed, by the method's name.
     seeds: The number of seeds.
-    folds: The values of `data.fold`, or None if each config names its fold or has none.
+    folds: The values of `data.fold` to run; None if each config names its fold or has none.
 
   Raises:
     ConfigError: There is no seed, there are more than `MOST` points, a field is unknown or has a
@@ -207,7 +227,10 @@ def _fingerprint(config: ConfigDict) -> str:
 
 
 def _shorten(fields: Iterable[str]) -> dict[str, str]:
-  """Returns a short name for each field: its last part, or the whole name if last parts agree."""
+  """Returns a short name for each field: its last part, such as "width" for "model.width".
+
+  Fields whose last parts are equal keep their whole names.
+  """
   last = {field: field.rpartition(".")[2] for field in fields}
   ends = list(last.values())
   return {field: end if ends.count(end) == 1 else field for field, end in last.items()}
@@ -219,6 +242,6 @@ def name_file(path: str) -> str:
 
 
 def _clean(text: str) -> str:
-  """Replaces characters in a text that would need quotes in the name of a folder."""
+  """Replaces by "-" the characters of a text that a shell would need quoted in a folder's name."""
   cleaned = re.sub(r"[^\w.+-]+", "-", text).rstrip("-")
   return cleaned if re.match(r"-\d", text) else cleaned.lstrip("-")  # "-3" keeps its sign

@@ -1,7 +1,7 @@
-"""Writes the results of a sweep: `NAME.md`, `NAME.csv` and the picture of its learning curves.
+"""Writes the results of a sweep: a page `NAME.md`, a table `NAME.csv` and a plot of its curves.
 
-Everything except the section "Run" (date, hours, machine, versions) depends on the runs' configs
-and figures alone.
+Everything except the page's section "Run" (date, hours, machine, versions) depends only on the
+runs' configs and figures (metrics).
 """
 
 import datetime
@@ -36,15 +36,18 @@ def measure_methods(
   published: Mapping[str, Mapping[str, Any]],
   directory: str,
 ) -> tuple[list[Method], Facts]:
-  """Checks the config of each method before any training, and counts its parameters and FLOPs.
+  """Checks the config of each method of a sweep, and counts the method's parameters and FLOPs.
+
+  This happens before any training.
 
   Args:
-    points: The points of the sweep: a method with a seed and a fold each.
-    published: The published figures by method.
+    points: The points of the sweep, each a method with a seed and, in cross-validation, a fold.
+    published: The published figures, by method.
     directory: The directory of the workdirs.
 
   Returns:
-    The methods in order, and the name and mode of the figure that compares them.
+    The methods, in the order of the points; and the name and mode of the figure that compares them
+    (their primary figure). The mode is "max" if high figures are good, and "min" otherwise.
 
   Raises:
     ConfigError: A config cannot train (the message names the method), or the methods' primary
@@ -80,7 +83,7 @@ def write_results(
   plot: bool,
   more: Sequence[str] = (),
 ) -> list[Path]:
-  """Writes the table, the list of points and the curves; returns the paths of the files.
+  """Writes the page, the CSV file and the curves of a finished sweep; returns the files' paths.
 
   Args:
     comparison: The comparison of the finished sweep.
@@ -89,7 +92,7 @@ def write_results(
     out: The folder of the files, created if absent.
     name: The name of the files, without a suffix.
     plot: Whether to draw the curves, which needs matplotlib.
-    more: Further parts of the page in Markdown, which follow the table.
+    more: Further sections of the page, in Markdown; they follow the table.
   """
   out.mkdir(parents=True, exist_ok=True)
   table, rows = out / f"{name}.md", out / f"{name}.csv"
@@ -124,7 +127,10 @@ def check_results(out: str, name: str) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-  """Writes a file in one step, since all processes that share a sweep write its results."""
+  """Writes a file under another name and renames it, so that no process finds half a file.
+
+  All processes that share a sweep write its results.
+  """
   partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
   with naming(path):
     partial.write_text(text, encoding="utf-8", newline="")
@@ -132,7 +138,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _quote(methods: Sequence[Method]) -> list[str]:
-  """Returns a list with a Markdown table of all published figures, or [] if there are none."""
+  """Returns a list with one Markdown table of all published figures; [] if there are none."""
   names = list(dict.fromkeys(name for method in methods for name in method.published))
   if not names:
     return []

@@ -1,8 +1,8 @@
-"""Trains many runs, each in a workdir of its own.
+"""Trains many runs, each in its own workdir.
 
-Several processes, or machines that see one directory, may work through the runs together: the
-process that locks a run trains it, while the others take the next ones. Finished runs are skipped;
-stopped or killed ones continue.
+Several processes, on one machine or on machines that share a directory, may train the runs
+together. A process locks the run that it trains, and the other processes train other runs.
+Finished runs are skipped; runs that were stopped or killed continue.
 """
 
 import contextlib
@@ -43,10 +43,10 @@ class Point:
 
   Attributes:
     name: The name of the run's workdir in the sweep's directory.
-    method: The name of the method, which all points share that differ only in seed and fold.
+    method: The name of the method. Points of one method differ only in seed and fold.
     seed: The seed of the run.
     config: The config that `get_config` returned, not resolved.
-    fold: The fold that the run tests, if the sweep is over `data.fold`; None otherwise.
+    fold: The fold that the run tests; None if the sweep does not vary `data.fold`.
   """
 
   name: str
@@ -57,22 +57,22 @@ class Point:
 
 
 class State(enum.Enum):
-  """The state of a point as the sweep goes through them."""
+  """The state of a point after this process has tried to train it."""
 
-  DONE = "done"  # finished or failed, here or elsewhere
+  DONE = "done"  # finished or failed, in this process or another
   BUSY = "busy"  # another process trains it
   STOPPED = "stopped"  # a signal ended it
 
 
 class Show(Protocol):
-  """The protocol of a display of a sweep's progress."""
+  """The protocol of an object that shows the progress of a sweep."""
 
   def training(self, point: Point) -> AbstractContextManager:
-    """Returns a context manager in which the sweep trains a point."""
+    """Returns a context manager that shows a point as training while the `with` block runs."""
     ...
 
   def looked_at(self, point: Point, state: State) -> None:
-    """Shows the state of a point after a visit."""
+    """Shows the state of a point after this process has tried to train it."""
     ...
 
 
@@ -80,16 +80,16 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
   """Trains all points that are not done, and waits for points that other processes train.
 
   A point whose loss is not finite has failed; the failure is recorded and the point is not
-  tried again. The configs of `init_from` and of a teacher may name code, which is imported only
-  inside `registry.trusting(True)`.
+  tried again. The config of a teacher, or of the run in `init_from`, may name Python code, which is
+  imported only inside `registry.trusting(True)`.
 
   Args:
-    points: The points in their order.
-    directory: The directory that holds their workdirs; created if absent.
-    show: The display of the progress.
+    points: The points, in the order in which they are trained.
+    directory: The directory that holds the points' workdirs; created if absent.
+    show: The object that shows the progress.
 
   Returns:
-    False if a signal ended the sweep (the same call continues it); otherwise True.
+    True if all points are done; False if a signal ended the sweep, which another call continues.
 
   Raises:
     ConfigError: A workdir belongs to another run.
@@ -142,8 +142,12 @@ def _train_point(point: Point, directory: str | Path, show: Show) -> State:
 
 
 def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:
-  """Locks a point for training; returns None, or the state that makes its training unnecessary."""
-  # The sweep's directory may be a link, but not a point's.
+  """Locks a point for training, unless it is done or another process trains it.
+
+  Returns:
+    None if this process is to train the point; otherwise the point's state.
+  """
+  # The sweep's directory may be a link, but a point's workdir may not.
   own_files.check_no_link(workdir)
   asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
   _check_same_point(workdir, asked)
@@ -210,7 +214,10 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
 
 
 def _test_row(workdir: str) -> dict[str, Any] | None:
-  """Returns the *test* figures of a point's best checkpoint; None until its last run has ended."""
+  """Returns the row with the *test* figures of a point's best checkpoint.
+
+  Returns None until the point's run, or the last phase of this run, has ended.
+  """
   names = wd.read_phases(workdir)
   if names and wd.find_run(workdir) != wd.join(workdir, names[-1]):
     return None
@@ -218,7 +225,10 @@ def _test_row(workdir: str) -> dict[str, Any] | None:
 
 
 def _read_seconds(workdir: str) -> float:
-  """Returns the seconds of a point's training over all phases and attempts, without compiling."""
+  """Returns the seconds that a point's training took, without compiling.
+
+  All phases count, and all attempts of a run that was stopped and continued.
+  """
   names = wd.read_phases(workdir)
   seconds = 0.0
   for run in [wd.join(workdir, name) for name in names] or [workdir]:

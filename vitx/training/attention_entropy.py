@@ -31,8 +31,8 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
   The check traces shapes and computes nothing.
 
   Args:
-    config: The resolved config.
-    params: The shapes of the parameters, as a step takes them.
+    config: The resolved config, see `experiment.resolve`.
+    params: The shapes of the parameters, with repeated layers stacked as in a `TrainState`.
     model_state: The shapes of the model's other collections.
     batch: The shapes of an evaluation batch.
 
@@ -60,14 +60,15 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
 
 
 def make_step(config: ConfigDict, what: str = "") -> Callable:
-  """Returns the function that sums the entropies of a batch of examples over all devices.
+  """Returns a function that sums attention entropies over the examples of a batch on all devices.
 
-  The function takes `(params, model_state, batch)` and returns a sum for each layer and the number
-  of examples; {} if the config asks for no entropy.
+  The function takes `(params, model_state, batch)`. It returns a dict with the sum of each layer's
+  entropies, by name, and with the number of examples as `count`. If the config asks for no entropy,
+  the dict is empty.
 
   Args:
-    config: The resolved config.
-    what: The words that announce a long compilation, see `parallel.compile_once`.
+    config: The resolved config, see `experiment.resolve`.
+    what: The text that the console shows during a long compilation, see `parallel.compile_once`.
   """
   if not config.evaluation.attention_entropy:
     return lambda *_: {}
@@ -79,13 +80,13 @@ def make_measure(
 ) -> Measure:
   """Returns a function that measures the attention entropy of each layer during training.
 
-  The function takes the replicated `(params, model_state)` and returns the entropies by name. It is
-  compiled here, before the first training step: a signal that came during a later compilation would
-  lose the steps since the last checkpoint. If the config asks for no entropy, the function returns
-  {} and nothing is read or compiled.
+  The returned function takes the replicated `(params, model_state)` and returns the entropies by
+  name. `make_measure` compiles it before the first training step, because a signal during a later
+  compilation would lose the steps since the last checkpoint. If the config asks for no entropy,
+  nothing is read or compiled, and the returned function returns {}.
 
   Args:
-    config: The resolved config.
+    config: The resolved config, see `experiment.resolve`.
     step: The function that `make_step` returned.
     examples: A function that returns the examples of a role, such as "validation".
     state: A replicated training state, of which only the shapes matter.

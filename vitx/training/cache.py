@@ -6,9 +6,10 @@ from vitx.data.cache import cache_directory
 
 
 def enable() -> None:
-  """Sets JAX's cache to `~/.cache/vitx/jax` unless the caller or the environment sets one.
+  """Makes JAX keep compiled programs in vitx's cache folder, `~/.cache/vitx/jax` by default.
 
-  The environment's variable is `JAX_COMPILATION_CACHE_DIR`.
+  A cache folder that JAX has already, such as from the environment variable
+  `JAX_COMPILATION_CACHE_DIR`, stays in use.
   """
   if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
     jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "jax"))

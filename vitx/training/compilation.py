@@ -22,13 +22,13 @@ from vitx.training.experiment import Experiment, batch_shapes, blank, evaluation
 from vitx.training.record.progress import Progress, announce
 from vitx.training.step import Step
 
-# The most FLOPs of a dispatch, unless the config sets its steps: a CPU takes a second or two, so
-# that the run soon reacts to a signal.
+# The most FLOPs of a dispatch, unless the config sets `steps_per_dispatch`. A CPU takes a second or
+# two for so many, so that a run soon reacts to a signal.
 FLOPS_PER_DISPATCH = 2**37
 MOST_STEPS = 16
 FEW_STEPS = 100  # a network with random weights learns little in fewer steps
 # XLA's default schedule keeps more operations of a step ready to run in parallel, and needs a third
-# more memory for their operands. A device of one core gains nothing from that.
+# more memory for their operands. A device that has one core gains nothing from this schedule.
 CPU_OPTIONS = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 
 
@@ -39,8 +39,8 @@ class StepProgram:
   Attributes:
     compiled: The compiled `Step.train_several`.
     steps: The largest number of steps in one dispatch.
-    fill: A function that makes batches on the devices from the numbers of their examples, see
-      `resident`; None if the host sends the batches themselves.
+    fill: A function that makes batches on the devices from the indices of their examples, see
+      `resident.open_feed`; None if the host sends the batches themselves.
   """
 
   compiled: jax.stages.Compiled
@@ -54,9 +54,10 @@ class StepProgram:
 
     Args:
       state: The replicated training state; its memory is reused for the new state.
-      constants: The task's constants, replicated.
-      batches: This process's rows of the batch of each step, at most `steps` of them.
-      stop: Whether this process was asked to end.
+      constants: The task's constants, such as the weights of a teacher, replicated.
+      batches: This process's share of the batch of each step, or the indices of the share's
+        examples if `fill` is set; at most `steps` entries.
+      stop: Whether a signal asked this process to end.
 
     Returns:
       The results of `Step.train_several`, on the devices.
@@ -76,7 +77,7 @@ def compile_steps(
   Args:
     experiment: The experiment of this run.
     state: The replicated training state.
-    constants: The task's constants, replicated.
+    constants: The task's constants, such as the weights of a teacher, replicated.
     workdir: The directory that the run writes to; "" if it writes nothing.
   """
   config = experiment.config
@@ -115,9 +116,9 @@ def compile_program(
   """Compiles training steps for every device.
 
   Args:
-    step: The training step, with the devices' axis.
+    step: The training step, whose `axis` is the axis of devices.
     state: The replicated training state.
-    constants: The task's constants, replicated.
+    constants: The task's constants, such as the weights of a teacher, replicated.
     batch: This process's share of a batch, of which only shapes and dtypes matter.
     steps: The largest number of steps in one dispatch.
     options: The compiler options.
@@ -160,7 +161,10 @@ def make_header(experiment: Experiment, flops: int, steps: int, workdir: str) ->
 
 
 def _find_warnings(experiment: Experiment) -> Iterator[str]:
-  """Yields warnings about a GPU without its kernel, and a run too short to learn or to log."""
+  """Yields warnings that the GPU lacks its attention kernel, or that the run is too short.
+
+  A run is too short if it has too few steps to learn or to log.
+  """
   config, total = experiment.config, experiment.total_steps
   obstacle = find_obstacle()
   if obstacle and any(experiment.implementations(_name_kernels).values()):
@@ -178,7 +182,7 @@ def _find_warnings(experiment: Experiment) -> Iterator[str]:
 
 
 def _name_kernels(choices: list[Choice]) -> str:
-  """Returns the families of one mixer's operations that the GPU's kernels would run."""
+  """Returns the kinds of one mixer's operations that a GPU kernel could run, joined by "+"."""
   found = {each.family for each in choices if each.implementation == "kernelized"}
   return "+".join(sorted(found & {*FAMILIES}))
 
@@ -219,7 +223,7 @@ def dry_run(experiment: Experiment) -> None:
 
 
 def blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
-  """Returns this process's share of a batch as zeros on the host."""
+  """Returns zeros on the host in the shapes of this process's share of a training batch."""
   rows = experiment.config.batch_size // jax.process_count()
   return blank(batch_shapes(experiment.task, rows))
 

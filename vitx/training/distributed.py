@@ -21,8 +21,8 @@ from vitx.training.record.progress import announce
 
 # Variables in which the launcher of a job step, SLURM's srun or Open MPI, counts the processes.
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
-# Variables that are set in a pod of several hosts or slices on GKE, and in an indexed job of
-# Kubernetes.
+# Variables that list the hosts of a pod on GKE, and variables that exist only in a pod of several
+# slices or in an indexed job of Kubernetes.
 HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 SEVERAL = ("MEGASCALE_COORDINATOR_ADDRESS", "JOB_COMPLETION_INDEX")
 
@@ -39,8 +39,8 @@ def initialize(
 ) -> None:
   """Joins this process to the run's other processes; does nothing if there are none.
 
-  Call it before any other use of JAX. Without arguments the environment decides: a SLURM or Open
-  MPI job of several tasks, or a TPU pod of several workers.
+  Call it before any other use of JAX. Without arguments, the other processes are found from the
+  environment: a SLURM or Open MPI job of several tasks, or a TPU pod of several workers.
 
   Args:
     coordinator: The address `host:port` of process 0.
@@ -49,7 +49,7 @@ def initialize(
 
   Raises:
     ConfigError: Only some of the three arguments are given, the process is out of range, the
-      coordinator is no address, or the processes do not meet.
+      coordinator is no valid address, or the processes did not connect in time.
   """
   given = (coordinator, processes, process)
   if any(value is not None for value in given):
@@ -76,7 +76,7 @@ def initialize(
 
 
 def _check_address(coordinator: str, process: int) -> None:
-  """Checks an address at which XLA would otherwise wait for minutes or crash.
+  """Checks the address of process 0, because XLA would wait for minutes or crash at a bad one.
 
   Raises:
     ConfigError: The address is malformed, its host does not exist, or process 0 cannot listen
@@ -108,10 +108,10 @@ def _check_address(coordinator: str, process: int) -> None:
 
 
 def _meet(coordinator: str, processes: int, process: int) -> None:
-  """Joins the other processes of the run.
+  """Connects this process to the other processes of the run.
 
   Raises:
-    ConfigError: The processes did not meet in time; XLA's own output may say why.
+    ConfigError: The processes did not connect in time; XLA's own output may say why.
   """
   try:
     _join(coordinator, processes, process)
@@ -124,15 +124,16 @@ def _meet(coordinator: str, processes: int, process: int) -> None:
 
 
 def _join(*given: Any) -> None:
-  """Calls `jax.distributed.initialize`, and arranges how this process ends if another one is lost.
+  """Calls `jax.distributed.initialize`, and prepares this process for the loss of another one.
 
-  By default XLA calls a function of its own when a process is lost, which aborts and prints a page
-  of its stack. This function puts another one in its place, which prints a single line and ends the
-  process. JAX has no argument for this, so an internal function of JAX is replaced for the time of
-  the call. XLA may still abort, so the signal of an abort is handled too.
+  If another process is lost, this process prints a single line and ends. XLA's own callback for a
+  loss would abort and print a page of its stack. JAX has no argument for another callback, so an
+  internal function of JAX is replaced during the call. XLA may still abort, so SIGABRT is handled
+  too.
 
   Args:
-    *given: The address, the number of processes and this process's number.
+    *given: The address of process 0, the number of processes and this process's number; nothing if
+      JAX is to find them in the environment.
   """
   make = _jax.get_distributed_runtime_client
   _jax.get_distributed_runtime_client = functools.partial(
@@ -150,7 +151,7 @@ def _join(*given: Any) -> None:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def _on_abort(number: int) -> None:
-  """Handles the signal of an abort: prints a line and ends the process."""
+  """Handles SIGABRT: prints that another process is lost, and ends this process."""
   end_alone(GONE.format("XLA's lines above say why"))
 
 
@@ -163,8 +164,9 @@ def is_joined() -> bool:
 def ending() -> Iterator[None]:
   """Ends the process if a collective operation over the processes fails in a `with` block.
 
-  Such a failure means that another process is gone. Code around the block would otherwise wait for
-  that process, in order to save together, until JAX notices that it is gone.
+  Such a failure means that another process is gone. If the error left the block, the code around it
+  would try to save a checkpoint together with the lost process, and wait until JAX notices the
+  loss.
   """
   try:
     yield
@@ -175,10 +177,12 @@ def ending() -> Iterator[None]:
 
 
 def end(error: Exception | None) -> NoReturn:
-  """Ends this process after an error; a failed collective is reported as the loss of a process.
+  """Prints an error and ends this process.
+
+  A failed collective operation is reported as the loss of another process.
 
   Args:
-    error: An error that has not been printed yet; None if it has been.
+    error: The error; None if it has been printed already.
   """
   if isinstance(error, jax.errors.JaxRuntimeError):
     end_alone(GONE.format(first_line(error)))

@@ -1,11 +1,12 @@
 """Durations in steps or epochs, and events that recur after a duration.
 
 "300 steps", "300" and 300 are steps; "2.5 epochs" depends on the steps per epoch, which need not be
-an integer: an epoch of 1,617 examples in batches of 128 has 12.6328125 steps. Amounts are kept as
-fractions, so that event 3 of "0.1 epochs" falls exactly where "0.3 epochs" ends.
+an integer: an epoch of 1,617 examples in batches of 128 has 12.6328125 steps. Durations are exact
+fractions internally, so that the third event of "every 0.1 epochs" falls exactly on "0.3 epochs".
 
-A config may also give a duration bounds, as in "30 epochs, at least 200 steps", and every duration
-except the run's own may be a share of the run: "5%". `settle` turns both into plain steps.
+In a config, a duration may also have bounds, as in "30 epochs, at least 200 steps". Every duration
+except the length of the run may be a share of that length, as in "5%". `settle` turns both forms
+into plain numbers of steps.
 """
 
 import re
@@ -24,7 +25,7 @@ Number = int | float | Fraction
 
 
 def to_steps(duration: str | int, steps_per_epoch: Number, field: str = "duration") -> int:
-  """Returns a duration in whole steps; epochs are rounded to the nearest step, half to even.
+  """Converts a duration to whole steps; epochs are rounded to the nearest step, half to even.
 
   Args:
     duration: A duration such as "300 steps", "2.5 epochs", "300" or 300.
@@ -32,7 +33,8 @@ def to_steps(duration: str | int, steps_per_epoch: Number, field: str = "duratio
     field: The name of the config field, for the error message.
 
   Raises:
-    ConfigError: The duration has neither form, is negative, or has a fraction of a step.
+    ConfigError: The duration has none of these forms, is negative, or is a number of steps with a
+      fraction.
   """
   return round(_period(duration, steps_per_epoch, field))
 
@@ -43,16 +45,18 @@ def settle(
   total_steps: int | None = None,
   field: str = "duration",
 ) -> Any:
-  """Replaces durations with bounds, or given as shares of the run, by plain numbers of steps.
+  """Converts a duration that has bounds, or that is a share of the run, to plain steps.
 
-  Bounds are applied in their order. The result has at least one step, unless the duration is zero.
-  A value without bounds and shares is returned unchanged, whatever its type.
+  The result is a text such as "300 steps". Bounds are applied from left to right. The result has at
+  least one step, unless the duration is zero. A value without bounds and shares is returned
+  unchanged, whatever its type.
 
   Args:
     value: A duration such as "30 epochs, at least 200 steps" or "5%", a sequence of durations, or
       any other value.
     steps_per_epoch: The number of examples divided by the batch size.
-    total_steps: The length of the run, which is "100%"; None if `value` is this length itself.
+    total_steps: The length of the run in steps, of which a share is taken; None if `value` is this
+      length itself.
     field: The name of the config field, for the error message.
 
   Raises:
@@ -79,10 +83,10 @@ def settle(
 
 
 def is_due(step: int, every: str | int, steps_per_epoch: Number, field: str = "every") -> bool:
-  """Returns whether an event that recurs after every `every` happens after step `step`.
+  """Returns whether an event that recurs with the period `every` is due after `step` steps.
 
-  Event k = 1, 2, ... falls on `to_steps(k * every)`; none falls on step 0. Events that are less
-  than a step apart share one step.
+  Event k = 1, 2, ... is due after `to_steps(k * every)` steps, and none after 0 steps. Events that
+  are less than a step apart may share a step.
 
   Args:
     step: The number of steps done.

@@ -14,7 +14,7 @@ from vitx.training import parallel
 from vitx.training.record.progress import count_bar
 from vitx.training.step import evaluation_step
 
-# A function of the arrays of this process's examples in a batch, and the rows of their evaluation.
+# A function of the arrays of this process's examples in a batch, and of each example's results.
 TakeRows = Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]
 
 
@@ -25,13 +25,16 @@ def make_evaluate(task: Task, what: str = "") -> Callable:
 
   Args:
     task: The task that is evaluated.
-    what: The words that announce a long compilation, see `parallel.compile_once`.
+    what: The text that the console shows during a long compilation, see `parallel.compile_once`.
   """
   return parallel.compile_once(evaluation_step(task, parallel.AXIS), what)
 
 
 def batch_size_for(config: Any, size: int | None = None) -> int:
-  """Returns the size of an evaluation batch, rounded up to a multiple of the device count."""
+  """Returns the size of an evaluation batch, rounded up to a multiple of the device count.
+
+  The size before rounding is `size`, or the config's if `size` is None.
+  """
   size = size or config.evaluation.batch_size or config.batch_size
   return -(-size // jax.device_count()) * jax.device_count()
 
@@ -39,12 +42,14 @@ def batch_size_for(config: Any, size: int | None = None) -> int:
 def split_batches(
   config: Any, task: Task, examples: Examples, size: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Returns this process's padded and masked batches over a split.
+  """Returns an iterator over this process's batches of a split.
+
+  The batches are padded to equal sizes; their array `mask` is False where an example is padding.
 
   Args:
-    config: The resolved config.
+    config: The resolved config, see `experiment.resolve`.
     task: The task, which prepares the examples.
-    examples: The examples.
+    examples: The examples of the split.
     size: The size of a batch; None for the size that the config gives.
   """
   return evaluation_batches(
@@ -60,7 +65,7 @@ def split_batches(
 def show_batches(
   config: Any, task: Task, examples: Examples, what: str
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Yields the batches of `split_batches`, and shows on the console what work they are for."""
+  """Yields the batches of `split_batches`, and shows a progress bar with the label `what`."""
   with count_bar(what, -(-len(examples) // batch_size_for(config)), "batch") as bar:
     for batch in split_batches(config, task, examples):
       yield batch
@@ -83,12 +88,12 @@ def evaluate(
     evaluate_step: The step that `make_evaluate` returned.
     params: The sets of replicated parameters, by name, such as "ema" and "raw".
     model_state: The model's other collections, replicated.
-    constants: The task's constants, replicated.
+    constants: The task's constants, such as the weights of a teacher, replicated.
     batches: The batches that `split_batches` returned.
-    take_rows: A function that is called after each batch with the batch's arrays and with the
-      results for each example (the "rows" of `Task.evaluate`, such as probabilities), under the
-      first set of parameters. Both contain this process's examples without padding; the array
-      `example` has their numbers in the split.
+    take_rows: A function that is called after each batch with two dicts of arrays: the batch, and
+      the results for each example under the first set of parameters (the "rows" of
+      `Task.evaluate`, such as probabilities). Both contain this process's examples without padding.
+      The batch's array `example` has the indices of these examples in the split.
 
   Returns:
     The figures of each set of parameters, by the set's name.
@@ -139,8 +144,8 @@ def check_weights(weights: tuple[str, ...], ema_decay: float) -> None:
 def join_figures(by_name: Mapping[str, Figures]) -> Figures:
   """Joins the figures of several sets of parameters into one dict.
 
-  The figures of the first set keep their names. Those of any other set get its name as a prefix, as
-  in "raw_top1".
+  The figures of the first set keep their names. The figures of any other set get the set's name as
+  a prefix, as in "raw_top1".
   """
   (_, joined), *others = by_name.items()
   for name, figures in others:
@@ -149,12 +154,12 @@ def join_figures(by_name: Mapping[str, Figures]) -> Figures:
 
 
 def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> str:
-  """Returns the console's text of an evaluation of one or several sets of parameters.
+  """Returns a text for the console about an evaluation of one or several sets of parameters.
 
   Args:
     task: The task, which writes the text of one set.
     figures: The figures that `join_figures` returned.
-    weights: The names of the sets; each but the first precedes the text of its figures.
+    weights: The names of the sets. The text of each set but the first begins with its name.
   """
   _, *others = weights
   words = [task.describe(figures)]
@@ -165,7 +170,10 @@ def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> st
 
 
 def add_sums(total: Mapping[str, Any], sums: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns sums over a split plus one batch's, in float64; a name new to them starts at 0."""
+  """Returns the sums over a split so far plus the sums of one batch, in float64.
+
+  A name that `total` does not contain starts at 0.
+  """
   return {
     name: total.get(name, 0.0) + np.asarray(value, np.float64) for name, value in sums.items()
   }

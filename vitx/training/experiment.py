@@ -1,4 +1,4 @@
-"""The `Experiment` of a config: all objects with which it is trained, checked before compiling."""
+"""Turns a config into an `Experiment`: all objects of a training, checked before compiling."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ Shapes = Mapping[str, jax.ShapeDtypeStruct]
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-  """The objects with which a config is trained.
+  """All objects that the training of a config needs.
 
   Attributes:
     config: The resolved config, in which the fields that depend on the data are set.
@@ -64,8 +64,9 @@ class Experiment:
     examples: The examples as the task reads them, such as windows of tokens instead of documents.
     step: The training step, to be run on each device.
     shapes: The shapes and dtypes of the training state on one device.
-    constants: The arrays that the task needs and that are neither trained nor saved, on the host:
-      with distillation, the teacher's weights. A trial, which is not trained, leaves those out.
+    constants: The arrays on the host that the task needs and that are neither trained nor saved,
+      such as the teacher's weights in distillation. An experiment that will not be trained
+      (`is_trial` of `make_experiment`) has no teacher's weights.
     steps_per_epoch: The number of batches per pass over *train*; not an integer in general.
     total_steps: The step at which the run ends.
   """
@@ -85,7 +86,7 @@ class Experiment:
     return self.step.task
 
   def tokens(self) -> int | None:
-    """Returns N, the number of tokens that positions are added to; None if there are none."""
+    """Returns N, the number of tokens with positions; None if the model adds no positions."""
     layout = self.task.token_layout()
     return None if layout is None else layout.length
 
@@ -107,16 +108,17 @@ class Experiment:
   def named_shapes(self) -> TrainState:
     """Returns the shapes and dtypes of the training state as checkpoints store it.
 
-    Parameters of repeated layers are separate arrays there, not stacked; see `vitx.models.stacked`.
+    In a checkpoint, repeated layers have separate arrays; in the step, their arrays are stacked,
+    see `vitx.models.stacked`.
     """
     return jax.eval_shape(stacked.unstack, self.shapes)
 
   def replicate(self, state: TrainState) -> TrainState:
-    """Copies a state from the host to every device, with repeated layers stacked for the step."""
+    """Copies a state from the host to every device, and stacks the arrays of repeated layers."""
     return parallel.replicate(stacked.stack(state, self.step.cycle))
 
   def unreplicate(self, state: TrainState) -> TrainState:
-    """Copies a state from the devices to the host, with repeated layers unstacked for a file."""
+    """Copies a state from the devices to the host, and unstacks the arrays of repeated layers."""
     return stacked.unstack(parallel.unreplicate(state))
 
   def batches(self) -> TrainBatches:
@@ -152,21 +154,22 @@ class Experiment:
   def implementations(
     self, describe: Callable[[list[Choice]], str] = describe_choices
   ) -> dict[str, str]:
-    """Returns the implementation that each token mixer has in training, by place in the network.
+    """Returns the implementation that each token mixer uses in training, by the mixer's path.
 
-    The choice depends on the number of examples that a device has at once.
+    For example, the mixer "block_0/token_mixer" may use "kernelized". The choice depends on the
+    number of examples that a device processes at once.
 
     Args:
-      describe: A function that describes the choices of one mixer's operations.
+      describe: A function that makes a text of the choices for one mixer's operations.
     """
     examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
     return implementations(self.task.model, self.task.input_spec, examples, describe)
 
   def keep(self, role: str) -> Examples:
-    """Returns the examples of a role, held in memory after they are read once, if memory allows.
+    """Reads the examples of a role into memory if they fit, and returns them.
 
-    A role is "train", "validation" or "test". *validation* has at most `config.evaluation.limit`
-    examples, if that is set.
+    A role is "train", "validation" or "test". If `config.evaluation.limit` is set, *validation* has
+    at most this many examples.
     """
     data, limit = self.config.data, self.config.evaluation.limit
     examples = self.examples.role(role)
@@ -178,11 +181,11 @@ class Experiment:
     )
 
   def references(self, role: str) -> dict[str, float]:
-    """Returns the figures of methods that learn nothing on a role's examples: `Task.references`."""
+    """Returns the figures of untrained methods on a role's examples, see `Task.references`."""
     return self.task.references(self.source.train, self.source.role(role))
 
   def describe(self, figures: Figures) -> str:
-    """Returns the console's text of an evaluation's figures, for all evaluated weights."""
+    """Returns a text for the console about an evaluation's figures, for all evaluated weights."""
     return describe_figures(self.task, figures, self.config.evaluation.weights)
 
   def is_due(self, step: int, every: str) -> bool:
@@ -201,14 +204,14 @@ class Experiment:
 
 
 def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
-  """Returns a config in which the fields that follow from other fields and the data are set.
+  """Returns a copy of a config in which the fields that follow from other fields or data are set.
 
   Args:
     config: The config, which is not changed.
-    source: The data, or only their description if no example must be read.
+    source: The data set, or only its description if no example must be read.
 
   Raises:
-    ConfigError: A field contradicts the source.
+    ConfigError: A field contradicts the data set.
   """
   config = config.copy_and_resolve_references()
   with config.unlocked():
@@ -229,16 +232,17 @@ def make_experiment(
   is_trial: bool = False,
   class_names: Sequence[str] | None = None,
 ) -> Experiment:
-  """Opens the source, resolves the config and checks all that can be checked without compiling.
+  """Makes the experiment of a config, and checks all that can be checked without compiling.
 
-  A teacher's config or a prepared data set may name code, which is imported only inside
-  `registry.trusting(True)`.
+  The config of a teacher, or a prepared data set, may name Python code, which is imported only
+  inside `registry.trusting(True)`.
 
   Args:
     config: The config that `get_config` returned.
-    is_trial: Whether no training follows. If so, the weights of a teacher are not read, since they
-      may not exist yet.
-    class_names: The order of the classes that the run recorded before, if any.
+    is_trial: Whether the experiment will not be trained. If so, the weights of a teacher are not
+      read, since they may not exist yet.
+    class_names: The names of the classes, in the order that the run recorded when it began; None if
+      it recorded none.
 
   Raises:
     ConfigError: A check failed; the message names the field, the value and the fix.
@@ -284,8 +288,9 @@ def make_experiment(
 def halve_batch(config: ConfigDict, examples: int) -> int:
   """Returns the batch size of a run, which is smaller than `config.batch_size` for little data.
 
-  It is halved until an epoch has `config.min_steps_per_epoch` steps, but not below
-  `SMALLEST_BATCH`. With 0 examples the result is the smallest batch that the config can have.
+  The batch size is halved until an epoch over `examples` examples has at least
+  `config.min_steps_per_epoch` steps, but not below `SMALLEST_BATCH`. With 0 examples, the result is
+  the smallest batch size that the config can get with any data.
   """
   least = config.get("min_steps_per_epoch") or 0
   batch = config.batch_size
@@ -297,11 +302,11 @@ def halve_batch(config: ConfigDict, examples: int) -> int:
 def fit_to_examples(config: ConfigDict, examples: int) -> ConfigDict:
   """Returns a config in which the batch size and all durations fit the number of training examples.
 
-  The batch is halved if an epoch would have too few steps, see `halve_batch`. Durations such as
-  "5%" or "30 epochs, at least 200 steps" become plain numbers of steps, see `durations.settle`.
+  The batch size is halved if an epoch would have too few steps, see `halve_batch`. Durations such
+  as "5%" or "30 epochs, at least 200 steps" become plain numbers of steps, see `durations.settle`.
 
   Args:
-    config: The resolved config, which is not changed.
+    config: The config that `resolve` returned, which is not changed.
     examples: The number of training examples.
 
   Raises:
@@ -336,7 +341,7 @@ def make_step(
   No data are read.
 
   Args:
-    config: The resolved config.
+    config: The resolved config, see `resolve`.
     schedule: The learning rate as a function of the step.
   """
   task = build_task(config)
@@ -384,8 +389,9 @@ def blank(shapes: Shapes) -> dict[str, np.ndarray]:
 
 
 def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
-  """Returns the step at which the run ends: the end of `duration`, or the earlier `stop_after`."""
-  stop = config.get("stop_after", RunSettings.stop_after)  # an earlier version has no such field
+  """Returns the step at which the run ends: `stop_after` if it is set, else the whole duration."""
+  # A config of an earlier version has no such field.
+  stop = config.get("stop_after", RunSettings.stop_after)
   if stop == "":
     return total
   end = durations.to_steps(stop, per_epoch, "stop_after")
@@ -398,7 +404,7 @@ def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
 
 
 def _check_without_data(config: ConfigDict) -> None:
-  """Checks names and values before a source is opened: reading the data may take a minute."""
+  """Checks the fields that need no data, since to open the data set may take a minute."""
   parallel.check_batch(config.batch_size, config.grad_accum_steps)
   check_optimizer(config.optimizer)
   build(SCHEDULES, config.schedule, "schedule", hidden=("run",))

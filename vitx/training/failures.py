@@ -1,4 +1,4 @@
-"""Early ends of a run: after a signal, a loss that is not finite, or too little memory."""
+"""Handles the early end of a run: by a signal, a loss that is not finite, or too little memory."""
 
 import contextlib
 import contextvars
@@ -23,14 +23,14 @@ T = TypeVar("T")
 _current: contextvars.ContextVar["StopRequest | None"] = contextvars.ContextVar(
   "request", default=None
 )
-LEFT_ALONE = "vitx work that a signal may break off"  # the threads of `StopRequest.run`
+LEFT_ALONE = "vitx work that a signal may break off"  # the name of threads of `StopRequest.run`
 _received: list[int] = []  # the signals that `StopRequest` handled in this process
 
 
 class Interrupted(BaseException):
-  """A request by a signal to end a run, at a place where nothing is half done.
+  """The exception that ends a run after a signal, at a place where no work is half done.
 
-  It is no `Exception`, so that code that catches all errors of damaged files does not catch it.
+  It is a `BaseException`, because code that reads damaged files catches every `Exception`.
   """
 
 
@@ -47,12 +47,13 @@ class TrackingError(UserError, RuntimeError):
 
 
 class StopRequest:
-  """A context in which SIGTERM and SIGINT ask a run to end after the steps in progress.
+  """A context manager in which SIGTERM and SIGINT end a run after the steps in progress.
 
-  The first signal only sets a flag, which the training loop reads; a second one ends the process at
-  once. In work that takes long, such as an evaluation, the methods `check`, `watch`, `run` and
-  `breakable` raise Interrupted after the signal. With several processes they do not, since the
-  others would wait for this one; there the next training step passes the signal on.
+  The first signal only sets a flag, which the training loop reads; a second signal ends the process
+  at once. During long work, such as an evaluation, the methods `check`, `watch`, `run` and
+  `breakable` raise Interrupted after the signal. With several processes these methods do not raise,
+  since the other processes would wait for this one; instead, the next training step passes the
+  signal on to them.
   """
 
   def __init__(self) -> None:
@@ -73,7 +74,7 @@ class StopRequest:
     _current.reset(self._token)
 
   def asked(self) -> bool:
-    """Returns whether a signal has come; the steps pass this on to the other processes."""
+    """Returns whether a signal has come to this process."""
     return self.received is not None
 
   def check(self) -> None:
@@ -91,8 +92,8 @@ class StopRequest:
   def breakable(self) -> Iterator[None]:
     """Lets a signal raise Interrupted anywhere in a `with` block.
 
-    The block must change nothing that lasts. It is meant for the tracing of functions, which takes
-    minutes for deep networks.
+    The block must change nothing that lasts, such as a file. It is meant for the tracing of
+    functions, which takes minutes for deep networks.
     """
     self.check()
     self._is_breakable = True
@@ -105,7 +106,7 @@ class StopRequest:
     """Calls `work` and returns its result; raises Interrupted as soon as a signal comes.
 
     Python handles signals only in the main thread and between two Python instructions, and XLA's
-    compiler may take minutes to return. So the work is done in a thread, which is abandoned if a
+    compiler may take minutes to return. So `work` runs in another thread, which is abandoned if a
     signal comes; see `leave`.
     """
     self.check()
@@ -147,21 +148,22 @@ class StopRequest:
 
 
 def run_breakable(work: Callable[[], T]) -> T:
-  """Calls `work` and returns its result, within a `StopRequest` by its method `run`."""
+  """Calls `work` and returns its result, by `StopRequest.run` if a `StopRequest` is active."""
   request = _current.get()
   return work() if request is None else request.run(work)
 
 
 def count_received() -> int:
-  """Returns the number of signals that asked runs of this process to end."""
+  """Returns the number of signals so far that asked a run of this process to end."""
   return len(_received)
 
 
 def leave(status: int) -> int:
-  """Returns the exit status, or ends the process with it if abandoned work is still running.
+  """Returns the given exit status, unless an abandoned thread runs: then it ends the process.
 
-  `StopRequest.run` abandons a thread in which XLA compiles. If the interpreter ended in the
-  ordinary way, it would take XLA down while that thread runs, and crash.
+  `StopRequest.run` may have abandoned a thread in which XLA compiles. A normal end of the
+  interpreter would crash, since it would destroy XLA while that thread uses it. So the process ends
+  at once, with this exit status.
   """
   if any(thread.name == LEFT_ALONE for thread in threading.enumerate()):
     sys.stdout.flush()
@@ -176,10 +178,10 @@ def check_finite(
   """Raises NonFiniteError if a figure of a step or an evaluation is not finite.
 
   Args:
-    step: The number of the step, or the step of the evaluated state.
-    figures: The figures, of which numbers and lists of numbers are checked.
-    what: The beginning of the message, before the name of the figure.
-    last_good: A function that returns the step of the last checkpoint or None, for the message.
+    step: The number of the training step, or of the step after which the state was evaluated.
+    figures: The figures by name. Floats and lists of floats are checked, other values are not.
+    what: The beginning of the error message, before the name of the figure.
+    last_good: A function that returns the step of the last checkpoint, or None if there is none.
   """
   for name, figure in figures.items():
     for value in figure if isinstance(figure, list | tuple) else (figure,):
@@ -196,15 +198,15 @@ def check_finite(
 
 @contextlib.contextmanager
 def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") -> Iterator[None]:
-  """Turns XLA's error about too little memory, raised in a `with` block, into a helpful one.
+  """Replaces XLA's out-of-memory error, raised in a `with` block, by an error with advice.
 
-  The new error names the batch size, the tokens and the mixer, and the command that finds a batch
-  which fits.
+  The new error names the batch size, the number of tokens and the token mixer, and the command that
+  finds the largest batch size that fits.
 
   Args:
     config: The run's config.
-    tokens: The number of tokens of an example, if it has any.
-    workdir: The directory that contains the config's file; "" if there is no file.
+    tokens: The number of tokens of an example; None if it is unknown.
+    workdir: The workdir, whose `config.json` the advice names; "" if the run has no workdir.
 
   Raises:
     OutOfMemoryError: XLA had too little memory.

@@ -1,4 +1,4 @@
-"""Limits how many training steps are dispatched to the devices before their results are awaited."""
+"""Limits how many calls of the training program are in flight, their results not yet awaited."""
 
 import collections
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ class InFlight:
   A dispatch is one call of a compiled program, which makes several training steps.
 
   Attributes:
-    stop: Whether any process was asked to end, according to the steps that were awaited.
+    stop: Whether any process was asked to end, according to the dispatches awaited so far.
   """
 
   def __init__(self, finish: Callable[[int, dict[str, Any], dict[str, Any]], None]):
@@ -25,8 +25,8 @@ class InFlight:
 
     Args:
       finish: A function `(step, metrics, figures)` that is called for every step, in order, once
-        the step is done. `figures` describes the state after the last step of a program's call and
-        is {} for the steps before it.
+        the step is done. For the last step of a dispatch, `figures` describes the state after this
+        step; for the other steps it is {}.
     """
     self.stop = False
     self._finish = finish
@@ -38,16 +38,16 @@ class InFlight:
     """Adds the results of a dispatch, which the devices may still be computing.
 
     Args:
-      steps: The numbers of the dispatch's steps.
-      metrics: The metrics, each with an entry for each step.
-      measured: The figures of the state after the last step.
-      stop: Whether a process was asked to end.
-      more: Further figures of that state, which are on the host already; `finish` gets them too.
+      steps: The numbers of the dispatch's steps, counted from 0.
+      metrics: The metrics by name, each with an entry for each step.
+      measured: The figures of the state after the last step, by name, on the devices.
+      stop: Whether any process was asked to end.
+      more: Further figures of the state after the last step, which are on the host already.
     """
     self._steps.append((steps, metrics, measured, stop, more))
 
   def wait(self, most: int = 0) -> None:
-    """Waits for the oldest dispatches until at most `most` are in flight."""
+    """Waits for the oldest dispatches until at most `most` dispatches are in flight."""
     while len(self._steps) > most:
       steps, metrics, measured, stop, more = self._steps.popleft()
       values, measured, stop = parallel.unreplicate((metrics, measured, stop))

@@ -58,14 +58,14 @@ class Result:
 def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> Result:
   """Trains a config in a workdir, or continues the run that is saved there.
 
-  The configs of `init_from` and of a teacher may name code, which is imported only inside
-  `registry.trusting(True)`.
+  The config of a teacher, or of the run in `init_from`, may name Python code, which is imported
+  only inside `registry.trusting(True)`.
 
   Args:
     config: The config that `get_config` returned.
     workdir: A directory or a URL such as `gs://...`; created if absent.
-    dry_run: Whether only to compile, and to print parameters, memory and seconds per step; nothing
-      is written.
+    dry_run: Whether to train nothing and write nothing, but to compile and to print parameters,
+      memory and seconds per step.
 
   Returns:
     The outcome of the run.

@@ -1,9 +1,9 @@
 """Data parallelism over the devices of all processes; the only file that uses `pmap`.
 
-A function written for one device and an axis name runs on every device. The state is replicated,
-and a batch is split along its leading axis. Programs are compiled before they are first called, so
-that their memory is known and errors appear before the first step. Arrays on the devices have a
-leading axis over this process's devices.
+A function that is written for one device runs on every device, with a name for the axis of devices.
+The state is replicated, and a batch is split along its leading axis. Programs are compiled before
+they are first called, so that their memory is known and errors appear before the first step. Arrays
+on the devices have a leading axis over this process's devices.
 """
 
 import contextlib
@@ -50,11 +50,11 @@ def use_cores(batches: Iterable[int]) -> None:
   XLA runs many operations of a step on one core, but several devices work in parallel. The number
   of devices divides all of `batches`. Nothing happens if JAX has already started, if the user has
   set a number of devices (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`) or if there are several processes.
-  Other accelerators are never changed.
+  GPUs and TPUs are never changed.
 
   Args:
-    batches: The number of examples in a micro-batch of each run; each device gets at least `LEAST`
-      examples of it.
+    batches: The number of examples in a micro-batch, for each run. Each device gets at least
+      `LEAST` examples of a micro-batch.
   """
   flags = os.environ.get("XLA_FLAGS", "")
   is_set = jax.config.values["jax_num_cpu_devices"] >= 0 or HOST_DEVICES in flags
@@ -68,7 +68,7 @@ def use_cores(batches: Iterable[int]) -> None:
 
 
 def place(tree: Any) -> Any:
-  """Puts host arrays (local devices, ...) on the devices; each process places its own part."""
+  """Puts host arrays (devices, ...) on this process's devices, one entry on each device."""
   mesh = jax.sharding.Mesh(np.array(jax.devices()), (AXIS,))
   sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(AXIS))
 
@@ -86,17 +86,17 @@ def replicate(tree: Any) -> Any:
 
 
 def number(value: int) -> jax.Array:
-  """Puts an integer of this process on each of its devices, int32 (devices,)."""
+  """Copies an integer to each of this process's devices, as an int32 array (devices,)."""
   return place(np.full(jax.local_device_count(), value, np.int32))
 
 
 def unreplicate(tree: Any) -> Any:
-  """Returns the first local device's copy as host arrays."""
+  """Returns the copy on this process's first device, as host arrays without the devices' axis."""
   return jax.tree.map(lambda x: np.asarray(x.addressable_data(0)).reshape(x.shape[1:]), tree)
 
 
 def split(batch: Any) -> Any:
-  """Splits this process's rows over its devices: (b, ...) -> (devices, b / devices, ...)."""
+  """Splits this process's share of a batch: (b, ...) -> (devices, b / devices, ...)."""
   devices = jax.local_device_count()
   return place(
     jax.tree.map(lambda x: x.reshape(devices, x.shape[0] // devices, *x.shape[1:]), batch)
@@ -104,10 +104,10 @@ def split(batch: Any) -> Any:
 
 
 def split_steps(batches: Sequence[Any], steps: int) -> Any:
-  """Splits this process's rows of the batches of several steps over its devices.
+  """Splits this process's share of the batches of several steps over its devices.
 
   Args:
-    batches: The batches of consecutive steps, each (b, ...); at least one.
+    batches: This process's share of the batch of each step, in order, (b, ...); at least one.
     steps: The number K of steps for which the result has room, at least the number of batches.
 
   Returns:
@@ -126,7 +126,7 @@ def split_steps(batches: Sequence[Any], steps: int) -> Any:
 
 
 def join(tree: Any) -> Any:
-  """Joins the rows on this process's devices to one host array: the inverse of `split`."""
+  """Joins the parts on this process's devices to host arrays (b, ...): the inverse of `split`."""
 
   def gather(x: jax.Array) -> np.ndarray:
     shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
@@ -147,14 +147,14 @@ def compile_for(
   A signal breaks the compilation off, see `failures.run_breakable`.
 
   Args:
-    arguments: The arguments on the devices, or anything with their shapes (devices, ...) and
-      dtypes.
+    arguments: The arguments on the devices, or any objects with the arguments' shapes
+      (devices, ...) and dtypes.
     function: A function of one device's part of the arguments.
     donate: The positions of the arguments whose memory the results may reuse.
     options: The compiler options.
 
   Returns:
-    The compiled program, which takes and returns placed arrays.
+    The compiled program, which takes and returns arrays on the devices, (devices, ...).
   """
   local = jax.local_device_count()
 
@@ -170,9 +170,9 @@ def compile_for(
 
 
 def _give_back_memory() -> None:
-  """Returns memory that the compiler has freed to the system, since glibc would keep it.
+  """Gives memory that the compiler has freed back to the system, since glibc would keep it.
 
-  It is a fifth of the memory that the training of a small network takes.
+  This saves a fifth of the memory that the training of a small network takes.
   """
   if sys.platform == "linux":
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
@@ -183,11 +183,11 @@ def _give_back_memory() -> None:
 def compile_once(function: Callable, what: str = "") -> Callable:
   """Returns a function that runs on every device and is compiled when it is first called.
 
-  Later calls must have arguments of the shapes of the first call.
+  The arguments of later calls must have the shapes of the first call's arguments.
 
   Args:
     function: A function of one device's part of its arguments.
-    what: The words that announce a long compilation on the console; "" announces nothing.
+    what: The text that the console shows during a long compilation; "" shows nothing.
   """
   program: list[jax.stages.Compiled] = []
 

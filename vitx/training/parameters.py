@@ -1,4 +1,4 @@
-"""The names of parameters, such as "block_0/attention/query/kernel"."""
+"""Finds the names of parameters, such as "block_0/attention/query/kernel"."""
 
 from collections.abc import Callable
 from typing import Any

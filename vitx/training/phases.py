@@ -1,9 +1,9 @@
 """Runs of several phases, such as a pretraining and a fine-tuning, in one workdir.
 
 `config.phases` maps the name of each phase to the fields that it changes in the config. The phases
-run in alphabetical order of their names, each as a run in a directory of its own, `WORKDIR/NAME`,
-from the best checkpoint of the phase before. Loading the workdir loads the last phase that has a
-checkpoint.
+run in alphabetical order of their names. Each phase is a run in its own directory, `WORKDIR/NAME`,
+and starts from the best checkpoint of the phase before. Loading the workdir loads the last phase
+that has a checkpoint.
 """
 
 import contextlib
@@ -40,18 +40,19 @@ def train(
 
   A phase starts from the best checkpoint of the phase before, unless it sets `init_from`. The
   values of `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the
-  first begins. A `stop_after` of the whole run, which no phase sets itself, ends the run in its
-  first phase.
+  first begins. If `stop_after` is set for the whole run, and not in a phase, the run ends in the
+  first phase that this shortens.
 
   Args:
     config: The config that `get_config` returned.
     workdir: A directory or a URL such as `gs://...`; created if absent.
-    dry_run: Whether only to compile, and to print parameters, memory and seconds per step; nothing
-      is written.
-    trust_code: Whether the config of `init_from` or of a teacher may name Python code to import.
+    dry_run: Whether to train nothing and write nothing, but to compile and to print parameters,
+      memory and seconds per step.
+    trust_code: Whether to import Python code that the config of a teacher, or of the run in
+      `init_from`, names.
 
   Returns:
-    The outcome of the last run that began.
+    The outcome of the run, or of the last phase that began.
 
   Raises:
     ConfigError: A setting cannot work; nothing was compiled or changed.
@@ -104,9 +105,9 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
 
 
 def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
-  """Returns whether all weights that a phase reads come from the run's own phases.
+  """Returns whether all weights that a phase begins from come from the run's own phases.
 
-  The code that the configs of these phases name has been trusted already, because it has been run.
+  Then no further code needs trust, since the code that these phases' configs name has already run.
 
   Args:
     phase: The config of the phase, with its `init_from` and its teacher.
@@ -123,11 +124,11 @@ def _check_beginnings(
   Args:
     experiments: The experiments of the phases.
     runs: The workdirs of the phases.
-    dry_run: Whether nothing is written.
+    dry_run: Whether the run is a dry run, which writes nothing.
 
   Raises:
-    ConfigError: A phase's weights or teacher do not fit, or its workdir has a run of another
-      config.
+    ConfigError: A phase's weights or teacher do not fit, or the phase's workdir has a run of
+      another config.
   """
   for run, experiment in zip(runs, experiments, strict=True):
     config, source = experiment.config, experiment.task.teacher
@@ -159,10 +160,11 @@ def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
 def _check_ends(
   phases: Mapping[str, ConfigDict], experiments: Iterable[Experiment], workdir: str
 ) -> None:
-  """Checks that the end of a phase has not changed after a later phase has begun from its weights.
+  """Checks that no phase would train further after a later phase has begun from its weights.
 
   Raises:
-    ConfigError: The end has changed, and a later phase began from the weights at another step.
+    ConfigError: A field in `ENDS` has changed, so that a phase would end at a later step than the
+      one from which another phase began.
   """
   for name, experiment in zip(phases, experiments, strict=True):
     run = wd.join(workdir, name)
@@ -201,7 +203,8 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
 def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
   """Builds the experiment of each phase, which checks everything that needs no compiling.
 
-  A teacher's config may name code, which is imported only inside `registry.trusting(True)`.
+  The config of a teacher may name Python code, which is imported only inside
+  `registry.trusting(True)`.
 
   Args:
     config: The config that `get_config` returned.
@@ -262,7 +265,8 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
 def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
   """Applies the changes of a phase to a config in place.
 
-  If a change names another choice, such as another optimizer, the old choice's fields are dropped.
+  A change may choose another optimizer, model or the like by its name. Then the fields of the old
+  choice are dropped.
   """
   for key, value in changes.items():
     old = config.get(key)
@@ -285,7 +289,7 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
 def _share_teacher(
   task: ConfigDict, name: str, phases: Mapping[str, ConfigDict], workdir: str
 ) -> None:
-  """Replaces a teacher "phase:NAME" by the workdir of that phase, and adds its network's config."""
+  """Replaces a teacher "phase:NAME" by that phase's workdir, and adds the config of its network."""
   if task.teacher.startswith(PREFIX) and task.get("teacher_model") is None:
     other = task.teacher.removeprefix(PREFIX)
     if other in phases:

@@ -1,4 +1,4 @@
-"""Keeps the training examples in the devices' memory, so that the host sends only their numbers."""
+"""Keeps the training examples in the devices' memory, so that the host sends only their indices."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,16 +12,17 @@ from vitx.data.dataset import Example
 from vitx.data.stream import HostBatch
 from vitx.training import parallel
 
-# The share of a device's memory that examples may take if the config leaves the choice open.
+# The share of a device's memory that examples may take if `data.device` is "auto".
 SHARE = 0.1
 
 
 def open_feed(
   batches: TrainBatches, device: str
 ) -> tuple[Callable[[int, int], Iterator[HostBatch]], Callable[[Any], Any] | None]:
-  """Chooses how batches get to the devices, and copies the examples there if they are kept there.
+  """Chooses whether the host sends the training batches, or the devices make them.
 
-  Batches that are made on the devices are bit by bit those that the host would have sent.
+  In the second case, all examples are copied to each device, and the host sends only the indices of
+  a batch's examples. The batches are equal in both cases, bit by bit.
 
   Args:
     batches: The training batches of the run.
@@ -30,12 +31,12 @@ def open_feed(
       memory.
 
   Returns:
-    A function `(start, stop)` that yields what the host sends for each of the steps
-    `range(start, stop)`: batches, or the numbers of their examples. And a function that makes
-    batches (devices, K, b, ...) on the devices from such numbers; None if the host sends batches.
+    Two functions. The first takes `(start, stop)` and yields what the host sends for each step of
+    `range(start, stop)`: a batch, or the indices of its examples. The second makes batches
+    (devices, K, b, ...) on the devices from such indices; it is None if the host sends batches.
 
   Raises:
-    ConfigError: `device` is `always`, but the examples are not kept in the host's memory.
+    ConfigError: `device` is "always", but the examples are not kept in the host's memory.
   """
   arrays = batches.arrays
   check(device, are_kept=arrays is not None)
@@ -48,10 +49,14 @@ def open_feed(
 
 
 def check(device: str, *, are_kept: bool) -> None:
-  """Checks that the host keeps the examples in memory if the devices should hold them.
+  """Checks that the host keeps the examples in memory if `device` is "always".
+
+  Args:
+    device: The setting `data.device`.
+    are_kept: Whether the host keeps the examples in memory.
 
   Raises:
-    ConfigError: The devices should hold examples that the host does not keep.
+    ConfigError: `device` is "always", but the host does not keep the examples.
   """
   if device == "always" and not are_kept:
     raise ConfigError(
@@ -62,7 +67,7 @@ def check(device: str, *, are_kept: bool) -> None:
 
 
 def _fits(arrays: Example) -> bool:
-  """Returns whether arrays take a small share of an accelerator's memory; False on a CPU."""
+  """Returns whether arrays take at most `SHARE` of each accelerator's memory; False on a CPU."""
   if jax.default_backend() == "cpu":
     return False
   memories = [device.memory_stats() or {} for device in jax.local_devices()]
@@ -71,7 +76,7 @@ def _fits(arrays: Example) -> bool:
 
 
 def _gather(examples: Any, names: Any) -> dict[str, jax.Array]:
-  """Makes a device's batches of K steps, (K, b, ...), from the numbers of their examples."""
+  """Makes a device's batches of K steps, (K, b, ...), from the indices of their examples."""
   numbers = names["example"]
   rows = {key: jnp.take(x, numbers, axis=0, mode="clip") for key, x in examples.items()}
   return {**rows, "index": names["index"]}

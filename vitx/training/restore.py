@@ -52,8 +52,8 @@ def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> No
     writes: False for a dry run, which needs no workdir.
 
   Raises:
-    ConfigError: The weights of `init_from` do not fit, the config or the data are not those of the
-      run in the workdir, or its disk is too full.
+    ConfigError: The weights of `init_from` do not fit, the run in the workdir has another config or
+      other data, or the workdir's disk is too full.
   """
   config = experiment.config
   check_source(experiment, workdir, writes=writes)
@@ -65,7 +65,12 @@ def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> No
 
 
 def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
-  """Checks that the weights of `init_from` fit a run that begins with them.
+  """Checks that the weights of `init_from` fit the run, unless the run has checkpoints already.
+
+  Args:
+    experiment: The experiment that the run trains.
+    workdir: The directory that the run writes to.
+    writes: False for a dry run, for which checkpoints in the workdir do not count.
 
   Raises:
     ConfigError: The weights do not fit or cannot be read.
@@ -81,14 +86,14 @@ def begin(
 ) -> Beginning:
   """Restores the newest undamaged state in the workdir, or makes a new one.
 
-  It also writes `config.json` and `environment.json`. A new state has the weights of `init_from`,
-  if that is set.
+  The function also writes `config.json` and `environment.json`. A new state has the weights of
+  `init_from`, if that field is set.
 
   Args:
     experiment: The experiment that the run trains.
     workdir: The directory that the run writes to.
     store: The run's checkpoints.
-    initialize: A function that returns the state of a new run, on the host; it compiles a program.
+    initialize: A function that compiles a program, and returns the state of a new run on the host.
   """
   config, record, start = experiment.config, Record(), 0
   target = experiment.named_shapes()
@@ -119,14 +124,14 @@ def begin(
 
 
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
-  """Calls a function that reads or checks the weights of `init_from`, for a run's state."""
+  """Calls a function that fits the weights of `init_from` to a run's state, or checks the fit."""
   config, layout = experiment.config, experiment.task.token_layout()
   options = fitting(experiment.task, config, experiment.source.info)
   return function(config.init_from, state.params, state.model_state, layout, **options)
 
 
 def fitting(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns the options with which `initial_variables` fits foreign weights to a run."""
+  """Returns the arguments by which `initial_variables` fits the weights of `init_from` to a run."""
   find = functools.partial(find_in_weights, info, config.init_from)
   return {
     "allowed": config.init_from_except,

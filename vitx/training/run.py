@@ -40,7 +40,7 @@ class Run:
   start: Beginning
 
   def save(self, step: int, state: Any) -> None:
-    """Saves a state that is on the devices as the checkpoint of a step."""
+    """Saves a state, which is on the devices, as the checkpoint of a step."""
     self.lock.check()
     record = self.recorder.record
     bests = (record.best_step, record.go_on().best_step)
@@ -61,7 +61,7 @@ def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iter
   Args:
     experiment: The experiment that the run trains.
     workdir: An existing directory or URL.
-    request: The request to end the run early.
+    request: The handler of signals that ask the run to end early.
 
   Yields:
     The run.

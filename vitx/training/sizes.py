@@ -12,7 +12,7 @@ from vitx.training.parameters import parameter_names
 
 
 def find_memory() -> int:
-  """Returns the bytes of memory of this machine."""
+  """Returns the size of this machine's memory in bytes."""
   return psutil.virtual_memory().total
 
 
@@ -38,7 +38,7 @@ def check_state(shapes: Any) -> None:
   """Checks that a training state fits this machine's memory.
 
   Args:
-    shapes: The shapes and dtypes of the state, with `params`.
+    shapes: The shapes and dtypes of the state, in the structure of a `TrainState`.
 
   Raises:
     ConfigError: The state is too large; the message names the largest array.
@@ -55,13 +55,13 @@ def check_state(shapes: Any) -> None:
 def _check_memory(
   what: str, needed: int, arrays: Mapping[str, jax.ShapeDtypeStruct], fields: str
 ) -> None:
-  """Checks a size against the machine's memory.
+  """Checks that arrays of a total size fit this machine's memory.
 
   Args:
-    what: The name of the thing to be allocated, for the error.
-    needed: Its size in bytes.
-    arrays: Its arrays, of which the error names the largest.
-    fields: The advice on fields of the config, for the error.
+    what: The name of the whole, such as "a batch", which begins the error message.
+    needed: The total size in bytes.
+    arrays: The arrays by name; the error message names the largest.
+    fields: The fields of the config to lower, for the error message.
 
   Raises:
     ConfigError: The size is more than the memory.

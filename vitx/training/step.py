@@ -1,6 +1,7 @@
-"""The training and evaluation steps: pure functions of one device's share and an axis name.
+"""The training and evaluation steps: pure functions of one device's share of a batch.
 
-They are written once for all tasks, and do not depend on how they are spread over devices.
+They are written once for all tasks and for any number of devices: collective operations use the
+name of the device axis.
 """
 
 import dataclasses
@@ -19,18 +20,19 @@ from vitx.ops import replicas
 from vitx.tasks.base import Batch, Task
 from vitx.training.parameters import map_named, parameter_names
 
-GROWTH_INTERVAL = 2000  # good steps after which a loss scale is doubled
+GROWTH_INTERVAL = 2000  # steps without an overflow after which a loss scale is doubled
 LARGEST = 2.0**24
 
 
 class LossScale(struct.PyTreeNode):
   """Dynamic loss scaling for float16 (Micikevicius et al. 2018, section 3.2).
 
-  The factor on the loss is halved when a gradient overflows, and doubled after 2,000 good steps.
+  The factor on the loss is halved when a gradient overflows, and doubled after 2,000 steps without
+  an overflow.
 
   Attributes:
     value: The factor, a float32 scalar.
-    good_steps: The number of steps since the last change, an int32 scalar.
+    good_steps: The number of steps since the factor last changed, an int32 scalar.
   """
 
   value: jax.Array
@@ -84,14 +86,14 @@ class Step:
       (seed, step, index in the global batch).
     grad_accum_steps: The number of micro-batches per step.
     ema_decay: The decay of the moving average of the parameters; 0 keeps no average.
-    ema_warmup: Whether the average is short at first: its decay is at most (1 + n) / (10 + n) after
-      n updates.
+    ema_warmup: Whether the average forgets faster at first: after n updates its decay is at most
+      (1 + n) / (10 + n).
     half: Whether the model computes in float16, so that the loss is scaled (`LossScale`).
-    cycle: The number of layers after which the kinds of the model's layers repeat, if the state
-      stores the parameters of repeated layers in one array (`vitx.models.stacked`); 0 if it does
-      not.
-    frozen: The names of the parameters that the optimizer does not change. Their average and the
-      state of modules without other parameters do not change either, see `vitx.models.frozen`.
+    cycle: The number of layers after which the kinds of layers repeat, if the state stacks the
+      parameters of layers of one kind in one array (see `vitx.models.stacked`); 0 without stacking.
+    frozen: The names of the parameters that the optimizer does not change. Their moving averages do
+      not change either, nor does the state of a module whose parameters are all frozen (see
+      `vitx.models.frozen`).
     logged: The last parts of the names of parameters whose means are logged, see
       `vitx.models.logged`.
     axis: The name of the device axis; None on one device.
@@ -115,7 +117,7 @@ class Step:
     return self.begin(self.task.init(key, batch))
 
   def begin(self, variables: Mapping[str, Any]) -> TrainState:
-    """Returns the state before the first step from a model's variables, as yet not stacked."""
+    """Returns the state before the first step, given a model's variables with unstacked layers."""
     params = stack(variables["params"], self.cycle)
     return TrainState(
       step=jnp.int32(0),
@@ -135,15 +137,16 @@ class Step:
 
     Args:
       state: The training state, replicated over the axis.
-      constants: The task's constants, replicated over the axis; neither trained nor saved.
-      batch: This device's rows of the batch: the arrays of `Task.train_spec`, and `index`, the
-        examples' numbers in the global batch; (B, ...) each.
+      constants: The arrays that the task needs and that are neither trained nor saved, such as the
+        weights of a teacher; replicated over the axis.
+      batch: This device's share of the batch: the arrays of `Task.train_spec`, and `index`, the
+        examples' positions in the global batch; (B, ...) each.
       stop: An int32 scalar, 1 if this process was asked to end.
 
     Returns:
-      The new state; the metrics: the task's own, loss, gradient_norm (of the gradient that the
-      optimizer gets, before clipping) and learning_rate; and whether any process was asked to end.
-      All are equal on every device.
+      The new state; the metrics; and whether any process was asked to end, an int32 scalar. The
+      metrics are those of the task, `loss`, `gradient_norm` (of the gradient that the optimizer
+      gets, before clipping) and `learning_rate`. All results are equal on every device.
     """
     # Only Threefry draws the same numbers under `vmap` as one by one, so that results do not
     # depend on the number of devices.
@@ -179,21 +182,21 @@ class Step:
   def train_several(
     self, state: TrainState, constants: Any, batches: Batch, count: jax.Array, stop: jax.Array
   ) -> tuple[TrainState, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
-    """Makes several updates, one after another, in one program without the host in between.
+    """Makes several updates, one after another, in one program.
 
     The number of updates is an argument and not part of the program, so that a run gives the same
     bits however its steps are divided among calls of the program.
 
     Args:
       state: The training state, replicated over the axis.
-      constants: The task's constants, replicated over the axis.
+      constants: The task's constants, replicated over the axis, see `train`.
       batches: The batches of K steps, stacked: (K, B, ...), see `train`.
       count: The number of updates, at most K, an int32 scalar; the first batches are used.
       stop: An int32 scalar, 1 if this process was asked to end.
 
     Returns:
-      The new state; the metrics of each step, (K,), of which the first `count` are valid; `measure`
-      of the new state; and whether any process was asked to end.
+      The new state; the metrics of each step, (K,), of which the first `count` are valid; the
+      figures that `measure` returns for the new state; and whether any process was asked to end.
     """
     train = jax.jit(self.train, inline=True)  # traced once, for its shapes and for the loop's body
     first = jax.tree.map(lambda x: x[0], batches)
@@ -208,17 +211,18 @@ class Step:
       return state, jax.tree.map(lambda all, one: all.at[i].set(one), every, metrics), asked
 
     state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
-    return state, metrics, self.measure(state), stop  # outside the loop, whose bits it might change
+    # The figures are measured outside the loop, because they might change the bits of its results.
+    return state, metrics, self.measure(state), stop
 
   def measure(self, state: TrainState) -> dict[str, jax.Array]:
-    """Returns the logged figures of a state: parameter_norm, and the means of `logged` by name."""
+    """Returns the logged figures of a state: `parameter_norm`, and means of logged parameters."""
     norm = optax.tree.norm(optax.tree.cast(state.params, jnp.float32))
     return {"parameter_norm": norm, **logged.means(state.params, self.logged)}
 
   def _gradient(
     self, state: TrainState, constants: Any, batch: Batch, key: jax.Array, scale: jax.Array
   ):
-    """Computes the gradient on the rows of one micro-batch.
+    """Computes the gradient on this device's share of a batch, one micro-batch after another.
 
     Returns:
       The mean loss, the gradient of `scale` times the loss, the new model state and the metrics.
@@ -274,9 +278,10 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 def evaluation_step(task: Task, axis: str | None = None) -> Callable:
-  """Returns a task's evaluation of one batch as a function to run on every device.
+  """Returns the function that evaluates one batch for a task; it runs on every device.
 
-  The function takes `(params, model_state, constants, batch)`; its sums are over all devices.
+  The function takes `(params, model_state, constants, batch)` and returns the results of
+  `Task.evaluate`, with sums over all devices.
 
   Args:
     task: The task, which gives the sums and rows of one device's share.

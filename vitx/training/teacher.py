@@ -1,4 +1,4 @@
-"""The teacher of a distillation: its architecture for the config and its weights for the task."""
+"""Finds the teacher of a distillation: the architecture for the config, weights for the task."""
 
 import functools
 from typing import Any
@@ -30,8 +30,8 @@ def with_model(config: ConfigDict) -> ConfigDict:
   """Returns a config that contains its teacher's architecture, read from the teacher's workdir.
 
   Raises:
-    ConfigError: `task.teacher` is no workdir, or its network names code outside
-      `registry.trusting(True)`.
+    ConfigError: `task.teacher` is no workdir, or the config of its network names Python code and
+      the call is outside `registry.trusting(True)`.
   """
   source = config.task.get("teacher") if isinstance(config.task, ConfigDict) else None
   if not source or config.task.get("teacher_model") is not None or is_weights(source):
@@ -46,7 +46,7 @@ def with_model(config: ConfigDict) -> ConfigDict:
 
 
 def blank_constants(task: Task) -> dict[str, Any]:
-  """Returns zeros in the shapes of a teacher's weights, reading no file; {} without a teacher."""
+  """Returns the dict of `load_constants` with zeros as weights, without reading any file."""
   if task.teacher is None:
     return {}
   shapes = _shapes(task.teacher)
@@ -54,13 +54,15 @@ def blank_constants(task: Task) -> dict[str, Any]:
 
 
 def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns the weights of a task's teacher by their name among its constants, or {} without one.
+  """Returns a dict with the weights of a task's teacher, as `teacher`; {} without a teacher.
+
+  The dict is part of the task's constants.
 
   Args:
     task: The task that learns.
-    config: The resolved config of the run.
-    info: The description of the run's data. The teacher's outputs are put in the order of its
-      classes.
+    config: The resolved config of the run, see `experiment.resolve`.
+    info: The description of the run's data. The teacher's outputs are put in the order of the
+      run's classes.
 
   Raises:
     ConfigError: The weights cannot be read, are of another network or other classes, or were
@@ -100,11 +102,11 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
 
 
 def check_source(task: Task, config: ConfigDict) -> None:
-  """Checks a teacher as far as that is possible without reading its weights.
+  """Checks a teacher as far as possible without reading its weights.
 
   Args:
     task: A task with a teacher.
-    config: The resolved config of the run.
+    config: The resolved config of the run, see `experiment.resolve`.
 
   Raises:
     ConfigError: `load_constants` would fail.
@@ -124,7 +126,7 @@ def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainS
 
   Args:
     task: The task that learns.
-    config: The resolved config of the task's run.
+    config: The resolved config of the run, see `experiment.resolve`.
     theirs: The config of the teacher's run.
     shapes: The shapes and dtypes of the teacher's training state.
 
@@ -140,7 +142,7 @@ def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainS
 
 
 def _check_data(teacher: Teacher, theirs: ConfigDict, ours: ConfigDict) -> None:
-  """Checks that a teacher was trained on images prepared as this run's.
+  """Checks that the images of a teacher's training were prepared like the images of this run.
 
   Raises:
     ConfigError: A field of `config.data` that must agree differs.
@@ -169,10 +171,10 @@ def _read(source: str) -> ConfigDict:
 
 
 def _check_task(source: str, config: ConfigDict) -> None:
-  """Checks by the name of its task that a teacher's network has classes.
+  """Checks that a teacher's network has classes, by the task that the teacher was trained for.
 
   Raises:
-    ConfigError: The task is one of vitx without classes, such as "masked_autoencoder".
+    ConfigError: The task is one of vitx's tasks without classes, such as "masked_autoencoder".
   """
   name = fields_of(config.task)["name"]
   if name in TASKS and not getattr(TASKS[name], "needs_classes", False):

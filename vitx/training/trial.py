@@ -1,7 +1,7 @@
-"""Programs of a config's training or inference on noise, to measure their time, memory and FLOPs.
+"""Trains or runs the network of a config on noise, to measure its time, memory and FLOPs.
 
-No data are read. A completed config is one in which the fields that follow from its data set are
-set.
+No data are read. A completed config is a config that `complete_config` returned: the fields that
+follow from its data set are set.
 """
 
 import dataclasses
@@ -26,10 +26,11 @@ from vitx.training.teacher import blank_constants
 
 
 def complete_config(config: ConfigDict) -> ConfigDict:
-  """Returns a config with the fields that follow from its data set, such as the number of classes.
+  """Returns a config in which the fields that follow from its data set are set.
 
-  The data sets of TFDS and of vitx are known by their names; any other is opened, unless the config
-  describes it. The means and deviations of the pixels are made up, since no cost depends on them.
+  One of these fields is the number of classes. The data sets of TFDS and of vitx are known by their
+  names. Any other data set is opened, unless the config describes it. The means and deviations of
+  the pixels are made up, since no cost depends on them.
 
   Raises:
     ConfigError: The data set must be opened for its classes or image size, and is not prepared.
@@ -42,9 +43,10 @@ def complete_config(config: ConfigDict) -> ConfigDict:
 
 
 def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
-  """Returns a completed config's training step on one device, and the shapes of its arguments.
+  """Returns a config's training step on one device, and the shapes of the step's arguments.
 
-  The step is a function `(state, batch) -> (state, metrics)`.
+  The step is a function `(state, batch) -> (state, metrics)`. The config must come from
+  `complete_config`.
   """
   step, state = make_step(config, schedule=jnp.ones_like)  # as cheap as any other schedule
   constants = step.task.constants() | blank_constants(step.task)
@@ -56,7 +58,7 @@ def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[s
 
 
 def begin(config: ConfigDict) -> TrainState:
-  """Returns the state before the first step of a completed config."""
+  """Returns the state before the first training step of a config from `complete_config`."""
   step, _ = make_step(config, schedule=jnp.ones_like)
   return jax.jit(step.init)(jax.random.key(0), draw(batch_shapes(step.task, 1)))
 
@@ -67,7 +69,7 @@ class Dispatch:
 
   Attributes:
     program: The compiled steps.
-    constants: The task's constants, on the devices.
+    constants: The task's constants, such as the weights of a teacher, on the devices.
     batch: This process's share of a batch.
   """
 
@@ -78,7 +80,7 @@ class Dispatch:
   def start(self, state: TrainState) -> Callable[[], None]:
     """Returns a function that runs the program once and waits for its end.
 
-    Each call continues from the state that the call before left.
+    The first call begins from `state`, every other call from the state after the call before.
     """
     held = [parallel.replicate(jax.device_get(state))]
     batches = [self.batch] * self.program.steps
@@ -91,7 +93,7 @@ class Dispatch:
 
 
 def compile_dispatch(config: ConfigDict, steps: int) -> Dispatch:
-  """Compiles `steps` training steps of a completed config as `vitx train` does."""
+  """Compiles `steps` training steps of a config from `complete_config`, as `vitx train` does."""
   step, state = make_step(config, schedule=jnp.ones_like)  # as cheap as any other schedule
   step = dataclasses.replace(step, axis=parallel.AXIS)
   constants = parallel.replicate(step.task.constants() | blank_constants(step.task))
@@ -104,7 +106,7 @@ def compile_dispatch(config: ConfigDict, steps: int) -> Dispatch:
 
 
 def draw(shapes: Any) -> Any:
-  """Returns noise for bytes and real numbers, and zeros for all other arrays, such as labels."""
+  """Returns arrays of the given shapes: noise if they are uint8 or float, and zeros otherwise."""
   random = np.random.default_rng(0)
 
   def fill(x: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -118,22 +120,25 @@ def draw(shapes: Any) -> Any:
 
 
 def measure_training_bytes(config: ConfigDict) -> int | None:
-  """Returns the bytes of memory that a completed config's training step needs on one device.
+  """Returns the bytes of memory that a training step with the whole batch needs on one device.
 
-  The whole batch is on that device. None if the compiler does not say.
+  Returns None if the compiler does not report them. The config must come from `complete_config`.
   """
   found = split_training_bytes(config)
   return sum(found.values()) if found else None
 
 
 def split_training_bytes(config: ConfigDict) -> dict[str, int]:
-  """Divides the memory of a completed config's training step into its parts.
+  """Divides the memory that a training step needs on one device into three parts.
+
+  Args:
+    config: A config from `complete_config`.
 
   Returns:
-    The bytes by part; {} if the compiler does not say. `parameters` are the parameters alone.
-    `optimizer` is everything else that one step leaves for the next: moments, the moving average of
-    the parameters, batch statistics. `activations` is all the rest: the batch, activations and
-    gradients, of which the compiler gives only the joint peak.
+    The bytes by part; {} if the compiler does not report them. `parameters` are the parameters
+    alone. `optimizer` is everything else that one step leaves for the next: moments, the moving
+    average of the parameters, batch statistics. `activations` is all the rest: the batch,
+    activations and gradients, of which the compiler gives only the joint peak.
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)
@@ -149,10 +154,12 @@ def split_training_bytes(config: ConfigDict) -> dict[str, int]:
 
 
 def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
-  """Returns the bytes of memory that a completed config's forward pass needs on one device.
+  """Returns the bytes of memory that a forward pass needs on one device.
+
+  Returns None if the compiler does not report them.
 
   Args:
-    config: A completed config.
+    config: A config from `complete_config`.
     batch: The number of examples.
   """
   model, given = _describe_inference(config, batch)
@@ -177,16 +184,16 @@ def _describe_inference(config: ConfigDict, batch: int) -> tuple[Any, jax.ShapeD
 def prepare_training(
   config: ConfigDict, start: Callable[[], TrainState]
 ) -> tuple[Callable[[], None], int | None]:
-  """Compiles a completed config's training step on noise for one device.
+  """Compiles a training step on noise for one device.
 
   Args:
-    config: A completed config.
-    start: A function that returns the state of the first step; nothing else may use that state if
-      it is on the device.
+    config: A config from `complete_config`.
+    start: A function that returns the state before the first step. If this state is on the device,
+      nothing else may use it, since the step reuses its memory.
 
   Returns:
-    A function that makes one step, waits for its end and continues from the step before, and the
-    bytes that a step needs.
+    A function that makes one step, from the state that the step before left, and waits for its end;
+    and the bytes that a step needs, or None if the compiler does not report them.
   """
   train, state, batch = make_training_step(config)
   options = compilation.choose_options(config)
@@ -205,14 +212,15 @@ def prepare_training(
 def prepare_inference(
   config: ConfigDict, start: Callable[[], Any]
 ) -> tuple[Callable[[], None], int | None]:
-  """Compiles a completed config's forward pass on noise for one device.
+  """Compiles a forward pass on noise for one device.
 
   Args:
-    config: A completed config.
-    start: A function that returns the variables.
+    config: A config from `complete_config`.
+    start: A function that returns the variables of the network.
 
   Returns:
-    A function that runs the forward pass once and waits for its end, and the bytes that it needs.
+    A function that runs the forward pass once and waits for its end; and the bytes that the pass
+    needs, or None if the compiler does not report them.
   """
   model, given = _describe_inference(config, config.batch_size)
   program = jax.jit(model.apply).lower(variable_shapes(model, given), given).compile()
@@ -225,11 +233,14 @@ def prepare_inference(
 
 
 def begin_inference(config: ConfigDict) -> Any:
-  """Returns random variables of a completed config's network."""
+  """Returns random variables of the network of a config from `complete_config`."""
   model, given = _describe_inference(config, 1)
   return jax.jit(lambda key, x: initialize(model, key, x))(jax.random.key(0), draw(given))
 
 
 def count_training_flops(config: ConfigDict) -> int:
-  """Returns the FLOPs of a completed config's training step, whole batch; see `cost.flops`."""
+  """Returns the FLOPs of a training step on a whole batch, see `cost.flops`.
+
+  The config must come from `complete_config`.
+  """
   return cost.flops(*make_training_step(config))

@@ -1,4 +1,4 @@
-"""Evaluations during a run; the evaluations on *validation* choose its best checkpoint."""
+"""Evaluates a run's states on *validation*, which chooses the best checkpoint, and on *test*."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,8 @@ from vitx.training.run import Run
 # A function that evaluates the state at a step on a role's examples, under each of
 # `config.evaluation.weights`; a figure that is not finite is an error.
 Evaluate = Callable[[Any, int, str], Figures]
-# The kind of the rows that `config.evaluation.on_test` adds: *test* figures that choose nothing.
+# The kind of the rows that `config.evaluation.on_test` adds to the log: figures on *test*, which do
+# not choose a checkpoint.
 SEEN = "test_seen"
 
 
@@ -28,8 +29,8 @@ def compile_evaluation(experiment: Experiment) -> tuple[Callable, Callable]:
   """Returns the two programs that evaluate the state of a run, compiled when first called.
 
   Returns:
-    The evaluation step of `evaluation.make_evaluate`, and the function that sums attention
-    entropies of `attention_entropy.make_step`.
+    The evaluation step, see `evaluation.make_evaluate`, and the function that sums attention
+    entropies, see `attention_entropy.make_step`.
   """
   what = "compiling the evaluation"
   entropies = attention_entropy.make_step(experiment.config, what)
@@ -41,13 +42,13 @@ def make_evaluator(
 ) -> Evaluate:
   """Returns a function `(state, step, role)` that evaluates a state of a run.
 
-  A role is "validation" or "test", and the function evaluates on its examples and returns the
-  figures.
+  The function evaluates the state on the examples of the role, "validation" or "test", and returns
+  the figures.
 
   Args:
     run: The run.
     program: The evaluation step of `compile_evaluation`.
-    constants: The task's constants, replicated.
+    constants: The task's constants, such as the weights of a teacher, replicated.
     examples: A function that returns the examples of a role.
   """
   task, config, request = run.experiment.task, run.experiment.config, run.request
@@ -69,7 +70,10 @@ def make_evaluator(
 
 
 def is_measured(experiment: Experiment, step: int) -> bool:
-  """Returns whether attention entropies are measured after a step: wherever a row is logged."""
+  """Returns whether attention entropies are measured after a step.
+
+  If the config asks for them, they are measured whenever training metrics are logged.
+  """
   config = experiment.config
   is_row = step == experiment.total_steps or experiment.is_due(step, config.log_every)
   return is_row and config.evaluation.attention_entropy > 0
@@ -79,8 +83,8 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   """Evaluates a state on *validation*, and updates the best step, early stopping and the plateau.
 
   An evaluation may happen only because the run ends at this step, and not because one is due. If
-  the run is later continued, such an evaluation leaves no row, chooses no best checkpoint and does
-  not count for the plateau.
+  the run is later continued, such an evaluation leaves no row in the log, chooses no best
+  checkpoint and does not count for the plateau schedule.
 
   Args:
     run: The run.
@@ -158,7 +162,7 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
 
 
 def _restore_best(run: Run, state: Any, step: int) -> tuple[Any, int]:
-  """Restores the best checkpoint by *validation*; takes the last state if the best one is gone.
+  """Restores the checkpoint with the best evaluation, or takes the last state if it is gone.
 
   Returns:
     The state, on the devices, and its step.

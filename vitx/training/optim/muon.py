@@ -1,4 +1,4 @@
-"""Muon: makes the momentum of every hidden matrix orthogonal, and uses Adam for all else."""
+"""Muon: makes the momentum of every hidden matrix orthogonal, and uses Adam for the rest."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ def muon(
 ) -> optax.GradientTransformation:
   """Makes Muon (Jordan et al., 2024) with decoupled decay; its directions are as large as Adam's.
 
-  Each kernel of a block, however many axes it has, counts as a matrix from inputs to outputs.
+  Each kernel of a block, however many axes it has, is treated as a matrix from inputs to outputs.
   Stem, head, embeddings, position tables, scales and biases take Adam's steps, as Muon's authors
   advise; `optax:contrib.muon` decides by the number of a parameter's axes alone. The directions
   have a root mean square of 0.2 (Liu et al., 2025), so the learning rates of AdamW suit Muon too.
 
   Args:
-    decay_mask: The mask of the parameters that `weight_decay` touches.
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
     beta: The decay of the momentum.
     ns_steps: The number of Newton-Schulz iterations in each step.
     b1: The decay of the mean of the gradient in Adam.
@@ -50,7 +50,7 @@ def muon(
 
 
 def _find_axes(name: str, parameter: Any) -> optax.contrib.MuonDimensionNumbers | None:
-  """Returns the axes of a hidden matrix; None for any other parameter."""
+  """Returns a parameter's input and output axes if Muon trains it; None if Adam does."""
   *modules, last = name.split("/")
   ndim = parameter.ndim
   if last != names.KERNEL or ndim < 2 or names.STEM in modules[:1] or names.is_head(name):

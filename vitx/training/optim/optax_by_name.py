@@ -1,4 +1,4 @@
-"""Any gradient transformation of optax by name: `optimizer=optax:lion,optimizer.b1=0.95`."""
+"""Makes any gradient transformation of optax by name: `optimizer=optax:lion,optimizer.b1=0.95`."""
 
 import inspect
 import math
@@ -30,9 +30,10 @@ def build(
 ) -> optax.GradientTransformation:
   """Returns a transformation that gives directions, not yet multiplied by a learning rate.
 
-  A function with a learning rate (`lion`, `contrib.muon`) is called with a rate of 1. Its updates
-  are made to be added, but a direction is subtracted, so their sign is changed. A function without
-  a learning rate, such as `scale_by_adam`, is used unchanged.
+  A function with the argument `learning_rate` (`lion`, `contrib.muon`) is called with a rate of 1.
+  The updates of such a function are made to be added to the parameters, but a direction is
+  subtracted, so the sign is changed. A function without a learning rate, such as `scale_by_adam`,
+  is used unchanged.
 
   Args:
     spec: The text `optax:NAME`, or a mapping with this text as `name` and the function's arguments.
@@ -40,8 +41,8 @@ def build(
     params: The parameters, or their shapes; the transformation is traced with them.
 
   Raises:
-    ConfigError: A name (the error names the nearest) or field is unknown, or optax cannot work with
-      the fields.
+    ConfigError: The name is unknown (the error names the nearest), a field is unknown, or optax
+      refuses the values of the fields.
   """
   name = fields_of(spec)["name"]
   function, fields = find(spec)
@@ -66,7 +67,7 @@ def find(spec: str | Mapping[str, Any]) -> tuple[Callable, dict[str, Any]]:
   """Looks up the function of optax that `config.optimizer` names, and checks the given fields.
 
   Returns:
-    The function, and the arguments for it.
+    The function, and its arguments by name.
 
   Raises:
     ConfigError: A name or field is unknown, or a value is out of range.

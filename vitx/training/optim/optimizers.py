@@ -1,8 +1,8 @@
 """Optimizers: clipping, descent direction, weight decay, layer-wise rates, frozen parameters.
 
 `make_optimizer` gives directions u that are not yet multiplied by the learning rate; the step does
-`new = params - learning_rate * u`. adam and sgd couple weight decay as PyTorch does: it is added to
-the gradient and passes through the moments. adamw and lion decouple it: u contains
+`new = params - learning_rate * u`. adam and sgd couple weight decay as PyTorch does: the decay is
+added to the gradient and passes through the moments. adamw, lion and muon decouple it: u contains
 weight_decay * params. All arithmetic and all moments are float32, whatever dtype the gradient has.
 """
 
@@ -38,7 +38,7 @@ def adam(
   """Makes Adam (Kingma and Ba, 2015) with coupled weight decay: `torch.optim.Adam`.
 
   Args:
-    decay_mask: The mask of the parameters that `weight_decay` touches.
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
     b1: The decay of the mean of the gradient.
     b2: The decay of the mean of the squared gradient.
     eps: The small number that keeps the denominator from zero.
@@ -56,10 +56,10 @@ def adamw(
   eps: Positive = 1e-8,
   weight_decay: NonNegative = 0.01,
 ) -> optax.GradientTransformation:
-  """Makes Adam with decoupled decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`.
+  """Makes Adam with decoupled weight decay (Loshchilov and Hutter, 2019): `torch.optim.AdamW`.
 
   Args:
-    decay_mask: The mask of the parameters that `weight_decay` touches.
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
     b1: The decay of the mean of the gradient.
     b2: The decay of the mean of the squared gradient.
     eps: The small number that keeps the denominator from zero.
@@ -79,13 +79,13 @@ def sgd(
   """Makes gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`.
 
   Args:
-    decay_mask: The mask of the parameters that `weight_decay` touches.
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
     momentum: The factor on the sum m of the earlier gradients; 0 keeps no sum.
     nesterov: Whether the direction is g + momentum * m instead of m.
     weight_decay: The factor with which the parameters are added to the gradient.
 
   Raises:
-    ConfigError: If `nesterov` is set without momentum.
+    ConfigError: `nesterov` is set without momentum.
   """
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   if momentum == 0 and nesterov:
@@ -96,11 +96,13 @@ def sgd(
 def lion(
   decay_mask: Mask, *, b1: Rate = 0.9, b2: Rate = 0.99, weight_decay: NonNegative = 0.0
 ) -> optax.GradientTransformation:
-  """Makes Lion (Chen et al., 2023): the sign of an interpolated momentum, with decoupled decay.
+  """Makes Lion (Chen et al., 2023), with decoupled weight decay.
+
+  The direction is the sign of b1 * momentum + (1 - b1) * gradient.
 
   Args:
-    decay_mask: The mask of the parameters that `weight_decay` touches.
-    b1: The weight of the momentum, beside the gradient, in the sum whose sign is the direction.
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
+    b1: The weight of the momentum in the sum with the gradient.
     b2: The decay of the momentum.
     weight_decay: The factor with which the parameters are added to the direction.
   """
@@ -224,21 +226,21 @@ def check_optimizer(spec: str | Mapping[str, Any]) -> None:
 def is_elementwise(config: Mapping[str, Any]) -> bool:
   """Returns whether an optimizer gives equal updates to stacked and to separate parameters.
 
-  It does if it treats each number by itself, and if no layer is frozen or has a learning rate of
-  its own.
+  This is so if the optimizer treats each number by itself, and if no parameter is frozen and no
+  layer has its own learning rate.
   """
   name = fields_of(config["optimizer"])["name"]
   return name in ELEMENTWISE and not config["freeze"] and config["layer_decay"] == 1
 
 
 def layer_scales(params: Any, layer_decay: float) -> Any:
-  """Returns the factors on the parameters' learning rates under layer-wise decay, as a tree.
+  """Returns a tree with the factor of layer-wise decay on each parameter's learning rate.
 
-  Layer l (`vitx.models.names.layer_of`) of a model with L blocks has layer_decay ** (L + 1 - l), as
-  in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
+  The factor of layer l (see `vitx.models.names.layer_of`) in a model with L blocks is
+  layer_decay ** (L + 1 - l), as in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
 
   Raises:
-    ConfigError: The parameters have no `block_0`, ... at the top.
+    ConfigError: The tree has no blocks `block_0`, `block_1`, ... at its top level.
   """
   paths = parameter_names(params)
   depth = names.count_blocks(paths)

@@ -3,7 +3,7 @@
 A schedule is a function of the step that returns a share of the peak learning rate. A warm-up of W
 steps gives step s = 0, 1, ... the share (s + 1) / W, so that step 0 already learns and step W - 1
 has the peak. A decay begins at step W and reaches its final value at step `total_steps`, one after
-the last step that is done. Only `epoch_cosine` counts in another way.
+the last step that is done. Only `epoch_cosine` differs: its rate depends on the epoch.
 """
 
 import dataclasses
@@ -51,8 +51,8 @@ class RunLength:
   def epochs(self, steps: int) -> int | Fraction:
     """Converts steps to epochs.
 
-    If a whole number of epochs, rounded to steps, has this number of steps, the result is that
-    whole number; otherwise it is an exact fraction.
+    The result is a whole number if this many epochs, rounded to steps, have the given number of
+    steps; otherwise it is an exact fraction.
     """
     exact = Fraction(steps) / Fraction(self.steps_per_epoch)
     whole = round(exact)
@@ -120,8 +120,8 @@ def epoch_cosine(
 ) -> Schedule:
   """Follows timm's cosine, which changes the rate only between epochs, as for DeiT and LV-ViT.
 
-  The rate of epoch e rises linearly for `warmup` epochs. After that it follows half a cosine that
-  is counted from epoch 0, as if there were no warm-up, and that ends where `cooldown` begins.
+  The rate rises linearly during the warm-up. After that it follows half a cosine that is counted
+  from epoch 0, as if there were no warm-up, and that ends where `cooldown` begins.
 
   Args:
     run: The length of the run.
@@ -129,8 +129,8 @@ def epoch_cosine(
     start: The share of the peak in epoch 0, if there is a warm-up.
     final: The share of the peak at the end of the cosine and from then on.
     cooldown: The duration of the cooldown, at the end of the run.
-    delay: The number of epochs by which every rate comes late. DeiT's loop steps its schedule one
-      epoch late.
+    delay: The number of epochs by which every rate comes late; DeiT's training code has a delay of
+      one epoch.
   """
   rise, rest = run.epochs(run.warmup_steps(warmup)), run.steps(cooldown, "cooldown")
   if rest >= run.total_steps:
@@ -170,7 +170,7 @@ def step(
   Args:
     run: The length of the run.
     warmup: The duration of the warm-up, at the beginning of the run.
-    boundaries: The durations from the start of the run to each fall, in ascending order.
+    boundaries: The durations from the start of the run to each boundary, in ascending order.
     factor: The factor on the rate at a boundary.
 
   Raises:
@@ -191,8 +191,8 @@ def step(
 class Plateau:
   """Stays at the peak until a figure of the evaluations no longer improves, then falls.
 
-  The schedule itself is constant after its warm-up. Training multiplies it by a scale, which
-  `update` lowers as PyTorch's `ReduceLROnPlateau` lowers a learning rate that starts at 1: at the
+  The schedule itself is constant after its warm-up. Training multiplies it by a scale, which starts
+  at 1 and which `update` lowers as PyTorch's `ReduceLROnPlateau` lowers a learning rate: at the
   (patience + 1)-th evaluation in a row that is not better than the best.
 
   Attributes:
@@ -206,7 +206,7 @@ class Plateau:
     threshold_mode: The unit of the threshold: a share of the best ("rel") or absolute ("abs").
     cooldown: The number of evaluations after a fall that are not counted as bad.
     minimum: The lowest scale: PyTorch's `min_lr` as a share of the peak rate.
-    eps: The largest fall that is too small to be made, as a share of the peak rate.
+    eps: The largest fall of the scale that is ignored as too small.
   """
 
   run: RunLength
@@ -221,7 +221,7 @@ class Plateau:
   eps: NonNegative = 1e-8
 
   def __call__(self, step: Any) -> jax.Array:
-    """Returns the share of the peak at a step, before the scale.
+    """Returns the share of the peak at a step, not yet multiplied by the scale.
 
     Raises:
       ConfigError: The warm-up is longer than the run.
@@ -229,7 +229,7 @@ class Plateau:
     return constant(self.run, warmup=self.warmup)(step)
 
   def update(self, state: Mapping[str, float] | None, figure: float) -> dict[str, float]:
-    """Returns the state after one more evaluation, as finite JSON numbers.
+    """Returns the state of the schedule after one more evaluation, as finite JSON numbers.
 
     The entry "scale" is the factor on the learning rate; "best" is the best figure so far, "bad"
     the number of bad evaluations in a row, and "cooling" the number of evaluations that remain of
@@ -274,10 +274,10 @@ def make_schedule(
   """Returns the learning rate as a function of the step, from 0 to `total_steps` - 1.
 
   Args:
-    spec: The entry `config.schedule`: a name of `SCHEDULES` and its fields. A schedule of the
-      user's own is a function `(run, **fields)` that returns the share of the peak as a function of
-      the step.
-    learning_rate: The peak, at least 0.
+    spec: The value of `config.schedule`: a name in `SCHEDULES`, or `module:function` for a schedule
+      of your own, with its fields. Such a function takes `(run, **fields)` and returns the share of
+      the peak as a function of the step.
+    learning_rate: The peak of the learning rate, at least 0.
     total_steps: The step at which the run ends.
     steps_per_epoch: The number of examples divided by the batch size.
 
@@ -295,7 +295,7 @@ def make_schedule(
 
 
 def _warm_up(warmup: int, share: Schedule) -> Schedule:
-  """Returns a schedule that is multiplied by a linear warm-up."""
+  """Returns the schedule `share`, multiplied by a linear warm-up of `warmup` steps."""
   if warmup == 0:
     return share
   return lambda step: share(step) * jnp.minimum((step + 1) / warmup, 1.0)

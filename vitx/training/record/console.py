@@ -22,7 +22,7 @@ _DRAWN_OVER = re.compile(r"\r(?:\033\[K)?")  # the beginning of a line of progre
 
 
 class _Log(io.TextIOBase):
-  """A text file that grows line by line; an object store gets it whole, when it is closed."""
+  """The log file, to which text is appended; an object store gets the whole text on closing."""
 
   def __init__(self, workdir: str | Path):
     self._workdir, self._appendable = workdir, "://" not in str(workdir)
@@ -71,11 +71,13 @@ class _Both:
 
 @contextlib.contextmanager
 def keep_log(workdir: str | Path, *, write: bool) -> Iterator[None]:
-  """Copies a `with` block's prints, warnings and error to `log.txt`, after a line with the time.
+  """Copies what a `with` block prints, its warnings and its error, to the file `log.txt`.
+
+  A line with the time precedes the copy.
 
   Args:
     workdir: A directory or URL that exists.
-    write: Whether this process writes.
+    write: Whether this process writes the file.
 
   Raises:
     ConfigError: `log.txt` is a link.

@@ -17,16 +17,16 @@ ROW = {"kind": str, "step": int, "time?": {"seconds": float}}  # the fields that
 
 
 class MetricsLog:
-  """The file of metrics, to which rows are appended and which can be cut back to a checkpoint.
+  """The file of metrics, to which rows are appended.
 
   A row is a line of JSON. In a local directory all rows are in `metrics.jsonl`. An object store
-  cannot append: there each `flush` writes the rows since the last flush to a file of their own,
-  `metrics-NNNNNNNN.jsonl`, where NNNNNNNN is the number of the first row. Only process 0 writes
-  rows; the others count them.
+  cannot append: there each `flush` writes the rows since the last flush to another file,
+  `metrics-NNNNNNNN.jsonl`, where NNNNNNNN is the number of the first of these rows. Only process 0
+  writes rows; the other processes count them.
 
   Attributes:
     rows: The number of rows.
-    dropped: The rows that were cut off when the log was opened.
+    dropped: The rows that were dropped when the log was opened.
   """
 
   def __init__(self, workdir: str | Path, *, write: bool, keep: int):
@@ -34,8 +34,8 @@ class MetricsLog:
 
     Args:
       workdir: An existing directory or URL (`gs://...`), in which `metrics.jsonl` is no link.
-      write: Whether this process writes.
-      keep: The number of rows to keep.
+      write: Whether this process writes rows.
+      keep: The number of rows to keep, which the checkpoint of a continued run counts.
 
     Raises:
       ConfigError: The file is no text, has a damaged row, or has fewer than `keep` rows.
@@ -57,7 +57,7 @@ class MetricsLog:
       self._pending.append(json.dumps(row) + "\n")
 
   def flush(self) -> None:
-    """Writes pending rows through to the disk."""
+    """Writes the rows that were added since the last flush, through to the disk."""
     if not self._pending:
       return
     text = "".join(self._pending)
@@ -84,8 +84,8 @@ class MetricsLog:
         own_files.replace(self._workdir, path.name, "".join(own))
     if kept < keep:
       raise ConfigError(
-        f"{self._workdir / _NAME} has {kept} rows, but had {keep} when the checkpoint was saved"
-        " from which the run continues. Restore the file from a copy, or choose another --workdir."
+        f"{self._workdir / _NAME} has {kept} rows, but the checkpoint from which the run continues"
+        f" counts {keep}. Restore the file from a copy, or choose another --workdir."
       )
 
   def _remember(self, lines: list[str]) -> None:
@@ -156,8 +156,8 @@ def read_figure(row: Mapping[str, Any], name: str, workdir: str | Path) -> Any:
 def _split(text: str) -> list[str]:
   """Splits a text into its complete lines.
 
-  A last line without a newline, which a killed process leaves, is dropped. No other character ends
-  a line.
+  A last line without a newline, which a killed process leaves, is dropped. Only a newline ends a
+  line.
   """
   *lines, _ = text.split("\n")
   return [f"{line}\n" for line in lines]

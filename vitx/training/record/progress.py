@@ -15,7 +15,7 @@ SOON = 2.0  # seconds after which long work shows its progress
 
 
 def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:
-  """Calls `work` and returns its result; prints the time so far every ten seconds meanwhile.
+  """Calls `work` and returns its result; prints the elapsed time every ten seconds meanwhile.
 
   Args:
     what: The name of the work, for the console.
@@ -38,7 +38,10 @@ def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:
 
 @contextlib.contextmanager
 def _repeating(function: Callable[[], None], first: float, period: float) -> Iterator[None]:
-  """Calls a function in a thread during a `with` block: after `first` seconds, then each period."""
+  """Calls a function in a thread during a `with` block: after `first` seconds, then periodically.
+
+  The period is in seconds, too.
+  """
   is_over = threading.Event()
 
   def repeat() -> None:
@@ -97,7 +100,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class Progress:
-  """A clock of the speed of training, the waits for data and the time of the whole training."""
+  """A clock that measures the speed of training, the waits for data and the total time."""
 
   def __init__(self, *, step: int, total: int, batch_size: int, seconds: float):
     """Starts the clock.
@@ -173,5 +176,8 @@ class Progress:
     self.message(text, end="" if sys.stdout.isatty() else "\n")
 
   def message(self, text: str, *, end: str = "\n") -> None:
-    """Prints a line in place of the line of progress; with the default `end` it remains."""
+    """Prints a text; on a terminal it replaces the line of progress.
+
+    With the default `end`, the text remains. With `end=""`, the next message replaces it.
+    """
     print(f"\r\033[K{text}" if sys.stdout.isatty() else text, flush=True, end=end)

@@ -1,4 +1,4 @@
-"""Records what a run depends on, and checks that a continued run has its old config and data."""
+"""Records what a run depends on, and checks that a run continues with its old config and data."""
 
 import dataclasses
 import os
@@ -66,16 +66,17 @@ HEARS = (
 
 
 def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) -> None:
-  """Checks that a run which would be continued has the config with which it began.
+  """Checks that a config agrees with the config with which the run in a workdir began.
 
   These fields may differ: those in `FREE`, among them the step at which the run stops; the period
   of evaluations, unless the plateau schedule depends on it; the duration, if the schedule does not
-  depend on it; and the name of the data source, if its content is unchanged.
+  depend on it; and the name of the data source, if its content is unchanged. A workdir without a
+  run passes.
 
   Args:
     workdir: The workdir of the run.
-    config: The resolved config that the user asks for.
-    fingerprint: The fingerprint of the data that the user asks for; "" if they have none.
+    config: The config that the user asks for, resolved by `experiment.resolve`.
+    fingerprint: The fingerprint of the data that the user asks for; "" if the data have none.
 
   Raises:
     ConfigError: Fields differ (the message has a line for each), or the workdir has lost a file.
@@ -96,7 +97,10 @@ def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) ->
 
 
 def _default(field: str) -> Any:
-  """Returns the default of a field as JSON has it; None for a field of a named choice."""
+  """Returns the default of a field as a JSON value.
+
+  Returns None for a field of an object that the config chooses by name, such as an optimizer.
+  """
   default = default_of(field)
   return list(default) if isinstance(default, tuple) else default
 
@@ -107,9 +111,9 @@ def check_same_fields(
   wanted: Mapping[str, Any],
   free: Collection[str],
 ) -> None:
-  """Checks that two configs agree in all fields but some.
+  """Checks that two configs agree in all fields except those in `free`.
 
-  A field that is absent, since an earlier version did not have it, counts as having its default.
+  A field that a config of an earlier version lacks counts as having its default.
 
   Args:
     workdir: The workdir, for the error message.
@@ -147,8 +151,8 @@ def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
 
   Args:
     workdir: The workdir of the phase that continues.
-    old: The recorded path of another phase.
-    new: The path of another phase in the config of today.
+    old: The path that the run recorded for another phase.
+    new: The path that the config of today gives.
   """
   run, _, own = str(workdir).rstrip("/").rpartition("/")
   place, _, name = str(new).rpartition("/")
@@ -164,9 +168,10 @@ def _is_same_place(old: Any, new: Any) -> bool:
 
 
 def describe_data(source: Source) -> dict[str, Any]:
-  """Returns a description of a run's data as JSON: their identity and the names of their classes.
+  """Returns a description of a run's data as JSON.
 
-  The names and the vocabulary are all that a prediction needs to know of the data.
+  The fingerprint, the numbers of examples and the unreadable files identify the data. The names of
+  classes and the vocabulary are all that a prediction needs to know of the data.
   """
   info = source.info
   return {
@@ -180,7 +185,11 @@ def describe_data(source: Source) -> dict[str, Any]:
 
 
 def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
-  """Checks that a run which would be continued has the examples with which it began.
+  """Checks that the data are those with which the run in a workdir began.
+
+  Args:
+    workdir: The workdir of the run.
+    data: The result of `describe_data` for the data that the user asks for.
 
   Raises:
     ConfigError: The data differ; the message names both fingerprints, or the numbers of examples.
@@ -205,12 +214,12 @@ def keep_rule(workdir: str | Path) -> Rule:
   """Returns the rule by which "auto" picks the implementations of token mixers in a run.
 
   A continued run keeps the rule with which it began, if the kind of device is unchanged; a new run
-  takes today's rule. So a new version of vitx, or a rule that the user measures, does not change
-  the results of a run in progress. If today's rule differs, a line is printed.
+  takes the current rule. So a new version of vitx, or a rule that the user measures, does not
+  change the results of a run in progress. If the current rule differs, a line is printed.
 
   Raises:
-    ConfigError: The file of today's rule or the run's record is damaged, or the workdir cannot be
-      reached.
+    ConfigError: The file of the current rule or the run's `environment.json` is damaged, or the
+      workdir cannot be reached.
   """
   wd.check_name(workdir)
   today = current_rule()
@@ -222,7 +231,7 @@ def keep_rule(workdir: str | Path) -> Rule:
   )
   if began.device_kind != today.device_kind:
     return today
-  # A family of mixers that was added since the run began gets today's bounds.
+  # A family of mixers that was added since the run began gets the bounds of the current rule.
   began = dataclasses.replace(began, masked={**today.masked, **began.masked})
   if (began.masked, began.tiles) != (today.masked, today.tiles):
     print(
@@ -237,8 +246,12 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
   """Returns a record, as JSON, of all that a run depends on besides its config.
 
   The record holds data, commit, command, versions, devices and processor, the implementation that
-  "auto" picked for each token mixer, the kernel of attention along patterns, and the rule of the
-  choices.
+  "auto" picked for each token mixer and the rule by which it picks, and the backend of sparse
+  attention kernels ("triton" or "xla").
+
+  Args:
+    data: The result of `describe_data`.
+    implementations: The implementation of each token mixer, by the mixer's path in the network.
   """
   return {
     "data": dict(data),
@@ -257,7 +270,7 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
 
 
 def _processor() -> str:
-  """Returns the processor's name from the operating system."""
+  """Returns the name of the CPU, as the operating system reports it."""
   try:
     text = Path("/proc/cpuinfo").read_text()
   except OSError:

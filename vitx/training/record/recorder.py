@@ -1,7 +1,7 @@
-"""Writes the metrics of a run while it trains, and keeps what a checkpoint must know of them.
+"""Writes the metrics of a run while it trains, and keeps the record that checkpoints store of them.
 
-A row is a line of `metrics.jsonl`. A row of kind "train" has the means over the steps since the row
-before, which are called a window; other rows have the figures of an evaluation.
+A row is a line of `metrics.jsonl`. A row of kind "train" has means over a window, the steps since
+the last row of this kind. Other rows have the figures of an evaluation.
 """
 
 import dataclasses
@@ -27,18 +27,18 @@ class Record:
   Attributes:
     rows: The number of rows of `metrics.jsonl` up to this step.
     seconds: The seconds of training so far, over all runs.
-    window: The sums of the loss and the task's metrics since the last row of kind "train", and the
-      number of steps.
+    window: The sums of the loss and the task's metrics over the steps since the last row of kind
+      "train", and the number of these steps.
     best_step: The step of the best evaluation on *validation* so far; a tie goes to the later.
     best_value: The task's primary figure at that step.
-    waited: The number of evaluations in a row, up to the last, that were not better than the best
-      before them; a tie is not better.
-    plateau: The state of the plateau schedule, if that is the schedule.
-    end_row: The only row of kind "train" of a run that is shorter than `log_every`. It is held back
-      until it is written after the evaluation.
-    onward: The record with which a run continues beyond this step; None if it is this record. At
+    waited: The number of evaluations since the last one that was better than all before it; a tie
+      is not better. Early stopping uses it.
+    plateau: The state of the plateau schedule; None with any other schedule.
+    end_row: The only row of kind "train" of a run that is shorter than `log_every`, until it is
+      written after the evaluation; None otherwise.
+    onward: The record from which a run continues beyond this step; None if it is this record. At
       the end of a run, `rows` and the best evaluation also count entries that exist only because
-      the run ends here. `onward` does not count those.
+      the run ends here. `onward` does not count these entries.
   """
 
   rows: int = 0
@@ -59,7 +59,7 @@ class Record:
     return cls(**{field.name: stored[field.name] for field in dataclasses.fields(cls)})
 
   def go_on(self) -> "Record":
-    """Returns the record for a run that continues beyond the step at which it was stopped."""
+    """Returns the record from which a run continues beyond this step, see `onward`."""
     record = self if self.onward is None else self.from_json(self.onward)
     return dataclasses.replace(record, seconds=self.seconds, end_row=None)
 
@@ -67,7 +67,8 @@ class Record:
     """Returns whether early stopping ends the run.
 
     Args:
-      patience: The number of evaluations in a row without a new best that end a run; None for none.
+      patience: The number of evaluations in a row without a new best that end a run; None without
+        early stopping.
     """
     return patience is not None and self.waited >= patience
 
@@ -105,14 +106,14 @@ class Recorder:
     write: bool,
     guard: Callable[[], None] = lambda: None,
   ):
-    """Opens the log and cuts it back to the rows that existed at the checkpoint to continue from.
+    """Opens the log and drops the rows that are newer than `record`.
 
     Args:
       experiment: The experiment of this run.
       workdir: The directory of the log.
       record: A new record, or the record in the checkpoint from which the run continues.
       start: The step to begin at.
-      write: Whether this process writes.
+      write: Whether this process writes the log.
       guard: A function that is called before a row is written, and that raises if another training
         has taken over the workdir.
     """
@@ -155,9 +156,9 @@ class Recorder:
         self.record.end_row = row
 
   def set_aside(self) -> None:
-    """Keeps a copy of the record as it is before entries are added only because the run ends here.
+    """Keeps a copy of the record, before entries are added only because the run ends here.
 
-    A run that is later continued uses this copy.
+    A run that is later continued uses this copy. If there is a copy already, it stays.
     """
     if self.record.onward is None:
       self.record.onward = self.snapshot() | {"end_row": None}
@@ -185,7 +186,7 @@ class Recorder:
     return json.loads(json.dumps(dataclasses.asdict(self.record)))
 
   def close(self) -> None:
-    """Waits until a tracker has received all rows."""
+    """Waits until the run's tracker, if it has one, has received all rows."""
     if self._tracking is not None:
       self._tracking.close()
 
@@ -208,7 +209,7 @@ class Recorder:
     return row | {"time": times}
 
   def _write(self, row: dict[str, Any]) -> None:
-    self._guard()  # a log that another training has taken over gets no rows of this one
+    self._guard()  # a log that another training has taken over gets no rows of this run
     self._log.append(row)
     self._log.flush()
     if self._tracking is not None:

@@ -22,16 +22,16 @@ class TrackedRun:
 
   @property
   def name(self) -> str:
-    """Returns the last part of the workdir."""
+    """Returns the name of the run: the last part of the workdir's path."""
     return PurePosixPath(self.workdir).name
 
 
 class Tracker:
-  """The base class of trackers, which itself keeps nothing.
+  """The base class of trackers, which itself stores nothing.
 
-  A tracker of your own is `tracking=my_file:MyTracker`. Its methods are called in a thread beside
-  the training, so they may be slow. The arguments of its constructor besides `run` are the fields
-  `tracking.FIELD` of a config.
+  For a tracker of your own, set `tracking=my_file:MyTracker`. Its methods are called in a thread
+  beside the training, so they may be slow. The arguments of its constructor besides `run` are the
+  fields `tracking.FIELD` of a config.
 
   Attributes:
     extra: The optional dependency of vitx (`pip install vitx[EXTRA]`) that installs the packages;
@@ -48,7 +48,7 @@ class Tracker:
     return ""
 
   def __init__(self, run: TrackedRun):
-    """Begins a run at the tracker, or continues the one whose id is `run.id`."""
+    """Begins a run at the tracker, or continues the run that has the id `run.id` there."""
 
   def write(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
     """Adds a row of metrics.
@@ -60,13 +60,13 @@ class Tracker:
     """
 
   def close(self) -> None:
-    """Waits until the tracker has stored everything, as the run ends or is stopped."""
+    """Waits until the tracker has stored all rows; called when the run ends or is stopped."""
 
 
 class TensorBoard(Tracker):
   """Writes the rows to TensorBoard's event files in the workdir.
 
-  `clu.metric_writers`, like `clu.periodic_actions`, imports TensorFlow, which takes ten seconds.
+  The writer, `clu.metric_writers`, imports TensorFlow, which takes ten seconds.
   """
 
   extra = "tensorboard"
@@ -85,12 +85,12 @@ class TensorBoard(Tracker):
     self._writer.write_scalars(step, prefix(kind, figures))
 
   def close(self):
-    """Waits until all is in the files."""
+    """Waits until all rows are in the files."""
     self._writer.close()
 
 
 class Wandb(Tracker):
-  """Sends the rows to Weights & Biases; its environment variables (`WANDB_MODE=offline`) apply.
+  """Sends the rows to Weights & Biases, whose environment variables apply (`WANDB_MODE=offline`).
 
   Attributes:
     project: The project that the run belongs to.
@@ -131,16 +131,18 @@ class Wandb(Tracker):
     self._run.define_metric("*", step_metric="step")
 
   def write(self, kind, step, figures):
-    """Sends the figures as `kind/name`, over `step`."""
+    """Sends the figures as `kind/name`, with `step` as their x-axis."""
     self._run.log({"step": step, **prefix(kind, figures)})
 
   def close(self):
-    """Waits until all is sent."""
+    """Waits until all rows are sent."""
     self._run.finish()
 
 
 class Trackio(Tracker):
-  """Writes the rows to Trackio's local database; its environment variables (`TRACKIO_DIR`) apply.
+  """Writes the rows to Trackio's local database, in the folder `TRACKIO_DIR` if that is set.
+
+  Trackio's other environment variables apply too.
 
   Attributes:
     project: The project that the run belongs to.
@@ -157,11 +159,11 @@ class Trackio(Tracker):
     self._run = trackio.init(project, name=name, config=dict(run.config), resume="allow")
 
   def write(self, kind, step, figures):
-    """Keeps the figures as `kind/name`."""
+    """Stores the figures as `kind/name`."""
     self._run.log(prefix(kind, figures), step=step)
 
   def close(self):
-    """Waits until all is in the database."""
+    """Waits until all rows are in the database."""
     self._run.finish()
 
 

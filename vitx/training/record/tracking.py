@@ -17,7 +17,9 @@ from vitx.training.failures import TrackingError
 from vitx.training.record.log import MetricsLog, read_metrics
 from vitx.training.record.trackers import TRACKERS, TrackedRun, Tracker
 
-FILE = wd.TRACKING  # in the workdir: the tracker, its id of the run and the rows that it has
+# The file in the workdir with the tracker's config, the tracker's id of the run and the keys of the
+# rows that the tracker has.
+FILE = wd.TRACKING
 Key = tuple[str, int]  # kind and step, which identify a row
 
 
@@ -29,7 +31,7 @@ def check(config: ConfigDict, *, is_trial: bool = False) -> None:
     is_trial: Whether nothing will be tracked; packages may then be missing.
 
   Raises:
-    ConfigError: There is no such tracker, or it has no such field, or it could not begin here.
+    ConfigError: The tracker or one of its fields is unknown, or the tracker cannot work here.
     MissingExtraError: The tracker needs a package that is not installed.
   """
   kind: Any = _make(config).func
@@ -53,14 +55,15 @@ def _is_installed(package: str) -> bool:
 
 
 def open_tracking(config: ConfigDict, workdir: str, log: MetricsLog) -> "Tracking | None":
-  """Returns the sender of a run's rows to the config's tracker; None if the config has no tracker.
+  """Opens the tracker of a config for a run; returns None if the config has no tracker.
 
-  If the run had another tracker before, the new one first gets all rows that were logged so far.
+  If the run had another tracker before, or never had one, the tracker first gets all rows that were
+  logged so far.
 
   Args:
     config: The config of the run.
     workdir: The workdir of the run, in which a file stores the id of the run at the tracker.
-    log: The log, cut back to the rows from which the run continues.
+    log: The run's log of metrics, from which newer rows than the run's checkpoint were dropped.
   """
   make, stored, chosen = _make(config), wd.read_json(workdir, FILE), wd.to_plain(config.tracking)
   if make.func is Tracker:
@@ -83,16 +86,16 @@ def _key(row: dict[str, Any]) -> Key:
 
 
 class Tracking:
-  """A sender of rows to a tracker, which is made and called in a thread of its own."""
+  """A sender of rows to a tracker; a thread makes the tracker and calls its methods."""
 
   def __init__(self, name: str, make: Callable[[], Tracker], known: Iterable[Key] = ()):
-    """Begins to make the tracker in the thread.
+    """Starts the thread, which begins to make the tracker.
 
     Args:
       name: The name of the tracker, for errors.
       make: A function that makes the tracker.
-      known: The (kind, step) of the rows that the tracker has already and that are not sent again.
-        A run that continues from an earlier checkpoint logs some rows a second time.
+      known: The pairs (kind, step) of the rows that the tracker already has. These rows are not
+        sent again when a run that continues from an earlier checkpoint logs them a second time.
     """
     self._name, self._known = name, set(known)
     self._pool = ThreadPoolExecutor(max_workers=1)
@@ -100,7 +103,7 @@ class Tracking:
     self._last: Future = self._tracker  # the last call, which fails if a call before it did
 
   def write(self, row: dict[str, Any]) -> None:
-    """Sends the numbers of a row of metrics, its times among them.
+    """Sends the numbers of a row of metrics, including its times.
 
     Raises:
       TrackingError: The tracker failed on an earlier row.
@@ -115,7 +118,7 @@ class Tracking:
     self._call(lambda tracker: tracker.write(row["kind"], row["step"], figures))
 
   def close(self) -> None:
-    """Waits until the tracker has everything.
+    """Waits until the tracker has stored all rows.
 
     Raises:
       TrackingError: The tracker failed.
@@ -125,7 +128,7 @@ class Tracking:
     self._pool.shutdown()
 
   def _call(self, function: Callable[[Tracker], None]) -> None:
-    """Queues a call of the tracker in the thread; it is not made if an earlier call fails."""
+    """Queues a call of the tracker in the thread, which is skipped if an earlier call fails."""
     if self._last.done():
       self._check()
     before, tracker = self._last, self._tracker
