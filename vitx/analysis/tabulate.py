@@ -18,7 +18,7 @@ class LayerSizes:
   Attributes:
     path: The names from the network down to the module; empty for the network.
     kind: The name of the module's class.
-    output: The shape of the first array that it returned.
+    output: The shape of the first array that the module returned.
     own: The shapes of the module's own parameters, by name.
     parameters: The number of parameters of the module and of all modules inside it.
   """
@@ -64,7 +64,7 @@ def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
 
 
 def list_cells(layers: Sequence[LayerSizes]) -> list[tuple[str, ...]]:
-  """Returns the cells of a table of modules, indented by depth; the first row is the head."""
+  """Returns the cells of a table of modules: a header, then a row for each, indented by depth."""
   rows: list[tuple[str, ...]] = [("module", "", "output", "parameters", "of its own")]
   for layer in layers:
     name = "  " * len(layer.path) + (layer.path[-1] if layer.path else "network")
