@@ -1,4 +1,4 @@
-"""Few-shot curves of probes: accuracy against the number of training examples of each class."""
+"""Draws few-shot curves of probes: accuracy against the number of training examples per class."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,9 +8,9 @@ from vitx.config.errors import ConfigError
 
 
 def plot_few_shot(result: Mapping[str, Any]) -> Any:
-  """Returns matplotlib's figure of the curves in a result of `vitx.probe`.
+  """Returns matplotlib's figure of the few-shot curves in a result of `vitx.probe`.
 
-  Crosses show the accuracy of a method that learned from all of train.
+  A cross shows the accuracy of a method that learned from all training examples.
 
   Raises:
     ConfigError: The result has no curves.
