@@ -59,7 +59,7 @@ def _flatten(found: GraphFigures) -> dict[str, Any]:
 
 
 def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
-  """Returns a figure with a panel for each of four properties, and a bar in each panel for each row."""
+  """Returns a figure with a panel for each of four properties; a panel has a bar for each row."""
   caption = f"{note}. Graphs of attention patterns, an edge from each query to each of its keys."
   height = 0.45 + 0.16 * len(rows)
   canvas, panels = style.make_panels(1, len(SHOWN), style.PAGE, height, caption)
