@@ -204,7 +204,7 @@ def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary,
 
 
 def format_table(comparison: Comparison) -> str:
-  """Returns the table in Markdown, with an explanation of its columns."""
+  """Returns the table of a comparison in Markdown, with an explanation of its columns."""
   name, scale, digits = figure_format(comparison.figure)
   lines = comparison.lines()
   first = comparison.methods[0].name

@@ -86,7 +86,7 @@ def _equation(equation: Any, elementwise: bool) -> int:
 
 
 def _single(name: str, equation: Any) -> int:
-  """Returns the operations of an elementwise, reducing or scattering primitive; 0 on integers."""
+  """Counts the operations of an elementwise, reducing or scattering primitive; 0 on integers."""
   if not jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact):
     return 0
   if name in ELEMENTWISE:

@@ -36,7 +36,11 @@ def count_parameters(model: nn.Module, inputs: Input) -> Count:
 
 
 def count_variables(variables: Any) -> Count:
-  """Counts the parameters in a network's variable collections, of arrays or of shapes."""
+  """Counts the parameters in a network's variable collections.
+
+  Args:
+    variables: The variable collections, of arrays or `jax.ShapeDtypeStruct`.
+  """
   paths, _ = jax.tree.flatten_with_path(variables["params"])
   sizes = [
     (jax.tree_util.keystr(path, simple=True, separator="/"), math.prod(leaf.shape))

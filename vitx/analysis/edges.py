@@ -1,7 +1,7 @@
 """The edges of an attention pattern or matrix as a sparse matrix, and distances over them.
 
 Row q of the sparse matrix (N, N) has an entry for each key that query q reads. The entry is the
-weight of the edge, or one. The keys of a row ascend.
+weight of the edge, or one. The keys of a row are in ascending order.
 """
 
 import itertools
@@ -84,7 +84,7 @@ def _count_by_distance(incoming: scipy.sparse.csr_array, sources: np.ndarray) ->
   slot = np.arange(sources.size)
   reached = np.zeros((incoming.shape[0], -(-sources.size // 64)), np.uint64)
   reached[sources, slot // 64] = np.uint64(1) << (slot % 64).astype(np.uint64)
-  tokens = np.flatnonzero(np.diff(incoming.indptr))  # `reduceat` cannot handle an empty run.
+  tokens = np.flatnonzero(np.diff(incoming.indptr))  # `reduceat` needs nonempty segments.
   starts, counts = incoming.indptr[tokens], [sources.size]
   while True:
     # A token is reached by all sources that reach a query with an edge to it.

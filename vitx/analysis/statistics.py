@@ -107,7 +107,7 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
   if not count:
     raise ValueError("values and base are empty; give at least one value in each.")
   mean = float(differences.mean())
-  # Accuracies on few examples tie: a spread that is only due to rounding does not count.
+  # Accuracies on few examples often tie; a spread that is only due to rounding counts as none.
   if count == 1 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
     return Difference(mean, None, None, None, count)
   tested = stats.ttest_1samp(differences, 0)

@@ -44,7 +44,7 @@ def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
   def record(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
     if context.method_name != "__call__":
       return call(*args, **kwargs)
-    calls.setdefault(context.module.path, ())  # Modules are in the order of entry.
+    calls.setdefault(context.module.path, ())  # The keys are in the order of first calls.
     out = call(*args, **kwargs)
     calls[context.module.path] = (type(context.module).__name__, _shape(args), _shape(out))
     return out

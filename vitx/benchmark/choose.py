@@ -147,7 +147,7 @@ class Candidate:
       except TooLargeError as error:
         if way == "masked":
           return math.inf, 0.0
-        raise ConfigError(f"tokens={n}, batch={batch}: a step {error}; lower one.") from error
+        raise ConfigError(f"tokens={n}, batch={batch}: a step {error}; lower either.") from error
     times = interleave(runs, repeats=repeats, seconds=seconds)
     spent = sum(found.seconds * found.samples for found in times.values())
     return times["masked"].seconds / times["kernelized"].seconds, spent
@@ -168,10 +168,10 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   matrices = sorted({ratio.matrices for ratio in ratios})
 
   def lost(counts: tuple[int, ...]) -> float:
-    """Returns the loss of one choice of sizes.
+    """Returns the loss of picking "masked" for the smallest values of B H at each N.
 
     Args:
-      counts: The number of values of B H, from the smallest, that pick "masked" at each N.
+      counts: The number of values of B H with the pick "masked", one for each N.
     """
     total = 0.0
     for ratio in ratios:

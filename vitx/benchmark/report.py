@@ -22,7 +22,10 @@ NAMES = ("time masked", "kernelized", "memory masked", "kernelized", "FLOPs mask
 
 
 def is_gpu() -> bool:
-  """Returns whether the device is a GPU; absolute times on a CPU with shared cores mean little."""
+  """Returns whether the device is a GPU.
+
+  Absolute times on a CPU with shared cores mean little, so the reports compare them instead.
+  """
   return jax.default_backend() == "gpu"
 
 

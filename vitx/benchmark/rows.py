@@ -26,7 +26,7 @@ from vitx.training import trial
 from vitx.training.compilation import count_steps
 
 USABLE = 0.9  # The share of the free memory that is used if no memory is given.
-LARGEST_PROBE = 64  # The most examples of the larger size; a smaller batch has fewer.
+LARGEST_PROBE = 64  # The most examples of the larger measured size.
 RUNS, SECONDS = 7, 5.0  # The rounds of timing, and the limit in seconds, of each size.
 BATCH = 64  # The examples of the training step whose memory is split into parts.
 INFERENCE = (1, 32, 128)  # The batch sizes at which the memory of inference is measured.

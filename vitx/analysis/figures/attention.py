@@ -128,7 +128,7 @@ def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
     raise ConfigError(f"rollout: skip={skip} must be in [0, 1].")
   sizes = sorted({layer.shape[-1] for layer in layers})
   if len(sizes) > 1:
-    raise ConfigError(f"layers have {sizes} tokens; pass layers of equally many.")
+    raise ConfigError(f"layers have {sizes} tokens; pass layers with one number of tokens.")
   eye = np.eye(sizes[0])
   product = np.broadcast_to(eye, (layers[0].shape[0], *eye.shape))
   for layer in layers:

@@ -14,9 +14,9 @@ from vitx.config.errors import ConfigError
 TOGETHER = 12  # The most methods in one diagram; more methods get a diagram each.
 COLORS = 10  # The number of colors; the lines of further methods are dashed.
 WIDE = 4  # The most columns of the legend above the panels.
-# The characters that fit side by side in the legend, and the width of the line before a name.
+# The width of the legend, and of the line before a name in it, in characters.
 CHARACTERS, KEY = 145, 9
-ACROSS = 5  # The number of diagrams of one method each, side by side.
+ACROSS = 5  # The most diagrams side by side if each has one method.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,9 @@ def draw_curves(
 def plot_curves(curves: Sequence[Curve], figure: str, published: Published | None = None) -> Any:
   """Returns the figure that `draw_curves` saves; that function describes arguments and errors."""
   if not any(curve.figure for curve in curves):
-    raise ConfigError("curves: no run has a validation; train until the first (evaluation.every).")
+    raise ConfigError(
+      "curves: no run has been validated; train until a validation (evaluation.every)."
+    )
   methods: dict[str, list[Curve]] = {}
   for curve in curves:
     methods.setdefault(curve.method, []).append(curve)

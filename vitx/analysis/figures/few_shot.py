@@ -17,7 +17,9 @@ def plot_few_shot(result: Mapping[str, Any]) -> Any:
     MissingExtraError: Matplotlib is not installed.
   """
   if not result["few_shot"]:
-    raise ConfigError("few_shot: the result has no curve; probe with draws and with fewer shots.")
+    raise ConfigError(
+      "few_shot: the result has no curve; call vitx.probe with draws > 0 and with fewer shots."
+    )
   draws = len(result["few_shot"][0]["values"])
   caption = (
     f"Probes of {result['features']} frozen features on {result['source']}: mean over {draws} draws"

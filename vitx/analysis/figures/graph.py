@@ -35,7 +35,7 @@ def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
 
 
 def compute_graph(subject: Subject) -> list[dict[str, Any]]:
-  """Returns table rows with the graph properties of each distinct pattern and head, and its layers.
+  """Returns a table row for each distinct pattern and head: its layers and its graph properties.
 
   Raises:
     ConfigError: The mixers of the model have no pattern.

@@ -46,9 +46,9 @@ class Landmarks:
 
 
 def draw_landmarks(subject: Subject, out: Path) -> list[Path]:
-  """Draws Nyströmformer's landmarks over the image, and the approximation error by their number.
+  """Draws Nyströmformer's landmarks over the image, and the error by the number of landmarks.
 
-  A table lists the errors.
+  The error is that of the approximate attention matrix. A table lists it.
 
   Raises:
     ConfigError: The model has no Nyströmformer mixers, or is not a model of images.

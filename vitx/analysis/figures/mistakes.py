@@ -82,8 +82,8 @@ class Answered:
 def draw_mistakes(answered: Answered, out: Path) -> list[Path]:
   """Draws the most confident mistakes and the least certain examples, and lists them as CSV.
 
-  The attention over a photo is the last layer's, averaged over heads. It belongs to the class
-  token; in a model without one, it is averaged over all queries.
+  The attention over a photo is that of the class token in the last layer, averaged over heads. In a
+  model without a class token, it is also averaged over all queries.
   """
   files, rows = [], []
   for kind, pictures in choose_pictures(answered, answered.examples).items():

@@ -78,9 +78,9 @@ def plot_pareto(
 
 
 def _scale(axis: Any, values: Sequence[float]) -> None:
-  """Formats the numbers of an axis; makes it logarithmic if they are positive and far apart.
+  """Formats the numbers of an axis, which becomes logarithmic if they are positive and far apart.
 
-  A logarithmic axis has numbers such as 1, 2, 5 and 10, and not powers.
+  A logarithmic axis is labeled 1, 2, 5, 10, 20, ... and not by powers of ten.
   """
   from matplotlib.ticker import LogLocator, NullLocator
 

@@ -77,7 +77,7 @@ def compute_products(subject: Subject) -> Products:
   for kind, products in pairs.items():
     if len({product.shape for product in products}) > 1:
       raise ConfigError(
-        f"projections: {kind} has other shapes in some layers; use a model with one width."
+        f"projections: the shape of {kind} differs by layer; use a model with one width."
       )
   return {kind: np.stack(products) for kind, products in pairs.items() if products}
 
