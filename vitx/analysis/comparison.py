@@ -60,8 +60,8 @@ class Outcome:
     method: The name of the method.
     seed: The seed of the run.
     best: The step of the checkpoint with the best validation metric, or `None` if the run failed.
-    validation: The validation metrics of that checkpoint.
-    test: The test metrics of that checkpoint.
+    validation: The validation metrics of the best checkpoint.
+    test: The test metrics of the best checkpoint.
     seen: The metrics of every evaluation on *test* during the training, if there were any.
     seconds: The duration of the training in seconds.
     problem: The reason for the failure, or "" if the run did not fail.
@@ -194,7 +194,7 @@ class Comparison:
 
 
 def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary, float]]:
-  """Returns the lines that have a test metric and a published one, paired with the published one.
+  """Returns pairs (line, published metric) of the lines that also have a test metric.
 
   If several methods are variants of one published method, only the first is returned.
   """
@@ -274,9 +274,9 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
 
 
 def _describe_counts(comparison: Comparison) -> list[str]:
-  """Returns a sentence on the numbers of examples and on the standard error of a test accuracy.
+  """Returns one sentence on the numbers of examples and the standard error of a test accuracy.
 
-  The list is empty if the runs differ in their numbers of examples or do not state them.
+  The list has no sentence if the runs differ in their numbers of examples or do not state them.
   """
   good = [each for each in comparison.outcomes if each.test]
   counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}

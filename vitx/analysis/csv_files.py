@@ -88,7 +88,7 @@ def format_records(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read(path: str | Path) -> list[dict[str, str]]:
-  """Reads a CSV file of this module as one dict per row, keyed by the names in the header.
+  """Reads a CSV file that this module wrote: one dict for each row, keyed by the header's names.
 
   Raises:
     OSError, UnicodeDecodeError: The file cannot be read.

@@ -64,7 +64,10 @@ def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
 
 
 def list_cells(layers: Sequence[LayerSizes]) -> list[tuple[str, ...]]:
-  """Returns the cells of a table of modules: a header, then a row for each, indented by depth."""
+  """Returns the cells of a table of modules; the first row is the header.
+
+  Names are indented by their depth in the network.
+  """
   rows: list[tuple[str, ...]] = [("module", "", "output", "parameters", "of its own")]
   for layer in layers:
     name = "  " * len(layer.path) + (layer.path[-1] if layer.path else "network")

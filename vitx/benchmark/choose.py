@@ -156,9 +156,9 @@ class Candidate:
 def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   """Chooses the sizes (N, B H) up to which "auto" picks "masked", from one family's ratios.
 
-  The choice has the least loss. A wrong pick loses time; the loss is the logarithm of the lost
-  factor, summed over the measurements. A larger N never gets a larger bound on B H, which keeps out
-  isolated noise. If "masked" wins at the largest measured B H, B H has no bound.
+  The loss of a wrong pick is |log(ratio / `WORTH`)|; the chosen sizes have the least sum of losses
+  over the measurements. A larger N never gets a larger bound on B H, which keeps out isolated
+  noise. If "masked" wins at the largest measured B H, B H has no bound.
 
   Returns:
     The bounds (N, B H) of the rule, see `vitx.ops.rule.Rule`; `None` is no bound on B H.

@@ -100,7 +100,7 @@ def count_steps(experiment: Experiment, examples: int) -> int:
 
 
 def make_stream(examples: int, text: str) -> Callable[[], None]:
-  """Opens the data of a config for streaming, and returns their reader from `read_batches`."""
+  """Opens the data of a config for streaming, and returns the reader that `read_batches` makes."""
   return read_batches(open_streamed(text), examples)
 
 

@@ -24,7 +24,7 @@ NAMES = ("time masked", "kernelized", "memory masked", "kernelized", "FLOPs mask
 def is_gpu() -> bool:
   """Returns whether the device is a GPU.
 
-  Absolute times on a CPU with shared cores mean little, so the reports compare them instead.
+  Absolute times on a CPU with shared cores mean little, so the reports prefer ratios there.
   """
   return jax.default_backend() == "gpu"
 

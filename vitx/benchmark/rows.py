@@ -76,9 +76,9 @@ def fill(
 
 
 def count(config: ConfigDict) -> Costs:
-  """Returns the parameters and the FLOPs of inference of a completed config, without compiling.
+  """Returns the number of parameters and the FLOPs of a forward pass, without compiling.
 
-  The FLOPs are for one example.
+  The config must be completed. The FLOPs are for one example.
   """
   task = build_task(config)
   variables = variable_shapes(task.model, task.input_spec)

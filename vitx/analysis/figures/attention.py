@@ -37,7 +37,7 @@ class Maps:
 
 
 def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
-  """Draws the attention of classifiers over the image, by layer and head and through all layers.
+  """Draws where classifiers attend in the image: by layer and head, and through all layers.
 
   A picture for each model shows every layer and head in the first example. One picture for all
   models shows, in every example, the attention of the last layer, averaged over heads, and the

@@ -56,8 +56,8 @@ def attention_mass(
   """Returns the shares of attention that go to near keys, to the query's row and to its column.
 
   The three sets of keys overlap, since each contains the query itself. Rows and columns are those
-  of the tokens. At the input of the blocks, token i represents the image's value i - 1, which
-  shifts all positions equally.
+  of the tokens. At the input of the blocks, token i represents value i - 1 of the image or text,
+  which shifts all positions equally.
 
   Args:
     matrix: The probabilities by query and key, (H, N, N) or (..., H, N, N).

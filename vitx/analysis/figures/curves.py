@@ -54,7 +54,8 @@ def draw_curves(
   """Draws the loss and the validation metric of runs by step, mean ± deviation of each method.
 
   If there are more than twelve methods, each has its own diagram, with the other methods in gray
-  behind it. It shows only the validation metric or, with `published`, only the training metric.
+  behind it. The diagram shows only the validation metric or, with `published`, only the training
+  metric.
 
   Args:
     curves: The curves of the runs.

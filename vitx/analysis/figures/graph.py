@@ -81,7 +81,7 @@ def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
 def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
   """Returns the name of a table row: the name of its model, with its layers and its head.
 
-  Layers that are equal in all rows of the model are left out, and so is an equal head.
+  Layers, or a head, that all rows of the model have in common are left out.
   """
   own = [other for other in rows if other["model"] == row["model"]]
   parts = [row["model"]]

@@ -1,7 +1,7 @@
 """Draws the attention of Sparsifiner's queries, and the learned bases (Wei et al. 2023).
 
-A layer has a basis (N, S) of S vectors over the tokens, called slots. Each query has S
-coefficients; the keys with the largest sums of weighted basis entries are those that it keeps.
+A layer has a basis (N, S) of S vectors over the tokens, called slots. Each query has S coefficients
+and keeps the keys with the largest sums of basis entries, weighted by these coefficients.
 """
 
 from collections.abc import Mapping, Sequence
