@@ -35,7 +35,7 @@ def code(value: Any) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-  """Returns rows of cells, plain texts, as a Markdown table; the first row is the header."""
+  """Returns a Markdown table of cells with plain text; the first row is the header."""
   head, *body = (f"| {' | '.join(map(text, row))} |" for row in rows)
   return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
 

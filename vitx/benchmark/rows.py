@@ -78,7 +78,10 @@ def fill(
 def count(config: ConfigDict) -> Costs:
   """Returns the number of parameters and the FLOPs of a forward pass, without compiling.
 
-  The config must be completed. The FLOPs are for one example.
+  The FLOPs are for one example.
+
+  Args:
+    config: A completed config.
   """
   task = build_task(config)
   variables = variable_shapes(task.model, task.input_spec)
@@ -121,7 +124,8 @@ def with_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict
 def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
   """Returns two columns: the cost of a step without examples, and the cost that each example adds.
 
-  They are the value at 0 and the slope of the line through two measured points, and at least 0.
+  They are the value at 0 and the slope of the line through two measured points. A negative number
+  becomes 0.
 
   Args:
     unit: The unit in the columns' names, "mb" or "s".

@@ -57,7 +57,9 @@ def save_both(canvas: Any, out: Path, name: str, rows: Sequence[dict[str, Any]])
 def make_panels(
   rows: int, columns: int, width: float, height: float, caption: str
 ) -> tuple[Any, np.ndarray]:
-  """Returns an empty figure of a size in inches with a caption, and its panels (rows, columns).
+  """Returns an empty figure with a caption, and its panels (rows, columns).
+
+  The width and height are in inches, without the caption.
 
   Raises:
     MissingExtraError: Matplotlib is not installed.
