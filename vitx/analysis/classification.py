@@ -1,8 +1,8 @@
-"""Figures of a classifier's answers: confusion, calibration, and bootstrap intervals.
+"""Metrics of a classifier's predictions: confusion, calibration, and bootstrap intervals.
 
-Everything is computed by NumPy on the host from the labels and logits of a split's examples. Every
-figure is a function of sums over the examples. So a bootstrap resample is a vector of weights of
-the examples, and one product of matrices computes the sums of many resamples.
+NumPy computes everything on the host from the labels and logits of a split's examples. Every metric
+is a function of sums over the examples. So a bootstrap resample is a vector of weights of the
+examples, and one product of matrices computes the sums of many resamples.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from vitx.analysis.statistics import divide
 
 RESAMPLES, SEED = 1_000, 0  # The number of bootstrap resamples, and the seed of their draws.
 PERCENTILES = (2.5, 97.5)  # The ends of a 95 % interval.
-BINS = 15  # The equal bins of the top probability, as in training.
+BINS = 15  # The number of equal bins of the confidence, as in training.
 TOP = 5
 HOTTEST = 100.0  # A temperature lies between 1 / HOTTEST and HOTTEST.
 AT_ONCE = 2**22  # The most weights of examples in memory at once.
@@ -26,18 +26,16 @@ AT_ONCE = 2**22  # The most weights of examples in memory at once.
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-  """The answers of a classifier to n examples.
-
-  They are all that the figures need; the probabilities of all K classes are not kept.
+  """A classifier's predictions for n examples, without the probabilities of all K classes.
 
   Attributes:
-    numbers: The number of each example in its split, int (n,).
-    labels: The number of the true class, int (n,).
-    predictions: The number of the most probable class, int (n,); -1 if a logit is not finite.
+    numbers: The index of each example in its split, int (n,).
+    labels: The index of the true class, int (n,).
+    predictions: The index of the most probable class, int (n,); -1 if a logit is not finite.
     confidence: The highest probability, float64 (n,).
-    likelihood: The logarithm of the probability of the true class, float64 (n,).
-    ranks: The number of classes that score higher than the true class, int (n,). In a tie the lower
-      class number scores higher.
+    likelihood: The log-probability of the true class, float64 (n,).
+    ranks: The number of classes that score higher than the true class, int (n,). In a tie the class
+      with the lower index scores higher.
   """
 
   numbers: np.ndarray
@@ -49,28 +47,34 @@ class Answers:
 
   @property
   def right(self) -> np.ndarray:
-    """Returns whether the prediction is the true class, bool (n,)."""
+    """Returns whether each prediction is the true class, bool (n,)."""
     return self.predictions == self.labels
 
   @property
   def mistakes(self) -> np.ndarray:
-    """Returns the indices of the wrong answers, the most confident one first."""
+    """Returns the indices of the wrong predictions, the most confident one first.
+
+    Examples with a logit that is not finite are left out.
+    """
     order = np.argsort(-self.confidence, kind="stable")
     return order[~self.right[order] & (self.predictions[order] >= 0)]
 
   @property
   def doubts(self) -> np.ndarray:
-    """Returns the indices of all answers, the one with the lowest confidence first."""
+    """Returns the indices of all examples, the one with the lowest confidence first.
+
+    Examples with a logit that is not finite are left out.
+    """
     order = np.argsort(self.confidence, kind="stable")
     return order[self.predictions[order] >= 0]
 
 
 def read_answers(numbers: np.ndarray, labels: np.ndarray, logits: np.ndarray) -> Answers:
-  """Returns the answers that a classifier's logits give.
+  """Returns the predictions that follow from a classifier's logits.
 
   Args:
-    numbers: The number of each example in its split, (n,).
-    labels: The true class of each example, (n,).
+    numbers: The index of each example in its split, (n,).
+    labels: The index of each example's true class, (n,).
     logits: The logits, (n, K).
   """
   logs = log_softmax(np.asarray(logits, np.float64), axis=1)
@@ -88,25 +92,25 @@ def read_answers(numbers: np.ndarray, labels: np.ndarray, logits: np.ndarray) ->
 
 
 def join_answers(parts: Sequence[Answers]) -> Answers:
-  """Returns the answers of several batches as one."""
+  """Concatenates the predictions of several batches."""
   names = [field.name for field in dataclasses.fields(Answers)]
   return Answers(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in names})
 
 
 def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES) -> dict[str, Any]:
-  """Computes the figures of a classifier's answers, with bootstrap intervals over the examples.
+  """Computes the metrics of a classifier's predictions, with bootstrap intervals over the examples.
 
-  A ratio whose denominator is 0 is 0, and a macro average is over the classes that occur as a label
-  or as a prediction; both are scikit-learn's conventions. The balanced accuracy averages over the
+  By scikit-learn's conventions, a ratio whose denominator is 0 is 0, and a macro average is over
+  the classes that occur as a label or as a prediction. The balanced accuracy averages over the
   classes that have examples.
 
   Args:
-    answers: The answers to n examples.
-    classes: The number of classes K.
+    answers: The predictions for n examples.
+    classes: The number of classes, K.
     resamples: The number of bootstrap resamples, each of n examples.
 
   Returns:
-    A dict of these figures.
+    A dict of metrics by name.
 
     - precision, recall, f1: The macro averages.
     - balanced_accuracy: The mean recall of the classes that have examples.
@@ -115,7 +119,7 @@ def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES
     - confusion: The numbers of examples by true class (rows) and predicted class (columns).
     - reliability: The number of examples, the mean confidence and the accuracy in bins of the
       confidence, see `bin_answers`.
-    - intervals: The interval (low, high) of each figure, also of top1, top5, nll and ece.
+    - intervals: The 95 % intervals [low, high] by name, of all metrics of `measure_answers`.
     - resamples: The number of resamples.
   """
   figures, intervals = measure_answers(answers, classes, resamples)
@@ -133,12 +137,13 @@ def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES
 def measure_answers(
   answers: Answers, classes: int, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Computes the figures of answers that have intervals, without the tables of `summarize_answers`.
+  """Computes those metrics of a classifier's predictions that have bootstrap intervals.
 
   Returns:
-    The figures by name, and their intervals by name ({} without resamples). The figures are top1,
-    top5, nll, ece, precision, recall, f1, balanced_accuracy, class_precision, class_recall and
-    class_f1, as `summarize_answers` defines them.
+    The metrics by name, and their 95 % intervals by name ({} if there are no resamples). The
+    metrics are top1, top5, nll (the mean negative log-likelihood), ece (the expected calibration
+    error), and precision, recall, f1, balanced_accuracy, class_precision, class_recall and class_f1
+    as `summarize_answers` defines them.
   """
   terms = _Terms(classes)
   matrix = terms.matrix(answers)
@@ -160,11 +165,12 @@ def count_confusion(answers: Answers, classes: int) -> np.ndarray:
 
 
 def bin_answers(answers: Answers) -> dict[str, Any]:
-  """Returns the reliability diagram: accuracy against confidence, the highest probability.
+  """Computes the reliability diagram: the accuracy by confidence, the highest probability.
 
   Returns:
-    The number of examples, the mean confidence and the accuracy in each of 15 bins, which divide
-    the confidence evenly. An empty bin has the confidence and accuracy None.
+    The lists "examples", "confidence" and "accuracy": the number of examples, the mean confidence
+    and the accuracy in each of 15 bins, which divide the range 0..1 of the confidence evenly. An
+    empty bin has the confidence and accuracy None.
   """
   bins = _find_bins(answers.confidence)
   counts = np.bincount(bins, minlength=BINS)
@@ -179,15 +185,15 @@ def bin_answers(answers: Answers) -> dict[str, Any]:
 
 
 def find_interval(values: np.ndarray) -> Any:
-  """Returns the 95 % percentile interval of resampled figures.
+  """Returns the 95 % percentile interval of a metric over bootstrap resamples.
 
   Args:
-    values: The figure in each resample, (R,), or the figures of K classes, (R, K). NaN is an
-      undefined figure, and is left out.
+    values: The metric in each resample, (R,), or the metrics of K classes, (R, K). NaN marks an
+      undefined metric; the interval leaves it out.
 
   Returns:
-    The interval [low, high], or None if no resample defines the figure; for classes, a list of
-    these.
+    The interval [low, high], or None if no resample defines the metric. Values (R, K) give a list
+    of K intervals.
   """
   if values.ndim == 2:
     return [find_interval(column) for column in values.T]
@@ -196,10 +202,14 @@ def find_interval(values: np.ndarray) -> Any:
 
 
 def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float:
-  """Returns the temperature that divides logits (n, K) for the least mean NLL (Guo et al. 2017).
+  """Returns the temperature T that minimizes the mean NLL of logits / T (Guo et al. 2017).
 
-  The mean NLL is convex in the inverse temperature, which is searched between 1/100 and 100. For a
-  split without mistakes no optimum exists, and the result is about an end of this range.
+  The mean NLL is convex in the inverse temperature, which is searched between 1/100 and 100. A
+  split without mistakes has no optimum; the returned temperature is then about 1/100.
+
+  Args:
+    labels: The indices of the true classes, (n,).
+    logits: The logits, (n, K).
   """
   logits, rows = np.asarray(logits, np.float64), np.arange(len(labels))
 
@@ -236,10 +246,10 @@ def calibrate(
 
 
 class _Terms:
-  """The table of numbers whose weighted column sums give all figures of a classifier.
+  """The table of numbers whose weighted column sums give all metrics of a classifier.
 
   Each example has one row of the table. Its columns ("terms") hold, for instance, whether the
-  answer is right and the negative log-likelihood. A bootstrap resample weights the rows by how
+  prediction is right and the negative log-likelihood. A bootstrap resample weights the rows by how
   often it drew each example, so one matrix product gives the sums of many resamples.
 
   Args:
@@ -274,13 +284,13 @@ class _Terms:
     return scipy.sparse.csr_array((values, (rows, columns)), shape=(n, self._width))
 
   def figures(self, sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Computes the figures of R resamples.
+    """Computes the metrics of R resamples.
 
     Args:
       sums: The weighted sums of the columns of `matrix` in each resample, (R, terms).
 
     Returns:
-      The figures by name: (R,), or (R, K) for those whose name begins with "class_".
+      The metrics by name. Each is an array (R,), or (R, K) if its name begins with "class_".
     """
     part = {name: sums[:, place] for name, place in self._slices.items()}
     right, examples, predicted = part["right"], part["examples"], part["predicted"]
@@ -300,9 +310,9 @@ class _Terms:
 
 
 def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
-  """Yields bootstrap resamples, a few at a time.
+  """Yields the weights of bootstrap resamples, a few resamples at a time.
 
-  Each item, float64 (some, n), has the number of times that each example is in each resample.
+  Each yielded array, float64 (resamples, n), counts how often a resample contains each example.
   """
   generator = np.random.default_rng(SEED)
   most = max(AT_ONCE // count, 1)

@@ -1,7 +1,7 @@
 """Compares methods over several runs: the table of a sweep, in Markdown and as CSV.
 
-A sweep trains several methods, each with several seeds and, for cross-validation, folds. A point is
-one method with one seed and fold, which is one run; its result is an outcome.
+A sweep trains several methods, each with several seeds and, for cross-validation, folds. One run
+trains one method with one seed and fold. An `Outcome` is the result of a run.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ LEFT_OUT = ("kind", "step")  # The fields of a row of metrics that the CSV file 
 
 
 def figure_format(figure: str) -> tuple[str, float, int]:
-  """Returns the format of a figure: its name for display, its factor and its number of digits."""
+  """Returns the display format of a metric: a name, a factor for its values, and the decimals."""
   return SHOWN.get(figure, (figure, 1.0, 4))
 
 
@@ -42,7 +42,7 @@ class Method:
     steps: The number of training steps.
     flops: The floating-point operations of a whole training, without evaluations.
     parameters: The number of parameters of the network.
-    published: The figures printed in the paper, by name; a mapping has a figure for each epoch.
+    published: The paper's results by metric: a number, or a mapping from epoch to number.
   """
 
   name: str
@@ -59,10 +59,10 @@ class Outcome:
   Attributes:
     method: The name of the method.
     seed: The seed of the run.
-    best: The step of the checkpoint with the best validation figure, or `None` if the run failed.
-    validation: The validation figures of that checkpoint.
-    test: The test figures of that checkpoint.
-    seen: The figures of every evaluation on *test* during the run, if it made any.
+    best: The step of the checkpoint with the best validation metric, or `None` if the run failed.
+    validation: The validation metrics of the best checkpoint.
+    test: The test metrics of the best checkpoint.
+    seen: The metrics of every evaluation on *test* during the training, if there were any.
     seconds: The duration of the training in seconds.
     problem: The reason for the failure, or "" if the run did not fail.
     fold: The fold of the examples that the run tested, or `None` without folds.
@@ -86,20 +86,23 @@ class Outcome:
 
 @dataclasses.dataclass
 class MethodSummary:
-  """The figures of one method, over all its runs: a line of the table.
+  """The metrics of one method over all its runs: a line of the table.
+
+  The best checkpoint of a run is the one with the best validation metric.
 
   Attributes:
     method: The method.
-    validation: The best validation figure, or `None` without a finished run.
-    test: The test figure of the checkpoints that validated best.
-    best_on_test: The best figure of any evaluation on *test*, or `None` if the runs have none.
-    difference: The difference of the test figure from the first method's, paired by seed, or `None`
-      for the first method.
-    rank: The rank of the mean test figure.
+    validation: The validation metric of the best checkpoints, or `None` if no run finished.
+    test: The test metric of the best checkpoints, or `None` if no run finished.
+    best_on_test: The best test metric of each run's evaluations during the training, or `None` if
+      the runs did not evaluate on *test* during the training.
+    difference: The difference of the test metric from the first method's, paired by fold and seed,
+      or `None` for the first method and for a method without pairs.
+    rank: The rank of the mean test metric.
     p: The p-value of the difference, corrected for the number of differences in the table.
-    published: The figure printed in the paper.
-    published_rank: The rank of the published figure among methods that also have a test figure, or
-      `None` for further variants of a method that was published once.
+    published: The metric printed in the paper.
+    published_rank: The rank of the published metric among the methods that also have a test metric.
+      Of several variants of one published method, only the first has this rank.
   """
 
   method: Method
@@ -118,10 +121,10 @@ class Comparison:
   """Several methods and their runs.
 
   Attributes:
-    figure: The name of the task's primary figure.
-    mode: Whether high ("max") or low ("min") figures are good.
+    figure: The name of the compared metric, the task's primary figure, such as "top1".
+    mode: Whether high ("max") or low ("min") values of the metric are good.
     methods: The methods in the order of the table; the others are compared with the first.
-    outcomes: The outcomes of all points.
+    outcomes: The outcomes of all runs.
   """
 
   figure: str
@@ -130,11 +133,11 @@ class Comparison:
   outcomes: Sequence[Outcome]
 
   def values(self, method: str, role: str) -> dict[tuple[int, int], float]:
-    """Returns a figure of each finished run of a method, by fold and seed.
+    """Returns the compared metric of each finished run of a method, by (fold, seed).
 
     Args:
       method: The name of the method.
-      role: The split of the figure, "validation" or "test".
+      role: The split of the metric, "validation" or "test".
     """
     return {
       each.pair: getattr(each, role)[self.figure]
@@ -157,7 +160,10 @@ class Comparison:
     return lines
 
   def agreement(self) -> Agreement | None:
-    """Compares our order of the methods with the published one; None if that is not defined."""
+    """Returns the rank correlation of our metrics with the published ones.
+
+    It is `None` if the correlation is undefined, see `vitx.analysis.statistics.agree`.
+    """
     both = _find_published(self.lines())
     ours = [line.test.mean for line, _ in both if line.test]
     return agree(ours, [published for _, published in both])
@@ -188,7 +194,7 @@ class Comparison:
 
 
 def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary, float]]:
-  """Returns the lines that have a test figure and a published figure, with the published figure.
+  """Returns pairs (line, published metric) of the lines that also have a test metric.
 
   If several methods are variants of one published method, only the first is returned.
   """
@@ -198,7 +204,7 @@ def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary,
 
 
 def format_table(comparison: Comparison) -> str:
-  """Returns the table in Markdown, with an explanation of its columns."""
+  """Returns the table of a comparison in Markdown, with an explanation of its columns."""
   name, scale, digits = figure_format(comparison.figure)
   lines = comparison.lines()
   first = comparison.methods[0].name
@@ -268,7 +274,10 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
 
 
 def _describe_counts(comparison: Comparison) -> list[str]:
-  """Returns a sentence about the number of examples behind each figure, and its precision."""
+  """Returns one sentence on the numbers of examples and the standard error of a test accuracy.
+
+  The list has no sentence if the runs differ in their numbers of examples or do not state them.
+  """
   good = [each for each in comparison.outcomes if each.test]
   counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}
   if len(counts) != 1 or 0 in (known := counts.pop()):
@@ -307,7 +316,7 @@ def format_csv(comparison: Comparison) -> str:
   """Returns a comparison as CSV text with one line for each training run.
 
   A line has the method, the seed and the fold, the method's parameters, steps and FLOPs, and the
-  run's figures on *validation* and *test*. Measured times are left out, since they differ from
+  run's metrics on *validation* and *test*. Measured times are left out, since they differ from
   machine to machine.
   """
   methods = {method.name: method for method in comparison.methods}

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import partial_eval
 
-# These count one operation per element of the result, transcendental functions included: softmax is
-# its maximum, difference, exponential, sum and quotient, GELU its products and its erf or tanh.
+# These count one operation per element of the result, transcendental functions included. So softmax
+# counts its maximum, difference, exponential, sum and quotient; GELU counts its products and its
+# erf or tanh.
 ELEMENTWISE = frozenset(
   {
     *("abs", "add", "add_any", "ceil", "clamp", "div", "floor", "max", "min", "mul", "neg", "rem"),
@@ -39,18 +40,19 @@ SINGLE = ELEMENTWISE | REDUCING | SCATTERING | WINDOWED
 def flops(function: Callable, *args: Any, elementwise: bool = False) -> int:
   """Counts the floating-point operations of matrix products, convolutions and Fourier transforms.
 
-  The function is traced, not run. A multiply-add counts as two, the transform of n complex numbers
-  as 5 n log2 n, of n real ones as half of that. The body of a loop counts once per iteration,
-  unlike in the compiler's own estimate, which counts it once. Of the branches of a conditional,
-  only the most expensive counts. A `while` loop without a known trip count counts once.
+  The function is traced, not run. A multiply-add counts as two operations. The Fourier transform of
+  n complex numbers counts as 5 n log2 n operations, and of n real numbers as half of that. The body
+  of a loop counts once per iteration, although the compiler's own estimate counts it only once.
+  A `while` loop without a known trip count counts once. Of the branches of a conditional, only the
+  most expensive counts.
 
   Args:
     function: The function; all functions that it calls are counted too.
     *args: The arguments of the function, arrays or `jax.ShapeDtypeStruct`.
-    elementwise: Whether arithmetic on single floating-point numbers counts too: one per element of
-      the result of `ELEMENTWISE` functions, exponentials as well as sums, and one per element that
-      goes into a reduction. Comparisons, choices, conversions and moves never count, nor does the
-      work on integers and random bits.
+    elementwise: Whether elementwise arithmetic on floating-point numbers counts too. Functions in
+      `ELEMENTWISE`, sums as well as exponentials, then count one operation per element of their
+      result, and reductions one per element that they combine. Comparisons, choices, conversions
+      and moves never count, and neither does the work on integers and random bits.
   """
   jaxpr = jax.make_jaxpr(function)(*args).jaxpr
   # Unused results, such as a gradient of the images, do not count: the compiler drops them too.
@@ -71,7 +73,7 @@ def _equation(equation: Any, elementwise: bool) -> int:
   if name == "conv_general_dilated":
     kernel = equation.invars[1].aval.shape
     features = kernel[params["dimension_numbers"].rhs_spec[0]]
-    spread = math.prod(params["lhs_dilation"])  # Products with the zeros in between are free.
+    spread = math.prod(params["lhs_dilation"])  # Products with the zeros that it inserts are free.
     return 2 * _size(equation) * math.prod(kernel) // (features * spread)
   if name == "fft":
     return _fourier(equation.invars[0].aval, equation.outvars[0].aval, params["fft_lengths"])
@@ -84,7 +86,7 @@ def _equation(equation: Any, elementwise: bool) -> int:
 
 
 def _single(name: str, equation: Any) -> int:
-  """Returns the operations of one primitive that is elementwise, reduces or scatters."""
+  """Counts the operations of an elementwise, reducing or scattering primitive; 0 on integers."""
   if not jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact):
     return 0
   if name in ELEMENTWISE:
@@ -117,15 +119,15 @@ def _inner(params: dict[str, Any]):
 
 
 def tree_bytes(tree: Any) -> int:
-  """Returns the number of bytes of all leaves."""
+  """Returns the number of bytes of all arrays, or `jax.ShapeDtypeStruct`, in a tree."""
   return sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(tree))
 
 
 def compiled_bytes(compiled: Any) -> int | None:
   """Returns the peak memory in bytes of a compiled function on one device, or `None` if unknown.
 
-  It is the sum of arguments, results and temporaries, minus shared buffers. A number from the CPU's
-  compiler says nothing about a GPU.
+  The number is the sum of arguments, results and temporaries, minus shared buffers. A number from
+  the CPU's compiler says nothing about a GPU.
   """
   analysis = compiled.memory_analysis()
   if analysis is None:

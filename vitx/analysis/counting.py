@@ -1,4 +1,4 @@
-"""Counts the parameters of a network, in total and by torchsummary's convention."""
+"""Counts all parameters of a network, and those that PyTorch's torchsummary would count."""
 
 import math
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ class Count(NamedTuple):
 
   Attributes:
     total: The number of all parameters.
-    summary: The number that torchsummary counts and several papers print: parameters of layers
-      only.
+    summary: The number that torchsummary counts and several papers print. It leaves out parameters
+      outside PyTorch's layers, such as position embeddings and the class token.
   """
 
   total: int
@@ -36,7 +36,11 @@ def count_parameters(model: nn.Module, inputs: Input) -> Count:
 
 
 def count_variables(variables: Any) -> Count:
-  """Returns the number of parameters among a network's variables, or their shapes."""
+  """Counts the parameters in a network's variable collections.
+
+  Args:
+    variables: The variable collections, of arrays or `jax.ShapeDtypeStruct`.
+  """
   paths, _ = jax.tree.flatten_with_path(variables["params"])
   sizes = [
     (jax.tree_util.keystr(path, simple=True, separator="/"), math.prod(leaf.shape))

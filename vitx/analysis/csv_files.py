@@ -21,14 +21,14 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
 
 def guard(cell: Any) -> Any:
-  """Returns the text of a cell, with an apostrophe before a text that looks like a formula."""
+  """Returns a cell, with an apostrophe before a text that looks like a formula."""
   if not isinstance(cell, str) or not _FORMULA.match(cell) or _is_number(cell):
     return cell
   return f"'{cell}"
 
 
 def unguard(cell: str) -> str:
-  """Returns the cell from which `guard` made a text."""
+  """Removes the apostrophe that `guard` put before a cell, if there is one."""
   return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
@@ -57,7 +57,7 @@ def create(path: str | Path) -> Iterator[Add]:
 
 
 def write(path: str | Path, rows: Iterable[Iterable[Any]]) -> None:
-  """Writes rows of cells to a CSV file; the first row is the head.
+  """Writes rows of cells to a CSV file; the first row is the header.
 
   Raises:
     OSError: The file cannot be written; the message has its path.
@@ -88,7 +88,7 @@ def format_records(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read(path: str | Path) -> list[dict[str, str]]:
-  """Reads a file that this module wrote as dicts, whose keys are the names in the first row.
+  """Reads a CSV file that this module wrote: one dict for each row, keyed by the header's names.
 
   Raises:
     OSError, UnicodeDecodeError: The file cannot be read.

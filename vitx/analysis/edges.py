@@ -1,7 +1,7 @@
 """The edges of an attention pattern or matrix as a sparse matrix, and distances over them.
 
 Row q of the sparse matrix (N, N) has an entry for each key that query q reads. The entry is the
-weight of the edge, or one. The keys of a row ascend.
+weight of the edge, or one. The keys of a row are in ascending order.
 """
 
 import itertools
@@ -33,12 +33,12 @@ def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> scipy.sparse.csr_
 def from_pattern(
   pattern: Pattern, layout: TokenLayout, head: int = 0, block: int = 64
 ) -> scipy.sparse.csr_array:
-  """Returns the edges of one head of a pattern, as a sparse matrix.
+  """Returns the edges of one head of a pattern, as a sparse matrix (N, N).
 
-  They are found tile by tile, so memory grows with their number and not with N².
+  The edges are found tile by tile, so memory grows with the number of edges and not with N².
   """
   mask = BlockMask.from_pattern(pattern, layout, block, head + 1)
-  before = (mask.heads - 1) * mask.rows  # The blocks of queries of all earlier heads.
+  before = (mask.heads - 1) * mask.rows  # The number of query blocks of all earlier heads.
   first = np.searchsorted(mask.queries, before)
   query, N = mask.queries[first:] - before, layout.length
   key, table = mask.keys[first:], mask.table[first:]
@@ -54,15 +54,16 @@ def from_pattern(
 
 
 def distances(edges: scipy.sparse.csr_array, sources: np.ndarray) -> np.ndarray:
-  """Counts the ordered pairs (source, token) by the length of the shortest path between them.
+  """Counts the pairs (source, token) by the length of the shortest path from source to token.
+
+  A path goes from a query to one of its keys at each step, against the flow of information.
 
   Args:
-    edges: The edges. A path runs from query to key, against the flow of information: it starts at a
-      source as a query.
+    edges: The edges, (N, N).
     sources: The source tokens, distinct indices (S,).
 
   Returns:
-    The counts, int64 (longest + 1,): entry d is the number of pairs at distance d; entry 0 is S.
+    The counts, int64 (longest + 1,). Entry d is the number of pairs at distance d; entry 0 is S.
   """
   incoming = edges.T.tocsr()
   words = max(1, AT_ONCE // max(1, edges.nnz))
@@ -72,11 +73,18 @@ def distances(edges: scipy.sparse.csr_array, sources: np.ndarray) -> np.ndarray:
 
 
 def _count_by_distance(incoming: scipy.sparse.csr_array, sources: np.ndarray) -> list[int]:
-  """Searches breadth-first from all sources at once, using one bit for each (source, token)."""
+  """Returns the number of pairs (source, token) at each distance, from 0 to the longest.
+
+  The breadth-first search runs from all sources at once, with one bit for each pair.
+
+  Args:
+    incoming: The transposed edges, (N, N), whose row k has the queries that read key k.
+    sources: The source tokens, distinct indices (S,).
+  """
   slot = np.arange(sources.size)
   reached = np.zeros((incoming.shape[0], -(-sources.size // 64)), np.uint64)
   reached[sources, slot // 64] = np.uint64(1) << (slot % 64).astype(np.uint64)
-  tokens = np.flatnonzero(np.diff(incoming.indptr))  # `reduceat` cannot handle an empty run.
+  tokens = np.flatnonzero(np.diff(incoming.indptr))  # `reduceat` needs nonempty segments.
   starts, counts = incoming.indptr[tokens], [sources.size]
   while True:
     # A token is reached by all sources that reach a query with an edge to it.

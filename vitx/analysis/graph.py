@@ -1,10 +1,10 @@
-"""Graph properties of an attention pattern, or of an attention matrix, over its tokens.
+"""Computes graph properties of an attention pattern, or of an attention matrix, over its tokens.
 
-An edge (q, k) means that query q reads key k. Beyond `EXACT` tokens, some figures are estimates:
-distances start from `SAMPLE` random tokens (each search is exact over the whole graph), and
-clustering is averaged over `SAMPLE` random tokens. Degrees, density and the spectrum are always
-exact; beyond `DENSE_SPECTRUM` tokens the spectrum comes from Lanczos iterations. Memory grows with
-the number of edges.
+An edge (q, k) means that query q reads key k. Beyond `EXACT` tokens, some properties are estimates
+from `SAMPLE` random tokens: shortest paths are searched from these tokens only (each search is
+exact over the whole graph), and clustering is averaged over these tokens. Degrees, density and the
+spectrum are always exact; beyond `DENSE_SPECTRUM` tokens the spectrum comes from Lanczos
+iterations. Memory grows with the number of edges.
 """
 
 import dataclasses
@@ -34,22 +34,24 @@ class GraphFigures:
     out_degree: The least, mean and largest number of keys that a query reads. A self-loop counts.
     in_degree: The least, mean and largest number of queries that read a key.
     reach: The share of ordered pairs of different tokens that a path joins.
-    path_length: The mean shortest path over joined pairs, or NaN without any.
-    diameter: The longest shortest path over joined pairs.
-    layers_to_mixing: The least L with (I + A)^L > 0 everywhere, which is the number of layers until
-      every token may have read every other: the diameter, or infinity if some pair is not joined.
+    path_length: The mean length of the shortest paths of joined pairs, or NaN if no pair is joined.
+    diameter: The largest length of the shortest paths of joined pairs.
+    layers_to_mixing: The number of layers until every token may have read every other: the least L
+      with (I + A)^L > 0 everywhere, where A is the adjacency matrix. It is the diameter, or
+      infinity if some pair is not joined.
     clustering: The share of a token's pairs of neighbors that are neighbors themselves, averaged
       over the tokens, in the undirected graph without self-loops (Watts and Strogatz 1998); a token
       with fewer than two neighbors counts as 0.
     transitivity: Three times the number of triangles divided by the number of connected triples, in
       the undirected graph.
     clustering_directed: The mean of Fagiolo's coefficient (2007), which distinguishes directions.
-    spectral_gap: The value 1 - |λ₂| of the random walk from queries to keys. All edges of a pattern
-      are equally likely; those of an attention matrix are as likely as their weights. A query
-      without keys ends the walk.
-    laplacian: The value λ₂ of I - D^(-1/2) U D^(-1/2), where U is undirected without self-loops; a
-      token without neighbors counts as a component of its own.
-    sampled: Whether path and clustering figures are estimates from a sample.
+    spectral_gap: The value 1 - |λ₂|, where λ₂ is the second eigenvalue of the random walk from
+      queries to keys. The walk takes all edges of a pattern with equal probability, and those of an
+      attention matrix in proportion to their weights. A query without keys ends the walk.
+    laplacian: The second smallest eigenvalue of I - D^(-1/2) U D^(-1/2), where U is the adjacency
+      matrix of the undirected graph without self-loops, and D has its degrees. A token without
+      neighbors counts as a component of its own.
+    sampled: Whether path and clustering properties are estimates from a sample.
   """
 
   tokens: int
@@ -146,7 +148,7 @@ def compute_clusterings(
     tokens: The tokens of the sample, or all tokens.
 
   Returns:
-    The mean clustering C_i, the transitivity and the mean directed clustering, see `GraphFigures`.
+    The properties clustering, transitivity and clustering_directed of `GraphFigures`.
   """
   undirected = (both > 0).astype(np.float64)
   degree, total = undirected.sum(axis=1)[tokens], both.sum(axis=1)[tokens]
@@ -159,7 +161,9 @@ def compute_clusterings(
 
 
 def _count_triangles(graph: scipy.sparse.csr_array, tokens: np.ndarray) -> np.ndarray:
-  """Returns (G³)_ii of a symmetric graph G: twice the triangles through token i, if G is 0 or 1.
+  """Returns the diagonal entries (G³)_ii of a symmetric matrix G for given tokens i.
+
+  If G has only entries 0 and 1, they are twice the numbers of triangles through each token.
 
   Args:
     graph: The adjacency matrix G, (N, N).
@@ -188,7 +192,7 @@ def compute_laplacian(both: scipy.sparse.csr_array) -> float:
   undirected = (both > 0).astype(np.float64)
   degree = undirected.sum(axis=1)
   root = divide(1.0, np.sqrt(degree))
-  # An isolated token is a component: its eigenvalue 0 of the Laplacian is a 1 here.
+  # M is I minus the Laplacian. An isolated token is a component, with eigenvalue 1 of M.
   alone = scipy.sparse.diags_array((degree == 0).astype(np.float64))
   M = scipy.sparse.diags_array(root) @ undirected @ scipy.sparse.diags_array(root) + alone
   if both.shape[0] <= DENSE_SPECTRUM:
@@ -201,5 +205,8 @@ def compute_laplacian(both: scipy.sparse.csr_array) -> float:
 
 
 def _start(matrix: scipy.sparse.sparray) -> np.ndarray:
-  """Returns the start vector of Lanczos iterations, random so that no eigenvector is missed."""
+  """Returns a start vector (N,) of Lanczos iterations.
+
+  The vector is random, so it has a component along every eigenvector.
+  """
   return np.random.default_rng(0).normal(size=matrix.shape[0])

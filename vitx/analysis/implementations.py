@@ -1,4 +1,7 @@
-"""Which implementation, masked or kernelized, each token mixer of a network uses."""
+"""Finds the implementation, "masked" or "kernelized", of each token mixer of a network.
+
+A masked implementation computes the whole attention matrix; a kernelized one does not.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +15,10 @@ from vitx.ops.implementation import Choice, recording_implementations
 
 
 def describe_choices(choices: list[Choice]) -> str:
-  """Returns the implementations that one mixer's operations used, joined by "+", or "auto"."""
+  """Returns the implementations that the operations of one mixer used, joined by "+".
+
+  A mixer whose operations have only one implementation gives "auto".
+  """
   return "+".join(sorted({choice.implementation for choice in choices})) or "auto"
 
 
@@ -26,13 +32,15 @@ def implementations(
 
   Args:
     model: A network.
-    inputs: The inputs of the network, or the shape of images, (B, rows, columns, C).
-    examples: The batch size B, on which the choice may depend; `None` means that of `inputs`.
+    inputs: The inputs of the network, or the shape of images, (B, height, width, channels).
+    examples: The batch size B, on which the choice may depend; `None` means the batch size of
+      `inputs`.
     describe: A function that describes the choices of one mixer's operations.
 
   Returns:
-    The implementation by the mixer's path in the network, such as "block_0/token_mixer": "masked",
-    "kernelized", or "auto" for a mixer with only one.
+    The description of each mixer's choices by the mixer's path in the network, such as
+    "block_0/token_mixer". By default it is "masked", "kernelized", or "auto" for a mixer with only
+    one implementation.
   """
   if isinstance(inputs, tuple):
     inputs = jax.ShapeDtypeStruct(inputs, jnp.float32)

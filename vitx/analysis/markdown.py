@@ -1,7 +1,8 @@
-"""Markdown in which names from elsewhere are plain text and absolute paths are cut.
+"""Writes Markdown in which foreign names are plain text and absolute paths are shortened.
 
-Names of classes, methods and figures, and errors, may contain any text: `<script>`, a link, the end
-of a cell. A file for other people shows only the last part of an absolute path.
+The names of classes, methods and metrics, and error messages, may contain any text: `<script>`, a
+link, or a sign that ends a table cell. A file for other people shows only the last part of an
+absolute path.
 """
 
 import re
@@ -13,8 +14,8 @@ from vitx.config.errors import escape
 # Characters that begin markup inside a line: code, emphasis, tags, a cell's end, links, entities,
 # strikethrough, formulas, mentions and bare addresses.
 _SIGNS = re.compile(r"[\\`*<|~$@]|\](?=[(\[:])|&(?=[#\w])|:(?=//)|(?<=\bwww)\.")
-# An absolute path: from the root, a home or a drive to the end of the text, list entry or
-# quotation.
+# An absolute path begins at the root, a home folder or a drive. It ends with the text, the list
+# entry or the quotation.
 _PLACE = re.compile(
   r"(?:(?<![\w.~/\\-])|(?<=file://))(?:~\w*(?=[/\\])|/(?!/)|[A-Za-z]:\\)[^,'\"\n]*"
 )
@@ -26,7 +27,7 @@ def text(name: Any) -> str:
 
 
 def code(value: Any) -> str:
-  """Returns a text as code for a line of Markdown, in which nothing is interpreted."""
+  """Returns a text as inline code of Markdown, in which no markup is interpreted."""
   line = escape(str(value), line=True)
   fence = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
   pad = " " if line[:1] in ("`", "") or line[-1:] == "`" else ""
@@ -34,13 +35,13 @@ def code(value: Any) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-  """Returns rows of cells as a Markdown table; the first row is the head, cells are plain text."""
+  """Returns a Markdown table of cells with plain text; the first row is the header."""
   head, *body = (f"| {' | '.join(map(text, row))} |" for row in rows)
   return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
 
 
 def without_places(value: Any) -> Any:
-  """Cuts absolute paths in a text, or in the texts of a JSON value, to their last part."""
+  """Shortens every absolute path to its last part, in a text or in the texts of a JSON value."""
   if isinstance(value, str):
     return _PLACE.sub(lambda place: re.split(r"[/\\]", place[0].rstrip("/\\"))[-1], value)
   if isinstance(value, Mapping):

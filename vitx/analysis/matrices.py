@@ -16,12 +16,13 @@ from vitx.models.sown import collect
 
 
 def hold_matrices(model: ConfigDict) -> ConfigDict:
-  """Returns a model config whose mixers compute their attention matrices, with equal parameters.
+  """Returns a model config whose mixers compute their attention matrices.
 
-  A mixer that has no matrix is unchanged.
+  The mixers get implementation="masked"; rematerialization and the loop over layers are turned off.
+  The network keeps its parameters. A mixer that has no matrix is unchanged.
 
   Args:
-    model: The `config.model`, which is not changed.
+    model: The `config.model`, which is copied.
   """
   changed = model.copy_and_resolve_references()
   with changed.unlocked():
@@ -54,9 +55,9 @@ def attention_entropies(
     inputs: The inputs, (B, ...), prepared by the task.
 
   Returns:
-    The entropies in nats, float32 (B,), by "attention_entropy/block_00" and so on: from 0, if every
-    query attends to one key, to the logarithm of the number of keys. Mixers without softmax
-    probabilities give {}.
+    The entropies in nats, float32 (B,), by names such as "attention_entropy/block_00". An entropy
+    is 0 if every query attends to one key, and at most the logarithm of the number of keys. The
+    dict is {} if no mixer has softmax probabilities.
   """
   matrices = collect(sow(model, variables, inputs), "probabilities")
   return {

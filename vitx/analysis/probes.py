@@ -1,8 +1,8 @@
 """Classifiers of frozen features: nearest neighbors, ridge regression and logistic regression.
 
 Each method has one setting, such as the number of neighbors, which is chosen on *validation* from a
-list of values (the grid). The grid begins with the smoothest value, and the first of several
-equally good values is chosen.
+list of values (the grid). The grid begins with the value that gives the smoothest classifier. If
+several values are equally good, the first of them is chosen.
 """
 
 import dataclasses
@@ -51,9 +51,9 @@ class ProbeMethod:
 
   Attributes:
     setting: The name of the setting.
-    grid: The values of the setting, the smoothest first.
-    predict: The function that learns from train and predicts; it yields predictions for each value
-      of the grid.
+    grid: The values of the setting; the first gives the smoothest classifier.
+    predict: A function of the training features, the features to classify, and values of the
+      setting; it yields the predicted classes for each value.
   """
 
   setting: str
@@ -79,13 +79,13 @@ class ProbeScore:
 def score(
   method: str, train: LabeledFeatures, validation: LabeledFeatures, test: LabeledFeatures
 ) -> ProbeScore:
-  """Chooses the setting of a method on *validation*, and measures this setting on *test*.
+  """Chooses the setting of a method on *validation*, and measures its accuracy on *test*.
 
   Args:
     method: A name of `METHODS`.
     train: The features to learn from, of at least two classes.
-    validation: The features that choose the setting.
-    test: The features of the result.
+    validation: The features on which the setting is chosen.
+    test: The features on which the chosen setting is measured.
   """
   chosen = METHODS[method]
   # There cannot be more neighbors than examples.
@@ -103,7 +103,15 @@ def _accuracy(predicted: np.ndarray, examples: LabeledFeatures) -> float:
 
 
 def _vote(train: LabeledFeatures, values: np.ndarray, grid: Sequence[int]) -> Iterator[np.ndarray]:
-  """Yields the most frequent class of the k nearest neighbors for each k; ties take the lowest."""
+  """Yields, for each k of the grid, the most frequent class of the k nearest neighbors, (n,).
+
+  Cosine distance finds the neighbors. Of equally frequent classes, the lowest is taken.
+
+  Args:
+    train: The examples among which neighbors are found.
+    values: The features to classify, (n, C).
+    grid: The numbers of neighbors, k.
+  """
   search = NearestNeighbors(n_neighbors=max(grid), metric="cosine").fit(train.values)
   classes, places = np.unique(train.labels, return_inverse=True)
   voters = places[search.kneighbors(values, return_distance=False)]

@@ -1,4 +1,4 @@
-"""The shapes of a network's variables, without computing any."""
+"""Finds the shapes of a network's variables without computing the variables."""
 
 from typing import Any
 
@@ -19,6 +19,9 @@ def variable_shapes(model: nn.Module, inputs: Input) -> Any:
   Args:
     model: A network.
     inputs: The inputs of the network, or the shape of images, (B, height, width, channels).
+
+  Returns:
+    The variable collections with `jax.ShapeDtypeStruct` in place of arrays.
   """
   if isinstance(inputs, tuple):
     inputs = jax.ShapeDtypeStruct(inputs, jnp.float32)

@@ -16,7 +16,7 @@ LEVEL = 0.95  # The level of the intervals.
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-  """The mean and standard deviation of a figure over several runs.
+  """The mean and standard deviation of a metric over several runs.
 
   Attributes:
     mean: The mean of the values.
@@ -31,12 +31,12 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-  """The difference between two methods over the seeds that both have.
+  """The difference between two methods over the runs that both have, such as those of equal seeds.
 
   Attributes:
     mean: The mean of the differences.
-    low, high: The ends of the 95 % t interval of the mean, or `None` if there is one pair or all
-      differences are equal: Student's t is not defined there.
+    low, high: The ends of the 95 % t interval of the mean, or `None` where Student's t is not
+      defined: if there is one pair or all differences are equal.
     p: The two-sided p-value of the paired t-test, or `None` without an interval.
     count: The number of pairs.
   """
@@ -50,11 +50,11 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-  """How far two orders of methods agree.
+  """The rank correlation between two orders of methods.
 
   Attributes:
     rho: Spearman's correlation of the ranks, in -1..1.
-    p: The two-sided p-value of no correlation, by permutation.
+    p: The two-sided p-value of the hypothesis of no correlation, from permutations.
     count: The number of methods.
   """
 
@@ -84,8 +84,8 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
   """Returns the ends of the 95 % t interval of the mean of independent values.
 
   Returns:
-    The lower and the upper end, or `None` for one value or if all values are equal: Student's t is
-    not defined there.
+    The lower and the upper end, or `None` where Student's t is not defined: for one value, or if
+    all values are equal.
   """
   difference = compare_pairs(values, [0.0] * len(values))
   low, high = difference.low, difference.high
@@ -93,11 +93,11 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
-  """Returns the mean difference between two methods over the seeds that both have.
+  """Returns the mean difference between two methods over paired runs, with a t interval and test.
 
   Args:
-    values: The figures of a method, by seed.
-    base: The figures of the method to compare with, by seed.
+    values: The metric of a method, one value for each run.
+    base: The metric of the method to compare with; run i is paired with run i of `values`.
 
   Raises:
     ValueError: There are no pairs.
@@ -107,7 +107,7 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
   if not count:
     raise ValueError("values and base are empty; give at least one value in each.")
   mean = float(differences.mean())
-  # Accuracies on few examples tie: a spread that is only due to rounding does not count.
+  # Accuracies on few examples often tie; a spread that is only due to rounding counts as none.
   if count == 1 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
     return Difference(mean, None, None, None, count)
   tested = stats.ttest_1samp(differences, 0)
@@ -116,7 +116,7 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
 
 
 def adjust(p_values: Sequence[float]) -> list[float]:
-  """Corrects p-values for the number of tests by Holm's method (1979), in the given order."""
+  """Corrects p-values for the number of tests by Holm's method (1979); the order is unchanged."""
   order = np.argsort(p_values, kind="stable")
   factors = len(p_values) - np.arange(len(p_values))
   raised = np.minimum(np.maximum.accumulate(np.asarray(p_values, float)[order] * factors), 1.0)
@@ -129,7 +129,7 @@ def rank(values: Sequence[float], mode: Literal["max", "min"]) -> list[float]:
   """Returns the rank of each value, 1 for the best; tied values share the mean of their ranks.
 
   Args:
-    values: The values of one figure.
+    values: The values of one metric.
     mode: Whether high ("max") or low ("min") values are good.
   """
   return _rank([-value if mode == "max" else value for value in values]).tolist()
@@ -143,8 +143,12 @@ def _rank(values: Sequence[float]) -> np.ndarray:
 def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None:
   """Returns Spearman's rank correlation of two lists of values, or `None` if it is undefined.
 
-  It is undefined for fewer than three methods, or if all values of a list tie. The p-value is exact
-  for up to 8 methods, and comes from 9,999 permutations for more.
+  The correlation is undefined for fewer than three methods, or if all values of a list are equal.
+  The p-value is exact for up to 8 methods, and comes from 9,999 permutations for more.
+
+  Args:
+    ours: Our value of each method.
+    published: The published value of each method, in the order of `ours`.
   """
   x, y = (_rank(values) for values in (ours, published))
   if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:

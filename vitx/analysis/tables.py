@@ -1,4 +1,4 @@
-"""The layout of tables that commands print."""
+"""Lays out the tables that commands print."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from vitx.config.errors import escape
 
 
 def lay_out(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-  """Aligns the columns of a table and returns its lines.
+  """Returns a table as lines of text with aligned columns.
 
   Args:
-    rows: The rows; the first is the head, and all have the same number of cells.
-    right: The numbers, from 0, of the right-aligned columns.
+    rows: The rows; the first is the header, and all have equally many cells.
+    right: The indices of the right-aligned columns.
   """
   rows = [[escape(cell, line=True) for cell in row] for row in rows]
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -18,7 +18,7 @@ class LayerSizes:
   Attributes:
     path: The names from the network down to the module; empty for the network.
     kind: The name of the module's class.
-    output: The shape of the first array that it returned.
+    output: The shape of the first array that the module returned.
     own: The shapes of the module's own parameters, by name.
     parameters: The number of parameters of the module and of all modules inside it.
   """
@@ -44,7 +44,7 @@ def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
   def record(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
     if context.method_name != "__call__":
       return call(*args, **kwargs)
-    calls.setdefault(context.module.path, ())  # Modules are in the order of entry.
+    calls.setdefault(context.module.path, ())  # The keys are in the order of first calls.
     out = call(*args, **kwargs)
     calls[context.module.path] = (type(context.module).__name__, _shape(args), _shape(out))
     return out
@@ -64,7 +64,10 @@ def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
 
 
 def list_cells(layers: Sequence[LayerSizes]) -> list[tuple[str, ...]]:
-  """Returns the cells of a table of modules, indented by depth; the first row is the head."""
+  """Returns the cells of a table of modules; the first row is the header.
+
+  Names are indented by their depth in the network.
+  """
   rows: list[tuple[str, ...]] = [("module", "", "output", "parameters", "of its own")]
   for layer in layers:
     name = "  " * len(layer.path) + (layer.path[-1] if layer.path else "network")

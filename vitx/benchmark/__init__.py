@@ -1,1 +1,1 @@
-"""Comparison of the token mixers in time, memory and FLOPs: `vitx benchmark mixers`."""
+"""Measures token mixers, attention kernels, data reading and the cost of training."""

@@ -1,4 +1,7 @@
-"""Measures every mixer, masked and kernelized, to find out which implementation "auto" picks."""
+"""Finds the sizes for which "auto" picks masked attention, by timing every mixer both ways.
+
+A masked implementation computes the whole attention matrix; a kernelized one does not.
+"""
 
 import dataclasses
 import functools
@@ -33,7 +36,9 @@ KERNELIZED = Rule("any", "kernelized throughout", dict.fromkeys(FAMILIES, ()))
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-  """The time of a mixer's masked path divided by that of its kernelized path, forward and backward.
+  """The time of a mixer's masked path divided by that of its kernelized path.
+
+  The times are of the forward and the backward pass together.
 
   Attributes:
     family: The family of the op that the mixer calls, a key of `FAMILIES`.
@@ -60,14 +65,14 @@ def measure(
   minutes: float,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[Ratio]:
-  """Times every mixer of some families in both implementations, in turns.
+  """Times every mixer of some families in both implementations, which take turns.
 
   Args:
     families: The families of operations, keys of `FAMILIES`.
     tokens: The numbers of tokens, N.
     batches: The batch sizes, B.
     setting: The sizes and dtype of the mixers; its batch size is ignored.
-    repeats: The number of rounds; the median counts.
+    repeats: The number of rounds of timing. A ratio divides the medians over the rounds.
     minutes: The limit on all timing in minutes, without compilation. Time that one comparison does
       not use is shared by the later comparisons.
     say: A function called with messages on the progress.
@@ -120,8 +125,15 @@ class Candidate:
   def compare(self, n: int, batch: int, repeats: int, seconds: float) -> tuple[float, float]:
     """Times both implementations of the mixer.
 
+    Args:
+      n: The number of tokens, N.
+      batch: The batch size, B.
+      repeats: The number of rounds of timing.
+      seconds: The limit in seconds on the timing of each implementation.
+
     Returns:
-      The masked time divided by the kernelized time, and the seconds spent on timing.
+      The masked time divided by the kernelized time, and the seconds spent on timing. The ratio is
+      infinite if the masked path does not fit in memory.
 
     Raises:
       ConfigError: The mixer does not fit N tokens, or the kernelized path does not fit in memory.
@@ -135,27 +147,31 @@ class Candidate:
       except TooLargeError as error:
         if way == "masked":
           return math.inf, 0.0
-        raise ConfigError(f"tokens={n}, batch={batch}: a step {error}; lower one.") from error
+        raise ConfigError(f"tokens={n}, batch={batch}: a step {error}; lower either.") from error
     times = interleave(runs, repeats=repeats, seconds=seconds)
     spent = sum(found.seconds * found.samples for found in times.values())
     return times["masked"].seconds / times["kernelized"].seconds, spent
 
 
 def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
-  """Chooses up to which sizes (N, B H) "auto" picks "masked", given one family's measured ratios.
+  """Chooses the sizes (N, B H) up to which "auto" picks "masked", from one family's ratios.
 
-  The choice has the least loss: the sum over measurements of the logarithm of the time lost by a
-  wrong pick. A larger N never gets a larger bound on B H, which keeps out isolated noise. If
-  "masked" wins at the largest measured B H, B H has no bound.
+  The loss of a wrong pick is |log(ratio / `WORTH`)|; the chosen sizes have the least sum of losses
+  over the measurements. A larger N never gets a larger bound on B H, which keeps out isolated
+  noise. If "masked" wins at the largest measured B H, B H has no bound.
+
+  Returns:
+    The bounds (N, B H) of the rule, see `vitx.ops.rule.Rule`; `None` is no bound on B H.
   """
   ratios = list(ratios)
   tokens = sorted({ratio.tokens for ratio in ratios})
   matrices = sorted({ratio.matrices for ratio in ratios})
 
   def lost(counts: tuple[int, ...]) -> float:
-    """Returns the loss if "masked" is picked for the smallest sizes.
+    """Returns the loss of picking "masked" for the smallest values of B H at each N.
 
-    At N = `tokens[i]`, "masked" is picked for the `counts[i]` smallest values of B H.
+    Args:
+      counts: The number of values of B H with the pick "masked", one for each N.
     """
     total = 0.0
     for ratio in ratios:

@@ -44,7 +44,7 @@ DTYPES = ("bfloat16", "float32")
 REPEATS, SECONDS = 15, 5.0  # The most samples of a program, and the limit on their seconds.
 Say = Callable[[str], None]
 
-# The checked patterns: a grid behind a prefix token, 301 tokens, which no tile divides.
+# The layout of the checks: a prefix token and a grid, together 301 tokens, which no tile divides.
 LAYOUT = TokenLayout((15, 20), prefix=1)
 # In half precision cuDNN computes these; the order of its sums, and so the last bits, may change.
 DENSE = ("full", "causal")
@@ -55,7 +55,7 @@ CHECKED = (
   *("neighborhood", "shifted_window_plain", "erdos_renyi_symmetric", "watts_strogatz"),
 )
 CHECK_SIZES = (2, 4, 64)  # B, H and D; in the examples of patterns four heads differ
-# The allowed error is TOLERANCE of the values and FACTOR times the error of the masked path.
+# The allowed error is TOLERANCE times the values, plus FACTOR times the error of the masked path.
 TOLERANCE, FACTOR = 1e-5, 3
 CUSTOM_CALL = "triton_kernel_call"  # the name of a kernel in a lowered program
 
@@ -68,14 +68,14 @@ STEPS = (
 
 
 class Check(NamedTuple):
-  """The comparison of one call of attention with the masked path, outputs and gradients.
+  """The comparison of one kernelized call of attention with a masked one, in outputs and gradients.
 
   Attributes:
     name: The name of the call.
     dtype: The dtype of q, k and v.
-    share: The largest error as a share of the allowed one.
+    share: The largest error divided by the allowed error.
     repeats: Whether a second run gives equal bits.
-    has_kernel: Whether the program has the kernels.
+    has_kernel: Whether the kernelized program contains the GPU kernels of attention.
   """
 
   name: str
@@ -86,10 +86,10 @@ class Check(NamedTuple):
 
   @property
   def passed(self) -> bool:
-    """Returns whether the check passed.
+    """Returns whether the check passed, that is, whether no error exceeds the allowed one.
 
-    All errors must be allowed. Except for the calls in `DENSE`, a second run must give equal bits,
-    and the program must have the kernels if the device can run them.
+    A second run must also give equal bits, and the program must contain the kernels if the device
+    can run them. These two demands do not apply to the calls in `DENSE`.
     """
     ran = self.has_kernel >= (triton_attention.find_card() is not None)
     return self.share <= 1 and (self.name in DENSE or (self.repeats and ran))
@@ -140,8 +140,8 @@ def check(
     dtypes: The dtypes of q, k and v.
 
   Raises:
-    UserError: A call differs by more than rounding, does not repeat its bits, or runs without the
-      kernels on a card that has them. The message has the table.
+    UserError: A call has a larger error than rounding allows, gives other bits in a second run, or
+      runs without the kernels on a card that can run them. The message has the table.
   """
   found = []
   for name, call in (list_calls() if calls is None else calls).items():
@@ -197,9 +197,9 @@ def check_call(name: str, call: Callable, dtype: str) -> Check:
 
 
 def _without_xla(today: Rule) -> Rule:
-  """Returns a copy of a rule under which XLA computes no call of the attention kernels.
+  """Returns a copy of a rule that leaves no call of the attention kernels to XLA.
 
-  A measured rule may leave the calls of some dtypes and widths to XLA.
+  A measured rule may leave some dtypes and widths of a head to XLA.
   """
   measured = {
     dtype: {width: tiles for width, tiles in own.items() if tiles is not None}
@@ -227,14 +227,14 @@ def _norm(x: np.ndarray) -> float:
 
 
 class Edges(NamedTuple):
-  """The edges that one line of the table measures, for vitx and for FlexAttention.
+  """The attention pattern of one line of the table, for vitx and for FlexAttention.
 
   Attributes:
     pattern: The pattern for vitx's attention.
     make_mask: A function (n, place) that makes the mask for FlexAttention; `None` if all pairs are
       edges. `n` is the number of tokens, and `place` is a function that moves a NumPy array to a
-      device. The mask is a function (queries, keys) of arrays of indices, of PyTorch or NumPy, that
-      is True for edges.
+      device. The mask is a function (queries, keys) of index arrays, of PyTorch or NumPy, that is
+      True for edges.
   """
 
   pattern: Pattern
@@ -280,7 +280,7 @@ EDGES = {
   "strided, merged, l = 64": Edges(Strided(64, form="code"), _strided),
   "13 x 13 neighborhood": Edges(Neighborhood(13), _near),
 }
-Cell = dict[str, Any]  # The figures of one line by column; unknown ones are left out.
+Cell = dict[str, Any]  # The values of one line of a table by column; unknown ones are left out.
 
 
 def measure_table(
@@ -293,16 +293,18 @@ def measure_table(
   end: float = math.inf,
   effort: Mapping[str, Any],
 ) -> Iterator[tuple[str, list[Cell]]]:
-  """Yields a title and the lines for every N, dtype and pass, the most important first.
+  """Yields the title and the lines of a table for every N, dtype and kind of pass.
+
+  The order is that of `tokens` and `dtypes`; forward and backward together come before forward.
 
   Args:
     tokens: The numbers of tokens, N.
     say: A function called with messages on the progress.
-    edges: The edges of the lines by name.
+    edges: The pattern of each line, by name.
     dtypes: The dtypes of q, k and v.
     sizes: The numbers B, H and D.
     end: The value of `time.monotonic` after which no further line begins.
-    effort: Arguments of `timing.interleave`.
+    effort: The arguments `repeats` and `seconds` of `timing.interleave`.
   """
   batch, heads, width = sizes
   for n, dtype, gradients in itertools.product(tokens, dtypes, (True, False)):
@@ -328,22 +330,23 @@ def measure_line(
   say: Say,
   effort: Mapping[str, Any],
 ) -> Cell:
-  """Measures attention along one kind of edges by each library: one line of the table.
+  """Measures attention along one pattern by each library: one line of the table.
 
-  A library that is missing, or that cannot attend along these edges, has no entry; `say` gets the
+  A library that is missing, or that cannot attend along this pattern, has no entry; `say` gets the
   reason.
 
   Args:
-    edges: The edges.
+    edges: The pattern.
     shape: The shape (B, N, H, D) of q, k and v, which are random.
     dtype: The dtype of q, k and v.
     gradients: Whether the backward pass is measured too.
     say: A function called with messages on the progress.
-    effort: Arguments of `timing.interleave`.
+    effort: The arguments `repeats` and `seconds` of `timing.interleave`.
 
   Returns:
-    The share of the blocks of 128 x 128 that have edges ("blocks"); and for vitx's kernels, XLA,
-    cuDNN, FlexAttention and NATTEN the time ("... ms") and temporary memory ("... MB").
+    A dict. "blocks" is the share of the blocks of 128 x 128 that have edges. "ours" (vitx's
+    kernels), "ours by XLA", "cuDNN, dense", "FlexAttention" and "NATTEN" each have a time, such as
+    "ours ms", and if known the temporary memory, such as "ours MB".
   """
   batch, n, heads, width = shape
   layout, today = make_grid(n), current_rule()
@@ -439,7 +442,7 @@ def _time_torch(
 
 
 def format_table(title: str, lines: Sequence[Cell]) -> str:
-  """Returns the lines of `measure_table` as Markdown; "-" stands for an unknown figure."""
+  """Returns the lines of `measure_table` as Markdown; "-" stands for an unknown value."""
   columns = ["ours ms", "ours MB", "ours by XLA ms", "ours by XLA MB"]
   columns += ["cuDNN, dense ms", "FlexAttention ms", "NATTEN ms"]
   heads = ["MB" if key.endswith("MB") else key.removesuffix(" ms") for key in columns]
@@ -465,9 +468,9 @@ def measure_steps(
 
   Args:
     say: A function called with messages on the progress.
-    texts: The texts of the configs.
+    texts: The texts of the configs, such as "vix_cifar10:vit".
     end: The value of `time.monotonic` after which no further config begins.
-    effort: Arguments of `timing.interleave`.
+    effort: The arguments `repeats` and `seconds` of `timing.interleave`.
   """
   cells: list[tuple[str, ...]] = [("training step of", "batch", "ms", "MB of the program")]
   for text in texts:
@@ -507,7 +510,11 @@ def describe() -> str:
 
 
 def _find_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
-  """Returns the version of NVIDIA's driver from the file that it provides."""
+  """Returns the version of NVIDIA's driver, or "unknown".
+
+  Args:
+    path: The file in which the driver states its version.
+  """
   try:
     words = path.read_text().partition("\n")[0].split()
   except OSError:

@@ -1,4 +1,4 @@
-"""Times every token mixer in both implementations, and compares them with dense softmax."""
+"""Times every token mixer, masked and kernelized, and compares it with dense softmax."""
 
 import dataclasses
 import math
@@ -76,7 +76,7 @@ class MixerCost:
 
 
 def make_grid(tokens: int) -> TokenLayout:
-  """Returns the grid of `tokens` places that is nearest to a square and has rows <= columns."""
+  """Returns the layout of tokens on the grid that is nearest to a square, with rows <= columns."""
   rows = next(d for d in range(math.isqrt(tokens), 0, -1) if tokens % d == 0)
   return TokenLayout((rows, tokens // rows))
 
@@ -93,18 +93,18 @@ def measure(
   """Measures the forward and backward pass of each mixer, including its projections.
 
   Args:
-    mixers: The mixers, as names in `MIXERS`, as "module:Name" for your own, or as a mapping with
-      `name` and fields.
+    mixers: The mixers: names in `MIXERS`, "module:Name" for your own, or mappings with `name` and
+      fields.
     tokens: The numbers of tokens, N.
     setting: The sizes and the dtype.
-    repeats: The number of rounds over all programs of one N; the median counts.
+    repeats: The number of rounds over all programs of one N; a time is the median over the rounds.
     seconds: The time in seconds that one program may take in all rounds; a slower one gets fewer
       rounds.
     say: A function called with messages on the progress.
 
   Returns:
-    A row for every N, mixer and implementation; for every N the two rows of dense softmax come
-    first.
+    A row for every N, mixer and implementation. The rows of each N begin with the two of dense
+    softmax.
 
   Raises:
     ConfigError: A mixer or field is unknown.
@@ -170,7 +170,9 @@ def label(spec: Mapping[str, Any]) -> str:
 
 
 def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any]:
-  """Returns random variables of a mixer for N tokens, for every implementation and batch size.
+  """Returns random variables of a mixer for N tokens.
+
+  The variables suit every implementation and every batch size.
 
   Raises:
     ConfigError: The mixer does not fit N tokens.

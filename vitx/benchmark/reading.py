@@ -24,7 +24,7 @@ def make_pillow(contents: Sequence[bytes], mode: str, size: tuple[int, ...]) -> 
   Args:
     contents: The contents of the image files.
     mode: The mode of the decoded images, "L" or "RGB".
-    size: The size of the bilinearly resized images, (height, width), in pixels.
+    size: The (height, width) in pixels to which images are bilinearly resized.
   """
 
   def run() -> None:
@@ -56,7 +56,7 @@ def measure_rates(
     clock: A function that returns the time in seconds.
 
   Returns:
-    The examples per second of each reader, one figure for each run.
+    The examples per second of each reader, one number for each run.
   """
   for read in readers.values():
     read()
@@ -84,7 +84,7 @@ def format_rates(found: Mapping[str, list[float]]) -> str:
 
 
 def open_streamed(text: str) -> Experiment:
-  """Opens the data of a config for streaming, as training does if they do not fit in memory.
+  """Opens the data of a config for streaming, as training does with data too large for memory.
 
   Raises:
     ConfigError: The config or its data are invalid.
@@ -100,7 +100,7 @@ def count_steps(experiment: Experiment, examples: int) -> int:
 
 
 def make_stream(examples: int, text: str) -> Callable[[], None]:
-  """Returns the reader of `read_batches` for the text of a config."""
+  """Opens the data of a config for streaming, and returns the reader that `read_batches` makes."""
   return read_batches(open_streamed(text), examples)
 
 

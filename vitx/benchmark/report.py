@@ -22,19 +22,27 @@ NAMES = ("time masked", "kernelized", "memory masked", "kernelized", "FLOPs mask
 
 
 def is_gpu() -> bool:
-  """Returns whether the device is a GPU; absolute times on a CPU with shared cores mean little."""
+  """Returns whether the device is a GPU.
+
+  Absolute times on a CPU with shared cores mean little, so the reports prefer ratios there.
+  """
   return jax.default_backend() == "gpu"
 
 
 def read_quantity(row: MixerCost, name: str) -> float | None:
-  """Returns the seconds, temporary bytes or FLOPs of a row; `None` if it was skipped."""
+  """Returns a measured quantity of a row, or `None` if the row was skipped.
+
+  Args:
+    row: The row.
+    name: The quantity: "time" in seconds, "memory" in temporary bytes, or "flops".
+  """
   if name == "time":
     return row.times.seconds if row.times else None
   return row.temporary_bytes if name == "memory" else row.flops
 
 
 def find_baseline(rows: Iterable[MixerCost], tokens: int, implementation: str) -> MixerCost | None:
-  """Returns the row of dense softmax at N tokens in one implementation, or `None`."""
+  """Returns the row of dense softmax at N tokens in one implementation, or `None` without one."""
   wanted = (tokens, BASELINE, implementation)
   return next((r for r in rows if (r.tokens, r.mixer, r.implementation) == wanted), None)
 
@@ -42,22 +50,33 @@ def find_baseline(rows: Iterable[MixerCost], tokens: int, implementation: str) -
 def compute_ratio(
   rows: Iterable[MixerCost], row: MixerCost, name: str, implementation: str
 ) -> float | None:
-  """Returns a quantity of dense softmax divided by the row's; `None` if either was skipped."""
+  """Returns a quantity of dense softmax divided by that of a row at the row's number of tokens.
+
+  The ratio is `None` if one of the two was skipped.
+
+  Args:
+    rows: The rows of one run.
+    row: The row to compare with dense softmax.
+    name: The quantity, see `read_quantity`.
+    implementation: The implementation of dense softmax, "masked" or "kernelized".
+  """
   base = find_baseline(rows, row.tokens, implementation)
   mine, other = read_quantity(row, name), None if base is None else read_quantity(base, name)
   return None if mine is None or other is None else other / max(mine, 1e-12)
 
 
 def find_crossover(rows: Sequence[MixerCost], mixer: str, against: str) -> int | None:
-  """Returns the smallest measured N from which on a mixer's kernelized path is the cheaper one.
+  """Returns the smallest measured N from which on a mixer's kernelized path is the faster one.
 
   Args:
     rows: The rows of one run.
     mixer: The name of the mixer.
-    against: "kernelized" for dense softmax's kernelized path, or "masked" for the mixer's own.
+    against: The path to compare with: "kernelized" is that of dense softmax, and "masked" is the
+      mixer's own.
 
   Returns:
-    The number N, or `None` if the mixer loses at the largest N with both paths, or no N has both.
+    The number N, or `None` if no N has both times, or if the mixer's kernelized path is not faster
+    at the largest N that has both.
   """
   found = None
   for n in sorted({row.tokens for row in rows}, reverse=True):
@@ -98,7 +117,7 @@ def _list_cells(rows: Sequence[MixerCost], row: MixerCost) -> list[str]:
 
 
 def _cut(rows: Sequence[MixerCost]) -> list[str]:
-  """Returns a line that names the programs which were timed fewer times than others."""
+  """Returns a line about the programs with fewer samples than others, or [] if there are none."""
   most = max((row.times.samples for row in rows if row.times), default=0)
   cut = [
     f"{row.mixer} {row.implementation} ({row.times.samples})"
@@ -124,7 +143,9 @@ def _crossovers(rows: Sequence[MixerCost]) -> str:
 
 
 def write_csv(path: str | Path, rows: Sequence[MixerCost]) -> None:
-  """Writes a CSV file with a line for each row; skipped values and a CPU's milliseconds are empty.
+  """Writes a CSV file with a line for each row.
+
+  Skipped values are empty. The milliseconds are also empty if the device is not a GPU.
 
   Raises:
     OSError: The file cannot be written.

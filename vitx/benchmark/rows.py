@@ -1,8 +1,10 @@
 """The cost of training a config: parameters, FLOPs, memory, time, and the largest batch that fits.
 
-Memory and seconds of a training step grow linearly with its examples, so two measured sizes
-determine both lines, and thereby the largest batch. The columns are those of Nauen et al. (Which
-Transformer to Favor, WACV 2025). A completed config is one that `trial.complete_config` returned.
+The costs are the columns of the table of `vitx plan`, which are those of Nauen et al. (Which
+Transformer to Favor, WACV 2025). Memory and seconds of a training step grow linearly with its
+examples. So measurements at two batch sizes give a line for the memory and one for the time, and
+the line of the memory gives the largest batch. A completed config is one that
+`trial.complete_config` returned.
 """
 
 import functools
@@ -24,7 +26,7 @@ from vitx.training import trial
 from vitx.training.compilation import count_steps
 
 USABLE = 0.9  # The share of the free memory that is used if no memory is given.
-LARGEST_PROBE = 64  # The most examples of the larger size; a smaller batch has fewer.
+LARGEST_PROBE = 64  # The most examples of the larger measured size.
 RUNS, SECONDS = 7, 5.0  # The rounds of timing, and the limit in seconds, of each size.
 BATCH = 64  # The examples of the training step whose memory is split into parts.
 INFERENCE = (1, 32, 128)  # The batch sizes at which the memory of inference is measured.
@@ -49,8 +51,8 @@ def fill(
   Args:
     row: The row to fill.
     config: The completed config of the row.
-    computed: The functions by which the config file adds columns of its own; each computes a column
-      from the config and the number of parameters that torchsummary counts.
+    computed: The functions, by column name, by which the config file adds columns of its own. Each
+      takes the config and the number of parameters that torchsummary counts.
     memory: The bytes that a device may use, or `None` to compile nothing.
     timed: Whether to run the training steps.
     effort: The arguments of `timing.interleave` for finding the best batch sizes, or `None` to skip
@@ -74,7 +76,13 @@ def fill(
 
 
 def count(config: ConfigDict) -> Costs:
-  """Returns the parameters and FLOPs of a completed config, without compiling."""
+  """Returns the number of parameters and the FLOPs of a forward pass, without compiling.
+
+  The FLOPs are for one example.
+
+  Args:
+    config: A completed config.
+  """
   task = build_task(config)
   variables = variable_shapes(task.model, task.input_spec)
   flops = functools.partial(cost.flops, task.model.apply, variables, task.input_spec)
@@ -88,7 +96,11 @@ def count(config: ConfigDict) -> Costs:
 
 
 def compile_costs(config: ConfigDict) -> Costs:
-  """Returns the compiled memory of training `BATCH` examples and of inference of `INFERENCE`."""
+  """Returns the memory in MB of the compiled programs of training and of inference.
+
+  The memory of a training step with `BATCH` examples is also split into parts. Inference has the
+  batch sizes `INFERENCE`.
+  """
   parts = trial.split_training_bytes(_at(config, BATCH))
   used: dict[str, int | None] = {f"train_{part}": size for part, size in parts.items()}
   used |= {"train": sum(parts.values()) or None}
@@ -110,25 +122,43 @@ def with_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict
 
 
 def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
-  """Returns the line through two points as columns: its value at 0 and its slope, both >= 0."""
+  """Returns two columns: the cost of a step without examples, and the cost that each example adds.
+
+  They are the value at 0 and the slope of the line through two measured points. A negative number
+  becomes 0.
+
+  Args:
+    unit: The unit in the columns' names, "mb" or "s".
+    sizes: The two measured numbers of examples, in ascending order.
+    values: The cost at each size.
+  """
   (small, large), (low, high) = sizes, values
   each = max(0.0, (high - low) / (large - small))
   return {f"step_{unit}": max(0.0, low - each * small), f"example_{unit}": each}
 
 
 def at(needs: Costs, unit: str, size: int) -> float:
-  """Returns the memory ("mb") or time ("s") of a step with `size` examples.
+  """Returns the memory ("mb") or time ("s") of a step with `size` examples on one device.
 
   Args:
-    needs: The line of each quantity, from `measure_needs`.
-    unit: The quantity.
+    needs: The columns from `measure_needs`.
+    unit: The unit, "mb" or "s".
     size: The number of examples.
   """
   return needs[f"step_{unit}"] + needs[f"example_{unit}"] * size
 
 
 def find_largest(needs: Costs, memory: float, step: int) -> int:
-  """Returns the largest batch that fits a device, as a multiple of `step` examples, or 0."""
+  """Returns the largest number of examples that fits a device, a multiple of `step`, or 0.
+
+  Args:
+    needs: The columns from `measure_needs`.
+    memory: The bytes that the device may use.
+    step: The number by which the result is divisible.
+
+  Raises:
+    ConfigError: The memory does not grow with the number of examples.
+  """
   if at(needs, "mb", step) > memory / 1e6:
     return 0
   if not needs["example_mb"]:
@@ -148,7 +178,8 @@ def measure_needs(
     most: The largest number of examples of the larger size.
 
   Returns:
-    The cost of a step of one device without examples, and the cost that each example adds.
+    The columns of `grow`: the cost of a step of one device without examples, and the cost that each
+    example adds.
 
   Raises:
     ConfigError: The backend does not report a program's memory.
@@ -167,7 +198,7 @@ def measure_needs(
 
 
 def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
-  """Returns two sizes, multiples of `unit`; the larger is four times the smaller if possible."""
+  """Returns two batch sizes, multiples of `unit`; the larger is 4 times the smaller if possible."""
   large = max(2, batch // unit, 8 // unit)
   return max(1, large // 4) * unit, large * unit
 
@@ -180,8 +211,8 @@ def share(config: ConfigDict) -> int:
 def _compile(config: ConfigDict, size: int, steps: int) -> trial.Dispatch:
   """Compiles a program of some training steps, with `size` examples a step on each device.
 
-  The operations have the implementations that "auto" picks for the config's own batch, since memory
-  and time grow linearly only as long as the implementations do not change.
+  The operations use the implementations that "auto" picks for the config's own batch. Memory and
+  time grow linearly only as long as the implementations do not change.
   """
   with choosing_by(current_rule().scaled(Fraction(size, share(config)))):
     whole = {"batch_size": size * jax.device_count()}
@@ -199,7 +230,7 @@ def _time(programs: Sequence[trial.Dispatch], config: ConfigDict) -> list[float]
 
 
 def find_memory(given: float | None = None) -> float:
-  """Returns the bytes that a device may use: those given, or else its free memory.
+  """Returns the bytes that a device may use: `given`, or the share `USABLE` of its free memory.
 
   CPU devices share one memory, which is divided among them.
   """
@@ -223,8 +254,14 @@ def measure_remedies(
 ) -> Iterator[tuple[Costs, int]]:
   """Yields changes of settings that may make a batch fit, the cheapest in time first.
 
-  Each comes with the compiled memory of its step in bytes. Accumulation is tried with the fewest
-  micro-batches that are small enough to fit, and at the end with the most.
+  Each item has the changed settings and the compiled memory of a step with them, in bytes.
+  Gradient accumulation is tried with the fewest micro-batches that are small enough to fit, and at
+  the end with the most.
+
+  Args:
+    config: The completed config, whose batch does not fit.
+    needs: The columns from `measure_needs`.
+    memory: The bytes that a device may use.
   """
   accum, batch = config.grad_accum_steps, share(config)
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
@@ -247,14 +284,15 @@ def measure_peaks(
 ) -> dict[str, Costs]:
   """Measures the peak memory of training each row, each in a process of its own.
 
-  It must be called before this process takes the device's memory.
+  Call this before the calling process takes the device's memory.
 
   Args:
-    configs: The config of each row.
+    configs: The config of each row, by the row's name.
     say: A function that prints a line of progress.
 
   Returns:
-    `train_peak_mb` of each row that fits the memory; {} if the device does not report its peak.
+    The column `train_peak_mb` of each row that fits in memory, by the row's name; {} if the device
+    does not report its peak.
   """
   found: dict[str, Costs] = {}
   for name, config in configs.items():
@@ -284,7 +322,9 @@ def _make_step(config: ConfigDict) -> Callable[[], None]:
 
 
 def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
-  """Returns the examples per second of training and inference on one device, at the best batches.
+  """Returns the examples per second of training and inference on one device.
+
+  Each rate is that of the fastest batch size, which is returned too.
 
   Args:
     config: The completed config.
@@ -292,7 +332,10 @@ def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
   """
 
   def keep(start: Callable) -> Callable[[], Any]:
-    """Computes an initial state once and keeps it on the host, where no step can donate it."""
+    """Returns a function that computes an initial state once and keeps it on the host.
+
+    No step can donate a state that is on the host.
+    """
     return functools.cache(lambda: jax.device_get(start(config)))
 
   train, infer = keep(trial.begin), keep(trial.begin_inference)
@@ -309,7 +352,13 @@ def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
 def _make(
   prepare: Callable, start: Callable[[], Any], config: ConfigDict, batch: int
 ) -> Callable[[], None]:
-  """Compiles a program for `batch` examples.
+  """Compiles a program for `batch` examples, and returns a function that runs it.
+
+  Args:
+    prepare: A function of `trial` that compiles a completed config, such as `prepare_training`.
+    start: A function that returns the initial state.
+    config: The completed config.
+    batch: The number of examples.
 
   Raises:
     TooLargeError: The program does not fit the device's memory.

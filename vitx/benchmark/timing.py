@@ -19,8 +19,8 @@ from vitx.analysis import cost
 from vitx.config.errors import ConfigError
 
 MIN_SAMPLE = 0.02  # Seconds; a shorter program runs several times in one sample.
-# Seconds. The first run after another program refills caches and pages, which in training does not
-# happen. Programs that take longer than this are hardly affected.
+# Seconds. The first run after another program refills caches and pages, which does not happen in
+# training. So a program shorter than this also runs untimed before each sample.
 WARM_BELOW = 0.5
 GROWTH = 1.05  # The batch is doubled again if it reaches this multiple of the best rate so far.
 STATUS = Path("/proc/self/status")
@@ -118,7 +118,7 @@ def find_free_bytes() -> int:
 
 
 def check_memory(needed: int) -> None:
-  """Checks that a program leaves at least a tenth of the free memory.
+  """Checks that a program that needs `needed` bytes leaves at least a tenth of the free memory.
 
   Raises:
     TooLargeError: The program would leave less than a tenth free.
@@ -152,7 +152,8 @@ def interleave(
     runs: The functions to time, each of which runs a program to its end. Each runs untimed first,
       then timed at least once. A short program also runs untimed before each of its samples.
     repeats: The number of rounds.
-    seconds: The total time after which a program takes no part in further rounds.
+    seconds: The limit in seconds on the timed runs of each program. A program takes no part in a
+      round that would exceed it.
     clock: A function that returns the time in seconds.
   """
   counts, short, spent = {}, {}, dict.fromkeys(runs, 0.0)
@@ -204,9 +205,9 @@ def find_rates(
 ) -> dict[str, BestRate]:
   """Finds the batch size with the best rate of each program, among 1, 2, 4, ....
 
-  The programs take turns. One drops out if a batch does not fit the free memory, or if its rate is
-  less than `GROWTH` times the best rate before. A program whose first batch does not fit has no
-  rate.
+  The programs take turns. A program drops out if a batch does not fit the free memory, or if its
+  rate is less than `GROWTH` times its best rate so far. A program whose first batch does not fit
+  has no rate.
 
   Args:
     makers: Functions that each return a function to run one batch of the given size to its end, or
@@ -247,7 +248,7 @@ def peak_bytes(
 ) -> int:
   """Measures how much the peak memory of a separate process grows while it runs some steps.
 
-  What its imports take is not counted.
+  The memory that imports take is not counted.
 
   Args:
     prepare: A function that imports all that the step needs. This function, `make` and `read` must
@@ -275,7 +276,10 @@ def _measure_peak(
 
 
 def _read_peak() -> int:
-  """Returns this process's peak resident bytes; `getrusage` would include those of the parent."""
+  """Returns the peak resident memory of this process in bytes.
+
+  `getrusage` is not used, since its peak includes that of the parent process.
+  """
   if not STATUS.exists():
     raise ConfigError(f"vitx benchmark data reads its peak memory from {STATUS}; use Linux.")
   lines = STATUS.read_text().splitlines()

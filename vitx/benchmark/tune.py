@@ -1,4 +1,4 @@
-"""The search for the tiles by which a GPU's attention kernels are fastest, see `vitx.ops.rule`."""
+"""Searches for the tiles by which a GPU's attention kernels are fastest, see `vitx.ops.rule`."""
 
 import dataclasses
 import math
@@ -57,18 +57,24 @@ class TimedCall:
 
   @property
   def default(self) -> TileSizes:
-    """Returns the tiles of this card without a measurement."""
+    """Returns the tiles that the kernels have on this card if no tiles were measured."""
     card = triton_attention.find_card() or triton_attention.OLDEST
     return triton_attention.choose_tiles(card, jnp.dtype(self.dtype), self.width)
 
   def time_kernel(self, kernel: str, block: int, launch: Launch) -> float:
-    """Returns the seconds of one kernel, infinite if it does not fit the card."""
+    """Returns the seconds of one kernel, infinite if it does not fit the card.
+
+    Args:
+      kernel: The name of the kernel, one of `KERNELS`.
+      block: The number of tokens in a block.
+      launch: The launch of the kernel.
+    """
     launches = {name: launch if name == kernel else _start(block) for name in KERNELS}
     tiles = TileSizes(block, **launches)
     mask = block_mask(PATTERNS[0], TokenLayout((self.tokens,)), block, self.heads)
     given: dict[str, Any] = dict(mask=mask, block=block, scale=self.width**-0.5, tiles=tiles)
     *inputs, d_out = self.arrays
-    # Any lse and delta take the time of the right ones, as long as no weight overflows.
+    # The values of lse and delta do not change the time, as long as no weight overflows.
     numbers = jnp.ones(d_out.shape[:3], jnp.float32)
 
     def run(q, k, v, d_out):
@@ -85,7 +91,11 @@ class TimedCall:
     return _time(compile_kernel)
 
   def time_call(self, tiles: TileSizes | None) -> float:
-    """Returns the seconds of forward and backward along both patterns, by XLA for `None`."""
+    """Returns the seconds of the forward and backward pass, summed over `PATTERNS`.
+
+    Args:
+      tiles: The tiles of the kernels; `None` means that XLA computes the call.
+    """
     return sum(self._time_pattern(pattern, tiles) for pattern in PATTERNS)
 
   def _time_pattern(self, pattern: Pattern, tiles: TileSizes | None) -> float:
@@ -101,8 +111,8 @@ class TimedCall:
   def agrees(self, tiles: TileSizes) -> bool:
     """Returns whether the kernels run and their gradients agree with XLA's.
 
-    The call has a key mask and a number of tokens that blocks do not divide, for which the kernels
-    have the most code.
+    The call has a key mask and a number of tokens that is no multiple of the block. Such calls need
+    the most code of the kernels.
     """
     n = 3 * tiles.block + 5
     arrays = jax.random.normal(jax.random.key(1), (3, 1, n, self.heads, self.width), self.dtype)
@@ -123,7 +133,7 @@ class TimedCall:
     return bool(jnp.linalg.norm(found - exact) <= ERROR * jnp.linalg.norm(exact))
 
   def choose(self, tiles: TileSizes | None) -> rule.Rule:
-    """Returns a rule by which calls of this dtype and width have the given tiles."""
+    """Returns a rule that gives this dtype and width the given tiles; `None` leaves them to XLA."""
     return dataclasses.replace(KERNELIZED, tiles={self.dtype: {self.width: tiles}})
 
 
@@ -149,12 +159,16 @@ def _time(compile_run: Callable[[], Callable[[], Any]]) -> float:
 
 
 def _start(block: int) -> Launch:
-  """Returns the launch from which the search begins: tiles of 64 rows, which fit every card."""
+  """Returns the launch from which the search begins: tiles of 64 rows, which fit every card.
+
+  Args:
+    block: The number of tokens in a block.
+  """
   return Launch(64 // block, 4, 2)
 
 
 def climb(block: int, measure: Callable[[Launch], float]) -> Launch:
-  """Returns the launch for which `measure` is least: first over rows and warps, then over stages.
+  """Searches for the launch with the least time: first over rows and warps, then over stages.
 
   Args:
     block: The number of tokens in a block.
@@ -207,13 +221,13 @@ def measure(
   find: Callable[[TimedCall, Callable[[str], None]], TileSizes | None] = search,
   clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-  """Measures the tiles of this card's kernels, as the entry of a rule's file.
+  """Measures the fastest tiles of this card's kernels, and returns the entry of a rule's file.
 
   Args:
-    minutes: The limit in minutes, compilation included, after which no further subject begins.
+    minutes: The limit in minutes, compilation included, after which no further call is measured.
     say: A function called with messages on the progress.
     subjects: The calls of attention, the most usual ones first; those of `SUBJECTS` by default.
-    find: The search for the tiles of a subject.
+    find: A function that searches for the tiles of a call.
     clock: A function that returns the time in seconds.
   """
   end, tiles = clock() + 60 * minutes, dict[str, dict[int, TileSizes | None]]()
@@ -228,10 +242,13 @@ def measure(
 
 
 def check_kernels(where: str) -> None:
-  """Raises ConfigError if the attention kernels do not run on this device, with the fix.
+  """Checks that the attention kernels run on this device.
 
   Args:
     where: The option or command that needs the kernels, for the message.
+
+  Raises:
+    ConfigError: The kernels do not run; the message has the reason and the fix.
   """
   if triton_attention.find_card() is None:
     reason = triton_attention.find_obstacle() or (

@@ -12,10 +12,10 @@ arguments the function gets:
 - `RESULT_FIGURES`: a sweep's results, the memory of its methods, the name of the drawn quantity, a
   caption, the folder and the file's name.
 - `PATTERN_FIGURES`: the names of patterns, a grid and the folder.
-- `ANSWER_FIGURES`: a classifier's answers to a split (`mistakes.Answered`) and the folder.
+- `ANSWER_FIGURES`: a classifier's predictions on a split (`mistakes.Answered`) and the folder.
 
-For notebooks, each file also has functions that return arrays, and functions `plot_...` that return
-matplotlib's figure of them.
+For notebooks, each file also has functions that return arrays, and functions `plot_...` that draw
+such arrays and return matplotlib's figure.
 """
 
 import importlib
@@ -58,5 +58,5 @@ ALL_FIGURES = (
 
 
 def find_figure(name: str) -> Callable[..., list[Path]]:
-  """Returns the function that draws a figure of `ALL_FIGURES`."""
+  """Returns the function that draws a figure, given a name of `ALL_FIGURES`."""
   return getattr(importlib.import_module(f"{__name__}.{name}"), f"draw_{name}")

@@ -1,4 +1,4 @@
-"""The error of approximations of softmax attention, given the queries and keys of a model."""
+"""Measures the error of approximations of softmax attention, on the queries and keys of a model."""
 
 import dataclasses
 import math
@@ -27,9 +27,9 @@ class Errors:
   """Relative errors |Â - A| / |A| (Frobenius norm) of approximate attention matrices.
 
   Attributes:
-    counts: The M sizes of the approximation: numbers of features or landmarks.
-    values: The errors by kind of approximation, (L, M, S) for L layers and S random draws; each is
-      the mean over examples and heads.
+    counts: The sizes of the approximation: numbers of random features or of landmarks.
+    values: The errors by kind of approximation, (L, len(counts), S) for L layers and S random
+      draws. Each error is the mean over examples and heads.
   """
 
   counts: tuple[int, ...]
@@ -59,7 +59,14 @@ def look(subject: Subject) -> list[MixerCapture]:
 def _approximate(
   draw: Callable[..., jax.Array], q: jax.Array, k: jax.Array, count: int, key: jax.Array
 ) -> jax.Array:
-  """Returns FAVOR+'s approximate attention matrix (B, H, N, N), with features that `draw` draws."""
+  """Returns FAVOR+'s approximation of the attention matrix, (B, H, N, N).
+
+  Args:
+    draw: A function (key, count, D) that samples the random projections of the features.
+    q, k: The queries and keys, (B, N, H, D).
+    count: The number of random features.
+    key: The random key.
+  """
   projection = draw(key, count, q.shape[-1])
   phi_q = features.softmax_query_features(q, projection)
   phi_k = features.softmax_key_features(k, projection)
@@ -67,7 +74,7 @@ def _approximate(
 
 
 def landmarks(q: jax.Array, k: jax.Array, count: int, key: jax.Array) -> jax.Array:
-  """Returns Nyströmformer's approximate attention matrix (B, H, N, N); `key` is unused."""
+  """Returns Nyströmformer's approximation (B, H, N, N) of the attention matrix; `key` is unused."""
   return jnp.asarray(ops.nystrom_attention(q, k, k, count, implementation="masked")[1])
 
 
@@ -87,9 +94,9 @@ def measure_errors(
 
   Args:
     layers: The queries and keys of the layers.
-    kinds: The approximations by name: functions of q, k (B, N, H, D), a size and a random key that
-      return the matrix for logits q·k / sqrt(D).
-    counts: The sizes of the approximation.
+    kinds: The approximations by name. Each is a function of q, k (B, N, H, D), a size and a random
+      key that returns the attention matrix (B, H, N, N) for logits q·k / sqrt(D).
+    counts: The sizes of the approximation: numbers of random features or of landmarks.
     draws: The number of random draws, S.
   """
   keys = jax.random.split(jax.random.key(0), draws)
@@ -115,7 +122,7 @@ def _errors(q, k, exact, keys, approximate: Approximate, count: int) -> np.ndarr
 
 
 def list_errors(errors: Errors) -> list[dict[str, Any]]:
-  """Returns table rows with the mean and deviation of errors by approximation, layer and size."""
+  """Returns table rows with the mean and standard deviation of errors by kind, layer and size."""
   return [
     {"kind": kind, "layer": layer, "M": count, "error": float(values[layer, place].mean())}
     | {"deviation": float(values[layer, place].std(ddof=1)) if values.shape[-1] > 1 else 0.0}
@@ -126,7 +133,15 @@ def list_errors(errors: Errors) -> list[dict[str, Any]]:
 
 
 def plot_errors(errors: Errors, name: str, caption: str) -> Any:
-  """Returns a figure with a panel for each kind: the error over M, a line for each layer."""
+  """Returns a figure with a panel for each kind of approximation.
+
+  A panel shows the error over the size of the approximation, with a line for each layer.
+
+  Args:
+    errors: The errors.
+    name: The label of the horizontal axis.
+    caption: The text below the panels.
+  """
   from matplotlib import colormaps
 
   kinds = errors.values

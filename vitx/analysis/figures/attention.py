@@ -37,12 +37,12 @@ class Maps:
 
 
 def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
-  """Draws attention over the image: each layer and head, the last layer and the rollout.
+  """Draws where classifiers attend in the image: by layer and head, and through all layers.
 
-  The option --queries gives the queries whose attention is drawn. By default it is the class token
-  or, in a model without one, the mean over all queries. A picture for each model shows all layers
-  and heads in the first example. One picture for all models shows, in every example, the last
-  layer's mean over heads and the rollout.
+  A picture for each model shows every layer and head in the first example. One picture for all
+  models shows, in every example, the attention of the last layer, averaged over heads, and the
+  `rollout` through all layers. The option --queries gives the queries whose attention is drawn. By
+  default this is the class token or, in a model without one, the mean over all queries.
 
   Raises:
     ConfigError: A mixer of a model computes no matrix over the tokens of a grid, or a query does
@@ -64,7 +64,7 @@ def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
 def compute_maps(subject: Subject) -> Maps:
   """Runs a network on its examples and returns the attention matrices of all layers.
 
-  For shaped attention α I + β A - γ C, the matrix is A.
+  For shaped attention, α I + β A - γ C, they are the softmax attention A.
 
   Raises:
     ConfigError: A mixer of the model computes no matrix over the tokens of a grid.
@@ -111,15 +111,15 @@ def _check(layer: MixerCapture, label: str) -> None:
 def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
   """Computes how much each input token contributes to each output token, over all layers.
 
-  The result is the product over layers, the last one at the left, of s I + (1 - s) A, where A is
-  the mean attention over heads (Abnar and Zuidema 2020, section 3).
+  The contributions are the product of s I + (1 - s) A over the layers, with the last layer at the
+  left. A is a layer's attention, averaged over heads (Abnar and Zuidema 2020, section 3).
 
   Args:
     layers: The attention matrices, (B, H, N, N) each; rows sum to one.
     skip: The share s of the skip connection.
 
   Returns:
-    The shares, (B, N, N); rows sum to one.
+    The contributions by output token and input token, (B, N, N); rows sum to one.
 
   Raises:
     ConfigError: The layers have different numbers of tokens, or s is outside [0, 1].
@@ -128,7 +128,7 @@ def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
     raise ConfigError(f"rollout: skip={skip} must be in [0, 1].")
   sizes = sorted({layer.shape[-1] for layer in layers})
   if len(sizes) > 1:
-    raise ConfigError(f"layers have {sizes} tokens; pass layers of equally many.")
+    raise ConfigError(f"layers have {sizes} tokens; pass layers with one number of tokens.")
   eye = np.eye(sizes[0])
   product = np.broadcast_to(eye, (layers[0].shape[0], *eye.shape))
   for layer in layers:
@@ -142,8 +142,8 @@ def read_row(matrix: np.ndarray, layout: TokenLayout, query: int | None = None) 
   Args:
     matrix: The attention matrices, (..., N, N).
     layout: The layout of the N tokens.
-    query: The number of a patch on the grid, or `None` for the class token (or the mean of all
-      queries in a layout without prefix tokens).
+    query: The number of a patch on the grid. `None` means the class token or, in a layout without
+      prefix tokens, the mean of all queries.
 
   Raises:
     ConfigError: The patch does not exist.
@@ -191,12 +191,12 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
   """Returns a figure with a row for each example, and one or two columns for each model.
 
   The first column shows the attention of the last layer, averaged over heads. The second column
-  shows the rollout; a model whose layers have different layouts lacks it.
+  shows the rollout; a model whose layers have different layouts lacks this column.
 
   Args:
     found: The attention of each model.
-    query: The number of a patch on the grid, or `None` for the class token (or the mean of all
-      queries in a layout without prefix tokens).
+    query: The number of a patch on the grid. `None` means the class token or, in a layout without
+      prefix tokens, the mean of all queries.
   """
   kinds = [(maps, kind) for maps in found for kind in ("last layer", "rollout")]
   kinds = [(m, kind) for m, kind in kinds if kind != "rollout" or len({*m.layouts}) == 1]

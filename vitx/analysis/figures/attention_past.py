@@ -1,4 +1,4 @@
-"""A figure of attention in the layers of a dense density model (Child et al. 2019, Figure 2)."""
+"""Draws a density model's attention to earlier tokens by layer (Child et al. 2019, Figure 2)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,9 +24,9 @@ def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
 
   The maps are means over heads for one example, which is shown beside them. The table has the
   shares of attention that go to near tokens, to the query's row and to its column
-  (`attention_mass`): the means over heads, queries and examples, and, for comparison, the shares of
-  an attention that is uniform over the past. The model needs mixers that compute the matrix
-  (implementation="masked"), such as "softmax".
+  (`attention_mass`), averaged over heads, queries and examples. Its last row has, for comparison,
+  the shares of uniform attention over the query and all earlier tokens. The model needs mixers that
+  compute the matrix (implementation="masked"), such as "softmax".
 
   Raises:
     ConfigError: The model is a classifier, a mixer computes no matrix, or a query does not exist.
@@ -55,14 +55,15 @@ def attention_mass(
 ) -> dict[str, jax.Array]:
   """Returns the shares of attention that go to near keys, to the query's row and to its column.
 
-  The sets overlap: the query itself is in all three. Rows and columns are those of the tokens; at
-  the input of the blocks, token i represents value i - 1, which shifts all positions equally.
+  The three sets of keys overlap, since each contains the query itself. Rows and columns are those
+  of the tokens. At the input of the blocks, token i represents value i - 1 of the image or text,
+  which shifts all positions equally.
 
   Args:
     matrix: The probabilities by query and key, (H, N, N) or (..., H, N, N).
     grid: The grid of the N tokens: (rows, columns), (rows, columns, channels), in which the
-      channels share a place, or (N,), which has neither rows nor columns.
-    local: The number l of last tokens, up to the query, that count as near.
+      channels of a pixel share a place, or (N,), which has neither rows nor columns.
+    local: The number l of tokens that count as near: the query and the l - 1 tokens before it.
 
   Returns:
     The shares by name, scalars: "local" and, if the grid has them, "row" and "column"; each is the
@@ -77,7 +78,7 @@ def attention_mass(
 
 
 def uniform_mass(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
-  """Returns `attention_mass` for an attention that is uniform over the query and earlier tokens."""
+  """Returns `attention_mass` of uniform attention over the query and all earlier tokens."""
   n = int(np.prod(grid))
   return attention_mass(jnp.tril(1 / jnp.arange(1.0, n + 1)[:, None] * jnp.ones(n)), grid, local)
 
@@ -110,19 +111,19 @@ def capture(
 ) -> tuple[np.ndarray, list[dict[str, float]]]:
   """Runs a causal model on its examples and summarizes each layer's attention matrix.
 
-  The examples run one at a time, so that no more matrices than those of one example are in memory.
+  The examples run one at a time, so memory holds the matrices of only one example.
 
   Args:
     model: A model with mixers that sow the intermediate `attention`, (B, H, N, N).
     variables: The model's variable collections.
     inputs: The inputs, (B, ...).
     grid: The grid of the N tokens.
-    local: The number l, see `attention_mass`.
-    queries: The Q positions of the queries.
+    local: The number l of near tokens, see `attention_mass`.
+    queries: The positions of Q queries among the tokens.
 
   Returns:
-    The rows of the queries in the first example, averaged over heads, (L, Q, N); and the masses of
-    each layer, averaged over examples.
+    The attention of the Q queries in the first example, averaged over heads, (L, Q, N); and for
+    each layer the shares of `attention_mass`, averaged over examples.
 
   Raises:
     ConfigError: The mixers of the model compute no matrix.
@@ -169,11 +170,11 @@ def plot_attention_past(
   """Returns a figure with a row for each of a few layers, and a column for each query.
 
   Args:
-    maps: The maps from `capture`, (L, Q, N).
-    example: The values of the grid, (N,).
-    queries: The Q positions of the queries.
+    maps: The attention of the Q queries from `capture`, (L, Q, N).
+    example: The values of the first example on the grid, (N,).
+    queries: The positions of the Q queries.
     grid: The grid of the N tokens.
-    masses: The masses of each layer, from `capture`.
+    masses: The shares of attention of each layer, from `capture`.
     note: A description of the model, for the caption.
   """
   layers = style.choose_some(len(maps), DRAWN_LAYERS)

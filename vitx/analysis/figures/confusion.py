@@ -1,4 +1,4 @@
-"""The confusion matrix of a classifier's answers to a split."""
+"""Draws the confusion matrix of a classifier's predictions on a split."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Learning curves of runs, as a mean and a band for each method, beside published curves."""
+"""Draws the learning curves of runs, a mean and a band for each method, beside published curves."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,22 @@ from vitx.config.errors import ConfigError
 TOGETHER = 12  # The most methods in one diagram; more methods get a diagram each.
 COLORS = 10  # The number of colors; the lines of further methods are dashed.
 WIDE = 4  # The most columns of the legend above the panels.
-# The characters that fit side by side in the legend, and the width of the line before a name.
+# The width of the legend, and of the line before a name in it, in characters.
 CHARACTERS, KEY = 145, 9
-ACROSS = 5  # The number of diagrams of one method each, side by side.
+ACROSS = 5  # The most diagrams side by side if each has one method.
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-  """The loss and figures of a run by step.
+  """The loss and one metric of a run by step.
 
   Attributes:
     method: The name of the method; the runs of one method are drawn as one line.
-    loss: The training loss by step, each the mean since the value before.
-    figure: The figure on *validation*, by step.
-    training: The figure on the training batches by step, each the mean since the value before.
-    per_epoch: The number of steps per pass over *train*, not an integer in general, or 0 if
+    loss: The training loss by step. A value is the mean over the steps since the previous value.
+    figure: The metric on *validation*, by step.
+    training: The metric on the training batches by step. A value is the mean over the steps since
+      the previous value.
+    per_epoch: The number of steps in a pass over *train*, which need not be an integer; 0 if
       unknown.
   """
 
@@ -50,18 +51,19 @@ def draw_curves(
   name: str,
   published: Published | None = None,
 ) -> list[Path]:
-  """Draws the loss and the validation figure of runs by step, mean ± deviation of each method.
+  """Draws the loss and the validation metric of runs by step, mean ± deviation of each method.
 
-  If there are more than twelve methods, each has its own diagram, which shows its validation figure
-  in front of the other methods in gray.
+  If there are more than twelve methods, each has its own diagram, with the other methods in gray
+  behind it. The diagram shows only the validation metric or, with `published`, only the training
+  metric.
 
   Args:
     curves: The curves of the runs.
-    figure: The name of the validation figure.
+    figure: The name of the metric, such as "top1".
     out: The folder of the file.
     name: The name of the file, without its suffix.
-    published: The training figures printed in the source, by method and epoch. With them, a further
-      panel shows the training figure of the runs, and the printed figures as crosses.
+    published: The training metric printed in the source, by method and epoch. With it, a further
+      panel shows the training metric of the runs, and the printed values as crosses.
 
   Raises:
     ConfigError: No run has reached a validation.
@@ -71,9 +73,11 @@ def draw_curves(
 
 
 def plot_curves(curves: Sequence[Curve], figure: str, published: Published | None = None) -> Any:
-  """Returns matplotlib's figure for `draw_curves`, which has these arguments and errors."""
+  """Returns the figure that `draw_curves` saves; that function describes arguments and errors."""
   if not any(curve.figure for curve in curves):
-    raise ConfigError("curves: no run has a validation; train until the first (evaluation.every).")
+    raise ConfigError(
+      "curves: no run has been validated; train until a validation (evaluation.every)."
+    )
   methods: dict[str, list[Curve]] = {}
   for curve in curves:
     methods.setdefault(curve.method, []).append(curve)
@@ -85,7 +89,7 @@ def plot_curves(curves: Sequence[Curve], figure: str, published: Published | Non
 
 
 def _plot_together(methods: Methods, figure: str, note: str, published: Published) -> Any:
-  """Returns a figure with a panel for each quantity, and in it a line for each method."""
+  """Returns a figure with a panel for each quantity; each panel has a line for each method."""
   labels = {method: f"{method} ({len(own)})" for method, own in methods.items()}
   fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
   columns = max(1, min(WIDE, len(methods), fitting))
@@ -142,7 +146,7 @@ def _plot_each(methods: Methods, figure: str, note: str, published: Published) -
 def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Averages curves at the steps at which all of them have values.
 
-  Runs without any value are ignored.
+  Curves without any value are ignored.
 
   Returns:
     The steps, the means and the standard deviations.
@@ -167,7 +171,10 @@ def _draw_band(
 
 
 def _draw_published(axes: Any, values: Mapping[float, float], per_epoch: float, color: str) -> None:
-  """Draws published values, given by epoch, as crosses; leaves out those after the runs' end."""
+  """Draws published values, given by epoch, as crosses at the steps where their epochs end.
+
+  Values after the last step of the runs are left out.
+  """
   last = axes.dataLim.x1
   placed = {epoch * per_epoch: value for epoch, value in values.items()}
   steps = [step for step in placed if 0 < step < last + 1]  # Epochs need not end at whole steps.

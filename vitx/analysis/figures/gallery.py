@@ -1,4 +1,4 @@
-"""A gallery of named attention patterns: the connected pairs, and one token's receptive field."""
+"""Draws a gallery of named attention patterns: connected pairs, and one token's receptive field."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[P
   If a pattern differs by head or layer, head 0 of layer 0 is drawn.
 
   Raises:
-    ConfigError: A pattern is unknown (the message names the nearest), or the grid is not two
-      numbers, or it is too small or too large for the figure or for a pattern.
+    ConfigError: A pattern is unknown (the message has the nearest names), the grid is not two
+      numbers, or the grid is too small or too large for the figure or for a pattern.
   """
   chosen = {name: registry.lookup(PATTERNS, name, "patterns").at(0) for name in (names or CHOSEN)}
   if len(grid) != 2 or min(grid) < 2 or math.prod(grid) > MOST:
@@ -49,7 +49,12 @@ def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[P
 
 
 def plot_gallery(chosen: Mapping[str, Pattern], layout: TokenLayout) -> Any:
-  """Returns the figure of patterns by name, each of one layer."""
+  """Returns a figure with a matrix and a receptive field for each pattern.
+
+  Args:
+    chosen: The patterns by name, for one layer.
+    layout: The layout of the tokens.
+  """
   columns = min(COLUMNS, len(chosen))
   rows = -(-len(chosen) // columns)
   canvas = make_canvas(2.8 * columns, 1.9 * rows + 0.3)

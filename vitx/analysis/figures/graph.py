@@ -1,4 +1,4 @@
-"""A figure of graph properties of a model's patterns: a table, and bars side by side."""
+"""Draws graph properties of a model's attention patterns as bars, and writes them as a table."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from vitx.analysis.figures.patterns import group_layers, list_edges
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.graph import GraphFigures, graph_figures
 
-LEFT_OUT = ("in_degree", "clustering_directed")  # The figures without a column.
+LEFT_OUT = ("in_degree", "clustering_directed")  # The properties without a column.
 SHOWN = {
   "density": "density",
   "path_length": "mean path length",
@@ -22,7 +22,7 @@ SHOWN = {
 def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
   """Draws graph properties of the layers' patterns, such as density and path length, with a table.
 
-  Each distinct pattern has a row; if heads differ, each has its own.
+  The table has a row for each distinct pattern; if heads differ, it has a row for each head.
   `vitx.analysis.graph.GraphFigures` describes the columns.
 
   Raises:
@@ -35,7 +35,7 @@ def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
 
 
 def compute_graph(subject: Subject) -> list[dict[str, Any]]:
-  """Returns the graph properties of each distinct pattern and head, with the layers that have them.
+  """Returns a table row for each distinct pattern and head: its layers and its graph properties.
 
   Raises:
     ConfigError: The mixers of the model have no pattern.
@@ -59,7 +59,7 @@ def _flatten(found: GraphFigures) -> dict[str, Any]:
 
 
 def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
-  """Returns a figure with a panel for each of four quantities, and a bar in it for each row."""
+  """Returns a figure with a panel for each of four properties; a panel has a bar for each row."""
   caption = f"{note}. Graphs of attention patterns, an edge from each query to each of its keys."
   height = 0.45 + 0.16 * len(rows)
   canvas, panels = style.make_panels(1, len(SHOWN), style.PAGE, height, caption)
@@ -81,7 +81,7 @@ def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
 def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
   """Returns the name of a table row: the name of its model, with its layers and its head.
 
-  The layers, or the head, are left out if all rows of the model agree in them.
+  Layers, or a head, that all rows of the model have in common are left out.
   """
   own = [other for other in rows if other["model"] == row["model"]]
   parts = [row["model"]]

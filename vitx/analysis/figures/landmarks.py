@@ -1,4 +1,4 @@
-"""A figure of Nyströmformer's landmarks: the tokens and the attention of each landmark."""
+"""Draws the landmarks of Nyströmformer: the tokens and the attention of each landmark."""
 
 import dataclasses
 import math
@@ -30,9 +30,9 @@ class Landmarks:
     note: A description of the model, for captions.
     image: The normalized image, (height, width, channels).
     layout: The layout of the tokens.
-    segments: The number of the landmark to which each token belongs, (N,).
-    attended: The attention of each landmark, that is, of the mean query of its tokens, averaged
-      over heads, (L, M, N).
+    segments: The index of the landmark to which each token belongs, (N,).
+    attended: The attention of each landmark to the tokens, averaged over heads, (L, M, N). The
+      query of a landmark is the mean query of its tokens.
     errors: The error of Nyström's approximation of the attention matrix, by number of landmarks.
   """
 
@@ -46,7 +46,9 @@ class Landmarks:
 
 
 def draw_landmarks(subject: Subject, out: Path) -> list[Path]:
-  """Draws Nyströmformer's landmarks over the image, and the error by their number, with a table.
+  """Draws Nyströmformer's landmarks over the image, and the error by the number of landmarks.
+
+  The error is that of the approximate attention matrix. A table lists it.
 
   Raises:
     ConfigError: The model has no Nyströmformer mixers, or is not a model of images.
@@ -111,7 +113,7 @@ def attend_from_landmarks(layer: MixerCapture, count: int) -> np.ndarray:
 
 
 def plot_landmarks(landmarks: Landmarks) -> Any:
-  """Returns a figure of the tokens of each landmark, and some landmarks' attention by layer."""
+  """Returns a figure of some landmarks: the tokens of each landmark, and its attention by layer."""
   layers = style.choose_some(len(landmarks.attended), DRAWN_LAYERS)
   some = style.choose_some(landmarks.attended.shape[1], DRAWN_LANDMARKS)
   rows, columns = len(layers) + 1, len(some) + 1

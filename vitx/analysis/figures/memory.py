@@ -1,4 +1,4 @@
-"""A figure of accuracy against training memory, by method (Jeevan and Sethi, Figure 4)."""
+"""Plots accuracy against training memory, by method (Jeevan and Sethi, Figure 4)."""
 
 import csv
 import math
@@ -18,11 +18,11 @@ TOLERANCE = 0.02  # The relative tolerance of FLOPs.
 
 
 def read_results(path: str | Path, figure: str) -> dict[str, tuple[float, ...]]:
-  """Returns the test figures of the finished runs by method.
+  """Reads the test metric of every finished run from a CSV file, and returns it by method.
 
   Args:
     path: The CSV file that `vitx sweep` or `vitx reproduce` wrote.
-    figure: The name of the task's primary figure, such as "top1".
+    figure: The name of the metric, such as "top1".
 
   Raises:
     ConfigError: The file or the column does not exist, or no run has finished.
@@ -58,19 +58,19 @@ def read_costs(path: str | Path) -> dict[str, float]:
 
 
 def check_cost(method: str, flops: int, ran: float, config: str) -> None:
-  """Checks that a config's training step costs what the step of the drawn runs cost.
+  """Checks that a config's training step takes as many FLOPs as a step of the drawn runs.
 
-  Otherwise the memory of the config would be shown beside the accuracy of another network.
+  Different FLOPs would mean that the memory of one network is shown beside the accuracy of another.
 
   Args:
     method: The name of the method, for the error.
-    flops: The FLOPs of a training step by the config.
+    flops: The FLOPs of a training step of the config.
     ran: The FLOPs of a training step of the runs.
     config: The text of the config, for the error.
 
   Raises:
-    ConfigError: The two costs differ by more than the tolerance for differently counting versions
-      of vitx.
+    ConfigError: The FLOPs differ by more than `TOLERANCE`, which allows for versions of vitx that
+      count differently.
   """
   if abs(ran - flops) > TOLERANCE * ran:
     raise ConfigError(
@@ -130,7 +130,7 @@ def draw_memory(
 def plot_memory(
   results: Mapping[str, tuple[float, ...]], gigabytes: Mapping[str, float], figure: str, note: str
 ) -> Any:
-  """Returns the figure of `draw_memory`: mean and standard deviation of each method."""
+  """Returns the figure that `draw_memory` saves: mean and standard deviation of each method."""
   words, scale, _ = figure_format(figure)
   height = max(2.6, 0.12 * (len(results) + 6))  # The legend has a line for each method.
   canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.3, height, note)

@@ -1,4 +1,4 @@
-"""A classifier's most confident mistakes and least certain examples, with attention over them."""
+"""Draws a classifier's most confident mistakes and least certain examples, with its attention."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from vitx.analysis.figures import style
 
 COLUMNS = 4
 SIDE = 2.3  # The side of a picture, in inches.
-SMALLEST, LARGEST = 256, 768  # The sides in pixels between which pictures are drawn.
+SMALLEST, LARGEST = 256, 768  # The bounds of a picture's longer side, in pixels.
 DIM = 0.45  # The brightness of a photo where attention is lowest.
 SHOWN = (
   "Bright and colored: high attention in the last layer, mean of its heads, each picture by its own"
@@ -25,16 +25,16 @@ TITLES = {"mistakes": "Most confident mistakes", "doubts": "Least certain exampl
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-  """An example as a picture, with a classifier's answer.
+  """An example as a picture, with a classifier's prediction.
 
   Attributes:
     name: The name of the example, such as the path of its file.
     label: The name of the true class.
     prediction: The name of the most probable class.
-    confidence: The probability of that class.
+    confidence: The probability of the most probable class.
     image: The whole photo, uint8 (height, width, C).
-    attention: The attention over the photo from 0 to 1, (height, width), 0 where the model does not
-      see it; `None` if the model has no attention maps.
+    attention: The attention over the photo from 0 to 1, (height, width). It is 0 in parts of the
+      photo that the model does not see, and `None` if the model has no attention maps.
   """
 
   name: str
@@ -60,13 +60,13 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-  """A classifier's answers to a split, with a function that shows the examples.
+  """A classifier's predictions on a split, with a function that shows the examples.
 
   Attributes:
     label: The name of the run in file names.
     note: A description of the model and the split, for captions.
     class_names: The names of the K classes.
-    answers: The answers.
+    answers: The predictions.
     look: A function that takes indices into `answers`, and returns the pictures of those examples.
     examples: The number of examples to draw.
   """
@@ -82,8 +82,8 @@ class Answered:
 def draw_mistakes(answered: Answered, out: Path) -> list[Path]:
   """Draws the most confident mistakes and the least certain examples, and lists them as CSV.
 
-  The attention over a photo is the last layer's, averaged over heads. It belongs to the class
-  token; in a model without one, it is averaged over all queries.
+  The attention over a photo is that of the class token in the last layer, averaged over heads. In a
+  model without a class token, it is also averaged over all queries.
   """
   files, rows = [], []
   for kind, pictures in choose_pictures(answered, answered.examples).items():
@@ -100,7 +100,7 @@ def draw_mistakes(answered: Answered, out: Path) -> list[Path]:
 def choose_pictures(answered: Answered, most: int) -> dict[str, list[Picture]]:
   """Returns at most `most` pictures of each kind: "mistakes", and "doubts", the least certain.
 
-  An example in "mistakes" is not repeated in "doubts".
+  A picture in "mistakes" is not repeated in "doubts".
   """
   mistakes = answered.answers.mistakes[:most].tolist()
   doubts = [at for at in answered.answers.doubts.tolist() if at not in mistakes][:most]
@@ -108,7 +108,7 @@ def choose_pictures(answered: Answered, most: int) -> dict[str, list[Picture]]:
 
 
 def plot_pictures(pictures: Sequence[Picture], caption: str) -> Any:
-  """Returns matplotlib's figure of pictures, with classes above and names of examples below."""
+  """Returns matplotlib's figure of pictures, with the classes above each and its name below."""
   columns = min(COLUMNS, len(pictures))
   rows = -(-len(pictures) // columns)
   attended = any(each.attention is not None for each in pictures)
@@ -135,9 +135,9 @@ def to_color(image: np.ndarray) -> Image.Image:
 
 
 def scale_side(picture: Image.Image) -> Image.Image:
-  """Returns a picture whose longer side is between `SMALLEST` and `LARGEST` pixels.
+  """Resizes a picture so that its longer side is between `SMALLEST` and `LARGEST` pixels.
 
-  A picture that is more than doubled keeps sharp pixels.
+  A picture that grows to more than twice its size keeps sharp pixels.
   """
   side = max(picture.size)
   wanted = min(max(side, SMALLEST), LARGEST)

@@ -1,4 +1,4 @@
-"""A plot of two columns of a table against each other, with the Pareto front."""
+"""Plots two columns of a table against each other, with the Pareto front."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
   """Returns the Pareto front: the rows that no other row beats.
 
   A row beats another if it is at least as good in both columns and better in one of them. The
-  result is in ascending order of the first column.
+  rows are returned in ascending order of the first column.
 
   Args:
     points: The values of both columns, by row.
@@ -41,7 +41,7 @@ def plot_pareto(
 ) -> Any:
   """Returns a figure of two columns of a table, with a line through the Pareto front.
 
-  Rows of the front have their names beside them, and other rows if there is room.
+  Rows of the front have their names beside their points; other rows have them if there is room.
 
   Args:
     points: The values of both columns, by row.
@@ -78,7 +78,10 @@ def plot_pareto(
 
 
 def _scale(axis: Any, values: Sequence[float]) -> None:
-  """Makes an axis logarithmic if its values are far apart, with plain numbers at 1, 2 and 5."""
+  """Formats the numbers of an axis, which becomes logarithmic if they are positive and far apart.
+
+  A logarithmic axis is labeled 1, 2, 5, 10, 20, ... and not by powers of ten.
+  """
   from matplotlib.ticker import LogLocator, NullLocator
 
   if min(values) > 0 and max(values) > WIDE * min(values):
@@ -91,7 +94,15 @@ def _scale(axis: Any, values: Sequence[float]) -> None:
 def _name_points(
   axes: Any, points: Points, front: Sequence[str], others: Sequence[str], post: bool
 ) -> None:
-  """Writes names beside points where there is room, and beside points of the front always."""
+  """Writes the name of every point of the front, and of other points where there is room.
+
+  Args:
+    axes: The axes that show the points.
+    points: The values of both columns, by row.
+    front: The rows of the front, in ascending order of the first column.
+    others: The other rows.
+    post: Whether the stepped line through the front goes first sideways and then up or down.
+  """
   from matplotlib.transforms import Bbox
 
   places = {name: axes.transData.transform(point) for name, point in points.items()}
@@ -120,7 +131,7 @@ def _name_points(
 
 
 def _candidates() -> Iterator[tuple[tuple[float, float], dict[str, Any]]]:
-  """Yields places for a name around its point, as offsets and alignments.
+  """Yields positions for a name around its point: an offset, and arguments of `Axes.annotate`.
 
   A line joins a distant name to its point.
   """

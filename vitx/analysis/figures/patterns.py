@@ -1,4 +1,4 @@
-"""A figure of which tokens each layer of a model connects (Child et al. 2019, Figure 3)."""
+"""Draws which tokens each layer of a model connects (Child et al. 2019, Figure 3)."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ EXAMPLE_GRID = (8, 8)
 
 @dataclasses.dataclass(frozen=True)
 class LayerPattern:
-  """The edges of one layer, or of several layers with a common pattern.
+  """The attention pattern of one layer, or of several layers with a common pattern.
 
   Attributes:
     layer: The number of the layer, or a title for several layers.
@@ -41,15 +41,15 @@ class LayerPattern:
 
   @property
   def distinct_heads(self) -> int:
-    """The number of heads with edges of their own, at most `HEADS`."""
+    """Returns the number of heads to draw: those whose edges differ, at most `HEADS`."""
     return min(self.pattern.head_period, self.heads, HEADS)
 
 
 def draw_patterns(subject: Subject, out: Path) -> list[Path]:
   """Draws each distinct pattern of the layers as a matrix, and one query's keys on the grid.
 
-  If heads differ, each has its own matrix. For a model whose mixers have no pattern, every kind of
-  pattern is drawn instead, on a grid of 8 x 8.
+  If heads differ, each head has a matrix. For a model whose mixers have no pattern, an example of
+  every kind of pattern is drawn instead, on a grid of 8 x 8.
   """
   used = find_patterns(subject.model, subject.input_spec)
   name = f"patterns_{subject.label}"
@@ -70,7 +70,7 @@ def list_edges(
   Args:
     model: A network.
     spec: The shape and dtype of a batch of one example.
-    mixed: Whether layers without a pattern are left out instead of an error.
+    mixed: Whether layers without a pattern are left out; otherwise they raise an error.
 
   Raises:
     ConfigError: A token mixer has no pattern, and `mixed` is not set.
@@ -129,7 +129,7 @@ def plot_patterns(used: Sequence[LayerPattern], columns: int = 1, note: str = ""
 
   Args:
     used: The patterns, for example from `find_patterns`.
-    columns: The number of pairs of matrix and grid in a row.
+    columns: The number of pairs (matrix, grid) side by side.
     note: A description of the model, for the caption.
   """
   shown = [(each, head) for each in used for head in range(each.distinct_heads)]
@@ -176,6 +176,6 @@ def choose_query(layout: TokenLayout) -> int:
 
 
 def edges_between(used: LayerPattern, head: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
-  """Returns the edges from queries (Q,) to keys (K,) as boolean (Q, K)."""
+  """Returns whether each query in q (Q,) reads each key in k (K,), bool (Q, K), by token index."""
   allowed = used.pattern.allows(used.layout, q[:, None], k[None], np.int64(head))
   return np.broadcast_to(np.asarray(allowed), (q.size, k.size))

@@ -1,4 +1,4 @@
-"""A figure of the error of Performer's features: `vitx visualize performer_error`."""
+"""Draws the error of Performer's random features: `vitx visualize performer_error`."""
 
 from pathlib import Path
 
@@ -9,8 +9,9 @@ from vitx.analysis.figures.subject import Subject
 def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
   """Draws the error of Performer's random features against their number, for each layer.
 
-  The features approximate the softmax attention of the model's queries and keys, whatever mixer it
-  was trained with. They are drawn in two ways: orthogonally and independently.
+  The features approximate the softmax attention of the model's queries and keys, even if the model
+  was trained with another mixer. One panel has orthogonal random features, another independent
+  ones.
 
   Raises:
     ConfigError: The model has no queries and keys.

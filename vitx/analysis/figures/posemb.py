@@ -1,4 +1,4 @@
-"""A figure of the similarity of position embeddings (Dosovitskiy et al. 2021, Figure 7)."""
+"""Draws the similarity of position embeddings (Dosovitskiy et al. 2021, Figure 7)."""
 
 import dataclasses
 from pathlib import Path
@@ -31,7 +31,10 @@ class Positions:
   layout: TokenLayout
 
   def similarity(self) -> np.ndarray:
-    """Returns the cosine between the vectors of every two places, (n, n); 0 for a zero vector."""
+    """Returns the cosine similarity of the embeddings of every two tokens of the grid, (n, n).
+
+    The similarity to a zero vector is 0.
+    """
     grid = self.table[self.layout.prefix :].astype(np.float64)
     norms = np.linalg.norm(grid, axis=1)
     return divide(grid @ grid.T, norms[:, None] * norms)

@@ -1,4 +1,4 @@
-"""A figure of the products of a mixer's projections, W_Q W_K^T and W_V W_O, and their diagonals.
+"""Draws the products of a mixer's projections, W_Q W_K^T and W_V W_O, and their diagonals.
 
 (Trockman and Kolter 2023, Figure 1; Diaz 2023, Figure 11.)
 """
@@ -21,7 +21,7 @@ Products = dict[str, np.ndarray]
 
 
 def draw_projections(subject: Subject, out: Path) -> list[Path]:
-  """Draws W_Q W_K^T and W_V W_O by layer and head, with a table of their diagonals' shares.
+  """Draws W_Q W_K^T and W_V W_O by layer and head, with a table of the shares on the diagonals.
 
   Raises:
     ConfigError: The mixers of the model have no query and key projections.
@@ -47,8 +47,8 @@ def draw_projections(subject: Subject, out: Path) -> list[Path]:
 def compute_products(subject: Subject) -> Products:
   """Multiplies the projection kernels of each layer and head of a network: W_Q W_K^T and W_V W_O.
 
-  If all heads share one head of keys or values, it is used for each of them. Layers without these
-  projections, and the decoder of a masked autoencoder, are ignored.
+  A single head of keys or values that all query heads share is multiplied with each of them. Layers
+  without these projections, and the decoder of a masked autoencoder, are ignored.
 
   Returns:
     The products "query_key" and "value_out", (L, H, C, C) each.
@@ -77,18 +77,18 @@ def compute_products(subject: Subject) -> Products:
   for kind, products in pairs.items():
     if len({product.shape for product in products}) > 1:
       raise ConfigError(
-        f"projections: {kind} has other shapes in some layers; use a model with one width."
+        f"projections: the shape of {kind} differs by layer; use a model with one width."
       )
   return {kind: np.stack(products) for kind, products in pairs.items() if products}
 
 
 def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int) -> np.ndarray:
-  """Multiplies two kernels of projections, head by head.
+  """Multiplies two kernels of projections, head by head, and returns (H, C, C).
 
   Args:
-    sum_over: The subscripts of `np.einsum`.
-    a, b: The kernels. If only one of them has a single head, this head is used for all heads.
-    of_a, of_b: The axis of the heads in each kernel.
+    sum_over: The subscripts of `np.einsum`, such as "chd,ehd->hce".
+    a, b: The kernels. A kernel with a single head is repeated for the heads of the other one.
+    of_a, of_b: The axes of the heads, in `a` and in `b`.
   """
   heads = max(a.shape[of_a], b.shape[of_b])
   a, b = (
@@ -98,7 +98,10 @@ def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int)
 
 
 def diagonal_mass(product: np.ndarray) -> float:
-  """Returns the share of a product's absolute values on its diagonal; 1 / C if uniform."""
+  """Returns the share of a product's absolute values that is on its diagonal.
+
+  A (C, C) matrix of equal values has the share 1 / C.
+  """
   total = np.abs(product).sum()
   return float(np.abs(np.diagonal(product)).sum() / total) if total else 0.0
 

@@ -1,4 +1,4 @@
-"""A figure of the tokens that a query reads, directly or indirectly, through one or more layers."""
+"""Draws the tokens that a query reads, directly or indirectly, through one or more layers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -59,8 +59,8 @@ def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
 def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.ndarray:
   """Returns the tokens that each query reads through the last 1, 2, ... L layers.
 
-  A query reads itself, because a skip connection carries each token past the mixer. So a layer's
-  step is the matrix I + A, where A has the edges of all heads.
+  A query reads itself, because a skip connection carries each token past the mixer. So the matrix
+  I + A says which tokens one layer reads, where A has the edges of all heads.
 
   Args:
     layers: The patterns of all layers, in the order of the network. All layers have one layout.
@@ -99,7 +99,9 @@ def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
 
 
 def compute_fields(subject: Subject) -> ReceptiveFields:
-  """Returns the receptive fields of a network's queries, or of the query of `choose_query`.
+  """Returns the receptive fields of the subject's queries.
+
+  Without queries, the query of `choose_query` is taken.
 
   Raises:
     ConfigError: The model has no patterns or several grids, or a query does not exist.

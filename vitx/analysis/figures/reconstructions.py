@@ -1,4 +1,4 @@
-"""Images, their visible patches, and what a masked autoencoder makes of them."""
+"""Draws images, their visible patches, and the reconstructions of a masked autoencoder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ def draw_reconstructions(subject: Subject, out: Path) -> list[Path]:
   """Draws some images, their visible patches and their reconstructions.
 
   Raises:
-    ConfigError: The model is no masked autoencoder.
+    ConfigError: The model is not a masked autoencoder.
   """
   if not isinstance(subject.model, MaskedAutoencoder) or subject.respond is None:
     raise ConfigError(

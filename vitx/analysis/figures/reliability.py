@@ -1,4 +1,4 @@
-"""The reliability diagram of a classifier's answers: accuracy by confidence."""
+"""Draws the reliability diagram of a classifier's predictions: accuracy by confidence."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

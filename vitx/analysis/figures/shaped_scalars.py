@@ -1,4 +1,4 @@
-"""A figure of the learned scalars of shaped attention, α I + β A - γ C, by layer (Diaz 2023)."""
+"""Draws the learned scalars of shaped attention, α I + β A - γ C, by layer (Diaz 2023)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

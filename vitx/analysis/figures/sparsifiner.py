@@ -1,4 +1,8 @@
-"""A figure of the attention of Sparsifiner's queries, and of its bases (Wei et al. 2023)."""
+"""Draws the attention of Sparsifiner's queries, and the learned bases (Wei et al. 2023).
+
+A layer has a basis (N, S) of S vectors over the tokens, called slots. Each query has S coefficients
+and keeps the keys with the largest sums of basis entries, weighted by these coefficients.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,12 +28,10 @@ BASIS_LAYERS = 6
 def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   """Draws the attention that Sparsifiner keeps for a few queries, and its bases.
 
-  There is one figure for each example (supplement, Figures 1 and 2). For a few layers and heads it
-  shows the keys that a query of the grid keeps, its attention to these keys, and its attention with
-  the same weights but no mask. Another figure shows the absolute values of the bases over the grid
-  (Figure 3). A table has for each layer the share of zeros in basis and coefficients, the share of
-  full attention on kept keys, and the overlap of the keys that two queries of a head keep
-  (intersection over union, averaged over pairs).
+  One figure for each example (supplement, Figures 1 and 2) shows, for a few layers and heads, the
+  keys that a query of the grid keeps, its attention to these keys, and its attention to all keys if
+  there is no mask. Another figure shows the absolute values of the bases over the grid (Figure 3).
+  A table has the numbers of `describe_layer` for each layer.
 
   Raises:
     ConfigError: The model has no Sparsifiner mixers, or its masks are off, or a query does not
@@ -59,7 +61,7 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
 def capture(
   model: nn.Module, variables: Mapping[str, Any], images: jax.Array
 ) -> list[dict[str, np.ndarray]]:
-  """Runs a model with Sparsifiner's mixers twice, with their masks and without.
+  """Runs a model of Sparsifiner mixers twice, with the masks and without.
 
   Args:
     model: A model with mixers that compute their matrices.
@@ -67,8 +69,9 @@ def capture(
     images: The normalized images, (B, height, width, channels).
 
   Returns:
-    A dict for each layer: `sparse` and `full` attention (B, H, N, N), `coefficients` (B, H, N -
-    prefix, S), `pruned_basis` (N, S), and the learned `basis` (N, S).
+    A dict for each layer: the attention `sparse` (with the mask) and `full` (without it), (B, H, N,
+    N); after the thresholds, the `coefficients` (B, H, N - prefix, S) of the queries and the
+    `pruned_basis` (N, S); and the learned `basis` (N, S).
 
   Raises:
     ConfigError: The model has no Sparsifiner mixers, or their masks are off.
@@ -97,7 +100,14 @@ def capture(
 
 
 def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict[str, float]:
-  """Returns the cells of a layer's row in the table, computed over the queries of the grid."""
+  """Returns a layer's row of the table: means over examples, heads and the queries of the grid.
+
+  Returns:
+    A dict of `basis_zeros` and `coefficient_zeros`, the shares of zeros in the pruned basis and the
+    coefficients; `kept_keys`, the number of keys that a query keeps; `attention_kept`, the share of
+    full attention on kept keys; and `overlap`, the intersection over union of the keys that two
+    queries of a head keep, averaged over pairs of queries.
+  """
   rows = layer["sparse"].shape[-1] - layout.prefix
   mask = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)
   full = layer["full"][:, :, -rows:]
@@ -117,7 +127,7 @@ def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict
 def _sown(
   model: nn.Module, variables: Mapping[str, Any], images: Any
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Returns the arrays that the mixers expose in a run, by array name and path of the mixer."""
+  """Returns the arrays that the mixers sow in a run, by array name and mixer path."""
   found = jax.device_get(jax.jit(partial(sow, model))(variables, images))
   return {name: collect(found, name) for name in ("attention", "coefficients", "pruned_basis")}
 
@@ -177,7 +187,7 @@ def plot_example(
 
 
 def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, note: str = "") -> Any:
-  """Returns a figure with a row for each of the first layers, and a column for each slot.
+  """Returns a figure with a row for each of the first layers, and a column for each basis vector.
 
   Args:
     layers: The layers from `capture`.

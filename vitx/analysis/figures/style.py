@@ -57,7 +57,9 @@ def save_both(canvas: Any, out: Path, name: str, rows: Sequence[dict[str, Any]])
 def make_panels(
   rows: int, columns: int, width: float, height: float, caption: str
 ) -> tuple[Any, np.ndarray]:
-  """Returns an empty figure of a size in inches with a caption, and its panels (rows, columns).
+  """Returns an empty figure with a caption, and its panels (rows, columns).
+
+  The width and height are in inches, without the caption.
 
   Raises:
     MissingExtraError: Matplotlib is not installed.
@@ -73,7 +75,7 @@ def make_panels(
 
 
 def show_plane(axes: Any, plane: np.ndarray, title: str = "", **colors: Any) -> Any:
-  """Draws values (rows, columns) as squares without ticks and returns the image."""
+  """Draws values (rows, columns) as colored squares without ticks; returns matplotlib's image."""
   axes.set(xticks=[], yticks=[])
   if title:
     axes.set_title(title, fontsize=SMALL, pad=2)
@@ -89,7 +91,7 @@ def show_image(axes: Any, image: np.ndarray, title: str = "", **shown: Any) -> N
 
 
 def as_rows(grid: Sequence[int]) -> tuple[int, ...]:
-  """Returns (rows, columns, ...) of a grid, with one row for a sequence (N,)."""
+  """Returns a grid as (rows, columns, ...); a sequence (N,) becomes one row."""
   return (1, *grid) if len(grid) == 1 else tuple(grid)
 
 
@@ -107,8 +109,8 @@ def mark(
     axes: The axes that show the picture.
     query: The number of the token on the grid, row by row; `None` marks nothing.
     grid: The grid of the tokens.
-    size: The (height, width) of the image, of whose patches the grid consists; `None` means that
-      the picture has a square for each token.
+    size: The (height, width) of an image that consists of the grid's patches; `None` means a
+      picture with one square for each token.
   """
   if query is not None:
     rows = as_rows(grid)
@@ -141,7 +143,9 @@ def add_legend(canvas: Any, axes: Any, **settings: Any) -> None:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-  """Writes dicts as a CSV table, whose columns are the first dict's keys; floats have six digits.
+  """Writes dicts as a CSV table, whose columns are the keys of the first dict.
+
+  Floats are written with six significant digits.
 
   Raises:
     ConfigError: The file cannot be written.

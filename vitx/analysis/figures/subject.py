@@ -1,4 +1,4 @@
-"""The model that a figure shows."""
+"""The model that a figure shows, with its variables and examples."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from vitx.ops.layout import TokenLayout
 class Subject:
   """A model with everything that a figure needs in order to run it.
 
-  Variables and inputs are functions that compute them, since they take time and not all figures
-  need them.
+  The fields `variables`, `inputs` and `respond` are functions, since their results take time to
+  compute and not all figures need them.
 
   Attributes:
     label: The name in file names: the row of a config, or the name of a workdir.
@@ -28,10 +28,10 @@ class Subject:
     inputs: A function that returns the model's inputs (B, ...) for a given number of examples.
     respond: A function that returns the outputs of `Task.respond` for a given number of examples;
       `None` if there is no task.
-    local: The number l of tokens, up to the query itself, that count as near to a query; `None`
-      means the length of a row of the grid.
+    local: The number l of tokens that count as near: the query and the l - 1 tokens before it.
+      `None` means the length of a row of the grid.
     examples: The number of examples to look at.
-    queries: The positions to draw, or () for a few that are evenly spread.
+    queries: The positions of the queries to draw, or () for the figure's own choice.
     network: A description of the model and its data, for captions.
     weights: A description of the source of the weights, for captions.
   """
