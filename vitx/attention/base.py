@@ -220,7 +220,7 @@ class AttentionModule(TokenMixer):
       value_bias: Whether `use_bias` also applies to the values.
       key_bias: Whether `use_bias` also applies to the keys.
     """
-    # The order of the calls is the order in which their gradients are added: it decides bits.
+    # Gradients are added in the order of these calls; another order changes their last bits.
     q = self.to_heads(x, "query")
     k = self.to_heads(x, "key", use_bias=self.use_bias and key_bias)
     return q, k, self.to_heads(x, "value", value_dim, use_bias=self.use_bias and value_bias)

@@ -31,8 +31,8 @@ class BigBirdAttention(PatternAttention):
     plan: The rule of the random draw: "uniform", or "bigbird" as in the released code.
     seed: The seed of the random draw; heads and layers have different draws.
     redraw: The time of new random draws: "never", or "step" for every training step. A step's draw
-      comes from the stream "graph" and is the same on all devices and for all examples. Evaluation
-      always uses the draw of `seed`.
+      comes from the stream "graph" and is shared by all examples and devices. Evaluation always
+      uses the draw of `seed`.
     query_parts: The query blocks that attend; the others have the output zero. The names are flags
       in the code of BBViT's authors: "random" is block 0, "global" is the last block, and "window"
       is all blocks between them. () means that all blocks attend.
@@ -74,7 +74,7 @@ class BigBirdAttention(PatternAttention):
         heads=self.num_heads,
         seed=self.seed,
       )
-    except ConfigError as error:  # arguments have the names of the fields
+    except ConfigError as error:  # the arguments of `bigbird` have the names of the fields
       raise ConfigError(f"token_mixer.{error}") from error
     parts = tuple(self.query_parts)
     pattern = pattern & QueryParts(parts, self.block) if parts else pattern

@@ -15,7 +15,7 @@ from vitx.ops.kernels.nystrom import depthwise_convolution
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
-Iterations = Annotated[int, Range("[1, 100]")]  # the compiled program unrolls every iteration
+Iterations = Annotated[int, Range("[1, 100]")]  # limited, because the program unrolls iterations
 
 
 class Nystromformer(AttentionModule):

@@ -13,7 +13,7 @@ from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern, per_head
 from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
-BlockSize = Annotated[int, Range("[1, 4096]")]  # edges inside a block are a square array
+BlockSize = Annotated[int, Range("[1, 4096]")]  # memory grows with the square of a block's size
 
 
 class PatternAttention(AttentionModule):

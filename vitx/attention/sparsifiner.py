@@ -53,8 +53,8 @@ class Sparsifiner(AttentionModule):
 
   `AttentionModule` has the other attributes. The predictor uses queries and keys without positions.
   The mixer sows three arrays into "intermediates": `approximation` (B, H, N - prefix, N), the
-  prediction before any threshold, and, after the thresholds, `coefficients` (B, H, N - prefix, S)
-  and `pruned_basis` (N, S).
+  scores before any threshold, and `coefficients` (B, H, N - prefix, S) and `pruned_basis` (N, S),
+  both after the thresholds.
   """
 
   properties: ClassVar = Properties(fixed_length=True, flops_exponent=2.0)

@@ -19,8 +19,8 @@ Mix = Callable[[jax.Array], jax.Array]
 class Block(nn.Module):
   """The base class of blocks, which have one token mixer and one channel MLP.
 
-  A subclass defines `arrange`, which says how mixer and MLP are combined. Instead it may define its
-  own `__call__`, which must pass `layout`, `mask`, `at` and `train` to `mix_tokens`.
+  A subclass defines `arrange`, which combines mixer and MLP. It may define its own `__call__`
+  instead, which must pass `layout`, `mask`, `at` and `train` to `mix_tokens`.
 
   Attributes:
     token_mixer: A function that makes the mixer; its argument is `name`.

@@ -52,8 +52,9 @@ class CvT(StagedNetwork):
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
+      train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
+        normalization uses statistics of the batch; the collection "batch_stats" must then be
+        mutable.
 
     Raises:
       ConfigError: If there is a class token, or if a field has neither one value nor one for each

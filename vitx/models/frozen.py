@@ -2,8 +2,8 @@
 
 A state belongs to the innermost module that contains it and has parameters. If all parameters of
 this module are frozen, the state is frozen too: it does not change, and the module runs as in
-evaluation, so that batch normalization does not depend on the batch. Keras does the same for layers
-that are not trainable. Dropout stays active, since it has no state.
+evaluation, so that batch normalization does not depend on the batch. Keras treats layers that are
+not trainable in this way. Dropout stays active, since it has no state.
 """
 
 import inspect

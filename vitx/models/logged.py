@@ -1,4 +1,4 @@
-"""Logs learned scalars of a network's modules, such as gains and temperatures, during training.
+"""Finds and averages learned scalars, such as gains and temperatures, for the log of training.
 
 A module declares the names of these parameters by `logged: ClassVar = ("alpha", "beta")`. The log
 has the mean of each parameter, so a parameter with an entry for each head is one number.
@@ -19,7 +19,7 @@ from vitx.models.stacked import unstack
 
 @contextlib.contextmanager
 def finding() -> Iterator[set[str]]:
-  """Collects the `logged` parameters of all modules that are called inside a `with` block.
+  """Collects the names in `logged` of all modules that are called inside a `with` block.
 
   Trace a call of the network in the block.
 

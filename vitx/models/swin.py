@@ -46,8 +46,9 @@ class Swin(StagedNetwork):
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
+      train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
+        normalization uses statistics of the batch; the collection "batch_stats" must then be
+        mutable.
 
     Raises:
       ConfigError: If there is a class token, or if `num_heads` has neither one value nor one for

@@ -60,8 +60,9 @@ class ViT(Network):
       images: The images, (B, height, width, channels), normalized floats.
       mask: A boolean mask (B, N), True = may be attended, over all tokens, also those in front of
         the grid; `None` means that all may. A pool that is a mean still counts masked tokens.
-      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
+      train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
+        normalization uses statistics of the batch; the collection "batch_stats" must then be
+        mutable.
     """
     x, layout, pool = self.encode(images, mask=mask, train=train)
     if self.pool_first:
