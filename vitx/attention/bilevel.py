@@ -1,4 +1,4 @@
-"""BiFormer's attention: each region chooses regions, and its tokens attend the tokens in them."""
+"""BiFormer's attention: each region of the grid attends only a few regions, which it chooses."""
 
 import math
 from typing import Annotated, ClassVar, Literal

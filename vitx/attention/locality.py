@@ -24,7 +24,8 @@ class LocalityAttention(GivenPatternAttention):
     temperature: The factor of the logits: "learned" is a parameter `temperature` (H,), 1 / sqrt(D)
       at the start; "fixed" is 1 / sqrt(D).
     self_edge: Whether tokens attend themselves too.
-    edges: The name of the attention pattern; each token's edge to itself is removed from it.
+    edges: The name of the attention pattern. Unless `self_edge` is set, the edge of each token to
+      itself is removed from this pattern.
 
   `PatternAttention` has the other attributes.
   """

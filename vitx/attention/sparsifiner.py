@@ -38,10 +38,11 @@ class Sparsifiner(AttentionModule):
       predictor is computed only for its loss (phase 1 of the published training).
     slots: The number of slots S; the released code has N // 6, which is 32 for 197 tokens.
     channel_divisor: The number by which the channels of a head are divided in the predictor.
-    coefficient_threshold: The largest coefficient that is set to zero; None keeps all.
+    coefficient_threshold: The threshold of the coefficients: those that do not exceed it become
+      zero. None keeps all.
     coefficient_top: The number of largest coefficients that each query keeps; None keeps all.
-    basis_threshold: The largest absolute value of an entry of the basis that is set to zero; the
-      other entries become their absolute values. None keeps the basis with its signs.
+    basis_threshold: The threshold of the basis: entries whose absolute value does not exceed it
+      become zero, and the others become their absolute values. None keeps the basis with its signs.
     predictor_implementation: The way to compute the scores: "dense" multiplies the basis by all
       coefficients, "sparse" adds basis entries only for coefficients that are not zero, and "auto"
       takes the faster of the two.

@@ -75,7 +75,7 @@ class TokenReduction:
     return layout
 
   def settle(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns the output (B, N, C) of a block, in which a subclass may change masked tokens."""
+    """Changes masked tokens in the output (B, N, C) of a block; here, it leaves all unchanged."""
     return x
 
 
@@ -132,9 +132,9 @@ class FuseInattentive(TokenReduction):
 class ZeroInattentive(TokenReduction):
   """The tokens that the class token attends least become zeros (Sparsifiner's released code).
 
-  After the i-th reduction (from 1), ceil(keep^i n) of the n tokens of the grid are left. They are
-  those of the tokens left before that have the largest attention of the class token, averaged over
-  the heads. The others become zeros, which no token attends. No token changes its place, so
+  The i-th reduction (from 1) keeps ceil(keep^i n) of the n tokens of the grid. It chooses them from
+  the tokens that earlier reductions kept, by the largest attention of the class token, averaged
+  over the heads. The others become zeros, which no token attends. No token changes its place, so
   parameters whose shape depends on N still fit. Only mixers that skip masked tokens save time. A
   pool over more than the class token includes the zeros. (In the released code, the zeros still
   count in the denominator of the class token's softmax.)

@@ -1,9 +1,10 @@
 """The names of parameters; no other module knows the structure of a parameter tree.
 
 A name is the path of a parameter, joined by "/", such as "block_0/token_mixer/query/kernel". At the
-top, a network with one sequence of blocks has `stem`, `posemb`, `cls`, `extra`, `start`, `block_0`,
-`block_1`, ..., `norm` and `head` (a second head is `head_distillation` or `head_patches`). A
-network of several stages has `stage_0_block_0`, `stage_0_block_1`, ... in place of these blocks.
+top, a network with one sequence of blocks has `stem`, `posemb`, `cls` (class token), `extra` (other
+learned tokens), `start` (start vector), `block_0`, `block_1`, ..., `norm` and
+`head` (a second head is `head_distillation` or `head_patches`). A network of several stages has
+`stage_0_block_0`, `stage_0_block_1`, ... in place of these blocks.
 While a network whose layers repeat is trained, `cycles` replaces the blocks; see
 `vitx.models.stacked`.
 """

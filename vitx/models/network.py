@@ -62,7 +62,7 @@ class Network(Trunk, kw_only=True):
   def add_class_token(
     self, grid: jax.Array, extra_tokens: int = 0
   ) -> tuple[jax.Array, TokenLayout, Any]:
-    """Unrolls a grid into a sequence of tokens, and puts learned tokens in front of it.
+    """Unrolls a grid into a sequence, and puts the pool's and other learned tokens in front of it.
 
     Args:
       grid: The grid of tokens, (B, rows, columns, C).

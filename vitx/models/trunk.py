@@ -104,7 +104,7 @@ class Trunk(nn.Module, kw_only=True):
     Args:
       x: The tokens, (B, N, C).
       layout: The arrangement of all tokens.
-      at: The places of these tokens in the layout, integers (N,); `None` means all, in order.
+      at: The indices of these tokens in the layout, integers (N,); `None` means all, in order.
     """
     posemb = self.posemb(name=names.POSITIONS)
     return posemb(x, layout) if at is None else posemb(x, layout, at)
@@ -135,7 +135,7 @@ class Trunk(nn.Module, kw_only=True):
       mlp_dim: The hidden width of the MLPs.
       train: Whether dropout and stochastic depth are active; they draw from the stream "dropout".
       mask: A boolean mask (B, N), True = may be attended; `None` means that all may.
-      at: The places of these tokens in the layout, integers (N,); `None` means all, in order.
+      at: The indices of these tokens in the layout, integers (N,); `None` means all, in order.
       reduction: The token reduction, which removes tokens in some layers.
       name: The beginning of the names of the blocks, to which "_0", "_1", ... are appended.
 
