@@ -166,7 +166,7 @@ def test_a_fixed_length_says_so(module):
   variables = shapes(module, 12, 8)
   apply = partial(module.apply, layout=TokenLayout((3, 3)), train=False)
   with pytest.raises(
-    ConfigError, match=r"shape \(12,.* another grid of tokens; this one needs \(9,"
+    ConfigError, match=r"shape \(12,.* another grid of tokens; this grid needs shape \(9,"
   ):
     jax.eval_shape(apply, variables, X[:, :9])
 

@@ -1,11 +1,12 @@
-"""Token mixers: Flax modules called as `module(x, layout, *, mask=None, train)` on x (B, N, C).
+"""Token mixers: Flax modules that exchange information between tokens, such as attention.
 
     from vitx.attention import AttentionModule, Properties, from_heads
 
-To write your own mixer, start from a copy of `softmax.py`, and name your class in a config as
-`token_mixer=dict(name="my_package.my_file:MyAttention", ...)`. The model sets the fields
-`num_heads`, `dtype`, `layer` and `depth`; every other field is yours. `MIXERS` maps the names that
-configs use to classes; the attribute `properties` of a class lists its guarantees.
+A mixer is called as `module(x, layout, *, mask=None, train)` on tokens x (B, N, C); `layout` is
+their `TokenLayout`. To write your own mixer, start from a copy of `softmax.py`, and name your class
+in a config as `token_mixer=dict(name="my_package.my_file:MyAttention", ...)`. The model sets the
+fields `num_heads`, `dtype`, `layer` and `depth`; every other field is yours. `MIXERS` maps the
+names that configs use to classes; the attribute `properties` of a class lists its guarantees.
 """
 
 from vitx.attention.base import AttentionModule, Properties, TokenMixer

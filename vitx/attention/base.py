@@ -1,4 +1,4 @@
-"""The base classes of token mixers: promises, fields, projection to heads and positions."""
+"""The base classes of token mixers, with the fields and methods that mixers share."""
 
 import dataclasses
 from typing import Any, ClassVar, Literal
@@ -25,17 +25,21 @@ from vitx.ops.sparse.slots import decode_plan
 
 @dataclasses.dataclass(frozen=True)
 class Properties:
-  """The promises of a mixer with its default fields; a class declares its own as `properties`.
+  """The guarantees of a mixer whose fields have their defaults.
+
+  A class of mixers declares its guarantees as the class attribute `properties`.
 
   Attributes:
-    implementations: The implementations that exist and must agree; empty if there is only one.
+    implementations: The names of the implementations, which all compute equal outputs; empty if
+      there is only one.
     accepts_mask: Whether a mask is accepted, and masked tokens then contribute exactly nothing; if
       not, a mask raises ConfigError.
     accepts_causal: Whether `causal=True` is accepted, and outputs are then independent of later
-      tokens; if not, it raises ConfigError.
+      tokens; if not, `causal=True` raises ConfigError.
     permutation_equivariant: Whether permuted tokens give permuted outputs.
     masking_is_deletion: Whether masking tokens has the same effect as leaving them out.
-    fixed_length: Whether the shapes of parameters depend on N, which must then be the N of `init`.
+    fixed_length: Whether the shapes of parameters depend on N. Every call must then have as many
+      tokens as the call of `init`.
     memory_exponent: The exponent of N in the temporary memory of the kernelized path.
     flops_exponent: The exponent of N in the floating-point operations of the kernelized path.
   """
@@ -60,8 +64,8 @@ class TokenMixer(nn.Module):
       coordinates of query and key. The bias starts at zero and is zero for prefix tokens. A mixer
       without logits between tokens raises ConfigError.
     implementation: The way to compute: "masked" computes the whole attention matrix and sows it as
-      the intermediate `attention` (B, H, N, N); "kernelized" never stores it; "auto" lets the op
-      choose the faster way.
+      the intermediate `attention` (B, H, N, N); "kernelized" never stores this matrix; "auto" takes
+      the faster of the two.
     causal: Whether a token attends only itself and earlier tokens; prefix tokens are the earliest.
       A mixer that cannot do this raises ConfigError.
     dtype: The dtype of the computation; probabilities, features and their sums are float32.
@@ -70,10 +74,11 @@ class TokenMixer(nn.Module):
   """
 
   properties: ClassVar = Properties()
-  without_logits: ClassVar[str] = ""  # why there are no logits to add a bias to
+  # The reason why no logit belongs to a query and a key, for an error; "" if there are logits.
+  without_logits: ClassVar[str] = ""
   decodes: ClassVar[bool] = False  # whether the mixer can be called token by token
-  # Whether `__call__` accepts `class_attention=True`. It then also returns the attention of the
-  # first token to all tokens: (B, N) float32, the mean over the heads.
+  # Whether `__call__` accepts `class_attention=True`, with which it also returns the attention of
+  # the first token to all tokens: (B, N) float32, the mean over the heads.
   tells_class_attention: ClassVar[bool] = False
   logged: ClassVar[tuple[str, ...]] = ()  # parameters whose means are logged in training
 
@@ -120,11 +125,11 @@ class TokenMixer(nn.Module):
   def is_decoding(self, x: jax.Array, at: jax.Array | None) -> bool:
     """Returns whether this call decodes one token of a sequence that is being generated.
 
-    A call decodes if the places `at` are given and the collection "cache" is mutable.
+    A call decodes if `at` is given and the collection "cache" is mutable.
 
     Args:
       x: The tokens, (B, N, C); N is 1 in decoding.
-      at: The places of the tokens, int (N,); None means all places.
+      at: The indices of these tokens in the sequence, int (N,); None means all tokens.
 
     Raises:
       ConfigError: If the call decodes, and the mixer is not causal.
@@ -144,13 +149,13 @@ class TokenMixer(nn.Module):
     return True
 
   def sow_matrix(self, matrix: jax.Array | None, probabilities: jax.Array | None = None) -> None:
-    """Sows the matrices that an op returned beside its output into "intermediates".
+    """Sows a mixing matrix and its attention probabilities into the collection "intermediates".
 
     Args:
       matrix: The mixing matrix, (B, H, N, N), sown as `attention`; None sows nothing.
-      probabilities: The softmax attention of the queries, (B, H, N, N), sown as `probabilities`.
-        None sows `matrix` under this name too. A mixer that is `without_logits` sows no
-        probabilities.
+      probabilities: The softmax attention of the queries, (B, H, N, N), sown as `probabilities`;
+        None means that `matrix` is this attention. A mixer with a reason in `without_logits` sows
+        no probabilities.
     """
     if matrix is None:
       return
@@ -188,7 +193,8 @@ class AttentionModule(TokenMixer):
       name: The name of the projection.
       dim: The width of a head; None means D.
       heads: The number of heads; None means H.
-      **fields: Other arguments of `vitx.layers.projections.to_heads`, in place of `use_bias`.
+      **fields: Further arguments of `vitx.layers.projections.to_heads`. They take precedence over
+        the mixer's `dtype` and `use_bias`.
 
     Raises:
       ConfigError: If H does not divide C.
@@ -204,7 +210,9 @@ class AttentionModule(TokenMixer):
     value_bias: bool = True,
     key_bias: bool = True,
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Projects tokens (B, N, C) to queries, keys and values (B, N, H, D), without positions.
+    """Projects tokens (B, N, C) to queries, keys and values (B, N, H, D).
+
+    Positions are not applied yet; `apply_positions` does this.
 
     Args:
       x: The tokens, (B, N, C).
@@ -212,7 +220,7 @@ class AttentionModule(TokenMixer):
       value_bias: Whether `use_bias` also applies to the values.
       key_bias: Whether `use_bias` also applies to the keys.
     """
-    # The order of the calls is the order in which their gradients are added: it decides bits.
+    # Gradients are added in the order of these calls; another order changes their last bits.
     q = self.to_heads(x, "query")
     k = self.to_heads(x, "key", use_bias=self.use_bias and key_bias)
     return q, k, self.to_heads(x, "value", value_dim, use_bias=self.use_bias and value_bias)
@@ -225,17 +233,20 @@ class AttentionModule(TokenMixer):
     scale: float = 1.0,
     at: jax.Array | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Applies `rotary` and `relative_bias`; the bias makes queries and keys wider than D.
+    """Rotates queries and keys by `rotary`, and adds channels for `relative_bias`.
+
+    The product of the added channels of a query and a key, times `scale`, is their bias. So with a
+    bias, the returned queries and keys are wider than D.
 
     Args:
       q, k: The queries and keys, (B, N, H, D).
       layout: The layout of all tokens.
       scale: The factor by which the logits will be multiplied; the bias is not scaled.
-      at: The places of these tokens in the layout, int (N,), as in decoding; None means all.
+      at: The indices of these tokens in the layout, int (N,), as in decoding; None means all.
 
     Raises:
-      ConfigError: If D does not suit `rotary`, if the tokens have no places, or if the tables of
-        the bias were made for another grid.
+      ConfigError: If D does not suit `rotary`, if the layout does not say where the tokens are in
+        the grid (`has_places`), or if the tables of the bias were made for another grid.
     """
     for field in ("rotary", "relative_bias"):
       if not layout.has_places and getattr(self, field) != "none":
@@ -268,13 +279,15 @@ class AttentionModule(TokenMixer):
     """Computes softmax attention with the mixer's `causal`, `implementation` and `dropout`.
 
     Args:
-      q, k, v: The queries and keys with positions, and the values, (B, N, H, D).
-      *edges: The pattern and its layout; none means all pairs of tokens.
+      q, k, v: The queries, keys and values, (B, N, H, D), after `apply_positions`.
+      *edges: The pattern of the attention and the token layout; without them, every token attends
+        every token.
       train: Whether dropout is active.
       **given: Other arguments of `vitx.ops.attention_with_weights`, such as `scale`.
 
     Returns:
-      The output of the heads (B, N, H, D), and the matrix (B, H, N, N) of the masked path or None.
+      The output of the heads, (B, N, H, D), and the attention matrix, (B, H, N, N); the matrix is
+      None if the implementation is "kernelized".
     """
     given = {"causal": self.causal, "implementation": self.implementation, **given}
     given |= {"dropout": getattr(self, "dropout", 0.0), "key": self.dropout_key(train)}
@@ -286,7 +299,7 @@ class AttentionModule(TokenMixer):
     """Returns the attention of the first token to each token, float32 (B, N), a mean over heads.
 
     Args:
-      q, k: The queries and keys with positions, (B, N, H, D).
+      q, k: The queries and keys, (B, N, H, D), after `apply_positions`.
       scale: The factor of the logits.
       mask: A boolean mask (B, N), True = may be attended, or None.
     """
@@ -305,20 +318,20 @@ class AttentionModule(TokenMixer):
   ) -> jax.Array:
     """Computes the attention of one new token while a sequence is generated token by token.
 
-    The token attends to itself and to earlier tokens, whose keys and values are in the collection
-    "cache"; its own are added there. Tokens must be decoded in order. The cache has M slots, as
-    many as the pattern needs at once: `cached_key` (B, H, M, D) and `cached_value` (B, H, M, E),
-    zeros before the first token. If the pattern does not fix which slots a token reads, it also has
-    `cached_place` (G, M), which says which token each slot holds, for G groups of heads with equal
-    edges.
+    The token attends to itself and to earlier tokens. The collection "cache" contains the keys and
+    values of earlier tokens, and this call adds those of the new token. Tokens must be decoded in
+    order. The cache has M slots, as many as the pattern needs at once: `cached_key` (B, H, M, D)
+    and `cached_value` (B, H, M, E), zeros before the first token. If the pattern does not fix which
+    slots a token reads, the cache also has `cached_place` (G, M): the index of the token in each
+    slot, for G groups of heads with equal edges.
 
     Args:
-      q, k: The query and key with positions, (B, 1, H, D).
+      q, k: The query and key, (B, 1, H, D), after `apply_positions`.
       v: The value, (B, 1, H, E).
       pattern: The pattern of this layer; None means all tokens up to this one.
       layout: The layout of all tokens.
       scale: The factor of the logits.
-      at: The token's place, int32 (1,).
+      at: The index of the token in the layout, int32 (1,).
 
     Returns:
       The output of the heads, (B, 1, H, E).
@@ -338,12 +351,13 @@ class AttentionModule(TokenMixer):
     return out
 
   def places(self, layout: TokenLayout) -> list[Places]:
-    """Returns the coordinates of the tokens for each table of `relative_bias`.
+    """Returns the coordinates of all tokens, once for each learned table of `relative_bias`.
 
-    The base class has the "axial" tables; a mixer with another kind of bias overrides this method.
+    This method returns those of the "axial" bias, which has one table for each axis of the grid. A
+    mixer with another kind of bias overrides it.
     """
     return axial_places(layout)
 
   def dropout_key(self, train: bool) -> jax.Array | None:
-    """Returns the key for dropping attention probabilities, or None if none are dropped."""
+    """Returns the random key for dropping attention probabilities; None if none is dropped."""
     return self.make_rng("dropout") if train and getattr(self, "dropout", False) else None

@@ -1,4 +1,4 @@
-"""BigBird's attention."""
+"""BigBird's attention: blocks of tokens attend window, global and random blocks."""
 
 import math
 from typing import Annotated, Literal
@@ -16,24 +16,26 @@ from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redraw_block
 class BigBirdAttention(PatternAttention):
   """Attention to window, global and random blocks (Zaheer et al. 2020, section 2, appendix D).
 
-  The extended construction (ETC) puts g learned global tokens in front of all blocks; they pass
-  through the whole network. To use it, set `prefix_global=True` and `model.extra_tokens=g`.
+  BigBird's extended construction (ETC) puts g learned global tokens in front of all blocks; the
+  global tokens pass through the whole network. For ETC, set `prefix_global=True` and
+  `model.extra_tokens=g`.
 
   Attributes:
     variant: The parts (R random, W window, G global), joined by "+": "R+W+G", "W+G", "R", ...
-    block: The number of tokens in a block; it need not divide N.
-    window: The number of blocks in the window, odd.
-    random: The number of random blocks of a query block. A number above the default must not exceed
-      the number of blocks; any other is reduced to it.
+    block: The number of tokens in a block, which need not divide N.
+    window: The number of blocks in the window, the query's own block included; odd.
+    random: The number of random blocks of a query block. If there are fewer blocks than this, a
+      number above the default is an error, and a smaller one means all blocks.
     global_blocks: The indices of blocks that attend all blocks and are attended by all.
     keep_self: Whether every block attends itself even if the variant has no window.
     plan: The rule of the random draw: "uniform", or "bigbird" as in the released code.
-    seed: The seed of the random draw, which differs by head and layer.
-    redraw: The times of new random draws: "never", or "step" for every training step, from the
-      stream "graph", with one draw for all examples and devices. Evaluation always uses the draw of
-      `seed`.
-    query_parts: The query blocks that attend anything, named by the flags in the code of BBViT's
-      authors: "random" is block 0, "global" the last block, "window" all between; () means all.
+    seed: The seed of the random draw; heads and layers have different draws.
+    redraw: The time of new random draws: "never", or "step" for every training step. A step's draw
+      comes from the stream "graph" and is shared by all examples and devices. Evaluation always
+      uses the draw of `seed`.
+    query_parts: The query blocks that attend; the others have the output zero. The names are flags
+      in the code of BBViT's authors: "random" is block 0, "global" is the last block, and "window"
+      is all blocks between them. () means that all blocks attend.
     prefix_global: Whether block 0 begins behind the prefix tokens, and prefix tokens attend all
       tokens and are attended by all. If not, prefix tokens are the first tokens of block 0, as
       published.
@@ -72,7 +74,7 @@ class BigBirdAttention(PatternAttention):
         heads=self.num_heads,
         seed=self.seed,
       )
-    except ConfigError as error:  # arguments have the names of the fields
+    except ConfigError as error:  # the arguments of `bigbird` have the names of the fields
       raise ConfigError(f"token_mixer.{error}") from error
     parts = tuple(self.query_parts)
     pattern = pattern & QueryParts(parts, self.block) if parts else pattern

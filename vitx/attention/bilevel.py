@@ -1,4 +1,4 @@
-"""BiFormer's attention: each region chooses regions, and its tokens attend the tokens in them."""
+"""BiFormer's attention: each region of the grid attends only a few regions, which it chooses."""
 
 import math
 from typing import Annotated, ClassVar, Literal
@@ -20,25 +20,26 @@ from vitx.ops.sparse.bilevel import region_numbers, route
 class BilevelAttention(AttentionModule):
   """Bi-level routing attention (Zhu et al. 2023, section 3.2 and equation 6).
 
-  The grid is cut into `regions` along each axis. Each region chooses the `top` regions whose mean
-  keys have the largest products with its mean query; all heads share this choice. Its tokens attend
-  all tokens of the chosen regions. The local context enhancement (LCE), a depthwise convolution of
-  the values over the grid, is added to the output. The choice of regions has no gradient.
+  The grid is cut into `regions` parts along each axis. Each region chooses the `top` regions whose
+  mean keys have the largest products with its mean query; all heads share this choice. The tokens
+  of a region attend all tokens of the regions that it chose. The choice has no gradient. The local
+  context enhancement (LCE), a depthwise convolution of the values over the grid, is added to the
+  output.
 
   If `regions` does not divide the grid, the grid is padded at its end. No query attends the
-  padding, and no mean counts it. (The released code pads only on demand; its queries attend the
-  padding, and its means count it.) BiFormer has no prefix tokens; in this module they attend all
-  tokens and are attended by all.
+  padding, and no mean counts it. (The released code pads only if its option `auto_pad` is set; its
+  queries attend the padding, and its means count it.) BiFormer has no prefix tokens. In this module
+  prefix tokens attend all tokens and are attended by all.
 
   Attributes:
     regions: The number of regions S along each axis of the grid.
     top: The number k of regions that a region attends; all regions if there are fewer than k.
     local_kernel: The side of the LCE's kernel, odd; 0 means no LCE.
-    scale_by: The width whose square root divides the logits: "head_dim", or "width", that of all
-      heads together, as in the released code.
+    scale_by: The width whose square root divides the logits: "head_dim" (D), or "width" (H D, the
+      width of all heads together), as in the released code.
 
-  `AttentionModule` has the other attributes; regions are chosen by queries and keys without
-  positions. The sown matrix does not include the LCE.
+  `AttentionModule` has the other attributes. The choice of regions uses queries and keys without
+  positions. The sown attention matrix does not include the LCE.
   """
 
   properties: ClassVar = Properties(flops_exponent=2.0)

@@ -1,6 +1,7 @@
-"""Softmax attention with convolutions and batch statistics: the token mixers of LeViT and CvT.
+"""The token mixers of LeViT and CvT: softmax attention with batch normalization.
 
-The "masked" and the "kernelized" implementation share their parameters.
+CvT's mixer also has depthwise convolutions. The "masked" and the "kernelized" implementation of a
+mixer have equal parameters.
 """
 
 import math
@@ -21,7 +22,7 @@ from vitx.ops.shapes import TokenMask, Tokens
 
 
 class _BatchStatisticsAttention(AttentionModule):
-  """The base class of LeViT's and CvT's attention, whose subclasses make the projections."""
+  """The base class of LeViT's and CvT's attention; a subclass makes the projections."""
 
   properties: ClassVar = Properties(accepts_mask=False, flops_exponent=2.0)
 
@@ -30,8 +31,10 @@ class _BatchStatisticsAttention(AttentionModule):
   def attend(self, layout: TokenLayout, q, k, v, mask: jax.Array | None) -> jax.Array:
     """Returns the output of the heads, (B, N, H, D), for q (B, N, H, D) and k, v (B, M, H, D).
 
+    M is N unless the keys were strided.
+
     Raises:
-      ConfigError: There is a mask, which batch statistics cannot respect.
+      ConfigError: If there is a mask, since batch statistics count masked tokens too.
     """
     if mask is not None:
       raise ConfigError(
@@ -51,8 +54,8 @@ class LeViTAttention(_BatchStatisticsAttention):
 
   Queries, keys and values are batch-normalized. The output of the heads goes through a GELU
   (Hardswish in LeViT's own code), the output projection and a batch normalization whose factor
-  starts at zero. There is no attention bias, as in ViX (section 3); `relative_bias="axial"` adds
-  one.
+  starts at zero. Unlike LeViT's own attention it has no bias of the logits, as in ViX (Jeevan and
+  Sethi 2022, section 3); `relative_bias="axial"` adds one.
 
   Attributes:
     use_bias: Whether the query, key and value projections have a bias.
@@ -67,7 +70,7 @@ class LeViTAttention(_BatchStatisticsAttention):
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
 
     Raises:
-      ConfigError: If there is a mask, which batch statistics cannot honor.
+      ConfigError: If there is a mask, since batch statistics count masked tokens too.
     """
 
     def normalize(y: jax.Array, name: str) -> jax.Array:
@@ -83,10 +86,11 @@ class LeViTAttention(_BatchStatisticsAttention):
 
 
 class CvTAttention(_BatchStatisticsAttention):
-  """CvT's attention (Wu et al. 2021, section 3.2): projections of depthwise convolutions.
+  """CvT's attention (Wu et al. 2021, section 3.2), with convolutions before the projections.
 
   A depthwise convolution, a batch normalization and a linear map make the queries. Keys and values
-  share another convolution, which may be strided, and normalization, as in vit-pytorch 0.19.6.
+  share a second depthwise convolution, which may be strided, and a second batch normalization, as
+  in vit-pytorch 0.19.6; each has a linear map of its own.
 
   Attributes:
     use_bias: Whether the query, key and value projections have a bias.
@@ -119,7 +123,17 @@ class CvTAttention(_BatchStatisticsAttention):
     return from_heads(width, dtype=self.dtype)(self.attend(layout, q, k, v, mask))
 
   def _convolve(self, image: jax.Array, name: str, stride: int, train: bool) -> jax.Array:
-    """Maps (B, g, ..., g', C) to tokens (B, M, C)."""
+    """Applies a depthwise convolution and a batch normalization to a grid of tokens.
+
+    Args:
+      image: The grid of tokens, (B, g, ..., g', C).
+      name: The beginning of the names of the two modules, such as "query".
+      stride: The stride of the convolution along every axis.
+      train: Whether statistics are taken from the batch.
+
+    Returns:
+      The tokens of the resulting grid, (B, M, C).
+    """
     convolve = DepthwiseConvolution(
       self.kernel, stride, use_bias=False, dtype=self.dtype, name=f"{name}_conv"
     )

@@ -12,15 +12,16 @@ from vitx.ops.shapes import TokenMask, Tokens
 
 
 class FNet(TokenMixer):
-  """The real part of the 2-D discrete Fourier transform over tokens and channels.
+  """FNet's mixing: the real part of the 2-D discrete Fourier transform over tokens and channels.
 
-  (Lee-Thorp et al. 2022, equation 3.) It has no parameters. Prefix tokens are transformed too; the
-  result is not normalized.
+  (Lee-Thorp et al. 2022, equation 3.) The mixer has no parameters. Prefix tokens are transformed
+  too. The transform is not normalized.
 
   Attributes:
     implementation: The way to compute: "masked" multiplies by the matrices of the transforms and
       sows the cosine and sine matrices over the tokens as the intermediate `attention`
-      (1, 2, N, N); "kernelized" uses the fast Fourier transform; "auto" lets the op choose.
+      (1, 2, N, N); "kernelized" uses the fast Fourier transform; "auto" takes the faster of the
+      two.
     dtype: The dtype of the result; the transform is float32.
 
   `TokenMixer` has the other attributes.

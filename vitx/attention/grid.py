@@ -1,4 +1,4 @@
-"""Attention along rows and columns, in neighborhoods and in windows of a grid."""
+"""Attention on a grid of tokens: along rows and columns, in neighborhoods, and in windows."""
 
 from typing import ClassVar, Literal
 
@@ -39,17 +39,17 @@ class NeighborhoodAttention(PatternAttention):
 class ShiftedWindowAttention(PatternAttention):
   """Attention in windows, shifted by half in every other layer (Liu et al. 2021, section 3.2).
 
-  Nothing is shifted along an axis that one window covers, as in the released code. If the window
-  does not divide the grid, the grid is padded at its end before it is rolled, as in Hugging Face's
-  `SwinLayer`. Here no query attends the padding. In `SwinLayer`, and in timm, which pads after
-  rolling, the padding's zeros take a share of each softmax. If the window divides the grid, all
-  three implementations agree.
+  Windows are not shifted along an axis that one window covers, as in the released code. If the
+  window does not divide the grid, the grid is padded at its end before it is rolled (shifted), as
+  in Hugging Face's `SwinLayer`; timm pads after rolling. Here no query attends the padding, while
+  in both other implementations the padding's zeros take a share of each softmax. If the window
+  divides the grid, all three implementations agree.
 
   Attributes:
-    size: The side of a window in tokens.
+    size: The side M of a window in tokens.
     relative_bias: The learned bias of the logits: "none", "axial", or "window", as published
-      (equation 4), with one table (H, 2 M - 1, 2 M - 1) for windows of M x M tokens, indexed by the
-      differences of both coordinates.
+      (equation 4). "window" has one table, (H, 2 M - 1, 2 M - 1), whose indices are the differences
+      of the two coordinates of query and key.
 
   `PatternAttention` has the other attributes.
   """
@@ -61,7 +61,7 @@ class ShiftedWindowAttention(PatternAttention):
     return cycle(ShiftedWindow(self.size), ShiftedWindow(self.size, self.shift(layout)))
 
   def shift(self, layout: TokenLayout) -> tuple[int, ...]:
-    """Returns the window shift of the odd layers, along each axis."""
+    """Returns the shift of the windows of odd layers, in tokens along each axis of the grid."""
     return tuple(0 if extent <= self.size else self.size // 2 for extent in layout.grid)
 
   def places(self, layout: TokenLayout) -> list[Places]:

@@ -15,7 +15,8 @@ from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 class LinearTransformer(AttentionModule):
   """Linear attention (Katharopoulos et al. 2020, section 3.2).
 
-  `AttentionModule` has the attributes; queries and keys are rotated before the feature map.
+  It has the attributes of `AttentionModule` and no others. The rotation of `rotary` is applied to
+  queries and keys before the feature map.
   """
 
   properties: ClassVar = Properties(
@@ -35,7 +36,7 @@ class LinearTransformer(AttentionModule):
   ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
 
-    `at` gives the places of these tokens in the layout, ascending integers (N,); None means all.
+    `at` gives the indices of these tokens in the layout, ascending integers (N,); None means all.
     """
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)

@@ -1,4 +1,4 @@
-"""Linformer: softmax attention over slots, each a mix of all tokens."""
+"""Linformer: softmax attention over slots; a slot is a learned linear combination of all tokens."""
 
 from typing import ClassVar
 
@@ -15,23 +15,25 @@ from vitx.ops.shapes import TokenMask, Tokens
 
 
 def _uniform(key, shape, dtype):
-  """Draws an array uniformly within ±1/sqrt(M), as published."""
+  """Draws an array (N, M) uniformly within ±1/sqrt(M), as published."""
   return jax.random.uniform(key, shape, dtype, -1, 1) / shape[1] ** 0.5
 
 
 class Linformer(AttentionModule):
-  """Linformer attention (Wang et al. 2020). The number of tokens is fixed at `init`.
+  """Linformer attention (Wang et al. 2020), whose queries attend M slots instead of N tokens.
+
+  The number of tokens is fixed at `init`.
 
   Attributes:
-    slots: The number M of slots into which the N tokens are mixed.
-    share_projection: Whether one matrix mixes both keys and values.
+    slots: The number M of slots; a learned matrix (N, M) mixes the N tokens into them.
+    share_projection: Whether one such matrix mixes both keys and values.
     share_kv: Whether the keys, before rotation, are also the values; this implies
       `share_projection`.
     one_kv_head: Whether keys and values have one head, which all query heads share.
     dropout: The rate at which attention probabilities are dropped; only "masked" can drop them.
 
-  `AttentionModule` has the other attributes; keys are rotated before they are mixed, and the sown
-  matrix is (B, H, N, M).
+  `AttentionModule` has the other attributes. Keys are rotated before they are mixed into slots. The
+  sown attention matrix is (B, H, N, M).
   """
 
   properties: ClassVar = Properties(fixed_length=True)

@@ -16,15 +16,16 @@ from vitx.ops.patterns import Others, Pattern
 class LocalityAttention(GivenPatternAttention):
   """Locality self-attention, for small data sets (Lee, Lee and Song 2021, arXiv 2112.13492).
 
-  No token attends itself, the class token included, which leaves more weight to the other tokens.
-  The factor of the logits is learned and can sharpen the softmax: one for each head, as in the
-  authors' code. (vit-pytorch has one for each layer, and learns its logarithm.)
+  No token attends itself, not even the class token, so that the other tokens get more weight. The
+  factor of the logits is learned and can sharpen the softmax. There is one factor for each head, as
+  in the authors' code. (vit-pytorch has one for each layer, and learns its logarithm.)
 
   Attributes:
     temperature: The factor of the logits: "learned" is a parameter `temperature` (H,), 1 / sqrt(D)
       at the start; "fixed" is 1 / sqrt(D).
     self_edge: Whether tokens attend themselves too.
-    edges: The name of the pattern from which the edges of tokens to themselves are removed.
+    edges: The name of the attention pattern. Unless `self_edge` is set, the edge of each token to
+      itself is removed from this pattern.
 
   `PatternAttention` has the other attributes.
   """
@@ -47,10 +48,10 @@ class LocalityAttention(GivenPatternAttention):
   def project(
     self, x: jax.Array, *args: Any, **kwargs: Any
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Projects tokens as `AttentionModule.project` does, and multiplies the queries.
+    """Projects tokens as `AttentionModule.project` does, and applies the learned temperature.
 
-    Their factor is the temperature over 1 / sqrt(D). So the scale of the logits stays 1 / sqrt(D),
-    and a relative bias is not multiplied.
+    The queries are multiplied by temperature * sqrt(D). The logits are later multiplied by
+    1 / sqrt(D), so that the temperature is their total factor. A relative bias is not multiplied.
     """
     q, k, v = super().project(x, *args, **kwargs)
     if self.temperature == "fixed":

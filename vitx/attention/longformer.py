@@ -1,4 +1,4 @@
-"""Longformer's attention."""
+"""Longformer's attention: a sliding window and a few global tokens."""
 
 from typing import Literal
 
@@ -15,18 +15,18 @@ from vitx.ops.patterns import DilatedWindow, Global, Pattern
 class LongformerAttention(PatternAttention):
   """Attention in a sliding window, with global tokens (Beltagy et al. 2020, section 3.1).
 
-  In some heads the window may be dilated, with gaps between its keys.
+  The window of a head may be dilated: it then has gaps between its keys.
 
   Attributes:
     window: The number of keys on each side of the query.
     dilation: The step between keys, for each head; if there are fewer than H values, they repeat.
-    global_tokens: The numbers of the tokens that are global besides the prefix: 0 ... N-1, counted
-      from the first prefix token; negative numbers count from the end.
+    global_tokens: The indices of the tokens that are global besides the prefix: 0 ... N-1, counted
+      from the first prefix token; negative indices count from the end.
     global_projections: The projections of global tokens: "shared", or "separate", as published.
-      With "separate", global queries attend all keys through projections of their own
-      (`query_global`, `key_global`, `value_global`, which start as copies of the local
-      projections). The other queries attend global keys through the local projections, in one
-      softmax with the window.
+      With "separate", global queries attend all keys through separate projections
+      (`query_global`, `key_global`, `value_global`), which start as copies of the local ones. The
+      other queries attend global keys through the local projections, in one softmax with the
+      window.
 
   `PatternAttention` has the other attributes.
   """
@@ -40,7 +40,7 @@ class LongformerAttention(PatternAttention):
     """Checks the fields; see `TokenMixer`.
 
     Raises:
-      ConfigError: If a causal mixer has separate projections.
+      ConfigError: If `causal` is combined with `global_projections="separate"`.
     """
     super().__post_init__()
     if self.causal and self.global_projections == "separate":
@@ -58,8 +58,8 @@ class LongformerAttention(PatternAttention):
   def _attend(self, x, q, k, v, layout, scale, mask, train):
     """Computes attention along the window and to the global tokens.
 
-    With separate projections, the rows of the global queries are then replaced by attention with
-    projections of their own.
+    If `global_projections` is "separate", attention through the separate projections then replaces
+    the outputs of the global queries. `PatternAttention._attend` describes arguments and results.
     """
     out, matrix = super()._attend(x, q, k, v, layout, scale, mask, train)
     if self.global_projections == "shared":
@@ -75,7 +75,10 @@ class LongformerAttention(PatternAttention):
     return out.at[:, rows].set(own), matrix
 
   def _global(self, x: jax.Array, name: str) -> jax.Array:
-    """Applies the projection `name` of global tokens, which starts as a copy of the local one."""
+    """Projects tokens (B, N, C) to heads by the separate projection of global tokens.
+
+    The projection starts as a copy of the local projection `name`: "query", "key" or "value".
+    """
     local: jax.Array = self.get_variable("params", name)["kernel"]
 
     def copy(key, shape, dtype):
@@ -85,7 +88,7 @@ class LongformerAttention(PatternAttention):
     return self.to_heads(x, f"{name}_global", dim, kernel_init=copy)
 
   def _rows(self, layout: TokenLayout) -> np.ndarray:
-    """Returns the numbers of the global tokens.
+    """Returns the indices of the global tokens in the sequence, ascending.
 
     Raises:
       ConfigError: If there is no global token.

@@ -1,4 +1,4 @@
-"""Nyströmformer: softmax attention by landmarks."""
+"""Nyströmformer: softmax attention, approximated by landmarks (means of consecutive tokens)."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -15,7 +15,7 @@ from vitx.ops.kernels.nystrom import depthwise_convolution
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
-Iterations = Annotated[int, Range("[1, 100]")]  # the compiled program unrolls every iteration
+Iterations = Annotated[int, Range("[1, 100]")]  # limited, because the program unrolls iterations
 
 
 class Nystromformer(AttentionModule):
@@ -25,16 +25,17 @@ class Nystromformer(AttentionModule):
     landmarks: The largest number M of landmarks.
     iterations: The number of iterations of the pseudo-inverse.
     kernel_size: The number of taps of the convolution over the tokens, odd; 0 means no convolution.
-    padding: The treatment of an N that is no multiple of `landmarks`: "masked" makes the last
-      segment shorter. "front" puts tokens of zeros in front, as in the published code: without a
-      mask they count like other tokens, with a mask they are left out, and at the end they are cut
-      off. Both rotate tokens by their original positions, since a shift of all positions changes no
-      logit.
-    pinv_scale: The scope of the maxima in the first guess of the inverse: "example" takes them over
-      each matrix, "batch" over the whole batch, as published.
+    padding: The treatment of an N that is no multiple of `landmarks`. "masked" makes the last
+      segment shorter. "front" puts tokens of zeros in front of the sequence, as in the published
+      code, and removes them at the end; without a mask these zeros count like other tokens, and
+      with a mask they are masked. Rotary positions count from the first real token in both cases.
+    pinv_scale: The scope of the largest row sum and column sum, which scale the first guess of the
+      pseudo-inverse: "example" takes them for each matrix, "batch" over the whole batch, as
+      published.
 
-  `AttentionModule` has the other attributes. Tokens are rotated before landmarks are made. The sown
-  matrix includes the padding in front but not the convolution.
+  `AttentionModule` has the other attributes. Queries and keys are rotated before landmarks are
+  made. The sown attention matrix has entries for the padding in front, and does not include the
+  convolution.
   """
 
   without_logits: ClassVar = "queries and keys meet landmarks, each a mean of many"
@@ -75,7 +76,7 @@ class Nystromformer(AttentionModule):
     return from_heads(width, dtype=self.dtype)(out[:, front:])
 
   def _apply_positions(self, q: jax.Array, k: jax.Array, layout: TokenLayout, front: int):
-    """Applies positions to the tokens; the `front` places of padding before them stay unchanged."""
+    """Applies positions to queries and keys, except to the first `front` tokens (the padding)."""
     placed = self.apply_positions(q[:, front:], k[:, front:], layout)
     if not front:
       return placed

@@ -13,7 +13,7 @@ from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern, per_head
 from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
-BlockSize = Annotated[int, Range("[1, 4096]")]  # edges inside a block are a square array
+BlockSize = Annotated[int, Range("[1, 4096]")]  # memory grows with the square of a block's size
 
 
 class PatternAttention(AttentionModule):
@@ -41,16 +41,16 @@ class PatternAttention(AttentionModule):
   dropout: Rate = 0.0
 
   def pattern(self, layout: TokenLayout) -> Pattern:
-    """Returns the edges over the grid, for all layers."""
+    """Returns the attention pattern of all layers, without the edges that `prefix_global` adds."""
     raise NotImplementedError
 
   def by_half(self, first: Pattern, second: Pattern) -> Pattern:
-    """Returns the pattern with `first` in the first half of the heads and `second` in the rest."""
+    """Returns a pattern that is `first` in the first half of the heads and `second` in the rest."""
     half = self.num_heads // 2
     return per_head(*[first] * half, *[second] * (self.num_heads - half))
 
   def full_pattern(self, layout: TokenLayout) -> Pattern:
-    """Returns the edges of this layer with prefix tokens, before `causal` removes any."""
+    """Returns this layer's pattern, prefix tokens included, before `causal` removes edges."""
     return self.with_prefix(self.pattern(layout).at(self.layer), layout)
 
   def with_prefix(self, pattern: Pattern, layout: TokenLayout) -> Pattern:
@@ -58,7 +58,7 @@ class PatternAttention(AttentionModule):
     return pattern | Global(prefix=True) if self.prefix_global and layout.prefix else pattern
 
   def training_pattern(self, layout: TokenLayout) -> Pattern:
-    """Returns the edges of this layer at a training step; a subclass may draw new ones."""
+    """Returns this layer's pattern at a training step; a subclass may draw a new one."""
     return self.full_pattern(layout)
 
   def _attend(self, x, q, k, v, layout: TokenLayout, scale: float, mask, train: bool):
@@ -66,11 +66,12 @@ class PatternAttention(AttentionModule):
 
     Args:
       x, layout, mask, train: The arguments of `__call__`.
-      q, k, v: The queries and keys with positions, and the values, (B, N, H, D).
+      q, k, v: The queries, keys and values, (B, N, H, D), after `apply_positions`.
       scale: The factor of the logits.
 
     Returns:
-      The output of the heads (B, N, H, D), and the matrix (B, H, N, N) of the masked path or None.
+      The output of the heads, (B, N, H, D), and the attention matrix, (B, H, N, N); the matrix is
+      None if the implementation is "kernelized".
     """
     pattern = self.training_pattern(layout) if train else self.full_pattern(layout)
     given = {"key_mask": mask, "scale": scale, "tile": self.tile}
@@ -92,8 +93,8 @@ class PatternAttention(AttentionModule):
       x: The tokens, (B, N, C).
       layout: The arrangement of the tokens.
       mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      at: The place of the one token to decode, int32 (1,), with a mutable collection "cache"; None
-        means that x has all tokens.
+      at: The index of the one token to decode, int32 (1,); the collection "cache" must then be
+        mutable. None means that x has all tokens.
       train: Whether dropout is active; it draws from the stream "dropout".
 
     Returns:
@@ -101,8 +102,8 @@ class PatternAttention(AttentionModule):
 
     Raises:
       ConfigError: If the implementation is unknown, if "kernelized" is combined with dropout, if
-        the pattern does not fit, or if there are places `at` without a cache or a cache without
-        `causal`.
+        the pattern does not fit the layout, if `at` is given without a mutable cache, or if `at`
+        and a cache are given to a mixer that is not causal.
     """
     q, k, v = self.project(x, self.value_dim)  # (B, N, H, D)
     scale = 1 / math.sqrt(q.shape[-1])

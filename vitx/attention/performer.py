@@ -1,4 +1,4 @@
-"""Performer: softmax attention by positive random features, or generalized kernel attention."""
+"""Performer: attention that is linear in N, by random features of queries and keys."""
 
 from typing import Any, ClassVar, Literal
 
@@ -17,12 +17,12 @@ from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
 
 class Performer(AttentionModule):
-  """FAVOR+ attention (Choromanski et al. 2021).
+  """FAVOR+ attention: softmax attention by positive random features (Choromanski et al. 2021).
 
-  The random projection is not a parameter. Each layer has one, shared by all heads, in the
-  collection "features". With `redraw` it is drawn again in training: the features of training call
-  t are a function of the seed drawn at `init`, t // redraw and the layer. The collection also
-  counts t.
+  A random projection makes the features. It is not a parameter: each layer has one projection,
+  shared by all heads, in the collection "features". With `redraw`, training draws it again. Each
+  layer draws a seed at `init`; the projection of training call t is a function of this seed and of
+  t // redraw. The collection also counts the calls.
 
   Attributes:
     features: The number of features M; None means floor(D ln D).
@@ -32,16 +32,17 @@ class Performer(AttentionModule):
       1e-3 with the other kernels.
     stabilizer: The scope of the maximum that is subtracted in the softmax features of keys:
       "example" takes it over each example and head, "batch" over the batch, as in the authors'
-      first code. A causal mixer subtracts none, since a maximum over all keys would reveal later
+      first code. A causal mixer subtracts no maximum, since one over all keys would reveal later
       tokens.
     redraw: The number of training calls between two draws (each micro-batch is one call); 0 draws
       only once.
-    local_heads: The number of heads, the last ones, that use plain softmax attention (see
-      `local_window`).
-    local_window: The number of tokens in a block; a local head attends a token's block and its
-      neighbors.
+    local_heads: The number of heads that use softmax attention in a window (see `local_window`).
+      These are the last heads.
+    local_window: The number of tokens in a block of the local heads. A token attends its own block
+      and the neighboring blocks.
 
-  `AttentionModule` has the other attributes; queries and keys are rotated before the features.
+  `AttentionModule` has the other attributes. Queries and keys are rotated before the features are
+  computed.
   """
 
   properties: ClassVar = Properties(
@@ -74,15 +75,15 @@ class Performer(AttentionModule):
       x: The tokens, (B, N, C).
       layout: The arrangement of the tokens, for rotary positions.
       mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      at: The places of these tokens in the layout, ascending integers (N,); None means all.
+      at: The indices of these tokens in the layout, ascending integers (N,); None means all.
       train: Whether `redraw` applies; if so, the collection "features" must be mutable.
 
     Returns:
       The mixed tokens, (B, N, C).
 
     Raises:
-      ConfigError: If a field has no valid value, or if "features" must be redrawn and is not
-        mutable.
+      ConfigError: If a field has no valid value, or if `redraw` applies and the collection
+        "features" is not mutable.
     """
     if self.local_heads > self.num_heads:
       raise ConfigError(
@@ -127,7 +128,10 @@ class Performer(AttentionModule):
     )
 
   def _projection(self, head_dim: int, train: bool) -> jax.Array:
-    """Returns this call's projection (M, D); a training call is counted and may redraw it."""
+    """Returns the projection (M, D) of this call.
+
+    If `redraw` applies, this method counts the call and may draw a new projection.
+    """
     count = features.default_count(head_dim) if self.features is None else self.features
 
     def draw(seed: jax.Array, epoch: jax.Array | int) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Parameters of mixers whose shape depends on the number of tokens or on their places."""
+"""Parameters of mixers whose shapes depend on the number of tokens or on the shape of the grid."""
 
 import flax.linen as nn
 import jax
@@ -22,11 +22,11 @@ def make_grid_parameter(
     module: The module that owns the parameter.
     name: The name of the parameter.
     init: The initializer.
-    shape: The shape for the call's tokens.
-    fix: The part of the config that would allow another grid, for the error.
+    shape: The shape that the parameter must have for the tokens of this call.
+    fix: The advice at the end of the error's message: a setting that allows another grid.
 
   Raises:
-    ConfigError: The parameter was made for another grid.
+    ConfigError: If the parameter exists with another shape, since it was made for another grid.
   """
   if module.has_variable("params", name):
     check_grid(name, module.get_variable("params", name).shape, shape, fix)
@@ -34,13 +34,18 @@ def make_grid_parameter(
 
 
 def check_grid(name: str, found: Shape, wanted: Shape, fix: str = "another token_mixer") -> None:
-  """Checks that a parameter was made for the call's tokens; the arguments are those above.
+  """Checks that a parameter has the shape that the tokens of a call need.
+
+  Args:
+    name, fix: The arguments of `make_grid_parameter`.
+    found: The shape of the parameter.
+    wanted: The shape that the tokens need.
 
   Raises:
-    ConfigError: The parameter was made for another grid.
+    ConfigError: If the shapes differ, since the parameter was made for another grid.
   """
   if found != wanted:
     raise ConfigError(
       f"token_mixer parameter {name!r} of shape {found} was made for another grid of tokens; this"
-      f" one needs {wanted}. Its entries belong to places: keep data.image_size, or use {fix}."
+      f" grid needs shape {wanted}. Keep data.image_size, or use {fix}."
     )

@@ -10,7 +10,7 @@ from vitx.ops.patterns import ErdosRenyi, Pattern, WattsStrogatz
 
 
 class ErdosRenyiAttention(PatternAttention):
-  """Attention on a random graph per head and layer (Zaheer et al. 2020, section 2).
+  """Attention along a random graph; heads and layers differ (Zaheer et al. 2020, section 2).
 
   Attributes:
     p: The probability of each edge.
@@ -29,7 +29,10 @@ class ErdosRenyiAttention(PatternAttention):
 
 
 class WattsStrogatzAttention(PatternAttention):
-  """Attention on a ring of neighbors with some edges redirected (Zaheer et al. 2020, section 2).
+  """Attention along a small-world graph (Watts and Strogatz; Zaheer et al. 2020, section 2).
+
+  The graph is a ring in which every token is linked to its nearest neighbors. Then some edges are
+  redirected at random.
 
   Attributes:
     neighbors: The number w of tokens that each token is linked to, half on each side.

@@ -1,4 +1,4 @@
-"""Shaped attention of the simplified transformer block."""
+"""Shaped attention, the token mixer of simplified transformer blocks."""
 
 from typing import ClassVar, Literal
 
@@ -12,7 +12,7 @@ from vitx.layers.projections import from_heads, resolve_head_dim
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
-# The initial (α, β) of layer i = 1, ..., L. γ starts at β, so that β A - γ C starts centered.
+# The initial (α, β) of layer i = 1, ..., L. γ starts at β, so that the rows of β A - γ C sum to 0.
 STARTS = {
   "ones": lambda i: (1.0, 1.0),
   "equal": lambda i: (0.5, 0.5),
@@ -28,28 +28,29 @@ def _zeros(wanted: bool) -> dict:
 
 
 class ShapedAttention(AttentionModule):
-  """Attention (α I + β A - γ C) v, softmax A, uniform C (He and Hofmann 2024, section 4).
+  """Shaped attention, (α I + β A - γ C) v (He and Hofmann 2024, section 4).
 
-  The heads share one softmax attention A or have one each; C attends all tokens equally. The
-  scalars α, β, γ are learned.
+  I is the identity, A is the matrix of softmax attention, and the matrix C attends all tokens
+  equally. The scalars α, β and γ are learned.
 
   Attributes:
     one_map: Whether all heads share one matrix A, from one pair of query and key projections.
     per_head: Whether each head has its own α, β, γ; if not, the layer has one of each.
     center: Whether there is a term γ C. If so, the query kernel starts at zero, so that A = C and
       the mixer starts as α I.
-    start: The initial values of α and β, a name of `STARTS`; "dynamic" is 1/i and 1 - 1/i in layer
-      i.
-    values: The value projection: "kept"; "dropped" (the heads are groups of channels); "identity",
-      which is s I + r ΔW, where ΔW starts at zero and the learned gains s and r at one; or "first",
-      which is "identity" without bias in layer 0 and "dropped" in the others.
+    start: The name of the initial values of α and β in `STARTS`. For example, "dynamic" is α = 1/i
+      and β = 1 - 1/i in layer i, counted from 1.
+    values: The value projection. "kept" is a learned linear map. "dropped" has no projection: the
+      heads are groups of channels. "identity" is s I + r ΔW, where ΔW starts at zero and the
+      learned gains s and r start at one. "first" is "identity" without bias in layer 0, and
+      "dropped" in the other layers.
     output: The output projection: "kept", "dropped" or "identity", with the meanings of `values`.
     large_logits: Whether logits are multiplied by sqrt(D) instead of 1/sqrt(D), as in one published
       listing.
 
-  `AttentionModule` has the other attributes. `head_dim` is the width of queries and keys,
-  `use_bias` also applies to the output projection, and the sown matrix is (B, 1, N, N) if the heads
-  share A and the scalars.
+  `AttentionModule` has the other attributes. `head_dim` is the width of queries and keys, and
+  `use_bias` also applies to the output projection. The sown attention matrix is (B, 1, N, N) if the
+  heads share A and the scalars.
   """
 
   properties: ClassVar = Properties(

@@ -18,9 +18,10 @@ class SoftmaxAttention(AttentionModule):
 
   Attributes:
     value_dim: The head width of the values; None means D, as for queries and keys.
-    key_bias: Whether the projection of the keys has a bias if `use_bias` is set. Only with rotary
-      positions does this bias change the attention; DINOv3 has none.
-    value_bias: Whether the projections of the values and of the output have biases.
+    key_bias: Whether the projection of the keys has a bias if `use_bias` is set. This bias changes
+      the attention only with rotary positions; DINOv3 does not have it.
+    value_bias: Whether the output projection has a bias; the value projection has one if
+      `use_bias` is set too.
     qk_norm: Whether queries and keys are layer-normalized, without bias (Dehghani et al. 2023).
     dropout: The rate at which attention probabilities are dropped; only "masked" can drop them.
 
@@ -60,8 +61,9 @@ class SoftmaxAttention(AttentionModule):
       x: The tokens, (B, N, C).
       layout: The arrangement of the tokens, for positions.
       mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      at: The places of these tokens in the layout, ascending integers (N,); None means all. With a
-        mutable collection "cache" N is 1, and the token also attends the earlier tokens in it.
+      at: The indices of these tokens in the layout, ascending integers (N,); None means all. If the
+        collection "cache" is mutable, N must be 1, and the token also attends the earlier tokens in
+        the cache.
       class_attention: Whether to return the attention of the first token as well.
       train: Whether dropout is active; it draws from the stream "dropout".
 
@@ -70,8 +72,8 @@ class SoftmaxAttention(AttentionModule):
       float32 (B, N), the mean over the heads.
 
     Raises:
-      ConfigError: If the implementation is unknown, "kernelized" is combined with dropout, or there
-        is a cache without `causal`.
+      ConfigError: If the implementation is unknown, if "kernelized" is combined with dropout, or if
+        `at` and a mutable cache are given to a mixer that is not causal.
     """
     q, k, v = self.project(x, self.value_dim, self.value_bias, self.key_bias)  # (B, N, H, D)
     if self.qk_norm:

@@ -1,4 +1,4 @@
-"""The Sparse Transformer's factorized attention."""
+"""The Sparse Transformer's attention, factorized into a local part and a part with a stride."""
 
 from typing import ClassVar, Literal
 
@@ -10,16 +10,16 @@ from vitx.ops.patterns import Fixed, Pattern, Strided, cycle
 
 
 class _Factorized(PatternAttention):
-  """Attention to two sets of tokens: local ones, and a second set that each subclass defines.
+  """Attention to two sets of tokens: local tokens, and a second set that each subclass defines.
 
   Attributes:
-    stride: The number l of tokens in a stride; None means the width of the grid.
-    arrangement: The arrangement of the parts: "merged" unites them; "heads" gives the local part to
-      the first half of the heads and the second part to the others; "layers" gives a layer one of
-      them, in turn.
-    local_layers: The number of local layers between two layers of the second part, if `arrangement`
-      is "layers".
-    first: The first layer that has the second part, if `arrangement` is "layers".
+    stride: The stride l in tokens; None means the width of the grid.
+    arrangement: The use of the two sets. With "merged", a query attends both. With "heads", the
+      first half of the heads attends local tokens, and the other half attends the second set. With
+      "layers", a layer attends only one of the sets.
+    local_layers: The number of local layers between two layers with the second set, if
+      `arrangement` is "layers".
+    first: The first layer with the second set, from 0, if `arrangement` is "layers".
 
   `PatternAttention` has the other attributes.
   """
@@ -31,13 +31,13 @@ class _Factorized(PatternAttention):
   local_layers: PositiveInt = 1
   first: NonNegativeInt = 0
 
-  second: ClassVar[str]  # the name of the second part
+  second: ClassVar[str]  # the name of the second set of tokens
 
   def part(self, name: str) -> Pattern:
-    """Returns the pattern of one part of the factorization.
+    """Returns the pattern in which queries attend one of the two sets of tokens, or both.
 
     Args:
-      name: The name of the part: "local", the value of `second`, or "merged" for the union of both.
+      name: The name of the set: "local", the value of `second`, or "merged" for both sets.
     """
     raise NotImplementedError
 
@@ -52,12 +52,13 @@ class _Factorized(PatternAttention):
 
 
 class StridedAttention(_Factorized):
-  """Strided attention: a query reads the last l tokens, and every l-th token before it.
+  """Strided attention: a query attends the last l tokens, and every l-th token of the sequence.
 
-  The source is Child et al. 2019, section 4.3, "strided".
+  The source is Child et al. 2019, section 4.3, "strided". The l-th tokens are those whose distance
+  from the query is a multiple of l. Forms that are not causal also have later tokens.
 
   Attributes:
-    form: The form of the local part: "paper" and "code" are causal, with l + 1 and l keys;
+    form: The form of the local set: "paper" and "code" are causal, with l + 1 and l keys;
       "bidirectional" has the keys j with |i - j| < l for query i; "axial" has the query's own row,
       in both directions.
 
@@ -74,17 +75,17 @@ class StridedAttention(_Factorized):
 
 
 class FixedAttention(_Factorized):
-  """Fixed attention: a query reads its own run of l tokens, and c summary tokens of every run.
+  """Fixed attention: a query attends its own run of l tokens, and c summary tokens of every run.
 
-  The tokens are divided into runs of l; the summary tokens of a run are its last ones. The source
-  is Child et al. 2019, section 4.3, "fixed".
+  The tokens are divided into runs of l consecutive tokens. By default, the last c tokens of a run
+  are its summary tokens. The source is Child et al. 2019, section 4.3, "fixed".
 
   Attributes:
     summary: The number c of summary tokens in a run.
-    distinct: The number of sub-runs of c tokens, counted from the end of a run: head h reads the
-      summary in sub-run h mod `distinct`.
-    causal: Whether attention is causal, as published; with False, queries read summaries in both
-      directions.
+    distinct: The number of groups of c tokens, counted from the end of a run, that serve as summary
+      tokens: head h attends group h mod `distinct`. 1 means the last c tokens for all heads.
+    causal: Whether attention is causal, as published; if not, queries attend the summary tokens of
+      later runs too.
 
   `_Factorized` has `stride`, `arrangement`, `local_layers` and `first`; `PatternAttention` has the
   other attributes.

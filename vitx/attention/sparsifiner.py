@@ -25,35 +25,37 @@ DRAW = nn.initializers.truncated_normal(0.02)
 class Sparsifiner(AttentionModule):
   """Softmax attention to keys chosen per image, head and query (Wei et al. 2023, section 3).
 
-  The predictor is that of the released code. It reduces the channels of queries and keys and mixes
-  the keys into `slots` slots. The softmax of a query over the slots gives the coefficients of a
-  learned basis over the tokens, and the query attends the ceil(keep N) keys with the largest sums
-  of weighted basis entries. Queries in front of the grid (the class token) attend all keys. The
-  number of tokens is fixed at `init`.
+  A predictor scores all pairs of query and key, as in the released code. It reduces the channels of
+  queries and keys, and mixes the N keys into S slots. The softmax of a query over the slots gives S
+  coefficients. The scores of the query are the sum of S learned basis vectors over the tokens,
+  weighted by these coefficients. The query attends the ceil(keep N) keys with the largest scores.
+  Queries in front of the grid (the class token) attend all keys. The number of tokens is fixed at
+  `init`.
 
   Attributes:
     keep: The share of the keys that a query attends.
-    sparse: Whether queries attend only that share; with False they attend all keys, and the
-      predictor is computed only for its loss (phase 1).
+    sparse: Whether queries attend only the share `keep`. If not, they attend all keys, and the
+      predictor is computed only for its loss (phase 1 of the published training).
     slots: The number of slots S; the released code has N // 6, which is 32 for 197 tokens.
-    channel_divisor: The factor by which the head's channels are reduced.
-    coefficient_threshold: The threshold up to which coefficients become zero; None keeps all.
+    channel_divisor: The number by which the channels of a head are divided in the predictor.
+    coefficient_threshold: The threshold of the coefficients: those that do not exceed it become
+      zero. None keeps all.
     coefficient_top: The number of largest coefficients that each query keeps; None keeps all.
-    basis_threshold: The absolute value up to which entries of the basis become zero; the other
-      entries become their absolute values. None keeps the basis with its signs.
-    predictor_implementation: The way to predict: "dense" multiplies the basis by all coefficients,
-      "sparse" adds basis entries only for coefficients that are not zero; "auto" chooses the faster
-      one.
-    granularity: The unit in which keys are chosen: "token", as published, or "block" (ours), with
-      the same parameters. "block" groups the tokens behind the prefix into blocks. The score of two
-      blocks is the sum of their tokens' scores, and each query block attends all tokens of the
-      ceil(keep R) best of R key blocks. All queries attend the prefix.
-    block: The number of tokens in a block.
+    basis_threshold: The threshold of the basis: entries whose absolute value does not exceed it
+      become zero, and the others become their absolute values. None keeps the basis with its signs.
+    predictor_implementation: The way to compute the scores: "dense" multiplies the basis by all
+      coefficients, "sparse" adds basis entries only for coefficients that are not zero, and "auto"
+      takes the faster of the two.
+    granularity: The unit in which keys are chosen: "token", as published, or "block", an addition
+      of vitx with equal parameters. "block" groups the tokens behind the prefix into R blocks. The
+      score of two blocks is the sum of their tokens' scores, and each query block attends all
+      tokens of the ceil(keep R) key blocks with the largest scores. All queries attend the prefix.
+    block: The number of tokens in a block, if `granularity` is "block".
 
-  `AttentionModule` has the other attributes. The predictor sees queries and keys without positions.
+  `AttentionModule` has the other attributes. The predictor uses queries and keys without positions.
   The mixer sows three arrays into "intermediates": `approximation` (B, H, N - prefix, N), the
-  prediction before any threshold, and, after the thresholds, `coefficients` (B, H, N - prefix, S)
-  and `pruned_basis` (N, S).
+  scores before any threshold, and `coefficients` (B, H, N - prefix, S) and `pruned_basis` (N, S),
+  both after the thresholds.
   """
 
   properties: ClassVar = Properties(fixed_length=True, flops_exponent=2.0)
@@ -74,8 +76,8 @@ class Sparsifiner(AttentionModule):
     """Checks the fields; see `TokenMixer`.
 
     Raises:
-      ConfigError: If "block" is combined with the "sparse" predictor, since a block's sums of
-        coefficients are not sparse.
+      ConfigError: If `granularity="block"` is combined with `predictor_implementation="sparse"`,
+        since few sums of coefficients over a block are zero.
     """
     super().__post_init__()
     if self.granularity == "block" and self.predictor_implementation == "sparse":
@@ -132,7 +134,7 @@ class Sparsifiner(AttentionModule):
     return (out, self.class_attention(q, k, scale, mask)) if class_attention else out
 
   def _attend(self, q, k, v, coefficients, basis, layout: TokenLayout, mask, scale: float):
-    """Attends the keys, or the blocks of keys, with the highest scores."""
+    """Computes attention to the keys, or the blocks of keys, with the highest scores."""
     given: dict[str, Any] = {"prefix": layout.prefix, "key_mask": mask, "scale": scale}
     given["implementation"] = self.implementation
     if self.granularity == "block":
@@ -146,7 +148,7 @@ class Sparsifiner(AttentionModule):
   def _predict(
     self, q: jax.Array, k: jax.Array, prefix: int, mask: jax.Array | None
   ) -> tuple[jax.Array, jax.Array]:
-    """Returns float32 coefficients (B, H, N - prefix, S) and basis (N, S), before thresholds."""
+    """Returns the coefficients (B, H, N - prefix, S) and the basis (N, S), before thresholds."""
     length, heads, dim = q.shape[1:]
     slots, channels = self.slots, dim // self.channel_divisor
     if self.coefficient_top is not None and self.coefficient_top > slots:
@@ -171,9 +173,10 @@ class Sparsifiner(AttentionModule):
     return predict_coefficients(q, k, down, key_mask=mask, scale=heads**-0.5), basis
 
   def _prune(self, coefficients: jax.Array) -> jax.Array:
-    """Sets each coefficient to zero unless it is above the threshold and among the largest.
+    """Sets coefficients to zero by `coefficient_threshold` and `coefficient_top`.
 
-    `coefficient_threshold` and `coefficient_top` state the two limits, each of which may be `None`.
+    A coefficient is kept if it is above the threshold and among the `coefficient_top` largest of
+    its query. A limit that is None keeps all.
     """
     if self.coefficient_threshold is not None:
       coefficients = jnp.where(coefficients > self.coefficient_threshold, coefficients, 0)

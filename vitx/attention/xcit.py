@@ -12,16 +12,17 @@ from vitx.ops.inputs import hide_tokens
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
-SMALLEST = 1e-12  # the least norm of a channel, as in PyTorch's `normalize`
+SMALLEST = 1e-12  # the smallest norm by which a channel is divided, as in PyTorch's `normalize`
 
 
 class CrossCovarianceAttention(TokenMixer):
   """Cross-covariance attention (El-Nouby et al. 2021, section 3.2).
 
   In each head the D channels of the queries attend the D channels of the keys. A channel is a
-  vector over the tokens, normalized to length 1, so the matrix is (B, H, D, D) and the cost is
-  linear in N. Tokens exchange information only through this matrix; XCiT's blocks have depthwise
-  convolutions for it too. There is only one implementation, since no matrix of tokens exists.
+  vector over the tokens, normalized to length 1. So the attention matrix is (B, H, D, D), and the
+  cost is linear in N. In this mixer tokens exchange information only through this matrix; XCiT's
+  own blocks also have depthwise convolutions for this purpose. There is only one implementation,
+  since no matrix of tokens exists.
 
   Attributes:
     use_bias: Whether the query, key and value projections have a bias.
@@ -62,7 +63,10 @@ class CrossCovarianceAttention(TokenMixer):
 
 
 def _unit_channels(x: jax.Array, mask: jax.Array | None) -> jax.Array:
-  """Returns (B, N, H, D) float32 in which each channel has length 1 over the unmasked tokens."""
+  """Divides each channel of x (B, N, H, D) by its length over the unmasked tokens, in float32.
+
+  Masked tokens become zero.
+  """
   x = hide_tokens(x.astype(jnp.float32), mask)
   squares = jnp.sum(x * x, axis=1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.maximum(squares, SMALLEST**2))

@@ -1,1 +1,1 @@
-"""Blocks, which arrange a token mixer and a channel MLP; also stems, pooling and downsampling."""
+"""Blocks of a token mixer and a channel MLP; also stems, pooling, downsampling, token reduction."""

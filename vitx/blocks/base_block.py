@@ -17,14 +17,15 @@ Mix = Callable[[jax.Array], jax.Array]
 
 
 class Block(nn.Module):
-  """One token mixer and one channel MLP; subclasses arrange them.
+  """The base class of blocks, which have one token mixer and one channel MLP.
 
-  A subclass defines `arrange`, or its own `__call__`, which passes its arguments to `mix_tokens`.
+  A subclass defines `arrange`, which combines mixer and MLP. It may define its own `__call__`
+  instead, which must pass `layout`, `mask`, `at` and `train` to `mix_tokens`.
 
   Attributes:
-    token_mixer: A function of `name` that makes the mixer.
+    token_mixer: A function that makes the mixer; its argument is `name`.
     mlp_dim: The hidden width of the MLP.
-    norm: A function of `dtype` and `name` that makes a normalization.
+    norm: A function that makes a normalization; its arguments are `dtype` and `name`.
     dropout: The dropout rate on both branches and inside the MLP.
     stochastic_depth: The probability that a branch is dropped for an example, drawn separately for
       each branch.
@@ -54,7 +55,7 @@ class Block(nn.Module):
       x: The tokens, (B, N, C).
       layout: The arrangement of all tokens.
       mask: A boolean mask (B, N), True = may be attended; `None` means that all may.
-      at: The places of these tokens in the layout, integers (N,); `None` means all, in order.
+      at: The indices of these tokens in the layout, integers (N,); `None` means all, in order.
       train: Whether dropout and stochastic depth are active.
     """
     return self.arrange(x, lambda y: self.mix_tokens(y, layout, mask, at, train), train)
@@ -84,11 +85,14 @@ class Block(nn.Module):
   ) -> jax.Array:
     """Applies the token mixer to tokens (B, N, C), then dropout.
 
-    The rate of dropout is `dropout`; None means the block's own.
+    Args:
+      x, layout, mask, at, train: The arguments of `__call__`.
+      dropout: The dropout rate; None means the block's field `dropout`.
 
     Raises:
-      ConfigError: If `at` is set and the mixer's call does not accept it, or if the collection
-        "cache" is also mutable and the mixer cannot be decoded token by token.
+      ConfigError: If `at` is given and the mixer's call has no such argument, or if the call
+        decodes (`at` is given and the collection "cache" is mutable) and the mixer cannot be
+        decoded token by token.
     """
     mixer = self.token_mixer(name="token_mixer")
     if at is None:
@@ -117,10 +121,13 @@ class Block(nn.Module):
     train: bool,
     dropout: float | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Mixes tokens (B, N, C) as in `mix_tokens`; also returns the attention of the first token.
+    """Applies the token mixer, then dropout; also returns the attention of the first token.
+
+    The arguments are those of `mix_tokens`.
 
     Returns:
-      The mixed tokens (B, N, C), and the attention, float32 (B, N), averaged over the heads.
+      The mixed tokens (B, N, C), and the attention of the first token to every token, float32
+      (B, N), averaged over the heads.
 
     Raises:
       ConfigError: If the mixer cannot return the attention of the first token.
@@ -148,8 +155,11 @@ class Block(nn.Module):
   def refuse_stochastic_depth(self, block: str) -> None:
     """Checks that there is no stochastic depth, which needs a skip around the branch.
 
+    Args:
+      block: The name of the block in the config, for the error.
+
     Raises:
-      ConfigError: Stochastic depth is set.
+      ConfigError: If `stochastic_depth` is not 0.
     """
     if self.stochastic_depth:
       raise ConfigError(

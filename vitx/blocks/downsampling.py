@@ -1,4 +1,4 @@
-"""The step between the stages of a network: fewer tokens, more channels."""
+"""PiT's step between the stages of a network, which leaves fewer tokens with more channels."""
 
 import flax.linen as nn
 import jax
@@ -14,9 +14,9 @@ from vitx.ops.layout import TokenLayout
 class DepthwisePool(nn.Module):
   """PiT's pooling layer as in vit-pytorch 0.19.6 (cf. Heo et al. 2021, section 3.2).
 
-  The grid goes through two convolutions: a depthwise one of 3 x 3 and stride 2, which turns each
-  channel into `width / C` channels, and one of 1 x 1, which PiT's own code does not have. Prefix
-  tokens go through a linear map.
+  The grid goes through two convolutions. The first is depthwise, 3 x 3 with stride 2, and turns
+  each channel into `width / C` channels. The second is 1 x 1; PiT's own code does not have it.
+  Prefix tokens go through a linear map.
 
   Attributes:
     width: The number of channels of the output, a multiple of C.

@@ -11,13 +11,14 @@ from vitx.ops.layout import TokenLayout
 
 
 class PatchMerging(nn.Module):
-  """The tokens of each 2 x 2 cell, concatenated, normalized, and mapped linearly to 2 C channels.
+  """Merges the four tokens of each 2 x 2 cell into one token with 2 C channels.
 
-  (Liu et al. 2021, section 3.1.) The tokens of a cell are concatenated down the columns, as in the
-  released code. A row or column of zeros is added at the end of a grid with an odd side.
+  (Liu et al. 2021, section 3.1.) The tokens of a cell are concatenated, normalized, and mapped
+  linearly. As in the released code, the left column of the cell comes first, from top to bottom. A
+  row or column of zeros is added at the end of a grid with an odd side.
 
   Attributes:
-    norm: A function of `dtype` and `name` that makes the normalization.
+    norm: A function that makes the normalization; its arguments are `dtype` and `name`.
     dtype: The dtype of the computation.
   """
 

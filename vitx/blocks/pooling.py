@@ -1,4 +1,8 @@
-"""Pooling of tokens (B, N, C) to one vector (B, C) for the head."""
+"""Pooling of tokens (B, N, C) to one vector (B, C) for the head.
+
+The attribute `prefix` of a pool is the number of learned tokens that the model puts in front of the
+grid for it.
+"""
 
 from typing import ClassVar, Literal
 
@@ -14,10 +18,10 @@ from vitx.ops.layout import TokenLayout
 
 
 class ClassToken(nn.Module):
-  """The first token, which the model puts in front of the grid (Dosovitskiy et al. 2021, eq. 1).
+  """Pooling by the class token, a learned first token (Dosovitskiy et al. 2021, equation 1).
 
   Attributes:
-    stddev: The standard deviation of the token's normal initialization.
+    stddev: The standard deviation of the class token's normal initialization.
   """
 
   prefix: ClassVar[int] = 1
@@ -30,7 +34,7 @@ class ClassToken(nn.Module):
 
 
 class ClassAndDistillation(ClassToken):
-  """The class token and the distillation token (Touvron et al. 2021, section 4)."""
+  """Pooling to two vectors: class token and distillation token (Touvron et al. 2021, section 4)."""
 
   prefix: ClassVar[int] = 2
 
@@ -50,7 +54,7 @@ class Mean(nn.Module):
 
 
 class MeanOfAll(nn.Module):
-  """The mean, in float32, of all tokens, including a class token in front of the grid.
+  """The mean of all tokens, in float32, including a class token in front of the grid.
 
   Attributes:
     stddev: The standard deviation of the class token's normal initialization.
@@ -66,7 +70,10 @@ class MeanOfAll(nn.Module):
 
 
 class SequencePooling(nn.Module):
-  """The mean of grid tokens, weighted by a softmax of learned scores (Hassani et al. 2021, 3.2)."""
+  """The mean of the grid's tokens, weighted by learned scores (Hassani et al. 2021, section 3.2).
+
+  A linear map gives each token a score; the weights are the softmax of the scores over the tokens.
+  """
 
   prefix: ClassVar[int] = 0
 
@@ -79,9 +86,10 @@ class SequencePooling(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-  """A learned query of the grid's tokens, then an MLP (Zhai et al. 2022, code: `MAPHead`).
+  """Attention of one learned query to the grid's tokens, then an MLP (Zhai et al. 2022).
 
-  y = attention(probe, tokens), then y + MLP(norm(y)); it is the head of SigLIP's image tower.
+  The result is y + MLP(norm(y)) with y = attention(query, tokens). This is `MAPHead` in the
+  authors' code and the head of SigLIP's image tower.
 
   Attributes:
     num_heads: The number of heads H; None means C / 64, and at least one.

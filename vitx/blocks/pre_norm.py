@@ -20,8 +20,8 @@ class PreNormBlock(Block):
     mixer_dropout: The dropout rate on the mixer's branch; `None` means `dropout`.
     activation: The activation of the MLP; "gelu" is exact, "gelu_tanh" is the approximation in
       Google's code.
-    branch_divisor: The number that divides both branches before they are added to the tokens (Jiang
-      et al. 2021, released code: `skip_lam`, 2 in LV-ViT-S).
+    branch_divisor: The number by which both branches are divided before they are added to the
+      tokens (Jiang et al. 2021, released code: `skip_lam`, 2 in LV-ViT-S).
     layer_scale: The initial value of learned factors, one per channel, that multiply both branches
       (LayerScale; Touvron et al. 2021b, equation 4); `None` means no factors. DINOv2 uses 1e-5.
   """
@@ -42,10 +42,12 @@ class PreNormBlock(Block):
     reduce: Reduce | None = None,
     train: bool,
   ) -> Any:
-    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the other arguments.
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments except `reduce`.
 
-    With `reduce`, from `TokenReduction.at`, some tokens are removed before the MLP. The block then
-    returns the others, (B, N', C), and their mask, (B, N') or None.
+    Args:
+      x, layout, mask, at, train: The arguments of `Block.__call__`.
+      reduce: A function from `TokenReduction.at` that removes some tokens before the MLP. The block
+        then returns the remaining tokens, (B, N', C), and their mask, (B, N') or None.
     """
     y, attention = self.normalize(x, "mixer_norm"), None
     if reduce is None:
@@ -61,7 +63,10 @@ class PreNormBlock(Block):
     return x if reduce is None else (x, mask)
 
   def scale(self, branch: jax.Array, name: str) -> jax.Array:
-    """Multiplies the channels of a branch (B, N, C) by the learned factors called `name`."""
+    """Multiplies the channels of a branch (B, N, C) by the factors of LayerScale called `name`.
+
+    If `layer_scale` is None, the branch stays unchanged.
+    """
     if self.layer_scale is None:
       return branch
     start = nn.initializers.constant(self.layer_scale)
@@ -73,7 +78,14 @@ class PreNormBlock(Block):
     return branch if self.branch_divisor == 1 else branch / self.branch_divisor
 
   def stream(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
-    """Returns the tokens (B, N, C) to which the MLP's branch is added, for subclasses to change."""
+    """Returns the tokens (B, N, C) to which the MLP's branch is added.
+
+    Here these are the input of the second normalization; a subclass may use others.
+
+    Args:
+      x: The input of the second normalization, (B, N, C).
+      normalized: The output of the second normalization, (B, N, C).
+    """
     return x
 
 
@@ -84,5 +96,5 @@ class NormalizedStreamBlock(PreNormBlock):
   """
 
   def stream(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
-    """Returns the normalized tokens."""
+    """Returns the output of the second normalization, (B, N, C)."""
     return normalized

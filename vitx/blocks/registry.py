@@ -1,4 +1,4 @@
-"""The table of blocks by name."""
+"""The table `BLOCKS`, which maps the names that configs use to classes of blocks."""
 
 from vitx.blocks.parallel import ParallelBlock
 from vitx.blocks.pre_norm import NormalizedStreamBlock, PreNormBlock

@@ -1,7 +1,7 @@
-"""Simplified blocks: no skip around the token mixer, which itself starts near the identity.
+"""Simplified blocks, which have no skip around the token mixer.
 
-They are made for the token mixer "shaped", whose matrix includes the identity and which needs
-neither a value nor an output projection. With another mixer they train as badly as skipless blocks.
+They are made for the token mixer "shaped", which itself starts near the identity and needs neither
+a value nor an output projection. With another mixer they train as badly as skipless blocks.
 """
 
 from typing import ClassVar
@@ -15,7 +15,9 @@ from vitx.config.checks import Finite
 
 
 class SASParallelBlock(Block):
-  """SAS-P, without skips: y = norm(x), then g mixer(y) + h MLP(y) (He and Hofmann 2024, 4.3).
+  """The parallel simplified block, SAS-P: y = norm(x), then g mixer(y) + h MLP(y), without skips.
+
+  (He and Hofmann 2024, section 4.3.)
 
   Attributes:
     stochastic_depth: The probability that a branch is dropped; must be 0.
@@ -41,15 +43,18 @@ class SASParallelBlock(Block):
     return self.gain("mixer_gain") * mixed + self.gain("mlp_gain") * mlp
 
   def gain(self, name: str) -> jax.Array:
-    """Makes a learned scalar. Weight decay of matrices skips it, since its name is not "kernel"."""
+    """Returns the learned scalar called `name`, whose initial value is the field of this name.
+
+    Weight decay of matrices does not apply to it, since its name is not "kernel".
+    """
     start = nn.initializers.constant(getattr(self, name))
     return self.param(name, start, (), jnp.float32).astype(self.dtype)
 
 
 class SASBlock(SASParallelBlock):
-  """SAS: y = g mixer(norm(x)), then s y + h MLP(norm(y)) (He and Hofmann 2024, section 4.2).
+  """The simplified block SAS: y = g mixer(norm(x)), then s y + h MLP(norm(y)).
 
-  Only the MLP has a skip.
+  (He and Hofmann 2024, section 4.2.) Only the MLP has a skip.
 
   Attributes:
     skip_gain: The initial value of the learned s.
@@ -75,12 +80,11 @@ class SASBlock(SASParallelBlock):
 class SimplifiedBlock(Block):
   """y = norm(x), then mixer(y) + MLP(y), without skips and gains (Diaz 2023).
 
-  This is the block in the source's figure: SAS-P without its gains.
+  This is SAS-P without gains, as in Diaz's figure.
 
   Attributes:
     stochastic_depth: The probability that a branch is dropped; must be 0.
-    serial: Whether the block is MLP(mixer(y)) instead, as in the source's formula of the vanilla
-      block.
+    serial: Whether the block is MLP(mixer(y)) instead, as in Diaz's formula of the vanilla block.
   """
 
   serial: bool = False

@@ -21,8 +21,8 @@ class LinearStem(nn.Module):
   Attributes:
     width: The number of channels C of a token.
     patch: The side of a patch in pixels.
-    stride: The step from patch to patch; `None` means `patch`, that is, no overlap (PiT's patches
-      overlap).
+    stride: The step from patch to patch in pixels; `None` means `patch`, that is, no overlap.
+      (PiT's patches overlap.)
     dtype: The dtype of the computation.
   """
 
@@ -74,8 +74,8 @@ class ShiftedPatchStem(nn.Module):
 
   The image and shifted copies of it are stacked as channels, so that each patch also contains the
   pixels around it; the pixels beyond the image are zero. Patches are layer-normalized and then
-  projected linearly. The defaults are those of the authors' code, which also has the other
-  directions. In vit-pytorch the directions are cardinal, and the shift is 1.
+  projected linearly. The authors' code has all choices of `directions`, and the defaults here are
+  its defaults. In vit-pytorch the directions are cardinal, and the shift is 1.
 
   Attributes:
     width: The number of channels C of a token.
@@ -140,7 +140,7 @@ def square_convolution(width: int, kernel: int, stride: int = 1, **fields: Any) 
 
 
 class _Convolutions(nn.Module):
-  """A sequence of convolutions, the base of several stems.
+  """The base class of stems that begin with a sequence of convolutions.
 
   Attributes:
     width: The number of channels C of a token.
@@ -163,9 +163,14 @@ class _Convolutions(nn.Module):
     use_bias: bool = True,
     after: Callable[[jax.Array], jax.Array] = lambda y: y,
   ) -> jax.Array:
-    """Applies the convolutions `conv_0`, ..., and `after` to the output of each.
+    """Applies the convolutions `conv_0`, `conv_1`, ... one after another.
 
-    With `to_width` there is one more convolution, to `width` channels.
+    Args:
+      x: The images or feature maps, (B, height, width, channels).
+      kernel: The side of the kernels.
+      to_width: Whether there is one more convolution, to `width` channels.
+      use_bias: Whether the convolutions have biases.
+      after: A function that is applied to the output of each convolution.
 
     Raises:
       ConfigError: If the number of strides is not the number of convolutions.
@@ -288,8 +293,8 @@ class NormalizedStem(nn.Module):
     """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
 
     Raises:
-      ConfigError: If channels, kernels and strides differ in number, or if patches do not divide
-        the image.
+      ConfigError: If `channels`, `kernels` and `strides` have different lengths, or if patches do
+        not divide the last feature map.
     """
     settings = {"channels": self.channels, "kernels": self.kernels, "strides": self.strides}
     if len({len(numbers) for numbers in settings.values()}) > 1:

@@ -25,12 +25,12 @@ Reduce = Callable[..., tuple[jax.Array, jax.Array | None]]
 
 @dataclasses.dataclass(frozen=True)
 class TokenReduction:
-  """No reduction: all tokens stay to the end. It is the base class of token reductions.
+  """No reduction: all tokens stay to the end. This is also the base class of token reductions.
 
   Attributes:
-    layers: The layers, from 0, in which tokens are removed; a subclass makes it a field.
-    keeps_places: Whether removed tokens are only masked, so that no token changes its place and
-      every mixer that accepts a mask works.
+    layers: The layers, from 0, in which tokens are removed: none here, a field of each subclass.
+    keeps_places: Whether removed tokens are only masked. Then no token changes its place in the
+      sequence, and every mixer that accepts a mask works.
   """
 
   layers: ClassVar[tuple[int, ...]] = ()
@@ -40,7 +40,7 @@ class TokenReduction:
     """Checks the layers in which tokens are removed.
 
     Raises:
-      ConfigError: A layer does not exist, or the layers are not in order.
+      ConfigError: If a layer does not exist, or if the layers are not in ascending order.
     """
     layers = list(self.layers)
     if layers != sorted(set(layers)) or (layers and layers[-1] >= depth):
@@ -50,23 +50,32 @@ class TokenReduction:
       )
 
   def at(self, layer: int) -> Reduce | None:
-    """Returns the function that a block calls in the given layer, or None if it removes no tokens.
+    """Returns the function by which the block of a layer removes tokens; None if it removes none.
 
-    The function maps x (B, N, C), the layout, a mask (B, N) or None, and the class token's
-    attention (B, N), float32, to x (B, N', C) and the mask (B, N') or None.
+    The arguments of the function are the tokens (B, N, C), their layout, a mask (B, N) or None, and
+    the attention of the class token, float32 (B, N). It returns the remaining tokens, (B, N', C),
+    and their mask, (B, N') or None.
     """
     return partial(self.reduce, number=self.layers.index(layer)) if layer in self.layers else None
 
   def reduce(self, x, layout: TokenLayout, mask, attention, *, number: int):
-    """Removes tokens; `number` is that of the reduction, from 0, and `at` has the arguments."""
+    """Removes tokens, or masks them.
+
+    Args:
+      x, layout, mask, attention: The arguments of the function that `at` returns.
+      number: The number of earlier reductions in the network.
+
+    Returns:
+      The remaining tokens, (B, N', C), and their mask, (B, N') or None.
+    """
     raise NotImplementedError
 
   def layout_after(self, layout: TokenLayout, layer: int) -> TokenLayout:
-    """Returns the layout of the tokens after a layer."""
+    """Returns the layout of the tokens after a layer, given their layout before it."""
     return layout
 
   def settle(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns a block's output (B, N, C); a subclass may change the tokens that `mask` hides."""
+    """Changes masked tokens in the output (B, N, C) of a block; here, it leaves all unchanged."""
     return x
 
 
@@ -74,15 +83,16 @@ class TokenReduction:
 class FuseInattentive(TokenReduction):
   """EViT: the tokens that the class token attends least become one (Liang et al. 2022, 3.2).
 
-  The attention of the class token, averaged over the heads, ranks the n tokens after the prefix;
-  the ceil(keep n) best stay. The sum of the other tokens, weighted by this attention, becomes one
-  more token, which later layers may remove like any other. If ceil(keep n) is n, nothing is
-  removed. The remaining tokens have no order, so the mixer must not need one.
+  A reduction keeps the ceil(keep n) of the n tokens after the prefix that have the largest
+  attention of the class token, averaged over the heads. The sum of the other tokens, weighted by
+  this attention, becomes one more token, which later layers may remove like any other. If
+  ceil(keep n) is n, nothing is removed. The remaining tokens have no order and no places in a grid,
+  so the model needs a mixer that uses neither.
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.
     keep: The share of the tokens that each reduction keeps.
-    fuse: Whether the other tokens become one token; False drops them.
+    fuse: Whether the other tokens become one token; if not, they are dropped.
   """
 
   layers: tuple[NonNegativeInt, ...] = (3, 6, 9)  # type: ignore[misc]
@@ -122,12 +132,12 @@ class FuseInattentive(TokenReduction):
 class ZeroInattentive(TokenReduction):
   """The tokens that the class token attends least become zeros (Sparsifiner's released code).
 
-  Of the n tokens of the grid, the i-th reduction keeps ceil(keep^i n): among the tokens that are
-  left, those with the most attention of the class token, averaged over the heads. No other token
-  attends the zeros. No token changes its place, so parameters whose shape depends on N still fit.
-  Only mixers that skip masked tokens save time. A pool that reads more than the class token reads
-  the zeros too. (In the released code, the zeros still count in the denominator of the class
-  token's softmax.)
+  The i-th reduction (from 1) keeps ceil(keep^i n) of the n tokens of the grid. It chooses them from
+  the tokens that earlier reductions kept, by the largest attention of the class token, averaged
+  over the heads. The others become zeros, which no token attends. No token changes its place, so
+  parameters whose shape depends on N still fit. Only mixers that skip masked tokens save time. A
+  pool over more than the class token includes the zeros. (In the released code, the zeros still
+  count in the denominator of the class token's softmax.)
 
   Attributes:
     layers: The layers, from 0, in which tokens are removed.
@@ -149,10 +159,10 @@ class ZeroInattentive(TokenReduction):
 
 
 def check_reduces(block: Any) -> None:
-  """Checks that a block supports token reduction: its call has an argument `reduce`.
+  """Checks that a block supports token reduction: its call must have an argument `reduce`.
 
   Raises:
-    ConfigError: The block has no such argument.
+    ConfigError: If the block's call has no such argument.
   """
   if "reduce" not in inspect.signature(type(block).__call__).parameters:
     raise ConfigError(

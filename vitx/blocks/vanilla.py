@@ -1,4 +1,4 @@
-"""A pre-norm block that may share its normalization, and a block without skips."""
+"""A pre-norm block that may use one normalization twice, and a block without skips."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The convolution of stems, networks and embeddings."""
+"""`Conv`, the convolution of all networks: Flax's `nn.Conv`, with gradients fast also in loops."""
 
 import functools
 
@@ -6,5 +6,5 @@ import flax.linen as nn
 
 from vitx.ops.kernels.convolution import convolve
 
-# It has the parameters and results of `nn.Conv`, but its gradients are also fast in a loop.
+# Its parameters and results are those of `nn.Conv`.
 Conv = functools.partial(nn.Conv, conv_general_dilated=convolve)

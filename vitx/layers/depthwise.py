@@ -10,16 +10,16 @@ from jax.typing import DTypeLike
 from vitx.config.checks import Range
 from vitx.ops.kernels.depthwise import grid_convolution
 
-# On a CPU the compiled program has an operation for each tap. With an odd side the grid stays as
-# large as it is.
+# The side is limited, because on a CPU the compiled program has an operation for each entry of the
+# kernel. It is odd, so that the convolution does not change the size of the grid.
 KernelSide = Annotated[int, Range("[1, 31], odd")]
 
 
 class DepthwiseConvolution(nn.Module):
   """A depthwise convolution with zeros beyond the ends of the grid.
 
-  The parameters are those of `nn.Conv` with as many groups as channels and a padding of K // 2:
-  `kernel` (K, ..., K, 1, W) and `bias` (W,).
+  Parameters and results are those of `nn.Conv` with as many groups as channels and a padding of
+  K // 2. The parameters are `kernel` (K, ..., K, 1, W) and `bias` (W,).
 
   Attributes:
     size: The size K of the kernel along every axis; odd.

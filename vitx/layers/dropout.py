@@ -1,4 +1,4 @@
-"""Dropout and stochastic depth, whose draws for an example do not depend on its device."""
+"""Dropout and stochastic depth with random bits that depend on the example, not on the device."""
 
 import flax.linen as nn
 import jax
@@ -8,11 +8,12 @@ from vitx.ops.dropout import dropout
 
 
 class Dropout(nn.Module):
-  """Dropout of entries of an array (B, ...), drawn from the stream "dropout".
+  """Dropout of the entries of an array (B, ...), with random bits from the stream "dropout".
 
   Attributes:
-    rate: The probability, in [0, 1).
-    whole_example: Whether an example is dropped as a whole: stochastic depth (Huang et al. 2016).
+    rate: The probability, in [0, 1), that an entry is dropped.
+    whole_example: Whether all entries of an example are dropped together, which is stochastic depth
+      (Huang et al. 2016).
   """
 
   rate: Rate

@@ -16,7 +16,8 @@ from vitx.layers.dropout import Dropout
 def gelu(x: jax.Array) -> jax.Array:
   """Applies the exact GELU, x · Φ(x) (Hendrycks and Gimpel 2016), in float32.
 
-  The forward pass saves the slope instead of `x`, so that the backward pass need not compute Φ.
+  The forward pass saves the derivative at `x` instead of `x`. So the backward pass need not compute
+  Φ, the distribution function of the standard normal distribution.
   """
   return (x.astype(jnp.float32) * _normal_cdf(x)).astype(x.dtype)
 

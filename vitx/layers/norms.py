@@ -12,15 +12,16 @@ from vitx.ops import replicas
 
 
 class BatchNorm(nn.Module):
-  """Batch normalization (Ioffe and Szegedy 2015) over the whole batch, on any number of devices.
+  """Batch normalization (Ioffe and Szegedy 2015) by statistics of the batch on all devices.
 
-  The collection "batch_stats" contains the running statistics `mean` and `var`; the variance is
-  unbiased, as in PyTorch. With `grad_accum_steps` each micro-batch is normalized separately.
+  The collection "batch_stats" contains the running statistics `mean` and `var`; the running
+  variance is unbiased, as in PyTorch. With `grad_accum_steps` each micro-batch is normalized
+  separately.
 
   Attributes:
     momentum: The share of the old running statistics that a step keeps.
     epsilon: The number added to the variance.
-    scale_init: The initializer of the learned factor; zeros start a residual branch at zero.
+    scale_init: The initializer of the learned factor; with zeros, the outputs start at zero.
     dtype: The dtype of the result; statistics are float32.
   """
 
@@ -33,7 +34,7 @@ class BatchNorm(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    """Normalizes (..., C) by statistics of the batch in training, otherwise by running ones."""
+    """Normalizes (..., C) by statistics of the batch if `train`, else by the running statistics."""
     width = x.shape[-1:]
     running_mean = self.variable("batch_stats", "mean", jnp.zeros, width, jnp.float32)
     running_var = self.variable("batch_stats", "var", jnp.ones, width, jnp.float32)
@@ -55,9 +56,10 @@ class BatchNorm(nn.Module):
 
 
 class ChannelNorm(nn.Module):
-  """CvT's normalization, (x - mean) / (std + epsilon) * gain + shift over the channels, as in ViX.
+  """CvT's normalization over the channels, (x - mean) / (std + epsilon) * gain + shift.
 
-  It differs from `LayerNorm`: epsilon is added to the standard deviation, not to the variance.
+  It differs from `LayerNorm`: epsilon is added to the standard deviation, not to the variance. So
+  it is in vit-pytorch's CvT, which ViX uses (Jeevan and Sethi 2022).
 
   Attributes:
     epsilon: The number added to the standard deviation.

@@ -1,4 +1,4 @@
-"""Positions: embeddings added to the tokens, and rotation, which the mixers apply."""
+"""Positions: embeddings that are added to the tokens, and rotation, which the mixers apply."""
 
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ class LearnedPosition(nn.Module):
 
   Attributes:
     stddev: The standard deviation of the normal initialization.
-    prefix: Whether prefix tokens (class token) have a vector too.
+    prefix: Whether the tokens in front of the grid (class token) have a vector too.
   """
 
   stddev: NonNegative = 0.02
@@ -25,7 +25,10 @@ class LearnedPosition(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
-    """Adds to tokens (B, N, C) the vectors of all places, or of the places `at` (N,)."""
+    """Adds a position vector to each token (B, N, C).
+
+    `at` gives the indices of these tokens in the layout, integers (N,); None means all, in order.
+    """
     bare = 0 if self.prefix else layout.prefix
     shape = (1, layout.length - bare, x.shape[-1])
     table = self.param("table", nn.initializers.normal(self.stddev), shape, jnp.float32)
@@ -34,19 +37,22 @@ class LearnedPosition(nn.Module):
 
 
 class AxesPosition(nn.Module):
-  """One learned table for each axis of the grid; a token gets the sum of its entries.
+  """One learned table for each axis of the grid, with one vector for each coordinate.
 
-  (Child et al. 2019, section 5.3: row, column and channel of images, row and column of text.)
+  The position vector of a token is the sum of the vectors of its coordinates. (Child et al. 2019,
+  section 5.3: row, column and channel of images, row and column of text.)
 
   Attributes:
-    stddev: The initial standard deviation of the sum of a token's entries.
+    stddev: The initial standard deviation of a position vector's entries.
   """
 
   stddev: NonNegative = 0.01
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
-    """Adds to tokens (B, N, C) the vectors of all places, or of the places `at` (N,).
+    """Adds a position vector to each token (B, N, C).
+
+    `at` gives the indices of these tokens in the layout, integers (N,); None means all, in order.
 
     Raises:
       ConfigError: If there are prefix tokens, which have no coordinates.
@@ -69,8 +75,8 @@ class AxesPosition(nn.Module):
 class SineCosinePosition(nn.Module):
   """Fixed sines and cosines of a token's place in the grid (He et al. 2022, masked autoencoders).
 
-  Each of the A axes has C / A of the C channels: first the sines of its coordinate times
-  base^(-2jA/C) for j = 0, 1, ..., then the cosines. Prefix tokens have zeros.
+  Each of the A axes of the grid has C / A of the C channels: first the sines of its coordinate
+  times base^(-2jA/C) for j = 0, 1, ..., then the cosines. Prefix tokens have zeros.
 
   Attributes:
     base: The base of the geometric series of frequencies.
@@ -79,7 +85,9 @@ class SineCosinePosition(nn.Module):
   base: Positive = 10000.0
 
   def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
-    """Adds to tokens (B, N, C) the vectors of all places, or of the places `at` (N,).
+    """Adds a position vector to each token (B, N, C).
+
+    `at` gives the indices of these tokens in the layout, integers (N,); None means all, in order.
 
     Raises:
       ConfigError: If the width does not split into pairs for every axis.
@@ -89,7 +97,7 @@ class SineCosinePosition(nn.Module):
 
 
 def sine_cosine_table(layout: TokenLayout, width: int, base: float = 10000.0) -> np.ndarray:
-  """Returns the table (N, C) of `SineCosinePosition`, float32.
+  """Returns the vectors that `SineCosinePosition` adds to N tokens, float32 (N, C).
 
   Raises:
     ConfigError: If the width does not split into pairs for every axis.
@@ -112,13 +120,14 @@ class RotaryPosition(nn.Module):
   """Rotary positions: every mixer rotates its queries and keys by their places (Su et al. 2021).
 
   Attributes:
-    kind: The kind of rotation: "sequence" by the place in the unrolled grid, "axial" by row and by
-      column, or "centered" by the distances from the center of the image, whose borders are at -1
-      and 1 for every size (Siméoni et al. 2025; DINOv3 has a base of 100).
+    kind: The position that determines the rotation. "sequence" is the index in the unrolled grid.
+      "axial" is row and column, each for one half of the channels. "centered" is "axial" with
+      distances from the center of the image, so that borders have equal positions for every size of
+      the grid (Siméoni et al. 2025; DINOv3 has a base of 100).
     base: The base of the geometric series of frequencies.
-    unused_table: Whether there is a learned table that nothing reads, as in some published code. It
+    unused_table: Whether there is a learned table that nothing uses, as in some published code. It
       counts among the parameters, and weight decay shrinks it.
-    stddev: The standard deviation of that table at the start.
+    stddev: The standard deviation of the unused table's normal initialization.
   """
 
   kind: Literal["sequence", "axial", "centered"] = "sequence"
@@ -128,7 +137,7 @@ class RotaryPosition(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout, at: jax.Array | None = None) -> jax.Array:
-    """Returns the tokens (B, N, C) unchanged."""
+    """Returns the tokens (B, N, C) unchanged; the mixers apply the rotation."""
     if self.unused_table:
       shape = (1, layout.length, x.shape[-1])
       self.param("table", nn.initializers.normal(self.stddev), shape, jnp.float32)
@@ -136,7 +145,7 @@ class RotaryPosition(nn.Module):
 
   @property
   def mixer_fields(self) -> dict[str, Any]:
-    """Returns the fields of every token mixer of the model that describe the rotation."""
+    """Returns the fields `rotary` and `rotary_base`, which the model sets in its token mixers."""
     return {"rotary": self.kind, "rotary_base": self.base}
 
 

@@ -1,4 +1,4 @@
-"""Whole networks by name."""
+"""Whole networks, which `create_model` makes by name."""
 
 from vitx.models.create import (
   DTYPES,

@@ -9,7 +9,7 @@ from vitx.models.vit import ViT
 class CCT(ViT):
   """CCT (Hassani et al. 2021): a convolutional tokenizer, sequence pooling, no class token.
 
-  Its block normalizes the residual stream itself before the MLP, as in its authors' code; the paper
+  The block normalizes the residual stream itself before the MLP, as in the authors' code; the paper
   describes the usual block (`block="pre_norm"`).
   """
 

@@ -1,4 +1,4 @@
-"""ConvMixer: patches, and convolutions in place of token mixer and MLP."""
+"""ConvMixer: a network of patches with convolutions in place of the token mixer and the MLP."""
 
 import flax.linen as nn
 import jax
@@ -17,7 +17,7 @@ from vitx.models import names
 class ConvMixer(nn.Module):
   """ConvMixer (Trockman and Kolter 2022, section 2).
 
-  Batch statistics are taken over the whole batch, on any number of devices.
+  Batch statistics are taken over the whole batch, also on several devices.
 
   Attributes:
     num_classes: The number of outputs of the head.
@@ -41,8 +41,8 @@ class ConvMixer(nn.Module):
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      train: Whether batch statistics (in the collection "batch_stats", which must then be mutable)
-        are taken from the batch.
+      train: Whether statistics are taken from the batch; the collection "batch_stats" must then be
+        mutable.
     """
 
     def activate(y: jax.Array, name: str) -> jax.Array:

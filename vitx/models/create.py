@@ -1,4 +1,4 @@
-"""Networks made from the `model` entry of a config."""
+"""Makes networks from the `model` entry of a config."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -82,7 +82,18 @@ def check_model(model: Mapping[str, Any]) -> None:
 
 
 def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a model's fields with objects in place of the names of parts and of the dtype."""
+  """Returns the arguments of a model's class for the fields of a config.
+
+  Each name of a part (such as `token_mixer`) becomes a function that makes this part, and the name
+  of the dtype becomes the dtype.
+
+  Args:
+    model: The class of the model.
+    fields: The entry `model` of the config, without `name` and `num_classes`.
+
+  Raises:
+    ConfigError: If a part or an option is unknown, or if a field does not accept its value.
+  """
   check_options(model, fields, "model", hidden=("num_classes", "name"))
   check_fields(model, fields, "model")
   built = dict(fields)
@@ -95,21 +106,21 @@ def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_from_config(model: Mapping[str, Any]) -> nn.Module:
-  """Makes the network of a config's `model` entry by `create_model`, with all its errors."""
+  """Makes the network of a config's `model` entry; raises the errors of `create_model`."""
   return create_model(**model)
 
 
 def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
   """Returns the random variables with which training starts.
 
-  They are those of Flax's `model.init`. If the model has a field `initialization`, that function
-  then redraws some of the parameters, which `model.init` alone does not do.
+  Flax's `model.init` makes the variables. If the model has a field `initialization`, this function
+  then applies it, which draws some of the parameters again; `model.init` alone does not apply it.
 
   Args:
     model: The network, with or without a field `initialization`, `(key, params) -> params`.
     rngs: A key, or a dict of keys by stream with "params" among them.
     *args: The arguments of the model's call: images (B, height, width, channels) for a classifier.
-    **kwargs: The keyword arguments of that call, such as `train`.
+    **kwargs: The keyword arguments of the model's call, such as `train`.
   """
   variables = dict(model.init(rngs, *args, **kwargs))
   initialization = getattr(model, "initialization", None)
@@ -123,12 +134,12 @@ def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[s
 def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
   """Returns a config's `model` entry with the seed of its random graphs filled in.
 
-  A token mixer that draws a random graph has a field `seed`. If the entry does not set it, the
-  mixer's entry becomes a dict with its `name` and this `seed`. Everything else stays unchanged.
+  A token mixer that draws a random graph has a field `seed`. If the config does not set this field,
+  the entry `token_mixer` becomes a dict in which `seed` is added. All else stays unchanged.
 
   Args:
-    model: The config's entry.
-    seed: The seed of the graphs.
+    model: The entry `model` of the config.
+    seed: The seed of the random graphs.
 
   Raises:
     ConfigError: If the model is unknown, or if the token mixer cannot be built.

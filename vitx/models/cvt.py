@@ -1,4 +1,4 @@
-"""The convolutional vision transformer: stages of a convolutional embedding and blocks."""
+"""CvT, the convolutional vision transformer: stages that begin with a convolution."""
 
 from typing import ClassVar
 
@@ -15,10 +15,11 @@ from vitx.ops.layout import TokenLayout
 class CvT(StagedNetwork):
   """CvT (Wu et al. 2021): stages with a convolution between them, and convolutional attention.
 
-  Fields that may differ by stage have one value for all stages or one for each. The stem is the
-  embedding of the first stage. With another `token_mixer` the attention has no convolutions and no
-  batch statistics, as in ViX's CvP, CvL and CvN. There is no class token and no normalization
-  before the head, as in vit-pytorch 0.19.6.
+  A field that may differ by stage has one value for all stages or one for each. The stem is the
+  convolution of the first stage. Only CvT's own attention has convolutions and batch statistics:
+  with any other `token_mixer` there are none, as in the variants CvP, CvL and CvN of ViX (Jeevan
+  and Sethi 2022). There is no class token and no normalization before the head, as in vit-pytorch
+  0.19.6.
 
   Attributes:
     width: The number of channels C, by stage.
@@ -51,12 +52,13 @@ class CvT(StagedNetwork):
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
+      train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
+        normalization uses statistics of the batch; the collection "batch_stats" must then be
+        mutable.
 
     Raises:
-      ConfigError: If there is a class token, or if the length of a sequence is not the number of
-        stages.
+      ConfigError: If there is a class token, or if a field has neither one value nor one for each
+        stage.
     """
     widths, heads = self.per_stage("width"), self.per_stage("num_heads")
     mlp_dims = self.per_stage("mlp_dim")

@@ -1,4 +1,4 @@
-"""DeiT's distilled vision transformer, with a second token and head that learn from a teacher."""
+"""DeiT's distilled vision transformer, in which a second token and head learn from a teacher."""
 
 from typing import ClassVar
 
@@ -13,9 +13,10 @@ from vitx.models.vit import ViT
 class DistilledViT(ViT, kw_only=True):
   """Vision transformer with a distillation token beside the class token (Touvron et al. 2021).
 
-  The network's logits are the mean of both heads' logits, as in DeiT's evaluation. It sows the
-  logits of each head into "intermediates", as `class_logits` and `distillation_logits`, for a task
-  with a teacher. `pool` must be "class_and_distillation".
+  Each of the two tokens has a head. The network's logits are the mean of both heads' logits, as in
+  DeiT's evaluation. For a task with a teacher, the network sows the logits of each head into
+  "intermediates", as `class_logits` and `distillation_logits`. `pool` must be
+  "class_and_distillation".
   """
 
   PARTS: ClassVar[Parts] = with_defaults(ViT.PARTS, pool="class_and_distillation")
@@ -24,7 +25,7 @@ class DistilledViT(ViT, kw_only=True):
     """Maps both tokens (B, 2, C) to float32 logits (B, num_classes).
 
     Raises:
-      ConfigError: If the pool gives one vector.
+      ConfigError: If `pool` gives one vector instead of two.
     """
     if vector.ndim != 3:
       raise ConfigError(

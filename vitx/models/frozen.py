@@ -1,9 +1,9 @@
 """Freezes the state of modules, such as batch statistics, together with their parameters.
 
 A state belongs to the innermost module that contains it and has parameters. If all parameters of
-this module are frozen, its batch normalization runs as in evaluation, as in Keras for layers that
-are not trainable: the state does not change, and outputs do not depend on the batch. Dropout stays
-active, since it has no state.
+this module are frozen, the state is frozen too: it does not change, and the module runs as in
+evaluation, so that batch normalization does not depend on the batch. Keras treats layers that are
+not trainable in this way. Dropout stays active, since it has no state.
 """
 
 import inspect
@@ -16,10 +16,10 @@ import jax
 
 
 def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextManager:
-  """Returns a context in which a network is traced with the state of its frozen modules fixed.
+  """Returns a context in which the frozen modules of a network run as in evaluation.
 
-  Modules with state are classes with the attribute `keeps_state`, and Flax's `BatchNorm`; frozen
-  ones run as in evaluation.
+  This concerns modules with state: those with the class attribute `keeps_state`, and Flax's
+  `BatchNorm`. Trace the training step inside this context.
 
   Args:
     names: The names of all parameters of the network.
@@ -45,11 +45,11 @@ def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextMana
 
 
 def keep_state(old: Any, new: Any, names: Collection[str], frozen: Collection[str]) -> Any:
-  """Returns the new state of a network after a step, with the old state of frozen modules.
+  """Returns the state of a network after a step, in which frozen modules keep their old state.
 
   Args:
-    old: The collections by name before a step.
-    new: The collections by name after the step.
+    old: The collections of state, such as "batch_stats", by name before the step.
+    new: The collections of state by name after the step.
     names: The names of all parameters of the network.
     frozen: The names of the frozen parameters.
   """
@@ -62,12 +62,13 @@ def keep_state(old: Any, new: Any, names: Collection[str], frozen: Collection[st
 
 
 def is_frozen(module: Sequence[str], names: Collection[str], frozen: Collection[str]) -> bool:
-  """Returns whether all parameters of a module, or of one around it, are frozen.
+  """Returns whether all parameters of a module are frozen.
+
+  For a module without parameters, the answer is that for the innermost enclosing module with some.
 
   Args:
-    module: The path of the module. If it has no parameters, the innermost module around it that has
-      some counts.
-    names: The names of all parameters.
+    module: The path of the module.
+    names: The names of all parameters of the network.
     frozen: The names of the frozen parameters.
   """
   for depth in range(len(module), -1, -1):

@@ -1,10 +1,10 @@
 """Initializations of a whole network: functions `(key, params) -> params`.
 
 The modules of a network first draw their own parameters; an initialization then draws some of them
-again, as a publication describes. It finds parameters by name: a `kernel`, and the `bias` beside
-it. So one initialization serves every mixer and block, also your own. A module's other parameters
-(norms, tables, slots) stay unchanged. The projections of attention are the modules `query`, `key`
-and `value`, with kernels (C, H, D), and `out`, with a kernel (H, D, C).
+again, as a publication describes. It finds parameters by name: each `kernel`, and the `bias` of the
+same module. So one initialization serves every mixer and block, also your own. A module's other
+parameters (norms, tables, slots) stay unchanged. The projections of attention are the modules
+`query`, `key` and `value`, with kernels (C, H, D), and `out`, with a kernel (H, D, C).
 """
 
 import math
@@ -38,14 +38,15 @@ Base = str | Mapping[str, Any]
 
 
 def as_made(key: jax.Array, params: Params) -> Params:
-  """Returns the parameters unchanged, as the modules drew them."""
+  """Returns the parameters unchanged, as the network's modules drew them."""
   return params
 
 
 def pytorch(key: jax.Array, params: Params) -> Params:
   """Draws linear maps and convolutions as PyTorch does: uniform within ±1 / sqrt(fan in).
 
-  This is the bound of `kaiming_uniform_(a=sqrt(5))` for kernels; biases have this bound too.
+  For kernels, this is PyTorch's `kaiming_uniform_(a=sqrt(5))`. Biases have the bound of their
+  kernel.
   """
 
   def bound(owner: str, kernel: jax.Array) -> float:
@@ -62,17 +63,20 @@ def truncated_normal(
   stddev: Positive = 0.02,
   convolutions: Literal["he", "pytorch"] = "he",
 ) -> Params:
-  """Draws normal linear maps, cut at ±2 as in PyTorch, zero biases, and He's convolutions.
+  """Draws linear maps from a truncated normal distribution, and sets their biases to zero.
+
+  Values beyond ±2 (not ±2 standard deviations) are cut off, as in PyTorch. Convolutions have an
+  initialization of their own.
 
   Args:
     key: The key of all draws.
     params: The parameters of the network.
     stddev: The standard deviation of linear maps.
-    convolutions: The initialization of convolutions: "he" draws kernels by `kaiming_normal_`, with
-      variance 2 / fan in, and makes biases zero; "pytorch" draws both as `pytorch` does (as
-      in DeiT and timm).
+    convolutions: The initialization of convolutions. "he" draws kernels as PyTorch's
+      `kaiming_normal_` does, with variance 2 / fan in, and sets biases to zero; "pytorch" draws
+      kernels and biases as the initialization `pytorch` does (as in DeiT and timm).
   """
-  # The float32 uniform from which this draw is made has no numbers beyond five deviations.
+  # JAX makes this draw from float32 uniform numbers, which give no values beyond five deviations.
   cut = min(2 / stddev, 5.0)
 
   def deviation(owner: str, kernel: jax.Array) -> float:
@@ -85,7 +89,7 @@ def truncated_normal(
 
 
 def xavier_normal(key: jax.Array, params: Params) -> Params:
-  """Draws normal linear maps, variance 2 / (fan in + fan out), and zero biases.
+  """Draws normal kernels with variance 2 / (fan in + fan out), and sets biases to zero.
 
   (Glorot and Bengio 2010, equation 16, as PyTorch's `xavier_normal_`.) Queries, keys and values
   count as one map with three times as many outputs, as in most PyTorch code. A convolution counts
@@ -101,14 +105,15 @@ def xavier_normal(key: jax.Array, params: Params) -> Params:
 
 
 def sparse_transformer(key: jax.Array, params: Params) -> Params:
-  """Draws normal linear maps, variance 0.125 / fan in, and zero biases (Child et al. 2019, 5.3).
+  """Draws normal kernels with variance 0.125 / fan in, and sets biases to zero.
 
-  The last map of each residual branch (attention's `out`, the MLP's `down`) is scaled by
-  1 / sqrt(2 L). The head is zero. The paper writes 0.125 / sqrt(fan in); its released code, like
-  this function, has the standard deviation sqrt(0.125 / fan in).
+  (Child et al. 2019, section 5.3.) The last map of each residual branch (attention's `out`, the
+  MLP's `down`) is multiplied by 1 / sqrt(2 L). The head is zero. The paper writes
+  0.125 / sqrt(fan in); its released code, like this function, has the standard deviation
+  sqrt(0.125 / fan in).
 
   Raises:
-    ConfigError: If the network has no sequence of blocks.
+    ConfigError: If the network has no blocks `block_0`, `block_1`, ..., whose number L is needed.
   """
   depth = count_blocks(params)
   if not depth:
@@ -127,7 +132,9 @@ def sparse_transformer(key: jax.Array, params: Params) -> Params:
 
 
 def zero_query(key: jax.Array, params: Params, *, base: Base = "as_made") -> Params:
-  """Makes query projections zero: attention starts uniform (He and Hofmann 2024, section 4.1).
+  """Sets query projections to zero, so that attention starts uniform.
+
+  (He and Hofmann 2024, section 4.1.)
 
   Args:
     key: The key of all draws.
@@ -149,19 +156,20 @@ def mimetic(
   query_key: tuple[Finite, Finite] = (0.7, 0.7),
   value_out: tuple[Finite, Finite] = (0.4, -0.4),
 ) -> Params:
-  """Draws attention that resembles trained attention (Trockman and Kolter 2023, section 4).
+  """Draws attention projections that resemble trained ones (Trockman and Kolter 2023, section 4).
 
-  W_Q W_Kᵀ of each head is the best approximation of rank D to a Z + b I, and W_V W_O of all heads
-  together is a Z + b I. Z is normal with variance 1 / C, and each such matrix has a draw of its
-  own. A singular value decomposition gives the factors U √Σ and √Σ Vᵀ. Biases of these projections
-  are zero. A mixer without `value` and `out` gets only the first of the two.
+  The product W_V W_O over all heads is a matrix a Z + b I. The product W_Q W_Kᵀ of each head is the
+  best approximation of rank D to such a matrix. Here Z has normal entries with variance 1 / C, and
+  is drawn anew for each product. A singular value decomposition U Σ Vᵀ gives the two factors U √Σ
+  and √Σ Vᵀ. Biases of these projections become zero. In a mixer without `value` and `out`, only
+  `query` and `key` are drawn.
 
   Args:
     key: The key of all draws.
     params: The parameters of the network.
     base: The initialization of all other parameters.
-    query_key: The pair (a, b) of queries and keys.
-    value_out: The pair (a, b) of values and output; b is negative in trained networks.
+    query_key: The numbers (a, b) for W_Q W_Kᵀ.
+    value_out: The numbers (a, b) for W_V W_O; b is negative in trained networks.
   """
 
   def pair(key: jax.Array, kernels: Kernels) -> Kernels:
@@ -190,7 +198,7 @@ def fan_in(owner: str, shape: tuple[int, ...]) -> int:
   """Returns the number of inputs that each output of a kernel sums.
 
   Args:
-    owner: The name of the module that has the kernel.
+    owner: The name of the module that has the kernel, such as "query" or "out".
     shape: The shape of the kernel.
   """
   return math.prod(shape[axis] for axis in input_axes(owner, len(shape)))
@@ -199,17 +207,19 @@ def fan_in(owner: str, shape: tuple[int, ...]) -> int:
 def _redraw_kernels(
   params: Params, scale: Callable, draw: Callable, *, biases: bool = False
 ) -> Params:
-  """Sets each `kernel` to random numbers times `scale(owner, kernel)`, and the `bias` beside it.
+  """Draws every `kernel` again, and the `bias` in the same module.
 
-  There is only one draw for all, since a draw takes long to compile. For each shape, a loop cuts
-  the parameters out of the draw; without the loop the compiler would put the whole draw into each
-  cut.
+  A kernel becomes random numbers times `scale(owner, kernel)`. One draw gives the numbers of all
+  parameters, since each draw takes long to compile. For each shape, a loop cuts the parameters of
+  this shape out of the draw; without the loop, the compiler would repeat the whole draw for each
+  parameter.
 
   Args:
     params: The parameters of the network.
-    scale: A function of the name of a kernel's module, and the kernel.
-    draw: A function of a shape that draws random numbers.
-    biases: Whether biases have the scale of their kernel; if not, they become zero.
+    scale: A function of two arguments that returns the factor: the name of the module that has the
+      kernel, and the kernel.
+    draw: A function that draws random numbers of a given shape.
+    biases: Whether biases are drawn with the factor of their kernel; if not, they become zero.
   """
   leaves = flatten_dict(params)
   # The numbers depend on this order, which is that of JAX's trees.
@@ -232,7 +242,7 @@ def _redraw_kernels(
 
 
 def _take_convolutions(source: Params, params: Params) -> Params:
-  """Replaces the kernels and biases of all convolutions by those of `source`.
+  """Returns `params` with the kernels and biases of all convolutions from `source`.
 
   A convolution is a module whose kernel has four axes.
   """
@@ -257,19 +267,19 @@ def _redraw_modules(
   *,
   needed: bool = True,
 ) -> Params:
-  """Draws again the kernels of some modules, in every module that contains all of them.
+  """Draws the kernels of modules with given names again, and sets their biases to zero.
 
-  Their biases become zero.
+  Only modules whose parent contains all of the names are drawn again.
 
   Args:
     key: The key of all draws.
     params: The parameters of the network.
     names: The names of the modules, such as "query" and "key".
-    draw: A function that draws the kernels.
-    needed: Whether it is an error if no module contains them.
+    draw: A function of a key and the kernels by name, which returns new kernels by name.
+    needed: Whether the network must have such modules.
 
   Raises:
-    ConfigError: If such modules are not found, and `needed` is True.
+    ConfigError: If the network has no such modules and `needed` is True.
   """
   leaves = flatten_dict(params)
   owners = [path[:-2] for path in leaves if path[-2:] == (names[0], KERNEL)]
@@ -293,13 +303,13 @@ def _redraw_modules(
 def _factors(
   key: jax.Array, width: int, noise: float, diagonal: float
 ) -> tuple[jax.Array, jax.Array]:
-  """Draws the matrix a Z + b I of `mimetic` and factorizes it by a singular value decomposition.
+  """Draws a matrix a Z + b I and factorizes it by a singular value decomposition U Σ Vᵀ.
 
   Args:
     key: The key of the draw.
     width: The number of channels C.
-    noise: The factor a of the normal matrix Z, whose entries have variance 1 / C.
-    diagonal: The factor b of the identity.
+    noise: The factor a of Z, a matrix of normal entries with variance 1 / C.
+    diagonal: The factor b of the identity I.
 
   Returns:
     The factors U √Σ and √Σ Vᵀ, (C, C) each, whose product is the matrix.
@@ -314,7 +324,7 @@ def _apply_base(key: jax.Array, params: Params, base: Base) -> Params:
   return initialization(key, params)
 
 
-# These may be the base of another initialization.
+# The initializations that may be the `base` of another one.
 BASES = {
   "as_made": as_made,
   "pytorch": pytorch,

@@ -1,4 +1,4 @@
-"""Runs blocks that repeat after a few layers in a loop, so that they are compiled only once."""
+"""Runs repeating layers in a loop, so that a deep network compiles only one cycle of layers."""
 
 from functools import partial
 from typing import Any
@@ -13,11 +13,11 @@ from vitx.ops.layout import TokenLayout
 
 
 def run_cycle(trunk: Any, x: jax.Array, layout: TokenLayout, train: bool) -> jax.Array:
-  """Applies all blocks of a network to tokens as a loop over cycles of layers.
+  """Applies all blocks of a network to tokens, as a loop over cycles of layers.
 
-  The parameters have the names `block_0`, `block_1`, ... that `Trunk.run_blocks` gives them. This
-  function stacks them (`vitx.models.stacked`), unless they are stacked already. No intermediate
-  values are sown, and dropout draws other values than without the loop.
+  The loop needs stacked parameters (`vitx.models.stacked`). If the parameters have the names
+  `block_0`, `block_1`, ... that `Trunk.run_blocks` gives them, this function stacks them first. The
+  loop sows no intermediate values, and its dropout draws other values than `Trunk.run_blocks`.
 
   Args:
     trunk: A bound `Trunk` with the fields `depth`, `num_heads`, `mlp_dim` and `layer_cycle`, the
@@ -59,7 +59,17 @@ def run_cycle(trunk: Any, x: jax.Array, layout: TokenLayout, train: bool) -> jax
 def _make_parameters(
   trunk: Any, blocks: list[nn.Module], x: jax.Array, layout: TokenLayout, depth: int
 ) -> None:
-  """Makes the parameters of all layers; one vmapped `init` serves all layers of one kind."""
+  """Makes the parameters of all layers and stores them in `trunk` as `block_0`, `block_1`, ....
+
+  Layers that are one cycle apart have equal structure, so one vmapped `init` makes them together.
+
+  Args:
+    trunk: The bound network.
+    blocks: The blocks of the first cycle.
+    x: Tokens, (B, N, C).
+    layout: The arrangement of the tokens.
+    depth: The number of blocks L.
+  """
   base = trunk.make_rng("params")
   for first, block in enumerate(blocks):
     layers = range(first, depth, len(blocks))

@@ -7,12 +7,13 @@ from vitx.models.vit import ViT
 
 
 class LeViT(ViT):
-  """LeViT of one stage (Graham et al. 2021), as in ViX: no attention bias, no positions.
+  """LeViT with one stage (Graham et al. 2021), without attention bias and positions.
 
-  The stem has only convolutions, the blocks have no normalization, and the pool is the mean of the
-  tokens. Only LeViT's own attention normalizes: with any other `token_mixer` there is no
-  normalization, as in ViX's LeViP, LeViL and LeViN. Their fair baseline is `token_mixer="softmax"`;
-  with `norm="layer"` all of them have the usual blocks.
+  It follows ViX (Jeevan and Sethi 2022). The stem has only convolutions, the blocks have no
+  normalization, and the pool is the mean of the tokens. Only LeViT's own attention normalizes: with
+  any other `token_mixer` there is no normalization, as in ViX's variants LeViP, LeViL and LeViN. A
+  fair baseline for these variants is `token_mixer="softmax"`; `norm="layer"` gives all of them the
+  usual pre-norm blocks.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(

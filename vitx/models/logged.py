@@ -1,7 +1,7 @@
-"""Learned scalars of a network's modules that are logged during training.
+"""Finds and averages learned scalars, such as gains and temperatures, for the log of training.
 
-A module declares them by `logged: ClassVar = ("alpha", "beta")`, the names of its own parameters.
-The log has the mean of each parameter, so a parameter with an entry for each head is one number.
+A module declares the names of these parameters by `logged: ClassVar = ("alpha", "beta")`. The log
+has the mean of each parameter, so a parameter with an entry for each head is one number.
 """
 
 import contextlib
@@ -19,11 +19,14 @@ from vitx.models.stacked import unstack
 
 @contextlib.contextmanager
 def finding() -> Iterator[set[str]]:
-  """Finds the parameters that the modules of a network declare as `logged`, while it is traced.
+  """Collects the names in `logged` of all modules that are called inside a `with` block.
+
+  Trace a call of the network in the block.
 
   Yields:
-    A set that fills with the ends of parameters' names, such as "token_mixer/alpha". Whole names
-    are not known, since a module that runs in a loop over layers is called once for all layers.
+    A set of names, empty at first. Every call of a module adds the names of its `logged`
+    parameters, such as "token_mixer/alpha". These may be only the ends of the parameters' full
+    names, since a module that runs in a loop over layers is called once for all layers.
   """
   found: set[str] = set()
 
@@ -37,15 +40,15 @@ def finding() -> Iterator[set[str]]:
 
 
 def means(params: Any, ends: tuple[str, ...]) -> dict[str, jax.Array]:
-  """Returns the float32 mean of each parameter whose name has one of these ends.
+  """Returns the float32 mean of each parameter whose name ends with one of some given ends.
 
   Args:
     params: The parameters, by name or stacked; see `vitx.models.stacked`.
-    ends: The ends of names that `finding` found.
+    ends: The ends of names, such as "token_mixer/alpha", that `finding` collected.
 
   Returns:
-    The means, by names such as "alpha/block_00" for "block_0/token_mixer/alpha"; see
-    `names.figure_of`.
+    The means by the names of `names.figure_of`, such as "alpha/block_00" for
+    "block_0/token_mixer/alpha".
   """
   flat = flatten_dict(params, sep="/")
   suffixes = tuple(f"/{end}" for end in ends)

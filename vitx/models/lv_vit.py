@@ -15,9 +15,10 @@ from vitx.models.vit import ViT
 class LVViT(ViT, kw_only=True):
   """LV-ViT (Jiang et al. 2021), with its convolutional stem and branches divided by a constant.
 
-  A class's logit is that of the class token plus half the largest one of the patches, as in the
-  released code's evaluation. The network sows both into "intermediates", as `class_logits` (B, K)
-  and `patch_logits` (B, N, K), for a task that uses them separately.
+  The class token and every patch have logits for K classes. The network's logit of a class is the
+  logit of the class token plus half the largest logit among the patches, as in the released code's
+  evaluation. For a task that uses them separately, the network sows `class_logits` (B, K) and
+  `patch_logits` (B, N - prefix, K) into "intermediates".
   """
 
   PARTS: ClassVar[Parts] = with_defaults(
@@ -28,7 +29,7 @@ class LVViT(ViT, kw_only=True):
     """Checks the fields.
 
     Raises:
-      ConfigError: If `pool_first` is set, which the head of the patches does not support.
+      ConfigError: If `pool_first` is set, since the patches are classified after the normalization.
     """
     super().__post_init__()
     if self.pool_first:

@@ -1,6 +1,7 @@
-"""The masked autoencoder: a body that sees some patches, and a decoder that predicts the pixels.
+"""The masked autoencoder: an encoder of some patches, and a decoder that predicts all pixels.
 
-(He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", section 3.)
+(He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", section 3.) The encoder is the
+body of a classifier: the network without its head.
 """
 
 import dataclasses
@@ -25,7 +26,8 @@ from vitx.models.trunk import Trunk
 from vitx.models.vit import ViT
 from vitx.ops.layout import TokenLayout
 
-# The methods of the body that the autoencoder calls; it would not call a subclass's own versions.
+# The methods of `ViT` that the autoencoder calls. It ignores other versions of them in the class of
+# the body, so such a body is refused.
 CALLED = (
   *("encode", "apply_stem", "add_class_token", "enter_trunk"),
   *("run_sequence", "run_blocks", "apply_norm"),
@@ -40,7 +42,7 @@ class PixelDecoder(Trunk, kw_only=True):
     depth: The number of blocks.
     num_heads: The number of heads.
     mlp_dim: The hidden width of the MLPs.
-    pixels: The number of values of a patch.
+    pixels: The number of pixel values of a patch, all image channels included.
   """
 
   width: int
@@ -53,13 +55,13 @@ class PixelDecoder(Trunk, kw_only=True):
   def __call__(
     self, x: jax.Array, masked: jax.Array, layout: TokenLayout, *, train: bool
   ) -> jax.Array:
-    """Returns the predicted values of the patches, float32 (B, N - prefix, pixels).
+    """Returns the predicted pixel values of all patches, float32 (B, N - prefix, pixels).
 
     Args:
-      x: The encoder's tokens: the prefix and the n visible patches in order, (B, prefix + n, C).
+      x: The encoder's tokens, (B, prefix + n, C): the prefix, then the n visible patches in order.
       masked: Whether each patch is masked, bool (B, N - prefix).
       layout: The arrangement of all N tokens.
-      train: Whether the network trains.
+      train: Whether dropout is active.
     """
     start = nn.initializers.xavier_uniform()
     x = nn.Dense(self.width, kernel_init=start, dtype=self.dtype, name="embed")(x)
@@ -67,7 +69,7 @@ class PixelDecoder(Trunk, kw_only=True):
     token = self.param(names.MASK_TOKEN, nn.initializers.normal(0.02), shape, jnp.float32)
     front, visible = jnp.split(x, [layout.prefix], axis=1)
     token = jnp.broadcast_to(token.astype(x.dtype), (x.shape[0], *shape[1:]))
-    # A visible patch takes its own token, any other one the mask token, which is the last.
+    # A visible patch takes its own token; a masked patch takes the mask token, which is the last.
     place = jnp.where(masked, visible.shape[1], jnp.cumsum(~masked, axis=1) - 1)
     filled = jnp.concatenate([visible, token], axis=1)
     grid = jnp.take_along_axis(filled, place[..., None], axis=1)
@@ -78,17 +80,17 @@ class PixelDecoder(Trunk, kw_only=True):
 
 
 class MaskedAutoencoder(ViT, kw_only=True):
-  """A vision transformer that sees the visible patches only, and a decoder of all patches.
+  """A vision transformer without head that encodes only visible patches, and a decoder.
 
-  Its parameters have the names of the body's parameters, so that `init_from` can fill the body of
-  another run; there is no head, and names in the decoder begin with "decoder/". The pixels of
-  masked patches become zero, the mean, before the stem, so that no stem passes them on, not even
-  one whose convolutions overlap. Positions are added before masked tokens are left out.
+  The pixels of masked patches become zero (the mean) before the stem, so that no stem passes their
+  content on, not even one whose convolutions overlap. Positions are added before the tokens of
+  masked patches are left out. The parameters have the names that they have in a classifier, so that
+  `init_from` can load them into one; the names of the decoder's parameters begin with "decoder/".
 
   Attributes:
     grid: The rows and columns of the patches.
     visible: The number n of visible patches.
-    decoder: A function of `name` that makes the decoder.
+    decoder: A function that makes the decoder; its argument is `name`.
   """
 
   grid: tuple[int, ...]
@@ -96,15 +98,15 @@ class MaskedAutoencoder(ViT, kw_only=True):
   decoder: Callable[..., nn.Module]
 
   @nn.compact
-  def __call__(  # type: ignore[override]  # it masks patches of pixels, and no tokens
+  def __call__(  # type: ignore[override]  # the mask is over patches, not over tokens
     self, images: jax.Array, masked: jax.Array | None = None, *, train: bool = False
   ) -> jax.Array:
-    """Returns the predicted values of each patch, float32 (B, rows * columns, pixels of a patch).
+    """Returns predicted pixel values, float32 (B, rows * columns, pixels of a patch).
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      masked: Whether each patch is masked, bool (B, rows * columns), with `visible` patches of each
-        image that are not; None masks no patch.
+      masked: Whether each patch is masked, bool (B, rows * columns). In each image, `visible`
+        patches are not masked. None masks no patch.
       train: Whether dropout and stochastic depth are active; `ViT` describes the streams.
     """
     whole = masked is None
@@ -134,17 +136,18 @@ def make_autoencoder(
   mlp_dim: int,
   posemb: Literal["sincos", "learned"],
 ) -> MaskedAutoencoder:
-  """Makes the masked autoencoder of a body.
+  """Makes the masked autoencoder whose encoder is a given classifier without its head.
 
   Args:
-    body: The network, whose head is left out.
+    body: The classifier.
     shape: The shape of an image, (height, width, channels).
     mask_ratio: The share of the patches that is masked.
     width, depth, num_heads, mlp_dim, posemb: The fields of the decoder.
 
   Raises:
-    ConfigError: The body or its token mixer cannot leave tokens out, the tokens of its stem do not
-      tile the image, or no patch is visible or masked.
+    ConfigError: If the body or its token mixer cannot leave tokens out, if the tokens of its stem
+      do not tile the image, if no patch is visible or none is masked, or if `width` does not suit
+      `num_heads` and `posemb`.
   """
   _check_body(body)
   assert isinstance(body, ViT)
@@ -174,10 +177,10 @@ def make_autoencoder(
 
 
 def spread(values: jax.Array, grid: tuple[int, ...], size: tuple[int, ...]) -> jax.Array:
-  """Returns the value of each pixel's patch, (B, height, width, 1).
+  """Repeats the value of each patch for all of its pixels; returns (B, height, width, 1).
 
   Args:
-    values: A value for each patch, (B, rows * columns).
+    values: One value for each patch, (B, rows * columns).
     grid: The rows and columns of the patches, which divide the image.
     size: The height and width of the image.
   """
@@ -188,7 +191,7 @@ def spread(values: jax.Array, grid: tuple[int, ...], size: tuple[int, ...]) -> j
 
 
 def to_patches(images: jax.Array, grid: tuple[int, ...]) -> jax.Array:
-  """Cuts images (B, height, width, channels) into (B, rows * columns, pixels of a patch)."""
+  """Cuts images (B, height, width, channels) into patches (B, rows * columns, pixels per patch)."""
   batch, height, width, channels = images.shape
   rows, columns = grid
   parts = images.reshape(batch, rows, height // rows, columns, width // columns, channels)
@@ -206,7 +209,8 @@ def _count_visible(grid: tuple[int, ...], shape: tuple[int, ...], mask_ratio: fl
   """Returns the number of visible patches of a grid.
 
   Raises:
-    ConfigError: If the grid does not tile the image of `shape`, or no patch is visible or masked.
+    ConfigError: If the grid does not tile an image of `shape` (height, width, channels), or if no
+      patch is visible or none is masked.
   """
   rows, columns = grid
   if shape[0] % rows or shape[1] % columns:
@@ -226,7 +230,12 @@ def _count_visible(grid: tuple[int, ...], shape: tuple[int, ...], mask_ratio: fl
 
 
 def _check_body(body: Any) -> None:
-  """Raises ConfigError for a body that is no sequence of blocks, or that removes tokens itself."""
+  """Checks that a network can be the encoder of a masked autoencoder.
+
+  Raises:
+    ConfigError: If the network is no `ViT`, if its class overrides a method in `CALLED`, or if it
+      has a token reduction.
+  """
   kind = type(body)
   own = [name for name in CALLED if getattr(kind, name, None) is not getattr(ViT, name)]
   if own:
@@ -246,10 +255,10 @@ def _check_body(body: Any) -> None:
 
 
 def _check_mixer(body: ViT) -> nn.Module:
-  """Returns a body's token mixer.
+  """Returns the token mixer of a body.
 
   Raises:
-    ConfigError: If it needs the tokens or the places that are left out.
+    ConfigError: If the mixer needs all tokens, or the places of tokens in the grid.
   """
   bound: Any = body._bind_mixer(num_heads=body.num_heads, layer=0, depth=body.depth)
   mixer, kind = bound(parent=None), bound.func

@@ -1,10 +1,12 @@
 """The names of parameters; no other module knows the structure of a parameter tree.
 
-A name is the path of a parameter, joined by "/", such as "block_0/token_mixer/query/kernel".
-Networks with one sequence of blocks have `stem`, `posemb`, `cls`, `extra`, `start`, `block_0`, ...,
-`norm` and `head` at the top (a second head is `head_distillation` or `head_patches`). Networks of
-several stages have `stage_0_block_0`, ... in place of `block_0`, .... While a network of repeating
-layers is trained, `cycles` replaces its blocks; see `vitx.models.stacked`.
+A name is the path of a parameter, joined by "/", such as "block_0/token_mixer/query/kernel". At the
+top, a network with one sequence of blocks has `stem`, `posemb`, `cls` (class token), `extra` (other
+learned tokens), `start` (start vector), `block_0`, `block_1`, ..., `norm` and
+`head` (a second head is `head_distillation` or `head_patches`). A network of several stages has
+`stage_0_block_0`, `stage_0_block_1`, ... in place of these blocks.
+While a network whose layers repeat is trained, `cycles` replaces the blocks; see
+`vitx.models.stacked`.
 """
 
 import re
@@ -34,20 +36,21 @@ TOKEN_MIXER = "token_mixer"
 MLP = "mlp"
 QUERY, KEY, VALUE, OUT = "query", "key", "value", "out"
 
-# The last component of a name.
+# Last components of names.
 KERNEL = "kernel"
 BIAS = "bias"
 TABLE = "table"
 
-# PyTorch code holds these parameters directly, not in a module as `weight` or `bias`. So
-# torchsummary, and papers that print its count, miss them: the position table, the class token and
-# other tokens beside it, Linformer's projections over the tokens, factor and offset of CvT's own
-# normalization, LayerScale's factors, attention's temperatures, and attention pooling's query.
+# The last components of parameters that PyTorch code does not keep as the `weight` or `bias` of a
+# layer. So torchsummary, and papers that print its count, do not count them. They are the position
+# table, the class token and other learned tokens, Linformer's projections over the tokens, factor
+# and offset of CvT's own normalization, LayerScale's factors, attention's temperatures, and
+# attention pooling's query.
 BARE = {TABLE, CLASS_TOKEN, EXTRA_TOKENS, MASK_TOKEN, "key_slots", "value_slots", "gain", "shift"}
 BARE |= {"mixer_scale", "mlp_scale", "temperature", "probe"}
 
-# Parameters of token mixers that have an entry for each token: the axis of the tokens, and whether
-# the parameter maps from the tokens (and so sums over that axis) or maps to them.
+# Parameters of token mixers that have an entry for each token. The values are the axis of the
+# tokens, and whether the network sums over this axis when it applies the parameter.
 _OF_TOKENS = {
   (TOKEN_MIXER, "key_slots"): (0, True),
   (TOKEN_MIXER, "value_slots"): (0, True),
@@ -58,12 +61,12 @@ _OF_TOKENS = {
   (TOKEN_MIXER, "down", BIAS): (0, False),
 }
 
-# The modules before the blocks, which are layer 0 of layer-wise learning rates.
+# The modules before the blocks, which are layer 0 in layer-wise learning-rate decay.
 _FIRST = frozenset({STEM, POSITIONS, CLASS_TOKEN, EXTRA_TOKENS, START})
 
 
 def is_bare(name: str) -> bool:
-  """Returns whether a parameter belongs to no layer of PyTorch, so that torchsummary omits it."""
+  """Returns whether torchsummary omits a parameter, since it belongs to no PyTorch layer."""
   return name.split("/")[-1] in BARE
 
 
@@ -98,19 +101,20 @@ def is_head(name: str) -> bool:
 
 
 def is_first_kernel(name: str) -> bool:
-  """Returns whether a parameter is a kernel of the stem, one of which reads the pixels."""
+  """Returns whether a parameter is a kernel of the stem; one of these kernels reads the pixels."""
   parts = name.split("/")
   return STEM in parts and parts[-1] == KERNEL
 
 
 def input_axes(owner: str, ndim: int) -> tuple[int, ...]:
-  """Returns the axes of a kernel that are summed when a module multiplies its input by the kernel.
+  """Returns the axes of a kernel over which a module sums when it applies the kernel to its input.
+
+  Kernels are (in, out), (height, width, in / groups, out), (H, D, C) in the module "out", or
+  (C, H, D) in other modules.
 
   Args:
-    owner: The name of the module: a kernel of three axes is (H, D, C) in "out", otherwise
-      (C, H, D).
-    ndim: The number of axes of the kernel: (in, out), (C, H, D), (H, D, C), or (height, width,
-      in / groups, out).
+    owner: The name of the module that has the kernel.
+    ndim: The number of axes of the kernel.
   """
   return (0,) if ndim == 3 and owner != OUT else tuple(range(ndim - 1))
 
@@ -118,9 +122,9 @@ def input_axes(owner: str, ndim: int) -> tuple[int, ...]:
 def layer_of(name: str, depth: int) -> int:
   """Returns the number of a parameter's layer, which decides its learning rate under `layer_decay`.
 
-  The numbers follow BEiT (Bao et al. 2022) and MAE (He et al. 2022): stem, positions, class token,
-  extra tokens and start are layer 0, `block_i` is layer i + 1, and later modules are layer depth +
-  1.
+  The numbers follow BEiT (Bao et al. 2022) and MAE (He et al. 2022): stem, positions, class token
+  and other learned tokens are layer 0, `block_i` is layer i + 1, and the modules after the blocks
+  are layer depth + 1.
 
   Args:
     name: The name of the parameter.
@@ -136,10 +140,11 @@ def layer_of(name: str, depth: int) -> int:
 def figure_of(name: str) -> str:
   """Returns the name under which a parameter is logged: first the parameter, then its module.
 
+  For example, "block_0/token_mixer/alpha" gives "alpha/block_00". Numbers get two digits, so that
+  sorted names keep the order of the blocks, and "token_mixer" is left out.
+
   Args:
-    name: The parameter's name, such as "block_0/token_mixer/alpha", which gives "alpha/block_00".
-      Numbers get two digits, so that sorted names keep the order of the blocks, and "token_mixer"
-      is left out.
+    name: The name of the parameter.
   """
   *path, what = name.split("/")
   place = "/".join(path).removesuffix(f"/{TOKEN_MIXER}")
@@ -147,7 +152,9 @@ def figure_of(name: str) -> str:
 
 
 def read_sizes(arrays: Mapping[str, Any]) -> dict[str, int]:
-  """Returns "depth" L and "width" C of a network with one sequence of blocks; 0 if not known.
+  """Returns the sizes "depth" (L) and "width" (C) of a network with one sequence of blocks.
+
+  A size that the arrays do not show is 0.
 
   Args:
     arrays: The parameters by name, with or without the collection "params" in front.
@@ -158,7 +165,7 @@ def read_sizes(arrays: Mapping[str, Any]) -> dict[str, int]:
 
 
 def count_blocks(names: Iterable[str]) -> int:
-  """Returns L, the number of blocks in one sequence: the largest i of `block_i`, plus one, or 0."""
+  """Returns the number L of blocks: one more than the largest i of `block_i`; 0 without blocks."""
   numbers = (_block_number(name.split("/")[0]) for name in names)
   return max((number + 1 for number in numbers if number is not None), default=0)
 

@@ -1,4 +1,4 @@
-"""The base of the classifiers of images: a stem before the trunk, a head after it."""
+"""The base class of image classifiers, which adds a stem, a pool and a head to the trunk."""
 
 import inspect
 from collections.abc import Callable
@@ -20,13 +20,15 @@ from vitx.ops.layout import TokenLayout
 
 
 class Network(Trunk, kw_only=True):
-  """A trunk between a stem and a classifier's head; subclasses arrange them.
+  """The base class of image classifiers: a trunk between a stem and a head.
+
+  A subclass calls its methods in `__call__`.
 
   Attributes:
     num_classes: The number of outputs of the head.
     stem: A function that makes the module which turns images into a token grid.
-    pool: A function that makes the module which turns tokens into one vector. Its `prefix` is the
-      number of learned tokens that it needs in front of the grid.
+    pool: A function that makes the module which turns tokens into one vector. The attribute
+      `prefix` of this module is the number of learned tokens that it needs in front of the grid.
     head_hidden: The width of a hidden layer of the head, with GELU; `None` means a linear head.
   """
 
@@ -47,20 +49,20 @@ class Network(Trunk, kw_only=True):
     Args:
       images: The images, (B, height, width, channels).
       width: The number of channels C of a token.
-      train: Whether the network trains, for a stem that has batch statistics.
+      train: Whether a stem with batch normalization takes statistics from the batch.
     """
     stem = self.stem(width=width, dtype=self.dtype, name=names.STEM)
     takes_train = "train" in inspect.signature(type(stem).__call__).parameters
     return stem(images, train=train) if takes_train else stem(images)
 
   def apply_norm(self, x: jax.Array, name: str = names.NORM) -> jax.Array:
-    """Normalizes (..., C)."""
+    """Applies the network's kind of normalization to (..., C), as a module called `name`."""
     return self.norm(dtype=self.dtype, name=name)(x)
 
   def add_class_token(
     self, grid: jax.Array, extra_tokens: int = 0
   ) -> tuple[jax.Array, TokenLayout, Any]:
-    """Turns a grid into a sequence of tokens, with the learned tokens of the pool in front.
+    """Unrolls a grid into a sequence, and puts the pool's and other learned tokens in front of it.
 
     Args:
       grid: The grid of tokens, (B, rows, columns, C).
@@ -99,7 +101,7 @@ class Network(Trunk, kw_only=True):
     """Maps the pooled vectors (B, C) to float32 logits (B, num_classes).
 
     Raises:
-      ConfigError: If the pool gives several vectors.
+      ConfigError: If `pool` gives several vectors.
     """
     if vector.ndim != 2:
       raise ConfigError(

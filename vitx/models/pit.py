@@ -10,11 +10,11 @@ from vitx.models.stages import Depths, PerStage, StagedNetwork
 class PiT(StagedNetwork):
   """PiT (Heo et al. 2021): a ViT whose token grid is pooled between stages.
 
-  Fields that may differ by stage have one value for all stages or one for each. The width of a head
-  is constant if the mixer's `head_dim` is set; otherwise it is C / H of the stage.
+  A field that may differ by stage has one value for all stages or one for each. The width of a head
+  is the mixer's `head_dim` in all stages if this field is set, and otherwise C / H of the stage.
 
   Attributes:
-    width: The number of channels C, by stage; each width is a multiple of the one before.
+    width: The number of channels C, by stage; each width is a multiple of the previous one.
     depth: The number of blocks L of each stage.
     num_heads: The number of heads H, by stage.
     mlp_dim: The hidden width of the MLPs, by stage.
@@ -31,12 +31,13 @@ class PiT(StagedNetwork):
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
+      train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
+        normalization uses statistics of the batch; the collection "batch_stats" must then be
+        mutable.
 
     Raises:
-      ConfigError: If the length of a sequence is not the number of stages, or if a width is no
-        multiple of the one before.
+      ConfigError: If a field has neither one value nor one for each stage, or if a width is no
+        multiple of the previous one.
     """
     widths, heads = self.per_stage("width"), self.per_stage("num_heads")
     mlp_dims = self.per_stage("mlp_dim")

@@ -1,4 +1,4 @@
-"""The residual network for small images: a convolutional baseline."""
+"""ResNet for small images, a convolutional baseline."""
 
 import functools
 
@@ -26,13 +26,13 @@ convolution = functools.partial(
 class ResNet(nn.Module):
   """ResNet for CIFAR (He et al. 2016, section 4.2): 6 n + 2 layers, no parameters in shortcuts.
 
-  Batch statistics are taken over the whole batch, on any number of devices.
+  Batch statistics are taken over the whole batch, also on several devices.
 
   Attributes:
     num_classes: The number of outputs of the head.
     depth: The number of layers, 6 n + 2, such as 20, 32, 44, 56 or 110.
-    width: The number of channels of the first of three stages; each later stage has twice as many
-      as the one before.
+    width: The number of channels of the first of three stages; each later stage has twice the
+      channels of the previous one.
     dtype: The dtype of the computation; parameters and statistics are float32.
   """
 
@@ -47,8 +47,8 @@ class ResNet(nn.Module):
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      train: Whether batch statistics (in the collection "batch_stats", which must then be mutable)
-        are taken from the batch.
+      train: Whether statistics are taken from the batch; the collection "batch_stats" must then be
+        mutable.
 
     Raises:
       ConfigError: If the depth is not 6 n + 2.
@@ -72,9 +72,10 @@ class ResNet(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-  """Two 3 x 3 convolutions beside a shortcut that has no parameters (option A).
+  """Two 3 x 3 convolutions beside a shortcut without parameters (option A of He et al. 2016).
 
-  If the number of channels grows, the shortcut takes every other pixel, and new channels are zero.
+  With a stride s, the shortcut takes every s-th pixel. If the output has more channels than the
+  input, the shortcut has zeros in the additional channels.
 
   Attributes:
     width: The number of channels of the output.

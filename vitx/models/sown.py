@@ -1,4 +1,4 @@
-"""Access to the intermediate values that the modules of a network expose ("sow")."""
+"""Access to the intermediate values that the modules of a network store ("sow", in Flax's word)."""
 
 import re
 from collections.abc import Mapping
@@ -8,11 +8,14 @@ from flax.traverse_util import flatten_dict
 
 
 def collect(sown: Mapping[str, Any], name: str) -> dict[str, Any]:
-  """Returns the intermediate values of one name, by module path, in the order of the blocks.
+  """Returns all intermediate values that were sown under one name, in the order of the blocks.
 
   Args:
     sown: The collection "intermediates".
     name: The name, such as "attention". If a module sowed it several times, the first value counts.
+
+  Returns:
+    The values by the paths of their modules, such as "block_0/token_mixer".
   """
   flat, end = flatten_dict(dict(sown), sep="/"), f"/{name}"
   found = {path.removesuffix(end): x[0] for path, x in flat.items() if path.endswith(end)}

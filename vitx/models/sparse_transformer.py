@@ -18,9 +18,9 @@ from vitx.ops.layout import TokenLayout
 class SparseTransformer(Trunk, kw_only=True):
   """A model that predicts each token of a sequence from the earlier tokens.
 
-  The input of the blocks at place t is the embedding of token t - 1 and of its place; at place 0 it
-  is a learned start vector. With `remat` the backward pass recomputes the blocks. Each branch of a
-  block ends with dropout.
+  To predict token t, the blocks get as input t the sum of two embeddings: of token t - 1, and of
+  its place in the grid. Input 0 is a learned start vector. With `remat` the backward pass
+  recomputes the blocks. Each branch of a block ends with dropout.
 
   Attributes:
     vocabulary: The number of token ids V.
@@ -31,8 +31,9 @@ class SparseTransformer(Trunk, kw_only=True):
     num_heads: The number of heads H.
     mlp_dim: The hidden width of the MLPs.
     embedding_stddev: The standard deviation of the initial token embeddings and start vector.
-    layer_cycle: The number of layers after which the token mixers repeat, such as 4 for one strided
-      and three local mixers; one cycle is compiled and runs in a loop. 0 compiles every layer.
+    layer_cycle: The number of layers after which the kinds of token mixers repeat, such as 4 for
+      one strided and three local mixers. Only one such cycle is compiled, and runs in a loop. 0
+      compiles every layer.
   """
 
   PARTS: ClassVar[Parts] = with_defaults(
@@ -84,24 +85,26 @@ class SparseTransformer(Trunk, kw_only=True):
 
   @property
   def input_spec(self) -> jax.ShapeDtypeStruct:
-    """Returns the shape and dtype of a batch of one sequence."""
+    """Returns the shape and dtype of an input batch of one sequence: int32 (1, N)."""
     return jax.ShapeDtypeStruct((1, math.prod(self.grid)), jnp.int32)
 
   @nn.compact
   def __call__(
     self, tokens: jax.Array, *, at: jax.Array | None = None, train: bool = False
   ) -> jax.Array:
-    """Returns float32 logits (B, N, V); the logits of place t depend only on the tokens before t.
+    """Returns float32 logits (B, N, V); the logits for token t depend only on earlier tokens.
 
     Args:
-      tokens: The tokens, integers (B, N) in 0 ... V - 1. With `at` they are (B, 1), the tokens
-        before that place; for place 0 they are ignored.
-      at: The place whose logits (B, 1, V) are computed, int32 (1,); None means all places. The
-        mutable collection "cache" contains the keys and values of the earlier places.
+      tokens: The tokens, integers (B, N) in 0 ... V - 1. With `at`, only the tokens before the
+        index `at`, (B, 1); for index 0 their values are ignored.
+      at: The index of the token whose logits, (B, 1, V), are computed, int32 (1,). The collection
+        "cache", with the keys and values of earlier calls, must then be mutable. None means all
+        tokens.
       train: Whether dropout is active; it draws from the stream "dropout".
 
     Raises:
-      ConfigError: If the tokens do not fill the grid, or if a mixer does not support the call.
+      ConfigError: If the tokens do not fill the grid, or if a mixer does not support `causal` or
+        `at`.
     """
     layout = self.layout
     if at is None and tokens.shape[1] != layout.length:
@@ -122,7 +125,10 @@ class SparseTransformer(Trunk, kw_only=True):
     return head(x.astype(jnp.float32))
 
   def _enter(self, tokens: jax.Array, layout: TokenLayout, at: jax.Array | None) -> jax.Array:
-    """Returns the input of the blocks, (B, N, C): embeddings shifted by one place."""
+    """Returns the input of the blocks, (B, N, C): the embeddings of tokens, shifted by one token.
+
+    `__call__` describes `tokens` and `at`.
+    """
     normal = nn.initializers.normal(self.embedding_stddev)
     embed = nn.Embed(
       self.vocabulary, self.width, embedding_init=normal, dtype=self.dtype, name=names.STEM
@@ -137,7 +143,7 @@ class SparseTransformer(Trunk, kw_only=True):
     return jnp.concatenate([first, x[:, :-1]], axis=1)
 
   def init_cache(self, batch: int) -> dict[str, Any]:
-    """Returns an empty cache for decoding `batch` sequences: arrays of zeros.
+    """Returns the collection "cache" for decoding `batch` sequences, with zeros in all arrays.
 
     Raises:
       ConfigError: If a mixer cannot be decoded token by token.

@@ -1,11 +1,11 @@
-"""Stores the parameters of layers whose kinds repeat in cycles as one array for all cycles.
+"""Stacks the parameters of a network whose kinds of layers repeat, into one array for all cycles.
 
 A deep network has thousands of parameters, and a training step that handles each one separately
-takes minutes to compile. If the kinds of layers, not their weights, repeat after `cycle` layers, a
-parameter tree has two forms. The form by name has `block_0`, ..., `block_{L-1}`; checkpoints and
-all user interfaces have this form. The stacked form has `cycles`, which contains `block_0`, ...,
-`block_{cycle-1}` with a leading axis of L / cycle on every array; entry c of `block_i` is layer c *
-cycle + i. A model that runs its blocks by `vitx.models.layer_cycle` takes either form.
+takes minutes to compile. If the kinds of layers (not their weights) repeat after `cycle` layers,
+its parameter tree has two forms. The form by name has `block_0`, ..., `block_{L-1}`; checkpoints
+and all user interfaces have this form. The stacked form has instead a dict `cycles` of `block_0`,
+..., `block_{cycle-1}`, whose arrays have a leading axis of length L / cycle; entry c of `block_i`
+is layer c * cycle + i. A model that runs its blocks by `vitx.models.layer_cycle` takes either form.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def stack(tree: Any, cycle: int) -> Any:
   """Returns the stacked form of a tree, such as a training state.
 
   Args:
-    tree: A tree in the form by name. Every dict in it that has blocks is stacked, including the
+    tree: A tree in the form by name. Every dict of blocks in this tree is stacked, including the
       moments of an optimizer. Parts that are already stacked stay unchanged; NumPy arrays give
       NumPy arrays.
     cycle: The number of layers after which the blocks repeat; 0 leaves the tree unchanged.
@@ -43,7 +43,7 @@ def stack(tree: Any, cycle: int) -> Any:
 
 
 def unstack(tree: Any) -> Any:
-  """Undoes `stack`: every layer has arrays of its own again; other parts stay unchanged."""
+  """Returns the form by name of a stacked tree; parts that are not stacked stay unchanged."""
 
   def convert(part: Any) -> Any:
     if not _is_stacked(part):
@@ -60,14 +60,14 @@ def unstack(tree: Any) -> Any:
 
 
 def first_cycle(params: Any, cycle: int) -> Any:
-  """Returns the parameters of the first cycle, in the structure of the stacked form.
+  """Returns a tree with the structure of the stacked form, but with the first cycle's arrays.
 
-  Code that needs the names and axes of single parameters, such as an optimizer's masks, reads this
-  tree.
+  So the arrays have no leading axis for the cycles. Code that needs the names and axes of single
+  parameters, such as an optimizer's masks, uses this tree.
 
   Args:
     params: The parameters in the form by name.
-    cycle: The number of layers after which the blocks repeat; 0 leaves the tree unchanged.
+    cycle: The number of layers after which the blocks repeat; 0 returns `params` unchanged.
   """
   if not cycle:
     return params

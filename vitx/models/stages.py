@@ -1,4 +1,4 @@
-"""The base class of networks of several stages, whose fields may differ by stage."""
+"""The base class of networks of several stages, such as PiT, CvT and Swin."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ Depths = tuple[Depth, ...]
 
 
 class StagedNetwork(Network, kw_only=True):
-  """A network of several stages, each a sequence of blocks; subclasses arrange them.
+  """The base class of networks of several stages, each of which is a sequence of blocks.
 
   Attributes:
     depth: The number of blocks L of each stage.
@@ -31,7 +31,8 @@ class StagedNetwork(Network, kw_only=True):
       stages: The number of values; `None` means the number of stages.
 
     Raises:
-      ConfigError: If there is no stage, or neither a single value nor one for each stage.
+      ConfigError: If there is no stage, or if the field has neither one value nor one for each
+        stage.
     """
     if not self.depth:
       raise ConfigError(
@@ -48,10 +49,13 @@ class StagedNetwork(Network, kw_only=True):
     return values
 
   def refuse_prefix(self, prefix: int) -> None:
-    """Checks that there is no token in front of the grid.
+    """Checks that there is no token in front of the grid, since the grid shrinks between stages.
+
+    Args:
+      prefix: The number of tokens in front of the grid.
 
     Raises:
-      ConfigError: If there is one, which has no place in a grid that changes between stages.
+      ConfigError: If `prefix` is not 0.
     """
     if prefix:
       raise ConfigError(

@@ -1,4 +1,4 @@
-"""The shifted-window transformer: attention in windows, and a grid that is merged step by step."""
+"""Swin, the shifted-window transformer: attention in windows, and a grid that shrinks by stage."""
 
 from typing import ClassVar
 
@@ -14,9 +14,10 @@ from vitx.models.trunk import Parts, with_defaults
 class Swin(StagedNetwork):
   """Swin (Liu et al. 2021): four stages, with windows that are shifted in every other layer.
 
-  Each stage has a quarter of the tokens of the previous stage, twice as wide. The bias by relative
-  position belongs to the token mixer (`relative_bias="window"`); there are no other positions.
-  Layers are counted over the whole network, so depths should be even, like the published ones.
+  Each stage has a quarter of the tokens of the previous stage, and twice the channels. The bias by
+  relative position belongs to the token mixer (`relative_bias="window"`); there are no other
+  positions. Layers are counted over the whole network, and odd ones have shifted windows. So depths
+  should be even, like the published ones.
 
   Attributes:
     width: The number of channels C of the first stage.
@@ -45,12 +46,13 @@ class Swin(StagedNetwork):
 
     Args:
       images: The images, (B, height, width, channels), normalized floats.
-      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
+      train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
+        normalization uses statistics of the batch; the collection "batch_stats" must then be
+        mutable.
 
     Raises:
-      ConfigError: If there is a class token, or if the length of a sequence is not the number of
-        stages.
+      ConfigError: If there is a class token, or if `num_heads` has neither one value nor one for
+        each stage.
     """
     heads = self.per_stage("num_heads")
     grid = self.apply_norm(self.apply_stem(images, self.width, train), "stem_norm")

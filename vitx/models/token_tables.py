@@ -1,10 +1,10 @@
-"""Resizes weights that have an entry for each token, for another grid of tokens.
+"""Resizes weights that have an entry for each token, so that they fit another grid of tokens.
 
 Such weights are a learned position table, Linformer's projection, MLP-Mixer's token MLP, and
 Sparsifiner's basis. Entries of the grid are interpolated (cubic; Dosovitskiy et al. 2021, section
-3.2); entries of tokens in front of the grid stay unchanged. If the weights sum over tokens, the
-grid's entries are multiplied by (old number of patches) / (new number), so that the sum keeps its
-size.
+3.2); entries of tokens in front of the grid stay unchanged. If the network sums over the tokens
+with these weights, the grid's entries are multiplied by (old number of grid tokens) / (new number),
+so that the sum keeps its size.
 """
 
 import math
@@ -29,10 +29,11 @@ def resize(
   Args:
     source: The weights, with an entry along `axis` for each token, or for each token of the grid.
     target: The weights of another layout. If this layout has more prefix tokens than the source,
-      the additional tokens keep the target's entries.
+      the additional prefix tokens keep the target's entries.
     axis: The axis of the tokens.
-    summed: Whether the network sums over the tokens with these weights. Then they are multiplied by
-      the old number of grid tokens divided by the new one, so that the sum keeps its size.
+    summed: Whether the network sums over the tokens with these weights. Then the grid's entries are
+      multiplied by the old number of grid tokens divided by the new one, so that the sum keeps its
+      size.
     source_layout: The layout of the source's tokens.
     layout: The layout of the target's tokens.
 
@@ -64,11 +65,11 @@ def explain_refusal(
   """Returns the reason why weights cannot be resized to a target, or "" if they can.
 
   Args:
-    source: The weights.
-    target: The weights of the other layout.
+    source: The shape of the weights.
+    target: The shape of the target.
     axis: The axis of the tokens.
-    source_layout: The layout of the source's tokens.
-    layout: The layout of the target's tokens.
+    source_layout: The layout of the source's tokens; None if it is not known.
+    layout: The layout of the target's tokens; None if it is not known.
   """
   without = [[n for i, n in enumerate(shape) if i != axis] for shape in (source, target)]
   if len(source) != len(target) or without[0] != without[1]:

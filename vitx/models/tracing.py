@@ -1,4 +1,4 @@
-"""Properties of a network found by tracing it; nothing is computed or allocated."""
+"""Finds properties of a network by tracing it, without computing or allocating arrays."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from vitx.ops.layout import TokenLayout
 
 
 def token_layout(model: nn.Module, shape: tuple[int, ...]) -> TokenLayout | None:
-  """Returns the layout of the tokens to which positions are added, `None` if there are none.
+  """Returns the layout of the tokens to which a network adds positions; `None` if it adds none.
 
   Args:
     model: The network.

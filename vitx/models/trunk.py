@@ -1,4 +1,4 @@
-"""The trunk of a network: its positions and blocks, without the stem and the head."""
+"""The trunk of a network: the part with positions and blocks, without the stem and the head."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,7 +28,12 @@ Parts = dict[str, tuple[Mapping[str, Any], Any, tuple[str, ...]]]
 
 
 def with_defaults(parts: Parts, **defaults: Any) -> Parts:
-  """Returns the table of a network's parts (`PARTS`) with other defaults."""
+  """Returns a copy of a network's table `PARTS` in which some parts have other defaults.
+
+  Args:
+    parts: The table `PARTS`.
+    **defaults: The new defaults by the names of parts, as in a config: a name or a dict.
+  """
   return {
     field: (table, defaults.get(field, default), hidden)
     for field, (table, default, hidden) in parts.items()
@@ -36,17 +41,23 @@ def with_defaults(parts: Parts, **defaults: Any) -> Parts:
 
 
 def drop_rate(last: float, layer: int, depth: int) -> float:
-  """Returns the rate of stochastic depth of a block, which grows linearly from 0 to `last`.
+  """Returns the rate of stochastic depth of a block: it grows linearly over the layers.
 
   (Huang et al. 2016, section 3.)
+
+  Args:
+    last: The rate of the last layer; that of the first is 0.
+    layer: The number of the block, from 0.
+    depth: The number of blocks L.
   """
   return last * layer / max(depth - 1, 1)
 
 
 class Trunk(nn.Module, kw_only=True):
-  """The base class of networks: positions and blocks, for subclasses to call in `__call__`.
+  """The base class of networks, with methods that apply positions and blocks.
 
-  Modules and parameters belong to the subclass's own scope: `posemb`, `block_0`, ....
+  A subclass calls these methods in `__call__`. Their modules are submodules of the subclass, with
+  the names `posemb`, `block_0`, `block_1`, ....
 
   Attributes:
     posemb: A function that makes the module of positions, which adds positions to the tokens or
@@ -64,8 +75,8 @@ class Trunk(nn.Module, kw_only=True):
     dtype: The dtype of the computation; parameters are float32.
   """
 
-  # The named choices of a config: the field, its table, its default, and the options that the
-  # model sets itself.
+  # The parts that a config chooses by name. For each field: the table of its choices, its default,
+  # and the options that the model sets itself.
   PARTS: ClassVar[Parts] = {
     "posemb": (POSITIONS, "learned", ("name",)),
     "norm": (NORMS, "layer", ("dtype", "name")),
@@ -93,7 +104,7 @@ class Trunk(nn.Module, kw_only=True):
     Args:
       x: The tokens, (B, N, C).
       layout: The arrangement of all tokens.
-      at: The places of these tokens in the layout, integers (N,); `None` means all, in order.
+      at: The indices of these tokens in the layout, integers (N,); `None` means all, in order.
     """
     posemb = self.posemb(name=names.POSITIONS)
     return posemb(x, layout) if at is None else posemb(x, layout, at)
@@ -118,18 +129,18 @@ class Trunk(nn.Module, kw_only=True):
     Args:
       x: The tokens, (B, N, C).
       layout: The arrangement of all tokens.
-      layers: The numbers of these blocks in the network.
+      layers: The numbers of the blocks to apply, counted over the network.
       depth: The number of blocks L of the network.
       num_heads: The number of heads H.
       mlp_dim: The hidden width of the MLPs.
       train: Whether dropout and stochastic depth are active; they draw from the stream "dropout".
       mask: A boolean mask (B, N), True = may be attended; `None` means that all may.
-      at: The places of these tokens in the layout, integers (N,); `None` means all, in order.
+      at: The indices of these tokens in the layout, integers (N,); `None` means all, in order.
       reduction: The token reduction, which removes tokens in some layers.
-      name: The name of the blocks, without their number.
+      name: The beginning of the names of the blocks, to which "_0", "_1", ... are appended.
 
     Returns:
-      The tokens, (B, N, C), or fewer than N of them after a reduction.
+      The tokens, (B, N, C); after a reduction they may be fewer than N.
 
     Raises:
       ConfigError: If a mixer or block does not support rotation by positions, `causal`, `mask`,
@@ -156,9 +167,9 @@ class Trunk(nn.Module, kw_only=True):
     return x
 
   def run_sequence(self, x: jax.Array, layout: TokenLayout, **given: Any) -> jax.Array:
-    """Applies all blocks of a network with one sequence of blocks.
+    """Applies all blocks of a network that is one sequence of blocks.
 
-    The network has the fields `depth`, `num_heads` and `mlp_dim`.
+    The network must have the fields `depth`, `num_heads` and `mlp_dim`.
 
     Args:
       x: The tokens, (B, N, C).
@@ -171,7 +182,14 @@ class Trunk(nn.Module, kw_only=True):
   def make_block(
     self, layer: int, *, depth: int, num_heads: int, mlp_dim: int, **module: Any
   ) -> nn.Module:
-    """Makes one block; `module` has the `name` and `parent` of a Flax module.
+    """Makes one block.
+
+    Args:
+      layer: The number of the block, from 0.
+      depth: The number of blocks L.
+      num_heads: The number of heads H.
+      mlp_dim: The hidden width of the MLP.
+      **module: The arguments `name` and `parent` of a Flax module.
 
     Raises:
       ConfigError: If the mixer does not support `causal` or the rotation of the positions.
@@ -187,7 +205,7 @@ class Trunk(nn.Module, kw_only=True):
     )
 
   def _bind_mixer(self, *, num_heads: int, layer: int, depth: int) -> Callable[..., nn.Module]:
-    """Returns a function of `name` that makes the token mixer of a block, with all fields set."""
+    """Returns a function that makes the token mixer of a block; its argument is `name`."""
     fields = {"num_heads": num_heads, "dtype": self.dtype, "layer": layer, "depth": depth}
     extra = dict(getattr(self.posemb(parent=None), "mixer_fields", {}))
     if self.causal:
@@ -198,10 +216,10 @@ class Trunk(nn.Module, kw_only=True):
 
 
 def _check_free(token_mixer: Callable[..., nn.Module], field: str) -> None:
-  """Checks that a mixer has a field and that the config does not set it.
+  """Checks that the model may set a field of a mixer.
 
   Raises:
-    ConfigError: The mixer has no such field, or the config sets it.
+    ConfigError: If the mixer has no such field, or if the config sets it too.
   """
   reason = "model.causal=True" if field == "causal" else "model.posemb='rope'"
   mixer = partial(token_mixer)  # its keywords are the fields that the config set

@@ -18,23 +18,23 @@ from vitx.ops.layout import TokenLayout
 class ViT(Network):
   """Vision transformer (Dosovitskiy et al. 2021) with any stem, positions, pooling and token mixer.
 
-  It can also be MLP-Mixer (token mixer "mlp_mixing", no positions, pool "mean") and FNet ("fnet").
-  Unless `pool_first` is set, the network sows the tokens of the grid after the last normalization
-  into "intermediates", as `patch_tokens` (B, N - prefix, C).
+  With other parts this class is MLP-Mixer (token mixer "mlp_mixing", no positions, pool "mean") or
+  FNet (token mixer "fnet"). Unless `pool_first` is set, the network sows the tokens of the grid
+  after the last normalization into "intermediates", as `patch_tokens` (B, N - prefix, C).
 
   Attributes:
     width: The number of channels C of a token.
     depth: The number of blocks L.
     num_heads: The number of heads H.
     mlp_dim: The hidden width of the MLPs.
-    extra_tokens: The number g of learned tokens in front of the grid beside the class token (Darcet
-      et al. 2024: registers). With a pattern mixer that has `prefix_global` set, these tokens are
-      the global tokens of BigBird's extended construction (Zaheer et al. 2020, section 2; ETC).
-      Pooling by the mean leaves the extra tokens out.
+    extra_tokens: The number g of learned tokens between the class token and the grid, such as
+      registers (Darcet et al. 2024). If the token mixer is BigBird's with `prefix_global`, these
+      tokens are the global tokens of its extended construction (Zaheer et al. 2020, section 2;
+      ETC). The pool "mean" leaves the extra tokens out.
     token_reduction: A function that makes the token reduction. It needs a pool with a class token,
       whose attention ranks the tokens.
-    pool_first: Whether to pool before the last normalization instead of after it, as in
-      vit-pytorch; this has no effect on a class token.
+    pool_first: Whether to pool before the last normalization, as in vit-pytorch, instead of after
+      it. With the pool "cls", both give equal logits.
   """
 
   PARTS: ClassVar[Parts] = {
@@ -59,9 +59,10 @@ class ViT(Network):
     Args:
       images: The images, (B, height, width, channels), normalized floats.
       mask: A boolean mask (B, N), True = may be attended, over all tokens, also those in front of
-        the grid; `None` means that all may. Pooling by a mean still counts masked tokens.
-      train: Whether dropout and stochastic depth (stream "dropout") are active and batch statistics
-        (in the collection "batch_stats", which must then be mutable) are taken from the batch.
+        the grid; `None` means that all may. A pool that is a mean still counts masked tokens.
+      train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
+        normalization uses statistics of the batch; the collection "batch_stats" must then be
+        mutable.
     """
     x, layout, pool = self.encode(images, mask=mask, train=train)
     if self.pool_first:
@@ -73,7 +74,7 @@ class ViT(Network):
   def encode(
     self, images: jax.Array, *, mask: jax.Array | None, train: bool
   ) -> tuple[jax.Array, TokenLayout, Any]:
-    """Applies the stem, the positions and the blocks: all modules before the last normalization.
+    """Applies the stem, the positions and the blocks to images, but no last normalization.
 
     Returns:
       The tokens (B, N, C) after the last block, their layout, and the module that pools them.
@@ -88,7 +89,10 @@ class ViT(Network):
     return x, layout, pool
 
   def _make_reduction(self, class_tokens: int) -> TokenReduction:
-    """Returns the token reduction.
+    """Makes the token reduction and checks that it suits the network.
+
+    Args:
+      class_tokens: The number of tokens that the pool puts in front of the grid.
 
     Raises:
       ConfigError: If a layer of the reduction does not exist, the network has no class token, or
