@@ -40,7 +40,7 @@ GONE = 141  # The shell's exit status for SIGPIPE.
 
 
 class Parser(argparse.ArgumentParser):
-  """A parser that acts as absl's does: no abbreviations, and exit status 1 for bad arguments."""
+  """A parser that refuses abbreviations and exits with status 1 for bad arguments, as absl does."""
 
   def __init__(self, **settings: Any):
     super().__init__(
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def start(*before: str) -> int:
-  """Runs the words `before`, then this process's arguments, as a command; returns its status."""
+  """Runs the command made of `before` and this process's arguments; returns the exit status."""
   return main([*before, *sys.argv[1:]])
 
 
@@ -118,7 +118,9 @@ def declare_arguments(name: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _end_among_others(error: Exception | None) -> None:
-  """Ends this process at once if it is one of several, since the others would delay its exit.
+  """Ends this process at once if the run has several processes; otherwise does nothing.
+
+  A normal exit would wait for the other processes.
 
   Args:
     error: The error that has not been printed yet, or `None`.

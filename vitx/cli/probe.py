@@ -93,7 +93,7 @@ def _few_table(result: Mapping[str, Any]) -> str:
 
 
 def _records(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """Returns the rows of the CSV file; `shots` is "all" if a method learned from all of train."""
+  """Returns the rows of the CSV file; `shots` is "all" if a method learned from the whole split."""
   records: list[dict[str, Any]] = []
   for method, found in result["methods"].items():
     setting, value = next(iter(found.items()))

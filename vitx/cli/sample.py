@@ -1,6 +1,7 @@
 """Samples from a trained density model: `vitx sample --workdir runs/digits --count 64`.
 
-Images become a PNG grid, text goes to the terminal and to a file, sound becomes WAV files.
+Images are written as a grid in a PNG file, sounds as WAV files. Text is printed and written to a
+file.
 """
 
 import argparse
