@@ -276,7 +276,7 @@ class _Case:
     tolerance = self.tolerance if tolerance is None else tolerance
     trees = ([np.asarray(y, np.float32) for y in jax.tree.leaves(t)] for t in (found, expected))
     pairs = list(zip(*trees, strict=True))
-    # A gradient that is exactly zero in theory (a key's bias) is compared at the largest's scale.
+    # A gradient that is zero in theory (a key's bias) is compared at the scale of the largest one.
     largest = max(np.abs(b).max() for _, b in pairs)
     for a, b in pairs:
       size = max(np.abs(b).max(), 0.05 * largest)

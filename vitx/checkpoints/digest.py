@@ -1,4 +1,4 @@
-"""Computes digests of arrays and JSON values, which show on reading that stored data have changed.
+"""Computes digests of stored arrays and JSON values, which a reader compares to notice damage.
 
 Orbax does not notice flipped bits.
 """

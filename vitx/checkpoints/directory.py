@@ -20,7 +20,7 @@ COMMITTED = "commit_success.txt"  # Orbax's marker of a complete checkpoint in a
 
 
 class Directory:
-  """The directory of a run's checkpoints, with a folder for each."""
+  """The directory of a run's checkpoints, with one folder per checkpoint."""
 
   def __init__(self, path: str | Path | epath.Path):
     self.remote = "://" in str(path)
@@ -39,7 +39,7 @@ class Directory:
     return sorted(int(path.name) for path in self.path.iterdir() if self._complete(path))
 
   def delete(self, step: int) -> None:
-    """Deletes a checkpoint; what a killed deletion leaves does not count as a checkpoint."""
+    """Deletes a checkpoint; the remains of a killed deletion do not count as a checkpoint."""
     path = self / step
     if self.remote:
       (path / COMMITTED).unlink()
@@ -52,7 +52,7 @@ class Directory:
     _remove(self.path)
 
   def set_aside(self, step: int) -> epath.Path:
-    """Renames `STEP` to `corrupt-STEP` and returns the new path.
+    """Renames the checkpoint `STEP` to `corrupt-STEP` and returns the new path.
 
     If that name is taken, the new name is `corrupt-STEP-2`, `corrupt-STEP-3` and so on.
     """

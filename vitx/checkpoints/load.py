@@ -83,7 +83,7 @@ class Loaded:
     """Returns a compiled program, which is made at the first call and then kept for later calls.
 
     Args:
-      name: The name of the program. With the task, it must determine the program.
+      name: The name of the program; together with the task, it must determine the program.
       make: A function that compiles the program, called if no program is kept under `name`.
     """
     entry = self.programs.pop(name, None)
@@ -111,7 +111,7 @@ class Loaded:
 
   @property
   def fingerprint(self) -> str:
-    """Returns the fingerprint of the training data, a digest of them; "" if they are unknown."""
+    """Returns the fingerprint (a digest) of the training data; "" if the data are unknown."""
     return self.data["fingerprint"]
 
 
@@ -346,7 +346,7 @@ def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:
       return latest
     if best not in steps:
       raise ConfigError(
-        f"checkpoint='best' of workdir={str(workdir)!r} was step {best} when step {latest.step} was"
-        f" saved, but does not exist any more; choose latest or one of the steps {steps}."
+        f"checkpoint='best': the best checkpoint of workdir={str(workdir)!r} was step {best}, but it"
+        f" does not exist any more; choose latest or one of the steps {steps}."
       )
     return store.restore(best, only=WANTED)

@@ -1,8 +1,8 @@
 """The lock on a workdir, which ensures that only one training at a time writes there.
 
-The lock is a file with the name of its holder, the process that trains. The holder creates the file
-exclusively: creation fails if the file exists. It touches the file twice a minute, as a sign of
-life, and removes it at the end.
+The lock is a file that describes its holder, the process that trains. The holder creates the file
+exclusively: creation fails if the file exists. The holder touches the file twice a minute, as a
+sign of life, and removes it at the end.
 
 A process that finds a lock checks whether the holder is alive: by the process table if the holder
 runs on this machine, otherwise by the age of the file. A lock whose holder is dead is stale. To
@@ -167,7 +167,8 @@ class Lock:
       # The file may have been removed between the two lines: then try to create it again.
       if holder is not None or not self._create():
         self._replace(holder or TORN_HOLDER)
-    if not self._is_own():  # another process won, which only a remote store or a pause allows
+    # Another process may have taken the lock: in an object store, or while this process paused.
+    if not self._is_own():
       raise self._refusal(self._read() or TORN_HOLDER)
 
   def _create(self) -> bool:
@@ -229,7 +230,7 @@ class Lock:
       probe.unlink(missing_ok=True)
 
   def _read(self) -> Holder | None:
-    """Returns the holder of the lock; None if there is none."""
+    """Returns the holder of the lock; None if there is no lock."""
     try:
       return Holder.from_json(json.loads(own_files.read(self._directory, self._name)))
     except FileNotFoundError:
@@ -242,9 +243,9 @@ class Lock:
     return holder is not None and holder.token == self._own.token
 
   def _beat(self) -> None:
-    """Touches the file as a sign of life, as long as it is ours, until the lock is given back."""
+    """Touches the file twice a minute as a sign of life, while this process holds the lock."""
     while not self._ended.wait(BEAT):
-      with contextlib.suppress(OSError):  # the next sign of life may reach the file
+      with contextlib.suppress(OSError):  # the next attempt may succeed
         if not self._is_own():
           continue
         if self._remote:

@@ -10,7 +10,7 @@ from vitx.checkpoints.own_files import check_output
 from vitx.config.checks import check_text
 from vitx.config.errors import ConfigError, naming
 
-LONGEST = 255  # bytes of a file's name
+LONGEST = 255  # the most bytes in a file's name
 
 
 def write_json(path: str | Path, value: Any) -> None:

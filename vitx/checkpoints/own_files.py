@@ -1,8 +1,8 @@
 """Reads and writes the files of a workdir safely, even if a stranger made the workdir.
 
-There `log.txt` or `checkpoints` may be a link, which would redirect a write to any other file. So
-writes refuse links, and reads refuse pipes and devices. The workdir itself may be a link, since its
-user chose it. An object store has neither links nor pipes, and needs no such checks.
+A stranger's workdir may have a link in place of `log.txt` or `checkpoints`, which would redirect a
+write to any other file. So writes refuse links, and reads refuse pipes and devices. The workdir
+itself may be a link, since its user chose it. An object store has neither links nor pipes.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from vitx.config.errors import ConfigError
 
 # Error codes of opening a link without following it (ELOOP; EMLINK on some systems), or a pipe.
 _STRANGE = (errno.ELOOP, errno.EMLINK, errno.ENXIO)
-# A directory with one of these files is the workdir of a run, or of a run of phases.
+# A directory with one of these files is the workdir of a run or of a run in phases.
 _MARKS = ("environment.json", "phases.json")
 
 

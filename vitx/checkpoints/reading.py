@@ -1,6 +1,6 @@
-"""Reads the two parts of a checkpoint from Orbax's files: the record and the state.
+"""Reads the two parts of a checkpoint from Orbax's files: the state and the record.
 
-The record is a JSON object, which describes the arrays of the state; the state is those arrays.
+The state consists of arrays. The record is a JSON object, which describes these arrays.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ def _check_declared(
   described: Mapping[str, Mapping],
   where: str,
 ) -> None:
-  """Checks sizes before arrays are allocated.
+  """Checks the sizes of arrays before memory for them is allocated.
 
   Orbax's files must declare the shapes in the record, and `files.check_inflated` must allow the
   sum of the sizes. The errors are those of `read_leaves`.
@@ -132,7 +132,7 @@ class _Later:
   """An awaitable that makes its coroutine only when it is awaited.
 
   Python warns of a coroutine that is never awaited. If Orbax meets a leaf of an unknown kind, it
-  raises, and never awaits what it has received before.
+  raises, and never awaits the awaitables that it has received before.
   """
 
   def __init__(self, make: Callable[[], Coroutine]):

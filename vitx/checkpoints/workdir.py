@@ -75,10 +75,10 @@ def join(workdir: str | Path, name: str) -> str:
 
 
 def find_run(workdir: str | Path) -> str:
-  """Returns the workdir from which to load a run, which may have phases, each with a workdir.
+  """Returns the workdir from which to load a run: `workdir`, or that of one of the run's phases.
 
-  For a run without phases it is `workdir`. Otherwise it is the workdir of the last phase with
-  checkpoints, or that of the first phase if no phase has any.
+  If the run has phases, the last phase with checkpoints is chosen, or the first phase if none has
+  checkpoints.
   """
   check_name(workdir)
   runs = [join(workdir, name) for name in read_phases(workdir)]
@@ -167,7 +167,7 @@ def read_config(workdir: str | Path) -> ConfigDict:
   """Reads the resolved config of a run.
 
   Raises:
-    ConfigError: The directory is no workdir, or the file is damaged.
+    ConfigError: The directory is no workdir, or `config.json` is damaged.
   """
   path = epath.Path(workdir) / "config.json"
   if not path.exists():
@@ -305,7 +305,7 @@ def read_data(workdir: str | Path) -> dict[str, Any]:
 def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
   """Returns the class names, in order, that a run recorded; None if there are none.
 
-  If `workdir` is that of a phase and has no class names, another phase of the run provides them.
+  If `workdir` belongs to a phase that recorded none, another phase of the run provides the names.
 
   Raises:
     ConfigError: A file is damaged.

@@ -1,9 +1,10 @@
 """Measures speed and memory on this machine: `vitx benchmark mixers | choose | data | gpu`.
 
 `mixers` runs every token mixer forward and backward, in both implementations: "masked", which
-computes the attention matrix, and "kernelized", which does not. It prints how many times less time,
-temporary memory of the compiled program and FLOPs each needs than dense softmax. On a CPU it shows
-no absolute time, because other programs may share the cores.
+computes the attention matrix, and "kernelized", which does not. It prints the time, the temporary
+memory of the compiled program and the FLOPs of each mixer as ratios: how many times less than those
+of dense softmax they are. On a CPU it shows no absolute time, because other programs may share the
+cores.
 
 `choose` finds the faster implementation of each mixer on this device, and writes the file from
 which `auto` chooses. On a CUDA device it also finds the fastest tiles (the sizes of blocks) of the
@@ -179,7 +180,11 @@ def _measure_families(
   sizes: dict[str, Any],
   effort: dict[str, Any],
 ) -> dict[str, Any]:
-  """Measures families of operations and prints a table; returns an entry of the file for each."""
+  """Measures families of operations and prints a table.
+
+  Returns:
+    The entry of each family in the file from which `auto` chooses.
+  """
   from vitx.benchmark import choose
   from vitx.benchmark.mixers import Setting
   from vitx.benchmark.timing import Neighbors

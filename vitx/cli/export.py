@@ -12,8 +12,8 @@ lists names, shapes and dtypes, the classes, and the steps that prepare an examp
 A classifier takes images uint8 (B, S, S, C), whose pixels are 0 ... 255 and whose side S is the
 config's data.decode_size. The program resizes, crops and normalizes them as evaluation does, and
 returns logits and probabilities, float32 (B, K), of the K classes. A density model takes tokens,
-uint8 (B, N). It returns logits (B, N, V) over a vocabulary of V, of which the logits of token t
-depend on the tokens before t, and log_probabilities (B, N) of the given tokens in nats.
+uint8 (B, N), of a vocabulary of V. It returns logits (B, N, V), which at position t depend on the
+tokens before t, and log_probabilities (B, N), those of the given tokens in nats.
 
 Token mixers with implementation=auto become "masked", which stores the attention matrix and takes
 any batch size. With `--implementation kernelized` they never store the matrix, and mostly need a
@@ -38,7 +38,7 @@ def batch(text: str) -> int | None:
   if text == "symbolic":
     return None
   if not text.isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(f"{text!r} must be symbolic, or a number of examples from 1.")
+    raise argparse.ArgumentTypeError(f"{text!r} must be a positive integer, or the word symbolic.")
   return int(text)
 
 

@@ -51,7 +51,7 @@ def positives(text: str) -> list[int]:
 
 
 def positive(text: str) -> int:
-  """Returns a positive integer.
+  """Returns the positive integer in a text.
 
   Raises:
     argparse.ArgumentTypeError: The text is not one positive integer.

@@ -3,17 +3,17 @@
     vitx plan --config configs/cifar10.py:vit                       # a row, and what batch fits
     vitx plan --config runs/digits/config.json --memory 2GB --no-time
     vitx plan --config configs/vix_cifar10.py:vip --modules --no-compile
-    vitx plan --config configs/vix_cifar10.py --all --no-compile    # every row, counted: quick
+    vitx plan --config configs/vix_cifar10.py --all --no-compile    # every row, quickly
     vitx plan --config digits:posemb=rope --rows softmax,fnet --rates --csv digits.csv
 
 A row is a named variant of a config file. Each row is printed as soon as it is measured, beside the
 figures that the config quotes from its paper. A row that trains in phases becomes one row for each
 phase, ROW/PHASE.
 
-Parameters are counted in two ways: all of them, and as torchsummary counts, whose numbers several
-papers print. Operations are those of the forward pass of one example; a multiply-add counts as two.
-Memory is what the programs need that are compiled for the current device, without running them; it
-is no estimate for another kind of device.
+Parameters are counted in two ways: all of them, and those that torchsummary counts, because several
+papers print its number. Operations are those of the forward pass of one example; a multiply-add
+counts as two. Memory is that of the programs that are compiled for the current device, and is found
+without running them. It is no estimate for another kind of device.
 
 Memory and seconds of a training step grow linearly with the number of examples. So measurements at
 two batch sizes determine them for every batch size, and thereby the largest batch that fits. Memory
@@ -218,7 +218,8 @@ def run(config: str, **arguments: Any) -> None:
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
   """Returns the names of the columns to print.
 
-  A published figure comes right after the figure of the same name that vitx computes, or last.
+  A published figure comes right after the figure of the same name that vitx computes. If there is
+  no such figure, it comes at the end.
   """
   columns = [*COUNTED, *(["size_mb"] if "size_mb" in quoted else [])]
   columns += [*COMPILED] * options.compile + [*TIMED] * (options.compile and options.time)
@@ -237,7 +238,7 @@ def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> N
   if options.modules and count > 1:
     raise ConfigError(f"--modules shows one row, and {count} rows are requested; name one row.")
   if options.rates and not options.compile:
-    raise ConfigError("--rates needs the compilation that --no-compile leaves out; give only one.")
+    raise ConfigError("--rates compiles each row, but --no-compile forbids that; give only one.")
   if (options.pareto is None) != (options.out is None):
     raise ConfigError(
       "a plot needs both --pareto X,Y, two columns, and --out DIR, the folder of the picture."
@@ -342,7 +343,7 @@ def _label(column: str) -> str:
 
 
 def _last(value: Any) -> Any:
-  """Returns a published figure; of a figure for each of several epochs, returns the last."""
+  """Returns a published figure; if there is one for each of several epochs, returns the last."""
   return list(value.values())[-1] if isinstance(value, Mapping) else value
 
 

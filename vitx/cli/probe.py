@@ -80,7 +80,7 @@ def _whole_rows(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _few_table(result: Mapping[str, Any]) -> str:
-  """Returns a table with a row for each number of examples, and a column for each method."""
+  """Returns a table of test accuracies as text, by the examples per class and by the method."""
   methods = list(result["methods"])
   cells: dict[int, dict[str, str]] = {}
   for row in result["few_shot"]:

@@ -49,7 +49,7 @@ class ChoiceTable:
   name: str
 
 
-# The upper bounds of sizes reject values for which no machine could hold the array.
+# The upper bounds of sizes refuse arrays that no machine could hold.
 PositiveInt = Annotated[int, Range("[1, 1000000]")]
 NonNegativeInt = Annotated[int, Range("[0, 1000000]")]
 Depth = Annotated[int, Range("[1, 1000]")]
@@ -201,7 +201,7 @@ def base_types(kind: Any) -> set[type]:
 
 
 def _options(kind: Any) -> list[Any] | None:
-  """Returns the types between which an annotation lets choose; `None` if they cannot be checked."""
+  """Returns the alternative types in an annotation; `None` if one of them cannot be checked."""
   options = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
   return options if all(_is_known(option) for option in options) else None
 

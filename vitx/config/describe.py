@@ -72,7 +72,8 @@ def describe(config: ConfigDict) -> dict[str, Description]:
       found |= _leaves(path, value, described)
   sections = (_leaves(key, config[key], Description(None)) for key in config if key not in choices)
   leaves = {path: leaf for section in sections for path, leaf in section.items()}
-  return found | {path: leaf for path, leaf in leaves.items() if path not in found}  # user fields
+  # The leaves that are not found yet are fields that the user has added.
+  return found | {path: leaf for path, leaf in leaves.items() if path not in found}
 
 
 def _leaves(path: str, value: Any, described: Description) -> dict[str, Description]:

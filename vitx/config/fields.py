@@ -7,7 +7,7 @@ that timm, big_vision or Hugging Face use for a field, and the field's former na
 error message for such a name suggests the field.
 
 A named choice is a field such as `optimizer` or `model.token_mixer`, whose value is a name with
-fields of its own. These are declared elsewhere, by the class or function that the name refers to.
+fields of its own. The class or function that the name refers to declares these fields.
 """
 
 # ruff: noqa: RUF009 (`declare` makes a dataclass field)
@@ -64,7 +64,9 @@ SEEDS = ("init_seed", "data_seed", "graph_seed")
 
 
 def declare(default: Any, *names: str, **paths: str) -> Any:
-  """Returns a dataclass field with a default and with other names, for which errors suggest it.
+  """Returns a dataclass field with a default and with other names.
+
+  If a user sets one of the other names, the error suggests the field.
 
   Args:
     default: The default value; a dict for a named choice.
@@ -191,12 +193,12 @@ class AugmentSettings:
       increases with the magnitude.
     autoaugment: Whether the CIFAR policy is applied.
     random_erasing: The probability of erasing a box.
-    random_erasing_fill: The content of the erased box: zero, the mean of the normalized images, or
-      noise, normal noise for each pixel, in a box that is drawn as in timm.
+    random_erasing_fill: The content of the erased box: zero (the mean of the normalized images) or
+      noise (normal noise for each pixel, in a box that is drawn as in timm).
     mixup: The alpha of mixup; 0 is off.
     cutmix: The alpha of CutMix; 0 is off. If mixup is on too, one of the two is drawn.
-    mixing: The images that share one draw of the mixing weight and of mixup or CutMix: each pair or
-      the whole batch.
+    mixing: The images that share a draw of mixup or CutMix and of its weight: each pair of images
+      or the whole batch.
     interpolation: The interpolation of every operation; random draws bilinear or bicubic each time.
   """
 
@@ -284,7 +286,7 @@ class RunSettings:
       effect on the bits of the results; None chooses 1 to 16 by the FLOPs of a step.
     duration: The length of the run and of its schedule.
     stop_after: The point at which the run ends early; "" is the whole duration.
-    learning_rate: The peak of the schedule.
+    learning_rate: The peak learning rate of the schedule.
     weight_decay_mask: The parameters that weight decay applies to.
     grad_clip_norm: The global norm to which the gradient is clipped; None is no clipping.
     layer_decay: The ratio of a block's learning rate to the next block's.
@@ -296,8 +298,8 @@ class RunSettings:
     init_from: The initial weights of a new run: a workdir, a file of weights, hf:OWNER/NAME or
       timm:NAME.
     init_from_except: Regular expressions of the names of parameters that need not fit init_from.
-    phases: The phases of training, runs that follow one another: the changes to the config for each
-      phase, by its name; empty is one run.
+    phases: The changes to the config in each phase, by the phase's name; phases are runs that
+      follow one another, and empty is a single run.
     deterministic: Whether a GPU gives bitwise repeatable results, at lower speed.
   """
 
@@ -459,7 +461,7 @@ def suggest(path: str, valid: Iterable[str]) -> str:
 
 
 def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "data") -> Section:
-  """Reads the fields that a dataclass declares from a section of a config.
+  """Reads a section of a config into the dataclass that declares the section's fields.
 
   Args:
     cls: A dataclass whose annotations are the types of the fields.
@@ -476,7 +478,7 @@ def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "da
 
 
 def check_is_config(config: Any) -> None:
-  """Checks that an object is a ConfigDict with `data` and each of `named_choices`.
+  """Checks that an object is a ConfigDict with the field `data` and each of `named_choices`.
 
   Raises:
     ConfigError: The object is no ConfigDict, or lacks one of these fields.

@@ -194,15 +194,15 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
     config = with_overrides(config, overrides)
     if config.data.source != source:
       raise ConfigError(
-        f"data.source={config.data.source!r}: {path} has classes, sizes and statistics of"
-        f" {source!r}; name a config file for another source."
+        f"data.source={config.data.source!r}: {path} has the classes, sizes and statistics of"
+        f" {source!r}. To train on another source, name a config file (.py)."
       )
     return config
 
   return get_config
 
 
-# The types of the fields for paths, regular expressions and expressions over splits.
+# The fields of these types contain paths, regular expressions or expressions of splits, not code.
 _TEXTS = (str, str | None, tuple[str, ...])
 
 

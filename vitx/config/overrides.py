@@ -275,7 +275,7 @@ def split(text: str) -> list[str]:
   for i, character in enumerate(text):
     if quote:
       quote = "" if character == quote else quote
-    elif character in "'\"" and before in "=,:([{":  # elsewhere an apostrophe
+    elif character in "'\"" and before in "=,:([{":  # elsewhere it is an apostrophe
       quote = character
     else:
       depth += (character in "([{") - (character in ")]}")

@@ -35,7 +35,7 @@ def trusting(allowed: bool | None) -> Iterator[None]:
 
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
-      to change nothing. Inside a block of True, False has no effect.
+      to change nothing. Inside a block with True, False has no effect.
   """
   stated = _trusted.get()
   token = _trusted.set(stated if stated or allowed is None else allowed)
@@ -143,7 +143,7 @@ def kind_of(table: Mapping[str, Any]) -> tuple[type, ...]:
   if not entries or (not classes and any(callable(entry) for entry in entries)):
     return ()
   bases = [set((entry if classes else type(entry)).__mro__) - {object} for entry in entries]
-  # A single entry does not show which of its bases is meant.
+  # The base classes of a single entry do not show which of them all entries should have.
   common = set.intersection(*bases) if len(bases) > 1 else set()
   return tuple(sorted(common, key=lambda base: base.__name__)) or ((type,) if classes else ())
 
@@ -177,14 +177,14 @@ def import_name(name: str) -> Any:
 def function_of(entry: Any) -> Callable:
   """Returns the callable whose arguments are the config fields of a table's entry.
 
-  It is the entry's method `from_config`, if there is one, or the entry.
+  This is the entry's method `from_config`, if there is one, or else the entry.
   """
   return getattr(entry, "from_config", entry)
 
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-  """An iterable of names: a few given names, then those in a table, which is imported only then.
+  """An iterable of a few given names and then the names in a table; iterating imports the table.
 
   Attributes:
     first: The given names; they are not repeated if the table has them too.
