@@ -114,7 +114,7 @@ def limit() -> float:
   """Returns the unpacked size in bytes that is allowed even for a file that is very small.
 
   Raises:
-    ConfigError: The environment variable is not a positive number.
+    ConfigError: The environment variable `VITX_MAX_INFLATED_GIB` is not a positive number.
   """
   given = os.environ.get(VARIABLE, "")
   if not given:

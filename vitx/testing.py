@@ -164,7 +164,7 @@ class _Case:
     return found
 
   def _gradients(self, name, params, x, mask):
-    """Returns the output, and the gradients of a weighted sum of its tokens that are not masked.
+    """Returns the output, and the gradients of a weighted sum over the output's unmasked tokens.
 
     The gradients are with respect to the parameters and to x.
     """

@@ -346,7 +346,7 @@ def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:
       return latest
     if best not in steps:
       raise ConfigError(
-        f"checkpoint='best': the best checkpoint of workdir={str(workdir)!r} was step {best}, but it"
-        f" does not exist any more; choose latest or one of the steps {steps}."
+        f"checkpoint='best': the best checkpoint of workdir={str(workdir)!r} was step {best}, but"
+        f" it does not exist any more; choose latest or one of the steps {steps}."
       )
     return store.restore(best, only=WANTED)

@@ -219,7 +219,7 @@ class Lock:
     return self._age() > STALE
 
   def _age(self) -> float:
-    """Returns the seconds since the last sign of life, by the clock of the file system."""
+    """Returns the seconds since the holder's last sign of life, by the file system's clock."""
     probe = self._path.parent / f"{self._name}.probe-{self._own.token}"
     try:
       probe.write_text("")  # this is no link, since nobody knew the name before

@@ -36,7 +36,7 @@ from vitx.config.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
   add = what.add_parser("mixers", help="Compare token mixers with dense softmax.").add_argument
   add("--tokens", type=positives, default="256,1024,4096", help="The numbers of tokens, N.")

@@ -20,7 +20,7 @@ SUFFIX = ".vitx"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("file", metavar="FILE", help="The file to compress.")
   add("--workdir", required=True, help=DENSITY_RUN)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   parser.add_argument("config", metavar="CONFIG", help=CONFIG)
   add_trust(parser.add_argument)
   parser.add_argument("--explain", action="store_true", help="Prints a table of the fields.")

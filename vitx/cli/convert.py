@@ -33,7 +33,7 @@ from vitx.config.loader import load_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   words = "A file of weights, hf:OWNER/NAME, timm:NAME or a workdir."
   add("source", metavar="SOURCE", nargs="?", default="", help=words)

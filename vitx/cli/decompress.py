@@ -14,7 +14,7 @@ from vitx.config.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("file", metavar="FILE", help="A file that vitx compress wrote.")
   add("--workdir", required=True, help="The workdir that compressed the file.")

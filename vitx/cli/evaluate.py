@@ -8,7 +8,7 @@ from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, OutFile, add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)

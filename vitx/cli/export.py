@@ -43,7 +43,7 @@ def batch(text: str) -> int | None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--workdir", required=True, help=RUN)
   add("--out", required=True, metavar="FILE", help="The file of the program.")

@@ -22,7 +22,7 @@ SECONDS = "The seconds for all rounds of a program; slow programs run fewer roun
 
 
 def add_trust(add: Callable[..., object]) -> None:
-  """Declares `--trust_code`, which lets the command's `run` import code that other people named.
+  """Adds `--trust_code` to a parser; it lets a command import code that other people's files name.
 
   Args:
     add: The method `add_argument` of the command's parser.

@@ -1,8 +1,8 @@
 """The command `vitx`: the table of commands, and the code that prints an error as one line.
 
-Each command is a file of this folder: its docstring is the description, `add_arguments(parser)`
-declares its arguments, and `run(**options)` executes it. Slow imports are inside `run`, so help and
-error messages do not wait for JAX.
+Each command is a file of this folder. The file's docstring is the description of the command,
+`add_arguments(parser)` declares the arguments, and `run(**options)` executes the command. Slow
+imports are inside `run`, so help and error messages do not wait for JAX.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def _dispatch(arguments: list[str]) -> int | None:
 
 
 def declare_arguments(name: str, parser: argparse.ArgumentParser) -> None:
-  """Gives a parser the description and the arguments of a command."""
+  """Adds the description and the arguments of a command to a parser."""
   module = importlib.import_module(f"vitx.cli.{name}")
   parser.description = module.__doc__
   module.add_arguments(parser)

@@ -88,7 +88,7 @@ MORE = ("_per_s", "_batch", "top1", "top5")  # Endings of the columns in which m
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--config", required=True, help=flags.CONFIG)
   flags.add_trust(add)

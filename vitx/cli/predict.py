@@ -18,7 +18,7 @@ from vitx.config.checks import check_integer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   words = "An image file, an .npz file of arrays, or a folder of such files."
   add("files", metavar="FILE", nargs="+", help=words)

@@ -13,7 +13,7 @@ from vitx.cli.flags import add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("name", metavar="NAME", help="digits, tiny_imagenet or the name of a TFDS set.")
   add_trust(add)

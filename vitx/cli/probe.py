@@ -22,7 +22,7 @@ from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, OutFile, add_trust, names,
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--workdir", help=RUN)
   add("--config", help="A config whose init_from names weights, instead of a workdir.")

@@ -24,7 +24,7 @@ parse_budget = partial(parse_amount, units=UNITS | PLURALS, example="0.05PFLOP")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--config", required=True, help="FILE or FILE:field=value, without a row and a seed.")
   add("--rows", default="", help="The rows, separated by commas; the default is all.")

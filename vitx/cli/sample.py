@@ -15,7 +15,7 @@ from vitx.cli.flags import CHECKPOINT, DATA_DIR, DENSITY_RUN, add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--workdir", required=True, help=DENSITY_RUN)
   words = "The number of samples, or of test examples that --complete continues."

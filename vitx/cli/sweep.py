@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--config", required=True, help=f"{CONFIG} It sets no seed.")
   add("--over", help="Lists as field=[value,value],...; row=[a,b] are rows of the file.")
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments about the files of results, and `--trust_code`."""
+  """Adds the arguments about the files of results, and `--trust_code`, to a parser."""
   add = parser.add_argument
   add("--out", default="results", help="The folder of the results.")
   add("--name", help="The name of the results; the default is the workdir's.")

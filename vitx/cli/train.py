@@ -15,7 +15,7 @@ from vitx.config.loader import load_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--config", required=True, help=CONFIG)
   add("--workdir", required=True, help="The directory of the run, which may be gs://...")

@@ -26,7 +26,7 @@ from vitx.cli.flags import CHECKPOINT, RUN, add_trust, integers, names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   lines = (f"    {name:<16}{what}" for name, what in ALL_FIGURES.items())
   parser.description = "\n".join([parser.description or "", *lines])
   add = parser.add_argument
