@@ -134,8 +134,10 @@ class DataSettings:
     resize_mode: The way of resizing to decode_size, see `vitx.data.images.resizing.ResizeImages`.
     interpolation: The interpolation of the host's resizing; random draws bilinear or bicubic for
       each random crop.
-    memory: Whether examples are read once and kept in memory.
-    device: Whether examples kept in memory are copied to the devices; auto does so on accelerators.
+    memory: Whether examples are read once and kept in memory; auto does so if they take at most
+      half of the free memory.
+    device: Whether examples kept in memory are copied to the devices; auto does so on accelerators,
+      if they take at most a tenth of a device's memory.
     threads: The number of threads that read and decode.
     on_unreadable: The treatment of examples that cannot be read: refuse (or None) raises an error
       that names them; skip finds them before training, reports them and leaves them out.
