@@ -1,4 +1,7 @@
-"""Reads untrusted files safely: only regular files, one type of error, limited unpacked size."""
+"""Reads untrusted files safely, and replaces whole files.
+
+Only regular files are read. Damaged files raise one type of error. The unpacked size is limited.
+"""
 
 import contextlib
 import errno
@@ -46,7 +49,7 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 def replace_text(path: Path, text: str) -> None:
-  """Writes a whole text file, as `replace_bytes` does."""
+  """Writes a whole text file in UTF-8, as `replace_bytes` does."""
   replace_bytes(path, text.encode())
 
 
@@ -66,17 +69,17 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def reading(problem: str) -> Iterator[None]:
-  """Turns any exception from reading a damaged file, in a `with` block, into a ConfigError.
+  """Turns any exception that a `with` block raises while it reads a file into a ConfigError.
 
-  Libraries raise many kinds of exceptions for damaged files: those of zlib and struct, MemoryError,
-  RecursionError and AttributeError.
+  For a damaged file, libraries raise many kinds of exceptions: those of zlib and struct,
+  MemoryError, RecursionError and AttributeError.
 
   Args:
     problem: The beginning of the message, with the file and the failure, such as "'a.npz' cannot be
       read as arrays".
 
   Raises:
-    ConfigError: The `with` block raised any exception but ConfigError or MissingExtraError.
+    ConfigError: The `with` block raised any exception but MissingExtraError.
   """
   try:
     yield
@@ -96,8 +99,8 @@ def check_inflated(where: str, declared: int, stored: int) -> None:
     stored: The size of the file in bytes.
 
   Raises:
-    ConfigError: The declared size is over `RATIO` times the file's size and over the limit, which
-      the environment variable `VITX_MAX_INFLATED_GIB` can raise.
+    ConfigError: The declared size is more than `RATIO` times the file's size, and more than
+      `limit`, which the environment variable `VITX_MAX_INFLATED_GIB` can raise.
   """
   if declared > max(limit(), RATIO * stored):
     raise ConfigError(
@@ -108,10 +111,10 @@ def check_inflated(where: str, declared: int, stored: int) -> None:
 
 
 def limit() -> float:
-  """Returns the size in bytes to which the content of any file, however small, may be unpacked.
+  """Returns the unpacked size in bytes that is allowed even for a file that is very small.
 
   Raises:
-    ConfigError: The environment variable is not a positive number.
+    ConfigError: The environment variable `VITX_MAX_INFLATED_GIB` is not a positive number.
   """
   given = os.environ.get(VARIABLE, "")
   if not given:

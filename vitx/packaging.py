@@ -1,16 +1,16 @@
-"""The build step that puts the top-level `configs/` into the wheel as `vitx.configs`.
+"""The build step that puts the top-level folder `configs/` into the wheel as `vitx.configs`.
 
-A table of directories in pyproject.toml would do this too. But then an editable installation finds
-the package by an import hook, which Python tries after the current folder; a clone there that is
-called `vitx` would be imported in its place. If every package is in the directory of its name,
-setuptools adds a path instead, which has precedence over such a clone.
+An entry for `vitx.configs` in the table `package-dir` of pyproject.toml could do this too, but not
+safely. With such an entry, an editable installation finds vitx by an import hook, which Python
+tries only after the current folder: a clone there that is called `vitx` would be imported instead.
+Without the entry, setuptools adds a path, which has precedence over such a clone.
 """
 
 from setuptools.command.build_py import build_py
 
 
 class BuildPy(build_py):
-  """A `build_py` command that takes the modules of `vitx.configs` from `configs/`."""
+  """A setuptools command `build_py` that takes the modules of `vitx.configs` from `configs/`."""
 
   def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
     """Returns the (package, module, file) of each module in a package."""

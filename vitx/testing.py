@@ -1,9 +1,9 @@
-"""The test of a token mixer, such as one that you wrote, in one call.
+"""Tests a token mixer, such as one that you wrote, in one call:
 
-The call checks everything that vitx expects of a token mixer; see `check_token_mixer`.
+    from vitx.testing import check_token_mixer
+    check_token_mixer(MyAttention, window=3)
 
-from vitx.testing import check_token_mixer
-check_token_mixer(MyAttention, window=3)
+The docstring of `check_token_mixer` says what is checked.
 """
 
 import contextlib
@@ -45,26 +45,27 @@ def check_token_mixer(
   """Checks that a token mixer does everything that vitx expects of a token mixer.
 
   All implementations must agree in outputs and gradients, with and without a mask. bfloat16 must
-  equal float32 up to rounding, and neither jit nor a second device may change outputs. A mask,
-  permutations, another length and `causal` must have the effect that `properties` states. The
-  gradient must compile ("lower") for CUDA and TPU.
+  equal float32 up to rounding. Neither jit nor several devices may change outputs. A mask, permuted
+  tokens, another number of tokens and `causal` must have the effects that `properties` states. It
+  must be possible to lower the gradient for CUDA and TPU (the first step of compilation).
 
   Args:
     module: The class of the token mixer, which is built with num_heads, dtype, layer, depth and
       `fields`.
-    properties: The promises of the mixer; `None` means those of the class, if any.
-    layouts: The layouts of the tokens to run it on.
+    properties: The properties that the mixer promises; `None` means the attribute `properties` of
+      the class, if there is one.
+    layouts: The layouts of the tokens on which the mixer is checked.
     width: The width C of the tokens.
     num_heads: The number of heads H.
-    pairwise: Whether to check less, in order to save time: only the last layout; gradients, and
-      their lowering, only with a mask if the mixer accepts one; bfloat16 only without one; always
-      jitted, on one device, and compiled without optimization.
+    pairwise: Whether to check less, in order to save time: only the last layout, without XLA's
+      optimizations, only jitted and on one device. If the mixer accepts a mask, gradients are
+      checked and lowered only with a mask, and bfloat16 is checked only without.
     tolerance: The tolerance of float32 outputs and gradients, relative to their largest entry.
     half_tolerance: The tolerance of bfloat16 outputs, relative to their largest entry.
-    **fields: The fields of the module.
+    **fields: The fields with which `module` is built.
 
   Raises:
-    AssertionError: A promise is broken; the message names it.
+    AssertionError: A check failed; the message says which.
   """
   if properties is None:
     bare = Properties(implementations=(), accepts_mask=False)
@@ -99,7 +100,7 @@ def check_token_mixer(
 
 
 class _Case:
-  """A mixer with its variables and inputs on one layout, and the checks of it."""
+  """A mixer with its variables and inputs on one layout of tokens, and the checks of the mixer."""
 
   def __init__(self, module, fields, layout, width, tolerance, properties, fast):
     names = properties.implementations or ("auto",)
@@ -143,11 +144,12 @@ class _Case:
   def everything(self, params, x, mask):
     """Computes float32 outputs, bfloat16 outputs and gradients of each implementation.
 
-    One program for all compiles faster than one for each. The fast mode computes gradients only for
-    the last of `masks`, bfloat16 outputs only without a mask.
+    All are computed in one program, which compiles faster than one program for each. The fast mode
+    computes gradients only for the last of `masks`, and bfloat16 outputs only without a mask.
 
     Returns:
-      The results by (implementation, whether there is a mask).
+      Three dicts, of float32 outputs, bfloat16 outputs and gradients. The keys are (name of the
+      implementation, whether a mask is given).
     """
     found: tuple[dict, dict, dict] = ({}, {}, {})
     full, half, slopes = found
@@ -162,7 +164,7 @@ class _Case:
     return found
 
   def _gradients(self, name, params, x, mask):
-    """Returns the output, and the gradients of a weighted sum of its tokens that are not masked.
+    """Returns the output, and the gradients of a weighted sum over the output's unmasked tokens.
 
     The gradients are with respect to the parameters and to x.
     """
@@ -221,7 +223,7 @@ class _Case:
     traced.lower(lowering_platforms=("cuda", "tpu"))
 
   def check_causality(self):
-    """If `causal` is set, checks that no output depends on a later token."""
+    """Checks that with `causal=True` no output depends on a later token."""
     here = self.layout.length // 2
     changed = self.x.copy()
     changed[:, here:] = 3 * self.weight[:, here:]
@@ -274,7 +276,7 @@ class _Case:
     tolerance = self.tolerance if tolerance is None else tolerance
     trees = ([np.asarray(y, np.float32) for y in jax.tree.leaves(t)] for t in (found, expected))
     pairs = list(zip(*trees, strict=True))
-    # A gradient that is exactly zero in theory (a key's bias) is compared at the largest's scale.
+    # A gradient that is zero in theory (a key's bias) is compared at the scale of the largest one.
     largest = max(np.abs(b).max() for _, b in pairs)
     for a, b in pairs:
       size = max(np.abs(b).max(), 0.05 * largest)

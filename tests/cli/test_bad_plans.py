@@ -35,7 +35,7 @@ CASES = [
   ([*TWO, "--json", "."], "json='.' is a folder; name a file"),
   (["--config", "digits:fnet", "--all"], "names the row 'fnet' already; leave --all out"),
   ([*TWO, "--modules"], "--modules shows one row, and 2 rows are requested"),
-  ([*TWO, "--rates", "--no-compile"], "--rates needs the compilation that --no-compile leaves out"),
+  ([*TWO, "--rates", "--no-compile"], "--rates compiles each row, but --no-compile forbids that"),
   (["--rates"], "required: --config"),
   ([*DIGITS, "--memory", "much"], "'much' must be a number and a unit of MB"),
 ]

@@ -145,7 +145,7 @@ def test_overrides_of_a_written_config(written):
   config = load_config(f"{path}:seed=3,optimizer=sgd,augment.random_resized_crop=(0.5,1)")
   assert (config.seed, config.optimizer.to_dict()) == (3, {"name": "sgd"})
   assert config.augment.random_resized_crop == (0.5, 1)
-  with pytest.raises(ConfigError, match="has classes, sizes and statistics of 'digits'"):
+  with pytest.raises(ConfigError, match="has the classes, sizes and statistics of 'digits'"):
     load_config(f"{path}:dataset=mnist")
 
 

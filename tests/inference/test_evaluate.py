@@ -215,7 +215,7 @@ def test_a_corrupt_newest_checkpoint_that_was_the_best(run_copy, warnings):
   shutil.rmtree(run_copy / "checkpoints" / "48")
   with CheckpointStore(run_copy / "checkpoints", keep=9) as store:
     store.save(64, newest.state, newest.record | {"best_step": 48})
-  with pytest.raises(ConfigError, match=r"was step 48 .* not exist any more; choose .*64"):
+  with pytest.raises(ConfigError, match=r"was step 48, .* not exist any more; choose .*64"):
     evaluate(run_copy)
 
 

@@ -1,4 +1,7 @@
-"""Digests by which a reader notices that stored data have changed; Orbax misses flipped bits."""
+"""Computes digests of stored arrays and JSON values, which a reader compares to notice damage.
+
+Orbax does not notice flipped bits.
+"""
 
 import hashlib
 import json
@@ -28,7 +31,7 @@ def digest_json(value: Any) -> str:
 
 
 def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-  """Returns the digest, shape and dtype of each array by its name, as JSON values."""
+  """Returns the description of each array by name: its digest, shape and dtype, as JSON values."""
   with ThreadPoolExecutor() as pool:  # hashing releases the GIL
     digests = list(pool.map(digest_array, leaves.values()))
   return {
@@ -38,6 +41,11 @@ def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 
 def find_altered(leaves: Mapping[str, np.ndarray], described: Mapping[str, Mapping]) -> list[str]:
-  """Returns the names of the arrays that are missing or do not match their descriptions."""
+  """Returns the names of the arrays that are missing or do not match their descriptions.
+
+  Args:
+    leaves: The arrays by name, as they were read.
+    described: The result of `describe` when the arrays were saved.
+  """
   found = describe(leaves)
   return [name for name, expected in described.items() if found.get(name) != expected]

@@ -1,8 +1,8 @@
-"""The directory of a run's checkpoints: the list of complete ones, and their deletion.
+"""Lists, renames and deletes the checkpoints in the directory of a run.
 
-`STEP/` is a complete checkpoint. On a local disk it appears and disappears by one rename, so a kill
-leaves nothing half done under that name. An object store has no such rename: there a marker file is
-written last and removed first.
+Each complete checkpoint is a folder `STEP/`. On a local disk this folder appears and disappears by
+one rename, so it is complete even after a kill. An object store has no such rename. There a marker
+file is written last and removed first, and a folder without the marker is not complete.
 """
 
 import os
@@ -20,7 +20,7 @@ COMMITTED = "commit_success.txt"  # Orbax's marker of a complete checkpoint in a
 
 
 class Directory:
-  """The directory of a run's checkpoints, with a folder for each."""
+  """The directory of a run's checkpoints, with one folder per checkpoint."""
 
   def __init__(self, path: str | Path | epath.Path):
     self.remote = "://" in str(path)
@@ -39,7 +39,7 @@ class Directory:
     return sorted(int(path.name) for path in self.path.iterdir() if self._complete(path))
 
   def delete(self, step: int) -> None:
-    """Deletes a checkpoint; remains of a killed deletion do not count as a checkpoint."""
+    """Deletes a checkpoint; the remains of a killed deletion do not count as a checkpoint."""
     path = self / step
     if self.remote:
       (path / COMMITTED).unlink()
@@ -52,7 +52,10 @@ class Directory:
     _remove(self.path)
 
   def set_aside(self, step: int) -> epath.Path:
-    """Renames a checkpoint to `corrupt-STEP`, or `corrupt-STEP-2` and so on; returns its path."""
+    """Renames the checkpoint `STEP` to `corrupt-STEP` and returns the new path.
+
+    If that name is taken, the new name is `corrupt-STEP-2`, `corrupt-STEP-3` and so on.
+    """
     return (self / step).rename(self._free_name(f"{CORRUPT}{step}"))
 
   def remove_leftovers(self) -> None:
@@ -63,9 +66,9 @@ class Directory:
         _remove(path)
 
   def strangers(self) -> list[epath.Path]:
-    """Returns paths that have a step as their name but are no directories, which vitx never makes.
+    """Returns the paths that are links or files, although their name is that of a checkpoint.
 
-    A link made by somebody else is an example.
+    vitx never makes such a path. The list is empty for an object store.
     """
     if self.remote or not self.path.is_dir():
       return []

@@ -1,17 +1,17 @@
-"""The errors of checkpoints."""
+"""The errors that are raised if a checkpoint cannot be written or read."""
 
 import re
 
 from vitx.config.errors import ConfigError, UserError
 
-# Errors of a read that say nothing about the content.
+# Errors in reading whose cause is not the content of the checkpoint.
 TRANSIENT = (PermissionError, MemoryError, TimeoutError, ConnectionError)
 TRANSIENT_CODES = ("PERMISSION_DENIED", "UNAUTHENTICATED", "UNAVAILABLE", "RESOURCE_EXHAUSTED")
 HALF = 150  # characters that are kept at either end of a long message
 
 
 class CheckpointError(UserError, RuntimeError):
-  """A checkpoint could not be written or read; the existing ones are untouched."""
+  """A checkpoint could not be written or read; existing checkpoints are untouched."""
 
 
 class CorruptCheckpoint(CheckpointError):  # noqa: N818 (a state of the checkpoint)
@@ -19,24 +19,29 @@ class CorruptCheckpoint(CheckpointError):  # noqa: N818 (a state of the checkpoi
 
 
 class ShapeMismatch(ConfigError):  # noqa: N818
-  """The arrays of an intact checkpoint are not the ones that the model needs."""
+  """The arrays of an intact checkpoint do not have the names, shapes or dtypes that are needed."""
 
 
 def make_corrupt_error(where: str, part: str, why: str) -> CorruptCheckpoint:
-  """Returns the error for a checkpoint of which a part has changed since it was saved.
+  """Returns the error which says that a part of a checkpoint has changed since it was saved.
 
   Args:
     where: The name of the checkpoint.
     part: The name of the part, such as an array.
-    why: The evidence.
+    why: The words that say what is wrong with the part.
   """
   return CorruptCheckpoint(f"{where} is corrupt: {part}: {why}.")
 
 
 def make_read_error(where: str, part: str, error: Exception) -> CheckpointError:
-  """Returns the error for a checkpoint of which a part cannot be read.
+  """Returns the error which says that a part of a checkpoint cannot be read.
 
-  It is CorruptCheckpoint, unless memory, permission or a connection was missing.
+  The error is a `CorruptCheckpoint`, unless memory, permission or a connection was missing.
+
+  Args:
+    where: The name of the checkpoint.
+    part: The name of the part, such as "record".
+    error: The error that the read raised.
   """
   if isinstance(error, TRANSIENT) or any(code in str(error) for code in TRANSIENT_CODES):
     return CheckpointError(f"cannot read the {part} of {where}: {format_error(error)}")
@@ -44,7 +49,7 @@ def make_read_error(where: str, part: str, error: Exception) -> CheckpointError:
 
 
 def format_error(error: Exception) -> str:
-  """Returns an error with its notes as one line; a long message loses its middle."""
+  """Formats an error and its notes as one line; the middle of a long message is left out."""
   text = re.sub(r" \[tensorstore_spec=.*?\}'\]", "", " ".join(str(error).split())).rstrip(".")
   if len(text) > 2 * HALF:
     text = f"{text[:HALF]} ... {text[-HALF:]}"

@@ -33,7 +33,7 @@ SECTIONS = ("model", "task", "data", "evaluation")  # sections of a config that 
 CHOICES = ("best", "latest")
 WEIGHTS = ("ema", "raw")
 WANTED = ("params", "ema", "model_state")  # parts of the training state; "opt_state" is not read
-READ = (*SECTIONS, "augment")  # sections from which a task of vitx itself is built
+READ = (*SECTIONS, "augment")  # sections of a config on which a task of vitx itself depends
 TASKS_KEPT, PROGRAMS_KEPT = 16, 8  # the most tasks per process and programs per task
 
 T = TypeVar("T")
@@ -44,12 +44,12 @@ class Loaded:
   """A trained model with its task, weights and config.
 
   Attributes:
-    task: The task that was learned. It has the network, prepares its inputs and names its
-      predictions.
-    variables: The network's variable collections, "params" among them, with the weights that `load`
-      was asked for.
+    task: The task that the model learned, which has the network, prepares the network's inputs and
+      names its predictions.
+    variables: The network's variable collections by name, such as "params", with the weights that
+      the caller of `load` chose.
     config: The resolved config of the run.
-    data: The run's record of its data: source, fingerprint, class_names, vocabulary.
+    data: The run's record of its data, with the keys source, fingerprint, class_names, vocabulary.
     step: The step of the checkpoint.
     workdir: The workdir of the run, or the repository of the model.
     programs: The compiled programs of the task, see `program`; models with equal configs share
@@ -65,7 +65,12 @@ class Loaded:
   programs: dict[Hashable, tuple[Task, Any]] = dataclasses.field(default_factory=dict, repr=False)
 
   def with_task(self, config: ConfigDict) -> "Loaded":
-    """Returns a copy with the task of another config, such as a changed copy of `self.config`.
+    """Returns a copy of this model whose task is built from another config.
+
+    The copy keeps the weights and `self.config`.
+
+    Args:
+      config: The config of the task, such as a changed copy of `self.config`.
 
     Raises:
       ShapeMismatch: The network of the other config has other parameters than `self.variables`.
@@ -75,10 +80,10 @@ class Loaded:
     return dataclasses.replace(self, task=task, programs=programs)
 
   def program(self, name: Hashable, make: Callable[[], T]) -> T:
-    """Returns a compiled function of this task; it is compiled at the first call and then kept.
+    """Returns a compiled program, which is made at the first call and then kept for later calls.
 
     Args:
-      name: A key, besides the task, of everything on which the program depends.
+      name: The name of the program; together with the task, it must determine the program.
       make: A function that compiles the program, called if no program is kept under `name`.
     """
     entry = self.programs.pop(name, None)
@@ -89,7 +94,7 @@ class Loaded:
 
   @property
   def model(self) -> nn.Module:
-    """Returns the network: `model.apply(variables, inputs)`, with inputs that the task prepared."""
+    """Returns the network; call `model.apply(variables, inputs)` with inputs from the task."""
     return self.task.model
 
   @property
@@ -99,14 +104,14 @@ class Loaded:
 
   @property
   def knows_class_names(self) -> bool:
-    """Returns whether the classes have real names; weights without data may have numbers only."""
+    """Returns False if the classes are only numbered, as in weights converted without data."""
     return bool(self.fingerprint) or self.class_names != tuple(
       map(str, range(len(self.class_names)))
     )
 
   @property
   def fingerprint(self) -> str:
-    """Returns the fingerprint of the data that the model was trained on."""
+    """Returns the fingerprint (a digest) of the training data; "" if the data are unknown."""
     return self.data["fingerprint"]
 
 
@@ -150,12 +155,12 @@ def assemble(
     place: The workdir or the repository that has the model, for errors.
     config: The resolved config of the run.
     data: The run's record of its data.
-    read: A function of the shapes of the model's variables that reads the variables and their step,
-      called after the config has been checked.
+    read: A function that takes the shapes of the model's variables, and returns the variables and
+      their step. It is called after the config has been checked.
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
-    ConfigError: No model can be built from the config, or the record of the data does not fit it.
+    ConfigError: No model can be built from the config, or `data` does not fit the model.
   """
   with registry.trusting(trust_code):
     task, programs = read_task(config, place)
@@ -175,10 +180,10 @@ def assemble(
 
 
 def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path) -> None:
-  """Checks that a run's record names each class of its task.
+  """Checks that a run's record of its data has as many class names as the task has classes.
 
   Raises:
-    ConfigError: The record has another number of names than the task has classes.
+    ConfigError: The numbers differ.
   """
   count, known = getattr(task, "num_classes", None), data.get("class_names")
   if known is None or count is None:
@@ -193,19 +198,20 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
 
 
 def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Returns the task of a resolved config with its compiled programs, built once for equal configs.
+  """Returns the task of a resolved config, and the dict of the task's compiled programs.
 
-  So a process that loads, evaluates or predicts in a loop compiles once. A program occupies memory
-  and memory maps; Linux allows a process 65,530 maps.
+  Both are kept for later calls with an equal config, so a process that loads, evaluates or predicts
+  in a loop compiles once. The number of kept tasks is limited, because compiled programs occupy
+  memory and memory maps; Linux allows a process 65,530 maps.
 
   Raises:
     ConfigError: The task cannot be built, see `build_task`.
   """
-  key = _decide(config)
+  key = _make_key(config)
   built = _BUILT.pop(key, None)
   if built is None:
     built = build_task(config.copy_and_resolve_references()), {}
-    key = _decide(config)  # building imported the config's code, which is in the key
+    key = _make_key(config)  # the key depends on the config's code, which is imported only now
   _put_last(_BUILT, key, built, TASKS_KEPT)
   return built
 
@@ -220,8 +226,8 @@ def _put_last(entries: dict, key: Hashable, value: Any, most: int) -> None:
     del entries[next(iter(entries))]
 
 
-def _decide(config: ConfigDict) -> Hashable:
-  """Returns a key that contains everything in a config on which its task depends."""
+def _make_key(config: ConfigDict) -> Hashable:
+  """Returns a key that contains everything on which the task of a config depends."""
   plain = to_plain(config)
   if str(plain["task"]["name"]) in TASKS:
     plain = {name: plain[name] for name in READ if name in plain}
@@ -231,9 +237,9 @@ def _decide(config: ConfigDict) -> Hashable:
 
 
 def _find_code(plain: Any) -> Iterator[Any]:
-  """Yields the objects that the names of code in a config refer to now.
+  """Yields the object to which each `module:Name` in a config refers now; None if not imported.
 
-  A notebook may have defined such an object again since the last call.
+  A notebook may have defined the object again since the last call.
   """
   if isinstance(plain, dict | list):
     for each in plain.values() if isinstance(plain, dict) else plain:
@@ -249,11 +255,11 @@ def _find_code(plain: Any) -> Iterator[Any]:
 def read_task(
   config: ConfigDict, workdir: str | Path
 ) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Builds the task of a workdir's config; returns it with its compiled programs.
+  """Returns the task of a workdir's config and the dict of its programs, as `build_once` does.
 
   Raises:
-    ConfigError: The config lacks a field or has a value that does not fit, as after an edit or from
-      another version.
+    ConfigError: The config lacks a field or has an unsuitable value, perhaps because somebody
+      edited the file or another version of vitx wrote it.
   """
   with explained(workdir):
     for name in SECTIONS:
@@ -266,7 +272,11 @@ def read_task(
 
 @contextlib.contextmanager
 def explained(workdir: str | Path) -> Iterator[None]:
-  """Turns errors from a stored config in a `with` block into ConfigErrors that name its file."""
+  """Turns errors that a stored config causes in a `with` block into ConfigErrors.
+
+  Each ConfigError names the config's file. If the user trusts foreign code, errors of unexpected
+  kinds pass unchanged.
+  """
   where = f"{locate_config(workdir).rpartition('/')[2]} of workdir={str(workdir)!r}"
   try:
     yield
@@ -288,9 +298,15 @@ def explained(workdir: str | Path) -> Iterator[None]:
 
 
 def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: str) -> Any:
-  """Returns the parameters of a state that `weights` names.
+  """Returns the parameters of a training state: the moving average or the raw parameters.
 
-  None means those by which the best checkpoint was chosen.
+  Args:
+    state: The training state. If it has no moving average, None takes the raw parameters.
+    weights: "ema" (the moving average), "raw" or None, which means `chose_best`.
+    chose_best: The kind of weights, "ema" or "raw", that chose the best checkpoint.
+
+  Raises:
+    ConfigError: `weights` is unknown, or is "ema" and the state has no moving average.
   """
   if weights is not None:
     check_choice(weights, "weights", WEIGHTS)
@@ -330,7 +346,7 @@ def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:
       return latest
     if best not in steps:
       raise ConfigError(
-        f"checkpoint='best' of workdir={str(workdir)!r} was step {best} when step {latest.step} was"
-        f" saved, but does not exist any more; choose latest or one of the steps {steps}."
+        f"checkpoint='best': the best checkpoint of workdir={str(workdir)!r} was step {best}, but"
+        f" it does not exist any more; choose latest or one of the steps {steps}."
       )
     return store.restore(best, only=WANTED)

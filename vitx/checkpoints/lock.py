@@ -1,14 +1,17 @@
 """The lock on a workdir, which ensures that only one training at a time writes there.
 
-The lock is a file that is created exclusively and names its holder. The holder touches it twice a
-minute, as a sign of life, and removes it in the end. A process that finds a lock checks whether the
-holder is alive: on the holder's own machine by the process table, elsewhere by the age of the file.
-A lock whose holder is dead is stale. A process replaces a stale lock, in one rename, only while it
-holds a second lock, named after the stale one; of several processes that try this, one succeeds.
+The lock is a file that describes its holder, the process that trains. The holder creates the file
+exclusively: creation fails if the file exists. The holder touches the file twice a minute, as a
+sign of life, and removes it at the end.
 
-On an object store our interface cannot create a file exclusively. There the file is written and
-read back. If two trainings start in the same moment, one of them ends at its first save; the log
-warns of this.
+A process that finds a lock checks whether the holder is alive: by the process table if the holder
+runs on this machine, otherwise by the age of the file. A lock whose holder is dead is stale. To
+replace a stale lock, in one rename, a process must hold a second lock, named after the stale one;
+so of several processes that try this, one succeeds.
+
+On an object store vitx cannot create a file exclusively. There it writes the file and reads it
+back. If two trainings start at the same moment, one of them ends at its first save; the log warns
+of this.
 """
 
 import contextlib
@@ -57,10 +60,10 @@ class Holder:
     host: The name of the computer.
     pid: The number of the process.
     began: The start time of the process, in ticks since the machine's start; "" if it is unknown.
-    machine: An identity of the computer, its last start and its container, within which `pid` is
-      unique.
+    machine: A text that identifies the computer, its last start and the container; within these,
+      `pid` is unique.
     token: A random text that only this lock has.
-    since: The local time at which the lock was made, for people.
+    since: The local time at which the lock was made, for people to read.
   """
 
   host: str
@@ -78,7 +81,7 @@ class Holder:
 
   @classmethod
   def from_json(cls, stored: Any) -> "Holder":
-    """Returns the holder that JSON describes; raises TypeError or ValueError if it is malformed."""
+    """Returns the holder in the JSON of a lock; raises TypeError or ValueError if it is invalid."""
     holder = cls(**stored)
     for field in dataclasses.fields(cls):
       if type(value := getattr(holder, field.name)) is not field.type:
@@ -88,7 +91,7 @@ class Holder:
     return holder
 
   def is_alive(self) -> bool:
-    """Returns whether the process still runs, which only its own machine can tell."""
+    """Returns whether the process still runs on this machine; `machine` must be this machine."""
     try:
       if psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE:
         return False
@@ -164,11 +167,12 @@ class Lock:
       # The file may have been removed between the two lines: then try to create it again.
       if holder is not None or not self._create():
         self._replace(holder or TORN_HOLDER)
-    if not self._is_own():  # another process won, which only a remote store or a pause allows
+    # Another process may have taken the lock: in an object store, or while this process paused.
+    if not self._is_own():
       raise self._refusal(self._read() or TORN_HOLDER)
 
   def _create(self) -> bool:
-    """Creates the file of the lock; returns False if it exists."""
+    """Creates the file of the lock and returns True; returns False if the file exists already."""
     if self._remote:
       if self._path.exists():
         return False
@@ -215,7 +219,7 @@ class Lock:
     return self._age() > STALE
 
   def _age(self) -> float:
-    """Returns the seconds since the last sign of life, by the clock of the file system."""
+    """Returns the seconds since the holder's last sign of life, by the file system's clock."""
     probe = self._path.parent / f"{self._name}.probe-{self._own.token}"
     try:
       probe.write_text("")  # this is no link, since nobody knew the name before
@@ -226,7 +230,7 @@ class Lock:
       probe.unlink(missing_ok=True)
 
   def _read(self) -> Holder | None:
-    """Returns the holder of the lock; None if there is none."""
+    """Returns the holder of the lock; None if there is no lock."""
     try:
       return Holder.from_json(json.loads(own_files.read(self._directory, self._name)))
     except FileNotFoundError:
@@ -239,9 +243,9 @@ class Lock:
     return holder is not None and holder.token == self._own.token
 
   def _beat(self) -> None:
-    """Touches the file as a sign of life, until the lock is given back or lost."""
+    """Touches the file twice a minute as a sign of life, while this process holds the lock."""
     while not self._ended.wait(BEAT):
-      with contextlib.suppress(OSError):  # the next sign of life may reach the file
+      with contextlib.suppress(OSError):  # the next attempt may succeed
         if not self._is_own():
           continue
         if self._remote:
@@ -264,12 +268,12 @@ class Lock:
 def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
   """Holds the lock of a workdir while a `with` block trains there.
 
-  Every process of a run calls this, and process 0 takes the lock. If it cannot, all processes
-  raise.
+  Every process of a run calls this function, and process 0 takes the lock. If process 0 cannot take
+  it, every process raises the error.
 
   Args:
-    directory: An existing directory.
-    name: The name of the file.
+    directory: The workdir, which must exist.
+    name: The name of the lock's file.
 
   Yields:
     The lock; call `check` before each write that only one training may make.

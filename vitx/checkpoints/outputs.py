@@ -10,11 +10,11 @@ from vitx.checkpoints.own_files import check_output
 from vitx.config.checks import check_text
 from vitx.config.errors import ConfigError, naming
 
-LONGEST = 255  # bytes of a file's name
+LONGEST = 255  # the most bytes in a file's name
 
 
 def write_json(path: str | Path, value: Any) -> None:
-  """Writes a JSON file, for people and programs."""
+  """Writes a value to an indented JSON file."""
   write_file(path, json.dumps(value, indent=2) + "\n")
 
 
@@ -47,8 +47,12 @@ def check_absent(paths: Iterable[Path], advice: str, where: str = "") -> None:
 def check_file(path: str | Path | None, field: str) -> None:
   """Checks that a file can be written to a path, before anything is computed.
 
+  Args:
+    path: The path of the file; None, for no file, is valid.
+    field: The name of the argument that gives the path, for the error.
+
   Raises:
-    ConfigError: The file cannot be written. A path None, for no file, is valid.
+    ConfigError: The file cannot be written.
   """
   if path is None:
     return

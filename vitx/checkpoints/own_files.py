@@ -1,9 +1,8 @@
-"""Reads and writes the files of a workdir without following links that a stranger put there.
+"""Reads and writes the files of a workdir safely, even if a stranger made the workdir.
 
-A link in a workdir from elsewhere, such as `log.txt` or `checkpoints`, would redirect a write to
-any other file. So a write opens files by descriptors that refuse links, and a read refuses pipes
-and devices. The workdir itself may be a link, since its user chose it. An object store has neither
-links nor descriptors.
+A stranger's workdir may have a link in place of `log.txt` or `checkpoints`, which would redirect a
+write to any other file. So writes refuse links, and reads refuse pipes and devices. The workdir
+itself may be a link, since its user chose it. An object store has neither links nor pipes.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from vitx.config.errors import ConfigError
 
 # Error codes of opening a link without following it (ELOOP; EMLINK on some systems), or a pipe.
 _STRANGE = (errno.ELOOP, errno.EMLINK, errno.ENXIO)
-# A directory with one of these files is the workdir of a run, or of a run of phases.
+# A directory with one of these files is the workdir of a run or of a run in phases.
 _MARKS = ("environment.json", "phases.json")
 
 
@@ -34,7 +33,7 @@ def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -
     sync: Whether to wait until the text is on the disk.
 
   Raises:
-    ConfigError: The path is a link, or something else that is no file.
+    ConfigError: The path is a link, a pipe or a device.
     OSError: The file cannot be written; the error has its path.
   """
   with _open(directory, name, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
@@ -45,7 +44,12 @@ def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -
 
 
 def create(directory: str | Path, name: str, text: str) -> None:
-  """Writes a new file; raises FileExistsError if its path exists, and otherwise like `append`."""
+  """Writes a new file to a local directory.
+
+  Raises:
+    FileExistsError: The path exists already, as a file or a link.
+    OSError: The file cannot be written; the error has its path.
+  """
   with _open(directory, name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
     file.write(text.encode())
 
@@ -70,7 +74,9 @@ def replace(directory: str | Path, name: str, content: str | bytes) -> None:
 
 
 def read(directory: str | Path, name: str) -> bytes:
-  """Returns the content of a file; follows links, which a downloaded run may have for files.
+  """Returns the content of a file in a workdir.
+
+  Links are followed, because a downloaded workdir may have links in place of files.
 
   Raises:
     ConfigError: The path is a pipe, a device or a directory.
@@ -93,12 +99,12 @@ def check_no_link(path: str | Path) -> None:
 
 
 def check_output(path: str | Path) -> None:
-  """Checks that a path from the user does not lead through a link in a workdir.
+  """Checks that neither an output path nor any folder above it is a link in a workdir.
 
-  Links elsewhere, such as `/dev/stdout` or the workdir itself, are allowed.
+  Other links are allowed, such as `/dev/stdout` or a workdir that is a link itself.
 
   Raises:
-    ConfigError: The path leads through a link in a workdir.
+    ConfigError: The path or a folder above it is a link in a workdir.
   """
   place = Path(os.path.abspath(path))
   for each in (place, *place.parents):
@@ -122,7 +128,8 @@ def _open(directory: str | Path, name: str, flags: int) -> Iterator[BinaryIO]:
   """Opens a file for writing.
 
   Raises:
-    ConfigError: The path is a link, or something that is no file.
+    ConfigError: The path is a link, a pipe or a device.
+    OSError: The file cannot be opened; the error has its path.
   """
   assert os.path.basename(name) == name, name
   path = os.path.join(directory, name)

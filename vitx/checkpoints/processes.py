@@ -1,4 +1,7 @@
-"""Agreement between the processes of a run; a single process has nothing to agree on."""
+"""Lets the processes of a run exchange values and wait for each other.
+
+If the run has a single process, these functions return at once.
+"""
 
 import jax
 import numpy as np
@@ -11,7 +14,7 @@ def check_agreement(good: bool, where: str) -> None:
   """Checks that either all processes can read a checkpoint or none can.
 
   Args:
-    good: Whether this process can read it.
+    good: Whether this process can read the checkpoint.
     where: The name of the checkpoint, for the error.
 
   Raises:
@@ -28,13 +31,13 @@ def check_agreement(good: bool, where: str) -> None:
 
 
 def ask_first(answer: int) -> int:
-  """Returns the value that process 0 passes, in every process."""
+  """Returns, in every process, the answer that process 0 passes to this function."""
   if jax.process_count() == 1:
     return answer
   return int(multihost_utils.broadcast_one_to_all(np.int32(answer)))
 
 
 def wait_for_all(what: str) -> None:
-  """Waits until every process has called this function."""
+  """Waits until every process has called this function with the name `what`."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(f"vitx: {what}")

@@ -1,4 +1,7 @@
-"""Reads a checkpoint's two parts from Orbax's files: the record and the arrays of the state."""
+"""Reads the two parts of a checkpoint from Orbax's files: the state and the record.
+
+The state consists of arrays. The record is a JSON object, which describes these arrays.
+"""
 
 import asyncio
 import math
@@ -17,7 +20,16 @@ from vitx.checkpoints.errors import make_corrupt_error, make_read_error
 
 
 def read_record(path: epath.Path, where: str) -> dict[str, Any]:
-  """Reads the record of a checkpoint and compares its digest."""
+  """Returns the record of a checkpoint, a JSON object, without the record's digest.
+
+  Args:
+    path: The directory of the checkpoint.
+    where: The name of the checkpoint, for errors.
+
+  Raises:
+    CorruptCheckpoint: The record does not match its digest, or is damaged otherwise.
+    CheckpointError: The record cannot be read now.
+  """
   try:
     stored = ocp.JsonCheckpointHandler().restore(path / "record")
   except Exception as error:
@@ -31,15 +43,19 @@ def read_record(path: epath.Path, where: str) -> dict[str, Any]:
 def read_leaves(
   path: epath.Path, described: Mapping[str, Mapping], where: str
 ) -> dict[str, np.ndarray]:
-  """Reads the arrays of a checkpoint to the host, whatever devices saved them.
+  """Returns the arrays of a checkpoint's state by name, in the memory of the host.
 
-  Nothing is read if the shape of an array is not the described one, or if the arrays are larger
-  than `files.check_inflated` allows. Digests are not compared here.
+  The devices that saved the arrays need not exist here. Digests are not compared.
 
   Args:
-    path: The directory of the arrays.
+    path: The directory of the checkpoint.
     described: The description of each array by name, from the record.
     where: The name of the checkpoint, for errors.
+
+  Raises:
+    CorruptCheckpoint: An array has another shape than its description, or is damaged.
+    CheckpointError: The arrays cannot be read now.
+    ConfigError: The arrays are larger than `files.check_inflated` allows; none was read.
   """
   leaves = {
     name: np.zeros(leaf["shape"], jax.numpy.dtype(leaf["dtype"]))
@@ -72,12 +88,16 @@ def _check_declared(
   described: Mapping[str, Mapping],
   where: str,
 ) -> None:
-  """Compares the shapes that the files declare with the record, before arrays are allocated."""
+  """Checks the sizes of arrays before memory for them is allocated.
+
+  Orbax's files must declare the shapes in the record, and `files.check_inflated` must allow the
+  sum of the sizes. The errors are those of `read_leaves`.
+  """
   declared = sum(
     math.prod(leaf["shape"]) * jax.numpy.dtype(leaf["dtype"]).itemsize
     for leaf in described.values()
   )
-  # The sizes of the files are added up only for a state that is so large; few are.
+  # Only a state above the limit needs the sizes of its files, which take time to add up.
   if declared > files.limit() and "://" not in str(path):
     stored = sum(each.stat().st_size for each in Path(path).rglob("*") if each.is_file())
     files.check_inflated(where, declared, stored)
@@ -111,7 +131,8 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
 class _Later:
   """An awaitable that makes its coroutine only when it is awaited.
 
-  If Orbax meets a leaf of an unknown kind, it never awaits the coroutines that it has got before.
+  Python warns of a coroutine that is never awaited. If Orbax meets a leaf of an unknown kind, it
+  raises, and never awaits the awaitables that it has received before.
   """
 
   def __init__(self, make: Callable[[], Coroutine]):
@@ -122,7 +143,10 @@ class _Later:
 
 
 async def _read_all(infos: Sequence[Any], reads: Sequence[Awaitable[Sequence]]) -> list[Any]:
-  """Awaits the reads of all arrays, and raises the first error with its array's name."""
+  """Awaits the reads of all arrays and returns their results in one list.
+
+  If reads fail, the first error is raised, with the name of its array as a note.
+  """
   results = await asyncio.gather(*reads, return_exceptions=True)
   found: list[Any] = []
   for info, result in zip(infos, results, strict=True):

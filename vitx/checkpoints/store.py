@@ -1,10 +1,10 @@
 """Saves and restores checkpoints through Orbax, which only this file and `reading` import.
 
 A checkpoint is a directory `STEP/` with two Orbax items: `state`, a nested dict of arrays, and
-`record`, JSON. The record has the caller's values, the digest, shape and dtype of every array, and
-a digest of the whole record, with which every read is compared. Orbax writes to a temporary
-directory that it renames when it is complete. Orbax's `CheckpointManager` is not used: its `save`
-silently returns False when there is a later step.
+`record`, a JSON object. The record has the caller's values, the digest, shape and dtype of every
+array, and a digest of the record itself. Every read checks these digests. Orbax writes to a
+temporary directory, and renames it when it is complete. Orbax's `CheckpointManager` is not used:
+its `save` silently returns False when there is a later step.
 """
 
 import contextlib
@@ -33,7 +33,8 @@ from vitx.checkpoints.errors import (
 from vitx.checkpoints.reading import read_leaves, read_record
 from vitx.config.errors import ConfigError
 
-# Modules of Orbax that measure the timeout of a save by the wall clock, which may be set meanwhile.
+# Modules of Orbax that measure the timeout of a save by the wall clock. Somebody may set this clock
+# during the save, so the modules get the monotonic clock instead.
 TIMED = tuple(f"orbax.checkpoint._src.futures.{name}" for name in ("future", "signaling_client"))
 
 
@@ -55,7 +56,8 @@ class Checkpoint:
 
   Attributes:
     step: The step at which it was saved.
-    state: The state as NumPy arrays, in the target's structure or in nested dicts.
+    state: The state as NumPy arrays, in nested dicts or in the structure of the target that was
+      passed to `CheckpointStore.restore`.
     record: The JSON values that the caller saved with the state.
   """
 
@@ -65,10 +67,10 @@ class Checkpoint:
 
 
 def check_keep(keep: int) -> None:
-  """Checks that at least two checkpoints are kept.
+  """Checks that a run keeps at least two checkpoints, so that a damaged one can be skipped.
 
   Raises:
-    ConfigError: Fewer than two would be kept.
+    ConfigError: `keep` is less than 2.
   """
   if keep < 2:
     raise ConfigError(
@@ -79,9 +81,9 @@ def check_keep(keep: int) -> None:
 class CheckpointStore:
   """The checkpoints of one run.
 
-  Every process of a run makes the same calls with the same values; process 0 writes and all read,
-  so all must see the directory. The store is a context manager, whose exit waits for the save in
-  progress.
+  Every process of a run must make the same calls with the same values. Process 0 writes and every
+  process reads, so all of them must see the directory. The store is a context manager; its exit
+  waits for the save in progress.
   """
 
   def __init__(self, directory: str | Path | epath.Path, *, keep: int = 2, read_only: bool = False):
@@ -89,11 +91,12 @@ class CheckpointStore:
 
     Args:
       directory: A local path, or a URL such as gs://bucket/path.
-      keep: The number of newest checkpoints that stay, at least 2; the best stays, too.
-      read_only: Whether to create, rename and delete nothing.
+      keep: The number of newest checkpoints that are never deleted, at least 2; `save` can protect
+        others, such as the best.
+      read_only: Whether the store only reads, and creates, renames and deletes nothing.
 
     Raises:
-      ConfigError: `keep` is less than 2, or the directory is a link and not opened read-only.
+      ConfigError: `keep` is less than 2, or `read_only` is False and the directory is a link.
       CheckpointError: The directory cannot be created or tidied.
     """
     check_keep(keep)
@@ -132,25 +135,24 @@ class CheckpointStore:
     return self._directory.steps()
 
   def latest(self) -> int | None:
-    """Returns the newest complete step, or `None` if there is none."""
+    """Returns the step of the newest complete checkpoint, or `None` if there is none."""
     return max(self.steps(), default=None)
 
   def save(
     self, step: int, state: Any, record: Mapping[str, Any], *, stay: Collection[int] = ()
   ) -> None:
-    """Starts to save a state; returns as soon as its arrays are copied.
-
-    An earlier save is awaited first.
+    """Waits for an earlier save, then starts to save a state; returns once its arrays are copied.
 
     Args:
       step: The step, greater than every step in the directory.
-      state: A tree of arrays that this host has in full.
-      record: The caller's record, as JSON.
+      state: A tree of arrays, each of which is completely on this host's devices or memory.
+      record: The JSON values to save with the state.
       stay: The steps whose checkpoints are not deleted, besides those of the newest `keep` steps.
 
     Raises:
-      CheckpointError: This checkpoint or the one before cannot be written; others are untouched.
-      ConfigError: The state holds something that cannot be saved.
+      CheckpointError: This checkpoint or the previous one cannot be written, or `step` is not
+        greater than every saved step, or the store is read-only; other checkpoints are untouched.
+      ConfigError: The state has a leaf that cannot be saved, or no numbers at all.
     """
     if self._read_only:
       raise CheckpointError(f"{self._directory} was opened read-only; no checkpoint is saved.")
@@ -182,7 +184,9 @@ class CheckpointStore:
     self._pending, self._stay = step, stay
 
   def wait(self) -> None:
-    """Waits for the save in progress, then deletes all checkpoints that need not stay.
+    """Waits for the save in progress, then deletes old checkpoints.
+
+    The checkpoints stay that are among the newest `keep`, or that `save` got as `stay`.
 
     Raises:
       CheckpointError: The save could not be written; the checkpoints before it are untouched.
@@ -204,9 +208,10 @@ class CheckpointStore:
         self._directory.delete(old)
 
   def let_go(self, step: int) -> None:
-    """Marks a checkpoint for deletion once a later one is saved.
+    """Lets the store delete a checkpoint as soon as a later one is saved.
 
-    It is meant for a checkpoint that exists only because the run was stopped at its step.
+    The checkpoint then does not count among the newest `keep`. Call this method for a checkpoint
+    that exists only because the run was stopped at its step.
     """
     self._passing = step
 
@@ -220,17 +225,18 @@ class CheckpointStore:
   def restore(
     self, step: int, target: Any = None, *, only: Iterable[str] | None = None
   ) -> Checkpoint:
-    """Reads one checkpoint and compares it with its digests.
+    """Reads one checkpoint and checks its digests.
 
     Args:
       step: One of `steps()`.
-      target: A tree of arrays or `jax.ShapeDtypeStruct` whose structure, names, shapes and dtypes
-        the state must have; `None` gives nested dicts, without None and empty containers.
+      target: A tree of arrays or `jax.ShapeDtypeStruct`. The state must have its names, shapes and
+        dtypes, and is returned in its structure. Without a target, the state is returned as nested
+        dicts of arrays, which lack None and empty containers.
       only: The top-level keys of the state to read; the target then has only these keys. `None`
         means all.
 
     Raises:
-      ConfigError: There is no such step, or nothing under these keys.
+      ConfigError: There is no checkpoint of this step, or its state has no array under `only`.
       ShapeMismatch: The target's arrays differ in name, shape or dtype.
       CorruptCheckpoint: The content differs from the saved content.
       CheckpointError: The checkpoint cannot be read now, because permission, memory or connection
@@ -244,9 +250,10 @@ class CheckpointStore:
   def restore_latest(
     self, target: Any = None, *, only: Iterable[str] | None = None
   ) -> Checkpoint | None:
-    """Restores the newest intact checkpoint; a later corrupt one is logged and renamed.
+    """Restores the newest intact checkpoint.
 
-    Its new name is `corrupt-STEP`; a read-only store renames none.
+    Corrupt checkpoints that are newer are logged and renamed to `corrupt-STEP`; a read-only store
+    does not rename them.
 
     Args:
       target: A tree that the state must match; see `restore`.
@@ -257,7 +264,8 @@ class CheckpointStore:
 
     Raises:
       CorruptCheckpoint: There are checkpoints, but all are corrupt; none is renamed.
-      ConfigError, ShapeMismatch, CheckpointError: The checkpoint cannot be restored, see `restore`.
+      ConfigError, ShapeMismatch, CheckpointError: The checkpoint cannot be restored, see `restore`,
+        or only some processes can read it.
     """
     self.wait()
     bad: dict[int, CorruptCheckpoint] = {}
@@ -281,7 +289,7 @@ class CheckpointStore:
     return None
 
   def _find_newest(self, bad: Container[int]) -> int:
-    """Returns the newest step that is not in `bad`, as process 0 sees it; -1 for none."""
+    """Returns the newest step that process 0 finds, without those in `bad`; -1 if there is none."""
     steps = (step for step in self.steps() if step not in bad)
     return processes.ask_first(max(steps, default=-1))
 
@@ -332,5 +340,8 @@ class CheckpointStore:
 
 
 def _without_tracebacks(entry: std_logging.LogRecord) -> bool:
-  """Returns False for a traceback that a thread of Orbax logs; `wait` raises the error once."""
+  """Returns False for a log entry with a traceback from Orbax's threads, whose error `wait` raises.
+
+  This is a filter for the logger: False drops the entry.
+  """
   return not (entry.exc_info and "orbax" in entry.pathname)

@@ -1,4 +1,7 @@
-"""Converts states, in containers of any kind, to arrays by name, such as `params/head/kernel`."""
+"""Converts a state, a tree of any kinds of containers, to a dict of arrays by name, and back.
+
+The name of an array is its path in the tree, such as `params/head/kernel`.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,7 +23,8 @@ def name_leaves(tree: Any) -> dict[str, Any]:
   `None` and {} have no leaves.
 
   Raises:
-    ConfigError: A key contains "/", or two names differ only in "/" and "." (one file in Orbax).
+    ConfigError: A key contains "/", or two names differ only in "/" and ".", for which Orbax would
+      use one file.
   """
   leaves = {}
   for path, leaf in flatten_dict(to_state_dict(tree)).items():
@@ -37,7 +41,7 @@ def name_arrays(tree: Any) -> dict[str, np.ndarray]:
   """Returns the leaves of a tree as NumPy arrays by name.
 
   Raises:
-    ConfigError: A leaf is no array of numbers, or is on other hosts.
+    ConfigError: A leaf is not an array of numbers, or is partly on other hosts.
   """
   found = {}
   for name, leaf in name_leaves(tree).items():
@@ -51,12 +55,12 @@ def name_arrays(tree: Any) -> dict[str, np.ndarray]:
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns nested dicts of leaves by name, the inverse of `name_leaves`."""
+  """Converts a dict of leaves by name to nested dicts, the inverse of `name_leaves`."""
   return unflatten_dict(dict(leaves), sep="/")
 
 
 def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
-  """Returns a tree with the structure of `target` and the leaves with its names from `leaves`."""
+  """Returns a tree with the structure of `target`, whose leaves are taken from `leaves` by name."""
 
   def find(path: tuple, _: Any) -> Any:
     return leaves[jax.tree_util.keystr(path, simple=True, separator="/")]
@@ -65,10 +69,10 @@ def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
 
 
 def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-  """Returns the leaves whose names begin with one of some top-level keys.
+  """Returns the leaves under some top-level keys, such as `params/head/kernel` under `params`.
 
   Raises:
-    ConfigError: There are no such leaves.
+    ConfigError: There are no leaves under these keys.
   """
   keys = set(keys)
   selected = {name: leaf for name, leaf in leaves.items() if name.split("/")[0] in keys}
@@ -85,7 +89,7 @@ def check_match(stored: Mapping[str, Mapping], target: Any, where: str) -> None:
   """Compares the names, shapes and dtypes of a checkpoint's leaves with a target.
 
   Args:
-    stored: The shape and dtype of each leaf, as `digest.describe` returns them.
+    stored: The shape and dtype of each leaf by name, as `digest.describe` returns them.
     target: A tree of arrays or `jax.ShapeDtypeStruct`.
     where: The name of the checkpoint in the error.
 

@@ -1,7 +1,8 @@
-"""Saves the state of a run whose evaluation a signal interrupted.
+"""Saves the state of a run when a signal interrupts the evaluation of that state.
 
-A checkpoint has the state after the evaluation at its step. A state without this evaluation is
-saved apart from the checkpoints, and is evaluated first when the run continues.
+A checkpoint is saved only after the evaluation at its step is complete. A state without its
+evaluation is saved in a folder of its own beside the checkpoints. When the run continues, this
+state is evaluated first.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,9 @@ NAME = "unevaluated"  # the state's folder, beside those of the checkpoints
 
 
 def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> None:
-  """Saves a state, unless this step is saved already.
+  """Saves a state that was not evaluated, in place of an earlier one.
+
+  If a state of this step is saved already, nothing is done.
 
   Args:
     workdir: The workdir of the run.
@@ -43,9 +46,9 @@ def restore(
 
   Args:
     workdir: The workdir of the run.
-    after: The step that the state must be later than; otherwise the result is None.
-    target: The structure of the state, see `CheckpointStore.restore`.
-    only: The parts of the state to read, see `CheckpointStore.restore`.
+    after: The step of the newest checkpoint, or -1. If the state is not later, the result is None.
+    target: A tree that the state must match, see `CheckpointStore.restore`.
+    only: The top-level keys of the state to read, see `CheckpointStore.restore`.
   """
   directory = _directory(workdir)
   if max(directory.steps(), default=-1) <= after:

@@ -1,6 +1,7 @@
-"""A workdir: `config.json`, `environment.json`, `metrics.jsonl` and `checkpoints/`.
+"""Names, reads, writes and checks the files of a workdir, the directory of one run.
 
-It is self-contained (evaluation needs nothing else) and holds no pickle and no Python.
+A workdir has `config.json`, `environment.json`, `metrics.jsonl` and `checkpoints/`. It is
+self-contained: evaluation needs no other file of the run. It has no pickle and no Python code.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ DATA_PLACES = PLACES[:2]
 PHASE_NAME = r"\w[\w.-]*"
 # Files and folders that a run appends to; through a link the content would go elsewhere.
 GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
-POINT = "point.json"  # the point of a sweep that a workdir belongs to
+POINT = "point.json"  # the point of a sweep (one of its runs) that a workdir belongs to
 FAILED = "failed.json"  # the reason why a point ended without a result
 TRACKING = "tracking.json"  # the tracker of a run, and the rows that the tracker has
 REPOSITORY = "vitx.json"  # the config and the record of the data of a published model
@@ -74,7 +75,11 @@ def join(workdir: str | Path, name: str) -> str:
 
 
 def find_run(workdir: str | Path) -> str:
-  """Returns the workdir of a run; if the run has phases, that of the last one with a checkpoint."""
+  """Returns the workdir from which to load a run: `workdir`, or that of one of the run's phases.
+
+  If the run has phases, the last phase with checkpoints is chosen, or the first phase if none has
+  checkpoints.
+  """
   check_name(workdir)
   runs = [join(workdir, name) for name in read_phases(workdir)]
   with_some = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
@@ -85,7 +90,7 @@ def read_phases(workdir: str | Path) -> tuple[str, ...]:
   """Reads the names of a run's phases, in order; () for a run without phases.
 
   Raises:
-    ConfigError: The file is damaged, or a name would lead out of the workdir.
+    ConfigError: `phases.json` is damaged, or a name would lead out of the workdir.
   """
   names = read_json(workdir, PHASES).get("phases", ())
   if not all(re.fullmatch(PHASE_NAME, name) for name in names):
@@ -95,11 +100,11 @@ def read_phases(workdir: str | Path) -> tuple[str, ...]:
 
 
 def check_name(workdir: str | Path) -> None:
-  """Checks a name of a workdir, whether the workdir exists or not.
+  """Checks that a path or URL can name a workdir; the workdir need not exist.
 
   Raises:
-    ConfigError: The name is empty, holds a NUL, or is a URL that no installed package can
-      read.
+    ConfigError: The name is neither a string nor a path, is empty, has a NUL character, or is a URL
+      that no installed package can read.
     MissingExtraError: The name is `gs://...`, and the package that reads it is missing.
   """
   if not isinstance(workdir, str | os.PathLike):
@@ -126,7 +131,7 @@ def locate_checkpoints(workdir: str | Path) -> str:
 
 
 def locate_config(place: str | Path) -> str:
-  """Returns the path of the config of a workdir, or of a repository of `vitx convert`."""
+  """Returns the path of the config of a workdir, or of a repository that `vitx convert` wrote."""
   in_repository = str(place).startswith("hf:") or os.path.isfile(join(place, REPOSITORY))
   return join(place, REPOSITORY if in_repository else "config.json")
 
@@ -162,7 +167,7 @@ def read_config(workdir: str | Path) -> ConfigDict:
   """Reads the resolved config of a run.
 
   Raises:
-    ConfigError: The directory is no workdir, or the file is damaged.
+    ConfigError: The directory is no workdir, or `config.json` is damaged.
   """
   path = epath.Path(workdir) / "config.json"
   if not path.exists():
@@ -174,10 +179,14 @@ def read_config(workdir: str | Path) -> ConfigDict:
 
 
 def restore_config(plain: Mapping[str, Any], path: str | Path) -> ConfigDict:
-  """Converts a config's JSON object to a ConfigDict; `path` is that of its file, for the error.
+  """Converts a config's JSON object to a ConfigDict.
+
+  Args:
+    plain: The JSON object.
+    path: The path of the object's file, for the error.
 
   Raises:
-    ConfigError: A name cannot be that of a field, or the object is nested too deeply.
+    ConfigError: A key cannot be the name of a field, or the object is nested too deeply.
   """
   try:
     return from_plain(plain)
@@ -186,15 +195,15 @@ def restore_config(plain: Mapping[str, Any], path: str | Path) -> ConfigDict:
 
 
 def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PLACES) -> None:
-  """Logs which files, folders and sources are read because a config names them.
+  """Warns in the log which files, folders and data sources are read because a config names them.
 
-  This is a warning, since somebody else may have written the config. Data sets of TFDS in the
-  user's own directory are not logged; with `--trust_code` nothing is.
+  Somebody else may have written the config. Names of TFDS data sets, which are in the user's own
+  directory, are not logged. With `--trust_code` nothing is logged.
 
   Args:
     config: The config, or its fields by name.
     path: The path of the config's file.
-    fields: The fields that are read now.
+    fields: The names of the fields to look at.
   """
   if registry.is_trusted():
     return
@@ -210,12 +219,12 @@ def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PL
 
 @functools.lru_cache(maxsize=1024)
 def _tell_once(text: str) -> None:
-  """Logs a text only the first time; a sweep, for example, repeats it for each point."""
+  """Logs a warning, but only the first time; a sweep would repeat it for each of its runs."""
   logging.warning("%s", text)
 
 
 def _say_where(value: str) -> str:
-  """Returns a note with the absolute path, if the value is a relative path; otherwise ""."""
+  """Returns a note with the absolute path of a value that is a relative path; otherwise ""."""
   place = value.partition(":")[2] or value
   on_hub = value.startswith(("hf:", "timm:"))
   if on_hub or "://" in value or os.path.isabs(os.path.expanduser(place)):
@@ -227,7 +236,8 @@ def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
   """Reads a JSON file of the workdir; returns {} if it does not exist.
 
   Raises:
-    ConfigError: The file holds no JSON object; the message names its path.
+    ConfigError: The file has no JSON object, or a field of another type than in `RECORDS`; the
+      message names the file's path.
   """
   path = epath.Path(workdir) / name
   if not path.exists():
@@ -248,8 +258,8 @@ def find_problem(value: Any, wanted: Any, where: str = "") -> str:
 
   Args:
     value: The JSON value.
-    wanted: The form: a type, `[type]` for a list of it, or a dict with the form of each field, see
-      `RECORDS`.
+    wanted: The form: a type, a list `[form]` for lists whose entries have that form, or a dict of
+      the form of each field. A name of a field ends with "?" if the field may be missing.
     where: The name of the value, for the message.
 
   Returns:
@@ -280,10 +290,10 @@ _WORDS = {str: "text", int: "integer", float: "number", list: "list", dict: "obj
 
 
 def read_data(workdir: str | Path) -> dict[str, Any]:
-  """Reads a run's record of its data: source, fingerprint, class_names, vocabulary.
+  """Reads a run's record of its data, with the keys source, fingerprint, class_names, vocabulary.
 
   Raises:
-    ConfigError: The file is missing or damaged; the message names its path.
+    ConfigError: `environment.json` is missing or damaged; the message names its path.
   """
   data = read_json(workdir, "environment.json").get("data")
   if not isinstance(data, dict) or "fingerprint" not in data:
@@ -293,9 +303,9 @@ def read_data(workdir: str | Path) -> dict[str, Any]:
 
 
 def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
-  """Returns the names of the classes, in order, that a run or an earlier phase of it recorded.
+  """Returns the class names, in order, that a run recorded; None if there are none.
 
-  None means that none are recorded.
+  If `workdir` belongs to a phase that recorded none, another phase of the run provides the names.
 
   Raises:
     ConfigError: A file is damaged.
@@ -312,12 +322,12 @@ def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
 
 
 def check_whole(workdir: str | Path) -> None:
-  """Checks that a run which has checkpoints still has its other files.
+  """Checks that a run with checkpoints still has its config and the record of its data.
 
-  Without them its config or its data are unknown, so it cannot continue.
+  Without these files the run cannot continue. A workdir without checkpoints is valid.
 
   Raises:
-    ConfigError: A file of such a run is missing.
+    ConfigError: `config.json` or `environment.json` is missing or damaged.
   """
   check_name(workdir)
   if not Directory(locate_checkpoints(workdir)).steps():
@@ -337,8 +347,8 @@ def check_writable(workdir: str | Path) -> None:
   """Creates a directory and checks that files can be written there.
 
   Raises:
-    ConfigError: The directory cannot be created or written, a link in it leads elsewhere, or it is
-      a repository, which would be loaded in place of the run.
+    ConfigError: The directory cannot be created or written; a file or folder in it to which a run
+      appends is a link; or it is a repository, which would be loaded in place of the run.
   """
   if os.path.isfile(join(workdir, REPOSITORY)):
     raise ConfigError(
@@ -362,12 +372,13 @@ def check_writable(workdir: str | Path) -> None:
 def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
   """Creates the directory of a run, and checks that its disk can hold the checkpoints.
 
-  If it cannot, the directories that were created are removed again.
+  If the disk is too full, the directories that were created are removed again. The space of an
+  object store is not checked.
 
   Args:
     workdir: The workdir of the run.
     state_bytes: The size of one checkpoint in bytes.
-    keep: The number of checkpoints that stay.
+    keep: The number of newest checkpoints that the run keeps, besides the best.
 
   Raises:
     ConfigError: The directory cannot be created or written, or its disk cannot hold the

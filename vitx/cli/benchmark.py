@@ -1,15 +1,25 @@
-"""Measures mixers, data and a GPU's kernels here: `vitx benchmark mixers | choose | data | gpu`.
+"""Measures speed and memory on this machine: `vitx benchmark mixers | choose | data | gpu`.
 
-`mixers` runs every token mixer as a module in both implementations, forward and backward, and
-prints time, compiled temporary memory and FLOPs as ratios to those of dense softmax. On a CPU it
-shows no absolute time, because the cores are shared. `choose` finds the faster of a mixer's two
-implementations on this device and writes the file that `auto` reads; on a CUDA device it also finds
-the fastest tiles of the attention kernels. `data` streams the training batches of a config, prints
-examples per second, also for one thread of Pillow that decodes and resizes those images, and prints
-the memory of the batches. `gpu` has four parts: `check` compares the attention kernels with the
-masked path on this card and stops at a difference, `tiles` measures the tiles as `choose` does,
-`table` prints the table of docs/gpu.md, with FlexAttention and NATTEN if torch and natten are
-installed, and `steps` times whole training steps. `vitx plan` measures a config's rows.
+`mixers` runs every token mixer forward and backward, in both implementations: "masked", which
+computes the attention matrix, and "kernelized", which does not. It prints the time, the temporary
+memory of the compiled program and the FLOPs of each mixer as ratios: how many times less than those
+of dense softmax they are. On a CPU it shows no absolute time, because other programs may share the
+cores.
+
+`choose` finds the faster implementation of each mixer on this device, and writes the file from
+which `auto` chooses. On a CUDA device it also finds the fastest tiles (the sizes of blocks) of the
+attention kernels.
+
+`data` streams the training batches of a config. It prints the examples per second and the memory
+of the batches. For comparison it prints the examples per second of one thread of Pillow that
+decodes and resizes those images.
+
+`gpu` has four parts. `check` compares the attention kernels with the masked implementation on this
+card, and stops at a difference. `tiles` measures the tiles as `choose` does. `table` prints the
+table of docs/gpu.md, with FlexAttention and NATTEN if torch and natten are installed. `steps` times
+whole training steps.
+
+To measure a whole config, use `vitx plan`.
 """
 
 import argparse
@@ -26,7 +36,7 @@ from vitx.config.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
   add = what.add_parser("mixers", help="Compare token mixers with dense softmax.").add_argument
   add("--tokens", type=positives, default="256,1024,4096", help="The numbers of tokens, N.")
@@ -121,14 +131,15 @@ def _run_choose(
   minutes: float,
   **setting: Any,
 ) -> None:
-  """Measures some families of ops, prints a table, and writes the file of this kind of device.
+  """Measures operations, prints a table, and writes the file from which `auto` chooses.
 
-  On a device that has the attention kernels, their tiles are measured first. The file keeps the
-  bounds and the provenance of the other families, and tiles that are not measured.
+  The operations are measured by families, such as "linear", see `vitx.ops.rule.FAMILIES`. If the
+  device has the attention kernels, their tiles are measured first. Unless all families are
+  measured, the file keeps its present content about other families and about tiles.
 
   Raises:
     ConfigError: A family is unknown, tiles are requested on a device without the kernels, the
-      current file is damaged, or the file cannot be written.
+      present file is damaged, or the file cannot be written.
   """
   import dataclasses
 
@@ -169,7 +180,11 @@ def _measure_families(
   sizes: dict[str, Any],
   effort: dict[str, Any],
 ) -> dict[str, Any]:
-  """Measures some families of ops, prints a table, and returns their entries in the file."""
+  """Measures families of operations and prints a table.
+
+  Returns:
+    The entry of each family in the file from which `auto` chooses.
+  """
   from vitx.benchmark import choose
   from vitx.benchmark.mixers import Setting
   from vitx.benchmark.timing import Neighbors
@@ -222,7 +237,7 @@ def _run_gpu(
 
   Raises:
     ConfigError: A part is unknown, or this device does not have the kernels.
-    UserError: A check failed.
+    UserError: A kernel's result differs from that of the masked implementation.
   """
   import time
 

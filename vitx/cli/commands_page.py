@@ -1,4 +1,7 @@
-"""The page of every command's arguments: `python -m vitx.cli.commands_page > docs/commands.md`."""
+"""Prints the page that lists every command's arguments, docs/commands.md.
+
+Write the page with `python -m vitx.cli.commands_page > docs/commands.md`.
+"""
 
 import argparse
 from collections.abc import Iterator

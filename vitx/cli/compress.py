@@ -1,10 +1,12 @@
 """Compresses a file with a density model: `vitx compress --workdir runs/text book.txt`.
 
-The file contains a header of about 200 bytes and an arithmetic code, made with the model's
-probabilities and about as long as the model's negative log-likelihood in bits. `vitx decompress`
-needs the same workdir, the same kind of device and the same versions. A model of images codes an
-image file of its size, or all images of a `.npy` or `.npz` array, uint8 (n, height, width,
-channels). Any other model codes any file.
+The compressed file has a header of about 200 bytes, and an arithmetic code that is made with the
+model's probabilities. The number of bits of the code is about the model's negative log-likelihood
+in bits. `vitx decompress` needs the same workdir, the same kind of device and the same versions of
+vitx and JAX.
+
+A model of images compresses an image file of the size that the model draws, or all images of a
+`.npy` or `.npz` array, uint8 (n, height, width, channels). Any other model compresses any file.
 """
 
 import argparse
@@ -18,7 +20,7 @@ SUFFIX = ".vitx"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("file", metavar="FILE", help="The file to compress.")
   add("--workdir", required=True, help=DENSITY_RUN)
@@ -46,10 +48,10 @@ def run(file: str, workdir: str, out: str | None, **options: Any) -> None:
 
 
 def choose_path(out: str | None, default: str) -> Path:
-  """Returns the path of the file to write.
+  """Returns the path of the file to write: `out`, or `default` if `out` is None.
 
   Raises:
-    ConfigError: No file can be written there, or the default path exists already.
+    ConfigError: No file can be written to the path, or `default` is needed and exists already.
   """
   check_file(default if out is None else out, "out")
   if out is None:

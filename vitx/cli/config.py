@@ -1,8 +1,8 @@
-"""Prints a whole config as JSON, a recipe to copy: `vitx config FILE:ROW,field=value > mine.json`.
+"""Prints a whole config as JSON, to edit and reuse: `vitx config FILE:ROW,field=value > mine.json`.
 
-The JSON has every field, including the fields of named choices that the row leaves at the default.
-`vitx train --config mine.json` trains exactly as with the row, bit for bit. `--explain` prints a
-table of the fields instead: the value, the type and the meaning of each.
+The JSON has every field, even those that the config file leaves at their defaults. Training with
+`vitx train --config mine.json` gives the results of FILE:ROW,field=value, bit for bit. With
+`--explain`, a table of the fields is printed instead: the value, the type and the meaning of each.
 """
 
 import argparse
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   parser.add_argument("config", metavar="CONFIG", help=CONFIG)
   add_trust(parser.add_argument)
   parser.add_argument("--explain", action="store_true", help="Prints a table of the fields.")
 
 
 def run(config: str, explain: bool) -> None:
-  """Prints the config."""
+  """Prints the config as JSON, or as a table of its fields if `explain` is set."""
   from vitx.config.describe import complete, describe
 
   loaded = load_config(config)

@@ -20,16 +20,19 @@ _DRAWN = re.compile(r"\r(\033\[K)?|(\033\[\d+A\r)?\033\[J|\n*(\033\[A)+$")
 
 
 class ConsoleGone(BaseException):
-  """Raised when the reader of the output has gone, as `head` goes once it has read enough."""
+  """The program that reads the output has ended, as `head` does once it has read enough."""
 
 
 def say(message: str) -> None:
-  """Prints a message on the progress to stderr."""
+  """Prints a message about the progress of a command to stderr."""
   print(message, file=sys.stderr, flush=True)
 
 
 class _Console:
-  """A stream that writes control characters as escapes, and otherwise acts as the wrapped one."""
+  """A wrapper of a stream that writes control characters as escapes.
+
+  Sequences that redraw a line or a table are written unchanged, at the beginning of a text only.
+  """
 
   def __init__(self, stream: TextIO):
     self._stream = stream
@@ -69,7 +72,7 @@ def guard() -> Iterator[None]:
   """Escapes control characters in everything that a `with` block prints or logs.
 
   Raises:
-    ConsoleGone: The reader has closed the stream, as `vitx ... | head` does.
+    ConsoleGone: The program that reads the output has ended, as in `vitx ... | head`.
   """
   logger = logging.getLogger("absl")
   logger.addFilter(_escape_record)  # A handler may still refer to the unguarded stream.

@@ -1,4 +1,4 @@
-"""Converts published weights into a workdir, and a workdir's weights to other projects' names.
+"""Imports published weights into a workdir; exports or publishes the weights of a workdir.
 
     vitx convert --list
     vitx convert timm:deit_small_patch16_224.fb_in1k --out runs/deit_s
@@ -6,20 +6,22 @@
     vitx convert runs/deit_s --out exported/deit_s.safetensors
     vitx convert runs/deit_s --out hf:OWNER/NAME
 
-Import: a file, `hf:OWNER/NAME` or `timm:NAME` becomes a workdir for `vitx evaluate`, `predict`,
-`visualize` and `init_from`. `--config` must describe the network; weights that `--list` shows need
-no config. Every weight must fit; only position embeddings are resized. The config's data set is
-opened for its class names. With `--without_data` it is not opened: the config must give the number
-of classes and the image size, and the classes are named by numbers.
+Import: a file of weights, `hf:OWNER/NAME` or `timm:NAME` becomes a workdir, which `vitx evaluate`,
+`predict` and `visualize` and the config field `init_from` accept. `--config` must describe the
+network; weights that `--list` shows need no config. Every weight must fit; only position embeddings
+are resized. The config's data set is opened for its class names. With `--without_data` it is not
+opened: then the config must give the number of classes and the image size, and the classes have
+numbers as names.
 
-Export: the weights are written as `.safetensors` under timm's names (for LV-ViT under the names of
-its own code). A model card beside the weights, `README.md`, shows the call that builds the network
-in timm. A network that timm would compute differently is refused.
+Export: the weights are written to a `.safetensors` file, with timm's names of the parameters (for
+LV-ViT, with the names of its authors' code). A model card beside the weights, `README.md`, shows
+the call that builds the network in timm. A network that timm would compute differently is refused.
 
 Publication: with `--out hf:OWNER/NAME`, or a folder without a suffix, the whole model becomes a
-repository that `vitx.load` and `--workdir` take: weights, config, class names and a model card. Any
-network is accepted; one that timm lacks keeps vitx's names. The config's paths are cut to their
-last part. A new repository of the Hub is private; publish it on its page.
+repository that `vitx.load` and `--workdir` accept. It has the weights, the config, the class names
+and a model card. Any network can be published; if timm lacks the network, the parameters keep
+vitx's names. Of each path in the config only the last part is published. A new repository on the
+Hub is private; make it public on its page.
 """
 
 import argparse
@@ -31,7 +33,7 @@ from vitx.config.loader import load_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   words = "A file of weights, hf:OWNER/NAME, timm:NAME or a workdir."
   add("source", metavar="SOURCE", nargs="?", default="", help=words)
@@ -49,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(
   source: str, out: str, config: str, without_data: bool, checkpoint: str, shows_list: bool
 ) -> None:
-  """Imports or exports weights, depending on the source, and prints the path of the result."""
+  """Imports, exports or publishes weights, depending on `source` and `out`, and prints the path.
+
+  With `shows_list`, prints the list of published weights and does nothing else.
+  """
   from vitx.interop.published import WEIGHTS
 
   if shows_list:
@@ -81,7 +86,11 @@ def run(
 
 
 def _find_row(source: str) -> str:
-  """Returns the config of published weights; raises ConfigError if they need `--config`."""
+  """Returns the config of published weights as `FILE:ROW,field=value`.
+
+  Raises:
+    ConfigError: The list has no such weights, so they need `--config`; or they have no head.
+  """
   from vitx.interop.published import look_up
 
   known = look_up(source)

@@ -1,8 +1,8 @@
-"""Undoes `vitx compress`: `vitx decompress --workdir runs/text book.txt.vitx`.
+"""Restores a file that `vitx compress` wrote: `vitx decompress --workdir runs/text book.txt.vitx`.
 
 The output is identical to the original file, byte for byte; an image or an array is identical in
-its values. Decompression needs the workdir that compressed the file, the same kind of device and
-the same versions.
+its values. Decompression needs the workdir, the kind of device and the versions of vitx and JAX
+that compressed the file.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from vitx.config.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("file", metavar="FILE", help="A file that vitx compress wrote.")
   add("--workdir", required=True, help="The workdir that compressed the file.")

@@ -8,7 +8,7 @@ from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, OutFile, add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(
   workdir: str, checkpoint: str, weights: str | None, json: str | None, **options: Any
 ) -> None:
-  """Evaluates a run, prints the task's table and writes the requested files."""
+  """Evaluates a run, prints a table of the task's figures and writes the requested files."""
   from vitx.inference.evaluate import evaluate
   from vitx.interop.repository import load
 

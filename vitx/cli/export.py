@@ -6,18 +6,20 @@
 
 Any machine with jax and flatbuffers can run it: jax.export.deserialize(file.read()).call(images).
 
-The program takes examples as `vitx predict` prepares them on the host. A classifier of images takes
-uint8 (B, S, S, C), pixels 0 ... 255 of images of the run's stored size (data.decode_size). It
-resizes, crops and normalizes as the evaluation does, and returns logits and probabilities, float32
-(B, K). A density model takes tokens, uint8 (B, N). It returns logits (B, N, V), where place t
-depends on the tokens before t, and log_probabilities (B, N) of the tokens in nats. FILE.json beside
-the program lists names, shapes and dtypes, the classes, and the steps that prepare an example.
+The program takes examples as `vitx predict` prepares them on the host. FILE.json beside the program
+lists names, shapes and dtypes, the classes, and the steps that prepare an example.
 
-Mixers with implementation=auto become "masked", which stores the attention matrix and takes any
-batch. `--implementation kernelized` never stores the matrix and mostly needs a fixed batch. A
-program for several platforms uses only what runs on all of them. A "kernelized" program for tpu
-alone has the TPU's splash kernel; a program for cuda alone, exported where cuDNN is installed, has
-cuDNN's attention in half precision.
+A classifier takes images uint8 (B, S, S, C), whose pixels are 0 ... 255 and whose side S is the
+config's data.decode_size. The program resizes, crops and normalizes them as evaluation does, and
+returns logits and probabilities, float32 (B, K), of the K classes. A density model takes tokens,
+uint8 (B, N), of a vocabulary of V. It returns logits (B, N, V), which at position t depend on the
+tokens before t, and log_probabilities (B, N), those of the given tokens in nats.
+
+Token mixers with implementation=auto become "masked", which stores the attention matrix and takes
+any batch size. With `--implementation kernelized` they never store the matrix, and mostly need a
+fixed batch size. A program for several platforms uses only what runs on all of them. A "kernelized"
+program for tpu alone has the TPU's splash kernel. A program for cuda alone, exported where cuDNN is
+installed, has cuDNN's attention in half precision.
 """
 
 import argparse
@@ -28,7 +30,7 @@ from vitx.cli.flags import CHECKPOINT, RUN, add_trust, names
 
 
 def batch(text: str) -> int | None:
-  """Returns a number of examples, or None for `symbolic`.
+  """Parses a batch size; returns None for `symbolic`, with which a program takes any batch size.
 
   Raises:
     argparse.ArgumentTypeError: The text is neither a positive integer nor `symbolic`.
@@ -36,12 +38,12 @@ def batch(text: str) -> int | None:
   if text == "symbolic":
     return None
   if not text.isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(f"{text!r} must be symbolic, or a number of examples from 1.")
+    raise argparse.ArgumentTypeError(f"{text!r} must be a positive integer, or the word symbolic.")
   return int(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--workdir", required=True, help=RUN)
   add("--out", required=True, metavar="FILE", help="The file of the program.")

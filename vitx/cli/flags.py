@@ -1,6 +1,6 @@
 """Help texts and parsers of arguments that several commands share.
 
-This file imports nothing slow: JAX, Flax and TensorFlow are imported by a command's `run`.
+This file must import nothing slow; each command's `run` imports JAX, Flax and TensorFlow itself.
 """
 
 import argparse
@@ -22,12 +22,16 @@ SECONDS = "The seconds for all rounds of a program; slow programs run fewer roun
 
 
 def add_trust(add: Callable[..., object]) -> None:
-  """Declares `--trust_code`, which is in force while the command's `run` is called."""
+  """Adds `--trust_code` to a parser; it lets a command import code that other people's files name.
+
+  Args:
+    add: The method `add_argument` of the command's parser.
+  """
   add("--trust_code", action="store_true", help=TRUST)
 
 
 class OutFile(argparse.Action):
-  """An action for the path of an output file, which checks early that the file can be written."""
+  """An argparse action that stores the path of an output file, if the file can be written."""
 
   def __call__(
     self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
@@ -47,7 +51,7 @@ def positives(text: str) -> list[int]:
 
 
 def positive(text: str) -> int:
-  """Returns a positive integer.
+  """Returns the positive integer in a text.
 
   Raises:
     argparse.ArgumentTypeError: The text is not one positive integer.
@@ -71,11 +75,11 @@ def integers(text: str) -> tuple[int, ...]:
 
 
 def parse_amount(text: str, units: Mapping[str, float], example: str) -> float:
-  """Returns the amount in a text such as "16GB" or "1.5 GB".
+  """Returns the amount in a text such as "16GB" or "1.5 GB": the number times the unit's size.
 
   Args:
     text: A positive number and a unit.
-    units: The size of each unit.
+    units: The size of each unit by its name, such as 1e9 for "GB".
     example: A valid text, for the message.
 
   Raises:

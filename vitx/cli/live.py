@@ -1,4 +1,4 @@
-"""The display of a running sweep: a table redrawn on a terminal, plain lines elsewhere."""
+"""The display of a running sweep: a table that is redrawn on a terminal, or else plain lines."""
 
 import contextlib
 import io
@@ -19,7 +19,8 @@ from vitx.training.record.progress import format_seconds
 class Live:
   """Shows the state of a running sweep, and the latest line of the training in progress.
 
-  A point is one run of the sweep. The file `log.txt` in its workdir has all lines of its training.
+  A method is a combination of values of fields; a point is one run of a method, with one seed. The
+  file `log.txt` in a point's workdir has all lines of its training.
   """
 
   def __init__(self, points: Sequence[Point], directory: str | Path, figure: str):
@@ -28,7 +29,7 @@ class Live:
     Args:
       points: The points of the sweep.
       directory: The directory of the points' workdirs.
-      figure: The name of the test figure to show.
+      figure: The name of the figure (the metric) on the test set to show, such as "top1".
     """
     self._points, self._directory = points, directory
     self._name, self._scale, self._digits = figure_format(figure)
@@ -96,7 +97,11 @@ class Live:
       self._terminal.flush()
 
   def table(self) -> str:
-    """Returns the table of the methods: points done, busy and failed, and the mean test figure."""
+    """Returns the table as text, with a row for each method.
+
+    The columns are the numbers of points that are done, in training ("busy") and failed, and the
+    mean and standard deviation of the test figure. A line about the remaining time follows.
+    """
     rows = [("", "done", "busy", "failed", f"test {self._name}")]
     for method in dict.fromkeys(point.method for point in self._points):
       own = [point for point in self._points if point.method == method]

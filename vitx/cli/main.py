@@ -1,8 +1,8 @@
 """The command `vitx`: the table of commands, and the code that prints an error as one line.
 
-Each command is a file of this folder: its docstring is the description, `add_arguments(parser)`
-declares its arguments, and `run(**options)` executes it. Slow imports are inside `run`, so help and
-error messages do not wait for JAX.
+Each command is a file of this folder. The file's docstring is the description of the command,
+`add_arguments(parser)` declares the arguments, and `run(**options)` executes the command. Slow
+imports are inside `run`, so help and error messages do not wait for JAX.
 """
 
 import argparse
@@ -40,7 +40,7 @@ GONE = 141  # The shell's exit status for SIGPIPE.
 
 
 class Parser(argparse.ArgumentParser):
-  """A parser that acts as absl's does: no abbreviations, and exit status 1 for bad arguments."""
+  """A parser that refuses abbreviations and exits with status 1 for bad arguments, as absl does."""
 
   def __init__(self, **settings: Any):
     super().__init__(
@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def start(*before: str) -> int:
-  """Runs the words `before`, then this process's arguments, as a command; returns its status."""
+  """Runs the command made of `before` and this process's arguments; returns the exit status."""
   return main([*before, *sys.argv[1:]])
 
 
@@ -111,14 +111,16 @@ def _dispatch(arguments: list[str]) -> int | None:
 
 
 def declare_arguments(name: str, parser: argparse.ArgumentParser) -> None:
-  """Gives a parser the description and the arguments of a command."""
+  """Adds the description and the arguments of a command to a parser."""
   module = importlib.import_module(f"vitx.cli.{name}")
   parser.description = module.__doc__
   module.add_arguments(parser)
 
 
 def _end_among_others(error: Exception | None) -> None:
-  """Ends this process at once if it is one of several, since the others would delay its exit.
+  """Ends this process at once if the run has several processes; otherwise does nothing.
+
+  A normal exit would wait for the other processes.
 
   Args:
     error: The error that has not been printed yet, or `None`.

@@ -1,21 +1,27 @@
-"""The size and the cost of a config's rows, without data or training: `vitx plan`.
+"""Shows the size and the cost of training a config, without data or training: `vitx plan`.
 
     vitx plan --config configs/cifar10.py:vit                       # a row, and what batch fits
     vitx plan --config runs/digits/config.json --memory 2GB --no-time
     vitx plan --config configs/vix_cifar10.py:vip --modules --no-compile
-    vitx plan --config configs/vix_cifar10.py --all --no-compile    # every row, counted: quick
+    vitx plan --config configs/vix_cifar10.py --all --no-compile    # every row, quickly
     vitx plan --config digits:posemb=rope --rows softmax,fnet --rates --csv digits.csv
 
-Each row is printed as soon as it is finished, beside the figures that the config quotes from its
-source. Parameters are counted twice: all of them, and by torchsummary's convention, which several
-papers print. Operations are those of the forward pass of one example; a multiply-add counts as two.
-Memory is that of programs compiled for the current device, never run, and is no estimate for
-another kind of device. Memory and seconds of a training step grow linearly with its examples, so
-two measured batch sizes determine them for every batch size, and thereby the largest batch that
-fits. Both are per device, for the device's share of the batch; a CPU's cores are devices that share
-its memory. If the batch of a single row does not fit, its step is also compiled with gradient
-accumulation, recomputation and bfloat16, and the memory of each variant is printed. A row that
-trains in phases becomes one row per phase, ROW/PHASE.
+A row is a named variant of a config file. Each row is printed as soon as it is measured, beside the
+figures that the config quotes from its paper. A row that trains in phases becomes one row for each
+phase, ROW/PHASE.
+
+Parameters are counted in two ways: all of them, and those that torchsummary counts, because several
+papers print its number. Operations are those of the forward pass of one example; a multiply-add
+counts as two. Memory is that of the programs that are compiled for the current device, and is found
+without running them. It is no estimate for another kind of device.
+
+Memory and seconds of a training step grow linearly with the number of examples. So measurements at
+two batch sizes determine them for every batch size, and thereby the largest batch that fits. Memory
+and seconds are those of one device for its share of the batch. The cores of a CPU count as devices
+that share its memory.
+
+If the batch of a single row does not fit, its training step is also compiled with gradient
+accumulation, recomputation and bfloat16, and the memory of each variant is printed.
 """
 
 import argparse
@@ -82,7 +88,7 @@ MORE = ("_per_s", "_batch", "top1", "top5")  # Endings of the columns in which m
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--config", required=True, help=flags.CONFIG)
   flags.add_trust(add)
@@ -106,11 +112,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
-  """Returns the text of a config for each requested row, by row.
+  """Returns the config of each requested row as `FILE:ROW,field=value`, by the row's name.
 
   Args:
-    config: The config of one row (the file's default if it names none), or a file with overrides
-      for all rows.
+    config: The config of one row; or, with `rows` or `whole`, the file and overrides for all rows.
+      If it names no row and none is requested, it means the file's default row.
     rows: The names of the requested rows of the file.
     whole: Whether all rows of the file are requested; a file without rows counts as one row.
 
@@ -136,7 +142,7 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
 
 
 def _load_rows(texts: Mapping[str, str]) -> dict[str, ConfigDict]:
-  """Returns the config of each row, or of each phase of a row as `ROW/PHASE`."""
+  """Returns the config of each row by its name, or the config of each phase as `ROW/PHASE`."""
   from vitx.training.phases import split_phases
 
   found: dict[str, ConfigDict] = {}
@@ -210,7 +216,11 @@ def run(config: str, **arguments: Any) -> None:
 
 
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
-  """Returns the columns to print; a published figure comes after our own, if there is one."""
+  """Returns the names of the columns to print.
+
+  A published figure comes right after the figure of the same name that vitx computes. If there is
+  no such figure, it comes at the end.
+  """
   columns = [*COUNTED, *(["size_mb"] if "size_mb" in quoted else [])]
   columns += [*COMPILED] * options.compile + [*TIMED] * (options.compile and options.time)
   columns += [*RATED] * options.rates
@@ -228,7 +238,7 @@ def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> N
   if options.modules and count > 1:
     raise ConfigError(f"--modules shows one row, and {count} rows are requested; name one row.")
   if options.rates and not options.compile:
-    raise ConfigError("--rates needs the compilation that --no-compile leaves out; give only one.")
+    raise ConfigError("--rates compiles each row, but --no-compile forbids that; give only one.")
   if (options.pareto is None) != (options.out is None):
     raise ConfigError(
       "a plot needs both --pareto X,Y, two columns, and --out DIR, the folder of the picture."
@@ -250,7 +260,12 @@ def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> N
 
 
 def _show_network(config: Any, modules: bool) -> None:
-  """Prints the input of a completed config's network, and its modules if `modules` is set."""
+  """Prints the input shape of a config's network, and the table of modules if `modules` is set.
+
+  Args:
+    config: The config, completed by `trial.complete_config`.
+    modules: Whether to print the modules of the network.
+  """
   from vitx.analysis.tabulate import format_shape, list_cells, list_layers
   from vitx.tasks import build_task
 
@@ -264,7 +279,13 @@ def _show_network(config: Any, modules: bool) -> None:
 
 
 def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
-  """Prints whether the config's batch fits a device and, if not, settings that help."""
+  """Prints whether the config's batch fits in a device's memory and, if not, settings that help.
+
+  Args:
+    config: The config, completed by `trial.complete_config`.
+    row: The measured figures of the config.
+    memory: The memory of a device in bytes.
+  """
   import jax
 
   from vitx.benchmark import rows as library
@@ -322,7 +343,7 @@ def _label(column: str) -> str:
 
 
 def _last(value: Any) -> Any:
-  """Returns a published figure; if it was published for several epochs, its value at the last."""
+  """Returns a published figure; if there is one for each of several epochs, returns the last."""
   return list(value.values())[-1] if isinstance(value, Mapping) else value
 
 

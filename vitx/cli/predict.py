@@ -1,8 +1,8 @@
 """Predicts with a trained model: `vitx predict --workdir runs/digits scan.png photographs ...`.
 
-Each line shows an input's name, its most probable class and the probability. A model without
-classes shows the columns of its task. A folder means all images in it at any depth, sorted; files
-with other suffixes are skipped, and stderr shows their number.
+Each printed line has the name of an input, its most probable class and the probability. For a model
+without classes, the task of the model defines the columns. A folder means all images in it at any
+depth, sorted. Files with other suffixes are skipped, and their number is printed to stderr.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from vitx.config.checks import check_integer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   words = "An image file, an .npz file of arrays, or a folder of such files."
   add("files", metavar="FILE", nargs="+", help=words)

@@ -1,9 +1,10 @@
 """Prepares a data set for training: `vitx prepare NAME [--data_dir D] [--from PATH]`.
 
-NAME is `digits`, `tiny_imagenet` (with --from tiny-imagenet-200.zip or its directory) or a TFDS
-set such as `cifar10` or `imagenette/320px-v2`, which is downloaded and written as ArrayRecord. That
-needs TensorFlow (the extra `prepare`); reading the result does not. With --from DIR a TFDS set is
-converted from a TFRECORD copy in DIR instead, without a download and without TensorFlow.
+NAME is `digits`, `tiny_imagenet` (with --from tiny-imagenet-200.zip or its directory) or a data set
+of TFDS, such as `cifar10` or `imagenette/320px-v2`. A TFDS set is downloaded and written in the
+format ArrayRecord. This needs TensorFlow (the extra `prepare`); reading the written set does not.
+With --from DIR, a TFDS set is converted from a TFRECORD copy in DIR instead, without a download and
+without TensorFlow.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from vitx.cli.flags import add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("name", metavar="NAME", help="digits, tiny_imagenet or the name of a TFDS set.")
   add_trust(add)

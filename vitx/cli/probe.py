@@ -22,7 +22,7 @@ from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, OutFile, add_trust, names,
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--workdir", help=RUN)
   add("--config", help="A config whose init_from names weights, instead of a workdir.")
@@ -80,7 +80,7 @@ def _whole_rows(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _few_table(result: Mapping[str, Any]) -> str:
-  """Returns a table with a row for each number of examples, and a column for each method."""
+  """Returns a table of test accuracies as text, by the examples per class and by the method."""
   methods = list(result["methods"])
   cells: dict[int, dict[str, str]] = {}
   for row in result["few_shot"]:
@@ -93,7 +93,7 @@ def _few_table(result: Mapping[str, Any]) -> str:
 
 
 def _records(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """Returns the rows of the CSV file; `shots` is "all" if a method learned from all of train."""
+  """Returns the rows of the CSV file; `shots` is "all" if a method learned from the whole split."""
   records: list[dict[str, Any]] = []
   for method, found in result["methods"].items():
     setting, value = next(iter(found.items()))

@@ -4,10 +4,10 @@
     vitx reproduce --config vix_cifar10.py --budget 0.05PFLOP
     vitx reproduce --config digits.py:ema_decay=0 --rows softmax,fnet
 
-`--budget` gives every row as many steps as its training can make with that number of floating-point
-operations (without evaluations), so cheap rows train longer. No published figure is shown for a
-row that trains on another data set than its source. In all other respects the command equals
-`vitx sweep` over rows.
+A row is a named variant of a config file. `--budget` is the number of floating-point operations
+that every row may spend on training, without evaluations, so cheap rows train for more steps. If a
+row trains on another data set than in its paper, no published figure is shown for it. In all other
+respects the command equals `vitx sweep` over rows.
 """
 
 import argparse
@@ -24,7 +24,7 @@ parse_budget = partial(parse_amount, units=UNITS | PLURALS, example="0.05PFLOP")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--config", required=True, help="FILE or FILE:field=value, without a row and a seed.")
   add("--rows", default="", help="The rows, separated by commas; the default is all.")

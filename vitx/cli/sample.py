@@ -1,6 +1,7 @@
 """Samples from a trained density model: `vitx sample --workdir runs/digits --count 64`.
 
-Images become a PNG grid, text goes to the terminal and to a file, sound becomes WAV files.
+Images are written as a grid in a PNG file, sounds as WAV files. Text is printed and written to a
+file.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from vitx.cli.flags import CHECKPOINT, DATA_DIR, DENSITY_RUN, add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--workdir", required=True, help=DENSITY_RUN)
   words = "The number of samples, or of test examples that --complete continues."

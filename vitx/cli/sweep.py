@@ -1,4 +1,4 @@
-"""Trains a config over values of its fields and seeds, and compares the results in a table.
+"""Trains a config with several values of its fields and seeds, and compares them in a table.
 
     vitx sweep --config digits.py --over "row=[softmax,fnet]" --seeds 8 --workdir runs/mixers
     vitx sweep --config digits.py:softmax,duration=500 \\
@@ -11,8 +11,10 @@ share the directory; each run is trained by one of the processes.
 
 At the end, three files in --out compare the methods: a table (NAME.md), a line for each run
 (NAME.csv) and the training curves (NAME_curves.png). The table has the mean of each method, its
-paired difference from the first method with a confidence interval, and its rank. Exit status: 0
-finished, 75 stopped by SIGTERM or SIGINT with everything saved, 1 any other end.
+paired difference from the first method with a confidence interval, and its rank.
+
+The exit status is 0 if all runs finished, 75 if SIGTERM or SIGINT stopped the sweep with everything
+saved, and 1 otherwise.
 """
 
 import argparse
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--config", required=True, help=f"{CONFIG} It sets no seed.")
   add("--over", help="Lists as field=[value,value],...; row=[a,b] are rows of the file.")
@@ -45,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments for the files of results."""
+  """Adds the arguments about the files of results, and `--trust_code`, to a parser."""
   add = parser.add_argument
   add("--out", default="results", help="The folder of the results.")
   add("--name", help="The name of the results; the default is the workdir's.")
@@ -73,12 +75,12 @@ def compare(
   name: str | None,
   plot: bool,
 ) -> int:
-  """Trains the points, writes their results and returns the exit status.
+  """Trains the points of a sweep, writes their results and returns the exit status.
 
   Args:
-    points: The points of all methods.
-    published: The figures of the source, by method.
-    workdir: The directory of the runs.
+    points: The runs of the sweep, called points, of all methods and seeds.
+    published: The figures that the paper publishes for each method, by the method's name.
+    workdir: The directory of the runs' workdirs.
     out: The folder of the results.
     name: The name of the results, or `None` for the name of the workdir.
     plot: Whether to draw the curves.

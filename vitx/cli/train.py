@@ -3,8 +3,8 @@
     vitx train --config configs/digits.py --workdir runs/digits
     vitx train --config configs/digits.py:performer,seed=3 --config.model.depth=2 --workdir runs/p
 
-Exit status: 0 finished, 75 stopped by SIGTERM or SIGINT with everything saved (the same command
-resumes), 1 any other end.
+The exit status is 0 if the run finished, 75 if SIGTERM or SIGINT stopped it with everything saved
+(the same command resumes it), and 1 otherwise.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from vitx.config.loader import load_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   add = parser.add_argument
   add("--config", required=True, help=CONFIG)
   add("--workdir", required=True, help="The directory of the run, which may be gs://...")

@@ -10,10 +10,11 @@
     vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
     vitx visualize memory --results results/vix.csv --config vix_cifar10 --out pictures
 
-Files are named after the figure and the row, or after the workdir. With `--config`, a model has its
-initial weights; for published weights, make a workdir with `vitx convert`. The workdir of a sweep
-means all its runs. With `--config`, curves are drawn beside the published curves of the rows that
-have the names of the workdirs. Figures:
+Files are named after the figure and the row of the config, or after the workdir. With `--config`, a
+model has its initial weights; for published weights, make a workdir with `vitx convert`. If
+--workdir is the directory of a sweep, all its runs are drawn. For the figure curves, `--config` is
+the config of a paper: beside the curve of each workdir, the published curve of the row with the
+workdir's name is drawn. Figures:
 """
 
 import argparse
@@ -25,7 +26,7 @@ from vitx.cli.flags import CHECKPOINT, RUN, add_trust, integers, names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-  """Declares the arguments of `run`."""
+  """Adds the arguments of this command to a parser."""
   lines = (f"    {name:<16}{what}" for name, what in ALL_FIGURES.items())
   parser.description = "\n".join([parser.description or "", *lines])
   add = parser.add_argument

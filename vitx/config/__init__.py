@@ -1,6 +1,7 @@
-"""Configs: fields, overrides in one string, and the registry of named choices.
+"""Configs: their fields, overrides in one string, and the registry of named choices.
 
-A config file begins with `default_config()`, sets some fields, and ends with `with_overrides`.
+A named choice is a field such as `optimizer`, whose value is a name with fields of its own. A
+config file begins with `default_config()`, sets some fields, and ends with `with_overrides`.
 """
 
 from vitx.config.errors import ConfigError

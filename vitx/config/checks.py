@@ -1,8 +1,8 @@
 """The types that config fields are declared with, and the checks of values against them.
 
 A field declares its type and range, such as `num_heads: PositiveInt = 3` or `dropout: Rate = 0.0`.
-`check_fields` checks the values of a config against the declarations, and `registry.build` calls it
-for every named choice. Write your own range as `Annotated[float, Range("(0, 2]")]`.
+`check_fields` checks values against the declarations; `registry.build` calls it for the fields of
+every named choice. Write your own range as `Annotated[float, Range("(0, 2]")]`.
 """
 
 import dataclasses
@@ -22,8 +22,9 @@ class Range:
   """An interval of numbers in mathematical notation.
 
   Attributes:
-    interval: The interval, such as "[0, 1)" or "(0, inf)"; error messages show it. After
-      ", odd" only odd numbers are in it, and 0 if the bounds allow it, as in "[0, 9], odd or 0".
+    interval: The interval, such as "[0, 1)" or "(0, inf)", which error messages show. If ", odd"
+      follows the bounds, as in "[0, 9], odd or 0", the interval has only odd numbers, and 0 if it
+      is within the bounds.
   """
 
   interval: str
@@ -41,13 +42,14 @@ class ChoiceTable:
   """The table of a field's valid names; `module:Name` of the user's own code is valid too.
 
   Attributes:
-    name: The table as "module:NAME"; the module is imported when the table is read.
+    name: The place of the table, such as "vitx.models:MODELS"; the module is imported when the
+      table is read.
   """
 
   name: str
 
 
-# The upper bounds of sizes reject values for which no machine could hold the array.
+# The upper bounds of sizes refuse arrays that no machine could hold.
 PositiveInt = Annotated[int, Range("[1, 1000000]")]
 NonNegativeInt = Annotated[int, Range("[0, 1000000]")]
 Depth = Annotated[int, Range("[1, 1000]")]
@@ -95,10 +97,10 @@ def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
 
 
 def check_pixels(size: int | Sequence[int] | None, field: str) -> None:
-  """Checks that memory can hold an image of a size, before it is allocated.
+  """Checks that an image is not too large for memory, before memory is allocated.
 
   Args:
-    size: The side of a square or (height, width); None is not checked.
+    size: The side of a square image or (height, width), in pixels; None is not checked.
     field: The beginning of the error, with the field and its value.
 
   Raises:
@@ -126,7 +128,7 @@ def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
 
 
 def check_text(value: str, field: str) -> str:
-  """Returns `value` if it has no NUL character, with which every library would fail.
+  """Returns `value` if it has no NUL character, at which other libraries would fail.
 
   Raises:
     ConfigError: The value has a NUL character.
@@ -137,10 +139,10 @@ def check_text(value: str, field: str) -> str:
 
 
 def check_pattern(value: str, field: str) -> re.Pattern[str]:
-  """Checks that a text is a regular expression.
+  """Returns the compiled regular expression that a text contains.
 
   Raises:
-    ConfigError: The text is no regular expression.
+    ConfigError: The text is not a regular expression.
   """
   try:
     return re.compile(value)
@@ -152,10 +154,10 @@ def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> No
   """Checks the values of a config against the types that a class or function declares.
 
   Args:
-    function: The class or function with annotated fields or arguments. Values are not checked if
-      their annotation is not of numbers, strings, booleans, literals or sequences of these.
+    function: The class or function with annotated fields or arguments. Only annotations of numbers,
+      strings, booleans, literals and sequences of these are checked.
     given: The config's values by name.
-    field: The path of the values' section, for the error; "" for the top of the config.
+    field: The path of the section with the values, for the error; "" for the top of the config.
 
   Raises:
     ConfigError: A value has another type or is out of range; the message is one line.
@@ -199,7 +201,7 @@ def base_types(kind: Any) -> set[type]:
 
 
 def _options(kind: Any) -> list[Any] | None:
-  """Returns the alternatives in an annotation; `None` if values cannot be checked against it."""
+  """Returns the alternative types in an annotation; `None` if one of them cannot be checked."""
   options = list(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else [kind]
   return options if all(_is_known(option) for option in options) else None
 

@@ -1,10 +1,9 @@
 """Describes every field of a config: its value, its type and its meaning.
 
-A named choice is a field such as `model` or `optimizer` whose value is a name, with fields of its
-own. A config contains only the fields of a choice that differ from their defaults; `complete` adds
-the others. Types, defaults and meanings come from the declarations of the fields: from
-`vitx.config.fields`, or from the signatures and docstrings of the classes and functions to which
-the names refer.
+A named choice is a field such as `model` or `optimizer`, whose value is a name with fields of its
+own. A config need not contain the fields of a choice that have their defaults; `complete` adds
+them. Types, defaults and meanings of most fields come from `vitx.config.fields`. Those of a named
+choice come from the signature and docstring of the class or function to which the name refers.
 """
 
 import dataclasses
@@ -34,7 +33,7 @@ class Description:
   """The description of a field.
 
   Attributes:
-    value: The value in the config, or else the default, as JSON.
+    value: The value in the config, or the default if the config has none, as a JSON value.
     kind: The declared type in readable form; "" if there is none.
     meaning: The meaning in a few words; "" if no docstring explains the field.
   """
@@ -73,11 +72,18 @@ def describe(config: ConfigDict) -> dict[str, Description]:
       found |= _leaves(path, value, described)
   sections = (_leaves(key, config[key], Description(None)) for key in config if key not in choices)
   leaves = {path: leaf for section in sections for path, leaf in section.items()}
-  return found | {path: leaf for path, leaf in leaves.items() if path not in found}  # user fields
+  # The leaves that are not found yet are fields that the user has added.
+  return found | {path: leaf for path, leaf in leaves.items() if path not in found}
 
 
 def _leaves(path: str, value: Any, described: Description) -> dict[str, Description]:
-  """Describes a value; if it is a group of undeclared fields, describes each of them."""
+  """Returns the description of a field, or those of all fields in a group, by path.
+
+  Args:
+    path: The path of the field or group.
+    value: The value of the field, or a ConfigDict for a group.
+    described: The declared type and meaning of the field; the fields of a group have none.
+  """
   if not isinstance(value, ConfigDict):
     kind = described.kind or show_kind(type(value))
     return {path: dataclasses.replace(described, value=_plain(value), kind=kind)}
@@ -86,7 +92,7 @@ def _leaves(path: str, value: Any, described: Description) -> dict[str, Descript
 
 
 def _model(model: ConfigDict) -> dict[str, Description]:
-  """Describes the fields of a model and of its parts."""
+  """Describes the fields of a model and of its parts, such as `token_mixer`, by path."""
   models = registry.import_name("vitx.models:MODELS")
   made = registry.lookup(models, model.name, "model.name")
   parts = getattr(made, "PARTS", {})
@@ -95,13 +101,13 @@ def _model(model: ConfigDict) -> dict[str, Description]:
   for part, (table, default, hidden) in parts.items():
     spec = model.get(part, default)
     if part == "token_mixer":
-      hidden = (*hidden, *FOLLOWING, *_set_by_positions(model, parts))
+      hidden = (*hidden, *FOLLOWING, *_list_posemb_fields(model, parts))
     found |= _choice(f"model.{part}", spec, table, hidden)
   return found
 
 
-def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[str, ...]:
-  """Returns the mixer's fields that only the position embedding may set, not the config."""
+def _list_posemb_fields(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[str, ...]:
+  """Returns the names of the mixer's fields that the position embedding sets, not the config."""
   table, default, _ = parts["posemb"]
   name, fields = _name_and_fields(model.get("posemb", default))
   posemb = registry.lookup(table, name, "model.posemb.name")
@@ -111,7 +117,14 @@ def _set_by_positions(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[st
 def _choice(
   path: str, spec: Any, table: Mapping[str, Any], hidden: tuple[str, ...]
 ) -> dict[str, Description]:
-  """Describes a named choice: its name, the fields that the config sets, and defaults of others."""
+  """Describes the name and the fields of a named choice, by path.
+
+  Args:
+    path: The path of the choice, such as "optimizer".
+    spec: The value of the choice in the config.
+    table: The built-in choices by name.
+    hidden: The names of fields to leave out, unless the config sets them.
+  """
   name, given = _name_and_fields(spec)
   entry = registry.lookup(table, name, f"{path}.name")
   function = registry.function_of(entry)

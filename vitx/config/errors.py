@@ -39,7 +39,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 class UserError(Exception):
-  """An error whose message is all that a user needs; a command prints no traceback."""
+  """An error whose message is all that a user needs; a command prints it without a traceback."""
 
   def __init__(self, message: str):
     super().__init__(escape(message))

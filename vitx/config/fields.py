@@ -1,13 +1,13 @@
-"""Declarations of all config fields that do not belong to a named choice.
+"""Declares the fields of a config.
 
-A field is one line of a dataclass: its name, its type and its default. `declare` adds the names
-that timm, big_vision or Hugging Face use for the field, and former names in vitx; an error message
-for such a name suggests the field. The docstring of the dataclass explains each field in one
-sentence. The default config, the checks, typed overrides and `vitx config --explain` are derived
-from these declarations.
+A field is one line of a dataclass: its name, its type and its default. The docstring of the
+dataclass explains each field in one sentence. The default config, the checks, the parsing of
+overrides and `vitx config --explain` are derived from these declarations. `declare` adds the names
+that timm, big_vision or Hugging Face use for a field, and the field's former names in vitx; an
+error message for such a name suggests the field.
 
-The fields of a named choice, such as `optimizer` or `model.token_mixer`, are declared by the class
-or function that the name refers to.
+A named choice is a field such as `optimizer` or `model.token_mixer`, whose value is a name with
+fields of its own. The class or function that the name refers to declares these fields.
 """
 
 # ruff: noqa: RUF009 (`declare` makes a dataclass field)
@@ -64,12 +64,15 @@ SEEDS = ("init_seed", "data_seed", "graph_seed")
 
 
 def declare(default: Any, *names: str, **paths: str) -> Any:
-  """Returns a dataclass field with a default and with other names for the field.
+  """Returns a dataclass field with a default and with other names.
+
+  If a user sets one of the other names, the error suggests the field.
 
   Args:
     default: The default value; a dict for a named choice.
     *names: Other names for the field.
-    **paths: Other names for nested fields, each with the path below this field, such as ".warmup".
+    **paths: Other names for fields of a named choice; the value of each is the path below this
+      field, such as ".warmup".
   """
   metadata = {"aliases": dict.fromkeys(names, "") | paths}
   if isinstance(default, dict):
@@ -82,11 +85,11 @@ class SplitSettings:
   """The splits of the data source that serve as train, validation and test.
 
   Attributes:
-    train: The split that the model learns from; "" finds it by its name.
-    validation: The split that chooses the best checkpoint; "" finds it by its name or carves it
-      from train.
-    test: The split that is evaluated once, at the end; "" finds it by its name, takes the
-      validation split or carves it from train.
+    train: The split that the model learns from; "" is the split with the usual name.
+    validation: The split that chooses the best checkpoint; "" is the split with the usual name, or
+      else a part of train.
+    test: The split that is evaluated once, at the end; "" is the split with the usual name, or else
+      the validation split, or else a part of train.
   """
 
   train: str | None = declare("", "train_split")
@@ -102,21 +105,21 @@ class DataSettings:
     source: The name of a TFDS set, `KIND:REST` with a KIND of `vitx.data.sources.SOURCES`, or your
       own `module:function`.
     data_dir: The TFDS directory; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
-    validation: The share of train that is carved off for validation if no other split can serve.
-    validation_choice: The function that returns, for the n examples of train, booleans (n,), True
-      for validation: a name in `vitx.data.splits.CHOICES` or your own `module:function`; None draws
-      at random.
+    validation: The share of train that becomes validation if the source has no split for it.
+    validation_choice: The function that chooses validation from the n examples of train, by
+      returning booleans (n,): a name in `vitx.data.splits.CHOICES` or your own `module:function`;
+      None draws at random.
     folds: The number of parts into which train is divided for cross-validation, class-balanced
       where there are classes; None uses the source's own splits.
-    fold: The number, counted from 0, of the part that serves as test; the rest is divided into
-      train and validation.
+    fold: The number, counted from 0, of the part that serves as test; the other parts are divided
+      into train and validation.
     fraction: The share of train that is used, class-balanced where there are classes.
-    repeats: The number of differently augmented copies of an example in a row (Hoffer et al. 2020);
-      an epoch keeps its length, so it has fewer different examples.
+    repeats: The number of differently augmented copies of each example, which follow one another
+      (Hoffer et al. 2020); an epoch keeps its length, so it has fewer different examples.
     label_columns: The columns with the labels of a CSV table; None is every column except "split"
       and the first, which names the files.
-    label_kind: The kind of a table's labels: class (or None) for one class of each image, classes
-      for any number of them, number for numbers.
+    label_kind: The kind of a table's labels: class (or None) for one class per image, classes for
+      any number of classes per image, number for numbers.
     sampling: The frequency of classes in training: balanced draws each class equally often, so it
       repeats examples of small classes; None draws each example once in an epoch.
     channels: The number of channels where the source does not fix it: 1 (gray), 3 (RGB) or 4
@@ -131,8 +134,10 @@ class DataSettings:
     resize_mode: The way of resizing to decode_size, see `vitx.data.images.resizing.ResizeImages`.
     interpolation: The interpolation of the host's resizing; random draws bilinear or bicubic for
       each random crop.
-    memory: Whether examples are read once and kept in memory.
-    device: Whether examples kept in memory are copied to the devices; auto does so on accelerators.
+    memory: Whether examples are read once and kept in memory; auto does so if they take at most
+      half of the free memory.
+    device: Whether examples kept in memory are copied to the devices; auto does so on accelerators,
+      if they take at most a tenth of a device's memory.
     threads: The number of threads that read and decode.
     on_unreadable: The treatment of examples that cannot be read: refuse (or None) raises an error
       that names them; skip finds them before training, reports them and leaves them out.
@@ -190,12 +195,12 @@ class AugmentSettings:
       increases with the magnitude.
     autoaugment: Whether the CIFAR policy is applied.
     random_erasing: The probability of erasing a box.
-    random_erasing_fill: The content of the erased box: zero, which is the mean, or normal noise
-      for each pixel, in a box drawn as in timm.
+    random_erasing_fill: The content of the erased box: zero (the mean of the normalized images) or
+      noise (normal noise for each pixel, in a box that is drawn as in timm).
     mixup: The alpha of mixup; 0 is off.
     cutmix: The alpha of CutMix; 0 is off. If mixup is on too, one of the two is drawn.
-    mixing: Whether the share, and the choice of mixup or CutMix, is drawn for each pair or once for
-      the whole batch.
+    mixing: The images that share a draw of mixup or CutMix and of its weight: each pair of images
+      or the whole batch.
     interpolation: The interpolation of every operation; random draws bilinear or bicubic each time.
   """
 
@@ -226,15 +231,15 @@ class EvaluationSettings:
     every: The interval between evaluations of validation, such as "500 steps" or "1 epochs".
     batch_size: The number of examples in a batch over all devices; None is the training batch size.
     limit: The number of validation examples, evenly spread over the split; None is all.
-    attention_entropy: The number of validation examples from which the entropy of attention is
-      computed for log rows of kind "train"; 0 is off.
+    attention_entropy: The number of validation examples on which the entropy of attention is
+      computed for each log row of kind "train"; 0 is off.
     crop_ratio: The ratio of the image size to the size before the center crop.
     interpolation: The interpolation of the resizing.
     on_test: Whether each evaluation includes test; figures of test never choose a checkpoint.
     weights: The weights to evaluate: ema (the moving average), raw or both; the figures of the
       first choose the best checkpoint.
-    stop_early: The number of evaluations in a row without a better primary figure after which the
-      run ends; None never ends it early.
+    stop_early: The number of consecutive evaluations without a better primary figure after which
+      the run ends; None never ends it early.
   """
 
   every: Duration = declare("1 epochs", "eval_every", "eval_steps")
@@ -268,7 +273,7 @@ class RunSettings:
   """The settings of a run.
 
   Durations are strings such as "300 steps", "2.5 epochs" or, with a bound, "30 epochs, at least 200
-  steps". All except `duration` itself may also be a share of the run, such as "5%".
+  steps". Every duration except `duration` itself may also be a share of the run, such as "5%".
 
   Attributes:
     seed: The default of the other three seeds.
@@ -283,7 +288,7 @@ class RunSettings:
       effect on the bits of the results; None chooses 1 to 16 by the FLOPs of a step.
     duration: The length of the run and of its schedule.
     stop_after: The point at which the run ends early; "" is the whole duration.
-    learning_rate: The peak of the schedule.
+    learning_rate: The peak learning rate of the schedule.
     weight_decay_mask: The parameters that weight decay applies to.
     grad_clip_norm: The global norm to which the gradient is clipped; None is no clipping.
     layer_decay: The ratio of a block's learning rate to the next block's.
@@ -294,9 +299,9 @@ class RunSettings:
     log_every: The interval between log rows of kind "train", such as "50 steps".
     init_from: The initial weights of a new run: a workdir, a file of weights, hf:OWNER/NAME or
       timm:NAME.
-    init_from_except: Regular expressions of the parameter names that need not fit init_from.
-    phases: The changes to the config for each of several runs in a row, by the name of the phase;
-      empty is one run.
+    init_from_except: Regular expressions of the names of parameters that need not fit init_from.
+    phases: The changes to the config in each phase, by the phase's name; phases are runs that
+      follow one another, and empty is a single run.
     deterministic: Whether a GPU gives bitwise repeatable results, at lower speed.
   """
 
@@ -368,6 +373,10 @@ class RunSettings:
 def walk(section: type | None = None, prefix: str = "") -> Iterator[tuple[str, type, Any]]:
   """Yields every declared field of a config in order.
 
+  Args:
+    section: The dataclass with the fields; None is that of the whole config.
+    prefix: The path of the section with a final dot, or "".
+
   Yields:
     The path of the field, the dataclass that declares it, and its declaration.
   """
@@ -438,9 +447,9 @@ def suggest(path: str, valid: Iterable[str]) -> str:
   """Returns " Did you mean 'x'?" for the name of an unknown field, or "" if no field is similar.
 
   Args:
-    path: The unknown name, such as "lr" or "data.fit". If its last part is another name for a
-      field, that field is suggested.
-    valid: The valid fields in the section of `path`; the nearest is suggested otherwise.
+    path: The path of the unknown field, such as "lr" or "data.fit". If its last part is another
+      name for a field, see `declare`, that field is suggested.
+    valid: The valid fields in the section of `path`, of which otherwise the nearest is suggested.
   """
   known = {
     f"{field.removesuffix(each.name)}{alias}": f"{field}{below}"
@@ -454,7 +463,7 @@ def suggest(path: str, valid: Iterable[str]) -> str:
 
 
 def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "data") -> Section:
-  """Reads the fields that a dataclass declares from a section of a config.
+  """Reads a section of a config into the dataclass that declares the section's fields.
 
   Args:
     cls: A dataclass whose annotations are the types of the fields.
@@ -471,7 +480,7 @@ def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "da
 
 
 def check_is_config(config: Any) -> None:
-  """Checks that an object is a ConfigDict with `data` and each of `named_choices`.
+  """Checks that an object is a ConfigDict with the field `data` and each of `named_choices`.
 
   Raises:
     ConfigError: The object is no ConfigDict, or lacks one of these fields.

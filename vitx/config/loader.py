@@ -126,9 +126,13 @@ def open_config(path: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _running(path: str, own: type[Exception]) -> Iterator[None]:
-  """Turns an exception in a config file into a ConfigError of one line, with the line number.
+  """Turns an exception of a config file in a `with` block into a ConfigError of one line.
 
-  Exceptions of the class `own` pass unchanged, since their message suffices.
+  The message has the line number in the file.
+
+  Args:
+    path: The path of the config file.
+    own: The class of exceptions that pass unchanged, since their message suffices.
   """
   try:
     yield
@@ -150,7 +154,7 @@ def find(path: str) -> Path:
   """Finds a config file by its path, or a shipped one by its name.
 
   Raises:
-    ConfigError: There is neither; the message lists the shipped files and the nearest name.
+    ConfigError: No such file exists; the message lists the shipped files and the nearest name.
   """
   if Path(path).is_file() and path.endswith(".py"):
     return Path(path)
@@ -164,9 +168,10 @@ def find(path: str) -> Path:
 
 
 def _read_json(path: str) -> Callable[..., ConfigDict]:
-  """Returns a function `get_config` for a config that is stored as JSON and has no rows.
+  """Returns a function `get_config` for a config that is stored as JSON, which has no rows.
 
-  Seeds equal to `seed` are unset, so that an override of `seed` changes them too.
+  Other seeds that equal the field `seed` become None, so that an override of `seed` changes them
+  too.
   """
   tree = _parse(path)
   if not registry.is_trusted():
@@ -189,15 +194,15 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
     config = with_overrides(config, overrides)
     if config.data.source != source:
       raise ConfigError(
-        f"data.source={config.data.source!r}: {path} has classes, sizes and statistics of"
-        f" {source!r}; name a config file for another source."
+        f"data.source={config.data.source!r}: {path} has the classes, sizes and statistics of"
+        f" {source!r}. To train on another source, name a config file (.py)."
       )
     return config
 
   return get_config
 
 
-# The types of the fields for paths, regular expressions and expressions over splits.
+# The fields of these types contain paths, regular expressions or expressions of splits, not code.
 _TEXTS = (str, str | None, tuple[str, ...])
 
 

@@ -168,7 +168,10 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
 
 
 def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
-  """Sets a field in the changes of a phase; it is checked later, when the phases are split."""
+  """Sets a field of `phases.NAME`, the changes that a phase makes to the config.
+
+  The field is checked later, when the config is split into those of its phases.
+  """
   *parents, last = path.split(".")[1:]  # the phase's name, then the path of a field
   if not parents and not isinstance(value, dict):
     raise ValueError(f"{path}={value!r} must be a group; set its fields, such as {path}.seed=1.")
@@ -181,9 +184,9 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
 
 
 def _replace(node: ConfigDict, key: str, value: Any) -> None:
-  """Sets an entry of a group to a value of the entry's type.
+  """Sets an entry of a ConfigDict; a value of another type than the entry's raises TypeError.
 
-  A group of fields may also replace a text: the bare name of a choice.
+  Only a string may be replaced by a ConfigDict: the bare name of a choice by its name and fields.
   """
   with node.unlocked():
     if isinstance(node.get(key), str) and isinstance(value, ConfigDict):
@@ -272,7 +275,7 @@ def split(text: str) -> list[str]:
   for i, character in enumerate(text):
     if quote:
       quote = "" if character == quote else quote
-    elif character in "'\"" and before in "=,:([{":  # elsewhere an apostrophe
+    elif character in "'\"" and before in "=,:([{":  # elsewhere it is an apostrophe
       quote = character
     else:
       depth += (character in "([{") - (character in ")]}")

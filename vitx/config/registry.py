@@ -3,10 +3,10 @@
 A named choice is a value such as `dict(name="softmax", ...)`. An unknown name or field raises
 ConfigError, which lists the valid ones and the nearest; none is dropped silently.
 
-A name `module:Name` imports code. So a config that somebody else wrote is read under
-`trusting(False)`, which allows only the names of tables and imports nothing. The user's own config
-is read outside any `trusting`: its names are imported, but names in foreign files (the feature
-classes of a data set) need `trusting(True)`.
+A name `module:Name` imports code. So a config that somebody else wrote is read in a `with` block of
+`trusting(False)`, which allows only names in our tables and imports nothing. The user's own config
+is read without `trusting`, and the code that it names is imported. Other files of strangers can
+name code too, such as the feature classes of a data set; this needs `trusting(True)`.
 """
 
 import contextlib
@@ -25,17 +25,17 @@ from vitx.config.checks import check_fields
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.fields import suggest
 
-# True: the user trusts foreign code. False: no foreign code runs. None: neither is stated.
+# True: the user trusts foreign code. False: no foreign code runs. None: nobody has said either.
 _trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted", default=None)
 
 
 @contextlib.contextmanager
 def trusting(allowed: bool | None) -> Iterator[None]:
-  """Sets for a `with` block whether code that a foreign file names may be imported.
+  """Sets, for a `with` block, whether code may be imported that a file from somebody else names.
 
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
-      keeps the state of the surrounding context. False does not revoke a surrounding True.
+      to change nothing. Inside a block with True, False has no effect.
   """
   stated = _trusted.get()
   token = _trusted.set(stated if stated or allowed is None else allowed)
@@ -53,8 +53,8 @@ def is_trusted() -> bool:
 def reach_current_folder() -> None:
   """Adds the current folder to the end of `sys.path`, after the installed packages.
 
-  Call it only before importing the user's own or trusted code. Until then, Python does not look for
-  a missing optional package among the files of a folder that may be a stranger's.
+  Call this function only to import the user's own or trusted code. The current folder may be a
+  stranger's, and Python must not find a missing optional package among its files.
   """
   if os.getcwd() not in sys.path:
     sys.path.append(os.getcwd())
@@ -93,7 +93,11 @@ def refuse_names_of_code(
 
 
 def _find_shipped(table: Mapping[str, Any], name: str, field: str) -> Any:
-  """Returns the entry of a table that is defined at `module:Name`, without importing anything."""
+  """Returns the entry of a table whose class or function is `module:Name`; imports nothing.
+
+  Raises:
+    ConfigError: No entry is this class or function.
+  """
   for entry in table.values():
     own = entry.func if isinstance(entry, partial) else entry
     if name == f"{getattr(own, '__module__', '')}:{getattr(own, '__qualname__', '')}":
@@ -106,7 +110,7 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
 
   Args:
     table: The built-in choices by name.
-    name: A key of the table, or `module:attribute` of the user's own code.
+    name: A key of the table, or `module:Name` of the user's own code.
     field: The path of the config field, for the error.
 
   Raises:
@@ -139,7 +143,7 @@ def kind_of(table: Mapping[str, Any]) -> tuple[type, ...]:
   if not entries or (not classes and any(callable(entry) for entry in entries)):
     return ()
   bases = [set((entry if classes else type(entry)).__mro__) - {object} for entry in entries]
-  # A single entry does not show which of its bases is meant.
+  # The base classes of a single entry do not show which of them all entries should have.
   common = set.intersection(*bases) if len(bases) > 1 else set()
   return tuple(sorted(common, key=lambda base: base.__name__)) or ((type,) if classes else ())
 
@@ -171,17 +175,20 @@ def import_name(name: str) -> Any:
 
 
 def function_of(entry: Any) -> Callable:
-  """Returns the callable whose arguments are the config fields of a table entry."""
+  """Returns the callable whose arguments are the config fields of a table's entry.
+
+  This is the entry's method `from_config`, if there is one, or else the entry.
+  """
   return getattr(entry, "from_config", entry)
 
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-  """The names in a table, after a few given ones; the table is imported only when they are read.
+  """An iterable of a few given names and then the names in a table; iterating imports the table.
 
   Attributes:
-    first: The names that come first; the table's entries with these names are left out.
-    table: The table as "module:NAME".
+    first: The given names; they are not repeated if the table has them too.
+    table: The place of the table, such as "vitx.models:MODELS".
   """
 
   first: Collection[str]
