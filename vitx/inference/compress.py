@@ -57,7 +57,7 @@ def compress(
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Raises:
-    ConfigError: The model is not a density model, or has no tokens for the file.
+    ConfigError: The model is not a density model, or the file's content does not fit it.
     MissingExtraError: `constriction` is not installed.
     OSError: The file cannot be read.
   """
@@ -88,7 +88,7 @@ def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.nd
     The kind of the file (see `Header`), the shape of its content, and its tokens, int32 (n,).
 
   Raises:
-    ConfigError: The file is empty, or the model has no tokens for its content.
+    ConfigError: The file is empty, or its content does not fit the model.
   """
   if density_model.kind_of(loaded) != "image":
     tokens = np.frombuffer(read_bytes(path), np.uint8)
