@@ -1,4 +1,4 @@
-"""Finds the timm network that computes the function of a network of vitx, as a line of code.
+"""Finds the timm network that computes the function of a network of vitx, as Python code.
 
 Parameters do not determine the function of a network: an activation or the rotation of queries
 leaves no trace in them. So every field of a config's model must be an argument of timm's
@@ -41,7 +41,7 @@ class _Kind:
 
   Attributes:
     names: The named choices and other values that the kind requires, by field.
-    arguments: The fields that are arguments of the other constructor.
+    arguments: The fields that are arguments of the other project's constructor.
     write: The function `(fields, size, channels) -> ForeignNetwork`.
   """
 
@@ -57,7 +57,8 @@ def find_network(
 
   Args:
     fields: Every field of `config.model` by its dotted path, such as "block.activation".
-    defaults: The fields of a config with these named choices and all other fields at defaults.
+    defaults: The fields of a config with the named choices of `fields`, such as the token mixer,
+      and with the default value of every other field.
     size: The side of the images in pixels, or (height, width).
     channels: The number of channels of the images.
 
