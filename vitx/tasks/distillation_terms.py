@@ -38,7 +38,14 @@ def token_error(student: jax.Array | None, teacher: jax.Array | None) -> jax.Arr
 
 
 def attention_errors(student: Any, teacher: Any) -> jax.Array:
-  """Returns the squared error of the predicted attention per example (B,), a mean over layers."""
+  """Returns the squared error of the attention that a student predicts, for each example, (B,).
+
+  The error is summed over heads, queries and keys, and averaged over layers.
+
+  Args:
+    student: The student's collection "intermediates", with the predicted attention.
+    teacher: The teacher's collection "intermediates", with its attention matrices.
+  """
   predicted, real = collect(student, "approximation"), collect(teacher, "attention")
   if not predicted:
     raise ConfigError(
@@ -61,7 +68,7 @@ def attention_errors(student: Any, teacher: Any) -> jax.Array:
 
 
 def zero_share(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """Returns the share of zeros in `x`, over the unmasked examples if `x` has a batch axis."""
+  """Returns the share of zeros in `x`; if `x` has a batch axis, only in the unmasked examples."""
   zero = (x == 0).astype(jnp.float32)
   if x.ndim == 2:  # a basis has no axis of examples
     return jnp.mean(zero)
@@ -71,7 +78,7 @@ def zero_share(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def basis_norm(params: Any) -> jax.Array:
-  """Returns the sum of the absolute values of every basis over the tokens."""
+  """Returns the sum of the absolute values in the bases of all Sparsifiner mixers."""
   flat = flatten_dict(params, sep="/")
   bases = [leaf for path, leaf in flat.items() if path.endswith(f"/{BASIS}")]
   if not bases:
