@@ -32,7 +32,7 @@ The default recipe is what the authors really ran, according to their scripts an
   pads at the front with zeros that take part in attention.
 - Positions and class token are initialized with standard deviation 1.
 - LeViP, LeViL and LeViN have no normalization anywhere: besides LeViT's attention they lack its
-  batch norm and a GELU (a fair comparison: `levit,token_mixer=softmax`). CvP, CvL and CvN lack
+  batch norm and its GELU (a fair comparison: `levit,token_mixer=softmax`). CvP, CvL and CvN lack
   CvT's convolutions in the attention (a fair comparison: `cvt,token_mixer=softmax`).
 - The MLP of CCT and its relatives is 512 wide; Mixer's 1,024 over tokens and 128 over channels.
 
@@ -154,18 +154,19 @@ PUBLISHED = {
     ("top1", "top5", "gpu_gb"),
   ),
 }
-# Figures that cannot be right, and their likely values: both the row's printed size and its Tiny
-# ImageNet counterpart in Table 4 belong to a model with 40,000 parameters fewer.
+# Likely values of printed figures that cannot be right: the row's printed size and the row's number
+# of parameters for Tiny ImageNet (Table 4) both belong to a model with 40,000 parameters fewer.
 MISPRINTS = {"levip": {"parameters": 622_410}}
 # Printed figures as functions of a completed config and the parameters that torchsummary counts.
 COMPUTED = {
   "size_mb": lambda config, seen: estimate_size(config.model, config.data.image_size, seen)
 }
 
-# The epochs in the scripts, by family, or 40. There are no scripts for softmax models and PiX,
-# except ViT's and CCT's, whose 40 epochs they all use.
+# The epochs in the scripts, by family; 40 for any other family. Of the softmax models and PiX, only
+# ViT and CCT have scripts, with 40 epochs; the others use 40 epochs too.
 EPOCHS = {"fnet": 100, "levi": 150, "cv": 150, "cc": 150}
-# The training batch sizes in the scripts, by family and mixer, or 64 (from the text) without one.
+# The training batch sizes in the scripts, by family and mixer. Without a script it is 64, as in the
+# text.
 BATCHES = {
   "fnet": 512,
   "mlp_mixer": 640,
@@ -206,8 +207,8 @@ def make_config(row: str, recipe: str, stride: int) -> ConfigDict:
   Args:
     row: A row of `ROWS`.
     recipe: "run" or "text".
-    stride: The side of a patch in pixels, or the stride of the first convolution; 1 gives 1,024
-      tokens of 32 x 32 pixels, 2 of 64 x 64.
+    stride: The side of a patch in pixels, or the stride of the first convolution. A stride of 1
+      gives 1,024 tokens for images of 32 x 32 pixels, a stride of 2 for 64 x 64 pixels.
   """
   config = default_config()
   config.model = ConfigDict(make_model(row, recipe, stride))
