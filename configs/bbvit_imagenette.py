@@ -252,7 +252,8 @@ def _mixer(kind: str) -> dict:
     return full | dict(use_bias=False, dropout=0.1)
   if kind == "attention_free":
     return dict(name="pattern", edges="attention_free", prefix_global=False, out_projection=False)
-  # Tiles have three blocks: smaller tiles are slower, and larger ones nearly all have an edge.
+  # Tiles have three blocks. Smaller tiles are slower, and of larger tiles nearly every one has an
+  # edge, so nearly all would be computed.
   bigbird = dict(name="bigbird", block=10, random=3, tile=30)
   bigbird |= dict(out_projection=kind == "bbvit_with_out")
   variant = VARIANTS.get(kind.removeprefix("authors_"), "R+W+G")

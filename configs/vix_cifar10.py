@@ -11,9 +11,10 @@ python train.py --config configs/vix_cifar10.py:hybrid_vin --workdir runs/hybrid
     note      = {arXiv:2107.02239}
   }
 
-Rows: ViT, LeViT, CCT, CvT and PiT with softmax attention (`vit levit cct cvt pit`), Performer (last
-letter p), Linformer (l) or Nyströmformer (n); FNet and MLP-Mixer; `hybrid_` with three convolutions
-instead of the patches, `rope_` with rotary positions. `PUBLISHED` has the paper's figures.
+Rows: ViT, LeViT, CCT, CvT and PiT with softmax attention (`vit levit cct cvt pit`), or with another
+last letter: p for Performer, l for Linformer, n for Nyströmformer; FNet and MLP-Mixer. The prefix
+`hybrid_` replaces the patches by three convolutions; `rope_` adds rotary positions. `PUBLISHED` has
+the paper's figures.
 
 The default recipe is what the authors really ran, according to their scripts and logs:
 - Adam with decoupled decay on all parameters, constant rate 1e-3, no augmentation, float32. Batch

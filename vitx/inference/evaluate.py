@@ -39,7 +39,8 @@ class Evaluation:
     loaded: The model.
     examples: The examples of the split; `answers.numbers` are indices into it.
     result: The dictionary that `evaluate` returns.
-    answers: The answers of a classifier to the examples; `None` for another task.
+    answers: The predictions of a classifier with the labels, see `classification.Answers`; `None`
+      for another task.
   """
 
   loaded: Loaded
@@ -133,7 +134,7 @@ def evaluate_split(
   """Evaluates a model on a split; `evaluate` documents the arguments.
 
   Returns:
-    The figures together with the model, the examples and a classifier's answers to them.
+    The figures together with the model, the examples and a classifier's predictions for them.
   """
   with open_model(workdir) as loaded:
     config = loaded.config.copy_and_resolve_references()
@@ -175,10 +176,10 @@ def evaluate_split(
 
 
 class _Answers:
-  """A collector of a classifier's answers, see `classification.Answers`, batch by batch.
+  """A collector of `classification.Answers`: a classifier's predictions, with labels, by batch.
 
   Attributes:
-    is_wanted: Whether answers are collected, which needs a classifier, and a single process that
+    is_wanted: Whether answers are collected. This needs a classifier, and a single process that
       evaluates all examples.
   """
 

@@ -94,7 +94,7 @@ def predict(
       image files, Pillow images and arrays (height, width, C), uint8 or float in 0..1, or one array
       (B, height, width, C). Any task takes dicts of arrays and paths of `.npz` files, whose arrays
       have the names and shapes of those in an example of the run's data. The path of a folder means
-      the files in it, at any depth and sorted, that the task reads.
+      all files in it that the task can read, at any depth and in sorted order.
     features: Whether to also return the input of the network's head.
     skip_unreadable: Whether to leave out unreadable inputs and list them in `skipped`. At least one
       input must be readable.
@@ -164,7 +164,7 @@ def with_features(
 ) -> Callable[..., Any]:
   """Wraps a task's `evaluate`, so that its `rows` also have `features`.
 
-  These are the vectors that the network's last layer reads. The returned function raises
+  Features are the vectors that the network's last layer reads. The returned function raises
   ConfigError if the network has none of the modules in `heads`.
 
   Args:

@@ -124,8 +124,8 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
     tokens = np.frombuffer(prompt.encode(), np.uint8)
   if tokens.size >= length:
     raise ConfigError(
-      f"prompt has {tokens.size} tokens, but the model's window of {length} must hold more;"
-      " shorten it."
+      f"prompt has {tokens.size} tokens, but must have fewer than the {length} of the model's"
+      " window; shorten it."
     )
   return density_model.check_tokens(tokens, loaded, "prompt")
 

@@ -142,7 +142,7 @@ def to_png(image: Image.Image) -> bytes:
 
 
 def to_wav(codes: np.ndarray) -> bytes:
-  """Returns a WAV file of mu-law codes, uint8 (n,): 16 bits at the sample rate of the model."""
+  """Converts mu-law codes, uint8 (n,), to a WAV file of 16-bit samples at the model's rate."""
   from vitx.data.mu_law import mu_law_decode
   from vitx.data.sources.audio import RATE
 

@@ -127,7 +127,7 @@ def visualize(
   for name, value in special.items():
     if value and figure not in USERS[name]:
       raise ConfigError(
-        f"{name}={value!r:.80}: figure={figure!r} uses none; leave {name} out, or draw"
+        f"{name}={value!r:.80}: figure={figure!r} does not use {name}; leave it out, or draw"
         f" {listing(USERS[name])}."
       )
   if figure in figures.RESULT_FIGURES:

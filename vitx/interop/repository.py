@@ -71,10 +71,13 @@ def load(
   step, names = record["step"], record["names"]
   if str(checkpoint) not in (*CHOICES, str(step)):
     raise ConfigError(
-      f"checkpoint={checkpoint!r} does not exist in workdir={place!r}; it has step {step} alone."
+      f"checkpoint={checkpoint!r} does not exist in workdir={place!r}, which has only step {step};"
+      " leave checkpoint out."
     )
   if weights is not None:
-    raise ConfigError(f"weights={weights!r}: workdir={place!r} has one kind; leave weights out.")
+    raise ConfigError(
+      f"weights={weights!r}: workdir={place!r} has one kind of weights; leave weights out."
+    )
   check_choice(names, f"names in {REPOSITORY} of workdir={place!r}", (OWN, *FAMILIES))
 
   def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:

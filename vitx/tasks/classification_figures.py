@@ -142,7 +142,7 @@ def table_lines(figures: Figures, class_names: Sequence[str]) -> list[str]:
 
 
 def shown_figures(figures: Figures, classes: int) -> list[tuple[str, str, str]]:
-  """Returns the figures of `SHOWN` that exist, with top-5 only if there are more than 5 classes."""
+  """Returns the rows of `SHOWN` whose figures exist; top-5 needs more than 5 classes."""
   return [row for row in SHOWN if row[0] in figures and (row[0] != "top5" or classes > TOP)]
 
 

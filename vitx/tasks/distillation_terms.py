@@ -59,8 +59,9 @@ def attention_errors(student: Any, teacher: Any) -> jax.Array:
     if matrix is None or matrix[:, :, -rows:].shape != approximation.shape:
       found = "none" if matrix is None else list(matrix.shape[1:])
       raise ConfigError(
-        f"task.attention_weight: {module} predicts attention of {list(approximation.shape[1:])},"
-        f" the teacher has {found} there; choose a teacher with dense attention of the same size."
+        f"task.attention_weight: {module} predicts attention {list(approximation.shape[1:])}, but"
+        f" the teacher's attention there is {found}; choose a teacher with dense attention of the"
+        " same size."
       )
     error = approximation - matrix[:, :, -rows:].astype(jnp.float32)
     errors.append(jnp.sum(jnp.square(error), axis=(1, 2, 3)))
