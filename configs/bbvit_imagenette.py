@@ -62,8 +62,8 @@ The rows of this file:
 
 `scale=small` makes the tiny rows small: width 128 with 4 heads, patches of 8 in images of 104
 pixels, from the version of 160 pixels; 170 tokens in 17 blocks of 10, of which R, W and G together
-cover half. CvT and Swin begin with 32 channels. The networks have 0.40 to 0.44 M parameters and
-need a fortieth of the operations.
+cover half; 0.40 to 0.44 M parameters and a fortieth of the operations. CvT and Swin begin with 32
+channels.
 
 Our results at `scale=small`, 4 TFLOP a row (91 to 252 steps), test top-1 of three seeds, images
 squashed to 160 x 160 and stored as JPEG a second time, one CPU core for the three, 2026-11-25:

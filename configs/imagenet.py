@@ -33,8 +33,8 @@ Differences from DeiT's recipe:
 - 1 % of the training set is withheld to choose the checkpoint.
 - Arithmetic is bfloat16; theirs is float16 with a scaled loss.
 - Batches continue from epoch to epoch; theirs drop the remainder of an epoch.
-- One share of mixup or CutMix is drawn for the global batch of 1,024; theirs is drawn for the
-  images of each GPU. We mix image 2i with image 2i + 1; they mix the first with the last.
+- One mixing ratio of mixup or CutMix is drawn for the global batch of 1,024; theirs is drawn for
+  the images of each GPU. We mix image 2i with image 2i + 1; they mix the first with the last.
 
 Differences from LV-ViT's recipe: the moving average of the weights is used with the current batch
 statistics, and there are no token labels and no MixToken, so LV-ViT's printed accuracies belong to

@@ -24,8 +24,8 @@ python train.py --config configs/simplified_cifar10.py:simplified_w96_d8 --workd
 
 The post claims that a block without skips, with one normalization and without value and output
 projections has 42 % fewer parameters than the pre-norm block and learns as well, and better in
-wider and deeper networks; and that among the initializations of α I + β A, layer i with α = 1/i and
-β = 1 - 1/i is the best.
+wider and deeper networks. It also claims that the best initialization of α I + β A, where A is the
+attention matrix, is α = 1/i and β = 1 - 1/i in layer i.
 
 The experiments behind these claims, according to text, code listing, parameter counts and plotted
 data (the training code is not public):

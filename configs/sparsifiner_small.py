@@ -10,13 +10,15 @@ predictors of an existing run of the row `DATA_predictors`; they do not depend o
 keys, so several rows may use them.
 
 Rows are DATA_METHOD, with data `digits` (1,797 scans, which scikit-learn includes), `cifar10` and
-`imagenette` (TFDS; 64 pixels). Methods: `dense`; `predictors`, the first phases alone; `keep_R`, a
-share R of the keys by Sparsifiner; `random_R`, a random graph with a share R of the edges, drawn
-for every layer and head, and fine-tuned by Sparsifiner's recipe (every token also attends to itself
-and the class token, which Sparsifiner does not guarantee); `bilevel`, BiFormer's routing to a
-quarter of the regions; `evit_R`, EViT, which twice keeps a share R of the tokens, after a quarter
-and after a half of the layers (since it has fewer tokens than the teacher, the loss does not
-compare tokens).
+`imagenette` (TFDS; 64 pixels). The methods are:
+- `dense`: phase 0 alone. `predictors`: phases 0 and 1 alone.
+- `keep_R`: Sparsifiner, which keeps a share R of the keys.
+- `random_R`: a random graph with a share R of the edges, drawn for every layer and head, and
+  fine-tuned by Sparsifiner's recipe. Every token also attends to itself and the class token, which
+  Sparsifiner does not guarantee.
+- `bilevel`: BiFormer's routing to a quarter of the regions.
+- `evit_R`: EViT, which twice keeps a share R of the tokens, after a quarter and after a half of the
+  layers. Since it has fewer tokens than the teacher, the loss does not compare tokens.
 
 The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. There is no published
 figure. Our test top-1 of three seeds on two CPU cores: digits, 2026-11-22, dense 98.70 ± 0.70,

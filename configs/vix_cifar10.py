@@ -18,10 +18,10 @@ the paper's figures.
 
 The default recipe is what the authors really ran, according to their scripts and logs:
 - Adam with decoupled decay on all parameters, constant rate 1e-3, no augmentation, float32. Batch
-  size and epochs are the scripts'; every log ends earlier, after 2 to 39 epochs. The paper says
-  best of three runs. For about 10 of its 62 rows there is a log, of one run, whose best epoch on
-  the test set is the printed accuracy; for the others we do not know. We choose the epoch on 10 %
-  of the training set, which training does not see (`data.validation`), so that 45,000 images train.
+  size and epochs are the scripts'; every log ends earlier, after 2 to 39 epochs. The paper says that
+  it prints the best of three runs. For about 10 of its 62 rows there is a log of one run, whose
+  best epoch on the test set is the printed accuracy; for the others we do not know. We choose the
+  epoch on 10 % of the training set (`data.validation`), so 45,000 images remain for training.
 - No dropout, as in the text and the notebook with logs. The last committed scripts have 0.25 in
   `vit`, `vin` and `hybrid_vin`, 0.5 in `rope_hybrid_vin`, and 0.5 after the positions in the two
   Nyströmformers with rotation; we do not use these.

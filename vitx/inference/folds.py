@@ -1,4 +1,4 @@
-"""Figures over the test examples of all folds of a sweep (cross-validation)."""
+"""Computes figures over the test examples of all folds of a sweep (cross-validation)."""
 
 from collections.abc import Sequence
 
