@@ -18,13 +18,13 @@ the paper's figures.
 
 The default recipe is what the authors really ran, according to their scripts and logs:
 - Adam with decoupled decay on all parameters, constant rate 1e-3, no augmentation, float32. Batch
-  size and epochs are the scripts'; every log ends earlier, after 2 to 39 epochs. The paper says that
-  it prints the best of three runs. For about 10 of its 62 rows there is a log of one run, whose
-  best epoch on the test set is the printed accuracy; for the others we do not know. We choose the
-  epoch on 10 % of the training set (`data.validation`), so 45,000 images remain for training.
+  size and epochs are the scripts'; every log ends earlier, after 2 to 39 epochs. The paper says its
+  figures are the best of three runs. For about 10 of its 62 rows there is a log of one run,
+  whose best epoch on the test set is the printed accuracy; for the others we do not know. We choose
+  the epoch on 10 % of the training set (`data.validation`), so 45,000 images remain for training.
 - No dropout, as in the text and the notebook with logs. The last committed scripts have 0.25 in
   `vit`, `vin` and `hybrid_vin`, 0.5 in `rope_hybrid_vin`, and 0.5 after the positions in the two
-  Nyströmformers with rotation; we do not use these.
+  Nyströmformers with rotary positions; we do not use these.
 - Performer has the softmax kernel and no local window. Its random directions are uniform here,
   while the authors' package keeps the signs of the QR decomposition. Linformer has one head of
   keys, which are also the values; with rotary positions it has four. The committed script of
@@ -47,8 +47,8 @@ set by an override (`token_mixer=performer`) has none of the authors' peculiarit
 Ours at `stride=2`, `batch_size=64` and one budget of 0.05 PFLOP a row, seed 0, test top-1 on a JPEG
 copy (quality 75), one core of an AMD EPYC, 9 to 15 minutes each, 2026-11-25: `vit` 38.29, `vip`
 32.42, `vil` 50.52, `vin` 42.43, `fnet` 37.14, `mlp_mixer` 53.71; with `hybrid_`, in this order,
-46.46, 33.15, 51.23, 45.65, 41.34, 52.76 (results/vix_cifar10_stride_2.md). The order differs from
-the printed one (Spearman 0.08). As published: not yet run.
+46.46, 33.15, 51.23, 45.65, 41.34, 52.76 (results/vix_cifar10_stride_2.md). The ranking of the rows
+differs from the printed ranking (Spearman 0.08). As published: not yet run.
 
 The memory advantage is relative to attention that stores the N x N matrix, as the paper's did.
 """

@@ -1,4 +1,4 @@
-"""Published weights of other projects, read from their files: `init_from=deit_small.pth`.
+"""Reads the published weights of other projects from their files: `init_from=deit_small.pth`.
 
 The names `hf:OWNER/NAME` and `timm:NAME` download a file from the Hugging Face Hub.
 """
@@ -51,12 +51,12 @@ def is_file(source: str) -> bool:
 
 
 def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Returns the arrays of a `.safetensors`, `.npz` or `torch.save` file, by name.
+  """Reads the arrays of a `.safetensors`, `.npz` or `torch.save` file.
 
   Pickled code in the file is never executed.
 
   Returns:
-    The arrays, and descriptions of the other values in the file, both by name.
+    The arrays by name, and descriptions of the other values in the file by name.
 
   Raises:
     ConfigError: The file does not exist, cannot be read, or contains no dict of arrays.
@@ -210,7 +210,7 @@ def _split(
 
 
 def _holds_arrays(value: Any, depth: int = 2) -> bool:
-  """Returns whether a value is a dict of arrays, or a dict with such a dict under a known key."""
+  """Returns whether a value is a dict of arrays, or has one under a key of `STATE_DICTS`."""
   if not isinstance(value, Mapping):
     return False
   inner = [value.get(key) for key in STATE_DICTS] if depth else []

@@ -90,7 +90,7 @@ _WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wr
 
 
 def find_family(theirs: Arrays) -> str:
-  """Returns the name of the first family in `FAMILIES` all of whose marks occur among the names.
+  """Returns the name of the first family in `FAMILIES` whose marks are all in `theirs`.
 
   Raises:
     ConfigError: The arrays belong to no known family.

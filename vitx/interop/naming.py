@@ -1,8 +1,8 @@
 """Rules that convert arrays of published files to vitx's arrays and back.
 
-A rule has names of "their" arrays (the published ones), names of "our" arrays, and functions that
-convert the values in both directions. One array of theirs may contain several of ours, such as
-query, key and value. In a name, `{}` stands for the number of a block.
+A rule has the names of published arrays (`theirs`), the names of vitx's arrays (`ours`), and
+functions that convert the values in both directions. One published array may contain several of
+vitx's arrays, such as query, key and value. In a name, `{}` stands for the number of a block.
 """
 
 import dataclasses

@@ -219,8 +219,9 @@ def look_up(source: str) -> PublishedWeights | None:
   """Returns the published weights that a source names, or `None` if vitx does not know them.
 
   Args:
-    source: The path of a file, `timm:NAME` or `hf:timm/NAME`. A revision is ignored. Without the
-      tag after the dot, a name of timm means the first entry of `WEIGHTS` with that architecture.
+    source: The path of a file, `timm:NAME` or `hf:timm/NAME`. A revision is ignored. A name of timm
+      without its tag, the part after the dot, means the first entry of `WEIGHTS` with that
+      architecture.
   """
   if hub.is_name(source):
     name = f"timm:{hub.split(source)[0].removeprefix('timm/')}"

@@ -2,7 +2,8 @@
 
 A task is made of pure functions on one device's share of a batch. It knows neither devices nor the
 optimizer. Variables are a dict of Flax's collections; "params" is learned, the others (batch
-statistics, fixed features) are called state.
+statistics, fixed features) are called state. The figures of a split are the numbers that an
+evaluation reports, such as an accuracy; those of a training batch are called metrics.
 """
 
 import dataclasses
@@ -73,7 +74,7 @@ class Task(Protocol):
   input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
 
   def model_inputs(self, batch: Batch) -> Any:
-    """Returns the model's input in `evaluate`, from a batch of the arrays of `element_spec`."""
+    """Returns the input of the model in `evaluate`, for a batch of the arrays of `element_spec`."""
 
   @classmethod
   def resolve(cls, config: ConfigDict, source: Any) -> None:

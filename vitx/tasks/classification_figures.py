@@ -113,7 +113,7 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
 
 
 def table_lines(figures: Figures, class_names: Sequence[str]) -> list[str]:
-  """Returns the lines of text about figures: totals with intervals, confusions, classes.
+  """Returns lines of text: the figures with intervals, frequent confusions, and figures by class.
 
   Args:
     figures: The figures of `summarize_classification`, with or without those of `vitx.evaluate`.

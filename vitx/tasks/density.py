@@ -36,9 +36,9 @@ class Density(Task):
       (B, N, V); the logits of place t depend on the tokens before t.
     window: The number of tokens N of a window; None means whole images.
     levels: The number of gray levels V of images.
-    min_context: The number of tokens that a window after the first reads but does not score in
-      evaluation.
-    unit: The unit of a token in the figure: "dim" for the values of images, otherwise "byte".
+    min_context: The number of tokens at the beginning of a window that an evaluation reads but does
+      not score; the first window scores all its tokens.
+    unit: The name of a token in the figure: "dim" for the values of images, otherwise "byte".
   """
 
   model: nn.Module
@@ -99,7 +99,8 @@ class Density(Task):
 
     Args:
       config: The resolved config.
-      window: The number N of tokens of a text or sound that the model sees; None for images.
+      window: The number N of tokens of text or sound that the model reads at a time; None for
+        images.
       levels: The number of gray levels V of images: V values of 0 ... 255 at equal distances.
       min_context: The number of tokens of a window that are read but not scored in evaluation
         (Child et al. 2019, Table 3). Windows then overlap by as many tokens; the first window
@@ -133,7 +134,7 @@ class Density(Task):
     return jax.ShapeDtypeStruct((1, self.length), np.int32)
 
   def token_layout(self):
-    """Returns the grid of the tokens."""
+    """Returns the layout of the tokens in their grid."""
     return self.model.layout  # type: ignore[attr-defined]
 
   def examples(self, examples, *, train):
@@ -207,7 +208,8 @@ class Density(Task):
   def describe(self, figures):
     """Returns the console's text of an evaluation: the model's mean bits per token.
 
-    If a code that learns nothing, such as a compressor, was measured too, the best one follows.
+    If codes that learn nothing, such as compressors, were measured too, the text ends with the best
+    of them.
     """
     known = {name: figures[name] for name in REFERENCES if name in figures}
     text = f"{figures['bits']:.4f} bits/{self.unit}"

@@ -35,7 +35,7 @@ class Pixels:
 
 
 def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
-  """Converts the values 0 ... 255 of an image to levels, uint8 in the shape of the image.
+  """Converts the values 0 ... 255 of an image to gray levels 0 ... V - 1, uint8 of equal shape.
 
   Raises:
     ConfigError: If a value is between two levels.
@@ -51,5 +51,5 @@ def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
 
 
 def to_values(tokens: np.ndarray, levels: int) -> np.ndarray:
-  """Converts levels to values 0 ... 255, uint8 in the shape of `tokens`."""
+  """Converts gray levels 0 ... V - 1 to values 0 ... 255, uint8 in the shape of `tokens`."""
   return np.rint(tokens * (255 / (levels - 1))).astype(np.uint8)

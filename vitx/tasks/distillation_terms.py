@@ -13,7 +13,10 @@ BASIS = "basis"  # the parameter name of Sparsifiner's basis over the tokens
 
 
 def divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> jax.Array:
-  """Returns the mean over the batch of T² KL(teacher / T, student / T), for logits (B, K)."""
+  """Returns the mean over the batch of T² KL(p, q), for logits (B, K) and the temperature T.
+
+  p is the softmax of teacher / T, and q is the softmax of student / T.
+  """
   ours = jax.nn.log_softmax(student / temperature)
   theirs = jax.nn.log_softmax(teacher / temperature)
   divergence = jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)

@@ -34,9 +34,9 @@ class MaskedAutoencoding(Classification):
   the mean and standard deviation of their own patch, or of the data set if `normalize_pixels` is
   False. The data need no labels.
 
-  In training, the mask of an example is drawn from (seed, step, index). In evaluation, it is a
-  function of the image's pixels alone, so that a figure repeats, and does not depend on the seed,
-  the batch, or the other examples.
+  In training, the mask of an example is drawn from (seed, step, index). In evaluation, the mask is
+  a function of the image's pixels alone. So the loss of an image is equal in every evaluation,
+  whatever the seed, the batch and the other examples.
 
   Attributes:
     model: The network, called as `model.apply(variables, images, masked, train=...)`; it returns
