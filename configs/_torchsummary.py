@@ -1,16 +1,16 @@
-"""torchsummary's "Size (MB)" of the Vision X-formers' PyTorch networks.
+"""Estimates torchsummary's "Size (MB)" of the Vision X-formers' PyTorch networks.
 
 torchsummary 1.5.1 adds 8 bytes for every number that a module returns for one image (4 forward, 4
 backward), 4 for every number of the image and 4 for every parameter that it counts, in units of
-2^20 bytes. It visits every module except the network, `Sequential` and `ModuleList`. So the result
-of a wrapper counts again, and a result computed between modules does not count: the products inside
-an X-former do not, but a softmax that is a module counts with all of its H N N numbers.
+2^20 bytes. It visits every module except the network, `Sequential` and `ModuleList`. So the numbers
+that a module inside a wrapper returns count again for the wrapper. Numbers that no module returns
+do not count: not the products inside an X-former, but the H N N numbers of a softmax module do.
 torchsummary takes the first axis for the batch, even if heads are folded into it.
 
-So the figure depends on the division of the code into modules. It is computed here only for the
+So the figure depends on how the code is divided into modules. It is estimated here only for the
 authors' code: vit-pytorch of 2021 with the mixers of performer-pytorch, linformer and
-nystrom-attention, and compact-transformers. Their division was inferred from the figures that
-Jeevan and Sethi (WACV 2022) print: it reproduces 53 of 54 to the last digit.
+nystrom-attention, and compact-transformers. The division was inferred from the figures that Jeevan
+and Sethi (WACV 2022) print: it reproduces 53 of 54 figures to the last digit.
 """
 
 import math
@@ -43,11 +43,14 @@ class Layer(NamedTuple):
 def estimate_size(
   model: Mapping[str, Any], side: int | tuple[int, int], parameters: int
 ) -> float | None:
-  """Returns torchsummary's "Estimated Total Size (MB)", or None for a network not in their code.
+  """Returns torchsummary's "Estimated Total Size (MB)".
+
+  Returns None for a network that is not in the authors' code.
 
   Args:
     model: The `model` of a config.
-    side: The size of the images, which have three channels; the authors' are square.
+    side: The side of the images in pixels, or (height, width), for which the result is None. Images
+      have three channels.
     parameters: The number of parameters that torchsummary counts.
   """
   mixer = model["token_mixer"]
@@ -72,7 +75,7 @@ def _layer(model: Mapping[str, Any], tokens: int, stage: int = 0) -> Layer:
 def _softmax(x: Layer) -> int:
   """Counts the numbers that the modules of softmax attention return for one image.
 
-  They are the joint projection of queries, keys and values (3 N H D), the softmax or its dropout
+  The modules are the joint projection of queries, keys and values (3 N H D), the softmax or dropout
   (H N N), and the output projection, its dropout and the whole mixer (N C each).
   """
   return x.tokens * (3 * x.inner + 3 * x.width) + x.heads * x.tokens**2
@@ -81,8 +84,8 @@ def _softmax(x: Layer) -> int:
 def _performer(x: Layer) -> int:
   """Counts the numbers that the modules of Performer return for one image.
 
-  They are the projections of queries, keys and values and the attention (N H D each), and the
-  output projection, its dropout and the whole mixer (N C each).
+  The modules are the projections of queries, keys and values and the attention (N H D each), and
+  the output projection, its dropout and the whole mixer (N C each).
   """
   return x.tokens * (4 * x.inner + 3 * x.width)
 
@@ -90,8 +93,8 @@ def _performer(x: Layer) -> int:
 def _linformer(x: Layer) -> int:
   """Counts the numbers that the modules of Linformer return for one image.
 
-  They are the projections of queries, keys and, if separate, values; the dropout of the matrix
-  (H N M for M slots); and the output projection and the whole mixer (N C each).
+  The modules are the projections of queries, keys and, if separate, values; the dropout of the
+  attention matrix (H N M for M slots); and the output projection and the whole mixer (N C each).
   """
   key = x.inner // x.heads if x.mixer["one_kv_head"] else x.inner
   read = key if x.mixer["share_kv"] else 2 * key
@@ -101,8 +104,8 @@ def _linformer(x: Layer) -> int:
 def _nystrom(x: Layer) -> int:
   """Counts the numbers that the modules of Nyströmformer return for one image.
 
-  They are, for the tokens with padding, the joint projection of queries, keys and values, the
-  convolution of the values, the output projection and its dropout; and the whole mixer (N C).
+  The modules are the joint projection of queries, keys and values, the convolution of the values,
+  the output projection and its dropout, all for the tokens with padding; and the whole mixer (N C).
   """
   landmarks = x.mixer["landmarks"]
   padded = math.ceil(x.tokens / landmarks) * landmarks
@@ -116,9 +119,9 @@ def _fourier(x: Layer) -> int:
 def _levit(x: Layer) -> int:
   """Counts the numbers that the modules of LeViT's attention return for one image.
 
-  They are the projections of queries, keys and values, their normalizations and the GELU (N H D
-  each); the softmax (H N N); and the output projection, its normalization, the dropout and the
-  whole mixer (N C each).
+  The modules are the projections of queries, keys and values, their normalizations and the GELU
+  (N H D each); the softmax (H N N); and the output projection, its normalization, the dropout and
+  the whole mixer (N C each).
   """
   return x.tokens * (7 * x.inner + 4 * x.width) + x.heads * x.tokens**2
 
@@ -126,8 +129,9 @@ def _levit(x: Layer) -> int:
 def _cvt(x: Layer) -> int:
   """Counts the numbers that the modules of CvT's attention return for one image.
 
-  They are the separable convolution of the queries and that of the keys and values, with all their
-  modules; the softmax (N N); and the output projection, its dropout and the whole mixer (N C each).
+  The modules are the separable convolutions of the queries and of the keys and values, with their
+  inner modules; the softmax (N N); and the output projection, its dropout and the whole mixer (N C
+  each).
   """
   query = 2 * x.width + 2 * x.inner  # depthwise and normalized; pointwise; the whole module
   both = 2 * x.width + 4 * x.inner
@@ -154,8 +158,8 @@ STEMS = ("linear", "hybrid", "cct")
 def _mlp(x: Layer) -> int:
   """Counts the numbers that the modules of an MLP return for one image.
 
-  They are the first linear map, the GELU and a dropout of the hidden width; and the second linear
-  map, a dropout and the whole MLP (N C each).
+  The modules are the first linear map, the GELU and a dropout, which have the hidden width; and the
+  second linear map, a dropout and the whole MLP (N C each).
   """
   return x.tokens * (3 * x.hidden + 3 * x.width)
 
@@ -167,14 +171,14 @@ def _mix(x: Layer) -> int:
 def _pre_norm(x: Layer) -> int:
   """Counts the numbers that the modules of a pre-norm block return for one image.
 
-  They are the modules of the mixer and of the MLP, and for each of both a normalization and a
-  wrapper (N C each).
+  The modules are those of the mixer and of the MLP, with a normalization and a wrapper for each of
+  the two (N C each).
   """
   return _mix(x) + _mlp(x) + 4 * x.tokens * x.width
 
 
 def _stem(model: Mapping[str, Any], side: int) -> tuple[int, int]:
-  """Returns the number of tokens N, and the count of numbers that a stem's modules return.
+  """Returns the number of tokens N, and how many numbers the modules of a stem return.
 
   The modules are the patches and their linear map, or the convolutions.
   """
@@ -252,7 +256,8 @@ def _pit(model: Mapping[str, Any], side: int) -> int:
   return outputs + second.width + model["num_classes"]
 
 
-# The bodies by the name of a mixer that needs a body of its own, and the name of the model.
+# Functions that count the numbers of a whole network. A key has the name of the mixer, if the mixer
+# needs a network of its own, and the name of the model.
 BODIES: dict[tuple[str, str], Callable[[Mapping[str, Any], int], int]] = {
   ("", "vit"): _vit,
   ("mlp_mixing", "vit"): _mlp_mixer,

@@ -22,57 +22,60 @@ with full attention, even with random attention (R) alone; that window (W) and g
 are best; and that moderate-sized networks do not learn better.
 
 The experiments behind these claims, according to the authors' code:
-- In the committed code, the ablation switches query blocks on and off, not key sets. The code
-  preserves only the state of the row "global"; that the other rows were made in this way is our
-  inference. "Random" lets the first 10 tokens attend to everything, "window" lets all but the first
-  and last 10 attend (to their window, global and random keys), and "global" lets the last 10
-  attend. Tokens that are switched off get nothing from attention: with "global" alone, as
-  committed, 520 of 530 tokens see only themselves. So the 6 points by which random attention
-  exceeds full attention would say nothing about random attention.
+- In the committed code, the ablation switches blocks of queries on and off, not sets of keys. The
+  code has only the state of the row "global"; we infer that the other rows were made in this way.
+  "Random" lets the first 10 tokens attend to everything, "window" lets all but the first and last
+  10 attend (to their window, global and random keys), and "global" lets the last 10 attend. Tokens
+  that are switched off get nothing from attention: with "global" alone, as committed, 520 of 530
+  tokens see only themselves. So the 6 points by which random attention exceeds full attention would
+  say nothing about random attention.
 - BBViT differs from ViT in more than the attention: it has no output projection and no dropout in
   or after attention (ViT: 0.1), and it has biases of queries, keys and values.
-- Random blocks are drawn again for every batch, layer and head, also in validation, and only from
-  about the top 4 of 23 rows of patches, as in BigBird's released code.
-- Dropout was active in validation, on about a quarter of the test set, 960 images (standard error
-  1.6 points). We guess that an accuracy is the best of all epochs of one run; 63.39, 65.66, 75.89
-  and 64.25 are no multiples of 1/960. An older table of the authors, with a recipe that was not
-  kept, has full attention on top (`older_top1`).
+- Random blocks of keys are drawn again for every batch, layer and head, also in validation, and
+  only from about the top 4 of 23 rows of patches, as in BigBird's released code.
+- The validation set is about a quarter of the test set, 960 images (standard error 1.6 points), and
+  dropout was active in validation. We guess that an accuracy is the best of all epochs of one run;
+  63.39, 65.66, 75.89 and 64.25 are no multiples of 1/960. In an older table of the authors, whose
+  recipe is not known, full attention is best (`older_top1`).
 - Imagenette was the full-size version, squashed to 184 pixels. The tiny rows here read the version
   whose short side has 320 pixels; `dataset=imagenette/full-size-v2` reads the full size.
-- The printed numbers of parameters belong to image sizes other than the text's: 7.5 and 51.7 M to
-  368 pixels, 6.8 and 45.5 M to 384.
-- The script for the moderate rows, at a time when their results already existed, had a rate of 3e-5
+- The printed numbers of parameters belong to other image sizes than the text names: 7.5 and 51.7 M
+  to 368 pixels, 6.8 and 45.5 M to 384.
+- When the results of the moderate rows already existed, their script had a learning rate of 3e-5
   that falls to 70 % every epoch, 50 epochs, and the class token instead of the mean.
 
 The rows of this file:
-- `tiny_vit`, `tiny_bbvit` and `tiny_{r,w,g,rw,wg,rg}`: R, W and G are key sets, as in the paper's
-  text. Every block attends to itself; random blocks are uniform and fixed per layer and head.
-- `tiny_authors_{bbvit,r,w,g,rw,wg,rg}`: query blocks and redrawn blocks, as in the authors' runs,
-  but evaluated with one fixed draw and without dropout.
-- `tiny_attention_free`: BBViT with an attention whose output is zero. `tiny_vit_without_out` and
-  `tiny_bbvit_with_out`: the output projection removed and added.
+- `tiny_vit`, `tiny_bbvit` and `tiny_{r,w,g,rw,wg,rg}`: R, W and G are sets of keys, as in the
+  paper's text. Every block attends to itself; random blocks are uniform and fixed per layer and
+  head.
+- `tiny_authors_{bbvit,r,w,g,rw,wg,rg}`: R, W and G are blocks of queries, and random blocks are
+  drawn again at every step, as in the authors' runs; but evaluation has one fixed draw and no
+  dropout.
+- `tiny_attention_free`: BBViT with an attention whose output is zero. `tiny_vit_without_out`: ViT
+  without the output projection. `tiny_bbvit_with_out`: BBViT with an output projection.
 - `tiny_cvt`, `tiny_swin`: CvT and Swin, which the paper's last section asks for, with the tiny
   rows' recipe: three stages of 128, 256 and 512 channels from patches of 4 pixels, 6.4 and 6.2 M
-  parameters. Swin sees 192 pixels, which windows of 6 x 6 tokens divide. An example of sparse
-  attention in them is `tiny_cvt,token_mixer=bigbird,token_mixer.block=8`.
-- `scale=small` for the tiny rows: width 128 with 4 heads, patches of 8 in images of 104 pixels,
-  from the version of 160 pixels; 170 tokens in 17 blocks of 10, of which R, W and G together cover
-  half. 0.40 to 0.44 M parameters and a fortieth of the operations. CvT and Swin begin with 32
-  channels.
+  parameters. Swin sees 192 pixels, which windows of 6 x 6 tokens divide. The row
+  `tiny_cvt,token_mixer=bigbird,token_mixer.block=8` is an example of sparse attention in stages.
 - `moderate_vit`, `moderate_bbvit`, `moderate_authors_bbvit`: the script's recipe; with
   `recipe=text` the text's recipe, which the tiny rows have too.
 
+`scale=small` makes the tiny rows small: width 128 with 4 heads, patches of 8 in images of 104
+pixels, from the version of 160 pixels; 170 tokens in 17 blocks of 10, of which R, W and G together
+cover half; 0.40 to 0.44 M parameters and a fortieth of the operations. CvT and Swin begin with 32
+channels.
+
 Our results at `scale=small`, 4 TFLOP a row (91 to 252 steps), test top-1 of three seeds, images
 squashed to 160 x 160 and stored as JPEG a second time, one CPU core for the three, 2026-11-25:
-`tiny_vit` 32.66 ± 1.09; the other key sets 29.91 to 33.53 and the query blocks 30.77 to 31.95,
-none distinguishable from another; `tiny_cvt` 41.86 ± 1.27, `tiny_swin` 28.16 ± 2.40
+`tiny_vit` 32.66 ± 1.09; the rows with sets of keys 29.91 to 33.53 and with blocks of queries 30.77
+to 31.95, none distinguishable from another; `tiny_cvt` 41.86 ± 1.27, `tiny_swin` 28.16 ± 2.40
 (results/bbvit_imagenette_small.md). At the published scale: not yet run.
 
 The best epoch is chosen on 10 % of the training set, which training does not see. Images of any
 data set are resized to the 184 (368) pixels at which the tokens fill 53 blocks of 10, as in the
 script; a block of 10 is less than half a row of patches, so no window reaches the next row. `vitx
-plan` counts the operations of the computed tiles of 30 tokens, more than the edges alone would
-need; the paper has no number of operations.
+plan` counts the operations of the tiles of 30 tokens that are computed, which are more than the
+edges alone need. The paper states no number of operations.
 """
 
 from ml_collections import ConfigDict
@@ -124,7 +127,7 @@ PUBLISHED: dict[str, dict[str, float]] = {
   "moderate_vit": dict(parameters_m=51.7, top1=75.89, readme_top1=75),
   "moderate_bbvit": dict(parameters_m=45.5, top1=73.85),
 }
-# The figures that the paper prints for key sets were measured with query blocks.
+# The figures that the paper prints for sets of keys were measured with blocks of queries.
 PUBLISHED |= {
   row.replace("_", "_authors_"): figures
   for row, figures in PUBLISHED.items()
@@ -217,7 +220,7 @@ def make_small(row: str) -> dict:
 
 
 def make_stages(row: str, patch: int) -> dict:
-  """Makes the `model` entry of a row in which each stage has fewer and wider tokens."""
+  """Makes the `model` entry of a row of `STAGES`, where each stage has fewer and wider tokens."""
   common = dict(dropout=0.1, stochastic_depth=0.0, remat=False, dtype="float32")
   if row == "tiny_swin":
     return common | dict(
@@ -249,7 +252,8 @@ def _mixer(kind: str) -> dict:
     return full | dict(use_bias=False, dropout=0.1)
   if kind == "attention_free":
     return dict(name="pattern", edges="attention_free", prefix_global=False, out_projection=False)
-  # Tiles have three blocks: smaller tiles are slower, and larger ones nearly all have an edge.
+  # Tiles have three blocks. Smaller tiles are slower, and of larger tiles nearly every one has an
+  # edge, so nearly all would be computed.
   bigbird = dict(name="bigbird", block=10, random=3, tile=30)
   bigbird |= dict(out_projection=kind == "bbvit_with_out")
   variant = VARIANTS.get(kind.removeprefix("authors_"), "R+W+G")

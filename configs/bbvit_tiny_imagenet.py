@@ -12,8 +12,8 @@ python train.py --config configs/bbvit_tiny_imagenet.py:tiny_bbvit --workdir run
 
 The rows are those of `bbvit_imagenette.py` (which describes the paper's claims and experiments)
 without `tiny_cvt` and `tiny_swin`, for 200 classes. Images of 64 pixels are resized to 69, in
-patches of 3: again 23 x 23 + 1 tokens in 53 blocks of 10, so every graph is identical to the graph
-there. There are no published figures.
+patches of 3: again 23 x 23 + 1 tokens in 53 blocks of 10, so every row has the attention graph of
+that row on Imagenette. There are no published figures.
 """
 
 from ml_collections import ConfigDict

@@ -3,11 +3,12 @@
 python train.py --config configs/digits.py --workdir runs/digits
 vitx train --config configs/digits.py:performer --workdir runs/performer
 
-Each row is a token mixer, or a pattern of edges for attention, in one network: three small
+Each row puts a token mixer, or attention with a pattern of edges, into one network: three small
 convolutions, 64 tokens, 4 blocks of width 64, 0.2 M parameters. The split is our own, so there is
-no published figure. Not yet run for the full 40 epochs are `bilevel`, `cvt`, `levit`, `locality`,
-`sparsifiner`, `xcit` and the patterns without a mixer of their own. Our test top-1 of the others
-(359 scans, one of them is 0.28 %; seed 0, 2 shared CPU cores, 2026-11-21; docs/papers.md):
+no published figure. The rows `bilevel`, `cvt`, `levit`, `locality`, `sparsifiner`, `xcit` and the
+patterns without a mixer of their own have not yet been run for the full 40 epochs. Our test top-1
+of the other rows (359 scans, one of them is 0.28 %; seed 0, 2 shared CPU cores, 2026-11-21;
+docs/papers.md):
 
   linformer   99.16  axial         98.89  strided        98.89  erdos_renyi        98.89
   fnet        98.89  mlp_mixing    98.89  watts_strogatz 98.89  bigbird            98.61
@@ -26,8 +27,8 @@ One seed each is weak evidence. `bigbird`, seeds 0 to 7 (two shared cores of an 
 Seed 0 ended at 97.77 on one core and at 99.44 on two cores of another machine: the last bits depend
 on the processor's kernels and on the number of threads and devices, and these differences grow
 during training. The two implementations of `bigbird`, which differ by rounding, ended at 98.61 and
-99.16. It is the default since no row was better on *validation* (99.31 %, tied with `erdos_renyi`;
-softmax 98.61); its run takes two minutes.
+99.16. `bigbird` is the default row, since no row was better on *validation* (99.31 %, tied with
+`erdos_renyi`; softmax 98.61) and its run takes two minutes.
 """
 
 from ml_collections import ConfigDict

@@ -7,8 +7,8 @@ python train.py --workdir runs/finetuned_dinov2 \\
 
 Each row is a backbone. `init_from` is the file of its weights: by default the published file's own
 name (`FILES`) in the current directory; `timm:NAME` downloads timm's copy of it. The row of SigLIP
-2 downloads, since its authors' file contains the text tower too. The head is new, positions are
-resized, and any other mismatch is an error.
+2 downloads by default, since its authors' file contains the text tower too. The head is new,
+positions are resized, and any other mismatch is an error.
 
 - `augreg_ti augreg_s augreg_b`: patches of 16, trained on ImageNet-21k with augmentation and
   regularization (Steiner et al. 2022); GELU is computed by tanh. The recipe is that of Dosovitskiy
@@ -29,7 +29,7 @@ Ours: not yet run. The data set is CIFAR-10 at 224 pixels unless `dataset=` name
 sources print figures for other sizes and recipes, so none is quoted. Images are normalized as in
 the backbone's training. Gray images need a new first convolution and their own mean:
 `dataset=mnist,data.mean=None,data.std=None,init_from_except=('.*stem/embed/kernel',)`. Any mixer
-may replace the backbone's mixer; projections that both have are kept:
+may replace the backbone's mixer; the projections that both mixers have are loaded:
 `token_mixer=linformer,init_from_except=('.*_slots',)`.
 
   @article{steiner2022train,

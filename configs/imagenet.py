@@ -16,23 +16,25 @@ python train.py --config configs/imagenet.py:deit_s --workdir runs/deit_s
     year      = {2021}
   }
 
-Rows: DeiT's three sizes, plain and `_distilled` (with a second token and head, but without a
-teacher for them), `deit_s_linformer` (the baseline in Sparsifiner's released code, which starts
-from a trained DeiT-S: `init_from=FILE,init_from_except=('.*_slots',)`; separate matrices for keys
-and values, shared by the heads, mix the tokens to a quarter of their number), and LV-ViT's
-`lv_vit_t`, `_s` and `_m`. Not yet run.
+Rows, not yet run:
+- `deit_ti deit_s deit_b`: DeiT's three sizes; also with `_distilled`, which adds a second token and
+  head, but no teacher for them.
+- `deit_s_linformer`: the baseline in Sparsifiner's released code. It starts from a trained DeiT-S:
+  `init_from=FILE,init_from_except=('.*_slots',)`. Keys and values have a matrix each, which all
+  heads share and which mixes the tokens to a quarter of their number.
+- `lv_vit_t lv_vit_s lv_vit_m`: LV-ViT.
 
 The recipes are those of the released code, including its less obvious details: DeiT's learning rate
-follows its schedule an epoch late, its raw weights are evaluated, and RandAugment replaces color
+follows its schedule an epoch late, DeiT's raw weights are evaluated, and RandAugment replaces color
 jitter. RandAugment is timm's with 15 operations, random levels, and a chance of one half for each
-operation; erasing writes noise.
+operation; erased boxes are filled with noise.
 
 Differences from DeiT's recipe:
 - 1 % of the training set is withheld to choose the checkpoint.
 - Arithmetic is bfloat16; theirs is float16 with a scaled loss.
 - Batches continue from epoch to epoch; theirs drop the remainder of an epoch.
-- One share of mixup or CutMix is drawn for the global batch of 1,024; theirs is drawn for the
-  images of each GPU. We mix image 2i with image 2i + 1; they mix the first with the last.
+- One mixing ratio of mixup or CutMix is drawn for the global batch of 1,024; theirs is drawn for
+  the images of each GPU. We mix image 2i with image 2i + 1; they mix the first with the last.
 
 Differences from LV-ViT's recipe: the moving average of the weights is used with the current batch
 statistics, and there are no token labels and no MixToken, so LV-ViT's printed accuracies belong to
@@ -114,7 +116,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def augment(config: ConfigDict, is_deit: bool) -> None:
-  """Sets timm's image augmentations, `rand-m9-mstd0.5-inc1` and mode "pixel" of erasing.
+  """Sets timm's image augmentations: `rand-m9-mstd0.5-inc1`, and random erasing in mode "pixel".
 
   For DeiT, images are also mixed and repeated three times (Touvron et al. 2021, Table 9).
   """

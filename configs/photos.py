@@ -1,25 +1,26 @@
-"""A folder of photos, or any other classified images: from scratch, pretrained, fine-tuned, frozen.
+"""Training on a folder of photos: from scratch, after pretraining, by fine-tuning, or a head only.
 
 python train.py --config configs/photos.py:from_scratch,dataset=folder:DIR --workdir runs/photos
 vitx evaluate --workdir runs/photos
 
-`DIR` holds one folder per class (docs/photos.md); `dataset` also takes any other source of images.
-The duration follows the number of images and has a minimum; the batch is halved until an epoch has
-8 steps; warm-up, log lines and evaluations are shares of the run. `config.json` records the steps.
+`DIR` holds one folder per class (docs/photos.md); `dataset` also takes any other source of images
+with classes. The duration follows the number of images and has a minimum. The batch is halved until
+an epoch has 8 steps. The intervals between log lines and between evaluations, and the warm-up, are
+shares of the run. `config.json` records their numbers of steps.
 
 - `from_scratch`: a convolutional stem, CvT's attention and a mean of the tokens, 64 pixels.
   Ours: docs/photos.md. The other rows: not yet run.
-- `pretrain`: a vision transformer of patches of 8 x 8 pixels, 64 pixels. `phase1` trains it as a
-  masked autoencoder on all training images without their labels (He et al. 2022), `phase2`, which
-  is the config itself, fine-tunes it. `phases.phase1.data.source=folder:OTHER` pretrains on other
-  images, which need no labels; `data.fraction=0.1` fine-tunes on a share of them, and leaves
-  `phase1` all. `pretrained=WORKDIR/phase1` begins from an existing phase 1 and skips it;
-  `pretrained=none` trains this network from scratch, for comparison. Published: on CIFAR-10 alone,
-  such pretraining lifts a transformer of less than 3.7 M parameters to 96.4 % (arXiv 2402.03752).
-  Ours: not yet run.
+- `pretrain`: a vision transformer with patches of 8 x 8 pixels in images of 64 pixels. `phase1`
+  trains it as a masked autoencoder on all training images without their labels (He et al. 2022);
+  `phase2`, which is the config itself, fine-tunes it. `phases.phase1.data.source=folder:OTHER`
+  pretrains on other images, which need no labels. `data.fraction=0.1` fine-tunes on a tenth of the
+  images, while `phase1` still reads all. `pretrained=WORKDIR/phase1` begins from an existing phase
+  1 and skips it; `pretrained=none` trains this network from scratch, for comparison. Published: on
+  CIFAR-10 alone, such pretraining lifts a transformer of less than 3.7 M parameters to 96.4 %
+  (arXiv 2402.03752). Ours: not yet run.
 - `finetune`: DINOv2 S/14 (Oquab et al. 2024) at 224 pixels, all parameters. `init_from` downloads
   timm's copy of the weights by default; it may name a file or a workdir.
-- `frozen`: the backbone of `finetune`, but only the head is trained. `vitx probe` is faster still.
+- `frozen`: the network of `finetune`, but only its head is trained. `vitx probe` is faster still.
 """
 
 from typing import Any

@@ -24,8 +24,8 @@ python train.py --config configs/simplified_cifar10.py:simplified_w96_d8 --workd
 
 The post claims that a block without skips, with one normalization and without value and output
 projections has 42 % fewer parameters than the pre-norm block and learns as well, and better in
-wider and deeper networks; and that among the initializations of α I + β A, layer i with α = 1/i and
-β = 1 - 1/i is the best.
+wider and deeper networks. It also claims that the best initialization of α I + β A, where A is the
+attention matrix, is α = 1/i and β = 1 - 1/i in layer i.
 
 The experiments behind these claims, according to text, code listing, parameter counts and plotted
 data (the training code is not public):
@@ -36,15 +36,15 @@ data (the training code is not public):
 - Each initialization was run once. The differences between them are hardly larger than between runs
   of one initialization. Depth 12 has three runs in the plot, five in the text.
 - The listing multiplies logits by the root of the head's width instead of dividing.
-- Assumptions on unstated details: no warm-up, no smoothing, dropout or clipping, betas 0.9 and
-  0.999, a cosine that ends at 0, and CIFAR-10's own mean and standard deviation.
+- What the post does not state, we assume: no warm-up, label smoothing, dropout or clipping, betas
+  0.9 and 0.999, a cosine that ends at 0, and CIFAR-10's own mean and standard deviation.
 
-The printed counts determine the sizes of all maps, but not their order. We chose: positions for
-patches only; the class token is read through a normalization and a hidden layer; the vanilla block
-has one normalization, used twice; the simplified block's MLP is parallel to its attention; logits
-are divided. The counts also allow `model.block.norms=mlp`,
-`model.block.norms=two,token_mixer.value_bias=False`, `model.block.serial=True`,
-`token_mixer.large_logits=True`.
+The printed numbers of parameters determine the sizes of all linear maps, but not their order. We
+chose: positions for patches only; the class token is read through a normalization and a hidden
+layer; the vanilla block has one normalization, used twice; the simplified block's MLP is parallel
+to its attention; logits are divided by the root of the head's width. The printed numbers also allow
+`model.block.norms=mlp`, `model.block.norms=two,token_mixer.value_bias=False`,
+`model.block.serial=True` and `token_mixer.large_logits=True`.
 
 Training accuracy in percent after epochs 1 to 5, published and by this code (seed 0, a copy of the
 set as JPEG, quality 75, 2 CPU cores, 2026-11-21; docs/papers.md). The runs withheld 0.2 % of the
@@ -88,14 +88,17 @@ initializations on 2026-11-25; docs/papers.md):
 `with_skips_w128_d8` has 25.9 after epoch 6, where the post prints 47.3 after epoch 5: at width 128
 our vanilla block nearly stops learning. The other rows are not yet run.
 
-The rows of this file are these models, with a test at the end. Each initialization has a row; the
-field `token_mixer.start` sets it in any other row. Further rows: `skipless`, vanilla without skips,
-which in the post learns nothing; `with_skips`, vanilla over the 20 epochs of `skipless`;
-`parallel`, vanilla's attention and MLP side by side; `multi_head`, the simplified block with 4
-matrices; `sas_p`, He and Hofmann's own block with centered attention, a matrix and three scalars
-per head, learned gains and the first layer's values (their MLP has ReLU, no biases and four times
-the width, their norm no mean); `mimetic`, Trockman and Kolter's initialization for queries and keys
-and, in vanilla, for values and output.
+The rows of this file are the post's models, with a test at the end. Each initialization has a row;
+the field `token_mixer.start` sets it in any other row. The other rows are:
+- `skipless`: vanilla without skips, which in the post learns nothing.
+- `with_skips`: vanilla over the 20 epochs of `skipless`.
+- `parallel`: vanilla's attention and MLP side by side.
+- `multi_head`: the simplified block with 4 attention matrices.
+- `sas_p`: He and Hofmann's own block, with centered attention, a matrix and three scalars per head,
+  learned gains, and the values of the first layer in all layers. In their paper, the MLP has ReLU,
+  no biases and four times the width, and the normalization subtracts no mean.
+- `mimetic`: Trockman and Kolter's initialization, for queries and keys and, in vanilla, for values
+  and output.
 """
 
 from ml_collections import ConfigDict

@@ -13,13 +13,15 @@ python train.py --config configs/small_data.py:tiny_sl_vit --workdir runs/sl_vit
   }
 
 The paper says that attention without locality needs large data sets, and adds two things: patches
-that also contain half a patch around them (`s_`, the stem `shifted_patch`), and attention without
-the token itself at a learned temperature (`l_`, the mixer `locality`). `sl_` has both. The network
-is the authors': width 192, 9 layers, 12 heads of 16, an MLP of 384, 64 patches of 4 (CIFAR) or 8
-pixels (Tiny ImageNet, `tiny_`), no bias of queries, keys and values, positions and class token
-drawn with deviation 1. With 2.76 and 2.91 M parameters for Tiny ImageNet, counts equal those of the
-authors' code. `token_mixer.self_edge=True` leaves the temperature alone, and
-`token_mixer.temperature=fixed` the missing edge.
+that also contain half a patch around them (`s_`, the stem `shifted_patch`), and attention in which
+no token attends to itself, at a learned temperature (`l_`, the mixer `locality`). `sl_` has both.
+`token_mixer.self_edge=True` gives only the learned temperature, and
+`token_mixer.temperature=fixed` only the attention without the token itself.
+
+The network is the authors': width 192, 9 layers, 12 heads of 16, an MLP of 384, 64 patches of 4
+(CIFAR) or 8 pixels (Tiny ImageNet, `tiny_`), no bias of queries, keys and values, positions and
+class token drawn with standard deviation 1. `tiny_vit` and `tiny_sl_vit` have 2.76 and 2.91 M
+parameters, as many as in the authors' code.
 
 Test top-1 in percent, as the authors' README once printed it for one run each; ours: not yet run.
 
@@ -27,15 +29,16 @@ Test top-1 in percent, as the authors' README once printed it for one run each; 
   vit           93.58      73.81          57.07
   sl_vit        94.53      76.92          61.07
 
-The recipe is that of the authors' code, which differs from the text in one point: the sampler, of
-Multigrain, is called with one repetition and three times the length, so that no image is repeated
-in a batch, and each of the 100 epochs has three passes over the data. Here a run has 300 epochs.
+The recipe is that of the authors' code, which differs from the text in one point: Multigrain's
+sampler is called with one repetition and three times the length, so no image is repeated in a
+batch, and each of the 100 epochs has three passes over the data. Here a run has 300 epochs.
 Differences of our recipe from theirs:
 - They mix half of the batches; here every batch is mixed, by mixup or by CutMix.
 - Their stochastic depth has one rate, 0.1, in all layers; here the rate grows linearly to 0.1.
 - Their cosine begins at step 0, so that the rate falls a little at the end of the warm-up.
 - For Tiny ImageNet, they use AutoAugment's policy for ImageNet; here it is the policy for CIFAR.
-- They erase boxes with the mean of the unnormalized pixels; here a box becomes the mean.
+- They fill erased boxes of normalized images with the mean of the unnormalized pixels; here the
+  boxes get the mean color.
 - They report the best epoch on the test set. Here the epoch is chosen on 10 % of the training set,
   which training does not see.
 """

@@ -18,17 +18,17 @@ both phases and the teacher. Set fields of phase 1 by `phases.phase1.duration='1
 phase 2 by `duration='5 epochs'`.
 
 Rows: `deit_s_keep_R`, `lvvit_s_keep_R` and `lvvit_m_keep_R` for each published share R of the 197
-keys; `deit_s_l1` with an L1 norm on the bases instead of weight decay on them. The recipe is the
-supplement's; `recipe=yaml` is that of the released settings (45 epochs, the first 8 of 32
-coefficients, a threshold of 0.02 on the basis, a weight of 0.01 on the attention's error). The
-published figures are top-1 and millions of multiplications of attention (QKᵀ, AV and predictor).
-Not yet run.
+keys that is kept; `deit_s_l1` with an L1 norm of the predictor's bases instead of their weight
+decay. The recipe is the supplement's; `recipe=yaml` is that of the released settings (45 epochs,
+the largest 8 of 32 coefficients, a threshold of 0.02 for the basis, a weight of 0.01 for the error
+of the predicted attention). The published figures are top-1 and millions of multiplications of
+attention (QKᵀ, AV and predictor). Not yet run.
 
-Differences from the released code: here the attention's error is a mean over images; theirs is a
-sum over the 168 images of one GPU, so our weight of it is 168 times theirs. Phase 1 runs the
-backbone as in evaluation, so LV-ViT's batch statistics do not change. The weight of the L1 norm is
-the default of the code's argument parser, since the published run's is not known, and falls to zero
-over phase 1.
+Differences from the released code: here the error of the predicted attention is a mean over images;
+theirs is a sum over the 168 images of one GPU, so our weight is 168 times theirs. Phase 1 runs the
+backbone as in evaluation, so LV-ViT's batch statistics do not change. The published run's weight of
+the L1 norm is not known; ours is the default of the code's argument parser, and falls to zero over
+phase 1.
 """
 
 import dataclasses
@@ -144,7 +144,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def _phase1(attention_weight: float, is_l1: bool) -> dict[str, Any]:
-  """Returns the fields that phase 1 changes; an L1 norm replaces the weight decay of the bases."""
+  """Returns the fields that phase 1 changes.
+
+  Args:
+    attention_weight: The released code's weight of the error of the predicted attention.
+    is_l1: Whether an L1 norm of the predictor's bases replaces their weight decay.
+  """
   steps = 5 * 1_281_167 // (8 * GPU_BATCH)
   return dict(
     model=dict(token_mixer=dict(sparse=False)),
@@ -176,8 +181,8 @@ class Sizes:
     tokens: The number of tokens, n, including the class token.
     width: The width of a token, d.
     heads: The number of heads, H.
-    density: The share s of the products of coefficients and basis that are not zero, as implied by
-      the published figures.
+    density: The share s of the products of coefficients and basis elements that are not zero, which
+      follows from the published figures.
     slots: The number of slots of the predictor.
     channel_divisor: The factor by which the predictor reduces a head's channels.
   """
@@ -208,9 +213,9 @@ def published_macs(sizes: Sizes, kept: int) -> float:
 
   They include attention from each patch to B keys and from the class token to all keys, and these
   parts of the predictor: one reduction of channels, one mixing of the keys, the product of both at
-  half the channels, and the sparse-sparse product. Slope and constant were fitted to the tables:
-  75.28 M + 1.80634 M B for DeiT-S. The parts of the constant are a guess, which lacks one product
-  of the released code.
+  half the channels, and the sparse-sparse product. The sum is linear in B, and was fitted to the
+  tables: 75.28 M + 1.80634 M B for DeiT-S. We guess the parts of the constant; the guess lacks one
+  product of the released code.
 
   Args:
     sizes: The sizes of the backbone.

@@ -1,20 +1,24 @@
-"""Sparsifiner on small images, all phases: a dense network, its predictors, the sparse network.
+"""Sparsifiner on small images in three phases: a dense network, its predictors, a sparse network.
 
 python train.py --config configs/sparsifiner_small.py:digits_keep_0.25 --workdir runs/keep_0.25
 
-Three phases run in one workdir: `phase0` trains a dense vision transformer, `phase1` the predictors
-on its attention, `phase2`, which is the config itself, the sparse network with the dense one as
-teacher. `backbone=WORKDIR` uses an existing dense network, of the row `DATA_dense`, and skips
-`phase0`. `predictors=WORKDIR` uses existing predictors, of the row `DATA_predictors`, and skips
-`phase1`: predictors do not depend on the share, so several rows may share them.
+Three phases run in one workdir. `phase0` trains a dense vision transformer. `phase1` trains the
+predictors on the attention of this network. `phase2`, which is the config itself, trains the sparse
+network with the dense network as teacher. `backbone=WORKDIR` skips `phase0` and uses the dense
+network of an existing run of the row `DATA_dense`. `predictors=WORKDIR` skips `phase1` and uses the
+predictors of an existing run of the row `DATA_predictors`; they do not depend on the share of the
+keys, so several rows may use them.
 
 Rows are DATA_METHOD, with data `digits` (1,797 scans, which scikit-learn includes), `cifar10` and
-`imagenette` (TFDS; 64 pixels). Methods: `dense`; `predictors`, the first phases alone; `keep_R`, a
-share R of the keys by Sparsifiner; `random_R`, a random graph with a share R of the edges, drawn
-for every layer and head, and fine-tuned by Sparsifiner's recipe (every token also attends to itself
-and the class token, which Sparsifiner does not guarantee); `bilevel`, BiFormer's routing to a
-quarter of the regions; `evit_R`, EViT, which keeps a share R of the tokens twice, after a quarter
-and a half of the layers (since its tokens are not the teacher's, tokens are not compared).
+`imagenette` (TFDS; 64 pixels). The methods are:
+- `dense`: phase 0 alone. `predictors`: phases 0 and 1 alone.
+- `keep_R`: Sparsifiner, which keeps a share R of the keys.
+- `random_R`: a random graph with a share R of the edges, drawn for every layer and head, and
+  fine-tuned by Sparsifiner's recipe. Every token also attends to itself and the class token, which
+  Sparsifiner does not guarantee.
+- `bilevel`: BiFormer's routing to a quarter of the regions.
+- `evit_R`: EViT, which twice keeps a share R of the tokens, after a quarter and after a half of the
+  layers. Since it has fewer tokens than the teacher, the loss does not compare tokens.
 
 The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. There is no published
 figure. Our test top-1 of three seeds on two CPU cores: digits, 2026-11-22, dense 98.70 ± 0.70,

@@ -11,19 +11,20 @@ python train.py --config configs/vix_cifar10.py:hybrid_vin --workdir runs/hybrid
     note      = {arXiv:2107.02239}
   }
 
-Rows: ViT, LeViT, CCT, CvT and PiT with softmax attention (`vit levit cct cvt pit`), Performer (last
-letter p), Linformer (l) or Nyströmformer (n); FNet and MLP-Mixer; `hybrid_` with three convolutions
-instead of the patches, `rope_` with rotary positions. `PUBLISHED` has the paper's figures.
+Rows: ViT, LeViT, CCT, CvT and PiT with softmax attention (`vit levit cct cvt pit`), or with another
+last letter: p for Performer, l for Linformer, n for Nyströmformer; FNet and MLP-Mixer. The prefix
+`hybrid_` replaces the patches by three convolutions; `rope_` adds rotary positions. `PUBLISHED` has
+the paper's figures.
 
 The default recipe is what the authors really ran, according to their scripts and logs:
 - Adam with decoupled decay on all parameters, constant rate 1e-3, no augmentation, float32. Batch
-  size and epochs are the scripts'; every log ends earlier, after 2 to 39 epochs. The paper says
-  best of three runs. For about 10 of its 62 rows there is a log, of one run, whose best epoch on
-  the test set is the printed accuracy; for the others we do not know. We choose the epoch on 10 %
-  of the training set, which training does not see (`data.validation`), so that 45,000 images train.
+  size and epochs are the scripts'; every log ends earlier, after 2 to 39 epochs. The paper says its
+  figures are the best of three runs. For about 10 of its 62 rows there is a log of one run,
+  whose best epoch on the test set is the printed accuracy; for the others we do not know. We choose
+  the epoch on 10 % of the training set (`data.validation`), so 45,000 images remain for training.
 - No dropout, as in the text and the notebook with logs. The last committed scripts have 0.25 in
   `vit`, `vin` and `hybrid_vin`, 0.5 in `rope_hybrid_vin`, and 0.5 after the positions in the two
-  Nyströmformers with rotation; we do not use these.
+  Nyströmformers with rotary positions; we do not use these.
 - Performer has the softmax kernel and no local window. Its random directions are uniform here,
   while the authors' package keeps the signs of the QR decomposition. Linformer has one head of
   keys, which are also the values; with rotary positions it has four. The committed script of
@@ -32,7 +33,7 @@ The default recipe is what the authors really ran, according to their scripts an
   pads at the front with zeros that take part in attention.
 - Positions and class token are initialized with standard deviation 1.
 - LeViP, LeViL and LeViN have no normalization anywhere: besides LeViT's attention they lack its
-  batch norm and a GELU (a fair comparison: `levit,token_mixer=softmax`). CvP, CvL and CvN lack
+  batch norm and its GELU (a fair comparison: `levit,token_mixer=softmax`). CvP, CvL and CvN lack
   CvT's convolutions in the attention (a fair comparison: `cvt,token_mixer=softmax`).
 - The MLP of CCT and its relatives is 512 wide; Mixer's 1,024 over tokens and 128 over channels.
 
@@ -46,8 +47,8 @@ set by an override (`token_mixer=performer`) has none of the authors' peculiarit
 Ours at `stride=2`, `batch_size=64` and one budget of 0.05 PFLOP a row, seed 0, test top-1 on a JPEG
 copy (quality 75), one core of an AMD EPYC, 9 to 15 minutes each, 2026-11-25: `vit` 38.29, `vip`
 32.42, `vil` 50.52, `vin` 42.43, `fnet` 37.14, `mlp_mixer` 53.71; with `hybrid_`, in this order,
-46.46, 33.15, 51.23, 45.65, 41.34, 52.76 (results/vix_cifar10_stride_2.md). The order differs from
-the printed one (Spearman 0.08). As published: not yet run.
+46.46, 33.15, 51.23, 45.65, 41.34, 52.76 (results/vix_cifar10_stride_2.md). The ranking of the rows
+differs from the printed ranking (Spearman 0.08). As published: not yet run.
 
 The memory advantage is relative to attention that stores the N x N matrix, as the paper's did.
 """
@@ -154,18 +155,19 @@ PUBLISHED = {
     ("top1", "top5", "gpu_gb"),
   ),
 }
-# Figures that cannot be right, and their likely values: both the row's printed size and its Tiny
-# ImageNet counterpart in Table 4 belong to a model with 40,000 parameters fewer.
+# Likely values of printed figures that cannot be right: the row's printed size and the row's number
+# of parameters for Tiny ImageNet (Table 4) both belong to a model with 40,000 parameters fewer.
 MISPRINTS = {"levip": {"parameters": 622_410}}
 # Printed figures as functions of a completed config and the parameters that torchsummary counts.
 COMPUTED = {
   "size_mb": lambda config, seen: estimate_size(config.model, config.data.image_size, seen)
 }
 
-# The epochs in the scripts, by family, or 40. There are no scripts for softmax models and PiX,
-# except ViT's and CCT's, whose 40 epochs they all use.
+# The epochs in the scripts, by family; 40 for any other family. Of the softmax models and PiX, only
+# ViT and CCT have scripts, with 40 epochs; the others use 40 epochs too.
 EPOCHS = {"fnet": 100, "levi": 150, "cv": 150, "cc": 150}
-# The training batch sizes in the scripts, by family and mixer, or 64 (from the text) without one.
+# The training batch sizes in the scripts, by family and mixer. Without a script it is 64, as in the
+# text.
 BATCHES = {
   "fnet": 512,
   "mlp_mixer": 640,
@@ -206,8 +208,8 @@ def make_config(row: str, recipe: str, stride: int) -> ConfigDict:
   Args:
     row: A row of `ROWS`.
     recipe: "run" or "text".
-    stride: The side of a patch in pixels, or the stride of the first convolution; 1 gives 1,024
-      tokens of 32 x 32 pixels, 2 of 64 x 64.
+    stride: The side of a patch in pixels, or the stride of the first convolution. A stride of 1
+      gives 1,024 tokens for images of 32 x 32 pixels, a stride of 2 for 64 x 64 pixels.
   """
   config = default_config()
   config.model = ConfigDict(make_model(row, recipe, stride))

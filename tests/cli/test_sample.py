@@ -131,7 +131,7 @@ def test_a_small_vocabulary_refuses_other_bytes():
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [
-    (["--prompt", "x" * 24], "prompt has 24 tokens, but the model's window of 24 must hold more"),
+    (["--prompt", "x" * 24], "prompt has 24 tokens, but must have fewer than the 24 of"),
     (["--temperature", "0"], "temperature=0.0 is out of range"),
     (["--top_k", "3", "--top_p", "0.5"], "top_k=3 and top_p=0.5 are both set"),
     (["--complete", "1"], "complete=1.0 is out of range; it must lie in (0, 1)"),

@@ -46,7 +46,7 @@ def read(path):
     (["attention", "--config=digits", "--inputs", "a.png"], "does not have the statistics of"),
     (
       ["gallery", "--inputs", "a.png"],
-      "figure='gallery' uses none; leave inputs out",
+      "figure='gallery' does not use inputs; leave it out",
     ),
     (["gallery", "--patterns=windw"], "Did you mean 'window'?"),
     (["gallery", "--grid=12"], "grid=12 must be rows,columns"),
@@ -54,7 +54,7 @@ def read(path):
     (["gallery", "--config=digits"], "figure='gallery' draws patterns; omit"),
     (
       ["patterns", "--config=digits", "--patterns=window"],
-      "patterns=['window']: figure='patterns' uses none; leave patterns out, or draw gallery",
+      "patterns=['window']: figure='patterns' does not use patterns; leave it out, or draw gallery",
     ),
     (["attention", f"--config=digits:softmax,{NARROW}", "--queries=64"], "choose from 0 to 63"),
     (["attention", f"--config=density_digits:dense,{NARROW}"], "has no grid of image patches"),
@@ -80,7 +80,7 @@ def read(path):
     (["memory", "--config=digits", "--results=nowhere.csv"], "'nowhere.csv' cannot be read"),
     (
       ["posemb", "--config=digits", "--results=a.csv"],
-      "figure='posemb' uses none; leave results out",
+      "figure='posemb' does not use results; leave it out",
     ),
     (["posemb", "--workdir", "a", "b"], "workdir=['a', 'b']: figure='posemb' draws one run"),
   ],

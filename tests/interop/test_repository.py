@@ -365,8 +365,8 @@ def test_a_repository_that_cannot_be_written(
     (dict(names="theirs"), {}, "names in vitx.json of workdir=.*'theirs'"),
     (dict(names="timm"), {}, "'params/.*' has no place in this network"),
     (dict(config={"model": 3}), {}, r"vitx\.json of workdir=.*model=3 must be a group"),
-    ({}, dict(checkpoint=3), "checkpoint=3 does not exist in workdir=.* it has step 40 alone"),
-    ({}, dict(weights="ema"), "weights='ema'.* has one kind; leave weights out"),
+    ({}, dict(checkpoint=3), "checkpoint=3 does not exist in workdir=.* has only step 40"),
+    ({}, dict(weights="ema"), "weights='ema'.* has one kind of weights; leave weights out"),
   ],
 )
 def test_a_repository_that_does_not_fit(changes, options, message, folder):

@@ -249,7 +249,7 @@ def is_of_predictor(name):
     ("task.attention_weight=1.0", "no token mixer of the model predicts attention"),
     pytest.param(
       "task.attention_weight=1.0,token_mixer=sparsifiner,token_mixer.slots=2,model.depth=2",
-      r"task\.attention_weight: block_1/token_mixer predicts.*the teacher has none",
+      r"task\.attention_weight: block_1/token_mixer predicts.*attention there is none",
       marks=pytest.mark.slow,
     ),
     ("task.basis_l1=1.0", "no token mixer of the model has a basis"),

@@ -1,4 +1,7 @@
-"""The file format of `vitx compress`: magic number, version, a header in JSON, the code."""
+"""The file format of `vitx compress`: a magic number, a version, a header in JSON and the code.
+
+The code is the output of the arithmetic coder.
+"""
 
 import dataclasses
 import hashlib
@@ -36,8 +39,8 @@ class Header:
     step: The step of the checkpoint.
     weights: A digest of the model's variables, by which the decoder recognizes the model.
     tokens: A digest of the tokens, by which the decoder checks its result.
-    made_on: The kind of device and the version of JAX, on which the last bits of probabilities
-      depend.
+    made_on: The kind of device and the version of JAX that wrote the file; the last bits of the
+      probabilities depend on them.
   """
 
   kind: str

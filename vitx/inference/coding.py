@@ -1,10 +1,12 @@
 """Lossless compression of tokens: arithmetic coding with an autoregressive model's probabilities.
 
-The decoder must compute exactly the probabilities that the encoder used. So both run the same
-compiled program, which reads one token of each of several windows at a time, and turn its logits
-into probabilities on the host. The bits agree on devices of one kind with equal software versions.
-A window is a stretch of N tokens, as many as the model reads; a lane is one entry of the program's
-batch, in which one window is coded.
+A window is a sequence of N tokens, as many as the model reads. Several windows are coded at a time.
+A lane is the entry of the model's batch that codes one window.
+
+The decoder must compute exactly the probabilities that the encoder used. So the encoder and the
+decoder run one compiled program, which reads a token of each window and returns logits, and compute
+the probabilities from the logits on the host. The last bits of the probabilities agree on devices
+of one kind with equal software versions.
 """
 
 import dataclasses
@@ -35,11 +37,11 @@ class WindowGroup(NamedTuple):
 
 
 def group_windows(count: int, size: int, lanes: int) -> list[WindowGroup]:
-  """Cuts a sequence into windows that do not overlap, and puts these into groups.
+  """Cuts a sequence into adjacent windows, and puts the windows into groups.
 
-  If tokens remain after the last whole window, they are coded as the end of one more window, which
-  ends with the sequence. A sequence shorter than a window is the beginning of one window. An
-  evaluation with no minimum context cuts in this way too.
+  If tokens remain after the last whole window, one more window ends at the end of the sequence; in
+  that window only the remaining tokens are coded. A sequence shorter than a window is the beginning
+  of one window. An evaluation with `task.min_context=0` reads these windows too.
 
   Args:
     count: The number of tokens of the sequence.
@@ -81,8 +83,9 @@ class WindowCoder:
       tokens: The tokens, integers (n,) in the model's vocabulary.
 
     Returns:
-      The code, and the negative log-likelihood of the tokens in bits. The code is longer than this
-      by less than a hundred bits plus the effect of rounding the probabilities to 24 bits.
+      The code, and the negative log-likelihood of the tokens in bits. The length of the code
+      exceeds this number of bits by less than a hundred, plus the effect of rounding the
+      probabilities to 24 bits.
 
     Raises:
       MissingExtraError: `constriction` is not installed.
@@ -123,13 +126,13 @@ class WindowCoder:
   def _visit(
     self, tokens: np.ndarray, choose: Callable[[np.ndarray, np.ndarray], np.ndarray]
   ) -> None:
-    """Visits all tokens in the order of the code, and sets each to the token that is chosen for it.
+    """Visits all tokens in the order of the code, and sets each to the value that `choose` returns.
 
     Args:
       tokens: The tokens, (n,), which are changed in place.
-      choose: A function that gets the indices of the next tokens, (windows,), and the probabilities
-        of their values, (windows, V), and returns their values: the encoder's known tokens, or the
-        decoder's result.
+      choose: A function of the indices of the next tokens, (windows,), and the probabilities of
+        their values, (windows, V). It returns the tokens, (windows,): the encoder returns the known
+        ones, the decoder those that it decodes.
     """
     for group in group_windows(tokens.size, self.size, self.lanes):
       for place, probabilities in self._probabilities(tokens, group):
@@ -172,7 +175,15 @@ _step = partial(jax.jit, static_argnums=0, donate_argnums=2)(next_logits)
 
 
 def _make_coder(name: str, *given: np.ndarray) -> tuple[Any, Any]:
-  """Returns a coder from `constriction` and the family of distributions that it codes with."""
+  """Returns a coder from `constriction` and the family of distributions that it codes with.
+
+  Args:
+    name: The class of the coder, "RangeEncoder" or "RangeDecoder".
+    *given: The arguments of the class: the code for a decoder, none for an encoder.
+
+  Raises:
+    MissingExtraError: `constriction` is not installed.
+  """
   try:
     from constriction import stream
   except ImportError as error:

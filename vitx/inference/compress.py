@@ -57,7 +57,7 @@ def compress(
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Raises:
-    ConfigError: The model is not a density model, or has no tokens for the file.
+    ConfigError: The model is not a density model, or the file's content does not fit it.
     MissingExtraError: `constriction` is not installed.
     OSError: The file cannot be read.
   """
@@ -88,7 +88,7 @@ def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.nd
     The kind of the file (see `Header`), the shape of its content, and its tokens, int32 (n,).
 
   Raises:
-    ConfigError: The file is empty, or the model has no tokens for its content.
+    ConfigError: The file is empty, or its content does not fit the model.
   """
   if density_model.kind_of(loaded) != "image":
     tokens = np.frombuffer(read_bytes(path), np.uint8)
@@ -106,7 +106,12 @@ def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.nd
 
 
 def _read_array(path: Path, grid: tuple[int, ...]) -> np.ndarray:
-  """Returns the images of an array file, or of an `.npz` with one array."""
+  """Reads images from an `.npy` file, or from an `.npz` file with one array.
+
+  Raises:
+    ConfigError: The file does not hold one uint8 array (n, height, width, channels), where the last
+      three sizes are `grid`.
+  """
   arrays = list(read_arrays(path).values())
   if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].shape[1:] != grid:
     found = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
@@ -174,7 +179,7 @@ def to_file(kind: str, found: np.ndarray, suffix: str) -> bytes:
   Args:
     kind: The kind in the header.
     found: The array that `decompress` returned.
-    suffix: The suffix of the file's name, which selects `.npz` for arrays.
+    suffix: The suffix of the file's name; ".npz" selects this format for an array of images.
   """
   if kind == "bytes":
     return found.tobytes()

@@ -1,4 +1,4 @@
-"""Makes a workdir of published weights, or a file of a workdir's weights."""
+"""Makes a workdir from published weights, or a file of weights from a workdir."""
 
 import dataclasses
 from pathlib import Path
@@ -33,19 +33,20 @@ from vitx.training.record.recorder import Record
 def import_weights(
   source: str, config: ConfigDict, workdir: str | Path, *, without_data: bool = False
 ) -> None:
-  """Makes a workdir of published weights, and prints for each weight where it went.
+  """Makes a workdir from published weights, and prints a report on each parameter.
 
   Args:
     source: The path of a file, `hf:OWNER/NAME` or `timm:NAME`.
-    config: The config of the network; its `init_from_except` may list names that need not fit.
+    config: The config of the network. Parameters whose names match its `init_from_except` need not
+      fit.
     workdir: A directory without checkpoints.
-    without_data: Whether the data set is not opened. The config must then have the number of
+    without_data: Whether to leave the data set unopened. The config must then have the number of
       classes and the image size; the names of the classes come from `classes.txt` beside the file,
       or are numbers.
 
   Raises:
-    ConfigError: The file cannot be read or does not fit the network (a head for other classes
-      included), the data set is missing, or the workdir has a run already.
+    ConfigError: The file cannot be read or does not fit the network (the head must fit too), the
+      data set is missing, or the workdir has a run already.
     MissingExtraError: A package that reads the file is not installed.
   """
   check_config(config)
@@ -66,7 +67,7 @@ def import_weights(
 def _resolve(
   config: ConfigDict, source: str, without_data: bool
 ) -> tuple[ConfigDict, DatasetInfo, dict[str, Any]]:
-  """Returns the resolved config, the facts about its data set, and its data's identity as JSON."""
+  """Returns the resolved config, the facts about its data set, and a JSON record of the data."""
   opened: Source | DatasetInfo
   if without_data:
     info = task_class(config.task).state_info(config)
@@ -77,7 +78,7 @@ def _resolve(
       )
     named = read_names(Path(source).parent / FILE) if Path(source).is_file() else None
     names = list(info.class_names or ())
-    if named is not None and len(named) == len(names):  # Otherwise the head sets the number.
+    if named is not None and len(named) == len(names):  # Otherwise the classes have numbers.
       names = list(named)
     opened = info = dataclasses.replace(info, class_names=tuple(names))
     data = {"source": info.name, "fingerprint": "", "class_names": names, "vocabulary": None}

@@ -23,10 +23,10 @@ class Sampling:
 
   Attributes:
     temperature: The divisor of the logits; 1 draws from the model itself.
-    top_k: The number k of tokens that may be drawn, the most probable ones and any tied with the
-      last of them, or `None` for all.
-    top_p: A probability p: tokens are drawn from the fewest most probable ones whose total reaches
-      p; `None` means all tokens.
+    top_k: A number k: only the k most probable tokens, and tokens tied with the k-th, may be drawn;
+      `None` means all tokens.
+    top_p: A probability p: only the most probable tokens may be drawn, as few as reach a total
+      probability of p; `None` means all tokens.
   """
 
   temperature: Positive = 1.0
@@ -44,7 +44,7 @@ class Sampling:
       raise ConfigError(f"top_k={self.top_k} and top_p={self.top_p} are both set; set one.")
 
   def scale(self, logits: jax.Array) -> jax.Array:
-    """Divides logits by the temperature, and sets those of tokens that must not be drawn to -inf.
+    """Divides logits by the temperature; tokens that `top_k` or `top_p` excludes get -inf.
 
     Args:
       logits: The logits, (..., V).
@@ -94,10 +94,10 @@ def sample_tokens(
   first: int = 0,
   progress: Callable[[int], Any] = lambda places: None,
 ) -> np.ndarray:
-  """Draws the tokens that continue given beginnings.
+  """Completes sequences whose first tokens are given, token by token.
 
-  A token depends on the seed, its place and the number of its example. It does not depend on how
-  many examples are in the batch, except by the rounding of the logits.
+  The random draw of a token depends only on the seed, its place and the number of its example. So a
+  sample does not depend on the size of the batch, except by the rounding of the logits.
 
   Args:
     model: A model with `init_cache`, see `next_logits`.
@@ -106,7 +106,7 @@ def sample_tokens(
     length: The number of tokens of a whole sequence, N.
     sampling: The rule by which tokens are drawn.
     seed: The random seed.
-    first: The number of the first example; an example's number selects its random draws.
+    first: The number of the first example; the examples are numbered from it.
     progress: A function called with the number of places just finished.
 
   Returns:

@@ -1,4 +1,4 @@
-"""What `sample`, `compress` and `decompress` need of a loaded density model."""
+"""Functions of a loaded density model that `sample`, `compress` and `decompress` share."""
 
 import io
 from pathlib import Path
@@ -40,7 +40,7 @@ def kind_of(loaded: Loaded) -> Kind:
 
 
 def grid_of(loaded: Loaded) -> tuple[int, ...]:
-  """Returns the grid of the tokens in a window: (height, width, channels) for images, else (N,)."""
+  """Returns the grid of the N tokens in a window, which is (height, width, channels) for images."""
   return tuple(loaded.model.grid)  # type: ignore[attr-defined]
 
 

@@ -39,7 +39,8 @@ class Evaluation:
     loaded: The model.
     examples: The examples of the split; `answers.numbers` are indices into it.
     result: The dictionary that `evaluate` returns.
-    answers: The answers of a classifier to the examples; `None` for another task.
+    answers: The predictions of a classifier with the labels, see `classification.Answers`; `None`
+      for another task.
   """
 
   loaded: Loaded
@@ -74,27 +75,29 @@ def evaluate(
   Args:
     workdir: The workdir of a training run, or a model that `vitx.load` returned.
     checkpoint: "best" (by the task's primary figure on *validation*), "latest" or a step.
-    weights: "ema" or "raw", see `vitx.load`; `None` means the kind that selected the best
+    weights: The weights, "ema" or "raw", see `vitx.load`; `None` means those that selected the best
       checkpoint.
     split: "train", "validation" or "test", as in training, or "all" for every example of the
       source. `None` means "test" for the run's source and "all" for another. A copy of the run's
-      data in another place is split as the run's data is.
+      data in another place has the run's splits.
     source: Another source, such as folder:PATH, whose class names the model knows; `None` means the
       run's source.
     data_dir: The directory of TFDS sets; `None` means the run's.
     batch_size: The batch size over all devices; `None` means the run's evaluation batch size.
     limit: The number of examples to evaluate, spread evenly over the split; `None` means all.
-    task: Changes `field=value,...` to task fields that evaluation reads, such as `min_context=64`.
+    task: New values `field=value,...` of task fields that evaluation reads, such as
+      `min_context=64`.
     predictions: The path of a CSV file to write, with a row per example: its name and the task's
       columns.
-    calibrate: Whether to fit a temperature on *validation* of the run; `calibration` then has the
-      figures before and after division by it.
-    report: The folder of a page with all figures and with pictures of mistakes, `index.html` and
-      `report.md`; it implies `calibrate`.
+    calibrate: Whether to fit a temperature on *validation* of the run. The result then has
+      `calibration`, the figures before and after the logits are divided by the temperature.
+    report: The folder for a report, `index.html` and `report.md`, with all figures and with
+      pictures of mistakes. A report implies `calibrate`.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
-    The workdir, step, source, split and class_names, and the task's figures, with `examples`.
+    A dict with workdir, step, source, split and class_names, and with the task's figures, such as
+    the number of `examples`.
 
   Raises:
     ConfigError: The workdir, checkpoint, source or split does not exist, the classes differ, or
@@ -102,7 +105,8 @@ def evaluate(
     CorruptCheckpoint: The checkpoint is damaged.
   """
   if report is not None:
-    from vitx.inference.report import check_report, write_report  # It draws, and imports this file.
+    # The report loads code for drawing, and imports this file.
+    from vitx.inference.report import check_report, write_report
 
     check_report(report)
   options: dict[str, Any] = dict(split=split, source=source, data_dir=data_dir, limit=limit)
@@ -130,7 +134,7 @@ def evaluate_split(
   """Evaluates a model on a split; `evaluate` documents the arguments.
 
   Returns:
-    The figures together with the model, the examples and a classifier's answers to them.
+    The figures together with the model, the examples and a classifier's predictions for them.
   """
   with open_model(workdir) as loaded:
     config = loaded.config.copy_and_resolve_references()
@@ -172,11 +176,11 @@ def evaluate_split(
 
 
 class _Answers:
-  """A collector of a classifier's answers, which are added batch by batch.
+  """A collector of `classification.Answers`: a classifier's predictions, with labels, by batch.
 
   Attributes:
-    is_wanted: Whether answers are collected: the task is a classifier, and this process evaluates
-      all examples.
+    is_wanted: Whether answers are collected. This needs a classifier, and a single process that
+      evaluates all examples.
   """
 
   def __init__(self, task: Task, *, keep_logits: bool):
@@ -184,7 +188,7 @@ class _Answers:
 
     Args:
       task: The task that is evaluated.
-      keep_logits: Whether to keep the logits too, which take K times the memory.
+      keep_logits: Whether to keep the logits too, K numbers for each example.
     """
     self.is_wanted = _has_one_label(task) and jax.process_count() == 1
     self._keep_logits = keep_logits
@@ -231,8 +235,13 @@ def _check_classifier(loaded: Loaded) -> None:
 def _calibrate(collected: _Answers, fitted: _Answers) -> dict[str, Any]:
   """Fits a temperature to a classifier's answers.
 
+  Args:
+    collected: The answers to the evaluated split.
+    fitted: The answers to *validation*, to which the temperature is fitted.
+
   Returns:
-    The temperature, and the figures of the evaluated split before and after division by it.
+    The temperature, the number of examples that it is fitted to, and the figures of the evaluated
+    split and of validation before and after the logits are divided by the temperature.
   """
   known, answers = fitted.join(), collected.join()
   assert known is not None and answers is not None
@@ -340,8 +349,8 @@ def _open(
 def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
   """Opens a source other than the run's, and changes the `data` config in place to suit it.
 
-  The names of splits in `data.splits` are those of the run's data. They are kept only if the other
-  source is the run's data under another path or name.
+  `data.splits` names splits of the run's data. These names are kept only if the other source is the
+  run's data under another path or name.
   """
   data.source = source
   dataset = None

@@ -19,7 +19,8 @@ from vitx.ops.rule import FAMILIES, Rule
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}  # jax.export's names, and the ops' names.
 IMPLEMENTATIONS = ("masked", "kernelized")
-# The rules for "auto" in place of measured rules, since the target devices are not known.
+# The rules that choose for "auto". They replace rules measured on this device, since the target
+# devices are not known.
 ALWAYS = {"masked": ((sys.maxsize, None),), "kernelized": ()}
 # JAX does not guarantee that later versions know these calls: cuDNN's and Triton's attention.
 CALLS = ("__cudnn$fmhaSoftmax", "triton_kernel_call_ffi")
@@ -95,8 +96,8 @@ def check_target(platforms: Sequence[str], implementation: str) -> None:
   """Checks the platforms and the implementation of a program.
 
   Raises:
-    ConfigError: A platform or the implementation is unknown, or a platform is named twice or none
-      is.
+    ConfigError: A platform or the implementation is unknown, a platform is named twice, or no
+      platform is named.
   """
   if not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
     raise ConfigError(

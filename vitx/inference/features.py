@@ -26,8 +26,8 @@ from vitx.training.record.progress import count_bar
 FORMAT = 1  # increased when a change of the code changes features
 # The head is the first of these modules that runs; its input is the pooled tokens.
 HEADS = (names.HEAD_HIDDEN, names.HEAD)
-# Fields of `config.data` that change no feature: where the data are, since their fingerprint
-# identifies them, and how they are read.
+# Fields of `config.data` that change no feature. They say how the data are read, and where the data
+# are; their fingerprint identifies them in any place.
 NEUTRAL = ("source", "data_dir", "threads", "memory", "device", "repeats", "sampling")
 
 
@@ -40,13 +40,13 @@ def read_features(
   as for an evaluation.
 
   Args:
-    model: The model, whose config has the source's splits.
-    source: The examples of each role, with labels.
-    cache: The folder for files of features. A file there is read if weights, data and preparation
-      are unchanged; otherwise it is written.
+    model: The model, whose config says how examples are prepared.
+    source: The examples of train, validation and test, with labels.
+    cache: The folder for files of features. If it has a file of features for these weights, data
+      and preparation, the file is read; otherwise it is written.
 
   Returns:
-    The features by role, and whether they come from a file.
+    The features of "train", "validation" and "test", and whether they were read from a file.
 
   Raises:
     ConfigError: The network has no head that reads one vector for each example, an example cannot

@@ -1,4 +1,4 @@
-"""Pools the test answers of a sweep's folds: each run tests a part of the data it did not see."""
+"""Computes figures over the test examples of all folds of a sweep (cross-validation)."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,9 @@ TITLE = "## Out of fold"
 def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: str) -> list[str]:
   """Returns a section in Markdown with figures over the test examples of all folds together.
 
-  With folds, every example is in the test set of exactly one run of a method and seed. The best
-  checkpoint of each run answers the test examples of its fold. There is a line for each method and
-  seed whose folds are all finished.
+  Every example is in the test set of exactly one fold, and each run of a method and seed leaves out
+  one fold. The best checkpoint of a run classifies the test examples of its fold. The section has a
+  table with a line for each method and seed whose folds are all finished.
 
   Args:
     points: The points of a finished sweep: a method, seed and fold for each run.
@@ -27,7 +27,7 @@ def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: 
     directory: The directory that contains the runs' workdirs.
 
   Returns:
-    The lines of the section; () for a sweep without folds, or of a task without classes.
+    A list with the section, or [] if no method has finished all folds or the task has no classes.
   """
   groups: dict[tuple[str, int], list[str]] = {}
   for point, outcome in zip(points, outcomes, strict=True):
@@ -51,9 +51,9 @@ def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: 
 
 
 def _summarize(method: str, seed: int, runs: Sequence[str]) -> dict[str, str]:
-  """Returns the cells of a table's line for a method and seed, by heading.
+  """Returns the table's line for the runs of a method and seed, as a dict from heading to cell.
 
-  The result is {} for a task without classes.
+  The dict is empty for a task without classes.
   """
   found = [evaluate_split(run, split="test") for run in runs]
   answers = [each.answers for each in found if each.answers is not None]

@@ -19,7 +19,8 @@ def list_inputs(inputs: Any, task: Task) -> list[Any]:
   files left out. A file whose suffix is not one of the task's is skipped with a warning.
 
   Args:
-    inputs: A sequence of inputs of `Task.read_input` and of folder paths, or one array.
+    inputs: A sequence whose entries are inputs of `Task.read_input` or paths of folders, or one
+      array of all inputs.
     task: The task, which decides the suffixes of its files.
 
   Raises:
@@ -42,10 +43,11 @@ def make_reader(task: Task) -> Callable[[Any, int], Example]:
     task: The task, which reads inputs and prepares them as for an evaluation.
 
   Returns:
-    A function `(input, number) -> example`, where `number` counts the inputs from 0 and names an
-    input that has no path in errors. The example has all arrays of the task; arrays that are not
-    known before an answer, such as a label, are zeros. The function raises ConfigError if a file
-    cannot be read or an array is missing, and ValueError for an input of a wrong type.
+    A function `(input, number) -> example`. `number` counts the inputs from 0; errors name an input
+    without a path by its number. The example has all arrays of the task. If the input lacks an
+    array of `task.answers`, such as the label, the example has zeros in its place. The function
+    raises ConfigError if a file cannot be read or another array is missing, and ValueError for an
+    input of a wrong type.
   """
   prepare = task.transform(train=False)
   blank = {name: np.zeros(x.shape, x.dtype) for name, x in task.element_spec.items()}

@@ -1,4 +1,4 @@
-"""The model card beside weights, in an export or a repository: the weights and their training."""
+"""The model card, a README beside exported weights that describes the network and its training."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,8 @@ def write_card(loaded: Loaded, network: ForeignNetwork | None, file: str) -> str
 
   Args:
     loaded: The model.
-    network: The equivalent network of timm or of LV-ViT's code, or `None` for vitx's own names.
+    network: The equivalent network of timm or of LV-ViT's code; `None` if the weights have vitx's
+      own names.
     file: The name of the file of weights.
   """
   library = "library_name: timm\n" if network and network.code else ""
@@ -40,13 +41,15 @@ def write_repository_card(
 ) -> str:
   """Returns the model card of a repository of a trained model, as Markdown.
 
-  The command of the run is left out, and so is a license, which only the author can choose.
+  The card does not show the command of the run. It states no license, which only the author can
+  choose.
 
   Args:
     loaded: The model.
-    network: The equivalent network of timm or of LV-ViT's code, or `None` for vitx's own names.
+    network: The equivalent network of timm or of LV-ViT's code; `None` if the weights have vitx's
+      own names.
     name: The repository, `hf:OWNER/NAME` or a folder's name.
-    config: The config of the repository.
+    config: The config that the repository contains.
   """
   load = f"import vitx\n\nloaded = vitx.load({json.dumps(name)})\n"
   title = name.rpartition("/")[2]

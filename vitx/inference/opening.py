@@ -44,13 +44,13 @@ def copy_data_fields(
 ) -> ConfigDict:
   """Returns a copy of the run's `data` config, for opening data.
 
-  Paths that were stored in the config and will now be read are logged, since a config may come from
+  The function logs the paths in the config that will be read, since the config may come from
   someone else.
 
   Args:
     loaded: The model.
     data_dir: The directory of TFDS sets, or `None` for the run's.
-    own_source: Whether the source of the run is read.
+    own_source: Whether the config's source is read; False if the caller replaces it.
   """
   source, folder = DATA_PLACES
   fields = [*[source] * own_source, *[folder] * (data_dir is None)]

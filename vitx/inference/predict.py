@@ -1,4 +1,4 @@
-"""Predicts inputs with a trained model."""
+"""Runs a trained model on a user's inputs, such as image files, and returns its predictions."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,11 +28,11 @@ class Prediction:
   """The predictions of a model for B inputs.
 
   Attributes:
-    rows: The outputs for each input that the task defines, such as probabilities: arrays (B, ...)
-      by name.
+    rows: The outputs of the task, such as probabilities: arrays (B, ...) by name.
     class_names: The names of the K classes, or () if there are none.
     columns: The columns of a table of the predictions: lists of B values by column name.
-    names: The paths of the inputs, files of folders included; for an array, its numbers from 0.
+    names: The names of the inputs. An input's name is its path, or its number from 0 if it has no
+      path.
     skipped: A line for each unreadable input that was left out, with its path and the reason.
   """
 
@@ -84,18 +84,20 @@ def predict(
   skip_unreadable: bool = False,
   trust_code: bool = False,
 ) -> Prediction:
-  """Predicts inputs, such as images of any size, prepared as in the run's evaluation.
+  """Returns the predictions of a model for inputs, such as images of any size.
+
+  Inputs are prepared as in the run's evaluation.
 
   Args:
     model: A model that `vitx.load` returned, or a workdir (its best checkpoint is loaded).
     inputs: The inputs of the task, see `Task.read_input`. A classifier of images takes paths of
       image files, Pillow images and arrays (height, width, C), uint8 or float in 0..1, or one array
-      (B, height, width, C). Any task takes paths of `.npz` files and dicts of arrays, with the
-      arrays of an example of the run's source. The path of a folder means all files in it, at any
-      depth, that the task reads, sorted.
+      (B, height, width, C). Any task takes dicts of arrays and paths of `.npz` files, whose arrays
+      have the names and shapes of those in an example of the run's data. The path of a folder means
+      all files in it that the task can read, at any depth and in sorted order.
     features: Whether to also return the input of the network's head.
-    skip_unreadable: Whether to leave out and report unreadable inputs, as long as at least one is
-      readable.
+    skip_unreadable: Whether to leave out unreadable inputs and list them in `skipped`. At least one
+      input must be readable.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
@@ -160,14 +162,14 @@ def _predict(
 def with_features(
   evaluate: Callable[..., Any], heads: Collection[str] = (names.HEAD,)
 ) -> Callable[..., Any]:
-  """Returns a task's `evaluate` that also returns the vector which the network's last layer reads.
+  """Wraps a task's `evaluate`, so that its `rows` also have `features`.
+
+  Features are the vectors that the network's last layer reads. The returned function raises
+  ConfigError if the network has none of the modules in `heads`.
 
   Args:
     evaluate: The method `Task.evaluate`.
     heads: The names of modules that may be the last layer; the first one that runs is taken.
-
-  Raises:
-    ConfigError: The network has none of the modules; the returned function raises this error.
   """
 
   def run(*arguments: Any) -> Any:

@@ -54,7 +54,7 @@ def probe(
   cache: str | Path | None = None,
   trust_code: bool = False,
 ) -> dict[str, Any]:
-  """Measures how well simple classifiers can classify by a network's frozen features.
+  """Trains simple classifiers on a network's frozen features, and measures their accuracy.
 
   A feature is the vector that the network's last layer (the head) reads: the pooled tokens. The
   features of train, validation and test are computed once and kept in a file. Each classifier
@@ -63,10 +63,10 @@ def probe(
 
   Args:
     workdir: The workdir of a training run, or a model that `vitx.load` returned.
-    config: A config whose `init_from` names weights, or its text `FILE:ROW,field=value`; instead of
-      a workdir.
+    config: A config, or its text `FILE:ROW,field=value`, to be given instead of a workdir. Its
+      `init_from` must name weights.
     checkpoint: "best", "latest" or a step of the workdir.
-    weights: "ema" or "raw", see `vitx.load`; `None` means the kind that selected the best
+    weights: The weights, "ema" or "raw", see `vitx.load`; `None` means those that selected the best
       checkpoint.
     source: A source other than the workdir's, with any classes, such as folder:PATH.
     data_dir: The directory of TFDS sets; `None` means the run's.
@@ -81,11 +81,12 @@ def probe(
     trust_code: Whether to import the objects that the config names as `module:Name`.
 
   Returns:
-    The model, step, source, class_names, number of `features` and of `examples` by role, whether
-    the features were `cached`, and `methods`: by method its setting, and the accuracies on
-    validation and test. `few_shot` has a dict for each method and number of shots: the accuracies
-    on test by draw, their mean and the ends `low` and `high` of its 95 % t interval (`None` if that
-    is not defined).
+    A dict with the model, step, source and class_names; the number of `features`, which is the
+    length of the vector; the number of `examples` in train, validation and test; and whether the
+    features were `cached`, that is, read from a file. `methods` has the setting of each method and
+    its accuracies on validation and test. `few_shot` has a dict for each method and number of
+    shots: the test accuracies of the draws (`values`), their `mean`, and the ends `low` and `high`
+    of the mean's 95 % t interval (`None` if the interval is not defined).
 
   Raises:
     ConfigError: The workdir or the weights do not exist, the model or the data have no classes, or
@@ -218,10 +219,11 @@ def _refuse_headless(task: type, place: str) -> None:
 
 
 def _check_data(model: Loaded, source: Source) -> None:
-  """Checks that the network takes the examples of a source, and that these have classes.
+  """Checks that a source has classes, and that the network can read its examples.
 
   Raises:
-    ConfigError: The examples have no classes, or are not what the network takes.
+    ConfigError: The examples have no classes, train has fewer than 2 classes, or the examples lack
+      the arrays or the number of channels that the network reads.
   """
   info, labels = source.info, source.train.labels
   if info.class_names is None or labels is None:

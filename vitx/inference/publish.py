@@ -1,4 +1,4 @@
-"""Writing of a trained model as a repository: a folder, or `hf:OWNER/NAME` on the Hub."""
+"""Writes a trained model as a repository: a folder, or `hf:OWNER/NAME` on the Hub."""
 
 import contextlib
 import re
@@ -34,8 +34,8 @@ def publish(
 ) -> str:
   """Writes a run's model as a repository that `vitx.load` reads.
 
-  Of the paths in the config, the repository has only the last parts. It has neither the command of
-  the run nor its tracker, nor the names of files of its data.
+  Paths in the repository's config are cut to their last part. The repository contains neither the
+  command of the run nor its tracker, nor the names of the data's files.
 
   Args:
     workdir: The workdir of a run, or a model that `vitx.load` returned.
@@ -89,9 +89,10 @@ def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: s
 
 
 def hide_places(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a plain config in which paths keep only their last part.
+  """Returns a config as plain JSON in which paths keep only their last part.
 
-  The folder of TFDS sets becomes the default of the reader's machine, and no tracker is named.
+  `data.data_dir` becomes `None`, which means the default directory on any machine, and the tracker
+  becomes "none".
   """
 
   def hide(value: Any, field: str) -> Any:
@@ -109,7 +110,7 @@ def hide_places(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _last_part(value: str) -> str:
-  """Returns the last part of a path, which may follow the kind of a source, such as `folder:`."""
+  """Returns the last part of a path; the kind of a source before it, such as `folder:`, is kept."""
   kind, colon, path = value.partition(":")
   front, path = (kind + colon, path) if kind in SOURCES else ("", value)
   return front + re.split(r"[/\\]", path.rstrip("/\\"))[-1]

@@ -1,7 +1,7 @@
-"""A report about an evaluated classifier: figures, confusions, calibration, pictured mistakes.
+"""A report about an evaluated classifier: figures, confusions, calibration, pictures of mistakes.
 
-Names of classes, files and sources may come from anyone. The report shows them as plain text, and
-only the last part of an absolute path. It loads nothing from a network and has no script.
+Names of classes, files and sources may come from anyone. So the report shows names as plain text
+and only the last part of an absolute path, loads nothing from a network, and has no script.
 """
 
 import base64
@@ -29,7 +29,7 @@ from vitx.inference.visualize import show_answers
 from vitx.tasks.classification_figures import BY_CLASS, list_confusions, shown_figures
 
 PAGE, TEXT = "index.html", "report.md"
-PICTURES = 12  # The most mistakes, and the most doubts, that are shown.
+PICTURES = 12  # The largest number of pictures of mistakes, and of uncertain examples.
 CONFUSIONS = 10
 _STYLE = """
 :root { color-scheme: light; }
@@ -67,7 +67,7 @@ def write_report(evaluated: Evaluation, out: str | Path) -> list[Path]:
   The files are `index.html` and `report.md`.
 
   Args:
-    evaluated: A classifier's evaluated split.
+    evaluated: The evaluation of a classifier on a split.
     out: The folder of the files; created if absent.
 
   Returns:

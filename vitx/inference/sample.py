@@ -39,17 +39,17 @@ def sample(
 
   Args:
     model: A model that `vitx.load` returned, or a workdir.
-    count: The number of samples. With `complete` and no `prompt`, the number of originals: images
-      (each completed four times) or windows of text or sound (each completed once).
+    count: The number of samples. With `complete` and no `prompt`, the number of originals instead;
+      an image is completed four times, a window of text or sound once.
     prompt: The beginning of all samples: bytes, a text, or the path of a file (a WAV file for
-      sound). For an image model, the path of an image whose first part, the share `complete`, is
-      given.
-    complete: The share of every original that is given, in (0, 1). The originals are the first
-      examples of the test split, or the image that `prompt` names.
+      sound). For an image model, the path of an image; the model is given the share `complete` of
+      its pixels and draws the others.
+    complete: The share of every original that the model is given, in (0, 1). The originals are the
+      image that `prompt` names or, without a prompt, the first examples of the test split.
     temperature: The divisor of the logits.
     top_k: The number of most probable tokens to draw from.
-    top_p: A probability p: tokens are drawn from the fewest most probable ones whose total reaches
-      p.
+    top_p: A probability p: only the most probable tokens may be drawn, as few as reach a total
+      probability of p.
     seed: The random seed; a sample does not depend on `count`.
     checkpoint: "best", "latest" or a step.
     data_dir: The directory of TFDS sets; `None` means the run's.
@@ -124,8 +124,8 @@ def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarra
     tokens = np.frombuffer(prompt.encode(), np.uint8)
   if tokens.size >= length:
     raise ConfigError(
-      f"prompt has {tokens.size} tokens, but the model's window of {length} must hold more;"
-      " shorten it."
+      f"prompt has {tokens.size} tokens, but must have fewer than the {length} of the model's"
+      " window; shorten it."
     )
   return density_model.check_tokens(tokens, loaded, "prompt")
 
@@ -142,9 +142,9 @@ def _read_file(path: Path, kind: density_model.Kind) -> np.ndarray:
 def _originals(
   loaded: Loaded, prompt: str | Path | bytes | None, count: int, data_dir: str | None
 ) -> np.ndarray:
-  """Returns the tokens of the examples to complete, int32 (R, N).
+  """Returns the tokens of the R examples to complete, int32 (R, N).
 
-  They are those of the image that the prompt names, or of the first test examples.
+  The examples are the image that the prompt names or, without a prompt, the first test examples.
   """
   task = density_model.density_task(loaded)
   if prompt is not None:

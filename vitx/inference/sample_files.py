@@ -26,10 +26,11 @@ class Samples:
   Attributes:
     tokens: The tokens of the samples, int32 (S, N), including the given ones.
     given: The number of given tokens at the beginning of each sample.
-    originals: The originals whose beginnings were completed, int32 (R, N), or `None` for samples.
+    originals: The originals whose beginnings were completed, int32 (R, N); `None` if no originals
+      were completed.
     kind: The kind of data that the tokens encode.
-    levels: The number of levels of an image's values.
-    grid: The shape of an image, (height, width, channels).
+    levels: The number of gray levels of an image's values.
+    grid: The grid of a sample's tokens, which is (height, width, channels) for images.
   """
 
   tokens: np.ndarray
@@ -76,7 +77,10 @@ def write_samples(found: Samples, folder: Path) -> Path:
 
 
 def _arrange(found: Samples) -> tuple[np.ndarray, int]:
-  """Returns the images of a grid and its number of columns; completions follow their original."""
+  """Returns the images to draw in a grid, in the order of its rows, and the number of columns.
+
+  A row of completions begins with their original.
+  """
   if found.originals is None:
     return found.images, math.ceil(math.sqrt(len(found.tokens)))
   originals = found.to_images(found.originals)[:, None]
@@ -86,9 +90,10 @@ def _arrange(found: Samples) -> tuple[np.ndarray, int]:
 
 
 def title_texts(found: Samples) -> str:
-  """Returns all texts below titles.
+  """Joins all samples to one text, in which each sample follows a title.
 
-  For completions these are the given part, the rest of the original, and the completion.
+  A completed original has three titles: its given part, the rest of the original, and the
+  completion.
   """
   parts = []
   for number, text in enumerate(found.texts):
@@ -137,7 +142,7 @@ def to_png(image: Image.Image) -> bytes:
 
 
 def to_wav(codes: np.ndarray) -> bytes:
-  """Returns a WAV file of mu-law codes, uint8 (n,): 16 bits at the sample rate of the model."""
+  """Converts mu-law codes, uint8 (n,), to a WAV file of 16-bit samples at the model's rate."""
   from vitx.data.mu_law import mu_law_decode
   from vitx.data.sources.audio import RATE
 

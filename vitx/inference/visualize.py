@@ -43,14 +43,14 @@ from vitx.training import cache
 from vitx.training.experiment import blank, evaluation_shapes, resolve
 from vitx.training.trial import complete_config, count_training_flops, measure_training_bytes
 
-# The figures that use an argument which the others do not.
+# The arguments that only some figures use, each with these figures.
 USERS = {
   "inputs": figures.FIGURES | figures.SIDE_BY_SIDE,
   "split": figures.ANSWER_FIGURES,
   "results": figures.RESULT_FIGURES,
   "patterns": figures.PATTERN_FIGURES,
 }
-BRIGHT = 0.9  # The quantile of attention over a photo from which the photo is not dimmed.
+BRIGHT = 0.9  # A photo is not dimmed where attention is above this quantile.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,9 +58,10 @@ class Options:
   """The options of a figure; each figure reads the options that it needs.
 
   Attributes:
-    local: The number l of last tokens that count as near; `None` means a row of the grid.
+    local: The number of preceding tokens that count as near, in a figure of attention to the past;
+      `None` means the length of a row of the grid.
     examples: The number of examples to look at.
-    queries: The positions to draw, or () for a default choice.
+    queries: The positions of the queries whose attention is drawn; () means a default choice.
     inputs: The inputs to look at instead of the first examples of *validation*, see `vitx.predict`.
   """
 
@@ -99,16 +100,17 @@ def visualize(
       `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES`, `PATTERN_FIGURES` and `ANSWER_FIGURES`.
     out: The folder of the files.
     workdir: The workdir of a training run; `SIDE_BY_SIDE` and `RUN_FIGURES` take several.
-    config: `FILE:ROW,field=value` or a config.json, instead of a workdir. For curves, the config
-      file that contains the curves of a paper.
+    config: `FILE:ROW,field=value` or a config.json, instead of a workdir. For the figure "curves",
+      a config file with the training curves that its paper printed, in addition to the workdirs.
     results: The CSV file of a sweep over the config's rows, for a figure of `RESULT_FIGURES`.
     checkpoint: The checkpoint of the workdir: "best", "latest" or a step.
     split: The split of a figure of `ANSWER_FIGURES`, as `vitx.evaluate` takes it; `None` means
       "validation".
     options: The options of a model's figure.
     patterns: The patterns of a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`,
-      or `module:NAME`; () for eight of them.
-    grid: The rows and columns of the grid under the patterns; () for the gallery's default.
+      or `module:NAME`; () draws eight of the named ones.
+    grid: The numbers of rows and columns of the token grid on which patterns are drawn; () means
+      the default of the figure "gallery".
     trust_code: Whether to import the objects that the config names as `module:Name`.
 
   Raises:
@@ -125,7 +127,7 @@ def visualize(
   for name, value in special.items():
     if value and figure not in USERS[name]:
       raise ConfigError(
-        f"{name}={value!r:.80}: figure={figure!r} uses none; leave {name} out, or draw"
+        f"{name}={value!r:.80}: figure={figure!r} does not use {name}; leave it out, or draw"
         f" {listing(USERS[name])}."
       )
   if figure in figures.RESULT_FIGURES:
@@ -230,7 +232,10 @@ def show_answers(evaluated: Evaluation) -> Answered:
 
 
 def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
-  """Returns the last layer's attention over the patches, (B, rows, columns); `None` without any."""
+  """Returns the last layer's attention over the patches, (B, rows, columns), scaled to 0..1.
+
+  Returns `None` without examples, or if the mixer has no attention over the patches.
+  """
   task = loaded.task
   if not examples:
     return None
@@ -251,12 +256,12 @@ def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
 
 
 def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.ndarray:
-  """Spreads attention over the patches to the pixels of a photo, with 0 outside the seen part.
+  """Resizes attention over the patches to the pixels of a photo; pixels without patches get 0.
 
   Args:
     plane: The attention, (rows, columns).
     size: The (height, width) of the photo.
-    loaded: The model, whose preparation of images decides which part it sees.
+    loaded: The model, whose config says which part of a photo it sees.
   """
   data, ratio = loaded.config.data, loaded.config.evaluation.crop_ratio
   (height, width), (rows, columns) = size, sides(data.decode_size)
@@ -274,9 +279,9 @@ def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.nd
 def _draw_results(
   figure: str, out: Path, results: str | None, config: str | None, workdirs: Sequence[str]
 ) -> list[Path]:
-  """Draws a figure of a sweep's results, for which each method's training step is compiled.
+  """Draws the results of a sweep against the memory of a training step of each row.
 
-  The compiler says how much memory a step needs.
+  The step is compiled, since the compiler reports its memory, but never run.
   """
   if results is None or config is None or workdirs:
     raise ConfigError(

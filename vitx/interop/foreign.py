@@ -1,4 +1,4 @@
-"""Published weights of other projects, read from their files: `init_from=deit_small.pth`.
+"""Reads the published weights of other projects from their files: `init_from=deit_small.pth`.
 
 The names `hf:OWNER/NAME` and `timm:NAME` download a file from the Hugging Face Hub.
 """
@@ -24,7 +24,7 @@ from vitx.ops.layout import TokenLayout
 
 SUFFIXES = (".pth", ".pt", ".bin", ".tar", ".ckpt", ".npz", ".safetensors")
 # Training code may save the weights under one of these keys. If a file has several, the first one
-# here is used: of two networks that train each other, the one that their authors evaluate.
+# in this order is used: for two networks that train each other, the one that is evaluated.
 STATE_DICTS = (
   *("model", "state_dict", "model_state_dict", "network", "net", "module", "teacher"),
   *("target_encoder", "student", "encoder", "backbone", "model_ema", "state_dict_ema", "ema"),
@@ -51,12 +51,12 @@ def is_file(source: str) -> bool:
 
 
 def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Returns the arrays of a `.safetensors`, `.npz` or `torch.save` file, by name.
+  """Reads the arrays of a `.safetensors`, `.npz` or `torch.save` file.
 
   Pickled code in the file is never executed.
 
   Returns:
-    The arrays, and descriptions of the other values in the file, both by name.
+    The arrays by name, and descriptions of the other values in the file by name.
 
   Raises:
     ConfigError: The file does not exist, cannot be read, or contains no dict of arrays.
@@ -83,7 +83,7 @@ class ForeignWeights(NamedTuple):
     variables: The collections.
     left: The names of the arrays for which vitx has no parameter.
     beside: Descriptions, by name, of everything else in the file, such as an epoch.
-    posemb: The positions that the network must have, see `foreign_names.Family`.
+    posemb: The fields that the network's `posemb` must have, see `foreign_names.Family`.
   """
 
   variables: dict[str, Any]
@@ -97,7 +97,7 @@ def read_variables(source: str, num_heads: int) -> ForeignWeights:
 
   Args:
     source: The path of the file, `hf:OWNER/NAME` or `timm:NAME`.
-    num_heads: The number of heads H of the network, by which kernels (C, C) become (C, H, D).
+    num_heads: The number of heads H of the network, which splits kernels (C, H D) to (C, H, D).
 
   Raises:
     ConfigError: The file cannot be read, has another SHA-256 than the published file of its name,
@@ -117,7 +117,7 @@ def read_variables(source: str, num_heads: int) -> ForeignWeights:
 
 
 def count_heads(params: Mapping[str, Any]) -> int:
-  """Returns a network's number of heads, from its first query projection (C, H, D), else 1."""
+  """Returns the number of heads of a network's first query projection (C, H, D); 1 without one."""
   for name, leaf in name_leaves(params).items():
     if name.endswith("query/kernel") and leaf.ndim == 3:
       return leaf.shape[1]
@@ -143,9 +143,10 @@ def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
 
 
 def _count_rows(leaves: Mapping[str, Any]) -> int:
-  """Returns the number of tokens for which a network's weights were made; 0 if it is unknown.
+  """Returns the length of a network's first position table.
 
-  It is the length of the first position table, or else of a weight's axis of tokens.
+  Without a table, it returns the length of the token axis of the first mixer weight that has such
+  an axis, or 0 if no weight has one.
   """
   for name in sorted(leaves, key=lambda name: not names.is_position_table(name)):
     bound = names.token_axis(name, leaves[name].ndim)
@@ -209,7 +210,7 @@ def _split(
 
 
 def _holds_arrays(value: Any, depth: int = 2) -> bool:
-  """Returns whether a value is a dict of arrays, or a dict with such a dict under a known key."""
+  """Returns whether a value is a dict of arrays, or has one under a key of `STATE_DICTS`."""
   if not isinstance(value, Mapping):
     return False
   inner = [value.get(key) for key in STATE_DICTS] if depth else []

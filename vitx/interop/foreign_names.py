@@ -1,4 +1,4 @@
-"""Knows how other projects name their weights, and renames these to vitx's names and back.
+"""Renames the weights of other projects to vitx's names, and back.
 
 A family is a naming scheme that several files share.
 """
@@ -23,8 +23,8 @@ class Family:
   Attributes:
     marks: The names of arrays that identify the scheme if all of them are present.
     rules: The rules that rename the arrays.
-    posemb: The positions of the networks, as fields of `model.posemb`, if they have no parameters
-      by which a file shows them.
+    posemb: The fields that `model.posemb` must have, if the networks' positions have no parameters
+      from which they could be read; otherwise {}.
   """
 
   marks: tuple[str, ...]
@@ -90,7 +90,7 @@ _WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wr
 
 
 def find_family(theirs: Arrays) -> str:
-  """Returns the name of the first family in `FAMILIES` all of whose marks occur among the names.
+  """Returns the name of the first family in `FAMILIES` whose marks are all in `theirs`.
 
   Raises:
     ConfigError: The arrays belong to no known family.
@@ -111,13 +111,13 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
   """Removes the common prefix of a network's array names.
 
   A file may contain the network as a part of a larger one, under a prefix such as `module.`,
-  `backbone.` or `vit.`. Arrays outside the prefix, such as a head, are used if the family has names
-  for all of them. Otherwise all of them are left out, since the parts between them and the
-  network are not known.
+  `backbone.` or `vit.`. Arrays without the prefix, such as a head, are used if the family has names
+  for all of them. Otherwise all of them are left out, since they may belong to parts that vitx does
+  not know.
 
   Args:
     theirs: The arrays by their names in the file.
-    order: Words in prefixes, by priority: of two networks in a file, the one whose prefix has the
+    order: Words of prefixes, by priority. If a file has two networks, the one whose prefix has the
       earlier word is used.
 
   Returns:
@@ -152,7 +152,7 @@ def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
   """Finds a network among the arrays of a file, which may contain more than one.
 
   Returns:
-    The prefix of its names and its family; both are "" if no family is known.
+    The prefix of the network's names, and its family; both are "" if no family is known.
   """
   found: dict[str, str] = {}
   for name, family in FAMILIES.items():

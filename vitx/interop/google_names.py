@@ -9,7 +9,9 @@ from vitx.interop.naming import QKV, NameRule, same
 def _network(
   prefix: str, positions: str, *, second_norm: int, attention: int, mlp: int
 ) -> list[NameRule]:
-  """Returns the rules of a network of AugReg or big_vision, whose names differ in a few places.
+  """Returns the rules of a network of AugReg or big_vision.
+
+  The arguments are the parts of the names that differ between the two projects.
 
   Args:
     prefix: The prefix of all names.

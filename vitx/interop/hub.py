@@ -47,7 +47,7 @@ def split(source: str, field: str = "init_from") -> tuple[str, str | None]:
 
 
 def download(source: str, files: Sequence[str] = FILES, field: str = "init_from") -> str:
-  """Returns the path of the file that `find` returns; raises ConfigError if there is none."""
+  """Downloads a file as `find` does; raises ConfigError if the repository has none of the files."""
   path = find(source, files, field)
   if path is None:
     raise ConfigError(
@@ -70,9 +70,9 @@ def is_cached(source: str, files: Sequence[str]) -> bool:
 
 
 def find(source: str, files: Sequence[str], field: str = "init_from") -> str | None:
-  """Downloads the first file that a repository has and returns the path of the local copy.
+  """Downloads the first of several files that a repository has, and returns its local path.
 
-  The Hub names a large file by its SHA-256; the local copy is compared with it.
+  The Hub names a large file by its SHA-256; the local copy must have that SHA-256.
 
   Args:
     source: The repository, see `split`.
@@ -110,7 +110,7 @@ def find(source: str, files: Sequence[str], field: str = "init_from") -> str | N
 
 
 def _ask(hub: ModuleType, url: str) -> str:
-  """Asks the Hub once about a file, and returns the reason if there is no connection, else "".
+  """Tries to connect to the Hub once; returns "", or why there is no connection.
 
   A download without a connection would repeat the request for half a minute.
 
@@ -199,7 +199,7 @@ def _explain(error: Exception, name: str, revision: str | None) -> str:
 
 
 def _check_whole(path: str, where: str) -> None:
-  """Raises ConfigError if a file of the cache differs from the SHA-256 that it is named by."""
+  """Raises ConfigError if a file of the cache is named by a SHA-256 but has another one."""
   stored = os.path.realpath(path)
   wanted = os.path.basename(stored)
   if not _SHA256.fullmatch(wanted):  # The Hub names small files otherwise.

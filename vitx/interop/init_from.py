@@ -43,20 +43,22 @@ def initial_variables(
   inside `registry.trusting(True)`.
 
   Args:
-    source: The workdir of the other run, whose best checkpoint is loaded; a repository of vitx; or
-      a file of weights, or `hf:OWNER/NAME` or `timm:NAME` for one on the Hugging Face Hub.
+    source: The workdir of another run, whose best checkpoint is loaded; a repository that vitx
+      wrote; a file of weights; or `hf:OWNER/NAME` or `timm:NAME` for a file on the Hugging Face
+      Hub.
     params: Freshly initialized parameters.
-    model_state: The new run's other collections. Its batch statistics are filled, and any
-      other state that a file of weights has.
-    layout: The layout of the tokens that the new run adds positions to, or `None`, see
+    model_state: The new run's other collections. Batch statistics are filled. If the source is a
+      file of weights, any other state that it has is filled too.
+    layout: The layout of the new run's tokens to which positions are added, or `None`; see
       `transfer`.
     allowed: Regular expressions of names, in vitx or in the file, that need not fit.
-    network: The new run's network. Its positions are compared with those of a published network
-      whose file does not show them; `None` compares nothing.
+    network: The new run's network. If a file of weights has no parameters of positions, the
+      position embedding of this network is compared with the published one; `None` compares
+      nothing.
     mixer: The name of the network's token mixer, for error messages.
     new_head: Whether a head for other classes may be left as initialized.
-    find_places: A function that finds the run's classes among the source's, or `None` if the run
-      has no classes.
+    find_places: A function that finds the run's classes among the source's, see
+      `transfer.FindPlaces`; `None` if the run has no classes.
 
   Raises:
     ConfigError: The source cannot be read, or names of the file do not fit and are not allowed.
@@ -97,9 +99,10 @@ def check_source(
   new_head: bool = True,
   find_places: FindPlaces | None = None,
 ) -> None:
-  """Checks that the initial weights fit a new run, as far as possible without reading them.
+  """Checks that the initial weights fit a new run, without initializing the run's network.
 
-  It raises the errors of `initial_variables`, which describes the other arguments.
+  The weights of another run are not read: only its config and the existence of a checkpoint are
+  checked. `initial_variables` describes the other arguments and the errors.
 
   Args:
     source: The workdir of the other run, a repository, a file of weights, or a name of the Hub.
@@ -182,6 +185,6 @@ def _compare_positions(wanted: Mapping[str, Any], network: nn.Module | None) -> 
 def _find_places(
   find: FindPlaces | None, class_names: Sequence[str] | None, variables: Mapping[str, Any]
 ) -> np.ndarray | str | None:
-  """Returns the indices of a network's classes in the head of `variables`, see `FindPlaces`."""
+  """Calls a function `FindPlaces` for the head in `variables`; returns `None` without a head."""
   heads = [x for name, x in tree.name_arrays(variables["params"]).items() if names.is_head(name)]
   return None if find is None or not heads else find(class_names, heads[0].shape[-1])

@@ -1,8 +1,8 @@
 """Rules that convert arrays of published files to vitx's arrays and back.
 
-A rule has names of "their" arrays (the published ones), names of "our" arrays, and functions that
-convert the values in both directions. One array of theirs may contain several of ours, such as
-query, key and value. In a name, `{}` stands for the number of a block.
+A rule has the names of published arrays (`theirs`), the names of vitx's arrays (`ours`), and
+functions that convert the values in both directions. One published array may contain several of
+vitx's arrays, such as query, key and value. In a name, `{}` stands for the number of a block.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ def rule(theirs: str, ours: tuple[str, ...], into: Into, back: Back) -> NameRule
 
 
 def same(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of an array that both sides store in one form."""
+  """Returns the rule of an array that differs only in its name."""
   return rule(theirs, (ours,), lambda x, heads: (x,), lambda xs: xs[0])
 
 
@@ -67,7 +67,10 @@ def from_heads(theirs: str, ours: str) -> NameRule:
 
 
 def stacked_weight(theirs: str, ours: tuple[str, ...]) -> NameRule:
-  """Returns the rule of stacked linear maps (H D, C); the rows of a head are consecutive."""
+  """Returns the rule of linear maps to the heads, published as one array of stacked maps (H D, C).
+
+  In each map, the rows of a head are consecutive.
+  """
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     return tuple(w.T.reshape(x.shape[1], heads, -1) for w in np.split(x, len(ours)))
@@ -76,7 +79,7 @@ def stacked_weight(theirs: str, ours: tuple[str, ...]) -> NameRule:
 
 
 def stacked_bias(theirs: str, ours: tuple[str, ...]) -> NameRule:
-  """Returns the rule of the concatenated biases of linear maps to the heads."""
+  """Returns the rule of the biases of linear maps to the heads, published as one array."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     return tuple(b.reshape(heads, -1) for b in np.split(x, len(ours)))
@@ -105,15 +108,16 @@ def linear_to_heads(theirs: str, *ours: str) -> list[NameRule]:
 
 
 def linear_from_heads(theirs: str, ours: str) -> list[NameRule]:
-  """Returns the rules of a linear map from the heads with a bias."""
+  """Returns the rules of the weight and bias of a linear map from the heads, such as `out`."""
   return [from_heads(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
 def interleaved(each: NameRule) -> NameRule:
-  """Returns a rule for code that rotates channels j and j + D/2 of a head by one angle.
+  """Returns the rule `each` with the channels of queries and keys (..., D) in another order.
 
-  vitx rotates the neighbors 2j and 2j + 1. A common order of the channels of queries and keys does
-  not change their products, so vitx keeps them, (..., D), in its own order.
+  For rotary positions, the published code rotates channels j and j + D/2 of a head by one angle.
+  vitx rotates the neighbors 2j and 2j + 1, so it stores each such pair as neighbors. Products of
+  queries and keys do not change, since both have the new order.
   """
   rotated = [name.split("/")[-2] in QKV[:2] for name in each.ours]
 
@@ -132,14 +136,14 @@ def interleaved(each: NameRule) -> NameRule:
 
 
 def norm(theirs: str, ours: str) -> list[NameRule]:
-  """Returns the rules of a normalization's factor and offset."""
+  """Returns the rules of a normalization's scale and bias."""
   return [same(f"{theirs}.weight", f"{ours}/scale"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
 def batch_norm(theirs: str, ours: str) -> list[NameRule]:
-  """Returns the rules of a batch normalization, its running statistics included.
+  """Returns the rules of a batch normalization's scale, bias and running statistics.
 
-  `ours` does not begin with the collection; an example is "stem/norm_0".
+  `ours` is the name of the module without a collection, such as "stem/norm_0".
   """
   return [
     *norm(theirs, f"params/{ours}"),
@@ -157,7 +161,8 @@ def convert_in(
     The arrays under vitx's names, and the published names that no rule covers.
 
   Raises:
-    ConfigError: A shape does not split into H heads, or another array of its rule is missing.
+    ConfigError: An array does not split into H heads, or a rule needs several arrays of which one
+      is missing.
   """
   left = dict(theirs)
   ours: dict[str, np.ndarray] = {}
@@ -209,7 +214,10 @@ def _name(templates: tuple[str, ...], number: str, arrays: Several) -> dict[str,
 
 
 def _matching(template: str, names: Arrays) -> list[tuple[str, str]]:
-  """Returns the names that match a template, each with its number."""
+  """Returns (name, number of the block) for each name that matches a template.
+
+  The number is "" if the template has none.
+  """
   pattern = re.compile(re.escape(template).replace(r"\{\}", r"(\d+)"))
   found = [(name, pattern.fullmatch(name)) for name in names]
   return [(name, match[1] if match.groups() else "") for name, match in found if match]

@@ -31,10 +31,10 @@ class PublishedWeights:
     name: The source that `init_from` and `vitx convert` take: `timm:NAME`, or the name of the file
       if timm's repositories lack it.
     row: The config of the network, `FILE:ROW` or `FILE:ROW,field=value`.
-    parameters: The number of parameters, those of a published head included.
+    parameters: The number of parameters, including those of a published head.
     address: The address of the authors' file.
     classes: The number of classes of the head, or 0 for weights without a head.
-    size: The side in pixels of the images that the positions belong to.
+    size: The side in pixels of the images for which the network's positions were trained.
     license: The license of the weights, as their authors state it.
   """
 
@@ -59,7 +59,7 @@ class PublishedWeights:
 
   @property
   def config(self) -> str:
-    """Returns the row with the number of classes of the head."""
+    """Returns `row`, followed by the override of the number of classes if there is a head."""
     return f"{self.row},model.num_classes={self.classes}" if self.classes else self.row
 
   def __str__(self) -> str:
@@ -219,8 +219,9 @@ def look_up(source: str) -> PublishedWeights | None:
   """Returns the published weights that a source names, or `None` if vitx does not know them.
 
   Args:
-    source: The path of a file, `timm:NAME` or `hf:timm/NAME`. A revision is ignored. Without the
-      tag after the dot, a name of timm means the first entry of `WEIGHTS` with that architecture.
+    source: The path of a file, `timm:NAME` or `hf:timm/NAME`. A revision is ignored. A name of timm
+      without its tag, the part after the dot, means the first entry of `WEIGHTS` with that
+      architecture.
   """
   if hub.is_name(source):
     name = f"timm:{hub.split(source)[0].removeprefix('timm/')}"
@@ -229,10 +230,10 @@ def look_up(source: str) -> PublishedWeights | None:
 
 
 def check_digest(path: str) -> None:
-  """Compares a file with the SHA-256 that is published for a file of its name, if there is one.
+  """Checks the SHA-256 of a file that has the name of a published file.
 
   Raises:
-    ConfigError: The file has another SHA-256.
+    ConfigError: The SHA-256 differs from that of the published file.
   """
   known = look_up(path)
   if known is None or not known.digest:

@@ -1,7 +1,7 @@
 """Trained models as repositories: a folder, or `hf:OWNER/NAME` on the Hugging Face Hub.
 
 A repository has `model.safetensors`, `vitx.json` and a model card. `vitx.json` has the resolved
-config, the record of the data, the step, and the naming scheme of the weights: a family of
+config, a description of the data, the step, and the naming scheme of the weights: a family of
 `foreign_names`, or "vitx" for vitx's own names. Nothing in a repository is executed.
 """
 
@@ -44,22 +44,22 @@ def load(
   """Restores a trained model from a workdir or a repository alone.
 
   Args:
-    workdir: The workdir of a training run; if the run has phases, the last phase with a checkpoint
-      is loaded. Or a repository that `vitx convert` wrote: a folder, `hf:OWNER/NAME` or
-      `hf:OWNER/NAME@REVISION`.
-    checkpoint: "best", by the task's primary figure on *validation* (or the latest, before the
-      first evaluation); "latest", the newest saved state, even if a signal broke off its
-      evaluation; or a step. With "best" and "latest", damaged checkpoints are skipped with
-      a warning. A repository has one checkpoint.
+    workdir: The workdir of a training run, or a repository that `vitx convert` wrote: a folder,
+      `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION`. If the run has phases, the last phase with a
+      checkpoint is loaded.
+    checkpoint: "best", by the task's primary figure on *validation* (the latest, before the first
+      evaluation); "latest", the newest saved state, even if a signal interrupted its evaluation; or
+      a step. With "best" and "latest", damaged checkpoints are skipped with a warning. A repository
+      has one checkpoint.
     weights: The weights: "ema", the moving average; "raw"; or None for the weights that chose the
-      best checkpoint, the first of `evaluation.weights`. Without an average, None takes "raw". A
-      repository has one kind of weights, and takes None.
+      best checkpoint (the first of `evaluation.weights`, or "raw" if the run has no average). A
+      repository has one kind of weights and needs None.
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
-    ConfigError: There is no workdir, no checkpoint yet, no such step (the message lists all steps)
-      or no such weights, or no model can be built from the config; or the repository does not
-      exist, cannot be read or was not written by vitx.
+    ConfigError: The workdir does not exist, or has no checkpoint yet, no such step (the message
+      lists all steps) or no such weights; no model can be built from the config; or the repository
+      does not exist, cannot be read or was not written by vitx.
     ShapeMismatch: The checkpoint's arrays are not those of the config's model.
     CorruptCheckpoint: The wanted checkpoint is damaged, or all checkpoints are.
     MissingExtraError: A package that reads the repository is not installed.
@@ -71,10 +71,13 @@ def load(
   step, names = record["step"], record["names"]
   if str(checkpoint) not in (*CHOICES, str(step)):
     raise ConfigError(
-      f"checkpoint={checkpoint!r} does not exist in workdir={place!r}; it has step {step} alone."
+      f"checkpoint={checkpoint!r} does not exist in workdir={place!r}, which has only step {step};"
+      " leave checkpoint out."
     )
   if weights is not None:
-    raise ConfigError(f"weights={weights!r}: workdir={place!r} has one kind; leave weights out.")
+    raise ConfigError(
+      f"weights={weights!r}: workdir={place!r} has one kind of weights; leave weights out."
+    )
   check_choice(names, f"names in {REPOSITORY} of workdir={place!r}", (OWN, *FAMILIES))
 
   def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
@@ -110,9 +113,10 @@ def find_folder(place: Any) -> str | None:
 
 
 def is_weights(source: str) -> bool:
-  """Returns whether `source` names weights without a config: a file, or a repository of others.
+  """Returns whether `source` names weights without a config of vitx.
 
-  If the cache has files of a repository of the Hub, they decide without a network.
+  Such weights are in a file, or in a repository of the Hub that vitx did not write. If files of the
+  repository are in the cache, the Hub is not asked.
 
   Raises:
     ConfigError: A repository of the Hub cannot be read.
@@ -126,7 +130,7 @@ def is_weights(source: str) -> bool:
 
 
 def read_run_config(source: str) -> ConfigDict:
-  """Returns the resolved config of a workdir, of its last phase, or of a repository.
+  """Returns the resolved config of a repository or of a run (of the last phase, if it has phases).
 
   Raises:
     ConfigError: There is no such workdir or repository, or it is damaged.
@@ -138,7 +142,11 @@ def read_run_config(source: str) -> ConfigDict:
 
 
 def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]:
-  """Returns a model's arrays under the names of a scheme, the inverse of reading a repository.
+  """Returns a model's arrays under the names that a repository stores.
+
+  Args:
+    variables: The model's variable collections.
+    names: The naming scheme, "vitx" or a family of `foreign_names`.
 
   Raises:
     ConfigError: An array has no name in the scheme.
@@ -153,7 +161,7 @@ def _to_ours(
   """Returns arrays of a naming scheme under vitx's names.
 
   Raises:
-    ValueError: An array has no place in the network, or another shape.
+    ValueError: An array has no place in the network, or does not split into its heads.
   """
   if names == OWN:
     return arrays
@@ -164,7 +172,10 @@ def _to_ours(
 
 
 def _find_weights(place: str, folder: str) -> str:
-  """Returns the path of the weights; those of the Hub are of the commit of its `vitx.json`."""
+  """Returns the path of a repository's weights.
+
+  Weights of the Hub are downloaded from the commit from which `vitx.json` was downloaded.
+  """
   if not hub.is_name(place):
     return join(folder, WEIGHTS)
   name, _ = hub.split(place)

@@ -36,7 +36,7 @@ _BLOCKS = [
   *linear("blocks.{}.mlp.fc1", "params/block_{}/mlp/up"),
   *linear("blocks.{}.mlp.fc2", "params/block_{}/mlp/down"),
   same("blocks.{}.ls2.gamma", "params/block_{}/mlp_scale"),
-  # Sparsifiner adds these inside the attention of either backbone.
+  # Sparsifiner adds these inside the attention of its backbones, DeiT and LV-ViT.
   *linear(f"{_PREDICTOR}.proj_c_q", f"{MIXER}/reduce_query"),
   *linear(f"{_PREDICTOR}.proj_c_k", f"{MIXER}/reduce_key"),
   same(f"{_PREDICTOR}.proj_n", f"{MIXER}/down"),
@@ -59,10 +59,11 @@ def both_tokens(token: str, distillation: str) -> NameRule:
 
 
 def placed_class(token: str, positions: str) -> NameRule:
-  """Returns the rule of DINOv2's class token, which has a position while the registers have none.
+  """Returns the rule of the class token and the position table of DINOv2 with registers.
 
-  The token and its position are only ever used as a sum. So vitx stores the sum as the class token,
-  and positions of the grid only.
+  In the file the class token has a position and the registers have none. The network uses only the
+  sum of the class token and its position. So vitx stores this sum as the class token, and a table
+  of positions for the grid alone.
   """
 
   def into(xs: Several, heads: int) -> Several:

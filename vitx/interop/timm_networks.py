@@ -1,4 +1,4 @@
-"""Finds the timm network that computes the function of a network of vitx, as a line of code.
+"""Finds the timm network that computes the function of a network of vitx, as Python code.
 
 Parameters do not determine the function of a network: an activation or the rotation of queries
 leaves no trace in them. So every field of a config's model must be an argument of timm's
@@ -27,7 +27,7 @@ class ForeignNetwork:
   """A network of another project.
 
   Attributes:
-    family: The naming family, a key of `foreign_names.FAMILIES`.
+    family: The naming scheme of its weights, a key of `foreign_names.FAMILIES`.
     code: Python code that builds the network as `model`, or "" if timm has no such network.
   """
 
@@ -40,8 +40,8 @@ class _Kind:
   """A kind of network that vitx shares with another project.
 
   Attributes:
-    names: The named choices and other values that the kind requires, by field.
-    arguments: The fields that are arguments of the other constructor.
+    names: The values that the kind requires, by field, such as "softmax" for "token_mixer.name".
+    arguments: The fields that are arguments of the other project's constructor.
     write: The function `(fields, size, channels) -> ForeignNetwork`.
   """
 
@@ -57,7 +57,8 @@ def find_network(
 
   Args:
     fields: Every field of `config.model` by its dotted path, such as "block.activation".
-    defaults: The fields of a config with these named choices and all other fields at defaults.
+    defaults: The fields of a config with the named choices of `fields`, such as the token mixer,
+      and with the default value of every other field.
     size: The side of the images in pixels, or (height, width).
     channels: The number of channels of the images.
 
@@ -110,7 +111,7 @@ def _check_kind(kind: _Kind, fields: Fields, defaults: Fields) -> None:
 
 
 def _call(module: str, name: str, arguments: Mapping[str, Any]) -> str:
-  """Returns the code of a call without the arguments that are None."""
+  """Returns Python code that imports `name` and calls it; arguments that are None are left out."""
   given = [f"  {key}={value}," for key, value in arguments.items() if value is not None]
   partial = "from functools import partial\n\n" if any("partial" in line for line in given) else ""
   lines = [f"from timm.models.{module} import {name}", "", f"model = {name}(", *given, ")"]
@@ -166,8 +167,8 @@ def _write_map(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork
   for name, value in own.items():
     if fields[name] != value:
       raise ConfigError(
-        f"model.{name}={fields[name]!r} has no equivalent in timm, whose pool would have"
-        f" this value too, and model.pool has {value!r}."
+        f"model.{name}={fields[name]!r} has no equivalent in timm: there the pool uses this value"
+        f" too, but model.pool has {value!r}."
       )
   arguments = _vit_arguments(fields, size, channels)
   arguments |= {"class_token": False, "global_pool": repr("map")}

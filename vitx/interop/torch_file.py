@@ -50,7 +50,7 @@ MOST_IN_A_TUPLE = 100_000
 def read_torch(path: str | Path) -> Any:
   """Returns the content of a `torch.save` file, with tensors as NumPy arrays.
 
-  Both formats are read, the archive and the stream of PyTorch before 1.6. Any object other than a
+  PyTorch's archive format and its older format (before 1.6) are read. Any object other than a
   tensor, a plain container, a number or text is replaced by an `Opaque`.
 
   Raises:
@@ -83,7 +83,10 @@ def _read_archive(path: str | Path) -> Any:
 
 
 def _read_stream(path: str | Path) -> Any:
-  """Reads a file of the older format twice, since storages come after objects that use them."""
+  """Reads a file of the format before PyTorch 1.6.
+
+  The objects are read twice, since the storages that they use come after them in the file.
+  """
   storages: dict[str, np.ndarray] = {}
   wanted: dict[str, tuple[np.dtype, int]] = {}
 
@@ -274,7 +277,7 @@ class _Mapping(dict):
 
 
 class _Settings(dict):
-  """A dict in place of `argparse.Namespace`, the arguments of a command."""
+  """A substitute for `argparse.Namespace`: a dict of the arguments of a command."""
 
   def __setstate__(self, state: Any) -> None:
     if isinstance(state, dict):

@@ -1,4 +1,4 @@
-"""Transfer of a trained network's parameters to a new one by name, with a report on each."""
+"""Transfer of a trained network's parameters to a new network by name, with a report."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,9 +12,9 @@ from vitx.config.errors import ConfigError
 from vitx.models import names, token_tables
 from vitx.ops.layout import TokenLayout
 
-LISTED = 5  # The number of names that an error lists; it counts the others.
-# A function from the source's class names (None if unknown) and number of classes to the index of
-# each class of the new network in the source, int32 (K,), or to the reason why the classes differ.
+LISTED = 5  # The number of names that an error lists before it only counts the remaining ones.
+# A function of the source's class names (None if unknown) and its number of classes. It returns the
+# index in the source of each of the new network's K classes, int32 (K,), or why the classes differ.
 FindPlaces = Callable[[Sequence[str] | None, int], np.ndarray | str]
 
 
@@ -31,7 +31,7 @@ class Report:
     new: The parameters missing in the source, left as initialized.
     unused: The parameters of the source that the new model lacks.
     ignored: The other values in a file, and the removed prefixes of names.
-    sizes: The pairs of the source's and the new model's "depth" and "width", where they differ.
+    sizes: The pairs (source, new model) of the sizes "depth" and "width" that differ.
   """
 
   loaded: Mapping[str, str]
@@ -94,7 +94,13 @@ def check_fit(
 
 
 def _explain(wrong: Mapping[str, str], report: Report, mixer: str) -> str:
-  """Returns sentences about the parameters that do not fit, by their reasons, and the fix."""
+  """Returns sentences about the parameters that do not fit, with the reasons and the fix.
+
+  Args:
+    wrong: The reason why a parameter does not fit, by name.
+    report: The report of `transfer`.
+    mixer: The name of the network's token mixer.
+  """
   sizes = dict(report.sizes)
   blocks = names.count_blocks(name.removeprefix("params/") for name in wrong)
   if "depth" in sizes and blocks <= min(sizes["depth"]):
@@ -142,7 +148,7 @@ def transfer(
   Args:
     target: A nested dict of freshly initialized arrays.
     source: A nested dict of trained arrays.
-    layout: The layout of the target's tokens that positions are added to. If it is `None`, tables
+    layout: The layout of the target's tokens to which positions are added. If it is `None`, tables
       of another length are left as initialized.
     source_layout: The layout of the source's tokens, or `None` if it is not known.
     places: The index of each target class in the source, or the reason why the classes differ, see
@@ -238,7 +244,7 @@ def _take(
 
 
 def _is_gray(source: tuple[int, ...], target: tuple[int, ...]) -> bool:
-  """Returns whether one kernel reads color images and the other is its version for gray ones.
+  """Returns whether the target's kernel is the source's with one channel in place of 3.
 
   Args:
     source: The shape of the source's kernel, (h, w, channels, C).

@@ -1,7 +1,7 @@
 """Rules for the weights of the library transformers: its ViT, DeiT, DINOv2, DINOv3 and SigLIP.
 
-ViT and DeiT share names; DINOv2's blocks have timm's names. All files have the library's older
-names: its newer versions use newer names in memory only.
+ViT and DeiT share names; DINOv2's blocks have timm's names. Files have the library's older names:
+its newer versions have newer names in memory, which the rules know too.
 """
 
 from vitx.interop.naming import (

@@ -30,7 +30,7 @@ _FN = "transformer.layers.{}.0.fn"
 
 
 def _patches(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of a linear map of patches, (C, p p c), whose input has channels last."""
+  """Returns the rule of a linear map of patches of p x p pixels and c channels, (C, p p c)."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
     for channels in (3, 1):
@@ -43,7 +43,10 @@ def _patches(theirs: str, ours: str) -> NameRule:
 
 
 def _query_and_key() -> NameRule:
-  """Returns the rule of linear maps to queries (H D, C) and keys (H D, C) or, if shared, (D, C)."""
+  """Returns the rule of linear maps to queries (H D, C) and keys (H D, C).
+
+  If all heads share their keys, the map to keys is (D, C).
+  """
 
   def into(xs: Several, heads: int) -> Several:
     query, key = xs

@@ -2,7 +2,8 @@
 
 A task is made of pure functions on one device's share of a batch. It knows neither devices nor the
 optimizer. Variables are a dict of Flax's collections; "params" is learned, the others (batch
-statistics, fixed features) are called state.
+statistics, fixed features) are called state. The figures of a split are the numbers that an
+evaluation reports, such as an accuracy; those of a training batch are called metrics.
 """
 
 import dataclasses
@@ -60,8 +61,8 @@ class Task(Protocol):
     teacher: The network whose weights the loss needs; None if it needs none.
     primary: The name of the figure that chooses the best checkpoint.
     mode: "max" if a high primary figure is good, or "min" if a low one is.
-    answers: The names of the arrays that an example without its answer lacks, such as the label; an
-      exported program does not need them.
+    answers: The names of the arrays that are an example's answer, such as the label; `vitx predict`
+      and an exported program do not need them.
     input_suffixes: The suffixes, in lower case, of the files that `vitx predict` reads in a folder.
   """
 
@@ -73,14 +74,15 @@ class Task(Protocol):
   input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
 
   def model_inputs(self, batch: Batch) -> Any:
-    """Returns the model's input in `evaluate`, from a batch of the arrays of `element_spec`."""
+    """Returns the input of the model in `evaluate`, for a batch of the arrays of `element_spec`."""
 
   @classmethod
   def resolve(cls, config: ConfigDict, source: Any) -> None:
     """Fills in the fields of a config that follow from the data, such as the number of classes.
 
     Args:
-      config: The unlocked config; every field that it sets stays unchanged.
+      config: The unlocked config. It is changed in place, except for the fields that it already
+        sets.
       source: A `vitx.data` source, or only its `DatasetInfo` if nothing must be computed from
         examples.
 
@@ -90,7 +92,10 @@ class Task(Protocol):
 
   @classmethod
   def state_info(cls, config: ConfigDict) -> DatasetInfo | None:
-    """Returns a description of the data that the config alone states; None if it is incomplete."""
+    """Returns the description of the data that follows from the config alone.
+
+    Returns None if the config lacks a field that the description needs.
+    """
     return None
 
   @classmethod
@@ -103,7 +108,10 @@ class Task(Protocol):
 
   @property
   def train_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns `element_spec` for training, where `transform` may return arrays of other shapes."""
+    """Returns the shape and dtype of each array of a training example, by default `element_spec`.
+
+    In training, `transform` may return arrays of other shapes than in evaluation.
+    """
     return self.element_spec
 
   @property
@@ -126,8 +134,8 @@ class Task(Protocol):
     """Returns the figures of methods that learn nothing, such as a compressor, for comparison.
 
     Args:
-      train: The training examples of the source, before `Task.examples`. A method may count in
-        them.
+      train: The training examples of the source, before `Task.examples`. A method may count tokens
+        in these examples.
       examples: The evaluated examples of the source, before `Task.examples`.
     """
     return {}
@@ -136,10 +144,10 @@ class Task(Protocol):
     """Returns the `vitx.data` transform that makes an example's arrays on the host."""
 
   def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
-    """Returns all variables but "losses", which a model only sows.
+    """Initializes the model's variables, without the collection "losses", which a model only sows.
 
-    They depend only on `key` and the shapes of the batch. By default the input of the model is that
-    of `model_inputs`, and `initialization` of the model is applied.
+    The variables depend only on `key` and the shapes of the batch. By default, the model reads the
+    `model_inputs` of the batch's first example, and its field `initialization` is applied.
     """
     inputs = self.model_inputs({name: x[:1] for name, x in batch.items()})
     variables = initialize(self.model, {"params": key, "dropout": key}, inputs, train=False)
@@ -167,7 +175,8 @@ class Task(Protocol):
       step: The number of updates done, an int32 scalar.
 
     Returns:
-      The mean loss over the batch, the new state and scalar metrics, also means over the batch.
+      The mean loss over the batch; the new state; and scalar metrics, which are means over the
+      batch too.
     """
 
   def run_model(
@@ -224,8 +233,9 @@ class Task(Protocol):
       batch: The arrays of `element_spec` with a batch axis, and mask bool (B,), False for padding.
 
     Returns:
-      A dict with `sums`, which has sums over the examples that are not padding, with `count` among
-      them, and `rows`, which has arrays with an entry for each example.
+      A dict of the dicts `sums` and `rows`. `sums` has sums over the examples that are not padding,
+      among them `count`, the number of these examples. `rows` has arrays with an entry for each
+      example.
     """
 
   def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:

@@ -55,8 +55,8 @@ class Classification(Task):
     interpolation: The interpolation of the host's resizing.
     value_range: The range of the values of images to predict, `data.value_range`.
     mean_loss: The mean loss of a batch, a function of logits and targets (B, K).
-    needs_classes: Whether the outputs of the network are classes, whose number a config without
-      data must state.
+    needs_classes: Whether the network's outputs are classes; if they are, a config without data
+      must state their number.
   """
 
   model: nn.Module
@@ -97,7 +97,10 @@ class Classification(Task):
 
   @classmethod
   def state_info(cls, config):
-    """Returns the description of images by a config's size and number of classes, or None."""
+    """Returns the description of images that follows from a config's size and number of classes.
+
+    Returns None if the config lacks one of them.
+    """
     data, classes = config.data, config.model.get("num_classes")
     if data.image_size is None or (cls.needs_classes and classes is None):
       return None
@@ -164,7 +167,10 @@ class Classification(Task):
 
   @property
   def train_spec(self):
-    """Returns the shapes and dtypes of `image`, with its size in training, and `label`."""
+    """Returns the shapes and dtypes of `image` and `label` in training.
+
+    The image has the size (s, s) if `resize_mode` is "random", otherwise (S, S).
+    """
     return self._spec(self._train_size)
 
   @property
@@ -183,7 +189,7 @@ class Classification(Task):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
   def transform(self, *, train):
-    """Returns the host's resizing of images, which passes the array of `answers` on.
+    """Returns the transform that resizes an image on the host and keeps the array of `answers`.
 
     In evaluation, a center crop replaces a random one.
     """
@@ -198,8 +204,7 @@ class Classification(Task):
   def loss(self, params, state, constants, batch, key, step):
     """Computes the loss of an augmented batch, the new state and `metrics`.
 
-    `batch` holds image uint8 (B, S, S, C), index (B,) and the array of `answers`, such as label
-    (B,).
+    `batch` has the arrays of `train_spec` with a batch axis, and index (B,).
     """
     images, targets = self.draw(batch, key)
     outputs, new_state, sown = self.run_model(params, state, images, batch, key)
@@ -252,9 +257,9 @@ class Classification(Task):
     return f"top-1 {metrics['top1']:.1%}"
 
   def table(self, figures, data):
-    """Returns the text of figures, accuracies in percent, in total and by class.
+    """Returns the figures in lines of text, in total and by class, with accuracies in percent.
 
-    The figures of `vitx.evaluate` have intervals and more columns by class.
+    Figures from `vitx.evaluate` also have intervals, and more columns for each class.
     """
     return "\n".join(table_lines(figures, data["class_names"]))
 
@@ -289,7 +294,8 @@ def resolve_images(
 ) -> None:
   """Sets the fields of a config that follow from a data set of images, in place.
 
-  They are sizes, channels, mean, std and the number of the network's outputs.
+  These fields are the sizes, the number of channels, the mean and standard deviation of the pixels,
+  and the number of the network's outputs.
 
   Args:
     config: The unlocked config.
@@ -312,7 +318,7 @@ def resolve_images(
 
 
 def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size:
-  """Returns the side of a data set's images, or the default if they vary or are not square."""
+  """Returns the side of a data set's images, or the default if not all are squares of one size."""
   if size is not None and size[0] == size[1]:
     return size[0]
   if default is not None:

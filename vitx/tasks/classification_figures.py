@@ -33,7 +33,10 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def agreement(logits: jax.Array, targets: jax.Array) -> jax.Array:
-  """Returns the accuracy on an augmented batch; a mixed image counts as its larger part's class."""
+  """Returns the accuracy on an augmented batch, from logits and targets (B, K).
+
+  The class of a mixed image is the class of its larger part.
+  """
   right = jnp.argmax(logits, axis=-1) == jnp.argmax(targets, axis=-1)
   return jnp.mean(right, dtype=jnp.float32)
 
@@ -53,8 +56,9 @@ def classification_sums(
     num_classes: The number of classes K.
 
   Returns:
-    sums: count, nll, top1, top5 (scalars); class_count, class_top1 (K,); bin_count, bin_confidence,
-    bin_top1 (15 equal bins of the top probability). rows: probabilities and logits (B, K).
+    A dict of the dicts `sums` and `rows`. `sums` has the scalars count, nll, top1 and top5;
+    class_count and class_top1, (K,); and bin_count, bin_confidence and bin_top1, (15,), for equal
+    bins of the highest probability. `rows` has the probabilities and logits, (B, K).
   """
   log_probabilities = jax.nn.log_softmax(logits)
   own = jnp.take_along_axis(log_probabilities, labels[:, None], axis=1)
@@ -86,8 +90,9 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
   """Turns totals of `classification_sums` into figures.
 
   Returns:
-    examples; top1, top5 in 0..1; nll in nats; ece, the expected calibration error over 15 equal
-    bins (Guo et al. 2017, equation 3); class_top1, per class, None for a class without examples.
+    A dict with examples; top1 and top5 in 0..1; nll in nats; ece, the expected calibration error
+    over 15 equal bins (Guo et al. 2017, equation 3); and class_top1, the accuracy of each class,
+    None for a class without examples.
 
   Raises:
     ValueError: If there were no examples.
@@ -108,7 +113,7 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
 
 
 def table_lines(figures: Figures, class_names: Sequence[str]) -> list[str]:
-  """Returns the lines of text about figures: totals with intervals, confusions, classes.
+  """Returns lines of text: the figures with intervals, frequent confusions, and figures by class.
 
   Args:
     figures: The figures of `summarize_classification`, with or without those of `vitx.evaluate`.
@@ -137,7 +142,7 @@ def table_lines(figures: Figures, class_names: Sequence[str]) -> list[str]:
 
 
 def shown_figures(figures: Figures, classes: int) -> list[tuple[str, str, str]]:
-  """Returns the figures of `SHOWN` that exist, with top-5 only if there are more than 5 classes."""
+  """Returns the rows of `SHOWN` whose figures exist; top-5 needs more than 5 classes."""
   return [row for row in SHOWN if row[0] in figures and (row[0] != "top5" or classes > TOP)]
 
 

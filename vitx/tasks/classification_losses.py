@@ -48,8 +48,8 @@ def make_loss(name: str, focal_gamma: float, class_weights: Sequence[float] | No
   Args:
     name: A name of `LOSSES`.
     focal_gamma: The exponent of the focal loss.
-    class_weights: The weight of each class's examples; a mixed target has the mixture of its
-      classes' weights. None weights all examples equally.
+    class_weights: The weight of each class's examples. An example with a mixed target has the
+      weights of its classes, mixed by the target. None weights all examples equally.
   """
   if name == "softmax" and class_weights is None:
     return cross_entropy
@@ -75,8 +75,8 @@ def find_class_weights(
     given: The config's value: "balanced", which is n / (K n_c) for a class with n_c of the n
       examples, or a number for each class.
     class_names: The names of the K classes.
-    labels: The labels of the training examples, (n,), or None if they are not known; "balanced"
-      is then kept.
+    labels: The labels of the training examples, (n,). If they are None, because the data are not
+      known, "balanced" is returned unchanged.
 
   Raises:
     ConfigError: There is not one number for each class, or all are zero, or a "balanced" class has

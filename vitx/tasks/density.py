@@ -1,4 +1,7 @@
-"""Density modeling of bytes: each token is predicted from the earlier tokens, measured in bits."""
+"""Density modeling of bytes: each token is predicted from the earlier tokens.
+
+The figure is the mean code length of a token in bits.
+"""
 
 import dataclasses
 import math
@@ -33,9 +36,9 @@ class Density(Task):
       (B, N, V); the logits of place t depend on the tokens before t.
     window: The number of tokens N of a window; None means whole images.
     levels: The number of gray levels V of images.
-    min_context: The number of tokens that a window after the first reads but does not score in
-      evaluation.
-    unit: The unit of a token in the figure: "dim" for the values of images, otherwise "byte".
+    min_context: The number of tokens at the beginning of a window that an evaluation reads but does
+      not score; the first window scores all its tokens.
+    unit: The name of a token in the figure: "dim" for the values of images, otherwise "byte".
   """
 
   model: nn.Module
@@ -50,7 +53,7 @@ class Density(Task):
 
   @property
   def unit(self) -> str:
-    """Returns the unit of a token: a "dim" of an image, or a "byte"."""
+    """Returns the name of a token in the figure: "dim" for images, otherwise "byte"."""
     return "dim" if self.window is None else "byte"
 
   @property
@@ -63,14 +66,18 @@ class Density(Task):
     """Sets the model's vocabulary and grid from the data.
 
     Raises:
-      ConfigError: If the data are neither images of one size nor sequences of tokens, images have a
-        window, sequences have none, or a grid or stride does not fit the data.
+      ConfigError: If the data are neither images of one size nor sequences of tokens, if a window
+        is set for images or not set for sequences, or if the grid or the mixer's stride does not
+        fit the data.
     """
     resolve(config, getattr(source, "info", source))
 
   @classmethod
   def state_info(cls, config):
-    """Returns the description of the data if the config's model has a grid and a vocabulary."""
+    """Returns the description of the data that follows from the model's grid and vocabulary.
+
+    Returns None if the config lacks one of them.
+    """
     grid, vocabulary = config.model.get("grid"), config.model.get("vocabulary")
     if grid is None or vocabulary is None:
       return None
@@ -92,7 +99,8 @@ class Density(Task):
 
     Args:
       config: The resolved config.
-      window: The number N of tokens of a text or sound that the model sees; None for images.
+      window: The number N of tokens of text or sound that the model reads at a time; None for
+        images.
       levels: The number of gray levels V of images: V values of 0 ... 255 at equal distances.
       min_context: The number of tokens of a window that are read but not scored in evaluation
         (Child et al. 2019, Table 3). Windows then overlap by as many tokens; the first window
@@ -113,7 +121,7 @@ class Density(Task):
   def element_spec(self):
     """Returns the shapes and dtypes of `tokens`, uint8 (N,), and `first`, int32 ().
 
-    `first` is the first token that is scored.
+    `first` is the place of the first token that an evaluation scores.
     """
     return {
       "tokens": jax.ShapeDtypeStruct((self.length,), np.uint8),
@@ -126,7 +134,7 @@ class Density(Task):
     return jax.ShapeDtypeStruct((1, self.length), np.int32)
 
   def token_layout(self):
-    """Returns the grid of the tokens."""
+    """Returns the layout of the tokens in their grid."""
     return self.model.layout  # type: ignore[attr-defined]
 
   def examples(self, examples, *, train):
@@ -141,13 +149,17 @@ class Density(Task):
     return Windows(examples, self.window, hop=hop, stretch=train)
 
   def transform(self, *, train):
-    """Returns the transform of an image to tokens or, in training, of a text to a random window."""
+    """Returns the transform that makes an example's tokens.
+
+    It reads an image as tokens. In training it crops a window at a random place from a sequence; in
+    evaluation it keeps the window.
+    """
     if self.window is None:
       return Pixels(self.levels, tuple(self.model.grid))  # type: ignore[attr-defined]
     return CropWindow(self.window) if train else Identity()
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the mean cross-entropy of all tokens, as loss in nats and as metric in bits."""
+    """Computes the mean cross-entropy of all tokens: the loss in nats and the metric in bits."""
     tokens = self.model_inputs(batch)
     logits, new_state, sown = self.run_model(params, state, tokens, batch, key)
     loss = jnp.mean(cross_entropy(logits, tokens))
@@ -196,7 +208,8 @@ class Density(Task):
   def describe(self, figures):
     """Returns the console's text of an evaluation: the model's mean bits per token.
 
-    If a code that learns nothing, such as a compressor, was measured too, the best one follows.
+    If codes that learn nothing, such as compressors, were measured too, the text ends with the best
+    of them.
     """
     known = {name: figures[name] for name in REFERENCES if name in figures}
     text = f"{figures['bits']:.4f} bits/{self.unit}"
@@ -224,9 +237,9 @@ class Density(Task):
     return "\n".join(lines)
 
   def references(self, train, examples):
-    """Returns the bits per token of methods that learn nothing: counting and compressors.
+    """Returns the bits per token of methods that learn nothing: counts of tokens, and compressors.
 
-    For images, counting the values at each place is among them.
+    For images, one of these methods counts the values at each place.
     """
     images = self.window is None
     read = self.transform(train=False) if images else Identity()
@@ -253,7 +266,7 @@ class Density(Task):
     )
 
 
-# The labels in a table of the references, which need no learning.
+# The texts in a table for the methods of `Density.references`.
 REFERENCES = {
   "per_position": "each place alone",
   **{f"count_{order}": f"order-{order} counts" for order in range(6)},

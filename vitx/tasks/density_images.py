@@ -14,8 +14,8 @@ class Pixels:
   """A transform of an image to tokens, in the order of rows, columns and channels.
 
   Attributes:
-    levels: The number of gray levels V. The value p of 0 ... 255 is token p (V - 1) / 255; apart
-      from the rounding of p, this must be an integer.
+    levels: The number of gray levels V. A pixel value p in 0 ... 255 becomes the token
+      p (V - 1) / 255, which must be an integer up to the rounding of p.
     grid: The shape (height, width, channels) of the images.
   """
 
@@ -25,7 +25,7 @@ class Pixels:
   draws: ClassVar[bool] = False
 
   def __call__(self, example: Example, bits: np.random.Philox | None = None) -> Example:
-    """Returns tokens uint8 (N,) and first int32 ().
+    """Returns an example with the arrays `tokens`, uint8 (N,), and `first`, which is 0, int32 ().
 
     Raises:
       ConfigError: If a value is between two levels.
@@ -35,7 +35,7 @@ class Pixels:
 
 
 def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
-  """Converts the values 0 ... 255 of an image to levels, uint8 in the shape of the image.
+  """Converts the values 0 ... 255 of an image to gray levels 0 ... V - 1, uint8 of equal shape.
 
   Raises:
     ConfigError: If a value is between two levels.
@@ -51,5 +51,5 @@ def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
 
 
 def to_values(tokens: np.ndarray, levels: int) -> np.ndarray:
-  """Converts levels to values 0 ... 255, uint8 in the shape of `tokens`."""
+  """Converts gray levels 0 ... V - 1 to values 0 ... 255, uint8 in the shape of `tokens`."""
   return np.rint(tokens * (255 / (levels - 1))).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""The fields of a density model's config that follow from the data."""
+"""Sets the fields of a density model's config that follow from the data."""
 
 import math
 
@@ -18,13 +18,13 @@ def resolve(config: ConfigDict, info: DatasetInfo) -> None:
   """Sets the vocabulary and the grid of a density model in place.
 
   Args:
-    config: The unlocked config; every field that it sets stays unchanged.
+    config: The unlocked config. It is changed in place, except for the fields that it already sets.
     info: The description of the data.
 
   Raises:
-    ConfigError: If the model predicts no tokens, the data are neither images of one size nor
-      sequences of tokens, images have a window, sequences have none, or a grid or stride does not
-      fit.
+    ConfigError: If the model predicts no tokens, if the data are neither images of one size nor
+      sequences of tokens, if a window is set for images or not set for sequences, or if the grid or
+      the mixer's stride does not fit the data.
   """
   model = config.model
   if not {"vocabulary", "grid"} <= set(options(lookup(MODELS, model.name, "model.name"))):

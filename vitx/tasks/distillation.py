@@ -35,15 +35,16 @@ SPARSITIES = {"coefficient_sparsity": "coefficients", "basis_sparsity": "pruned_
 class Distillation(Classification):
   """Classification with a teacher (DeiT: Touvron et al. 2021; Sparsifiner: Wei et al. 2023).
 
-  The teacher sees the student's augmented images, runs as in evaluation and has no gradient. A
-  student with a distillation token learns from the teacher by this token's logits, any other
-  student by its class logits. An LV-ViT learns and teaches by the logits of its class token, and
-  its patch logits count as its tokens, as in Sparsifiner's released code.
+  The teacher sees the student's augmented images, runs as in evaluation and has no gradient. The
+  logits that are compared with the teacher's are those of the student's distillation token, or its
+  class logits if it has no such token. An LV-ViT, as a student or a teacher, is compared by the
+  logits of its class token, and its patch logits take the place of patch tokens, as in
+  Sparsifiner's released code.
 
-  The predicted attention of Sparsifiner's mixers, without thresholds, is compared with the
-  teacher's matrices: squared differences are summed over heads, queries of the grid and keys, then
-  averaged over layers and examples. If this error is part of the loss, it chooses the best
-  checkpoint.
+  The attention that Sparsifiner's mixers predict, without thresholds, is compared with the
+  teacher's attention matrices. The error is the sum of the squared differences over heads, queries
+  of the grid and keys, averaged over layers and examples. If this error is part of the loss, it
+  chooses the best checkpoint.
 
   Attributes:
     weights: The weights of the terms of the loss, by their names in `loss`; a term that is absent
@@ -63,7 +64,10 @@ class Distillation(Classification):
 
   @classmethod
   def resolve(cls, config, source):
-    """Sets the fields of a classification, and the teacher's classes and implementation."""
+    """Sets the fields of a classification, and the teacher's number of classes.
+
+    If attention is learned, the teacher's mixer gets the implementation "masked".
+    """
     super().resolve(config, source)
     task, classes = config.task, config.model.num_classes
     model = task.get("teacher_model")
@@ -108,8 +112,9 @@ class Distillation(Classification):
       class_weight: The weight of the cross-entropy against the (mixed, smoothed) labels.
       hard_weight: The weight of the cross-entropy against the class that the teacher predicts
         (Touvron et al. 2021, equation 3).
-      logits_weight: The weight of the KL divergence from the teacher's classes, times temperature
-        squared (equation 2; DeiT's code also divides it by the number of classes).
+      logits_weight: The weight of the KL divergence between the teacher's and the student's class
+        probabilities, times temperature squared (equation 2; DeiT's code also divides it by the
+        number of classes).
       token_weight: The weight of the mean squared error of the last patch tokens.
       attention_weight: The weight of the squared error of the attention that the student's
         Sparsifiner layers predict, against the teacher's attention.
@@ -120,7 +125,8 @@ class Distillation(Classification):
       train_mode: Whether the network runs as in training; False is for a frozen backbone.
 
     Raises:
-      ConfigError: If `Classification` raises it, there is no teacher, or every weight is zero.
+      ConfigError: If `Classification.from_config` raises it, if there is no teacher or no
+        `teacher_model`, or if every weight is zero.
     """
     weights: FrozenDict[str, float] = FrozenDict(
       classes=class_weight,
@@ -154,7 +160,7 @@ class Distillation(Classification):
     return "min" if self.weights.get("attention") else "max"
 
   def plateau_figure(self, mode):
-    """Returns "nll" if the mode is "min", otherwise "top1", also if attention is learned."""
+    """Returns "nll" if the mode is "min", otherwise "top1"; never the error of the attention."""
     return "nll" if mode == "min" else "top1"
 
   def loss(self, params, state, constants, batch, key, step):
@@ -200,7 +206,7 @@ class Distillation(Classification):
     return result
 
   def summarize(self, sums):
-    """Returns the figures of `summarize_classification`, and the means of Sparsifiner's sums."""
+    """Returns the figures of `summarize_classification`, and those of Sparsifiner's predictors."""
     figures, count = super().summarize(sums), float(sums["count"])
     for name in (*SPARSITIES, "attention_error"):
       if name in sums:
@@ -224,7 +230,7 @@ class Distillation(Classification):
     return "\n".join([super().table(figures, data), *lines])
 
   def _teach(self, constants: Any, images: jax.Array) -> "_Outputs":
-    """Runs the teacher as in evaluation."""
+    """Returns the teacher's outputs for images, without gradient; it runs as in evaluation."""
     assert self.teacher is not None
     variables = jax.lax.stop_gradient(constants["teacher"])
     logits, found = self.teacher.model.apply(
@@ -246,8 +252,9 @@ class _Outputs:
   """The outputs of a network for a batch.
 
   Attributes:
-    classes: The logits (B, K) that are compared with the labels, and that teach a student.
-    to_teacher: The logits (B, K) that are compared with the teacher's.
+    classes: The class logits (B, K). A student's are compared with the labels; a teacher's are the
+      targets of the student.
+    to_teacher: The logits (B, K) of a student that are compared with the teacher's `classes`.
     tokens: The patch tokens (B, N - prefix, C), or LV-ViT's patch logits (B, N - prefix, K); None
       for a network without such tokens.
     sown: The collection "intermediates".

@@ -13,7 +13,10 @@ BASIS = "basis"  # the parameter name of Sparsifiner's basis over the tokens
 
 
 def divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> jax.Array:
-  """Returns the mean over the batch of T² KL(teacher / T, student / T), for logits (B, K)."""
+  """Returns the mean over the batch of T² KL(p, q), for logits (B, K) and the temperature T.
+
+  p is the softmax of teacher / T, and q is the softmax of student / T.
+  """
   ours = jax.nn.log_softmax(student / temperature)
   theirs = jax.nn.log_softmax(teacher / temperature)
   divergence = jnp.sum(jnp.exp(theirs) * (theirs - ours), axis=-1)
@@ -38,7 +41,14 @@ def token_error(student: jax.Array | None, teacher: jax.Array | None) -> jax.Arr
 
 
 def attention_errors(student: Any, teacher: Any) -> jax.Array:
-  """Returns the squared error of the predicted attention per example (B,), a mean over layers."""
+  """Returns the squared error of the attention that a student predicts, for each example, (B,).
+
+  The error is summed over heads, queries and keys, and averaged over layers.
+
+  Args:
+    student: The student's collection "intermediates", with the predicted attention.
+    teacher: The teacher's collection "intermediates", with its attention matrices.
+  """
   predicted, real = collect(student, "approximation"), collect(teacher, "attention")
   if not predicted:
     raise ConfigError(
@@ -52,8 +62,9 @@ def attention_errors(student: Any, teacher: Any) -> jax.Array:
     if matrix is None or matrix[:, :, -rows:].shape != approximation.shape:
       found = "none" if matrix is None else list(matrix.shape[1:])
       raise ConfigError(
-        f"task.attention_weight: {module} predicts attention of {list(approximation.shape[1:])},"
-        f" the teacher has {found} there; choose a teacher with dense attention of the same size."
+        f"task.attention_weight: {module} predicts attention {list(approximation.shape[1:])}, but"
+        f" the teacher's attention there is {found}; choose a teacher with dense attention of the"
+        " same size."
       )
     error = approximation - matrix[:, :, -rows:].astype(jnp.float32)
     errors.append(jnp.sum(jnp.square(error), axis=(1, 2, 3)))
@@ -61,7 +72,7 @@ def attention_errors(student: Any, teacher: Any) -> jax.Array:
 
 
 def zero_share(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """Returns the share of zeros in `x`, over the unmasked examples if `x` has a batch axis."""
+  """Returns the share of zeros in `x`; if `x` has a batch axis, only in the unmasked examples."""
   zero = (x == 0).astype(jnp.float32)
   if x.ndim == 2:  # a basis has no axis of examples
     return jnp.mean(zero)
@@ -71,7 +82,7 @@ def zero_share(x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def basis_norm(params: Any) -> jax.Array:
-  """Returns the sum of the absolute values of every basis over the tokens."""
+  """Returns the sum of the absolute values in the bases of all Sparsifiner mixers."""
   flat = flatten_dict(params, sep="/")
   bases = [leaf for path, leaf in flat.items() if path.endswith(f"/{BASIS}")]
   if not bases:

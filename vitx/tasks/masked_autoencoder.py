@@ -34,9 +34,9 @@ class MaskedAutoencoding(Classification):
   the mean and standard deviation of their own patch, or of the data set if `normalize_pixels` is
   False. The data need no labels.
 
-  In training, the mask of an example is drawn from (seed, step, index). In evaluation, it is a
-  function of the image's pixels alone, so that a figure repeats, and does not depend on the seed,
-  the batch, or the other examples.
+  In training, the mask of an example is drawn from (seed, step, index). In evaluation, the mask is
+  a function of the image's pixels alone. So the loss of an image is equal in every evaluation,
+  whatever the seed, the batch and the other examples.
 
   Attributes:
     model: The network, called as `model.apply(variables, images, masked, train=...)`; it returns
@@ -134,14 +134,17 @@ class MaskedAutoencoding(Classification):
     return images, self.draw_masks(keys)
 
   def draw_masks(self, keys: jax.Array) -> jax.Array:
-    """Returns for each key (B,) whether each patch is masked, bool (B, N)."""
+    """Draws a mask for each of B random keys, bool (B, N), True for masked patches."""
     rows, columns = self.model.grid
     noise = jax.vmap(lambda key: jax.random.uniform(key, (rows * columns,)))(keys)
     rank = jnp.argsort(jnp.argsort(noise, axis=1), axis=1)
     return rank >= self.model.visible
 
   def masks_of(self, images: jax.Array) -> jax.Array:
-    """Returns the masks (B, N) of evaluation, a function of each image uint8 (B, S, S, C) alone."""
+    """Returns the masks of an evaluation, bool (B, N), for images uint8 (B, S, S, C).
+
+    The mask of an image depends on the pixels of this image alone.
+    """
     pixels = images.reshape(images.shape[0], -1).astype(jnp.uint32)
     factors = np.arange(pixels.shape[1], dtype=np.uint32) * np.uint32(FACTOR) | np.uint32(1)
     codes = jnp.sum(pixels * factors, axis=1, dtype=jnp.uint32)
@@ -181,9 +184,10 @@ class MaskedAutoencoding(Classification):
     """Returns the loss of each image and its reconstruction.
 
     Returns:
-      loss (B,); image, the prepared image with pixels in 0..1, (B, s, s, C); masked, bool (B, s, s,
-      1); reconstruction, the image with predicted pixels where it is masked, (B, s, s, C). If
-      pixels are normalized, a predicted patch gets the mean and variance of the original one.
+      A dict with loss, (B,); image, the prepared image with pixels in 0..1, (B, s, s, C); masked,
+      bool (B, s, s, 1); and reconstruction, the image with predicted pixels where it is masked,
+      (B, s, s, C). If `normalize_pixels` is True, a predicted patch gets the mean and variance of
+      the original patch.
     """
     images, masked, predicted = self._predict(params, state, inputs)
     loss, grid = self.errors(predicted, images, masked), self.model.grid
@@ -214,13 +218,16 @@ class MaskedAutoencoding(Classification):
     return images, masked, predicted
 
   def _moments(self, patches: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the mean and standard deviation by which patches (B, N, P) are normalized."""
+    """Returns the mean and standard deviation by which patches (B, N, P) are normalized.
+
+    They are 0 and 1 if `normalize_pixels` is False.
+    """
     if not self.normalize_pixels:
       return jnp.float32(0), jnp.float32(1)
     mean = jnp.mean(patches, axis=2, keepdims=True)
     return mean, jnp.sqrt(jnp.var(patches, axis=2, keepdims=True, ddof=1) + EPSILON)
 
   def _to_pixels(self, images: jax.Array) -> jax.Array:
-    """Returns normalized images with pixels in 0..1."""
+    """Converts images that are normalized by the data set's statistics to pixels in 0..1."""
     mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
     return jnp.clip(images * std + mean, 0.0, 1.0)

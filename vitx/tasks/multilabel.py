@@ -1,4 +1,4 @@
-"""Classification of images that have any number of classes, each decided by itself."""
+"""Classification of images that have any number of classes; each class is decided by itself."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ class MultiLabel(Classification):
 
   @classmethod
   def resolve(cls, config, source):
-    """Sets classes, sizes, channels, mean and standard deviation from the data."""
+    """Sets the number of classes, sizes, channels and pixel statistics according to the data."""
     info = getattr(source, "info", source)
     find_size(info)
     if info.class_names is None or "labels" not in info.spec:
@@ -105,7 +105,7 @@ class MultiLabel(Classification):
     return ["labels", "prediction", *(f"p({name})" for name in data["class_names"])]
 
   def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:
-    """Yields the classes of each example, the predicted ones and the probabilities."""
+    """Yields the labels, the predicted classes and the probabilities of each example."""
     names = np.array(data["class_names"], object)
     for labels, p in zip(batch["labels"], rows["probabilities"], strict=True):
       yield [";".join(names[labels > 0.5]), ";".join(names[p > 0.5]), *map(str, p)]
@@ -122,9 +122,10 @@ def multilabel_sums(
     mask: A boolean mask (B,), False for padding.
 
   Returns:
-    sums: count, nll, exact, and the numbers of predicted and of present classes and of classes that
-    are both, called right (scalars); positives and negatives, histograms of the logits (K, bins).
-    rows: probabilities and logits.
+    A dict of the dicts `sums` and `rows`. `sums` has the scalars count, nll and exact; the numbers
+    of predicted classes, of present classes, and of right ones, which are both; and positives and
+    negatives, histograms (K, bins) of the logits of present and of absent classes. `rows` has the
+    probabilities and logits, (B, K).
   """
   finite = jnp.isfinite(logits).all(axis=1, keepdims=True)
   weight = mask.astype(jnp.float32)
@@ -161,9 +162,9 @@ def summarize_multilabel(sums: Mapping[str, Any]) -> Figures:
   """Turns totals of `multilabel_sums` into figures.
 
   Returns:
-    examples; map, the mean of class_ap; class_ap, the average precision of each class, None for a
-    class that no example has (the mean leaves it out, and is 0 without any class); f1 over all
-    decisions; exact, the share of examples whose classes are all right; nll in nats.
+    A dict with examples; class_ap, the average precision of each class, None for a class that no
+    example has; map, the mean of class_ap without None, or 0 if all are None; f1 over all
+    decisions; exact, the share of examples for which every decision is right; and nll in nats.
 
   Raises:
     ValueError: If there were no examples.
@@ -184,10 +185,15 @@ def summarize_multilabel(sums: Mapping[str, Any]) -> Figures:
 
 
 def average_precision(positives: np.ndarray, negatives: np.ndarray) -> float | None:
-  """Returns the average precision of a class from histograms of scores, in ascending order.
+  """Returns the average precision of a class, or None if the class has no positives.
 
-  It is the sum over thresholds of the precision times the increase of recall, as in scikit-learn
-  for scores of which many are equal. It is None if there are no positives.
+  The average precision is the sum over thresholds of the precision times the increase of recall.
+  Scores in one bin count as equal, and equal scores as in scikit-learn.
+
+  Args:
+    positives: The histogram of the scores of examples that have the class, (bins,), from low to
+      high scores.
+    negatives: The histogram of the scores of the other examples, (bins,).
   """
   if not positives.sum():
     return None

@@ -26,8 +26,8 @@ LARGEST_SAMPLE = 5000  # training examples for the mean and standard deviation o
 class Regression(Classification):
   """Predicts a number for an image.
 
-  The data have the array `target`, float32 (). The network has one output, (number - `target_mean`)
-  / `target_std`; the loss compares outputs with targets in this form.
+  The data have the array `target`, float32 (). The network has one output, which predicts the
+  normalized target, (`target` - `target_mean`) / `target_std`.
 
   Attributes:
     target_mean: The mean of the training targets.
@@ -44,7 +44,7 @@ class Regression(Classification):
 
   @classmethod
   def resolve(cls, config, source):
-    """Sets sizes, channels, and the means and deviations of pixels and of targets from the data."""
+    """Sets sizes, channels, pixel statistics, `target_mean` and `target_std` from the data."""
     info, train = getattr(source, "info", source), getattr(source, "train", None)
     find_size(info)
     if "target" not in info.spec:
@@ -60,7 +60,7 @@ class Regression(Classification):
 
   @classmethod
   def state_info(cls, config):
-    """Returns the description of images by a config's size, or None."""
+    """Returns the description of images that follows from a config's size; None without a size."""
     info = super().state_info(config)
     return info and dataclasses.replace(info, class_names=None)
 
@@ -150,7 +150,7 @@ class Regression(Classification):
     return f"MAE {metrics['mae']:.4g}"
 
   def table(self, figures, data):
-    """Returns the text of figures."""
+    """Returns the figures in lines of text."""
     return "\n".join(
       [
         f"  mean absolute error {figures['mae']:>9.4g}",
