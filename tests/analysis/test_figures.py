@@ -29,7 +29,7 @@ def make_model(grid=GRID, depth=2, **mixer):
 
 
 def first_only(n):
-  """Returns attention (1, N, N) of which all goes to token 0."""
+  """Returns attention (1, N, N) in which every query attends only token 0."""
   return np.eye(n)[[0] * n][None]
 
 
@@ -98,7 +98,10 @@ def test_the_patterns_of_layers():
 
 
 def test_a_masked_autoencoder_shows_its_encoder():
-  """Its decoder has another width, and softmax attention, which has no pattern."""
+  """The figures of a masked autoencoder show its encoder and leave out its decoder.
+
+  The decoder has another width, and softmax attention, which has no pattern.
+  """
   sizes = {"width": 8, "num_heads": 2, "mlp_dim": 8}
   mixer = {"name": "locality", "implementation": "masked"}
   parts = {"stem": {"name": "linear", "patch": 4}, "posemb": "sincos", "token_mixer": mixer}

@@ -1,4 +1,4 @@
-"""Every field of token mixers takes a value and works, or names itself in one line."""
+"""Each value of a token mixer's field works, or is refused in one line that names the field."""
 
 import functools
 
@@ -34,7 +34,7 @@ LAYOUT = TokenLayout((4, 4))
 
 
 def run(name, **fields):
-  """Makes a network of one block, and traces its mixer from parameters to outputs."""
+  """Makes a network of one block, and traces the initialization and a call of its mixer."""
   mixer = {"name": name, **NEEDED.get(name, {}), **fields}
   vitx.create_model("vit", **SMALL, stem={"name": "linear", "patch": 2}, token_mixer=mixer)
   # A field with its default value is left out, so that equal networks are traced once.

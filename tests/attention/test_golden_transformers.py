@@ -22,7 +22,10 @@ BLOCK = 4
 
 
 def drawn_pattern(drawn):
-  """BigBird's, with the recorded blocks (H, m - 2, r): first and last block draw none."""
+  """Returns BigBird's pattern with recorded random blocks, int (H, m - 2, r).
+
+  The first and the last of the m blocks of queries have no random blocks.
+  """
   none = np.pad(np.asarray(drawn), ((0, 0), (1, 1), (0, 0)), constant_values=-1)
   window = Window(1, block=BLOCK, count_prefix=True)
   return window | Global(blocks=(0, -1), block=BLOCK) | GivenBlocks(none, BLOCK)

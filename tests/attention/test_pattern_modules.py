@@ -24,7 +24,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 
 
 def drawn(key, variables, module):
-  """Returns output and gradient of both implementations, the matrix, and evaluation's output."""
+  """Returns (output, gradient) of both implementations, the matrix, and the evaluation's output."""
 
   def loss(x, name):
     out, sown = module.clone(implementation=name).apply(
@@ -143,7 +143,7 @@ def test_every_layer_of_a_model_draws_its_own_and_every_step_another():
 
 @pytest.mark.slow
 def test_all_devices_draw_the_same_graphs():
-  """The matrices of four examples, by the training loss, on one device and on two."""
+  """The training loss computes equal attention matrices of four examples on one and two devices."""
   model = small.vit(REDRAWN)
   images = np.random.default_rng(0).normal(size=(4, 4, 4, 3)).astype(np.float32)
   index = np.arange(4, dtype=np.int32)
@@ -179,7 +179,10 @@ def separate(**fields):
 
 @pytest.mark.slow
 def test_global_tokens_attend_by_their_own_projections():
-  """Written out: the local softmax over window and global keys, the global rows over all keys."""
+  """The expected outputs are written out with each token's own projections.
+
+  These are the local softmax over window and global keys, and the global rows over all keys.
+  """
   module = separate()
 
   def run(key):
@@ -262,7 +265,10 @@ def test_extra_tokens_of_the_model_are_the_global_ones_of_etc():
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_windows_that_do_not_divide_the_grid_have_no_padding_among_their_keys(layer):
-  """Padded at its end to 6 x 6, then rolled by the shift; a window has fewer keys at the border."""
+  """A grid of 5 x 5 is padded at its end to 6 x 6, then rolled by the shift.
+
+  A window at the border has fewer keys, since the padding is no key.
+  """
   module = ShiftedWindowAttention(1, size=3, layer=layer)
   layout = TokenLayout((5, 5))
   shift, rows = layer, np.arange(5)

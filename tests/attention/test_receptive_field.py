@@ -33,7 +33,7 @@ def test_gradient_reaches_exactly_the_edges(name):
   variables = draw_variables(module.init, x, layout=LAYOUT, train=False)
 
   def reach(query, x):
-    """Of one query, the gradient of each token, by both implementations."""
+    """Returns the gradient of one query's output by each token, in both implementations."""
 
     def out(x, implementation):
       mixer = module.clone(implementation=implementation)

@@ -1,4 +1,4 @@
-"""The parts of `vitx benchmark gpu` on a CPU: XLA computes attention, libraries are missing."""
+"""Parts of `vitx benchmark gpu` on a CPU: XLA computes attention, other libraries are missing."""
 
 import csv
 import math

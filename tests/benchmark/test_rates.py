@@ -5,7 +5,7 @@ from vitx.benchmark.timing import BestRate, TooLargeError, find_rates
 
 
 def make_program(clock, name, seconds, largest=10**9):
-  """Returns a maker of programs that take `seconds(batch)`, up to a largest batch."""
+  """Returns a function that makes programs of `seconds(batch)` and refuses large batches."""
 
   def make(batch):
     if batch > largest:

@@ -59,10 +59,10 @@ def _compare_to_masked(kernel: str, time: float, memory: float) -> tuple[Figure,
 
 
 def attend_kept(method: str) -> Attention:
-  """Returns attention to the keys that each query keeps, computed in the way "masked" or another.
+  """Returns attention to the keys that each query keeps.
 
-  The returned function takes q, k, v and the kept keys, int32 (1, H, N, K). Any other way than
-  "masked" gathers the keys.
+  The returned function takes q, k, v and the kept keys, int32 (1, H, N, K). The method "masked"
+  computes all logits; any other method gathers the keys.
   """
 
   def kept_keys(q, k, v, indices):

@@ -229,7 +229,11 @@ def measure(
 
 
 def _find_rows(config: str, wanted: Sequence[str], say: Callable) -> dict[str, str]:
-  """Returns the config's text of each row that has a peer; each row in `wanted` must have one."""
+  """Returns the text of the config of each row that has a peer, by the row's name.
+
+  Raises:
+    ConfigError: A row in `wanted` has no peer, or no row has one.
+  """
   texts = find_texts(config, wanted, whole=not wanted)
   having = {row: text for row, text in texts.items() if find_peers(_complete(text))}
   without = [row for row in texts if row not in having]
@@ -246,7 +250,7 @@ def _find_rows(config: str, wanted: Sequence[str], say: Callable) -> dict[str, s
 
 
 def pair_row(row: str, text: str) -> dict[str, tuple[str, str]]:
-  """Returns pairs of a row and a peer, by the row's name or, for several peers, by both names."""
+  """Returns (row, peer) for each peer, by the row's name or, if it has several, by "row/peer"."""
   found = find_peers(_complete(text))
   return {row if len(found) == 1 else f"{row}/{peer}": (row, peer) for peer in found}
 
@@ -262,7 +266,7 @@ def _begin(text: str) -> None:
 
 
 def _make_ours(text: str) -> Callable[[], None]:
-  """Returns a dispatch of our training, whose memory is measured."""
+  """Returns a function that runs a dispatch of vitx's training, whose memory is measured."""
   return steps.make_dispatch(load_config(text))[0]
 
 

@@ -101,7 +101,7 @@ def _predicted(tokens: int, kept: int, **given) -> Kernel:
 
 
 def _draw_predictor(tokens: int) -> tuple[np.ndarray, ...]:
-  """Draws reductions, mixtures and a basis of which nine tenths are pruned, as in the paper."""
+  """Draws the predictor's reductions, mixtures and basis; nine tenths of the basis are pruned."""
   random = np.random.default_rng(0)
   reduction = random.normal(size=(2, HEAD_DIM, HEAD_DIM // 2)) / math.sqrt(HEAD_DIM)
   down = random.normal(size=(tokens, SLOTS)) / math.sqrt(tokens)

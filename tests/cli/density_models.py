@@ -1,4 +1,4 @@
-"""Untrained density models with logits of some spread, as `vitx.load` returns them."""
+"""Untrained density models with random variables, in the form that `vitx.load` returns."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What every bad input must meet: one message, status 1, nothing compiled, written or lost."""
+"""Checks that bad input is refused in one message; nothing is compiled, written or lost."""
 
 import os
 import re
@@ -27,13 +27,13 @@ jax.monitoring.register_event_duration_secs_listener(_note)
 
 
 def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
-  """Runs a command that must refuse its arguments, and returns what it says.
+  """Runs a command that must refuse its arguments, and returns its message.
 
   Args:
-    capsys: pytest's.
-    kept: a directory of which nothing may change.
-    arguments: of `vitx`.
-    *parts: each must stand in the message, the last line on stderr.
+    capsys: The fixture of pytest.
+    kept: A directory in which nothing may change.
+    arguments: The arguments of `vitx`.
+    *parts: Texts that the message, the last line on the standard error, must contain.
   """
   before = runs.snapshot(kept)
   _COMPILED.clear()
@@ -56,7 +56,7 @@ def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-  """An empty directory to work in, so that whatever is written shows."""
+  """The working directory, which is empty, so that any file that is written shows."""
   monkeypatch.chdir(tmp_path)
   assert os.listdir() == []
   return tmp_path

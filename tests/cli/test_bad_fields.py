@@ -1,4 +1,4 @@
-"""Fields that cannot be: each is refused in a line that names the field, the value and the fix."""
+"""Values that a field cannot have are refused in one line with the field, the value and the fix."""
 
 import pytest
 

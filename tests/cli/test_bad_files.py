@@ -1,6 +1,6 @@
-"""Config files that do not run, places where nothing can be written, processes that cannot meet.
+"""Configs that fail, unwritable places, and processes that cannot meet are refused at once.
 
-One line each, before anything.
+Each error is one line.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""Workdirs that are none or have lost something: named by path, before anything is compiled."""
+"""Missing and damaged workdirs are refused by path, before anything is compiled."""
 
 import functools
 import json
@@ -87,7 +87,7 @@ def make_experiment(config, **more):
 
 @pytest.fixture(autouse=True)
 def trace_once(monkeypatch):
-  """Traces the step of the run once, and not for each thing that is wrong with its workdir."""
+  """Traces the step of the run once, and not for each fault of its workdir."""
   monkeypatch.setattr(
     loop,
     "make_experiment",

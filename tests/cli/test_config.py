@@ -1,4 +1,4 @@
-"""`vitx config`: every field with its default, a recipe that trains the same bits."""
+"""`vitx config` prints every field with its default; its output trains to the same bits."""
 
 import json
 
@@ -24,7 +24,7 @@ def printed(capsys, *arguments):
 
 @pytest.fixture
 def written(capsys, tmp_path):
-  """A function that prints a config to a file, and returns its name."""
+  """A function that prints a config to a file, and returns the file's name."""
 
   def write(*arguments):
     path = tmp_path / "x.json"

@@ -1,4 +1,4 @@
-"""`vitx export`: a file that says without vitx what vitx says, and what it says of itself."""
+"""`vitx export` writes a file that predicts as vitx does without vitx, and describes itself."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def run(finished_run):
 
 @pytest.fixture(scope="module")
 def digits():
-  """uint8 (5, 8, 8, 1)."""
+  """Five digits, uint8 (5, 8, 8, 1)."""
   test = open_source(runs.tiny().data, seed=0).test
   return np.stack([test[i]["image"] for i in range(5)])
 

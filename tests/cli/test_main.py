@@ -1,4 +1,4 @@
-"""The front door: one table of commands and one line for an error."""
+"""The command `vitx`: its table of subcommands, and its errors, which are one line."""
 
 import json
 import os

@@ -37,7 +37,10 @@ def file(tmp_path):
 
 
 def parameters(depth):
-  """Of the file's networks: 4 x 4 patches, 5 tokens of 8 channels."""
+  """Returns the number of parameters of the file's networks, with 5 tokens of 8 channels.
+
+  The patches have 4 x 4 pixels.
+  """
   layer = 4 * (8 * 8 + 8) + 2 * 8 * 16 + 16 + 8 + 4 * 8
   return 48 * 8 + 8 + 5 * 8 + 8 + depth * layer + 16 + 3 * 8 + 3
 
@@ -156,7 +159,7 @@ def test_a_batch_that_does_not_fit(capsys, monkeypatch):
 
 @pytest.fixture
 def made_up(monkeypatch):
-  """Nothing is compiled: rows cost what is said here, by their mixers."""
+  """Gives rows made-up costs by their mixers, so that nothing is compiled."""
   costs = {"softmax": (9.0, 2.0), "performer": (4.0, 3.0), "fnet": (1.0, 1.0)}
 
   def fill(row, config, *_, **__):

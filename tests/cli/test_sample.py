@@ -1,4 +1,4 @@
-"""Sampling: grids, completions that begin as they should, text, sound, and what it refuses."""
+"""`vitx sample`: grids of images, completions of given beginnings, text, sound, and refusals."""
 
 import dataclasses
 import wave

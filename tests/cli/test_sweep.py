@@ -37,7 +37,7 @@ from vitx.training.loop import Result
 
 
 class Silent:
-  """Shows nothing; knows what it was told."""
+  """A display of a sweep that shows nothing and records the state of each point."""
 
   def __init__(self):
     self.told = []
@@ -426,7 +426,7 @@ def wait_for(happened, process) -> None:
 
 
 def results(out) -> dict:
-  """The files of a sweep, of the table all but what tells of this run of it."""
+  """Returns the files of a sweep, without the part of the table about this run of the sweep."""
   files = {path.name: path.read_bytes() for path in Path(out).iterdir()}
   files["same.md"] = files["same.md"].partition(b"## Run")[0]
   return files
@@ -434,7 +434,7 @@ def results(out) -> dict:
 
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory):
-  """The results of a sweep that nobody disturbed."""
+  """The results of a sweep that ran undisturbed."""
   directory = tmp_path_factory.mktemp("alone")
   assert main(command(directory / "sweep", directory / "out")) == 0
   return results(directory / "out")
@@ -466,7 +466,7 @@ def make(directory):
 
 
 def progress(workdir) -> int:
-  """How many rows of metrics there are in all."""
+  """Returns the number of rows of metrics in all points."""
   return sum(len(path.read_text().splitlines()) for path in workdir.glob("*/metrics.jsonl"))
 
 
@@ -474,7 +474,7 @@ def progress(workdir) -> int:
 def test_two_processes_share_a_sweep_and_train_each_point_once(
   left_alone, tmp_path, monkeypatch, capsys
 ):
-  """This one holds the points of softmax until the other has trained those of fnet."""
+  """This process holds the points of softmax until the other one has trained those of fnet."""
   workdir, others, train = tmp_path / "sweep", [], trained._train
 
   def train_beside_another(*given):

@@ -39,7 +39,7 @@ class Mixer(SoftmaxAttention):
 
 @pytest.fixture
 def workdir(finished_run, tmp_path, monkeypatch):
-  """A workdir whose config names code that lies in the current folder."""
+  """A workdir whose config names code in the current folder."""
   shutil.copytree(finished_run[0], tmp_path / "run")
   config = json.loads((tmp_path / "run" / "config.json").read_text())
   config["model"]["token_mixer"] = {"name": "own_mixer:Mixer"}
@@ -136,7 +136,7 @@ class Scan(tfds.features.Image):
 
 
 def rename_feature(directory, how):
-  """Lets the prepared digits in a directory name a feature class of the current folder."""
+  """Makes the prepared digits in a directory name a feature class of the current folder."""
   (path,) = directory.rglob("features.json")
   text = path.read_text()
   image = "tensorflow_datasets.core.features.image_feature.Image"
@@ -237,7 +237,7 @@ COUNT = itertools.count()
 
 
 class Theirs:
-  """A workdir, copied, with a module beside it, of a name that no other test has imported."""
+  """A copy of a workdir, and a module beside it, whose name no other test has imported."""
 
   def __init__(self, run, data, place, modules):
     self.run, self.data = shutil.copytree(run, place / "run"), data
@@ -255,7 +255,10 @@ class Theirs:
     return str(self.place / path)
 
   def weights(self, name):
-    """A file that is a pickle of what their `load()` returns, whatever its name says."""
+    """Writes a pickle that calls the module's `load()`, in the format of the name's suffix.
+
+    Returns its path.
+    """
     content = f"c{self.name}\nload\n(tR.".encode()
     if name.endswith(".zip.pth"):
       with zipfile.ZipFile(name, "w") as archive:
@@ -276,7 +279,10 @@ class Theirs:
 
 
 def train(trusted, **more):
-  """Checks a run of the user's own that takes something of theirs, up to its compilation."""
+  """Checks a run of the user's own, which reads a field from the copied workdir.
+
+  Everything before the compilation is checked.
+  """
   config = runs.tiny(*(f"{field}='{value}'" for field, value in more.items()))
   with registry.trusting(trusted or None):
     check_beginning(make_experiment(config, is_trial=True), "new", writes=False)
@@ -300,7 +306,7 @@ def workdirs_source(theirs):
 
 
 def workdirs_data(theirs):
-  """What the report was of: a data set in the workdir, which its config names."""
+  """The case of the original report: a config names a data set in its workdir."""
   theirs.features()
   theirs.config(data={"data_dir": "data"})
   return lambda trusted: vitx.evaluate("run", trust_code=trusted, limit=1)
@@ -354,7 +360,7 @@ def teachers_weights(theirs):
 
 
 def hub_name(theirs):
-  """The library has the file in its cache, and gives its path."""
+  """The Hub's library has the file in its cache, and returns its path."""
   library, errors = types.ModuleType("huggingface_hub"), types.ModuleType("huggingface_hub.errors")
   errors.LocalEntryNotFoundError = type("Local", (OSError,), {})
   errors.EntryNotFoundError = type("Entry", (Exception,), {})
@@ -379,7 +385,7 @@ def image(theirs):
 
 
 def notebook(theirs):
-  """Each cell that opens the workdir, whatever the cells before it have said."""
+  """Each cell that opens the workdir is refused, whatever the cells before it have opened."""
   theirs.config(data=theirs.source)
   cells = json.loads((runs.ROOT / "colab" / "evaluate_checkpoint.ipynb").read_text())["cells"]
   text = {cell["id"]: "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"}

@@ -175,7 +175,7 @@ def test_models_side_by_side(tmp_path, finished_run, run_copy):
 
 
 def test_maps_of_images_of_one_s_own(finished_run, tmp_path):
-  """Those of the data set in a file give the maps of the data set."""
+  """Images of the data set that are read from files have the maps of the data set."""
   run = str(finished_run[0])
   loaded = vitx.load(run)
   kept = open_source(loaded.config.data, loaded.config.data_seed).validation
@@ -195,7 +195,7 @@ def test_maps_of_images_of_one_s_own(finished_run, tmp_path):
 
 @pytest.mark.slow  # compiles a model twice
 def test_maps_of_a_run_are_the_same_whichever_implementation_trained(finished_run, tmp_path):
-  """They come from the masked path: here of the same parameters, by either config."""
+  """The maps come from the masked path, so configs of both implementations give equal files."""
   drawn = []
   for way in ("kernelized", "masked"):
     workdir = shutil.copytree(finished_run[0], tmp_path / way / "run")
@@ -234,7 +234,7 @@ def test_memory_of_a_sweeps_rows(tmp_path):
 
 
 def test_memory_is_that_of_the_runs_or_refused(tmp_path, monkeypatch):
-  """The file tells what a step cost, so a config that forgets an override is noticed."""
+  """The results contain the cost of a step, so a config that lacks an override is noticed."""
   monkeypatch.setattr(command, "measure_training_bytes", lambda config: 10**6)
   results = tmp_path / "one.csv"
   flops = count_training_flops(complete_config(load_config(f"digits:softmax,{NARROW}")))

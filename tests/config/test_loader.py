@@ -114,7 +114,7 @@ def test_quotes_hold_the_commas_of_a_value():
 
 
 def typed(config):
-  """The values by path, each with its type."""
+  """Returns the values of a config by path, each with its type."""
   return {path: (type(value), value) for path, value in flatten(config.to_dict()).items()}
 
 

@@ -1,4 +1,4 @@
-"""Names of code: what may be imported, and of which kind it must be."""
+"""Names of code in configs: what they may import, and of which kind it must be."""
 
 import functools
 import sys

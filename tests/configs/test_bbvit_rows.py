@@ -1,4 +1,4 @@
-"""BBViT's rows: exact counts, the graphs that they name, and what differs between the two nets."""
+"""BBViT's rows: exact counts, the named graphs, and the differences between ViT and BBViT."""
 
 import jax
 import numpy as np
@@ -116,7 +116,7 @@ def of_960(percent):
 
 
 def edges(row, head=0, layer=0):
-  """Which of 530 tokens attend which, bool (530, 530), in evaluation."""
+  """Returns the pairs of 530 tokens that attend each other in evaluation, bool (530, 530)."""
   fields = get_config(row).model.token_mixer.to_dict()
   mixer = MIXERS[fields.pop("name")](num_heads=8, layer=layer, **fields)
   index = np.arange(LAYOUT.length)
@@ -179,7 +179,7 @@ def test_what_differs_between_vit_and_bbvit_besides_attention():
 
 
 def test_dropout_after_attention():
-  """At rate 0, and by default at the block's."""
+  """The rate of the dropout after attention may be 0; by default, it is that of the block."""
   x, layout = np.random.default_rng(0).normal(size=(2, 4, 8)), TokenLayout((2, 2))
   x = x.astype(np.float32)
 
@@ -249,7 +249,10 @@ def test_the_head_norms_the_mean_of_all_tokens():
 
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
 def test_forward_equality_with_the_authors_network(implementation):
-  """The row itself, small, with weights of the package that they used (golden/record_models.py)."""
+  """A small version of the row computes what the authors' network does, with its weights.
+
+  The weights are of the package that they used (golden/record_models.py).
+  """
   sizes = "model.width=12,model.depth=2,model.num_heads=2,model.mlp_dim=24,stem.patch=2"
   config = get_config(f"tiny_vit,{sizes},data.image_size=8,model.num_classes=5")
   with config.unlocked():

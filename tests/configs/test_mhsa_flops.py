@@ -1,4 +1,4 @@
-"""Multiply-adds of Sparsifiner's attention against the paper's tables, and as they are made."""
+"""The multiply-adds of Sparsifiner's attention: the paper's tables, and the released code's."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_the_printed_figures(name):
 
 
 def test_the_lines_of_the_figures():
-  """Constant and slope, in millions."""
+  """The lines in the paper's figures have these constants and slopes, in millions."""
   for name, line in {"deit_s": (75.28, 1.80634), "lv_vit_s": (101.30, 2.40845)}.items():
     zero, one = (published_macs(SIZES[name], kept) / 1e6 for kept in (0, 1))
     np.testing.assert_allclose((zero, one - zero), line, rtol=1e-4)

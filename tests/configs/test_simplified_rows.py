@@ -1,4 +1,4 @@
-"""The rows of the blog post on simplified blocks: exact, and what they say they are."""
+"""The rows of the blog post on simplified blocks: exact counts, starts, and differences."""
 
 from functools import partial
 
@@ -76,7 +76,7 @@ def test_other_readings_of_vanilla_have_the_same_count(reading):
 
 
 def small(row, overrides=""):
-  """A row at a size of seconds."""
+  """Returns a row so small that it runs in seconds."""
   sizes = "model.width=16,model.depth=3,model.mlp_dim=16,model.head_hidden=16"
   arg = f"{row},{replace(sizes, *filter(None, (overrides,)))}"
   config = get_config(arg)
@@ -151,7 +151,7 @@ def test_with_skips_is_vanilla_over_the_epochs_of_skipless():
 
 
 def test_parallel_is_vanilla_side_by_side():
-  """From the same normalized tokens: the MLP does not see what attention brings."""
+  """In the parallel row, attention and MLP read the same normalized tokens; all else is equal."""
   vanilla, parallel = get_config("vanilla_w128_d8"), get_config("parallel_w128_d8")
   assert vanilla.model.to_dict() == parallel.model.to_dict() | {
     "block": vanilla.model.block.to_dict()

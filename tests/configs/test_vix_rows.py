@@ -1,4 +1,4 @@
-"""Every row that reproduces a source: counts exact, gradients alive, both paths one."""
+"""Rows of the Vision X-formers: exact counts, nonzero gradients, and equal implementations."""
 
 import functools
 import importlib
@@ -58,7 +58,7 @@ LOGGED = {
 
 
 def zeros_of(row):
-  """Names of the parameters whose gradient is zero, and why."""
+  """Returns expressions for the parameters whose gradient is zero, each with the reason."""
   zeros = {}
   if re.fullmatch(r"rope_(hybrid_)?vi[tl]", row):
     zeros["posemb/table"] = "nothing reads the table that rotation replaced"
@@ -93,7 +93,7 @@ def test_the_tables_are_complete():
 
 @pytest.mark.parametrize("row", all_but(*ROWS[::6], of=ROWS))
 def test_parameters(row):
-  """As printed, by the source's convention; and all of them."""
+  """The count by the source's convention is the printed one; all parameters are counted too."""
   found = counted("vix_cifar10", row)
   assert found.total >= found.summary > 0
   if row in TOTALS:
@@ -107,7 +107,10 @@ def printed(file, row):
 
 @pytest.mark.parametrize("row", all_but("vit", "levil", of=STEMS))
 def test_parameters_on_tiny_imagenet(row):
-  """One row of each stem is counted; the others' printed counts are as far from CIFAR-10's."""
+  """One row of each stem is counted.
+
+  The printed counts of the other rows differ from those for CIFAR-10 by as much.
+  """
   file, other = reversed(FILES)
   more = np.subtract(counted(file, row), counted(other, row))
   assert counted(file, row).summary == printed(file, row) and more[0] == more[1]
@@ -140,7 +143,7 @@ SOURCES = {
 
 
 def info_of(name, classes, size, channels):
-  """What a config asks of a set of images."""
+  """Returns the facts about a set of images that a config needs."""
   image = ArraySpec((*(size or (None, None)), channels), "uint8")
   spec = {"image": image, "label": ArraySpec((), "int32")}
   return DatasetInfo(name, spec, class_names=tuple(map(str, range(classes))))
@@ -231,7 +234,10 @@ def test_batches_of_the_scripts():
 
 
 def reduced(row):
-  """The row in small: 64 tokens of width 16, few and narrow layers; resolved without its data."""
+  """Returns a small version of a row, resolved without its data.
+
+  It has 64 tokens of width 16 and few, narrow layers.
+  """
   config = get_config("vix_cifar10", row)
   model = config.model
   with config.unlocked():
@@ -249,7 +255,7 @@ def reduced(row):
 
 
 def drawn(shapes):
-  """Values for all variables, of which none is where it starts, so that each matters."""
+  """Draws values for all variables that differ from the initial ones, so that each matters."""
   random = np.random.default_rng(9)
 
   def draw(path, x):
@@ -263,7 +269,7 @@ def drawn(shapes):
 
 
 def networks(config):
-  """Returns the network of each implementation, or the one that there is."""
+  """Returns the network in each implementation, or the only network if there is no choice."""
   if config.model.get("token_mixer", {}).get("name") in (None, "mlp_mixing"):
     return [model_from_config(config.model)]
   mixers = ({**config.model.token_mixer, "implementation": x} for x in ("masked", "kernelized"))
@@ -271,10 +277,10 @@ def networks(config):
 
 
 def check_step(config, zeros, *, whole=False):
-  """Compiles one program: a row's loss, its gradients, and the logits of both implementations.
+  """Compiles a row's loss, its gradients and the logits of both implementations in one program.
 
-  Gradients of what the expressions `zeros` name, with reasons, vanish, and no others. Augmentation
-  and the optimizer's updates take as long to compile and serve many rows: `whole` has them as well.
+  Exactly the gradients that the expressions in `zeros` name vanish. With `whole`, augmentation
+  and the optimizer's updates are compiled too; they take long and serve many rows.
   """
   if not whole:
     config.augment.update(default_config().augment)
@@ -312,7 +318,7 @@ def check_step(config, zeros, *, whole=False):
 
 
 def count_by_layers(config):
-  """Counts a row from two shallow networks like it: each further layer has as many parameters."""
+  """Counts a row's parameters from two shallow networks, since each further layer adds as many."""
   depth = config.model.depth
   one, two = (count(with_overrides(config, f"model.depth={each}")).total for each in (1, 2))
   return one + (depth - 1) * (two - one)

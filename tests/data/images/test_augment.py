@@ -139,7 +139,7 @@ def test_erasing_fills_with_the_mean_and_leaves_the_rest():
   [(EVERYTHING, 3), (CROPPED, 1), (RECIPE, 3), (DRAWN, 3)],
 )
 def test_a_share_of_a_batch_is_augmented_as_elsewhere_and_the_key_decides(augment, channels):
-  """The place of an example in its share changes nothing, since two devices divide a batch."""
+  """An example is augmented alike wherever it is in a device's share of the batch."""
   args = batch(12, size=20, channels=channels)
   with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
     function = jax.jit(train(augment, channels=channels, smoothing=0.1))

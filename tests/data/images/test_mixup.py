@@ -26,7 +26,10 @@ def mix_pairs(seed, images, targets, mixup, cutmix):
 
 
 def mixed_pairs(count, size, mixup, cutmix, seed=0):
-  """Mixes pairs (all ones, all zeros) of classes (0, 1): images (pairs, 2, S, S) and targets."""
+  """Mixes pairs of an image of ones, class 0, and an image of zeros, class 1.
+
+  Returns the images (pairs, 2, S, S) and the targets (pairs, 2, 2).
+  """
   images = np.tile(np.array([1.0, 0.0], np.float32), count).reshape(-1, 1, 1, 1)
   images = np.broadcast_to(images, (2 * count, size, size, 1))
   targets = np.tile(np.eye(2, dtype=np.float32), (count, 1))
