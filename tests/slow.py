@@ -4,7 +4,7 @@ import pytest
 
 
 def all_but(*quick, of) -> list:
-  """Marks the values, or tuples of values, as slow that neither are in `quick` nor hold any."""
+  """Marks as slow the values, or tuples of values, that neither are nor hold one of `quick`."""
   tuples = [value if isinstance(value, tuple) else (value,) for value in of]
   held = [any(one in values for one in quick) for values in tuples]
   assert all(any(one in values for values in tuples) for one in quick), f"not all there: {quick}"

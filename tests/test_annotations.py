@@ -1,4 +1,4 @@
-"""The public functions and mixers say what they take: types, and shapes that calls keep."""
+"""Public functions and mixers have annotations of types and shapes, and calls agree with them."""
 
 import ast
 import functools
@@ -76,17 +76,17 @@ def test_every_public_name_is_there():
 
 
 def allows(hint: typing.Any, value: typing.Any) -> bool:
-  """Returns whether jaxtyping's type of an array's annotation has the value."""
+  """Returns whether an array has the dtype and shape of its jaxtyping annotation."""
   kind, axes = hint.__metadata__
   arrays = typing.get_args(hint.__origin__) or (hint.__origin__,)
   return any(isinstance(value, getattr(jaxtyping, kind)[array, axes]) for array in arrays)
 
 
 def verify(value: typing.Any, hint: typing.Any, name: str) -> None:
-  """Checks the arrays of a value, whose axes bind letters in the jaxtyping context around.
+  """Checks the arrays of a value, whose axes bind letters in the enclosing jaxtyping context.
 
   Raises:
-    TypeError: an array is of another kind or shape.
+    TypeError: An array is of another kind or shape.
   """
   kind, inner = typing.get_origin(hint), typing.get_args(hint)
   if kind is typing.Annotated:

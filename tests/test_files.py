@@ -1,4 +1,4 @@
-"""Files that others made: which are opened, arrays, and how much one may become."""
+"""Files that others made: which are opened, their arrays, and the limit of their size."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Every arrow between rooms points one way, and heavy libraries stay in their file."""
+"""Packages import each other only in the listed direction; heavy libraries stay in their file."""
 
 import ast
 import functools
@@ -39,7 +39,7 @@ parse = functools.cache(lambda path: ast.parse(path.read_text()))
 
 @functools.cache
 def imports(path: Path) -> set[str]:
-  """Dotted names that a file imports, wherever in the file."""
+  """Returns the dotted names that a file imports, anywhere in the file."""
   names: set[str] = set()
   for node in ast.walk(parse(path)):
     if isinstance(node, ast.Import):
@@ -103,7 +103,7 @@ def module_of(path: Path) -> str:
 
 
 def test_no_circle_of_imports():
-  """Imports inside functions are late, and may go back."""
+  """Only imports inside functions and imports for types may close a circle."""
   modules = {module_of(path): path for path in FILES}
   graph: dict[str, set[str]] = {}
   for name, path in modules.items():

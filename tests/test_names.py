@@ -17,7 +17,7 @@ def read_trees() -> dict[str, ast.Module]:
 
 
 def class_names(tree: ast.Module) -> set[str]:
-  """Returns the public classes of a module, and the names that it gives to types."""
+  """Returns the names of a module's public classes and of its types."""
   found = set()
   for node in tree.body:
     if isinstance(node, ast.ClassDef):

@@ -1,4 +1,4 @@
-"""What an installation holds: the package with its configs, nothing called `configs` beside it."""
+"""An installation has the package with its configs, and no other package `configs`."""
 
 import os
 import shutil
@@ -48,7 +48,7 @@ def test_the_extra_all_has_every_extra_for_users():
 
 @pytest.fixture(scope="module")
 def above(tmp_path_factory):
-  """The folder above a clone called vitx, with the directory that it is installed in, editable."""
+  """The folder above a clone called vitx, and an editable installation of this clone."""
   above = tmp_path_factory.mktemp("above")
   clone, site = above / "vitx", above / "site"
   for part in ("vitx", "configs"):
@@ -66,7 +66,7 @@ def above(tmp_path_factory):
 
 @pytest.mark.parametrize("folder", [".", "vitx", "vitx/vitx", "other"])
 def test_an_editable_installation_is_found_from_everywhere(above, folder):
-  """Also from the folder above a clone called vitx, as in a notebook that does not leave it."""
+  """One of the folders is above a clone called vitx, where a notebook may run."""
   code = "import site, sys; site.addsitedir(sys.argv[1]); import vitx; print(vitx.__file__)"
   code += "; from vitx.configs import __path__; print(*__path__)"
   done = subprocess.run(

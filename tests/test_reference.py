@@ -36,7 +36,7 @@ def documented(page: str) -> Iterator[object]:
 
 @pytest.fixture(scope="module")
 def reference() -> set[int]:
-  """The identities of all objects of the reference."""
+  """The identities (`id`) of all objects that the reference describes."""
   pages = sorted((ROOT / "docs" / "reference").glob("*.rst"))
   return {id(thing) for page in pages for thing in documented(page.read_text(encoding="utf-8"))}
 

@@ -1,7 +1,8 @@
-"""Every figure of results/*.md follows from the CSV beside it, and every copy of a figure is equal.
+"""Every figure of results/*.md follows from the CSV beside it, and its copies equal it.
 
-A figure that vitx measured has one home: a table of results/ or, if its runs were not kept as CSV,
-one of `HOMES`. Elsewhere, the paragraph or the row of a table that quotes a figure names the home.
+A figure that vitx measured has one home: a table of results/ or, if its runs were not kept as
+CSV, one of `HOMES`. Elsewhere, the paragraph or the row of a table that quotes a figure names
+its home.
 """
 
 import ast
@@ -107,7 +108,7 @@ def read_scopes(path: str) -> Iterator[str]:
 
 
 def find_measured(text: str) -> set[str]:
-  """Returns the figures in a text; of a mean with its deviation also the mean alone."""
+  """Returns the figures in a text; a mean with a deviation is returned alone too."""
   found = set(MEASURED.findall(text))
   return found | {figure.partition(" ")[0] for figure in found}
 

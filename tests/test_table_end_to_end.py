@@ -1,4 +1,4 @@
-"""Tasks whose labels come from a table: training, resuming, evaluation, prediction, refusals."""
+"""Tasks with labels from a table: training, resuming, evaluation, prediction, refusals."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-  """Images of two colors at most, and of a gray level that a number states."""
+  """A table of images with their colors, their gray level and their group."""
   folder = tmp_path_factory.mktemp("table")
   random = np.random.default_rng(0)
   rows = [["file", "colors", "level", "group"]]

@@ -1,4 +1,4 @@
-"""Which directories of a folder are splits, which are classes, and which are neither."""
+"""The directories of a folder: splits, classes, and those that are neither."""
 
 import pytest
 

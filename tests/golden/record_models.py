@@ -40,16 +40,17 @@ def vit():
 
 
 def bbvit_vit():
-  """The ViT that BBViT was compared with, and that it is but for its attention."""
+  """Returns the ViT that BBViT was compared with; BBViT differs from it in attention alone."""
   from vit_pytorch import ViT
 
   return ViT(image_size=SIZE, patch_size=2, dim_head=6, mlp_dim=24, pool="mean", **FIELDS)
 
 
 def small_data():
-  """Lee et al. 2021: shifted patches, here by one pixel along the axes, and locality attention.
+  """Returns the network for small data sets of Lee et al. 2021.
 
-  Each layer has one temperature, whose logarithm is the parameter.
+  It has patches shifted by one pixel along the axes, and locality attention, whose temperature
+  is one parameter of each layer, as a logarithm.
   """
   from vit_pytorch.vit_for_small_dataset import ViT
 
@@ -122,7 +123,10 @@ def cct():
 
 
 def record(name, module):
-  """Outputs in evaluation and, with batch statistics, in training, and those after it."""
+  """Records the outputs in evaluation and in training, and the statistics after training.
+
+  Training uses the statistics of the batch.
+  """
   for key, value in module.state_dict().items():
     if key.endswith("running_var"):
       value.uniform_(0.5, 2.0)

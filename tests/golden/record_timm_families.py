@@ -2,8 +2,8 @@
 
 XCiT's attention is recorded alone.
 
-DINOv2's have no head; what is recorded is the normalized class token. The weights with registers
-are recorded under DINOv2's own names and, as timm converts them, under timm's.
+DINOv2's networks have no head, so their normalized class token is recorded. The weights with
+registers are recorded under DINOv2's own names and, as timm converts them, under timm's.
 """
 
 import numpy as np

@@ -54,7 +54,7 @@ def record(name, model, side, read):
 
 @torch.no_grad()
 def record_tower(name, model, tower, prefix, **options):
-  """Writes pooled features and those of patches, of 24 x 24 and of 24 x 40 pixels."""
+  """Writes the pooled features and those of the patches, of 24 x 24 and of 24 x 40 pixels."""
   draw(model)
   arrays = {}
   for part, width in (("", 24), ("wide_", 40)):

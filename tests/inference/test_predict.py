@@ -287,7 +287,7 @@ def test_arrays_by_name(loaded, digits, tmp_path):
 
 
 def test_unreadable_files_are_left_out_if_told(run, loaded, digits, tmp_path, capsys):
-  """They may fill a whole batch."""
+  """Unreadable files are left out on request, even if they fill a whole batch."""
   for i in range(130):
     path = tmp_path / "in" / f"{i:03}.png"
     path.parent.mkdir(exist_ok=True)

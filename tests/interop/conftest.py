@@ -1,4 +1,4 @@
-"""The stand-in of the Hugging Face Hub, as huggingface_hub reaches it."""
+"""A local server in place of the Hugging Face Hub, to which huggingface_hub is directed."""
 
 import pytest
 

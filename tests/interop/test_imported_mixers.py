@@ -1,4 +1,4 @@
-"""Any token mixer in a published backbone: it keeps the projections it shares, or says what not."""
+"""A token mixer in a published backbone keeps the projections that it has, or names the rest."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ QUICK = ("performer", "linformer", "fnet", "sparsifiner")
 
 
 def projections(variables):
-  """The parameters of all token mixers by name."""
+  """Returns the parameters of all token mixers by name."""
   leaves = name_leaves(variables["params"])
   return {name: x for name, x in leaves.items() if "/token_mixer/" in name}
 
@@ -89,7 +89,7 @@ def test_other_weights_are_not_called_the_mixers():
 
 
 def test_predictors_of_sparsifiner(tmp_path, monkeypatch):
-  """A backbone's file with predictors, as the released code names them; also on another grid."""
+  """A backbone's file has predictors under the released code's names; another grid resizes them."""
   random = np.random.default_rng(0)
   theirs = foreign.read_arrays(FILES["timm_vit"])[0]
   for block in range(2):

@@ -93,7 +93,7 @@ def test_the_list(capsys):
 
 
 def test_a_file_of_a_published_name_has_its_digest(tmp_path):
-  """The digests of the table are those in the files' names, as PyTorch's loader reads them."""
+  """A file whose name has a digest, as those of PyTorch's loader have, must have this digest."""
   assert {entry.digest for entry in WEIGHTS} >= {"a1311bcf", "cd65a155", "b5f2ef4d", ""}
   damaged = tmp_path / "deit_small_patch16_224-cd65a155.pth"
   damaged.write_bytes((ROOT / "tests/golden/torch_archive.pth").read_bytes())
@@ -112,7 +112,7 @@ def test_a_source_and_a_place_belong_together(given, capsys):
 
 @pytest.fixture
 def timm(monkeypatch, tmp_path):
-  """timm's repositories, each with the small network of the tests."""
+  """timm's repositories, each with one small network; the fixture lists the requests."""
   asked = []
 
   def download(source, *_):
@@ -125,7 +125,7 @@ def timm(monkeypatch, tmp_path):
 
 
 def test_known_weights_need_no_config(timm, capsys):
-  """The small file does not fit DeiT-S: the error shows that the row was found and compared."""
+  """The small file does not fit DeiT-S; the error shows that the row was found and compared."""
   name = "timm:deit_small_patch16_224.fb_in1k@v2"
   assert front.main(["convert", name, "--out", "run", "--without_data"]) == 1
   error = capsys.readouterr().err

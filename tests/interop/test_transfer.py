@@ -1,4 +1,4 @@
-"""A new run's weights from another run's."""
+"""The transfer of a run's weights to a new run."""
 
 import re
 
@@ -32,7 +32,7 @@ def layout(side=4, prefix=1) -> TokenLayout:
 
 
 def resize(source, target, *layouts):
-  """A position table on another grid."""
+  """Returns a table of positions on another grid."""
   return token_tables.resize(source, target, -2, False, *layouts)
 
 
@@ -188,7 +188,7 @@ def test_a_table_of_the_grid_alone_and_a_grid_that_is_no_square():
 
 
 def sized(depth=2, width=8, **parts) -> dict:
-  """Parameters of blocks whose MLPs are twice as wide as the tokens."""
+  """Returns parameters of blocks whose MLPs are twice as wide as the tokens."""
   mlp = {"up": {"kernel": np.ones((width, 2 * width)), "bias": np.ones(2 * width)}}
   blocks = {f"block_{i}": {"mlp": mlp} for i in range(depth)}
   return {"params": {"gain": {"scale": np.ones(3)}, **blocks, **parts}}

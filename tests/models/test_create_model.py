@@ -18,13 +18,13 @@ def images(size=8, channels=3, batch=2, seed=0):
 
 
 def shapes(**fields):
-  """Model and the shapes of its variables: traced, not compiled."""
+  """Returns a model and the shapes of its variables, which are traced, not compiled."""
   model = vitx.create_model("vit", num_classes=5, **{**TINY, **fields})
   return model, jax.eval_shape(model.init, jax.random.key(0), images())
 
 
 def drawn(**fields):
-  """A model and variables of which none is zero, so that outputs depend on all of them."""
+  """Returns a model and variables of which none is zero, so that outputs depend on all of them."""
   model, _ = shapes(**fields)
   return model, draw_variables(model.init, images())
 

@@ -1,4 +1,4 @@
-"""Every field of models and their parts takes a value and works, or names itself in one line."""
+"""Each value of a field of models and their parts works, or the error names it in one line."""
 
 import jax
 import numpy as np
@@ -33,7 +33,7 @@ CHOICES = [
 
 
 def run(name, **fields):
-  """Traces a network of a config, from making it to the logits and the initialization."""
+  """Creates a network, and traces its outputs and its initialization."""
   of_tokens = name == "sparse_transformer"
   classes = {} if of_tokens else {"num_classes": 3}
   model = vitx.create_model(name, **{**classes, **fields})
@@ -52,7 +52,7 @@ def run(name, **fields):
 
 
 def check(field, name, **fields):
-  """Runs a config that may be wrong in one field."""
+  """Runs a config that may be wrong in one field; an error must name this field in one line."""
   try:
     run(name, **fields)
   except ConfigError as error:

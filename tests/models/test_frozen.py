@@ -38,7 +38,10 @@ def test_state_belongs_to_the_innermost_module_with_parameters(module, frozen, e
 
 
 class Block(nn.Module):
-  """A block with Flax's normalization in evaluation by a field, by an argument, and bare."""
+  """A block with Flax's batch norms, one without parameters.
+
+  A field or an argument sets their evaluation mode.
+  """
 
   @nn.compact
   def __call__(self, x, train):
@@ -48,7 +51,7 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-  """Two blocks and a normalization of ours."""
+  """A batch norm of vitx, and two blocks."""
 
   @nn.compact
   def __call__(self, x, train):

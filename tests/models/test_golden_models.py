@@ -55,7 +55,7 @@ NETWORKS = {"small_data": "vit"}
 
 
 def carried(name, w, prefix=""):
-  """Our variables; their structure and shapes must be those of the model."""
+  """Returns recorded weights as variables with the structure and shapes of the model."""
   params, statistics = CARRY[name](w, prefix)
   return {"params": params, **({"batch_stats": statistics} if statistics else {})}
 

@@ -1,4 +1,4 @@
-"""Tracing finds the parameters that modules declare as logged; a figure's name has their place."""
+"""Tracing finds the parameters that modules declare as logged, each under its place's name."""
 
 import flax.linen as nn
 import jax

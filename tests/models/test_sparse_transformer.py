@@ -90,7 +90,7 @@ def norm(x, params, epsilon):
 
 
 def test_the_start_is_first_and_positions_come_before_the_shift():
-  """The formula for a model whose branches are zero."""
+  """A model whose branches are zero follows the formula of its embedding."""
   model, params = make(MIXERS["dense"])
   p = jax.tree.map(np.asarray, params["params"])
   for i in range(2):
@@ -105,7 +105,10 @@ def test_the_start_is_first_and_positions_come_before_the_shift():
 
 
 def test_a_block_written_out():
-  """The formula H + a + b, with the activation x · sigmoid(1.702 x) and an epsilon of 1e-5."""
+  """A block computes H + a + b, the sum of its input and of its attention and MLP branches.
+
+  The activation is x · sigmoid(1.702 x), and the epsilon is 1e-5.
+  """
   model, params = make(MIXERS["dense"], depth=1, num_heads=1)
   p = jax.tree.map(np.asarray, params["params"])
   tokens = draw(1)

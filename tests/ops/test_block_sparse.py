@@ -1,4 +1,4 @@
-"""Block-sparse attention equals softmax under the same edges, and costs what its edges cost."""
+"""Block-sparse attention equals softmax under its edges, and its cost follows their number."""
 
 import functools
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
 
 
 class Listed(Pattern):
-  """The edges of a dense bool (G, N, N)."""
+  """A pattern with the edges of a dense array, bool (G, N, N)."""
 
   def __init__(self, edges):
     object.__setattr__(self, "edges", edges)
@@ -35,7 +35,7 @@ class Listed(Pattern):
 
 
 def ragged_edges(layouts, n, block, seed=0):
-  """Full, partial and missing blocks, a long row and column, and rows without any edge."""
+  """Draws full, partial and missing blocks, a long row and column, and rows without any edge."""
   rng = np.random.default_rng(seed)
   blocks = -(-n // block)
   kind = rng.choice(3, (layouts, blocks, blocks), p=[0.7, 0.15, 0.15])
@@ -123,7 +123,7 @@ def test_a_mask_of_another_shape_is_refused():
 
 
 def drawn(layouts, n, block, count):
-  """(indices, valid) and the dense edges; some blocks are read by many and some by none."""
+  """Returns (indices, valid) and the dense edges; some blocks are read often and some never."""
   rng = np.random.default_rng(3)
   blocks = -(-n // block)
   skewed = rng.random((layouts, blocks, blocks)) ** np.linspace(0.3, 3, blocks)

@@ -1,4 +1,4 @@
-"""Decoding token by token is causal attention, in no more memory than the pattern needs."""
+"""Decoding token by token equals causal attention, in no more memory than the pattern needs."""
 
 import functools
 
@@ -35,7 +35,7 @@ def inputs(n, heads=HEADS, dim=6, value_dim=5):
 
 
 def decode(pattern, layout, q, k, v):
-  """All outputs (B, N, H, E), by one compiled step."""
+  """Returns the outputs at all tokens, (B, N, H, E), by one compiled step."""
   plan = decode_plan(pattern, layout, q.shape[2])
 
   @jax.jit
@@ -54,7 +54,7 @@ def decode(pattern, layout, q, k, v):
 
 
 def causal(q, k, v, pattern, layout):
-  """What all at once gives along the edges that do not look ahead."""
+  """Returns the outputs of one call along the edges that do not look ahead."""
   edges = ops.dense_mask(pattern or Full(), layout, q.shape[2])
   return cases.masked(q, k, v, edges & np.tri(layout.length, dtype=bool))[0]
 

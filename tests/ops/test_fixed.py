@@ -1,4 +1,4 @@
-"""Fixed patterns by runs and summaries, and strided ones by reshaping, equal their definitions."""
+"""Fixed and strided patterns by runs, summaries and reshaping equal their definitions."""
 
 import numpy as np
 import pytest
@@ -91,7 +91,7 @@ def test_no_gradient_to_the_future():
 
 
 def test_work_follows_the_edges():
-  """Of runs of 128 with 32 summaries a quarter of the causal triangle is left."""
+  """Runs of 128 tokens with 32 summaries have a quarter of the edges of causal attention."""
   shapes = cases.floats(*[(1, 12_288, 2, 64)] * 3)
 
   def work(pattern):

@@ -56,7 +56,7 @@ def test_a_mask_of_another_kind_is_refused(name, implementation):
 
 
 def fill(spec):
-  """Positive numbers for floats; else 0, 1, ... or False, True along the last axis."""
+  """Returns positive floats, or else 0, 1, ... or False, True along the last axis."""
   if spec.dtype == np.float32:
     return np.random.default_rng(len(spec.shape)).random(spec.shape, np.float32)
   return np.broadcast_to(np.arange(spec.shape[-1]), spec.shape).astype(spec.dtype)

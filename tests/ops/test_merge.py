@@ -1,4 +1,4 @@
-"""Partial attentions merge into the whole, gradients and empty parts included."""
+"""Partial attentions merge into the whole, with their gradients, even if a part is empty."""
 
 import functools
 
@@ -16,7 +16,7 @@ N = 41
 
 @functools.partial(jax.jit, static_argnames="scale")
 def dense(q, k, v, mask, scale=None):
-  """(out, lse) through the matrix, in JAX: what is merged must have gradients."""
+  """Returns out and lse, computed by the whole matrix in JAX, so that they have gradients."""
   out, _ = masked_attention(q, k, v, mask=mask, scale=scale)
   logits = jnp.einsum("bnhd,bmhd->bhnm", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
   seen = jnp.any(mask, axis=-1)
@@ -26,7 +26,7 @@ def dense(q, k, v, mask, scale=None):
 
 
 def split(edges, count):
-  """Disjoint masks whose union is `edges`."""
+  """Returns disjoint masks whose union is `edges`."""
   owner = np.random.default_rng(1).integers(0, count, edges.shape)
   return [edges & (owner == i) for i in range(count)]
 

@@ -1,4 +1,4 @@
-"""Random graphs: where draws may fall, how often, and that a step can draw its own."""
+"""Random graphs: where edges may be drawn, how often, and a graph for each step."""
 
 import jax
 import numpy as np
@@ -64,7 +64,10 @@ def test_uniform_draws_avoid_what_the_union_has(window, anchors):
 
 
 def test_published_plan_of_short_inputs_takes_two_ranges():
-  """tests/attention/test_golden_transformers.py compares the plan of longer inputs."""
+  """The 10 blocks are few enough for two ranges.
+
+  tests/attention/test_golden_transformers.py compares the plan of longer inputs.
+  """
   m, r = 10, 3  # r + 5 < m <= 2r + 5
   for seed in range(50):
     drawn = draw(m * 8, 8, r, plan="bigbird", seed=seed)[0]
@@ -95,7 +98,7 @@ def test_a_step_draws_its_own_graph_inside_jit():
 
 
 def test_published_layout_of_bbvit_has_its_density():
-  """530 tokens in blocks of 10: 512 of 2,809 pairs of blocks."""
+  """530 tokens in blocks of 10 have edges in 512 of 2,809 pairs of blocks."""
   layout, index = TokenLayout((23, 23), 1), np.arange(530)
   for plan in ("uniform", "bigbird"):
     full = bigbird(block=10, plan=plan)

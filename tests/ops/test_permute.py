@@ -1,4 +1,4 @@
-"""Another order of the tokens: the same edges, and no gather where a transposition makes it."""
+"""Attention in another order of the tokens has equal edges, and gathers only if it must."""
 
 import dataclasses
 
@@ -115,10 +115,10 @@ def test_a_dilated_window_is_a_window_among_every_dth_token():
 
 @dataclasses.dataclass(frozen=True)
 class Opposite(Pattern):
-  """A user's own: a token attends those of its row's parity; gathered by a permutation of its own.
+  """A user's own pattern: a token attends those in rows of equal parity.
 
   Attributes:
-    gathered: whether the order is one that no transposition makes.
+    gathered: Whether the permutation needs a gather, since no transposition makes its order.
   """
 
   gathered: bool = False

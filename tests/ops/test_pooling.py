@@ -1,4 +1,4 @@
-"""The largest values of windows, and whose gradient it is, are XLA's, ties included."""
+"""The maxima of windows, and their gradients, are those of XLA, ties included."""
 
 import jax
 import jax.numpy as jnp

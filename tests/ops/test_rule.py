@@ -1,4 +1,4 @@
-"""The files by which "auto" picks: where they are found, what they hold, what is wrong."""
+"""The files of the rule by which "auto" picks: their places, their contents, and errors."""
 
 import itertools
 import json
@@ -16,13 +16,13 @@ SHIPPED = sorted(rule.SHIPPED.glob("*.json"))
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-  """Where a user keeps files."""
+  """The directory of a user's own rules."""
   monkeypatch.setenv(rule.VARIABLE, str(tmp_path))
   return tmp_path
 
 
 def write(directory, kind, **masked):
-  """Writes a user's file that masks nothing but what is given."""
+  """Writes a user's rule that picks "masked" only within the given bounds."""
   families = {name: {"masked": list(masked.get(name, ()))} for name in rule.FAMILIES}
   path = directory / rule.file_name(kind)
   rule.write_families(path, kind, families)
@@ -159,7 +159,7 @@ TILES = {"bfloat16": {64: rule.TileSizes(64, *[rule.Launch(2, 8, 3)] * 3), 128: 
 
 
 def write_tiles(directory, entry):
-  """Writes a user's file for CPUs with an entry of tiles."""
+  """Writes a user's rule for CPUs with an entry of tiles."""
   families = {name: {"masked": []} for name in rule.FAMILIES}
   rule.write_families(directory / "cpu.json", "cpu", families, entry)
 

@@ -1,4 +1,4 @@
-"""The tile of a pattern is the one that costs least; no tile changes a result."""
+"""The tile of a pattern is the one of least cost, and no tile changes a result."""
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ LINE = TokenLayout((4096,))
 
 
 def chosen(pattern, layout, tile=None):
-  """The tokens of a block, and its runs of consecutive tokens by their length in a new order."""
+  """Returns the tokens of a block and, in a new order, the number and length of its runs."""
   (part,) = plan(pattern, layout, tile).heads[0]
   if part.order is None:
     return part.block, None
@@ -92,7 +92,7 @@ def test_some_rows_speak_for_a_long_sequence(pattern, monkeypatch):
 
 
 def count_elements(pattern, monkeypatch):
-  """A list to which every call of `allows` adds the elements that it evaluates."""
+  """Returns a list to which each call of `allows` adds the number of its elements."""
   counted, allows = [], type(pattern).allows
 
   def counting(self, layout, q, k, head=0):
@@ -104,7 +104,7 @@ def count_elements(pattern, monkeypatch):
 
 
 def test_a_graph_without_near_edges_is_looked_at_in_part(monkeypatch):
-  """Every pair must be drawn to know its tiles: those of 2,048 queries, for each of three tiles."""
+  """Only some rows of a random graph are drawn: 2,048 queries for each of three tiles."""
   counted = count_elements(ErdosRenyi(0.01), monkeypatch)
   plan(ErdosRenyi(0.01), TokenLayout((8192,)))
   assert 0 < sum(counted) <= 3 * 2048 * 8192
@@ -116,7 +116,7 @@ def test_a_graph_without_near_edges_is_looked_at_in_part(monkeypatch):
   ids=str,
 )
 def test_what_is_looked_at_grows_no_faster_than_the_sequence(pattern, monkeypatch):
-  """To choose a tile, of which some rows tell, it grows less."""
+  """The choice of a tile evaluates some rows, so its work grows more slowly than the sequence."""
   counted, planned, listed = count_elements(pattern, monkeypatch), [], []
   for side in (88, 176):
     counted.clear()

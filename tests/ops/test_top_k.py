@@ -1,4 +1,4 @@
-"""Attention over kept keys: two paths agree, and what is not kept does not exist."""
+"""Attention over kept keys: two paths agree, and keys that are not kept have no effect."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,10 @@ B, N, M, H, D = 2, 65, 41, 2, 16  # nothing divides anything
 
 
 def kept(heads, count, queries=N, keys=M, seed=0):
-  """Indices and which of them count; query 3 keeps nothing, and nobody keeps key 5."""
+  """Draws indices (B, H, N, K), and a mask of the valid ones.
+
+  Query 3 keeps no key, and no query keeps key 5.
+  """
   rng = np.random.default_rng(seed)
   scores = rng.random((B, heads, queries, keys))
   scores[..., 5] = 2
@@ -36,7 +39,7 @@ def kernel(indices, valid, scale=None):
 
 
 def dense(indices, valid):
-  """The kept keys as a mask (B, H or 1, N, M)."""
+  """Returns the kept keys as a mask (B, H or 1, N, M)."""
   mask = np.zeros((*indices.shape[:3], M), bool)
   for place in zip(*np.nonzero(valid), strict=True):
     mask[(*place[:3], indices[place])] = True

@@ -1,4 +1,4 @@
-"""What surrounds the GPU's kernels, and needs neither Triton nor a GPU: lists, tiles, messages."""
+"""The parts of attention around the GPU's kernels, without Triton: lists, tiles, messages."""
 
 import importlib.metadata
 import sys
@@ -24,7 +24,7 @@ GRID = TokenLayout((11, 13), prefix=1)
 
 
 def read(lists, heads, groups, rows, n, block):
-  """The edges bool (G, N, N) of lists, read as the kernels read them."""
+  """Returns the edges, bool (G, N, N), of block lists, read in the way of the kernels."""
   edges = np.zeros((heads, groups * rows, -(-n // block) * block), bool)
   assert sorted(lists.order) == list(range(heads * groups))
   lengths = (lists.bounds[:, 2] - lists.bounds[:, 0])[lists.order]

@@ -167,7 +167,7 @@ def gradients(function):
 
 
 def both_ways(monkeypatch, function, *arrays):
-  """Compares a function of arrays with itself by XLA."""
+  """Asserts that a function of arrays has equal values with the kernels and with XLA."""
   found = jax.jit(function)(*arrays)
   with monkeypatch.context() as patch:
     patch.setattr(triton_attention, "find_card", lambda: None)

@@ -1,4 +1,4 @@
-"""What a teacher adds to the loss, against definitions in NumPy; what is frozen stays."""
+"""The terms that a teacher adds to the loss, against NumPy, and parameters that stay frozen."""
 
 import dataclasses
 from functools import partial
@@ -34,7 +34,7 @@ def network(name="vit", **fields):
 
 
 def make(student, teacher, **fields):
-  """A task, the student's parameters and state, and the constants."""
+  """Returns a task, the student's parameters and state, and the constants."""
   base = small.task({})
   plain = {f.name: getattr(base, f.name) for f in dataclasses.fields(Classification)}
   weights = FrozenDict(fields.pop("weights", {}))
@@ -48,7 +48,10 @@ def make(student, teacher, **fields):
 
 
 def compare(task, params, state, constants):
-  """The loss, the metrics, the targets, and logits and intermediates of student and teacher."""
+  """Returns the loss, metrics and targets, and the outputs of student and teacher.
+
+  The outputs are logits and intermediates.
+  """
 
   @jax.jit
   def run(params, state, constants):

@@ -1,4 +1,4 @@
-"""Masked autoencoding: published losses, masks, what a visible token can see, refusals."""
+"""Masked autoencoding: published losses, masks, what a visible token depends on, refusals."""
 
 from pathlib import Path
 
@@ -123,7 +123,7 @@ def test_the_loss_is_that_of_transformers(normalized):
 
 
 def test_fixed_positions_are_those_of_transformers():
-  """Its first half of the channels has the columns, ours the rows."""
+  """transformers puts the columns into the first half of the channels, and vitx the rows."""
   stored = np.load(GOLDEN)["decoder_positions"][0]
   swapped = np.roll(stored, 4, axis=1)
   np.testing.assert_allclose(sine_cosine_table(TokenLayout((4, 4), 1), 8), swapped, atol=1e-6)
@@ -283,7 +283,7 @@ def test_every_body_is_used_or_refused(name):
 
 
 class Own(ViT):
-  """A body whose own way to its tokens the autoencoder would not go."""
+  """A body with its own `encode`, which the autoencoder would not call."""
 
   def encode(self, images, *, mask, train):
     return super().encode(images, mask=mask, train=train)
@@ -336,7 +336,7 @@ def test_errors_name_the_fix(fields, message):
 
 
 def test_an_unknown_field_is_told_with_the_task():
-  """Other tasks have the field, so it is not proposed again."""
+  """Other tasks have the field, but the error proposes only this task's fields."""
   with pytest.raises(ConfigError) as error:
     task_class({"name": "masked_autoencoder", "label_smoothing": 0.1})
   assert "=0.1: MaskedAutoencoding has no field 'label_smoothing'. Valid: dec" in str(error.value)
@@ -350,7 +350,7 @@ def test_a_patch_of_one_value_has_no_variance():
 
 @pytest.mark.parametrize("classes", [1, 10])
 def test_a_plan_of_a_stored_config_opens_no_data(classes):
-  """The record of a run on labeled images states their number of classes."""
+  """The config of a run on labeled images states their number of classes."""
   given = runs.tiny(
     f"task=masked_autoencoder,data.source=folder:nowhere,model.num_classes={classes}",
     "data.image_size=16,data.decode_size=16,data.channels=1,augment.mixup=0.0",
@@ -367,7 +367,7 @@ WINDOWS = (
 
 @pytest.mark.parametrize(("mixer", "field"), WINDOWS)
 def test_windows_are_refused(mixer, field):
-  """Windows of a sequence with gaps are no neighborhoods."""
+  """Windows in a sequence with gaps do not contain neighbors."""
   model, masked = network(token_mixer=mixer), np.arange(16)[None] >= 4
   with pytest.raises(ConfigError, match=f"{field} .*places"):
     jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16, 16, 1), np.float32), masked)

@@ -1,4 +1,4 @@
-"""The classes of a run keep the numbers that it gave them, whatever order folders have today."""
+"""The classes of a run keep their numbers, whatever order the folders have later."""
 
 import json
 

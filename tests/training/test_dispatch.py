@@ -1,4 +1,4 @@
-"""Several steps in one dispatch: the same bits as one by one, and a stop at every event."""
+"""Several steps in one dispatch give the bits of single steps, and stop before every event."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from vitx.training import compilation, loop, parallel
 
 
 def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
-  """The metrics of every step and the last state, of as many steps in each dispatch as `counts`."""
+  """Runs dispatches of as many steps as `counts`; returns every step's metrics and the state."""
   function = small.pmapped(small.ById(step), "train_several", devices)
   state = small.copies(small.initial(step), devices)
   done, losses, stops = 0, [], []
@@ -36,7 +36,7 @@ def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
 
 
 def check_measured(step, state, measured):
-  """What is told of a state is that state's: the norm of all parameters, the means of some."""
+  """Checks the measured norm of all parameters of a state, and the means of some."""
   params = jax.tree.map(lambda x: np.asarray(x)[0].astype(np.float64), state.params)
   norm = math.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(params)))
   np.testing.assert_allclose(np.asarray(measured["parameter_norm"]), norm, rtol=1e-5)
@@ -64,7 +64,7 @@ def test_any_parting_of_a_run_gives_the_same_bits():
 
 @pytest.mark.slow  # compiles three programs more
 def test_steps_in_a_dispatch_are_the_steps_one_by_one_and_what_is_logged_changes_no_bit():
-  """One by one it is not the same program: sums of float32 are in another order at most."""
+  """The programs of single steps differ, so sums in float32 may have another order."""
   task = small.task(token_mixer="shaped", dropout=0.0, depth=1)
   plain, told = small.make_step(task), small.make_step(task, logged=("token_mixer/alpha",))
   losses, state, _ = dispatch(plain, 1, (3, 2))

@@ -1,4 +1,4 @@
-"""Who is who: from flags, from the cluster's environment, or alone.
+"""The number and the address of processes: from flags, from a cluster's environment, or one.
 
 `tests/cli/test_bad_files.py` has the flags that are refused.
 """

@@ -1,4 +1,4 @@
-"""A run of several phases: what each changes, where each starts, and that each goes on."""
+"""A run of several phases: the fields that each changes, its initial weights, its resumption."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ SMALL = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,stem=li
 
 
 def journey(*overrides: str):
-  """Eight steps of each of the three phases of the small journey."""
+  """Returns a config of three small phases, with eight steps each."""
   config = sparsifiner_small.get_config("digits_keep_0.5")
   each = [
     f"{phase}{field}"
@@ -144,7 +144,7 @@ class Mine(Classification):
 
 
 def in_phases(**phases):
-  """The tiny config in phases."""
+  """Returns the tiny config with phases."""
   config = runs.tiny()
   with config.unlocked():
     config.phases = phases
@@ -153,7 +153,7 @@ def in_phases(**phases):
 
 @pytest.fixture
 def begun(monkeypatch):
-  """The config of each phase that begins, and whether it trusts its source; nothing is trained."""
+  """Records the config of each phase and whether it trusts its source; nothing is trained."""
   found = {}
 
   def train(config, workdir, **_):
@@ -170,7 +170,7 @@ def trusts(begun):
 
 @pytest.mark.slow
 def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
-  """As a group, as a bare name, and as code of one's own, from which the next phase begins."""
+  """The task of a phase is a group, a bare name, or a user's class, which a phase may begin from."""
   own = {"name": f"{__name__}:Mine"}
   config = in_phases(a={"task": own}, b={"task": ConfigDict(LEARNS)}, c={"task": "classification"})
   before = config.to_dict()
@@ -228,7 +228,7 @@ def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(tmp_path, beg
 def test_another_end_of_a_phase_from_which_one_has_begun_is_refused(
   tmp_path, monkeypatch, begun, end
 ):
-  """The next would go on from what the phase no longer ends with."""
+  """Otherwise, the next phase would resume from weights that the first phase no longer has."""
   config = journey()
   for name, phase in phases.split_phases(config, str(tmp_path)).items():
     (tmp_path / name / "checkpoints" / "6").mkdir(parents=True)
@@ -284,7 +284,7 @@ def test_the_journey_stops_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, m
 
 
 def _stop_in_phase1_then_go_on(config, workdir, monkeypatch):
-  """Ends the run as a signal would, at the fourth step of its second phase."""
+  """Interrupts a run at the fourth step of its second phase, as a signal would, and resumes it."""
   train = loop._train
 
   def interrupted(own):
@@ -304,7 +304,7 @@ def _stop_in_phase1_then_go_on(config, workdir, monkeypatch):
 
 
 def _check_what_was_frozen(workdir):
-  """Of the second phase's start, the backbone; of the third's, the predictor."""
+  """Checks that the second phase kept its start's backbone, and the third its predictor."""
   best = [name_arrays(load(workdir / f"phase{n}").variables["params"]) for n in range(3)]
   last = [runs.final_state(workdir / f"phase{n}")["params"] for n in range(3)]
   names = [name_arrays(x) for x in last]

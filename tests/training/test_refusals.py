@@ -1,4 +1,4 @@
-"""What the loop refuses, and how it is said: nothing is compiled, changed or lost."""
+"""Runs that the loop refuses, and the messages: nothing is compiled, changed or lost."""
 
 import json
 import shutil

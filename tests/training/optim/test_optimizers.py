@@ -73,7 +73,10 @@ def test_decay_masks():
 
 
 def test_decay_by_rank_is_that_of_timm():
-  """All but what has one axis in PyTorch, `pos_embed` and `cls_token`; of DeiT, `dist_token`."""
+  """Parameters without decay have one axis in PyTorch, or are timm's embeddings and class tokens.
+
+  They are `pos_embed`, `cls_token` and DeiT's `dist_token`.
+  """
   params = network()
   slots = {"key_slots": np.ones((9, 3)), "value_slots": np.ones((9, 3))}
   params["block_1"]["attention"] = slots

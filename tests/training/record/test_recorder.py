@@ -1,4 +1,4 @@
-"""What a run writes down is true of what stands on the disk, and its own."""
+"""A run records only what is on the disk and what it has written itself."""
 
 import threading
 
@@ -17,7 +17,7 @@ from vitx.training.record.recorder import Record, Recorder
 
 @pytest.mark.slow
 def test_the_test_row_comes_after_the_last_checkpoint(tmp_path, monkeypatch):
-  """Which says that the run is over: killed between the two, it would never be."""
+  """The row of the test split says that the run is over, so the last checkpoint must exist."""
   finalize, write = ocp.CompositeCheckpointHandler.finalize, Recorder.write_figures
   save, wait = CheckpointStore.save, CheckpointStore.wait
   saved, waited, stood = [], threading.Event(), []
