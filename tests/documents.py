@@ -97,7 +97,7 @@ def named_files(page: str) -> set[str]:
   """Returns files and folders of the repository that a page names anywhere."""
   rooms = r"(?:configs|docs|tests|vitx|results|colab|\.ci|\.github)"
   found = re.findall(rf"(?<![\w/.~$-])({rooms}/[\w/.-]*\w)([{{*]?)", read(page))
-  # A brace or a star stands for several, capitals for a name of the reader's.
+  # A brace or a star means several files, and NAME is a placeholder for the reader's own name.
   return {name for name, more in found if not more and "NAME" not in name}
 
 

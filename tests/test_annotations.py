@@ -134,7 +134,7 @@ def shape(*sizes, dtype=np.float32):
 HEADS, HIDDEN, IMAGE = shape(B, N, H, D), shape(B, N, dtype=bool), shape(B, N, C)
 REGIONS = shape(B, 1, 4, 2, dtype=np.int32), shape(B, 1, 4, 2, dtype=bool)
 PREDICTED = shape(B, H, N, 3), shape(N, 3)
-# Every op: its arrays, and what it takes besides.
+# Every op: its arrays, and its other arguments.
 OPS = {
   "attention": ((HEADS,) * 3, {"pattern": ops.patterns.Window(3)}),
   "attention_with_weights": ((HEADS,) * 3, {}),

@@ -18,7 +18,7 @@ from vitx.cli.main import COMMANDS, main
 from vitx.config.loader import load_config, open_config
 from vitx.training import loop
 
-# What another test or CI runs: the beginning of a command, where, and what must stand there.
+# Commands that another test or CI runs: how they begin, the file, and a text in this file.
 ELSEWHERE = {
   "pip install -e . && python train.py --config configs/digits.py": (".ci/run", 'python" train.py'),
   'pip install -e ".[test]" && pytest': (".ci/run", "plain --all"),
@@ -64,9 +64,9 @@ ELSEWHERE = {
 }
 OTHERS = ("pip", "pytest", "srun", "gcloud", "pre-commit", ".ci/run", "python", "sphinx-build")
 TRAINING = ("train", "sweep", "reproduce")
-# Workdirs of which the tiny run of all tests takes the place, beside `runs/digits`.
+# Workdirs that the tiny run of all tests replaces, besides `runs/digits`.
 TRAINED = ("runs/large",)
-# Python blocks that run in plain `pytest`, without a trained run; all run in their page.
+# Python blocks that plain `pytest` runs, without a trained run; `--all` runs whole pages.
 QUICK = (
   ("README.md", 1),
   ("docs/mixers.md", 0),
@@ -136,7 +136,7 @@ def run_command(command):
 def make_ready(command, monkeypatch):
   """Runs everything of a training command that comes before the compilation."""
   words = command.vitx
-  phases = load_config(words[words.index("--config") + 1]).get("phases")  # tried out by themselves
+  phases = load_config(words[words.index("--config") + 1]).get("phases")  # tried separately
   with monkeypatch.context() as patch:
     if phases:
       patch.setattr(loop, "train", lambda *given, **more: loop.Result("", 0, True))
@@ -210,7 +210,7 @@ def is_read(command, rest, page):
   return workdir not in TRAINED and bool(re.search(rf"{workdir}\b", "\n".join(texts)))
 
 
-@pytest.mark.slow  # trains several networks, if for few steps
+@pytest.mark.slow  # trains several networks for few steps
 @pytest.mark.usefixtures("whole_runs", "place")
 @pytest.mark.parametrize("page", [page for page in PAGES if runs_here(page)])
 def test_a_page_runs_from_top_to_bottom(page, monkeypatch):

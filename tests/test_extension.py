@@ -257,7 +257,7 @@ def test_it_evaluates_and_predicts_by_command(workdir, tmp_path):
   digit = Turned()[7]
   (tmp_path / "digits" / "more").mkdir(parents=True)
   path = tmp_path / "digits" / "more" / "digit.npz"
-  np.savez(path, picture=digit["picture"])  # what its angle is, nobody says
+  np.savez(path, picture=digit["picture"])  # the file does not state the angle
   told = tmp_path / "told.json"
   arguments = ("--workdir", workdir, "--trust_code", "--json", told)
   assert "predicted" in vitx("predict", tmp_path / "digits", *arguments)

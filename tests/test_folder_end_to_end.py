@@ -109,7 +109,7 @@ def test_a_directory_per_split_and_a_broken_image_is_named_before_compiling(tmp_
       with pytest.raises(ConfigError, match=f"{image} cannot be read as an image"):
         loop.train(settings, tmp_path / "run")
       image.write_bytes(whole)
-  # Nothing began, so the same command runs.
+  # Nothing had begun, so the command can be repeated.
   result = loop.train(settings, tmp_path / "run")
   assert result.test["examples"] == 18 and result.test["top1"] >= 0.9
   assert evaluate(tmp_path / "run")["top1"] == result.test["top1"]

@@ -44,7 +44,7 @@ RECORDS: dict[str, dict[str, Any]] = {
   "failed.json": {"error": "NonFiniteError: the loss is nan"},
   "tracking.json": {"tracking": {"name": "wandb"}, "id": "a1", "known": [[0, 9]], "until": 9},
 }
-# What stands in a record for what a run wrote there.
+# Strange values that replace those that a run wrote.
 STRANGE = [None, True, -1, 0, 2**70, 1e308, float("nan"), "", "\0", "../../x", "module:Name"]
 STRANGE += ["é\n\x1b[31m", [], {}, [[]], {"name": 3}, ["a"] * 9, {"a": {"b": {}}}]
 
@@ -295,7 +295,7 @@ def test_damaged_workdirs(fuzz, run_copy):
       vitx.load(run_copy)
       read_metrics(run_copy)
 
-  # Other names of phases are no damage, but for runs that are not there.
+  # Other names of phases are no damage; they only name runs that do not exist.
   fuzz(samples, 450, read, lambda name: str(run_copy) if name == "phases.json" else Path(name).stem)
 
 

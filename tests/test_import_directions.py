@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FREE = {"config", "files"}  # any room may import these
-LOOSE = {"configs"}  # the config files, which lie beside the package
+FREE = {"config", "files"}  # any package may import these
+LOOSE = {"configs"}  # the config files, which are beside the package
 MAY_IMPORT = {
   "config": set(),
   "ops": set(),
@@ -63,7 +63,7 @@ def test_every_room_is_listed():
 def test_arrows_point_one_way():
   for path in FILES:
     room = path.relative_to(ROOT / "vitx").parts[0]
-    if room in MAY_IMPORT:  # files of no room may import everything
+    if room in MAY_IMPORT:  # files outside of packages may import everything
       used = {room_of(name) for name in imports(path)} - {None, room} - FREE
       assert used <= MAY_IMPORT[room], f"{path} imports {used - MAY_IMPORT[room]}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "vitx"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PARTICIPLES = {"alike", "begun", "fed", "kept", "told", "turned"}
-# TFDS finds a data set by a class of this name in a package that is called as the data set.
+# TFDS finds a data set by a class of this name in the package with the name of the data set.
 SHARED = {"Builder"}
 
 

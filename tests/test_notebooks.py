@@ -38,7 +38,7 @@ def test_stored_as_source(path):
   assert notebook.metadata.kernelspec.name == "python3"
   install = next(cell.source for cell in code(notebook) if "pip install" in cell.source)
   assert '".[colab]"' in install and 'if "google.colab" in sys.modules' in install
-  # Nobody knows the address of the repository yet: it stands in one place, and empty.
+  # The address of the repository is not known yet, so one cell has an empty one.
   everything = "".join(cell.source for cell in notebook.cells)
   assert everything.count('\nREPOSITORY = ""\n') == 1
   assert "github.com" not in everything and "git clone -q $REPOSITORY" in install
@@ -84,7 +84,7 @@ def workplace(tmp_path):
   return tmp_path
 
 
-# What shortens a notebook: variables that it reads, and a text of its cells with another.
+# Changes that shorten a notebook: environment variables, and a text with its replacement.
 SHORT = {
   "attention_patterns": ({}, ("", "")),
   "compare_mixers": (
@@ -108,7 +108,7 @@ PICTURES = {
   "sparsifiner": ("masks", "basis"),
   "train": ("train", "evaluate", "predict", "attention", "folder", "folder-use"),
 }
-# Values of the notebook's own that are looked at when it has run.
+# Expressions whose values are checked after the notebook has run.
 RESULTS = {
   "attention_patterns": "{name: g.density for name, g in graphs.items()}, costs, logits.shape",
   "compare_mixers": "open(table).read(), [m.label for m in maps]",
@@ -121,7 +121,7 @@ RESULTS = {
 }
 
 
-# Each executes a notebook, most train models in it: up to a minute.
+# Each test executes a notebook, and most notebooks train models: up to a minute.
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_runs_from_top_to_bottom(path, workplace, kernel):

@@ -70,7 +70,7 @@ def test_an_editable_installation_is_found_from_everywhere(above, folder):
   code = "import site, sys; site.addsitedir(sys.argv[1]); import vitx; print(vitx.__file__)"
   code += "; from vitx.configs import __path__; print(*__path__)"
   done = subprocess.run(
-    [sys.executable, "-S", "-c", code, str(above / "site")],  # without what is installed here
+    [sys.executable, "-S", "-c", code, str(above / "site")],  # without this environment's packages
     cwd=above / folder,
     env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
     capture_output=True,
@@ -98,4 +98,4 @@ def test_hooks_are_those_of_ci():
   hooks = (runs.ROOT / ".pre-commit-config.yaml").read_text()
   for tool in ("ruff format", "ruff check", "mypy"):
     assert f"entry: {tool}" in hooks and f'bin/{tool.split()[0]}"' in ci
-  assert "http" not in hooks  # local ones: the environment's versions
+  assert "http" not in hooks  # local hooks, with the environment's versions

@@ -61,7 +61,7 @@ def test_the_contract_is_in_the_reference(reference):
 
 
 def test_what_the_reference_shows_has_a_docstring():
-  # Sphinx leaves out, without a word, what has none.
+  # Sphinx leaves out objects without a docstring, without a warning.
   for face in FACES:
     for name in face.__all__:
       thing = getattr(face, name)

@@ -106,7 +106,7 @@ def test_figures_are_scikit_learns_on_the_predictions(run, table, tmp_path):
     assert figures["loss"] == pytest.approx(np.mean([float(row["loss"]) for row in rows]), rel=1e-5)
     with pytest.raises(ConfigError, match=r"task='decoder_width=8' changes the parameters"):
       evaluate(workdir, task="decoder_width=8")
-    unlabeled = evaluate(workdir, source=f"folder:{table.parent}")  # images, and no directories
+    unlabeled = evaluate(workdir, source=f"folder:{table.parent}")  # no directories of classes
     assert unlabeled["examples"] == COUNT and unlabeled["loss"] == pytest.approx(figures["loss"])
     return
   if task == "regression":

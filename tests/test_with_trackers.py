@@ -68,7 +68,7 @@ def test_wandb_has_every_row_once_in_one_run(tmp_path):
   expected = train_twice(tmp_path, "wandb", WANDB_MODE="offline")
   files = sorted(tmp_path.glob("run/wandb/offline-run-*/run-*.wandb"))
   own = json.loads((tmp_path / "run" / "tracking.json").read_text())["id"]
-  assert [path.name for path in files] == [f"run-{own}.wandb"] * 2  # a folder for each time
+  assert [path.name for path in files] == [f"run-{own}.wandb"] * 2  # one folder for each start
   found = [row for path in files for row in histories(path.read_bytes())]
   check([(row.pop("step"), row) for row in found], expected)
 

@@ -215,7 +215,7 @@ def test_published_curves_are_drawn_over_ours():
   published = {"a": {1: 30.0, 4: 60.0, 5: 70.0}}
   _, training, validation = curves.plot_curves(runs, "top1", published).axes
   assert training.get_ylabel() == "training top-1 %" and len(validation.lines) == 2
-  assert find_crosses(training) == [[[2.5, 30], [10, 60]], []]  # None is beyond our last step.
+  assert find_crosses(training) == [[[2.5, 30], [10, 60]], []]  # No cross is beyond our last step.
   published = {"a": {4: 60.0, 4.2: 65.0, 5: 70.0}}  # 4.2 epochs are 10.5 steps.
   _, training, _ = curves.plot_curves(runs, "top1", published).axes
   assert find_crosses(training) == [[[10, 60], [10.5, 65]], []]

@@ -36,7 +36,7 @@ def first_only(n):
 def test_attention_to_the_first_token_is_where_that_token_is():
   assert attention_mass(np.eye(12)[None], GRID, 1) == {"local": 1, "row": 1, "column": 1}
   found = attention_mass(first_only(12), GRID, 2)
-  # Two queries have it among their last two, six in their row, two of each row in their column.
+  # Token 0 is among the last two tokens of two queries, in the row of six, in the column of four.
   expected = {"local": 2 / 12, "row": 6 / 12, "column": 4 / 12}
   assert found == pytest.approx(expected)
 

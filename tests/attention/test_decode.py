@@ -15,7 +15,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 WIDTH, HEADS = 16, 4
-LAYOUT = TokenLayout((27,))  # three strides of 8 and a part, three windows
+LAYOUT = TokenLayout((27,))  # three strides of 8 and a part of one, or three windows
 
 
 def make(name, **fields):

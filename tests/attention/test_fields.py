@@ -57,7 +57,7 @@ def trace(settings):
   assert jax.eval_shape(forward, jax.random.key(0), x).shape == x.shape
 
 
-QUICK = ("softmax", "bigbird")  # the others trace for a minute: with --all
+QUICK = ("softmax", "bigbird")  # the other mixers trace for a minute, so they run with --all
 
 
 @pytest.mark.parametrize(("name", "field"), all_but(*QUICK, of=FIELDS))
@@ -85,4 +85,4 @@ def test_more_random_blocks_than_there_are_are_refused():
   ):
     trace(block=2, random=1000)
   trace(block=2, random=8)
-  trace()  # the default of three, of one block
+  trace()  # by default 3 random blocks, although there is one block

@@ -58,13 +58,13 @@ def test_big_bird(implementation):
 
   out, masked, (grads, dx) = outputs_and_gradients(params, g["x"])
   close(out, g["out"])
-  close(masked, g["masked_out"], g["mask"])  # where the query is masked, theirs is zeroed
+  close(masked, g["masked_out"], g["mask"])  # transformers sets outputs of masked queries to zero
   close(dx, g["grad.x"])
   largest = max(np.abs(g[f"grad.{name}.weight"]).max() for name in THREE)
   for name in THREE:
     found, expected = grads[name], linear(g, f"grad.{name}")
     close(found["kernel"], expected["kernel"])
-    # A key's bias moves no probability: its gradient is rounding.
+    # A key's bias changes no probability, so its gradient is rounding alone.
     np.testing.assert_allclose(found["bias"], expected["bias"], rtol=2e-5, atol=1e-5 * largest)
 
 

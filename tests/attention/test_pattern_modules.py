@@ -61,9 +61,9 @@ def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):
   np.testing.assert_array_equal(first, again)
   assert (first != second).any(), "another key draws the same graph"
   assert (first[:, 0] != first[:, 1]).any(), "heads draw the same graph"
-  np.testing.assert_array_equal(first[0], first[1])  # of all examples
+  np.testing.assert_array_equal(first[0], first[1])  # all examples have one graph
   np.testing.assert_array_equal(results[0][3], results[1][3])  # evaluation keeps the fixed graph
-  if module.plan == "bigbird":  # which may draw from the window
+  if module.plan == "bigbird":  # This plan may draw blocks of the window.
     return
   # Both graphs have equally many keys, but a drawn block may be the short last one.
   fixed = dense_mask(module.full_pattern(LAYOUT), LAYOUT, module.num_heads)
@@ -198,7 +198,7 @@ def test_global_tokens_attend_by_their_own_projections():
     return params, moved, outs
 
   params, moved, outs = jax.device_get(jax.jit(run, compiler_options=QUICK)(jax.random.key(0)))
-  for name in ("query", "key", "value"):  # as published, the global ones start as the local ones
+  for name in ("query", "key", "value"):  # as published, global ones start as copies of local ones
     for part in ("kernel", "bias"):
       np.testing.assert_array_equal(params[f"{name}_global"][part], params[name][part])
 
@@ -272,8 +272,8 @@ def test_windows_that_do_not_divide_the_grid_have_no_padding_among_their_keys(la
   module = ShiftedWindowAttention(1, size=3, layer=layer)
   layout = TokenLayout((5, 5))
   shift, rows = layer, np.arange(5)
-  window = (rows - shift) % 6 // 3  # the first row of a shifted grid stands in the last window
-  region = np.where(rows < shift, -1, window)  # with those that it may not attend
+  window = (rows - shift) % 6 // 3  # the first row of a shifted grid is in the last window
+  region = np.where(rows < shift, -1, window)  # apart from the others in that window
   index = np.arange(25)
   row, column = region[index // 5], region[index % 5]
   expected = (row[:, None] == row) & (column[:, None] == column)

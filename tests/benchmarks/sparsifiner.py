@@ -36,7 +36,7 @@ from vitx.ops.kernels.selection import count_kept
 from vitx.ops.kernels.softmax import kernelized_attention
 
 HEADS, HEAD_DIM, SLOTS = 4, 64, 32
-SHARE, BLOCK_SHARE, GIVEN = 0.1, 0.06, 32  # of keys, of key blocks; keys whose indices are given
+SHARE, BLOCK_SHARE, GIVEN = 0.1, 0.06, 32  # shares of keys and of key blocks; number of given keys
 BLOCK = 64
 FLASH = "dense flash"
 PARTS = ("attention", "flops")

@@ -14,7 +14,7 @@ from vitx.checkpoints.errors import CheckpointError, CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
 from vitx.config.errors import ConfigError
 
-KERNEL = np.random.default_rng(3).bytes(4096)  # incompressible: its bytes stand in a file
+KERNEL = np.random.default_rng(3).bytes(4096)  # incompressible, so that a file has its bytes
 
 
 def state(step: int) -> dict:

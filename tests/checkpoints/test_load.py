@@ -48,7 +48,7 @@ def state_of(workdir, step):
 def test_which_checkpoint(run, checkpoint, step):
   loaded = vitx.load(run, checkpoint)
   assert loaded.step == step
-  assert set(loaded.variables) == {"params"}  # what the optimizer remembers is no variable
+  assert set(loaded.variables) == {"params"}  # the optimizer's state is no variable
   jax.tree.map(
     np.testing.assert_array_equal, loaded.variables["params"], state_of(run, step)["ema"]
   )

@@ -46,7 +46,7 @@ def test_the_second_is_told_host_and_process(tmp_path):
     raise AssertionError("held twice")
   assert f"process {os.getpid()} on host {Holder.here().host!r}" in str(refused.value)
   assert not list(tmp_path.iterdir())
-  with lock.hold(tmp_path):  # after the first
+  with lock.hold(tmp_path):  # the first lock was released
     assert [path.name for path in tmp_path.iterdir()] == [lock.TRAIN]
 
 
@@ -76,7 +76,7 @@ def test_a_process_that_ended_and_was_not_waited_for_is_dead():
   holder = dataclasses.replace(Holder.here(), pid=process.pid, began=lock._began(process.pid))
   assert holder.is_alive()
   process.kill()
-  os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and still to be waited for
+  os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, but not yet waited for
   assert not holder.is_alive()
   process.communicate()
 

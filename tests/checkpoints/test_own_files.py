@@ -72,7 +72,7 @@ def write_log(workdir):
     pass
 
 
-# What writes, and the names in whose place a link may lie.
+# Functions that write, and the names of files in whose place there may be a link.
 REFUSED = [
   (write_rows, "metrics.jsonl"),
   (write_log, "log.txt"),
@@ -140,7 +140,7 @@ def test_what_is_no_file_is_neither_read_nor_waited_for(make, workdir):
   for use in (read_config, write_rows):
     with pytest.raises(ConfigError, match="is no file"):
       use(workdir)
-  if make is os.mkfifo:  # a directory is as a full disk: what is said must not end a run
+  if make is os.mkfifo:  # a log in a directory fails like a full disk, and ends no run
     with pytest.raises(ConfigError, match=r"log\.txt.* is no file"):
       write_log(workdir)
 

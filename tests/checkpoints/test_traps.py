@@ -10,7 +10,7 @@ from tests.interop.published import DINOV2, fill, golden, run
 from vitx.blocks.stems import NormalizedStem
 from vitx.models import create_model
 
-TOLERANCE = 2e-5  # of the largest logit; what is right comes closer
+TOLERANCE = 2e-5  # as a share of the largest logit; correct weights have less error
 
 
 def error(model, variables, name):

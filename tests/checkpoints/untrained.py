@@ -9,7 +9,7 @@ from vitx.checkpoints.load import Loaded
 from vitx.tasks import build_task
 
 CLASSES = ("ant", "bee", "cat")
-STORED, SEEN = 20, 16  # sides of what the host keeps and of what the model sees
+STORED, SEEN = 20, 16  # sides of a stored image and of a model's input
 
 
 def make(name="vit", *, channels=1, crop_ratio=0.8, task=None, **fields):

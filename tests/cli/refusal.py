@@ -10,10 +10,10 @@ import pytest
 from tests import runs
 from vitx.cli.main import main
 
-PROGRAMS = ("init", "_fun")  # a state, and what is pmapped; single operations do not count
+PROGRAMS = ("init", "_fun")  # of a state and of pmapped functions; others do not count
 SAID = re.compile(
   r"(\w+Error|CorruptCheckpoint|ShapeMismatch|vitx[ \w]*): "
-)  # what a message begins with
+)  # the beginnings of messages
 _COMPILED: list[str] = []
 
 
@@ -40,7 +40,7 @@ def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
   capsys.readouterr()
   try:
     status = main(arguments)
-  except SystemExit as end:  # the parser's
+  except SystemExit as end:  # raised by the parser
     status = end.code
   error = capsys.readouterr().err
   message = error.splitlines()[-1] if error.startswith("usage:") else error

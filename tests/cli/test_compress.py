@@ -51,10 +51,10 @@ def draw_bytes(count):
   return np.random.default_rng(count).integers(0, 256, count, np.uint8).tobytes()
 
 
-# Two groups of lanes and a rest, and one.
+# Two groups of windows and a shorter window, or one group; a group is coded in parallel.
 @pytest.mark.parametrize("count", all_but(24 * 3, of=(24 * 40 + 7, 24 * 3)))
 def test_bytes_come_back_in_the_evaluations_bits(text, command, tmp_path, count, monkeypatch):
-  monkeypatch.setattr(progress, "SOON", 0.0)  # how far it is shows at once
+  monkeypatch.setattr(progress, "SOON", 0.0)  # progress shows at once
   path, data = tmp_path / "data.bin", draw_bytes(count)
   path.write_bytes(data)
   found = compress(text, path)

@@ -54,7 +54,7 @@ def test_errors_and_warnings(capsys, tmp_path):
 
   assert run(fail, capsys, 1).err == f"OSError: no {SHOWN}\n"
   stream = (tmp_path / "stderr").open("w")
-  handler = logging.StreamHandler(stream)  # one that has the stream of before
+  handler = logging.StreamHandler(stream)  # a handler that still has the former stream
   logging.getLogger("absl").addHandler(handler)
   try:
     run(lambda: logging.getLogger("absl").warning("skipping %s", EVIL), capsys)

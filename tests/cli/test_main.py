@@ -23,7 +23,7 @@ HEAVY = (
   "numpy",
   "matplotlib",
 )
-# What a line of arguments ends with, for each of several in one process, and what it imported.
+# A program that prints the exit status and the imports of each line of arguments.
 ASK = f"""
 import contextlib, io, json, sys
 from vitx.cli.main import main

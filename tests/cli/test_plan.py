@@ -118,7 +118,7 @@ def test_the_modules_of_a_row(file, capsys):
   assert lines[1] == ["network", "ViT", "1x3", f"{total:,}", "cls", "1x1x8"]
   assert ["embed", "Conv", "1x2x2x8", "392", "bias", "8,", "kernel", "4x4x3x8"] in lines
   found = {line.split()[0]: line.split()[1] for line in figures.splitlines()}
-  # The default is the second row, and its source's figures stand beside it.
+  # The default is the second row, beside which are the figures of its source.
   assert (found["parameters"], found["published_top1"]) == (f"{total:,}", "51.5")
 
 
@@ -176,7 +176,7 @@ def test_files_and_front(tmp_path, capsys):
   code, out, _ = run(
     capsys, "--config", "vix_cifar10", "--rows", "vit,vip,fnet", "--no-time", *files, *plot
   )
-  # 58.23 at 4, 50.87 at 1; vit has 56.81 at 9.
+  # 58.23 at 4 and 50.87 at 1; vit has 56.81 at 9.
   assert code == 0 and "rows that no other beats: fnet, vip" in out
   with open(tmp_path / "rows.csv", newline="", encoding="utf-8") as opened:
     written = {row["row"]: row for row in csv.DictReader(opened)}

@@ -111,10 +111,10 @@ def test_without_a_pattern_every_kind_is_shown(tmp_path, monkeypatch):
 def test_the_picture_of_the_front_page_is_what_the_command_draws(tmp_path):
   assert main(["visualize", "gallery", f"--out={tmp_path}"]) == 0
   drawn, shown = Image.open(tmp_path / "gallery.png"), Image.open(ROOT / "docs" / "gallery.png")
-  # Other versions of matplotlib set letters otherwise, by a few pixels.
+  # Other versions of matplotlib move letters by a few pixels.
   assert drawn.size == pytest.approx(shown.size, rel=0.02)
   apart = ImageChops.difference(drawn.convert("L"), shown.convert("L").resize(drawn.size))
-  assert ImageStat.Stat(apart).mean[0] < 1  # one other pattern is 1.2
+  assert ImageStat.Stat(apart).mean[0] < 1  # another pattern differs by 1.2
   assert (ROOT / "docs" / "gallery.png").stat().st_size < 200_000
 
 
@@ -250,7 +250,7 @@ def test_a_head_is_named_where_the_first_layer_does_not_have_it():
   maps = attention.Maps("m", "told", np.zeros((1, 4, 4, 1)), layouts, layers)
   panels = np.array(attention.plot_heads(maps).axes).reshape(3, 3)
   assert [row[1].get_ylabel() for row in panels] == ["head 0", "head 1", "head 2"]
-  assert all(axes.axison for axes in panels[:, 1])  # else the label is not drawn
+  assert all(axes.axison for axes in panels[:, 1])  # otherwise, the label is not drawn
   assert [len(axes.images) for axes in panels[:, 1]] == [1, 0, 0]
 
 

@@ -71,7 +71,7 @@ def test_what_cannot_be_is_one_line(text, parts):
   with pytest.raises(ConfigError) as error:
     load_config(text)
   assert all(part in str(error.value) for part in parts) and "\n" not in str(error.value)
-  # The same as flags.
+  # The overrides as flags.
   name, _, arg = text.partition(":")
   items = arg.split(",")
   if "=" in items[-1] and "(" not in arg:

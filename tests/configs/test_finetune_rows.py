@@ -18,9 +18,9 @@ from vitx.training import loop
 from vitx.training.experiment import Experiment
 from vitx.training.trial import complete_config
 
-# Of the backbone: DINOv2's with the token that stands for a hidden patch, as its authors count.
+# Parameters of the backbone, with DINOv2's token for a hidden patch, as its authors count.
 BACKBONES = {"dinov2_s": 22_056_576, "dinov2_b": 86_580_480}
-# As the library transformers counts them, DINOv3's with the token for a hidden patch: 21.6, 85.7
+# Parameters as `transformers` counts them, with DINOv3's token for a hidden patch: 21.6, 85.7
 # and 92.9 million.
 TOWERS = {"dinov3_s": 21_596_544, "dinov3_b": 85_660_416, "siglip2_b": 92_884_224}
 
@@ -40,7 +40,7 @@ def test_as_large_as_dinov2(row):
   found = count_by_layers(finetune.get_config(f"{row},data.image_size=518"))
   assert found - 10 * (width + 1) + width == BACKBONES[row]
   registers = count_by_layers(finetune.get_config(f"dinov2_reg_{row[-1]},data.image_size=518"))
-  assert registers - found == 4 * width - width  # and the class token has no position
+  assert registers - found == 4 * width - width  # with registers, the class token has no position
 
 
 @pytest.mark.parametrize("row", all_but("siglip2_b", "dinov3_s", of=TOWERS))

@@ -6,7 +6,7 @@ import pytest
 from configs.sparsifiner_imagenet import SIZES, dense_macs, published_macs, released_macs
 from vitx.ops.kernels.selection import count_kept
 
-# Keys that are kept, and millions as printed (Wei et al. 2023, the tables of both backbones).
+# Kept keys, and the printed millions (Wei et al. 2023, the tables of both backbones).
 PRINTED = {
   "deit_s": {
     **{0.9: (178, 396.8), 0.8: (158, 360.6), 0.7: (138, 324.6), 0.6: (119, 290.3)},

@@ -59,10 +59,10 @@ COUNTS = {
   (small_data, "tiny_l_vit"): 2_756_744 + 9 * 12,
   (small_data, "tiny_sl_vit"): 2_906_120 + 9 * 12,
 }
-# Rows that are alike but for their size.
+# Rows that differ only in their size.
 LIKE = dict.fromkeys(("deit_s", "deit_b"), "deit_ti") | {"lv_vit_m": "lv_vit_s"}
 LIKE |= dict.fromkeys(("deit_s_distilled", "deit_b_distilled"), "deit_ti_distilled")
-# One row of each recipe, in few layers, and those that share it.
+# One row of each recipe, with few layers, and the rows that share the recipe.
 SHALLOW = {
   (cifar10, "vit,model.depth=1"): (),
   (cifar10, "cct_2_3x2,model.depth=1"): ("cct_4_3x2", "vit_lite_7_4"),
@@ -163,7 +163,7 @@ DEIT = (
   "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.patch=2,model.dtype=float32"
 )
 LV = f"{DEIT},stem.channels=(4,4,4),stem.strides=(1,1,1)"
-# One row of each network, of the smaller ones' sizes.
+# One row of each network, of a small size.
 SMALL = {
   "vit": "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.channels=(4,4)",
   "cct_2_3x2": f"{CCT},stem.channels=(4,)",

@@ -15,7 +15,7 @@ from vitx.analysis.counting import count
 from vitx.models import initialize, model_from_config
 from vitx.training.experiment import resolve
 
-# Every parameter included, as the blog prints them.
+# Counts of all parameters, as the blog prints them.
 COUNTS = {
   "vanilla_w96_d8": 358_186,
   "simplified_w96_d8": 209_210,
@@ -26,7 +26,7 @@ COUNTS = {
 }
 
 
-# The starts' rows differ in two numbers of each layer, and `with_skips` from vanilla in nothing.
+# Rows of other starts differ in two numbers per layer; `with_skips` has the counts of vanilla.
 COUNTED = [row for row in ROWS if not row.startswith(("simplified_w128_d8_", "with_skips"))]
 
 
@@ -138,7 +138,7 @@ def test_what_differs_between_vanilla_and_skipless():
   for block in (f"block_{i}" for i in range(3)):
     for module, last in (("token_mixer", "out"), ("mlp", "down")):
       params[block][module][last] = jax.tree.map(np.zeros_like, params[block][module][last])
-  # With all branches cut, only skips bring anything to the last tokens.
+  # With all branches cut, the last tokens depend on the image only through skips.
   for model, something in ((vanilla, True), (skipless, False)):
     _, kept = jax.jit(partial(model.apply, mutable="intermediates"))({"params": params}, IMAGES)
     assert np.any(kept["intermediates"]["tokens"][-1]) == something

@@ -60,7 +60,7 @@ def test_the_two_phases_of_a_recipe(recipe, weight):
   assert one.batch_size == two.batch_size == 1344
 
 
-# Training examples, for the steps of a phase.
+# Numbers of training examples, from which the steps of a phase follow.
 EXAMPLES = {"digits": 1294, "cifar10": 45_000, "imagenette/160px-v2": 8522, "imagenet2012": 1.27e6}
 CONFIGS_WITH_PHASES = {sparsifiner_imagenet: ("imagenet2012",), sparsifiner_small: ()}
 

@@ -22,19 +22,19 @@ from vitx.training.parameters import parameter_names
 FILES = ("vix_cifar10", "vix_tiny_imagenet")
 MODULES = {name: importlib.import_module(f"configs.{name}") for name in FILES}
 ROWS = MODULES["vix_cifar10"].ROWS
-# Of Tiny ImageNet one row of each stem, and how those begin that share it.
+# One row of each stem for Tiny ImageNet, and how the names of rows with this stem begin.
 STEMS = {
   **{"vit": ("vi", "fnet", "mlp_mixer"), "hybrid_vip": ("hybrid_",)},
   **{"levil": ("levi",), "ccn": ("cc",), "cvt": ("cv",)},
 }
-# Each mixer in each body, and each of both rotated and not: what there is beside sizes and stems.
+# Rows with each mixer in each body, and with each body and each mixer with and without rotation.
 STEPPED = (
   *("rope_vit", "hybrid_vip", "rope_hybrid_vil", "vin", "fnet", "hybrid_mlp_mixer"),
   *("levit", "rope_levit", "levip", "rope_levil", "levin", "cct", "rope_ccp", "ccl", "rope_ccn"),
   *("rope_cvt", "cvp", "rope_cvl", "cvn", "rope_hybrid_pit", "pip", "rope_pil", "hybrid_pin"),
 )
 
-# Every parameter, from the source's code, on CIFAR-10; printed counts leave some out.
+# Counts of all parameters, from the source's code, on CIFAR-10; printed counts leave some out.
 TOTALS = {
   **{"vit": 661_770, "vip": 663_306, "vil": 809_482, "vin": 662_298, "fnet": 399_114},
   **{"mlp_mixer": 8_533_002, "hybrid_vit": 754_506, "hybrid_vip": 756_042},
@@ -68,7 +68,7 @@ def zeros_of(row):
     zeros["pool/score/bias"] = "softmax over the tokens does not see a shift of their scores"
   if re.fullmatch(r"(rope_)?levit", row):
     zeros[".*token_mixer/out/bias"] = "batch norm, which follows, takes the mean away"
-    if not row.startswith("rope_"):  # a turned shift is none
+    if not row.startswith("rope_"):  # a shift that is rotated is not uniform
       zeros[".*token_mixer/key_norm/bias"] = "softmax does not see a shift of a query's logits"
   return zeros
 
@@ -128,12 +128,12 @@ def test_the_two_data_sets_differ_in_stem_and_classes_alone():
 def test_the_misprint():
   published = MODULES["vix_cifar10"].PUBLISHED["levip"]["parameters"]
   assert published == 662_410 and counted("vix_cifar10", "levip").summary == 622_410
-  # Its twin on Tiny ImageNet has another head and no misprint.
+  # The row for Tiny ImageNet has another head and no misprint.
   twin = counted("vix_tiny_imagenet", "levip").summary
   assert twin - 25_800 + 1_290 == 622_410
 
 
-# Sources as far as a config asks about them.
+# The facts about sources that a config needs.
 SOURCES = {
   "mnist": (10, (28, 28), 1),
   "svhn_cropped": (10, (32, 32), 3),
@@ -202,7 +202,7 @@ def test_recipes():
 def test_strides_leave_fewer_tokens_and_larger_patches(row, stride):
   tokens = (32 // stride) ** 2
   fewer = 1024 - tokens
-  larger = 3 * (stride**2 - 1) if row == "vit" else 0  # the others' stems are convolutions
+  larger = 3 * (stride**2 - 1) if row == "vit" else 0  # the stems of other rows are convolutions
   found = count(get_config("vix_cifar10", row, f"stride={stride}")).total
   assert found == TOTALS[row] + 128 * (larger - fewer)
 

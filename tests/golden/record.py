@@ -85,8 +85,8 @@ def nystrom():
     ).eval()
     x = 3 * tokens(n, 4)
     x[1] *= 0.2
-    # Every segment, of 3 tokens or of 4 (the first with 3 of padding), keeps one at least: theirs
-    # gives an empty one a uniform row, which changes the inverse.
+    # Every segment of 3 or 4 tokens (the first has 3 of padding) keeps at least one token: the
+    # package gives an empty segment a uniform row, which changes the inverse.
     mask = torch.ones(2, n, dtype=torch.bool)
     mask[1, [2, 3, 7, n - 1]] = False
     save(f"nystrom_{name}", module, x, module(x), mask=mask, masked_out=module(x, mask=mask))

@@ -6,7 +6,7 @@ First write them, in vitx's own environment: `python -m tests.interop.exported`.
 import json
 
 import numpy as np
-import record_timm  # stands in for torchvision
+import record_timm  # replaces torchvision
 import torch
 from safetensors.torch import load_file
 

@@ -112,7 +112,7 @@ def shaped(name, *, one_map, per_head, center, values, output, large_logits=Fals
       shapes |= {f"{part}_skip_gain": (), f"{part}_residual_gain": ()}
   inputs, given = draw(9, x=(2, N, WIDTH))["x"], draw(11, **shapes)
   scale = DIM**0.5 if large_logits else DIM**-0.5
-  given["query.kernel"] /= 8  # a softmax that is not all on one key
+  given["query.kernel"] /= 8  # so that the softmax is not all on one key
   given["key.kernel"] /= 8
 
   def mapped(x, part, kind):

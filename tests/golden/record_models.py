@@ -27,9 +27,9 @@ sys.modules |= {"torchvision": _vision, "torchvision.transforms": _vision.transf
 
 HERE = Path(__file__).parent
 CLASSES, SIZE = 5, 8
-FIELDS = {"num_classes": CLASSES, "dim": 12, "depth": 2, "heads": 2}  # of ViT and LeViT
+FIELDS = {"num_classes": CLASSES, "dim": 12, "depth": 2, "heads": 2}  # fields of ViT and LeViT
 SKIPPED = ("num_batches_tracked", "pos_indices")
-# Modules of which the output is recorded too, as `stem_out` and `mixer_out`.
+# Modules whose outputs are recorded too, as `stem_out` and `mixer_out`.
 PARTS = {"small_data": {"stem": "to_patch_embedding", "mixer": "transformer.layers.0.0"}}
 
 
@@ -61,7 +61,7 @@ def levit():
   from vit_pytorch.levit import LeViT
 
   module = LeViT(image_size=16 * SIZE, stages=1, mlp_mult=2, dim_key=6, dim_value=6, **FIELDS)
-  # Its own stem has up to 128 channels and leaves 1 token of 256: the same with less.
+  # LeViT's stem has up to 128 channels and leaves 1 token of 256; this stem is smaller.
   sizes = (3, 4, 6, 12)
   convolutions = (
     torch.nn.Conv2d(a, b, 3, stride=stride, padding=1)
@@ -69,7 +69,7 @@ def levit():
   )
   module.conv_embedding = torch.nn.Sequential(*convolutions)
   for name, parameter in module.named_parameters():
-    if "pos_bias" in name:  # the source that used it had none
+    if "pos_bias" in name:  # the Vision X-formers have no such bias
       torch.nn.init.zeros_(parameter)
   return module
 

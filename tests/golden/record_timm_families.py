@@ -16,7 +16,7 @@ from timm.models.mlp_mixer import MlpMixer
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from timm.models.xcit import XCA
 
-# timm's vit_small_patch14_dinov2 but for its sizes.
+# timm's vit_small_patch14_dinov2 with other sizes.
 DINOV2 = dict(
   img_size=42,
   patch_size=14,

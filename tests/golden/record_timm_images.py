@@ -85,7 +85,7 @@ class Numbers:
 def record_erasing(rng):
   """Records the erased boxes (top, left, height, width) of images of two sizes."""
   shares = rng.random((40, 10, 4))
-  shares[0, :, 0], shares[0, :, 1] = 0.999, 0.999  # too high, whatever is tried
+  shares[0, :, 0], shares[0, :, 1] = 0.999, 0.999  # each attempt is too high
   boxes = []
   for i, size in enumerate([32, 7] * 20):
     random_erasing.random = Numbers(shares[i])

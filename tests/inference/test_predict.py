@@ -132,7 +132,7 @@ def test_floats_and_pillows_images_say_the_same(loaded, color, digits):
   half = jnp.asarray(floats, jnp.bfloat16)  # A pixel is off by one level at most.
   np.testing.assert_allclose(vitx.predict(loaded, half).probabilities, expected, atol=0.02)
   turned = Image.fromarray(digits[0][..., 0]).convert("P")
-  alone = vitx.predict(loaded, digits[:1]).probabilities  # a batch of one may be another program
+  alone = vitx.predict(loaded, digits[:1]).probabilities  # a batch of one may run another program
   np.testing.assert_array_equal(vitx.predict(loaded, [turned]).probabilities, alone)
 
 

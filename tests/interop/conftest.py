@@ -25,4 +25,4 @@ def set_constants(monkeypatch, address, cache):
   monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
   monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-  monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # the stand-in has no Xet storage
+  monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # this server has no Xet storage

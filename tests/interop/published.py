@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 SIZE = dict(num_classes=5, width=12, depth=2, num_heads=3, mlp_dim=48)
 LINEAR = dict(name="linear", patch=8)
 DINOV2 = dict(
-  num_classes=12,  # the file has no head: the features themselves, see `fill`
+  num_classes=12,  # the file has no head, so these are the features, see `fill`
   stem=dict(name="linear", patch=14),
   block=dict(name="pre_norm", layer_scale=1e-5),
 )
@@ -78,7 +78,7 @@ _PREFIX |= {"transformers_deit": 2, "transformers_dinov2": 5, "transformers_dino
 _PREFIX["transformers_siglip"] = 0
 LAYOUTS = {name: TokenLayout((3, 3), _PREFIX.get(name, 1)) for name in NETWORKS}
 LAYOUTS["timm_convmixer"] = None
-FRESH = 0.25  # what stands for the values of a new network: nothing of them is compiled
+FRESH = 0.25  # the value of all new variables, so that no initialization is compiled
 OF_14 = ("timm_dinov2", "timm_registers", "dinov2_registers", "transformers_dinov2")
 TOWERS = ("transformers_dinov3", "transformers_siglip")
 HEADLESS = (*OF_14, *TOWERS)

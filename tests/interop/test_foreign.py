@@ -41,7 +41,7 @@ from vitx.ops.layout import TokenLayout
 from vitx.training import loop
 from vitx.training.experiment import Experiment, make_experiment
 
-# Whose class token has a position of its own, which is added to it here.
+# Files whose class token has a position, which vitx adds to the token.
 PLACED = ("dinov2_registers", "transformers_dinov2")
 ROPE = DINOV3["posemb"]
 WITH_ATTENTION = [name for name in NETWORKS if "mixer" not in name]
@@ -87,7 +87,7 @@ def test_features_of_towers_at_two_sizes(name):
     pooled, sown = run_sown(model, variables, arrays[f"{part}images"])
     tokens = sown["intermediates"]["patch_tokens"][0]
     for found, kind in ((pooled, "logits"), (tokens, "tokens")):
-      expected = arrays[part + kind]  # 3e-6 tells the epsilon of DINOv3 from that of others
+      expected = arrays[part + kind]  # a tolerance of 3e-6 detects another epsilon than DINOv3's
       np.testing.assert_allclose(found, expected, atol=3e-6 * np.abs(expected).max())
 
 
@@ -134,8 +134,8 @@ def in_front(prefix, arrays):
 
 
 HEAD = ("head.weight", "head.bias")
-# What a file of `torch.save` holds of a network's weights w, its body b and head h, and names that
-# the report has.
+# The content of a file of `torch.save`, made of a network's weights w, its body b and head h, and
+# names that the report contains.
 WRAPPED = {
   "ddp": (lambda w, b, h: in_front("module.", w), ["module."]),
   "compiled": (lambda w, b, h: in_front("_orig_mod.", w), ["_orig_mod."]),

@@ -102,7 +102,7 @@ def test_an_unreachable_hub_is_asked_once_and_only_the_cache_is_read(library):
   assert hub.download("hf:timm/tiny") == "/cache/model.safetensors"
   assert asked == [("timm/tiny", "model.safetensors", None, "in the cache")]
   asked.clear()
-  answers["the Hub"] = Errors.HfHubHTTPError("403")  # the Hub has answered
+  answers["the Hub"] = Errors.HfHubHTTPError("403")  # the Hub answers with an error
   assert hub.download("hf:timm/tiny") == "/cache/model.safetensors"
   assert asked == [("timm/tiny", "model.safetensors", None)]
 

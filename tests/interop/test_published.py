@@ -47,7 +47,7 @@ def test_the_configs_name_the_entries_files_and_sizes():
   for row, figures in imagenet.PUBLISHED.items():
     if entry := rows.get(f"imagenet:{row}"):
       assert entry.parameters == figures["parameters"], row
-  # No weights of these rows are known: one is a variant, of the other no address was found.
+  # Rows without known weights: one is a variant, and for the other no address was found.
   assert {row for row in imagenet.ROWS if f"imagenet:{row}" not in rows} == {
     "deit_s_linformer",
     "lv_vit_t",
@@ -100,7 +100,7 @@ def test_a_file_of_a_published_name_has_its_digest(tmp_path):
   with pytest.raises(ConfigError, match=r"SHA-256 \w{8}\.\.\., but the published.*cd65a155.*again"):
     foreign.read_variables(str(damaged), 3)
   other = damaged.rename(tmp_path / "mine.pth")
-  with pytest.raises(ConfigError, match="names of its arrays"):  # another network's, but read
+  with pytest.raises(ConfigError, match="names of its arrays"):  # it is read, but does not fit
     foreign.read_variables(str(other), 3)
 
 

@@ -36,7 +36,7 @@ from vitx.training import teacher
 __all__ = ["read_pixels_once"]
 # huggingface_hub 2.4 gives its HTTP client a file by an argument that the client has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
-FIRST, SECOND = f"{1:040}", f"{2:040}"  # the stand-in's commits
+FIRST, SECOND = f"{1:040}", f"{2:040}"  # the commits of the local server
 
 
 @pytest.fixture(scope="module")

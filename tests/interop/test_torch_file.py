@@ -87,7 +87,7 @@ class Own:
     self.inner = [Own] * 2
 
 
-# What training code saves beside weights, and what the reader says of it.
+# Objects that training code saves beside weights, and the reader's words for them.
 BESIDE = {
   "epoch": (3, "of the type int"),
   "best_acc": (np.float64(77.1), "multiarray.scalar"),
@@ -140,7 +140,7 @@ def test_a_whole_model_says_what_to_save(tmp_path):
     foreign.read_arrays(torch_writer.save(Own(), tmp_path / "a.pth"))
 
 
-# A name in the file that declares more than the file can hold, and how it is written.
+# The name of a kind of file that declares more than it can hold, and the function that writes it.
 ZEROS = np.zeros(3 * 2**20, np.uint8)
 
 

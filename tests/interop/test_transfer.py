@@ -112,7 +112,7 @@ def test_the_source_is_left_alone():
 @pytest.mark.parametrize("prefix", [0, 1, 2, 9])
 def test_prefix_tokens_stay_and_a_smooth_grid_keeps_its_form(lead, prefix):
   def table(side):
-    at = (np.arange(side) + 0.5) / side  # cell centers: a linear ramp resizes to itself inside
+    at = (np.arange(side) + 0.5) / side  # centers, so that a resized ramp stays linear inside
     grid = np.stack(np.meshgrid(at, at, indexing="ij"), -1).reshape(-1, 2)
     tokens = np.full((prefix, 2), 5.0 + np.arange(prefix)[:, None])
     return np.concatenate([tokens, grid]).reshape(*lead, -1, 2).astype(np.float32)
@@ -230,7 +230,7 @@ def test_weights_that_are_not_finite_are_refused(value):
   message = r"^(stem|head)/\w+ and 1 more arrays of the source hold NaN or infinity: .* another"
   with np.errstate(over="ignore"), pytest.raises(ConfigError, match=message):
     transfer(model(seed=2), source)
-  transfer(model(classes=3), {"other": np.array(value), **model(seed=1)})  # it is not taken
+  transfer(model(classes=3), {"other": np.array(value), **model(seed=1)})  # this is not transferred
 
 
 def test_nothing_in_common_is_an_error():

@@ -41,7 +41,7 @@ def fill(model, theirs, side=8):
   ("name", "fields"),
   [
     ("vit", dict(mlp_dim=20, token_mixer=SOFTMAX | dict(head_dim=4))),
-    # The ViT that BBViT was compared with, and is but for its attention: the mean of all tokens.
+    # BBViT and the ViT beside it, which differ in attention, pool by the mean of all tokens.
     ("bbvit_vit", dict(mlp_dim=24, token_mixer=SOFTMAX, pool="mean_of_all", pool_first=True)),
   ],
 )

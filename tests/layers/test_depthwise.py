@@ -12,7 +12,7 @@ from tests.slow import all_but
 from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.ops.kernels import depthwise
 
-# Grid, K, stride, how many times as wide.
+# Grid, kernel size K, stride, and output channels per input channel.
 CASES = [
   ((5, 4), 3, 1, 1),
   ((7,), 5, 1, 1),

@@ -75,7 +75,7 @@ def test_every_parameter_matters_and_remat_changes_nothing_but_memory():
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
   largest = max(np.max(np.abs(g)) for g in jax.tree.leaves(grads))
   for path, grad in jax.tree_util.tree_leaves_with_path(grads):
-    # A key's bias shifts all logits of a query, which changes no softmax: it has no gradient.
+    # A key's bias shifts all logits of a query, which changes no softmax, so it has no gradient.
     if "'key'" in str(path) and "bias" in str(path):
       continue
     assert np.max(np.abs(grad)) > 1e-6 * largest, path

@@ -24,9 +24,9 @@ SIZES = {
   "sparse_transformer": {**SMALL, "vocabulary": 3, "grid": (4, 2)},
 }
 PARTS = MODELS["vit"].PARTS
-# What parts need in a network of one block.
+# Fields that parts need in a network of one block.
 NEEDED = {name: {"layers": (0,)} for name in ("evit", "zeroed")}
-# The fields of token mixers are walked in the tests of attention.
+# The tests of attention check the fields of token mixers.
 CHOICES = [
   (part, name) for part, (table, _, _) in PARTS.items() if part != "token_mixer" for name in table
 ]
@@ -59,7 +59,7 @@ def check(field, name, **fields):
     assert field in str(error) and "\n" not in str(error), str(error)
 
 
-# The others trace for minutes: with --all.
+# The other parts trace for minutes, so they run with --all.
 QUICK_MODELS, QUICK_PARTS = ("vit",), ("stem", "pool")
 
 

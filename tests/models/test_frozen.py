@@ -27,7 +27,7 @@ NAMES = (*OURS, "block_0/flax/scale", "block_0/flax/bias", "block_0/dense/kernel
       "block_0/bare",
       ("block_0/flax/scale", "block_0/flax/bias"),
       False,
-    ),  # the block's, which has more
+    ),  # the statistics of its block, which has more of them
     ("block_0/bare", tuple(name for name in NAMES if name.startswith("block_0")), True),
     ("elsewhere", OURS, False),
     ("", NAMES, True),

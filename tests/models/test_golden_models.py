@@ -82,7 +82,7 @@ def close(found, expected, tolerance=1e-5):
 def test_forward_equality(name, implementation):
   w = Weights(name)
   model, variables = build(name, implementation), carried(name, w)
-  if implementation == "masked":  # which share their parameters
+  if implementation == "masked":  # both implementations share their parameters
     shapes = jax.eval_shape(model.init, jax.random.key(0), images(w))
     assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, variables)
   assert not w.unread, "weights that no parameter of ours took"

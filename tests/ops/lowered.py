@@ -10,7 +10,7 @@ from vitx.ops import attention
 from vitx.ops.implementation import lowering_for
 from vitx.ops.sparse import triton_attention
 
-TARGETS = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax lowers for them, as ops call them
+TARGETS = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # JAX's names of platforms, and names in ops
 
 
 def record_kernels(monkeypatch, card=90):

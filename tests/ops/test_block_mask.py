@@ -85,7 +85,7 @@ def test_digest_is_of_the_content_and_the_same_elsewhere():
     dataclasses.replace(mask, length=63),
   ]
   assert len({mask, *others}) == 5
-  assert mask.digest.startswith("c63f79e48f76b76f")  # what another process has found
+  assert mask.digest.startswith("c63f79e48f76b76f")  # computed in another process
 
 
 def test_is_read_only():

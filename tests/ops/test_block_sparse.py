@@ -55,7 +55,7 @@ def block_mask(layouts, n, block):
 @pytest.mark.parametrize(
   ("n", "block", "dim", "layouts", "step"),
   [
-    (65, 16, 32, 1, 1 << 14),  # less than an example a step
+    (65, 16, 32, 1, 1 << 14),  # a step computes a part of an example
     (65, 16, 32, 2, 1 << 14),
     (65, 64, 64, 2, 1 << 20),
     (197, 16, 64, 2, 1 << 20),
@@ -104,12 +104,12 @@ def test_without_jit_under_vmap_on_two_devices_and_again():
   run = jax.jit(grads)
   expected = run(*arrays)
   for a, b in zip(run(*arrays), expected, strict=True):
-    np.testing.assert_array_equal(a, b)  # nothing is scattered: the same bits every time
+    np.testing.assert_array_equal(a, b)  # without scatters, each run gives these bits
   single = [x[:, None] for x in arrays]
   for mapped in (jax.jit(jax.vmap(grads))(*single), jax.pmap(grads)(*single)):
     for a, b in zip(mapped, expected, strict=True):
       np.testing.assert_allclose(a[:, 0], b, atol=2e-6)
-  small, mask = cases.inputs(1, 16, 1, 8)[:3], growing(16)  # each op is a program of its own
+  small, mask = cases.inputs(1, 16, 1, 8)[:3], growing(16)  # without jit, each op is a program
   for a, b in zip(block_sparse_attention(*small, mask), cases.masked(*small), strict=True):
     np.testing.assert_allclose(a, b, atol=2e-6)
 
@@ -186,7 +186,7 @@ def growing(n):
 
 
 def test_cost_grows_with_the_edges(monkeypatch):
-  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 16)  # of constant size: would hide the growth
+  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 16)  # larger arrays would hide the growth
   lengths = [2048, 8192]
   masks = [growing(n) for n in lengths]
   memory, work = [], []
@@ -198,7 +198,7 @@ def test_cost_grows_with_the_edges(monkeypatch):
   cases.assert_linear(lengths, memory)
   cases.assert_linear(lengths, work)
   # Nine products over every edge: two forward, three for dq, four for dk and dv; padding is small.
-  edges = 2 * masks[-1].keys.size * 64**2  # of two heads; all blocks are full
+  edges = 2 * masks[-1].keys.size * 64**2  # two heads; all blocks are full
   assert work[-1] / (9 * 2 * edges * 32) < 1.2
 
 

@@ -66,7 +66,7 @@ def check(pattern, layout):
   return plan
 
 
-# The densest and the sparsest run in every test session; the others take a compilation each.
+# Plain `pytest` runs the densest and the sparsest pattern; each other one compiles a program.
 QUICK = {"causal", "fixed_distinct_summaries", "longformer", "bigbird_R+W+G", "erdos_renyi"}
 
 
@@ -111,7 +111,7 @@ def test_fixed(n):
 def test_windows():
   layout = TokenLayout((30,))
   assert check(Window(6, 0), layout).count == 7
-  assert check(Window(6), layout).count == 7  # what lies ahead is never kept
+  assert check(Window(6), layout).count == 7  # later keys are never kept
   plan = check(DilatedWindow(3, (4,)), layout)
   assert plan.count == 13 and plan.table is not None and plan.table.shape == (30, 1, 4)
   plan = check(DilatedWindow(2, (1, 5)), layout)

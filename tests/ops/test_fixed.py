@@ -27,7 +27,7 @@ def cores(pattern, n):
 @pytest.mark.parametrize(
   ("pattern", "n"),
   [
-    # The last run is cut short; slow, since one with a part of this pattern runs always.
+    # The last run is shorter; slow, since a quick case has a part of this pattern.
     pytest.param(Fixed(8, 2, distinct=4), 61, marks=pytest.mark.slow),
     pytest.param(Fixed(8, 2, distinct=2) & Causal(), 64, marks=pytest.mark.slow),
     (Fixed(8, 1, "summary", distinct=3), 61),
@@ -49,7 +49,7 @@ def cores(pattern, n):
 )
 def test_equals_the_definition(pattern, n):
   arrays, d_lse = cases.inputs(2, n, 6, 8), cases.lse_cotangent(2, n, 6)
-  key_mask = cases.seen_keys(2, n)  # six heads: sub-runs are shared unevenly
+  key_mask = cases.seen_keys(2, n)  # six heads share four sub-runs unevenly
   key_mask[1] = False
   mask = dense_mask(pattern, TokenLayout((n,)), 6)[None] & key_mask[:, None, None]
   cases.check(run(pattern, key_mask), arrays, d_lse, mask=mask)

@@ -68,7 +68,7 @@ def test_no_square_for_cuda(dtype, masked, causal, installed):
     (jnp.bfloat16, 2048, True),
     (jnp.float32, 2048, False),
     (jnp.float32, 1025, True),
-    (jnp.float16, 1025, False),  # which the TPU's own kernel does not take, but cuDNN's would
+    (jnp.float16, 1025, False),  # splash attention does not take this case, but cuDNN would
   ],
 )
 def test_no_square_for_tpu(dtype, n, masked, installed):

@@ -20,7 +20,7 @@ def dense(q, k, v, mask, scale=None):
   out, _ = masked_attention(q, k, v, mask=mask, scale=scale)
   logits = jnp.einsum("bnhd,bmhd->bhnm", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
   seen = jnp.any(mask, axis=-1)
-  # A row without edges borrows all, so that its gradient is not NaN, and is then replaced.
+  # A row without edges gets all edges, so that its gradient is not NaN, and is replaced below.
   lse = jax.nn.logsumexp(jnp.where(mask | ~seen[..., None], logits, -jnp.inf), axis=-1)
   return out, jnp.where(seen, lse, -jnp.inf)
 
@@ -33,7 +33,7 @@ def split(edges, count):
 
 def test_parts_make_the_whole():
   edges = np.random.default_rng(0).random((2, 1, N, N)) < 0.3
-  edges[:, :, 5] = False  # a query that no part lets see
+  edges[:, :, 5] = False  # a query without keys in any part
   parts = [*split(edges, 3), np.zeros((2, 1, N, N), bool)]
   found = cases.check(
     lambda *x: merge([dense(*x, mask) for mask in parts]),

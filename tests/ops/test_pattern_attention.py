@@ -43,14 +43,14 @@ COMPOSED = [
   CLASS | Nothing(),
   Window(1, block=4, count_prefix=True) | CLASS,
   CLASS | Window(2) | Global(tokens=(5,)),
-  DilatedWindow(2, (3,)),  # 42 tokens, not without a rest of 4
+  DilatedWindow(2, (3,)),  # 4 does not divide 42 tokens
   DilatedWindow(1, (4, 1, 4, 5)) | CLASS,
   (Strided(form="axial") | CLASS) & Causal(),
   per_head(Axial(0), Axial(-1)) & Causal(),
   (OnGrid(BIGBIRD) | CLASS) & Causal(),
   Neighborhood(3) & Causal(),
   Causal() & Window(3),
-  (Window(2) | Global(tokens=(5,))) & Causal(),  # a prefix that cannot be attended apart
+  (Window(2) | Global(tokens=(5,))) & Causal(),  # a prefix that cannot be attended separately
   per_head(Window(2), Window(4)) & Causal(),
   Others() & Causal(),
   Strided(form="axial") & Others(),  # runs with an order of their own
@@ -201,7 +201,7 @@ def test_a_query_without_edges_is_zero_with_zero_gradient(pattern, implementatio
     assert np.isfinite(x).all()
 
 
-# What functions and patterns of one's own read from outside, as the cells of a notebook do.
+# Values that a user's functions and patterns read from outside, as in the cells of a notebook.
 WIDTH = 2
 DOCUMENTS = np.zeros(40, np.int32)
 

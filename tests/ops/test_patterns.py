@@ -54,7 +54,7 @@ def test_equals_its_definition(layout):
     np.testing.assert_array_equal(edges(pattern, layout, len(wanted)), wanted, name)
 
 
-# Every fourth always, the others with --all.
+# Every fourth pattern runs always, the others with --all.
 @pytest.mark.parametrize("first", all_but(0, of=range(4)))
 def test_traced_indices_give_the_same(first):
   layout, names = LAYOUTS[0], list(PATTERNS)[first::4]

@@ -60,7 +60,7 @@ def test_uniform_draws_avoid_what_the_union_has(window, anchors):
   legal = np.array([[abs(i - j) > window // 2 for j in range(m)] for i in range(m)])
   for anchor in anchors:
     legal[anchor % m] = legal[:, anchor % m] = False
-  np.testing.assert_array_equal(seen, legal)  # 120 draws of 3 of 20: all that may occur do
+  np.testing.assert_array_equal(seen, legal)  # in 120 draws of 3 of 20, all legal ones occur
 
 
 def test_published_plan_of_short_inputs_takes_two_ranges():
@@ -83,7 +83,7 @@ def test_a_step_draws_its_own_graph_inside_jit():
   first, second = np.asarray(redrawn(1)), np.asarray(redrawn(2))
   assert (first != second).any()
   np.testing.assert_array_equal(first, pattern.redraw(layout, 0, 1))
-  np.testing.assert_array_equal(redrawn(0), pattern.indices(layout))  # drawn once is step 0
+  np.testing.assert_array_equal(redrawn(0), pattern.indices(layout))  # step 0 has the fixed graph
   assert (pattern.at(6).indices(layout) != pattern.indices(layout)).any()
 
   index = np.arange(64)
@@ -131,7 +131,7 @@ def test_watts_strogatz_links(beta):
   apart = np.minimum((index[:, None] - index) % N, (index - index[:, None]) % N)
   near = found[(apart > 0) & (apart <= w // 2)].mean()
   assert abs(near - (1 - beta)) < 0.1 and (beta > 0 or near == 1)
-  # N w / 2 links, less those that two tokens drew of each other.
+  # N w / 2 links, minus the links that were drawn twice.
   assert N * w / 2 * 0.99 <= found.sum() / 2 <= N * w / 2
   targets = pattern.targets(layout)[0]
   assert all(len(set(links)) == w // 2 for links in targets.tolist())

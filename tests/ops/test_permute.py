@@ -140,7 +140,7 @@ class Opposite(Pattern):
 def test_a_pattern_with_a_permutation_of_its_own(gathered, causal):
   layout, pattern = TokenLayout((6, 8)), Opposite(gathered)
   (part,) = plan(pattern & Causal() if causal else pattern, layout, 24).heads[0]
-  assert block_mask(part.pattern, layout, 24, 1, part.order).keys.size == 2  # else 4
+  assert block_mask(part.pattern, layout, 24, 1, part.order).keys.size == 2  # in the usual order, 4
   mask = dense_mask(pattern, layout, 2)[None]
   mask = mask & np.tri(48, dtype=bool) if causal else mask
   steps = plan(pattern & Causal() if causal else pattern, layout, 24)

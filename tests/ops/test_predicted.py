@@ -10,7 +10,7 @@ from vitx.ops import predicted_attention
 from vitx.ops.kernels import predicted, tiling
 
 SLOW = pytest.mark.slow  # compiles a lot
-B, N, H, D, S = 2, 41, 2, 8, 6  # nothing divides anything
+B, N, H, D, S = 2, 41, 2, 8, 6  # no number divides another
 
 
 def inputs(n=N, prefix=0):

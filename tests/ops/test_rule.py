@@ -72,7 +72,7 @@ def test_a_users_file_wins_and_is_named(directory):
   found = rule.load_rule("cpu")
   assert found.source == str(path) and found.masked["dense"] == ((64, None), (512, 4))
   assert found.masked["linear"] == ()
-  write(directory, "cpu", linear=[[8, 1]])  # what is written in a process is read by it
+  write(directory, "cpu", linear=[[8, 1]])  # a process reads the rule that it has written
   assert rule.load_rule("cpu").masked["linear"] == ((8, 1),)
 
 
@@ -90,7 +90,7 @@ def test_where_users_keep_files(monkeypatch, tmp_path):
 
 
 def test_a_device_that_nobody_measured_goes_by_the_shipped_cpu_and_says_so(directory):
-  write(directory, "cpu", dense=[[512, None]])  # the user's own says nothing of other devices
+  write(directory, "cpu", dense=[[512, None]])  # the user's file is for no other device
   found = rule.load_rule("NVIDIA H100 80GB HBM3")
   assert "'NVIDIA H100 80GB HBM3' has not been measured" in found.source
   assert "cpu.json of the package" in found.source

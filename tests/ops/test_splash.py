@@ -67,4 +67,4 @@ def test_edges_of_random_tokens_take_our_tiles():
   """Splash attention would store nearly every block of 128 tokens, since each differs."""
   small = bigbird(block=8, random=2, heads=4)
   assert "tpu_custom_call" not in on_tpu(small)
-  assert "tpu_custom_call" in on_tpu(small, 512)  # of so few blocks all may be held
+  assert "tpu_custom_call" in on_tpu(small, 512)  # with few blocks, all of them may be stored

@@ -38,8 +38,8 @@ def chosen(pattern, layout, tile=None):
 @pytest.mark.parametrize(
   ("pattern", "layout", "expected"),
   [
-    (Neighborhood(7), GRID, (16, (4, 4))),  # visits 3.2 % of the matrix, in 8 x 8 11.8 %
-    (Neighborhood(13), GRID, (64, (8, 8))),  # 8.8, 20.3 %, but a sixteenth of the tiles
+    (Neighborhood(7), GRID, (16, (4, 4))),  # visits 3.2 % of the matrix; 8 x 8 visits 11.8 %
+    (Neighborhood(13), GRID, (64, (8, 8))),  # visits 20.3 %, not 8.8 %, in a sixteenth of the tiles
     (Neighborhood(5), TokenLayout((32, 32)), (64, None)),  # two rows are a tile
     (ShiftedWindow(8, 4), GRID, (16, (4, 4))),
     (Window(16), LINE, (16, None)),

@@ -10,7 +10,7 @@ from vitx.ops.kernels import tiling
 from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
 
 SLOW = pytest.mark.slow  # compiles a lot
-B, N, M, H, D = 2, 65, 41, 2, 16  # nothing divides anything
+B, N, M, H, D = 2, 65, 41, 2, 16  # no number divides another
 
 
 def kept(heads, count, queries=N, keys=M, seed=0):
@@ -24,7 +24,7 @@ def kept(heads, count, queries=N, keys=M, seed=0):
   indices = np.argsort(scores, axis=-1)[..., :count].astype(np.int32)
   valid = rng.random(indices.shape) < 0.8
   valid[:, :, 3] = False
-  # What does not count may hold anything that fits.
+  # Invalid indices may have any value in the range.
   return np.where(valid, indices, rng.integers(0, keys, indices.shape)).astype(np.int32), valid
 
 
@@ -52,7 +52,7 @@ def test_mask_holds_exactly_the_kept():
   found = jax.jit(lambda *x: kept_mask(*x, M))(indices, valid)
   np.testing.assert_array_equal(found, mask)
   assert not mask[..., 5].any() and not mask[:, :, 3].any()
-  # As many as are named, whatever their scores: a threshold at the last would let ties in.
+  # The count is exact even if scores tie; a threshold at the last score would let ties in.
   ties = jax.jit(lambda x: kept_mask(jax.lax.top_k(x, 4)[1], None, 9))(np.zeros((3, 9), np.float32))
   np.testing.assert_array_equal(np.sum(ties, -1), 4)
 

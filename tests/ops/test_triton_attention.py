@@ -143,7 +143,7 @@ def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
   try:
     found = triton_attention.find_obstacle()
     assert found is None if words is None else words in found
-    with lowering_for("gpu"):  # and XLA attends
+    with lowering_for("gpu"):  # XLA computes this attention
       x = jax.ShapeDtypeStruct((1, 40, 1, 16), jnp.float32)
       assert triton_attention.find_tiles(x, x, x) is None
   finally:

@@ -35,7 +35,7 @@ from vitx.ops.sparse.block_sparse import block_sparse_attention, block_sparse_at
 from vitx.ops.sparse.chosen_blocks import attend_chosen
 from vitx.ops.sparse.triton_attention import Launch, TileSizes
 
-GRID = TokenLayout((11, 13), prefix=1)  # 144 tokens; 143 without the prefix are no whole blocks
+GRID = TokenLayout((11, 13), prefix=1)  # 144 tokens; without the prefix 143, which no block divides
 SEQUENCE = TokenLayout((150,))
 LARGE = TileSizes(64, Launch(2, 4, 3), Launch(2, 8, 2), Launch(2, 8, 2))
 SMALL = TileSizes(32, Launch(2, 4, 2), Launch(1, 4, 2), Launch(3, 4, 2))

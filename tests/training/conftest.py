@@ -14,7 +14,7 @@ def _once(function, key):
   def call(*given, **options):
     found = (function.__qualname__, key(*given, **options))
     if found not in _made:
-      _made[found] = function(*given, **options), given  # kept: no other gets an `id` of theirs
+      _made[found] = function(*given, **options), given  # kept, so that their `id` stays unique
     return _made[found][0]
 
   return call

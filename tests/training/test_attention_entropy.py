@@ -26,7 +26,7 @@ def told(tmp_path_factory):
   return config, workdir
 
 
-@pytest.mark.slow  # a whole run; that of `test_loop.short_run` tells it too
+@pytest.mark.slow  # a whole run; `test_loop.short_run` checks this too
 def test_each_row_tells_it_of_the_state_after_its_step(told):
   """The entropy is that of the trained weights, not of their average.
 

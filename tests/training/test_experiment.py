@@ -83,7 +83,7 @@ IMAGE, LABEL = ArraySpec((8, 8, 1), "uint8"), ArraySpec((), "int32")
 ARRAYS = {"image": np.zeros((8, 8, 1), np.uint8), "label": np.int32(1)}
 
 
-# The arrays of the spec, and what is said of them.
+# The arrays of a source's spec, and the message about them.
 GIVEN = {
   "uint16": (
     {"image": ArraySpec((8, 8, 1), "uint16"), "label": LABEL},

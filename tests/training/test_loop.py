@@ -167,7 +167,7 @@ def test_the_rule_of_another_device_or_of_no_record_is_todays(tmp_path, capsys):
     loop.provenance.keep_rule(tmp_path)
 
 
-# At a save; within a window of the log.
+# Step 8 has a save; step 13 is between two rows of the log.
 @pytest.mark.parametrize("at", [pytest.param(8, marks=pytest.mark.slow), 13])
 def test_a_stopped_run_goes_on_bit_for_bit(finished_run, tmp_path, monkeypatch, at):
   stopped = train_until(at, runs.tiny(), tmp_path, monkeypatch)
@@ -324,7 +324,7 @@ def halve(run):
 
 
 SLOW = pytest.mark.slow  # two runs
-# Evaluation 2 is worse by far than 10 times the first, so each lowers the rate.
+# No evaluation is 10 times better than the first, so each later one lowers the rate.
 FALLING = "schedule={'name':'plateau','patience':0,'factor':0.5,'threshold':10.0,'mode':'max'}"
 FREE_END = ("step", "constant", "plateau")  # schedules of which the duration may be longer
 # The settings of runs that are stopped: schedules, and unequal classes.
@@ -373,7 +373,7 @@ def never_stopped(tmp_path_factory):
     *((name, ("stop_after=7 steps",)) for name in SETTINGS),
     *((name, ("duration=7 steps",)) for name in FREE_END),
     ("plateau", ("stop_after=3", "stop_after=6", "stop_after=11")),
-    ("plateau", ("stop_after=7", "stop_after=3")),  # nothing more is done
+    ("plateau", ("stop_after=7", "stop_after=3")),  # step 3 is past, so nothing is trained
   ],
 )
 def test_a_run_that_ends_early_and_goes_on_leaves_what_one_leaves_that_never_did(
@@ -383,7 +383,7 @@ def test_a_run_that_ends_early_and_goes_on_leaves_what_one_leaves_that_never_did
     stopped = loop.train(runs.tiny(SETTINGS[name], *CADENCES, stop), tmp_path)
     assert stopped.finished and stopped.test["step"] <= stopped.step < 12
     last = [row for row in runs.rows(tmp_path) if row["kind"] == "validation"][-1]
-    assert last["step"] == stopped.step  # it is evaluated where it ends, for its own sake
+    assert last["step"] == stopped.step  # evaluated where it stops, for this run alone
     assert load(tmp_path).step == stopped.test["step"]
   loop.train(runs.tiny(SETTINGS[name], *CADENCES), tmp_path)
   rows, steps, record, state = left(tmp_path)
@@ -520,7 +520,7 @@ def test_a_field_that_an_earlier_version_did_not_have_refuses_nobody(run_copy):
   path = run_copy / "config.json"
   stored = json.loads(path.read_text())
   del stored["evaluation"]["limit"], stored["tracking"]
-  stored["tensorboard"] = True  # what `tracking` was
+  stored["tensorboard"] = True  # the older name of `tracking`
   path.write_text(json.dumps(stored))
   assert load(run_copy).step == 40
   assert loop.train(runs.tiny(), run_copy).finished

@@ -50,7 +50,7 @@ def test_phases_run_in_order_each_from_the_one_before():
   assert found["phase0"].task.name == "classification"
   assert [found[name].task.teacher for name in ("phase1", "phase2")] == ["w/phase0"] * 2
   assert [phase.model.token_mixer.get("sparse") for phase in found.values()] == [None, False, None]
-  # A choice of another name replaces the one that stood there, and one of its name is changed.
+  # A choice of another name replaces the config's choice; a choice of that name changes it.
   assert found["phase0"].model.token_mixer.to_dict() == {"name": "softmax"}
   assert found["phase1"].model.token_mixer.keep == 0.5
   assert not any(phase.phases for phase in found.values())
@@ -132,7 +132,7 @@ def test_a_signal_as_a_phase_ends_ends_the_run(tmp_path, monkeypatch):
   def train(config, workdir, **_):
     ran.append(workdir.rpartition("/")[2])
     with StopRequest() as request:
-      request._handle(signal.SIGTERM, None)  # after the last look at it
+      request._handle(signal.SIGTERM, None)  # after the run has last looked for a signal
     return loop.Result(workdir, 8, True)
 
   monkeypatch.setattr(loop, "train", train)
@@ -170,7 +170,7 @@ def trusts(begun):
 
 @pytest.mark.slow
 def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
-  """The task of a phase is a group, a bare name, or a user's class, which a phase may begin from."""
+  """The task of a phase is a group, a bare name, or a user's class, from which another begins."""
   own = {"name": f"{__name__}:Mine"}
   config = in_phases(a={"task": own}, b={"task": ConfigDict(LEARNS)}, c={"task": "classification"})
   before = config.to_dict()
@@ -180,7 +180,7 @@ def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
   assert found["b"].task.teacher_model.to_dict() == config.model.to_dict()
   assert config.to_dict() == before and found["b"].task.teacher == "w/a"
   assert phases.train(config, tmp_path).finished
-  assert trusts(begun) == [True] * 3  # the weights are its own
+  assert trusts(begun) == [True] * 3  # the run trusts its own weights
 
 
 def test_weights_from_elsewhere_are_trusted_no_more_beside_ones_own(tmp_path, monkeypatch, begun):
@@ -215,9 +215,9 @@ def test_a_phase_goes_on_with_its_very_data_in_another_place(tmp_path, begun):
 @pytest.mark.parametrize(
   ("override", "ran"),
   [
-    ("stop_after=6", ["phase0"]),  # of the whole run: it goes on from there
-    ("phases.phase0.stop_after=6", ["phase0", "phase1", "phase2"]),  # of the phase
-    ("stop_after=8", ["phase0", "phase1", "phase2"]),  # where they end
+    ("stop_after=6", ["phase0"]),  # of the whole run, which can be resumed there
+    ("phases.phase0.stop_after=6", ["phase0", "phase1", "phase2"]),  # only of this phase
+    ("stop_after=8", ["phase0", "phase1", "phase2"]),  # the step where each phase ends
   ],
 )
 def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(tmp_path, begun, override, ran):

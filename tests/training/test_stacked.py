@@ -141,7 +141,7 @@ def test_on_two_devices_and_under_vmap():
   scale = float(metrics["learning_rate"])
   for other in (parallel.unreplicate(two), jax.tree.map(lambda x: x[1], both)):
     jax.tree.map(
-      # Adam's first step is as large for a vanishing gradient, whose sign is rounding.
+      # A vanishing gradient, whose sign is rounding, also makes a whole first step of Adam.
       lambda a, b: np.testing.assert_allclose(
         np.mean(np.abs(a - np.asarray(b))), 0, atol=0.02 * scale
       ),

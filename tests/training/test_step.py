@@ -20,7 +20,7 @@ from vitx.training.step import TrainState, evaluation_step
 @functools.cache
 def step_of(name):
   """Returns a step of a task that several tests share, so that its programs are compiled once."""
-  # Plain descent: Adam would blow the rounding of vanishing gradients up to whole steps.
+  # Plain descent, since Adam would turn the rounding of vanishing gradients into whole steps.
   plain = {"optimizer": optax.identity(), "schedule": lambda step: 0.1}
   fields = {"usual": {}, "averaged": {"ema_decay": 0.9, "seed": 8}, "plain": plain}
   the_task = step_of("usual").task if name != "usual" else None

@@ -36,7 +36,7 @@ def test_the_first_weights_have_the_figures_and_choose_the_best(both):
   for row in (*rows, *of(workdir, "test")):
     assert {*FIGURES, *(f"ema_{name}" for name in FIGURES)} <= row.keys()
     assert not any(name.startswith("raw_") for name in row)
-    assert row["nll"] < row["ema_nll"]  # the average stays behind
+    assert row["nll"] < row["ema_nll"]  # the average is worse, since it lags behind
   best = max(rows, key=lambda row: (row["top1"], row["step"]))
   assert result.test["step"] == best["step"]
 
@@ -94,7 +94,7 @@ def test_words_name_the_others():
 
 @pytest.mark.slow  # reads a whole run
 def test_weights_that_are_not_there_are_named(tmp_path, both):
-  check_weights(("ema",), 0.0)  # the default, whether there is an average or not
+  check_weights(("ema",), 0.0)  # the default works even without an average
   with pytest.raises(ConfigError, match=r"evaluation\.weights=\('raw', 'ema'\).*Set ema_decay"):
     check_weights(("raw", "ema"), 0.0)
   for weights in ((), ("ema", "ema")):

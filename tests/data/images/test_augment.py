@@ -14,7 +14,7 @@ from vitx.config.fields import AugmentSettings
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
-EVERYTHING = dict(  # except RandAugment and mixup, which the next ones have
+EVERYTHING = dict(  # except RandAugment and mixup, see RECIPE and DRAWN
   pad_crop=4,
   hflip=0.5,
   vflip=0.5,

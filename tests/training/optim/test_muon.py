@@ -21,7 +21,7 @@ SHAPES = {
   "start": (24,),
   "head/kernel": (24, 10),
 }
-MATRICES = {  # with the inputs of one output
+MATRICES = {  # matrices, with the number of inputs of one output
   "block_0/token_mixer/query/kernel": 24,
   "block_0/token_mixer/out/kernel": 24,
   "block_0/mlp/up/kernel": 24,

@@ -43,7 +43,7 @@ def test_what_else_optax_has_descends(name):
   def descend(params):
     state = optimizer.init(params)
     for _ in range(10):
-      updates, state = optimizer.update(params, state, params)  # the gradient of half the square
+      updates, state = optimizer.update(params, state, params)  # the gradient of params² / 2
       params = jax.tree.map(lambda p, u: p - 0.05 * u, params, updates)
     return params
 

@@ -18,7 +18,7 @@ from vitx.training.optim.optimizers import DECAY_MASKS, OPTIMIZERS, layer_scales
 from vitx.training.parameters import parameter_names
 
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "optimizers.npz")
-# The recording has our settings under their first names.
+# The recorded file has vitx's settings under older names.
 RENAMED = {"decay": "weight_decay_mask", "clip_norm": "grad_clip_norm"}
 CASES = {
   name: {RENAMED.get(field, field): value for field, value in case.items()}
@@ -109,7 +109,7 @@ def test_clipping_bounds_the_global_norm():
 @pytest.mark.parametrize("name", all_but("adamw", "muon", of=OPTIMIZERS))
 def test_frozen_parameters_do_not_move(name):
   params = network()
-  # Frozen gradients that would spoil everything if they counted anywhere.
+  # Gradients of frozen parameters are NaN, so that any use of them shows.
   grads = network(1) | {"stem": jax.tree.map(lambda p: p * np.float32(np.nan), params["stem"])}
   config = settings(
     optimizer=dict(name=name, weight_decay=0.5),

@@ -23,7 +23,7 @@ def test_the_test_row_comes_after_the_last_checkpoint(tmp_path, monkeypatch):
   saved, waited, stood = [], threading.Event(), []
 
   def finalize_late(self, *given, **options):
-    assert waited.wait(600)  # as on a slow disk: not before somebody waits for it
+    assert waited.wait(600)  # as on a slow disk, the save ends only when it is waited for
     return finalize(self, *given, **options)
 
   def begin_to_save(self, *given, **options):

@@ -72,7 +72,7 @@ def numbers(rows):
   return [{k: v for k, v in row.items() if not isinstance(v, list)} for row in rows]
 
 
-@pytest.mark.slow  # a run and twice its end; the next tests send the same rows without training
+@pytest.mark.slow  # a run, and its end twice; the next tests send such rows without training
 def test_a_tracker_gets_every_row_once_however_often_the_run_goes_on(tmp_path):
   config = runs.tiny(KEPT, "duration=20 steps")
   loop.train(config, tmp_path)
@@ -108,7 +108,7 @@ def rows(count, start=0):
 
 def test_rows_that_were_dropped_twice_are_still_known(tmp_path):
   open_log(tmp_path, rows(6), 0)
-  open_log(tmp_path, rows(4), 2)  # killed again before it was as far
+  open_log(tmp_path, rows(4), 2)  # killed again before it had caught up
   open_log(tmp_path, rows(8), 3)
   found, _ = kept(tmp_path)
   assert found == rows(8)
