@@ -34,7 +34,7 @@ MODULES = [
 
 
 def public_functions(body: list[ast.stmt]) -> typing.Iterator[ast.FunctionDef]:
-  """Yields the public functions and methods of a module or a class, and what instances call."""
+  """Yields the public functions and methods of a module or a class, `__call__` included."""
   for node in body:
     if isinstance(node, ast.FunctionDef) and (node.name[0] != "_" or node.name == "__call__"):
       yield node

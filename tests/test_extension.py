@@ -68,7 +68,7 @@ def turned_digits(data) -> Dataset:
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-  """Hands an example's arrays on as they are."""
+  """A transform that returns an example's arrays unchanged."""
 
   draws: ClassVar[bool] = False
 

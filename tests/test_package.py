@@ -66,7 +66,7 @@ def above(tmp_path_factory):
 
 @pytest.mark.parametrize("folder", [".", "vitx", "vitx/vitx", "other"])
 def test_an_editable_installation_is_found_from_everywhere(above, folder):
-  """One of the folders is above a clone called vitx, where a notebook may run."""
+  """The folders include the one above a clone called vitx, in which a notebook may run."""
   code = "import site, sys; site.addsitedir(sys.argv[1]); import vitx; print(vitx.__file__)"
   code += "; from vitx.configs import __path__; print(*__path__)"
   done = subprocess.run(

@@ -58,7 +58,7 @@ def test_rows_are_probabilities_or_the_mixer_says_that_it_has_none(mixer):
 
 
 def test_entropies_by_hand():
-  """Attention that is uniform over the keys has the logarithm of their number as its entropy."""
+  """The entropy of uniform attention is the logarithm of the number of keys."""
   model, variables = make("softmax")
   flat = jax.tree_util.tree_map_with_path(
     lambda path, x: x * 0 if any(getattr(p, "key", "") == "query" for p in path) else x, variables

@@ -30,7 +30,7 @@ def outward(weight, bias):
 
 
 def linear(g, name):
-  """The linear map that is recorded as `name.weight` and `name.bias`."""
+  """Returns the parameters of the linear map recorded as `name.weight` and `name.bias`."""
   return inward(g[f"{name}.weight"], g[f"{name}.bias"])
 
 

@@ -1,4 +1,4 @@
-"""Every mixer of the table keeps the contract of a token mixer."""
+"""Every registered token mixer keeps the contract of a token mixer."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Decoding token by token with a cache gives what the causal call gives, or is refused."""
+"""Decoding token by token with a cache equals the causal call, or is refused."""
 
 from functools import partial
 

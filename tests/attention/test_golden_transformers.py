@@ -1,4 +1,4 @@
-"""Sparse and mixing modules give what Hugging Face's modules give, with the same weights."""
+"""Sparse and mixing modules equal Hugging Face's modules with equal weights."""
 
 from collections.abc import Sequence
 

@@ -179,9 +179,9 @@ def separate(**fields):
 
 @pytest.mark.slow
 def test_global_tokens_attend_by_their_own_projections():
-  """The expected outputs are written out with each token's own projections.
+  """The expected output is computed from two sets of projections, local and global.
 
-  These are the local softmax over window and global keys, and the global rows over all keys.
+  Local queries have a softmax over window and global keys; global queries attend all keys.
   """
   module = separate()
 

@@ -32,7 +32,7 @@ def run(module, params, x, mask=None):
 
 
 def definition(params, x, *, keep, threshold=None, top=None, basis_threshold=None):
-  """Returns the set of keys that each query attends, by (example, head, query), in loops."""
+  """Returns the set of keys that each query attends, by (example, head, query), from loops."""
   q, k = linear(x, params["query"]), linear(x, params["key"])  # (B, N, H, D)
   q, k = linear(q, params["reduce_query"]), linear(k, params["reduce_key"])
   down, basis = (np.asarray(params[name], float) for name in ("down", "basis"))

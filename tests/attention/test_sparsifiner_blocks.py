@@ -27,7 +27,7 @@ def make(layout, **fields):
 
 
 def definition(coefficients, basis, layout, keep, block, mask):
-  """Returns the edges, bool (B, H, N, N); the score of two blocks is the sum over their pairs."""
+  """Returns the edges, bool (B, H, N, N); the score of two blocks sums that of all token pairs."""
   batch, heads, n, _ = coefficients.shape
   prefix, length = layout.prefix, layout.length
   blocks = [range(a, min(a + block, n)) for a in range(0, n, block)]

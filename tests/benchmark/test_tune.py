@@ -1,4 +1,4 @@
-"""The search for tiles with made-up times, and the entry of its file."""
+"""The search for tile sizes with made-up times, and the entry that it writes to a file."""
 
 import dataclasses
 import math

@@ -80,7 +80,7 @@ def draw_kept(kept: int, n: int, heads: int) -> tuple[np.ndarray]:
 
 
 def _make_kept(kept: int) -> Case:
-  """Makes the case of Sparsifiner: every query keeps other keys, drawn at random."""
+  """Makes the case of Sparsifiner: every query keeps its own keys, drawn at random."""
   n, heads = 2048, 4
   ways = ("masked", "gathered")
   return Case(

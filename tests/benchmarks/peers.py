@@ -239,13 +239,13 @@ def _find_rows(config: str, wanted: Sequence[str], say: Callable) -> dict[str, s
   without = [row for row in texts if row not in having]
   parts = ", ".join(f"{part}={name}" for part, name in PARTS.items())
   what = (
-    f"PyTorch's are a vit in float32 of square images with {parts} and a token_mixer of"
+    f"a peer is a vit in float32 of square images with {parts} and a token_mixer of"
     f" {listing(PEERS)}"
   )
   if not having or (wanted and without):
-    raise ConfigError(f"peers: there is none beside {listing(without)}; {what}.")
+    raise ConfigError(f"peers: no peer has the structure of {listing(without)}; {what}.")
   if without:
-    say(f"no peer: {listing(without)}; {what}")
+    say(f"no peer has the structure of {listing(without)}; {what}")
   return having
 
 
@@ -260,7 +260,7 @@ def _complete(text: str) -> ConfigDict:
 
 
 def _begin(text: str) -> None:
-  """Starts JAX in the way in which a training with this config starts it."""
+  """Starts JAX as a training with this config does."""
   phases.use_cores([load_config(text)])
   jax.devices()
 

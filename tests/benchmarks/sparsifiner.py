@@ -197,7 +197,7 @@ def format_macs(name: str, shares: Sequence[float]) -> str:
 
 
 def measure(parts: Sequence[str], block: int, effort: Mapping[str, Any]) -> None:
-  """Measures and prints a table for each of some parts, see `PARTS`."""
+  """Measures each of the given parts, see `PARTS`, and prints a table for it."""
   if "attention" in parts:
     print(named.format_named(named.measure(make_cases(block=block), **effort)), flush=True)
   if "flops" in parts:

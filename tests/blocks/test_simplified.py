@@ -1,4 +1,4 @@
-"""Simplified blocks: SAS, SAS-P and the one without gains."""
+"""Simplified blocks: SAS, SAS-P and the block without gains."""
 
 from functools import partial
 

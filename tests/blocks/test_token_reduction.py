@@ -132,7 +132,7 @@ def test_tokens_of_deit_s():
 def test_zeroed_tokens_are_as_if_dropped_and_stay_away():
   """Zeroed tokens give the logits of dropped tokens, and stay zero in later layers.
 
-  In this network, both reductions keep equal numbers of tokens.
+  In this network, dropping and zeroing keep equal numbers of tokens.
   """
   model, params = make(token_reduction={"name": "zeroed", "layers": (0, 2), "keep": 0.5})
   logits, tokens = run(model, params)

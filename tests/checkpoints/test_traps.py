@@ -88,7 +88,7 @@ def test_the_stem_is_padded_on_both_sides():
 
   @jax.jit
   def convolved(key, x):
-    """Returns the output of the stem's first convolution, and its output with either padding."""
+    """Returns the output of the stem's first convolution, and its outputs with two paddings."""
     variables = stem.init(key, x)
     _, seen = stem.apply(variables, x, capture_intermediates=True, mutable=["intermediates"])
     kernel = variables["params"]["conv_0"]["kernel"]

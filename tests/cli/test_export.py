@@ -1,4 +1,4 @@
-"""`vitx export` writes a file that predicts as vitx does without vitx, and describes itself."""
+"""`vitx export` writes a file that needs no vitx, predicts as vitx does, and describes itself."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def exported(run, tmp_path_factory):
-  """The file that the command writes of the finished run."""
+  """The file that `vitx export` writes for the finished run."""
   path = tmp_path_factory.mktemp("exported") / "digits.jaxprogram"
   assert main(["export", "--workdir", str(run), "--out", str(path)]) == 0
   return path

@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 def ask(*lines):
-  """Runs `vitx` on each line of arguments in one process that holds nothing else."""
+  """Runs `vitx` with each list of arguments in one new process, and returns the results."""
   text = "\n".join(json.dumps(line) for line in lines)
   environment = os.environ | {"PYTHONPATH": str(runs.ROOT)}
   command = [sys.executable, "-c", ASK]

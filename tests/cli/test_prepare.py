@@ -23,7 +23,7 @@ def records(directory, split):
 
 
 def frame(record: bytes) -> bytes:
-  """One record of a TFRECORD file; the CRC of the data is left zero."""
+  """Returns one record of a TFRECORD file; the CRC of the data is left zero."""
   length = struct.pack("<Q", len(record))
   return (
     length + struct.pack("<I", tfrecord_to_array_record.masked_crc32c(length)) + record + bytes(4)
@@ -32,7 +32,7 @@ def frame(record: bytes) -> bytes:
 
 @pytest.fixture
 def tfrecord_dir(digits_dir, tmp_path):
-  """A TFRECORD copy of the digits, train in three shards."""
+  """A TFRECORD copy of the digits, whose train split has three shards."""
   source, target = digits_dir / "digits" / "1.0.0", tmp_path / "old" / "digits" / "1.0.0"
   target.mkdir(parents=True)
   info = json.loads((source / "dataset_info.json").read_text())

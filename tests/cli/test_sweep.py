@@ -1,4 +1,4 @@
-"""Sweeps: their points, how processes share them, and what they leave."""
+"""Sweeps: their points, how processes share them, and the results that they write."""
 
 import csv
 import json

@@ -306,7 +306,7 @@ def workdirs_source(theirs):
 
 
 def workdirs_data(theirs):
-  """The case of the original report: a config names a data set in its workdir."""
+  """The case of the original bug report: a config names a data set in its workdir."""
   theirs.features()
   theirs.config(data={"data_dir": "data"})
   return lambda trusted: vitx.evaluate("run", trust_code=trusted, limit=1)

@@ -116,7 +116,7 @@ def of_960(percent):
 
 
 def edges(row, head=0, layer=0):
-  """Returns the pairs of 530 tokens that attend each other in evaluation, bool (530, 530)."""
+  """Returns the edges of 530 queries (rows) to 530 keys in evaluation, bool (530, 530)."""
   fields = get_config(row).model.token_mixer.to_dict()
   mixer = MIXERS[fields.pop("name")](num_heads=8, layer=layer, **fields)
   index = np.arange(LAYOUT.length)
@@ -221,7 +221,7 @@ def test_the_recipes_differ_for_moderate_alone():
 
 
 def small(row):
-  """A row with 26 tokens of width 16, completed without its data."""
+  """Returns a row with 26 tokens of width 16, completed without its data."""
   model = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=24,stem.patch=2"
   config = get_config(f"{row},{model},data.image_size=10")
   with config.unlocked():

@@ -84,7 +84,7 @@ class Block(nn.Module):
 
 
 class Stem(nn.Module):
-  """LV-ViT's stem: convolutions of 7 x 7 with stride 2 and twice of 3 x 3, then patches."""
+  """LV-ViT's stem: a convolution of 7 x 7 with stride 2, two of 3 x 3, and a patch embedding."""
 
   def __init__(self, width, channels=4, patch=4):
     super().__init__()

@@ -1,4 +1,4 @@
-"""Records what the attention modules of Hugging Face's `transformers` compute."""
+"""Records the outputs of the attention modules of Hugging Face's `transformers`."""
 
 import numpy as np
 import torch

@@ -267,7 +267,7 @@ def test_what_is_no_image(loaded, images, message):
 
 
 def test_arrays_by_name(loaded, digits, tmp_path):
-  """A wrong name is an error; it once gave the prediction of a blank picture."""
+  """A wrong name is an error; earlier, it gave the prediction of a blank picture."""
   wanted = vitx.predict(loaded, digits[:1]).classes
   for arrays in ({"image": digits[0]}, {"image": digits[0], "label": np.int32(3), "more": 1}):
     np.savez(tmp_path / "digit.npz", **arrays)

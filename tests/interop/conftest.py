@@ -17,7 +17,7 @@ def hub_server(monkeypatch, tmp_path):
 
 
 def set_constants(monkeypatch, address, cache):
-  """Sets what huggingface_hub reads from the environment when it is imported."""
+  """Sets the constants that huggingface_hub reads from the environment at its import."""
   from huggingface_hub import constants
 
   monkeypatch.setattr(constants, "ENDPOINT", address)

@@ -193,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving():
-  """Yields a Hub that answers at its address until the end."""
+  """Yields a Hub that answers at its address until the context ends."""
   server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
   server.daemon_threads = True
   server.hub = hub = Hub()

@@ -126,7 +126,7 @@ def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
 
 
 def begin(config, workdir):
-  """Begins a run as training does, and returns its beginning; nothing is compiled.
+  """Calls `restore.begin` for a new run, as training does; nothing is compiled.
 
   All new variables are `FRESH`.
   """

@@ -75,7 +75,7 @@ def test_outputs_without_attention(name):
 
 @pytest.mark.parametrize("name", TOWERS)
 def test_features_of_towers_at_two_sizes(name):
-  """The positions are those of the library, which interpolates by another cubic function."""
+  """The positions are those of the library, whose cubic interpolation differs from vitx's."""
   model, variables = fill(name)
   with np.load(OUTPUTS[name]) as file:
     arrays = dict(file)
@@ -352,7 +352,7 @@ def test_a_newer_version_in_memory_names_dinov3s_blocks_otherwise():
 
 
 def test_the_tower_of_texts_is_left_out_and_reported(capsys):
-  """The report counts its arrays and names some."""
+  """The report counts the arrays of the text tower and names some."""
   fill("transformers_siglip")
   printed = capsys.readouterr().out.splitlines()
   start = next(i for i, line in enumerate(printed) if line.startswith("ignored"))
@@ -467,7 +467,7 @@ def test_files_that_are_none(tmp_path, suffix, content):
 
 
 def safetensors(path, dtype, content, *, shape=(4,), size=None, head=None):
-  """Writes one array of four numbers as the format has it."""
+  """Writes a safetensors file with one array, whose head may state a wrong size."""
   about = {"dtype": dtype, "shape": shape, "data_offsets": [0, size or len(content)]}
   text = json.dumps({"a": about}).encode()
   path.write_bytes(struct.pack("<Q", head or len(text)) + text + content)

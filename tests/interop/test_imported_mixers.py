@@ -1,4 +1,4 @@
-"""A token mixer in a published backbone keeps the projections that it has, or names the rest."""
+"""A token mixer takes the projections that it shares with a published backbone, or names others."""
 
 import numpy as np
 import pytest

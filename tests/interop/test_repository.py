@@ -264,7 +264,7 @@ def test_a_run_begins_from_a_repository(on_hub, loaded, capsys):
 
 
 def test_weights_of_others_begin_a_run_as_before(hub_server):
-  """A repository without `vitx.json` begins a run by the first of its two files of weights."""
+  """A repository without `vitx.json` begins a run from the first of its two files of weights."""
   weights = Path(SMALL["timm_vit"]).read_bytes()
   files = {"pytorch_model.bin": b"not this", "model.safetensors": weights}
   hub_server.add("timm/small.tiny", files)

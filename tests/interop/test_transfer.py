@@ -163,7 +163,7 @@ def test_a_table_that_cannot_be_resized_is_skipped_with_the_reason(change, layou
 
 
 def test_the_grid_is_known_and_not_guessed():
-  """9 prefix tokens and 4 x 4 are 25 rows, as many as 5 x 5 without a prefix."""
+  """9 prefix tokens and 4 x 4 patches are 25 rows, as many as 5 x 5 patches without a prefix."""
   source, target = model(side=4, prefix=9, seed=1), model(side=5, prefix=0, seed=2)
   params, report = transfer(target, source, layout(5, 0), layout(4, 9))
   assert report.resized == {

@@ -1,4 +1,4 @@
-"""The depthwise convolution equals Flax's on grids of one and two axes, with strides and widths."""
+"""The depthwise convolution equals Flax's on one and two axes, with several strides and widths."""
 
 from functools import partial
 

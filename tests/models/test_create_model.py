@@ -18,7 +18,7 @@ def images(size=8, channels=3, batch=2, seed=0):
 
 
 def shapes(**fields):
-  """Returns a model and the shapes of its variables, which are traced, not compiled."""
+  """Returns a model and the shapes of its variables, by tracing."""
   model = vitx.create_model("vit", num_classes=5, **{**TINY, **fields})
   return model, jax.eval_shape(model.init, jax.random.key(0), images())
 

@@ -1,6 +1,6 @@
 """Whole networks with weights of vit-pytorch give its outputs (tests/golden/record_models.py).
 
-Its ViT is in tests/interop/test_vit_pytorch_names.py.
+tests/interop/test_vit_pytorch_names.py has vit-pytorch's ViT.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""Tracing finds the parameters that modules declare as logged, each under its place's name."""
+"""Tracing finds the parameters that modules declare as logged; their log names have the block."""
 
 import flax.linen as nn
 import jax

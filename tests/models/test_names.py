@@ -1,4 +1,4 @@
-"""The names of parameters: their layers, and that networks have exactly these names."""
+"""The names of parameters: their layers, kinds and blocks, and the names in a network."""
 
 import jax
 import numpy as np

@@ -90,7 +90,7 @@ def test_every_mixer_of_fixed_length_is_known():
 
 @pytest.mark.parametrize("name", BOUND)
 def test_the_axes_are_those_that_follow_the_tokens(name):
-  """Every parameter whose shape depends on the grid has an entry, the axis that changes."""
+  """`token_axis` has the axis that changes, for each parameter whose shape depends on the grid."""
   small, large = (name_leaves(make(dict(name=name, **BOUND[name]), side)[1]) for side in (3, 4))
   moved = [key for key in small if small[key].shape != large[key].shape]
   assert moved

@@ -1,4 +1,4 @@
-"""The block lists of a pattern hold exactly its edges, and are found in a part of all blocks."""
+"""The block lists of a pattern hold its edges, and are found without evaluating all blocks."""
 
 import dataclasses
 

@@ -54,7 +54,7 @@ def decode(pattern, layout, q, k, v):
 
 
 def causal(q, k, v, pattern, layout):
-  """Returns the outputs of one call along the edges that do not look ahead."""
+  """Returns the outputs of one call along the edges to keys that are not later than the query."""
   edges = ops.dense_mask(pattern or Full(), layout, q.shape[2])
   return cases.masked(q, k, v, edges & np.tri(layout.length, dtype=bool))[0]
 

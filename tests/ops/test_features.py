@@ -1,4 +1,4 @@
-"""Random features are orthogonal, unbiased and independent of masked tokens; linear attention."""
+"""Random features (orthogonal, unbiased, blind to masked tokens), and linear attention."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Fixed and strided patterns by runs, summaries and reshaping equal their definitions."""
+"""Fixed and strided patterns, computed by runs and reshaping, equal their definitions."""
 
 import numpy as np
 import pytest

@@ -103,7 +103,10 @@ def test_the_op_and_its_gradients_are_those_of_the_edges(implementation):
 
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_the_block_lists_of_causal_plans_hold_the_edges(prefix):
-  """The block lists of parts in the usual order hold each edge once, without the prefix."""
+  """The block lists of parts that keep the order of tokens hold each edge once.
+
+  They leave out the prefix.
+  """
   layout, compared = TokenLayout((7, 8), prefix), 0
   for name, pattern in PATTERNS.items():
     steps = plan(pattern & Causal(), layout)

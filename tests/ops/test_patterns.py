@@ -34,7 +34,7 @@ LAYOUTS = [TokenLayout((7, 9), 1), TokenLayout((8, 7)), TokenLayout((9, 8), 2)]
 
 
 def edges(pattern, layout, heads=HEADS):
-  """Returns the edges, bool (H, N, N), by one call of the pattern."""
+  """Returns the edges, bool (H, N, N), by one call of the pattern's `allows`."""
   index = np.arange(layout.length)
   allowed = pattern.allows(layout, index[:, None], index, np.arange(heads)[:, None, None])
   return np.broadcast_to(allowed, (heads, layout.length, layout.length))

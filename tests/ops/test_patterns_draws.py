@@ -64,7 +64,7 @@ def test_uniform_draws_avoid_what_the_union_has(window, anchors):
 
 
 def test_published_plan_of_short_inputs_takes_two_ranges():
-  """The 10 blocks are few enough for two ranges.
+  """With 10 blocks, a row draws some blocks from a near range and the others from a far one.
 
   tests/attention/test_golden_transformers.py compares the plan of longer inputs.
   """

@@ -115,7 +115,7 @@ def test_a_dilated_window_is_a_window_among_every_dth_token():
 
 @dataclasses.dataclass(frozen=True)
 class Opposite(Pattern):
-  """A user's own pattern: a token attends those in rows of equal parity.
+  """A user's own pattern: a token attends the tokens in rows of equal parity.
 
   Attributes:
     gathered: Whether the permutation needs a gather, since no transposition makes its order.

@@ -27,7 +27,7 @@ LINE = TokenLayout((4096,))
 
 
 def chosen(pattern, layout, tile=None):
-  """Returns the tokens of a block and, in a new order, the number and length of its runs."""
+  """Returns the size of a block and, in a new order, the number and length of its runs."""
   (part,) = plan(pattern, layout, tile).heads[0]
   if part.order is None:
     return part.block, None

@@ -44,7 +44,7 @@ CASES = {
 
 
 def calls_of_gradients(monkeypatch, card, dtype, width):
-  """Returns the calls of all kernels in a gradient of attention, with masks and a ragged end."""
+  """Returns the calls of all kernels in a gradient of attention, with masks and a partial block."""
   calls = record_kernels(monkeypatch, card)
   q = jax.ShapeDtypeStruct((2, 1001, 2, width), dtype)
   block = triton_attention.choose_tiles(card, dtype, width).block

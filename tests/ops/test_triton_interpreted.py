@@ -136,7 +136,7 @@ def test_a_grid_of_one_axis(name, monkeypatch, traced):
 
 
 def drawn_blocks(count, rows, kept, seed=0):
-  """Lists of blocks (count, R, K), where some indices only fill the array, and their mask."""
+  """Draws the indices of blocks (count, R, K) and which are valid; and their mask (count, R, R)."""
   random = np.random.default_rng(seed)
   indices = np.stack([[random.permutation(rows)[:kept] for _ in range(rows)] for _ in range(count)])
   valid = random.random(indices.shape) < 0.7

@@ -73,7 +73,7 @@ def multiply_bfloat16():
 
 
 def install(monkeypatch, tiles=None):
-  """Makes attention for a GPU run the kernels in the interpreter; returns the names traced.
+  """Makes attention for a GPU run its kernels in the interpreter; returns the names of the calls.
 
   Args:
     monkeypatch: The fixture of pytest.

@@ -85,7 +85,7 @@ def published_params():
 
 
 def make_task(*overrides):
-  """Returns the task of small gray digits in patches of 4 x 4 pixels of a side of 16."""
+  """Returns the task for gray digits of 16 x 16 pixels in patches of 4 x 4."""
   return build_task(
     runs.tiny(
       "task=masked_autoencoder,task.decoder_width=8,task.decoder_depth=1,task.decoder_heads=2",
@@ -98,7 +98,7 @@ def make_task(*overrides):
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_the_loss_is_that_of_transformers(normalized):
-  """Equal weights, images and masks, by the code of `ViTMAEForPreTraining`."""
+  """The code of `ViTMAEForPreTraining` had equal weights, images and masks."""
   stored = np.load(GOLDEN)
   task = make_task(
     f"task.normalize_pixels={normalized},task.decoder_posemb=learned,task.decoder_depth=2",
@@ -154,7 +154,7 @@ def test_no_prediction_depends_on_a_masked_pixel(stem):
 
 
 def test_visible_tokens_keep_their_positions():
-  """A change of the positions of patches changes the tokens of the image that shows them."""
+  """Changed positions of some patches change the tokens only of the image that shows them."""
   model = network(posemb="learned", pool="mean")
   images = np.ones((2, 16, 16, 1), np.float32)
   masked = np.ones((2, 16), bool)
@@ -231,7 +231,10 @@ def test_a_mask_of_evaluation_follows_from_the_image_alone():
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_a_reconstruction_shows_visible_pixels_and_predicted_ones(normalized, monkeypatch):
-  """With a perfect prediction, it is the image; with one of zeros, a patch is its own mean."""
+  """A perfect prediction gives the image, and a prediction of zeros a patch of one gray level.
+
+  This is the patch's own mean if the pixels are normalized, and 0.5 otherwise.
+  """
   task = make_task(f"task.normalize_pixels={normalized}")
   batch = {"image": np.random.default_rng(0).integers(0, 256, (2, 16, 16, 1), np.uint8)}
   images = task.model_inputs(batch)

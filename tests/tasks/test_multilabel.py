@@ -1,4 +1,4 @@
-"""Figures of several classes, against scikit-learn."""
+"""The metrics of several classes per example, against scikit-learn."""
 
 import numpy as np
 import pytest

@@ -228,7 +228,7 @@ def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(tmp_path, beg
 def test_another_end_of_a_phase_from_which_one_has_begun_is_refused(
   tmp_path, monkeypatch, begun, end
 ):
-  """Otherwise, the next phase would resume from weights that the first phase no longer has."""
+  """A phase may not end elsewhere once the next phase has begun from its weights."""
   config = journey()
   for name, phase in phases.split_phases(config, str(tmp_path)).items():
     (tmp_path / name / "checkpoints" / "6").mkdir(parents=True)

@@ -87,7 +87,7 @@ def test_what_the_work_raises_is_raised():
 def test_a_signal_before_anything_is_compiled_ends_with_status_75(
   number, tmp_path, monkeypatch, capsys
 ):
-  """The signal comes while data are opened and networks traced, which nothing delays."""
+  """The signal comes while data are opened and networks are traced; the process ends at once."""
 
   def open_data(*_, **__):
     os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""The operations agree with Pillow, and RandAugment and AutoAugment draw them as often as said."""
+"""The operations agree with Pillow; RandAugment and AutoAugment draw them as often as stated."""
 
 import functools
 import itertools

@@ -112,7 +112,7 @@ def test_only_partners_are_mixed():
 
 
 def test_a_share_for_the_whole_batch_mixes_as_timm_does():
-  """timm mixes a batch with its reverse, whose partners are neighbors in vitx."""
+  """timm mixes a batch with its reverse; in vitx, the images of such a pair are neighbors."""
   rows = order.places(np.arange(6), 6, repeats=3)
   assert rows.tolist() == [0, 5, 1, 4, 2, 3]
   images, labels = GOLDEN["mix_images"][rows], GOLDEN["mix_labels"][rows]
