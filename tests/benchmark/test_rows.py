@@ -1,4 +1,4 @@
-"""The cost of training a row; the prediction for a third batch size agrees with the compiler."""
+"""The cost of a row's training steps, whose memory is predicted from two batch sizes."""
 
 import types
 

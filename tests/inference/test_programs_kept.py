@@ -57,7 +57,7 @@ def test_evaluate_and_predict_in_a_loop_compile_once(finished_run, pictures, tim
 
 
 class EnabledError(Exception):
-  """The error that is raised in place of enabling the cache."""
+  """An error that a test raises where the compilation cache would be enabled."""
 
 
 # A call of every function that compiles a model, by the name of the command.

@@ -1,4 +1,4 @@
-"""A threshold keeps exactly the keys of `jax.lax.top_k`, with ties, also if rounding differs."""
+"""A threshold keeps exactly the keys of `jax.lax.top_k`, even with ties and other rounding."""
 
 import functools
 

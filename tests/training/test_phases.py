@@ -170,7 +170,10 @@ def trusts(begun):
 
 @pytest.mark.slow
 def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
-  """The task of a phase is a group, a bare name, or a user's class, from which another begins."""
+  """A phase may set its task as a group, as a bare name, or as a user's class.
+
+  Another phase begins from the one with the user's class.
+  """
   own = {"name": f"{__name__}:Mine"}
   config = in_phases(a={"task": own}, b={"task": ConfigDict(LEARNS)}, c={"task": "classification"})
   before = config.to_dict()
