@@ -1,4 +1,4 @@
-"""The number and the address of processes: from flags, from a cluster's environment, or one.
+"""The number and the address of each process: from flags, from a cluster, or a single process.
 
 `tests/cli/test_bad_files.py` has the flags that are refused.
 """
