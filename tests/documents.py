@@ -16,10 +16,10 @@ class Command:
   """A command of a page.
 
   Attributes:
-    text: as it stands there, in one line, without its comment.
-    words: of the shell, without what follows `>`.
-    needs: what the tests do not have, as the page says behind `# needs`; "" for nothing.
-    into: the file behind `>`, or "".
+    text: The command as the page has it, in one line, without its comment.
+    words: The words of the shell command, without those after `>`.
+    needs: The thing that the tests lack, as the comment `# needs` says; "" for nothing.
+    into: The file after `>`, or "".
   """
 
   text: str
@@ -29,7 +29,7 @@ class Command:
 
   @property
   def vitx(self) -> list[str] | None:
-    """The arguments of `vitx`, in whatever way it is called; None for another program."""
+    """The arguments of `vitx`, in whatever way it is called; `None` for another program."""
     for start, instead in (
       (("vitx",), ()),
       (("python", "-m", "vitx"), ()),
@@ -50,13 +50,13 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def indented(page: str) -> list[str]:
-  """Returns lines that Markdown would set as code though they stand in no fence."""
+  """Returns the indented lines outside of fences, which Markdown would set as code."""
   prose = re.sub(r"^```.*?^```", "", read(page), flags=re.DOTALL | re.MULTILINE)
   return re.findall(r"(?<=\n\n)(?: {4}|\t)\S.*", prose)
 
 
 def commands(block: str) -> list[Command]:
-  """Returns the commands of a shell block, those joined by `&&` and `&` apart."""
+  """Returns the commands of a shell block; `&&` and `&` separate two commands."""
   found = []
   for line in block.replace("\\\n", " ").splitlines():
     text, _, comment = line.partition(" # ")
@@ -88,7 +88,7 @@ def links(page: str) -> list[str]:
 
 
 def anchors(path: Path) -> set[str]:
-  """Returns what `#...` may name: headings in small letters, spaces as hyphens."""
+  """Returns the anchors of a page: its headings in small letters, with hyphens for spaces."""
   headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
   return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 
@@ -97,7 +97,7 @@ def named_files(page: str) -> set[str]:
   """Returns files and folders of the repository that a page names anywhere."""
   rooms = r"(?:configs|docs|tests|vitx|results|colab|\.ci|\.github)"
   found = re.findall(rf"(?<![\w/.~$-])({rooms}/[\w/.-]*\w)([{{*]?)", read(page))
-  # A brace or a star stands for several, capitals for a name of the reader's.
+  # A brace or a star means several files, and NAME is a placeholder for the reader's own name.
   return {name for name, more in found if not more and "NAME" not in name}
 
 

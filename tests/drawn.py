@@ -1,4 +1,4 @@
-"""Variables of which none stands where it starts, without compiling what a module starts from."""
+"""Random variables for a module, drawn without compiling its initialization."""
 
 from functools import partial
 
@@ -7,9 +7,10 @@ import numpy as np
 
 
 def draw_variables(init, *args, scale=0.3, seed=0, **kwargs) -> dict:
-  """Draws what `init(key, *args, **kwargs)` would make, as NumPy's arrays.
+  """Draws the variables that `init(key, *args, **kwargs)` would make, as NumPy arrays.
 
-  Parameters are normal with deviation `scale`; all else, such as variances, lies in [0.5, 1.5).
+  Parameters are normal with standard deviation `scale`. All other values, such as variances, are
+  uniform in [0.5, 1.5).
   """
   shapes = dict(jax.eval_shape(partial(init, **kwargs), jax.random.key(0), *args))
   random = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""The public functions and mixers say what they take: types, and shapes that calls keep."""
+"""Public functions and mixers have annotations of types and shapes, and calls agree with them."""
 
 import ast
 import functools
@@ -34,7 +34,7 @@ MODULES = [
 
 
 def public_functions(body: list[ast.stmt]) -> typing.Iterator[ast.FunctionDef]:
-  """Yields the public functions and methods of a module or a class, and what instances call."""
+  """Yields the public functions and methods of a module or a class, `__call__` included."""
   for node in body:
     if isinstance(node, ast.FunctionDef) and (node.name[0] != "_" or node.name == "__call__"):
       yield node
@@ -76,17 +76,17 @@ def test_every_public_name_is_there():
 
 
 def allows(hint: typing.Any, value: typing.Any) -> bool:
-  """Returns whether jaxtyping's type of an array's annotation has the value."""
+  """Returns whether an array has the dtype and shape of its jaxtyping annotation."""
   kind, axes = hint.__metadata__
   arrays = typing.get_args(hint.__origin__) or (hint.__origin__,)
   return any(isinstance(value, getattr(jaxtyping, kind)[array, axes]) for array in arrays)
 
 
 def verify(value: typing.Any, hint: typing.Any, name: str) -> None:
-  """Checks the arrays of a value, whose axes bind letters in the jaxtyping context around.
+  """Checks the arrays of a value, whose axes bind letters in the enclosing jaxtyping context.
 
   Raises:
-    TypeError: an array is of another kind or shape.
+    TypeError: An array is of another kind or shape.
   """
   kind, inner = typing.get_origin(hint), typing.get_args(hint)
   if kind is typing.Annotated:
@@ -134,7 +134,7 @@ def shape(*sizes, dtype=np.float32):
 HEADS, HIDDEN, IMAGE = shape(B, N, H, D), shape(B, N, dtype=bool), shape(B, N, C)
 REGIONS = shape(B, 1, 4, 2, dtype=np.int32), shape(B, 1, 4, 2, dtype=bool)
 PREDICTED = shape(B, H, N, 3), shape(N, 3)
-# Every op: its arrays, and what it takes besides.
+# Every op: its arrays, and its other arguments.
 OPS = {
   "attention": ((HEADS,) * 3, {"pattern": ops.patterns.Window(3)}),
   "attention_with_weights": ((HEADS,) * 3, {}),

@@ -1,4 +1,4 @@
-"""What README and docs say: commands and Python run, links and files exist, figures are told."""
+"""README and docs: their commands and Python run, and their links and files exist."""
 
 import contextlib
 import importlib
@@ -18,7 +18,7 @@ from vitx.cli.main import COMMANDS, main
 from vitx.config.loader import load_config, open_config
 from vitx.training import loop
 
-# What another test or CI runs: the beginning of a command, where, and what must stand there.
+# Commands that another test or CI runs: how they begin, the file, and a text in this file.
 ELSEWHERE = {
   "pip install -e . && python train.py --config configs/digits.py": (".ci/run", 'python" train.py'),
   'pip install -e ".[test]" && pytest': (".ci/run", "plain --all"),
@@ -64,9 +64,9 @@ ELSEWHERE = {
 }
 OTHERS = ("pip", "pytest", "srun", "gcloud", "pre-commit", ".ci/run", "python", "sphinx-build")
 TRAINING = ("train", "sweep", "reproduce")
-# Workdirs of which the tiny run of all tests takes the place, beside `runs/digits`.
+# Workdirs that the tiny run of all tests replaces, besides `runs/digits`.
 TRAINED = ("runs/large",)
-# Python blocks that run in plain `pytest`, without a trained run; all run in their page.
+# Python blocks that plain `pytest` runs, without a trained run; `--all` runs whole pages.
 QUICK = (
   ("README.md", 1),
   ("docs/mixers.md", 0),
@@ -76,7 +76,7 @@ QUICK = (
 
 
 def elsewhere(command):
-  """Returns the longest beginning of `ELSEWHERE` that the command has."""
+  """Returns the longest entry of `ELSEWHERE` with which the command begins."""
   return max(
     (start for start in ELSEWHERE if command.text.startswith(start)), key=len, default=None
   )
@@ -88,7 +88,7 @@ def python_blocks(page):
 
 @pytest.fixture
 def own_code(tmp_path, monkeypatch):
-  """A reader's directory, with the mixer that the pages show."""
+  """The working directory of a reader, with the mixer that the pages show."""
   (tmp_path / "my_package").mkdir()
   (tmp_path / "my_package" / "__init__.py").touch()
   shutil.copy(
@@ -102,7 +102,7 @@ def own_code(tmp_path, monkeypatch):
 
 @pytest.fixture
 def place(finished_run, own_code):
-  """Where a reader stands: the repository's tables, a trained run, files and code of one's own."""
+  """The working directory of a reader, with configs, a trained run, files and own code."""
   for workdir in ("runs/digits", *TRAINED):
     shutil.copytree(finished_run[0], own_code / workdir)
   shutil.copytree(ROOT / "configs", own_code / "configs")
@@ -120,7 +120,7 @@ def run_python(page, number):
 
 
 def run_command(command):
-  """Runs one as it stands, training in few steps; what it writes lies in the working directory."""
+  """Runs a command of a page in the working directory; a training ends after few steps."""
   words = command.vitx
   if words[0] in TRAINING:
     words = documents.shorten(words)
@@ -134,9 +134,9 @@ def run_command(command):
 
 
 def make_ready(command, monkeypatch):
-  """Does all of a training, as it stands, that comes before anything is compiled."""
+  """Runs everything of a training command that comes before the compilation."""
   words = command.vitx
-  phases = load_config(words[words.index("--config") + 1]).get("phases")  # tried out by themselves
+  phases = load_config(words[words.index("--config") + 1]).get("phases")  # tried separately
   with monkeypatch.context() as patch:
     if phases:
       patch.setattr(loop, "train", lambda *given, **more: loop.Result("", 0, True))
@@ -145,7 +145,7 @@ def make_ready(command, monkeypatch):
 
 
 def understand(command, monkeypatch):
-  """Returns the options that the real parser reads of a command."""
+  """Returns the options that the command's own parser reads."""
   words, told = command.vitx, []
   assert words[0] in COMMANDS, command.text
   module = importlib.import_module(f"vitx.cli.{words[0]}")
@@ -185,7 +185,7 @@ def test_python_runs(page, number, own_code):
 
 
 def runs_here(page):
-  """Returns the commands and Python blocks, by number, of a page that run nowhere before."""
+  """Returns the commands and the numbers of Python blocks that no page before this one runs."""
   before = {
     command.text
     for other in PAGES[: PAGES.index(page)]
@@ -204,13 +204,13 @@ def runs_here(page):
 
 
 def is_read(command, rest, page):
-  """Returns whether what a page runs later reads the workdir that a command trains."""
+  """Returns whether a later part of a page reads the workdir that a command trains."""
   workdir = command.vitx[command.vitx.index("--workdir") + 1]
   texts = [python_blocks(page)[one] if isinstance(one, int) else one.text for one in rest]
   return workdir not in TRAINED and bool(re.search(rf"{workdir}\b", "\n".join(texts)))
 
 
-@pytest.mark.slow  # trains several networks, if for few steps
+@pytest.mark.slow  # trains several networks for few steps
 @pytest.mark.usefixtures("whole_runs", "place")
 @pytest.mark.parametrize("page", [page for page in PAGES if runs_here(page)])
 def test_a_page_runs_from_top_to_bottom(page, monkeypatch):

@@ -1,9 +1,8 @@
-"""A task, a source, a mixer, a pattern and an optimizer of the user's own, by the commands.
+"""A user's own task, source, mixer, pattern and optimizer work in all commands.
 
-What a user defines lies in this one file: digits turned by an angle, a regression of that angle
-whose primary figure is low when good, attention along a pattern that states its own permutation,
-and an optimizer that only optax knows. It trains, resumes, evaluates, predicts and is
-exported.
+This file defines them: digits turned by an angle, a regression of that angle whose primary
+figure is good when low, attention along a pattern that states its own permutation, and an
+optimizer that only optax has. The run trains, resumes, evaluates, predicts and is exported.
 """
 
 import contextlib
@@ -69,7 +68,7 @@ def turned_digits(data) -> Dataset:
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-  """Hands an example's arrays on as they are."""
+  """A transform that returns an example's arrays unchanged."""
 
   draws: ClassVar[bool] = False
 
@@ -156,7 +155,7 @@ class AngleRegression(Task):
 
 @dataclasses.dataclass(frozen=True)
 class Diagonals(ops.patterns.Pattern):
-  """Every token attends those on its own wrapped diagonal, which its permutation makes blocks."""
+  """Every token attends its own wrapped diagonal; the permutation turns diagonals into blocks."""
 
   def allows(self, layout, q, k, head=0):
     side = layout.grid[-1]
@@ -201,7 +200,7 @@ CONFIG = ",".join(
 
 
 def vitx(*arguments, code: int = 0) -> str:
-  """Runs a command in this process; returns what it printed."""
+  """Runs a command in this process; returns the text that it printed."""
   told = io.StringIO()
   with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
     assert main([str(argument) for argument in arguments]) == code, told.getvalue()[-3000:]
@@ -258,7 +257,7 @@ def test_it_evaluates_and_predicts_by_command(workdir, tmp_path):
   digit = Turned()[7]
   (tmp_path / "digits" / "more").mkdir(parents=True)
   path = tmp_path / "digits" / "more" / "digit.npz"
-  np.savez(path, picture=digit["picture"])  # what its angle is, nobody says
+  np.savez(path, picture=digit["picture"])  # the file does not state the angle
   told = tmp_path / "told.json"
   arguments = ("--workdir", workdir, "--trust_code", "--json", told)
   assert "predicted" in vitx("predict", tmp_path / "digits", *arguments)

@@ -1,4 +1,4 @@
-"""Files that others made: which are opened, arrays, and how much one may become."""
+"""Files that others made: which are opened, their arrays, and the limit of their size."""
 
 import contextlib
 import io
@@ -60,7 +60,7 @@ def test_no_file(tmp_path):
 
 def test_the_limit_is_of_declared_bytes_and_of_their_share():
   check_inflated("a", 2**28, 1)
-  check_inflated("a", 20 * 2**30, 2**30)  # what is large itself is no bomb
+  check_inflated("a", 20 * 2**30, 2**30)  # a file that is large itself is no bomb
   with pytest.raises(ConfigError, match=r"a has 3,000,000 bytes .* becomes 3,000,000,000.*=3$"):
     check_inflated("a", 3 * 10**9, 3 * 10**6)
 
@@ -92,7 +92,7 @@ def test_a_head_that_declares_more_than_the_file_has(tmp_path, shape, suffix):
     assert read_arrays(path).popitem()[1].size == 0
 
 
-# A pipe has no end until somebody writes into it, and a device has none: neither is opened.
+# Neither a pipe nor a device is opened: reading a pipe waits, and reading a device never ends.
 READERS = {
   "file": read_bytes,
   "array": read_arrays,

@@ -17,7 +17,7 @@ PER_CLASS = 24
 
 
 def pixels(class_name, rng):
-  """uint8 (height, width, 3) of any size from 9 to 40."""
+  """Returns an image, uint8 (height, width, 3), with sides from 9 to 40."""
   height, width = rng.integers(9, 41, 2)
   level = {"bright": 215, "dark": 40, "striped": 128}[class_name]
   image = np.full((height, width, 3), level) + rng.integers(-25, 26, (height, width, 3))
@@ -28,7 +28,7 @@ def pixels(class_name, rng):
 
 
 def write(path, image, kind):
-  """Writes one of the kinds of files that users have."""
+  """Writes an image as one of the kinds of files that users have."""
   path.parent.mkdir(parents=True, exist_ok=True)
   picture = Image.fromarray(image)
   if kind == "rgba.png":
@@ -68,7 +68,7 @@ def config(folder, *overrides):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-  """A folder of class directories only, and a run on it."""
+  """A folder with a directory for each class, the workdir of a run on it, and its result."""
   directory = tmp_path_factory.mktemp("own")
   folder = draw(directory / "images")
   return folder, directory / "run", loop.train(config(folder), directory / "run")
@@ -109,7 +109,7 @@ def test_a_directory_per_split_and_a_broken_image_is_named_before_compiling(tmp_
       with pytest.raises(ConfigError, match=f"{image} cannot be read as an image"):
         loop.train(settings, tmp_path / "run")
       image.write_bytes(whole)
-  # Nothing began, so the same command runs.
+  # Nothing had begun, so the command can be repeated.
   result = loop.train(settings, tmp_path / "run")
   assert result.test["examples"] == 18 and result.test["top1"] >= 0.9
   assert evaluate(tmp_path / "run")["top1"] == result.test["top1"]
@@ -148,7 +148,10 @@ RECIPE = (
 
 @pytest.mark.slow
 def test_deits_whole_recipe_is_a_function_of_the_seed(tmp_path):
-  """Crops of 16 pixels train, of 20 those in the middle are evaluated; threads change nothing."""
+  """Batches do not depend on the number of threads.
+
+  Training sees crops of 16 pixels; evaluation sees the center of images of 20 pixels.
+  """
   settings = config(draw(tmp_path / "images"), *STATISTICS, *RECIPE)
   experiment, streams = make_experiment(settings), []
   for threads in (1, 4):
@@ -179,7 +182,7 @@ def test_rectangles_are_learned_evaluated_and_predicted(trained, tmp_path, capsy
 
 @pytest.mark.slow
 def test_a_rectangle_in_every_config(trained_config_json, capsys):
-  """A config written with a square's side takes a rectangle, and what assumes squares says so."""
+  """A config for square images accepts a rectangle; an error names the parts that need a square."""
   path = trained_config_json
   given = vitx.load_config(f"{path}:data.image_size=(24,16)")
   assert given.data.image_size == (24, 16)

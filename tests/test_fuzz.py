@@ -1,7 +1,7 @@
-"""Damaged files of every kind that somebody may hand over: each is read, or refused by its name.
+"""Damaged files of every kind that a user may get: each is read, or refused by its name.
 
-Plain `pytest` damages a fiftieth of the files of `--all`, with which `FUZZ_TIMES=50` damages fifty
-times as many.
+Plain `pytest` damages a fiftieth of the files of `--all`, with which `FUZZ_TIMES=50` damages
+fifty times as many.
 """
 
 import contextlib
@@ -44,13 +44,13 @@ RECORDS: dict[str, dict[str, Any]] = {
   "failed.json": {"error": "NonFiniteError: the loss is nan"},
   "tracking.json": {"tracking": {"name": "wandb"}, "id": "a1", "known": [[0, 9]], "until": 9},
 }
-# What stands in a record for what a run wrote there.
+# Strange values that replace those that a run wrote.
 STRANGE = [None, True, -1, 0, 2**70, 1e308, float("nan"), "", "\0", "../../x", "module:Name"]
 STRANGE += ["é\n\x1b[31m", [], {}, [[]], {"name": 3}, ["a"] * 9, {"a": {"b": {}}}]
 
 
 def damage(rng: np.random.Generator, content: bytes) -> bytes:
-  """Returns the bytes with one to three faults: cut, flipped, overwritten, removed, repeated."""
+  """Returns the bytes with one to three faults, such as flipped, removed or repeated bytes."""
   found = bytearray(content)
   for _ in range(rng.integers(1, 4)):
     at = int(rng.integers(len(found) + 1))
@@ -73,7 +73,7 @@ def damage(rng: np.random.Generator, content: bytes) -> bytes:
 
 
 def damage_members(rng: np.random.Generator, content: bytes) -> bytes:
-  """Returns a zip with sound checksums of which one member is damaged."""
+  """Returns a zip file with one damaged member and correct checksums."""
   with zipfile.ZipFile(io.BytesIO(content)) as old:
     members = {name: old.read(name) for name in old.namelist()}
   chosen = list(members)[rng.integers(len(members))]
@@ -86,7 +86,7 @@ def damage_members(rng: np.random.Generator, content: bytes) -> bytes:
 
 
 def damage_chunks(rng: np.random.Generator, content: bytes) -> bytes:
-  """Returns a PNG with sound checksums of which one chunk is damaged."""
+  """Returns a PNG file with one damaged chunk and correct checksums."""
   at, parts = 8, []
   while at < len(content):
     (length,) = struct.unpack_from(">I", content, at)
@@ -101,7 +101,7 @@ def damage_chunks(rng: np.random.Generator, content: bytes) -> bytes:
 
 
 def damage_json(rng: np.random.Generator, content: bytes) -> bytes:
-  """Returns JSON, or lines of it, of which one value is removed or replaced by a strange one."""
+  """Returns JSON, or lines of it, in which one value is removed or replaced by a strange one."""
   lines = content.splitlines() if content.count(b"}\n{") else [content]
   chosen = int(rng.integers(len(lines)))
   tree = json.loads(lines[chosen])
@@ -120,7 +120,7 @@ def damage_json(rng: np.random.Generator, content: bytes) -> bytes:
 
 
 def ways(name: str, content: bytes) -> list[Callable]:
-  """Returns how a file can be damaged: as bytes, and within what its format keeps whole."""
+  """Returns functions that damage a file: its bytes, or its parts with correct checksums."""
   inside = {".png": damage_chunks, ".json": damage_json, ".jsonl": damage_json}.get(
     Path(name).suffix
   )
@@ -131,7 +131,7 @@ def ways(name: str, content: bytes) -> list[Callable]:
 
 @pytest.fixture
 def fuzz(pytestconfig) -> Callable:
-  """Returns `read_damaged` for as many files as this run of the tests has time for."""
+  """Returns `read_damaged` with the number of files for which this run of the tests has time."""
   times = int(os.environ.get("FUZZ_TIMES", "1")) if pytestconfig.getoption("--all") else 1 / 50
   return functools.partial(read_damaged, times)
 
@@ -146,11 +146,11 @@ def read_damaged(
   """Reads damaged files; each may only be refused by an error that names it.
 
   Args:
-    times: what `count` is multiplied by.
-    samples: sound files by their names.
-    count: of damaged files, equally many of each sample.
-    read: takes the name and the damaged bytes.
-    named: returns what an error must name for a file.
+    times: The factor by which `count` is multiplied.
+    samples: The undamaged files, by their names.
+    count: The number of damaged files, equally many of each sample.
+    read: A function of the name and the damaged bytes, which reads the file.
+    named: A function of the name that returns the text that an error must contain.
   """
   faults: dict[str, str] = {}
   for number in range(int(count * times)):
@@ -172,7 +172,7 @@ def read_damaged(
 
 
 def pictures() -> dict[str, bytes]:
-  """Returns a small picture in each format and each of some modes."""
+  """Returns a small picture in each format, some formats in several modes."""
   rng = np.random.default_rng(SEED)
   color = Image.fromarray(rng.integers(256, size=(12, 10, 3), dtype=np.uint8))
   exif = Image.Exif()
@@ -215,7 +215,7 @@ def arrays(save: Callable) -> bytes:
 
 
 def archive() -> bytes:
-  """Returns the two lists of a Tiny ImageNet archive."""
+  """Returns a Tiny ImageNet archive that has only its two lists."""
   file = io.BytesIO()
   with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
     archive.writestr("tiny-imagenet-200/wnids.txt", "n01443537\n" * 9)
@@ -277,7 +277,7 @@ def test_damaged_records_of_a_prepared_set(fuzz, data_dir, tmp_path):
 
 @pytest.mark.slow
 def test_damaged_workdirs(fuzz, run_copy):
-  """The records of sweeps, trackers and phases lie beside the run's own.
+  """The records of sweeps, trackers and phases are beside those of the run.
 
   `tests/checkpoints/test_damage.py` damages checkpoints: Orbax writes other bytes each time.
   """
@@ -295,7 +295,7 @@ def test_damaged_workdirs(fuzz, run_copy):
       vitx.load(run_copy)
       read_metrics(run_copy)
 
-  # Other names of phases are no damage, but for runs that are not there.
+  # Other names of phases are no damage; they only name runs that do not exist.
   fuzz(samples, 450, read, lambda name: str(run_copy) if name == "phases.json" else Path(name).stem)
 
 

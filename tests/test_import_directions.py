@@ -1,4 +1,4 @@
-"""Every arrow between rooms points one way, and heavy libraries stay in their file."""
+"""Packages import each other only in the listed direction; heavy libraries stay in their file."""
 
 import ast
 import functools
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FREE = {"config", "files"}  # any room may import these
-LOOSE = {"configs"}  # the config files, which lie beside the package
+FREE = {"config", "files"}  # any package may import these
+LOOSE = {"configs"}  # the config files, which are beside the package
 MAY_IMPORT = {
   "config": set(),
   "ops": set(),
@@ -39,7 +39,7 @@ parse = functools.cache(lambda path: ast.parse(path.read_text()))
 
 @functools.cache
 def imports(path: Path) -> set[str]:
-  """Dotted names that a file imports, wherever in the file."""
+  """Returns the dotted names that a file imports, anywhere in the file."""
   names: set[str] = set()
   for node in ast.walk(parse(path)):
     if isinstance(node, ast.Import):
@@ -63,7 +63,7 @@ def test_every_room_is_listed():
 def test_arrows_point_one_way():
   for path in FILES:
     room = path.relative_to(ROOT / "vitx").parts[0]
-    if room in MAY_IMPORT:  # files of no room may import everything
+    if room in MAY_IMPORT:  # files outside of packages may import everything
       used = {room_of(name) for name in imports(path)} - {None, room} - FREE
       assert used <= MAY_IMPORT[room], f"{path} imports {used - MAY_IMPORT[room]}"
 
@@ -103,7 +103,7 @@ def module_of(path: Path) -> str:
 
 
 def test_no_circle_of_imports():
-  """Imports inside functions are late, and may go back."""
+  """Only imports inside functions and imports for types may close a circle."""
   modules = {module_of(path): path for path in FILES}
   graph: dict[str, set[str]] = {}
   for name, path in modules.items():

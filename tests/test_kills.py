@@ -1,7 +1,7 @@
-"""Runs that are killed, stopped and started again as a user's would be: through `train.py`.
+"""Runs that are killed, stopped and started again by a user's command, `train.py`.
 
-Each ends as the run that nobody disturbed, to the bit. What befalls a run comes from a trap in its
-own process, at a certain step: nothing is waited for.
+Each ends with the bits of an undisturbed run. A trap in the run's own process kills or stops
+it at a certain step, so that no test waits for a moment.
 """
 
 import itertools
@@ -49,18 +49,18 @@ compilation.compile_program = compile_long
 
 
 def saved(workdir: Path) -> int:
-  """The newest complete checkpoint's step, 0 if there is none."""
+  """Returns the step of the newest complete checkpoint, 0 if there is none."""
   names = [path.name for path in workdir.glob("checkpoints/*")]
   return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def start(workdir: Path, before: str):
-  """Starts the run of `finished_run`, on as many devices."""
+  """Starts the run of `finished_run` on as many devices, after the code of a trap."""
   return runs.start(workdir, devices=2, before=before)
 
 
 def go_on(workdir: Path, capsys) -> int:
-  """Gives the same command once more, here; returns the step where the run went on."""
+  """Runs the command once more in this process; returns the step at which the run resumes."""
   capsys.readouterr()
   config = f"configs/digits.py:{runs.TINY}"
   assert main(["train", "--config", config, "--workdir", str(workdir)]) == 0
@@ -77,7 +77,7 @@ def same_run(a: Path, b: Path) -> None:
 
 
 def test_kill_and_resume(finished_run, tmp_path, capsys):
-  """SIGKILL within a save, then between two of them."""
+  """SIGKILL comes during a save, then between two saves."""
   runs.finish(start(tmp_path, WITHIN_A_SAVE), code=-9)
   assert any(tmp_path.glob("checkpoints/16.orbax-checkpoint-tmp*"))
   steps = [saved(tmp_path)]
@@ -90,7 +90,7 @@ def test_kill_and_resume(finished_run, tmp_path, capsys):
 
 @pytest.mark.parametrize("task", ["task=classification", MASKED])
 def test_a_run_that_is_killed_ends_as_early(tmp_path, task):
-  """SIGKILL at the evaluation that ends the run, since nothing learns."""
+  """SIGKILL comes at the evaluation that ends the run early, since nothing improves."""
   still = (task, "learning_rate=0.0", "evaluation.every=3", "evaluation.stop_early=2")
   whole, killed = tmp_path / "whole", tmp_path / "killed"
   assert "ends early" in runs.finish(runs.start(whole, *still, devices=2))
@@ -120,7 +120,7 @@ def test_a_signal_breaks_off_a_compilation(tmp_path):
 
 
 def test_many_steps_on_two_virtual_devices_without_evaluation_or_save(tmp_path):
-  """Unbounded dispatch deadlocks XLA's collectives between virtual CPU devices."""
+  """Without a limit on the steps in flight, XLA's collectives would deadlock on virtual devices."""
   never = ("evaluation.every=1000 steps", "checkpoint.every=1000 steps", "log_every=1000 steps")
   process = runs.start(tmp_path, "duration=300 steps", *never, devices=2)
   output = runs.finish(process, timeout=240)
@@ -129,7 +129,7 @@ def test_many_steps_on_two_virtual_devices_without_evaluation_or_save(tmp_path):
 
 
 def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(finished_run, tmp_path, capsys):
-  """A limit on file size stands for the full disk: writes fail with an error in the same place."""
+  """A limit on the size of files has the effect of a full disk: writes raise an error."""
   trap = AT_AN_EVALUATION.format(step=10, action=FULL)
   output = runs.finish(start(tmp_path, trap), code=1)
   assert "CheckpointError" in output and "The last one, 8, is untouched" in output

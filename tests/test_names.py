@@ -7,7 +7,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "vitx"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 PARTICIPLES = {"alike", "begun", "fed", "kept", "told", "turned"}
-# TFDS finds a data set by a class of this name in a package that is called as the data set.
+# TFDS finds a data set by a class of this name in the package with the name of the data set.
 SHARED = {"Builder"}
 
 
@@ -17,7 +17,7 @@ def read_trees() -> dict[str, ast.Module]:
 
 
 def class_names(tree: ast.Module) -> set[str]:
-  """Returns the public classes of a module, and the names that it gives to types."""
+  """Returns the names of a module's public classes and of its types."""
   found = set()
   for node in tree.body:
     if isinstance(node, ast.ClassDef):

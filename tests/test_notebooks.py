@@ -38,7 +38,7 @@ def test_stored_as_source(path):
   assert notebook.metadata.kernelspec.name == "python3"
   install = next(cell.source for cell in code(notebook) if "pip install" in cell.source)
   assert '".[colab]"' in install and 'if "google.colab" in sys.modules' in install
-  # Nobody knows the address of the repository yet: it stands in one place, and empty.
+  # The address of the repository is not known yet, so one cell has an empty one.
   everything = "".join(cell.source for cell in notebook.cells)
   assert everything.count('\nREPOSITORY = ""\n') == 1
   assert "github.com" not in everything and "git clone -q $REPOSITORY" in install
@@ -47,7 +47,7 @@ def test_stored_as_source(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_has_workdirs_of_its_own(path):
-  """A command of a page and a notebook may have different durations, which training refuses."""
+  """A page and a notebook may train for different durations, which one workdir refuses."""
   assert not find_workdirs(path) & find_workdirs(*PAGES)
   others = [other for other in NOTEBOOKS if other != path]
   assert find_workdirs(path) & find_workdirs(*others) <= {"runs/notebook_pictures"}
@@ -55,7 +55,7 @@ def test_a_notebook_has_workdirs_of_its_own(path):
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-  """A kernel of this interpreter, on the CPU, for one notebook after the other."""
+  """A Jupyter kernel on the CPU, which runs one notebook after another."""
   folder = tmp_path_factory.mktemp("jupyter")
   command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
   spec = {"argv": command, "display_name": "Python 3", "language": "python"}
@@ -78,13 +78,13 @@ def kernel(tmp_path_factory):
 
 @pytest.fixture
 def workplace(tmp_path):
-  """A clone's `colab/` and `configs/` elsewhere."""
+  """A copy of a clone's `colab/` and `configs/`."""
   for name in ("colab", "configs"):
     shutil.copytree(runs.ROOT / name, tmp_path / name)
   return tmp_path
 
 
-# What shortens a notebook: variables that it reads, and a text of its cells with another.
+# Changes that shorten a notebook: environment variables, and a text with its replacement.
 SHORT = {
   "attention_patterns": ({}, ("", "")),
   "compare_mixers": (
@@ -108,7 +108,7 @@ PICTURES = {
   "sparsifiner": ("masks", "basis"),
   "train": ("train", "evaluate", "predict", "attention", "folder", "folder-use"),
 }
-# Values of the notebook's own that are looked at when it has run.
+# Expressions whose values are checked after the notebook has run.
 RESULTS = {
   "attention_patterns": "{name: g.density for name, g in graphs.items()}, costs, logits.shape",
   "compare_mixers": "open(table).read(), [m.label for m in maps]",
@@ -121,7 +121,7 @@ RESULTS = {
 }
 
 
-# Each executes a notebook, most train models in it: up to a minute.
+# Each test executes a notebook, and most notebooks train models: up to a minute.
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_runs_from_top_to_bottom(path, workplace, kernel):
@@ -134,7 +134,7 @@ def test_runs_from_top_to_bottom(path, workplace, kernel):
 
 
 def execute(kernel, workplace, name, results, variables, old="", new=""):
-  """Executes a notebook; returns what its cells printed, and values of its own."""
+  """Executes a notebook; returns the text that its cells print, and the value of `results`."""
   notebook = nbformat.read(workplace / "colab" / f"{name}.ipynb", as_version=4)
   assert any(old in cell.source for cell in code(notebook))
   for cell in code(notebook) if old else ():
@@ -163,7 +163,7 @@ os.environ.update({variables})
 
 @pytest.mark.slow  # executes a notebook
 def test_published_weights_and_images_of_one_s_own(workplace, kernel):
-  """Five classes of 24 x 24, of a data set that is not here."""
+  """The notebook reads published weights of five classes and 24 x 24 pixels without their data."""
   row = "deit_ti,model.width=12,model.depth=2,model.num_heads=3,model.mlp_dim=48,stem.patch=8"
   row += ",data.image_size=24,model.num_classes=5,model.dtype=float32"
   images = sorted(draw(workplace / "images").rglob("*.jpg"))[:3]

@@ -1,4 +1,4 @@
-"""What an installation holds: the package with its configs, nothing called `configs` beside it."""
+"""An installation has the package with its configs, and no other package `configs`."""
 
 import os
 import shutil
@@ -48,7 +48,7 @@ def test_the_extra_all_has_every_extra_for_users():
 
 @pytest.fixture(scope="module")
 def above(tmp_path_factory):
-  """The folder above a clone called vitx, with the directory that it is installed in, editable."""
+  """The folder above a clone called vitx, and an editable installation of this clone."""
   above = tmp_path_factory.mktemp("above")
   clone, site = above / "vitx", above / "site"
   for part in ("vitx", "configs"):
@@ -66,11 +66,11 @@ def above(tmp_path_factory):
 
 @pytest.mark.parametrize("folder", [".", "vitx", "vitx/vitx", "other"])
 def test_an_editable_installation_is_found_from_everywhere(above, folder):
-  """Also from the folder above a clone called vitx, as in a notebook that does not leave it."""
+  """The folders include the one above a clone called vitx, in which a notebook may run."""
   code = "import site, sys; site.addsitedir(sys.argv[1]); import vitx; print(vitx.__file__)"
   code += "; from vitx.configs import __path__; print(*__path__)"
   done = subprocess.run(
-    [sys.executable, "-S", "-c", code, str(above / "site")],  # without what is installed here
+    [sys.executable, "-S", "-c", code, str(above / "site")],  # without this environment's packages
     cwd=above / folder,
     env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
     capture_output=True,
@@ -98,4 +98,4 @@ def test_hooks_are_those_of_ci():
   hooks = (runs.ROOT / ".pre-commit-config.yaml").read_text()
   for tool in ("ruff format", "ruff check", "mypy"):
     assert f"entry: {tool}" in hooks and f'bin/{tool.split()[0]}"' in ci
-  assert "http" not in hooks  # local ones: the environment's versions
+  assert "http" not in hooks  # local hooks, with the environment's versions

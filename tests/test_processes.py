@@ -1,4 +1,4 @@
-"""Two processes on loopback train as one process with two devices, and checkpoint and resume."""
+"""Two processes on loopback train as one process with two devices does, and resume."""
 
 import socket
 import subprocess
@@ -14,9 +14,9 @@ pytestmark = pytest.mark.slow  # several processes, each with an import and a co
 
 @pytest.fixture
 def port():
-  """A port that stays this test's: the system gives it to nobody who does not name it."""
+  """A port that is reserved for the test: the system gives it to no other process."""
   with socket.socket() as server:
-    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):  # by name it can be taken
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):  # so that its number can be taken
       server.setsockopt(socket.SOL_SOCKET, option, 1)
     server.bind(("127.0.0.1", 0))
     yield server.getsockname()[1]
@@ -33,7 +33,7 @@ input()
 
 
 def run_two(workdir, port, *overrides: str, code: int = 0, before: str = "") -> list[str]:
-  """Trains in two processes, the second behind a trap; returns what they printed."""
+  """Trains in two processes, the second after the code of a trap; returns their outputs."""
   flags = [f"--coordinator=127.0.0.1:{port}", "--processes=2"]
   processes = [
     runs.start(workdir, *overrides, flags=[*flags, f"--process={number}"], before=trap)
@@ -55,7 +55,7 @@ def test_they_agree_with_two_devices_and_one_signal_stops_both_and_both_go_on(
   ]
   for row, one in zip(own, wanted, strict=True):
     assert row.get("examples") == one.get("examples")
-    # They add in another order, which grows.
+    # Processes add in another order, and the difference grows.
     tolerance = 1e-5 if row["step"] <= 20 else 1e-3
     loss = "loss" if row["kind"] == "train" else "nll"
     np.testing.assert_allclose(row[loss], one[loss], rtol=tolerance)

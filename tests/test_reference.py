@@ -36,7 +36,7 @@ def documented(page: str) -> Iterator[object]:
 
 @pytest.fixture(scope="module")
 def reference() -> set[int]:
-  """The identities of all objects of the reference."""
+  """The identities (`id`) of all objects that the reference describes."""
   pages = sorted((ROOT / "docs" / "reference").glob("*.rst"))
   return {id(thing) for page in pages for thing in documented(page.read_text(encoding="utf-8"))}
 
@@ -61,7 +61,7 @@ def test_the_contract_is_in_the_reference(reference):
 
 
 def test_what_the_reference_shows_has_a_docstring():
-  # Sphinx leaves out, without a word, what has none.
+  # Sphinx leaves out objects without a docstring, without a warning.
   for face in FACES:
     for name in face.__all__:
       thing = getattr(face, name)

@@ -1,7 +1,8 @@
-"""Every figure of results/*.md follows from the CSV beside it, and every copy of a figure is equal.
+"""Every figure of results/*.md follows from the CSV beside it, and its copies equal it.
 
-A figure that vitx measured has one home: a table of results/ or, if its runs were not kept as CSV,
-one of `HOMES`. Elsewhere, the paragraph or the row of a table that quotes a figure names the home.
+A figure that vitx measured has one home: a table of results/ or, if its runs were not kept as
+CSV, one of `HOMES`. Elsewhere, the paragraph or the row of a table that quotes a figure names
+its home.
 """
 
 import ast
@@ -18,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 TABLES = [path for path in sorted(RESULTS.glob("*.md")) if path.with_suffix(".csv").exists()]
 NUMBER = r"([+-]?[0-9.]+)"
-# The homes of figures without CSV; each says how its figures were measured.
+# Files with figures that have no CSV; each file says how its figures were measured.
 HOMES = ("docs/papers.md", "docs/sparsifiner.md", "docs/density.md")
 PAGES = (
   "README.md",
@@ -81,7 +82,7 @@ def test_a_table_follows_from_its_runs(path):
       p_values[row[""]] = found.pvalue
     np.testing.assert_allclose(values, np.array(wanted) * scale, atol=0.51 * 10**-digits)
   smallest, last = sorted(p_values, key=p_values.__getitem__), 0.0
-  for place, name in enumerate(smallest):  # Holm's: each times the number of those left
+  for place, name in enumerate(smallest):  # Holm: each times the number of those left
     last = min(max(last, p_values[name] * (len(smallest) - place)), 1.0)
     row = next(row for row in rows if row[""] == name)
     assert float(row["p"]) == pytest.approx(last, rel=5e-3)
@@ -107,7 +108,7 @@ def read_scopes(path: str) -> Iterator[str]:
 
 
 def find_measured(text: str) -> set[str]:
-  """Returns the figures in a text; of a mean with its deviation also the mean alone."""
+  """Returns the figures in a text; a mean with a deviation is returned alone too."""
   found = set(MEASURED.findall(text))
   return found | {figure.partition(" ")[0] for figure in found}
 
@@ -139,7 +140,7 @@ def test_a_figure_that_names_its_home_is_the_one_found_there(path):
 def test_no_figure_of_results_is_quoted_without_its_home(path):
   for scope in read_scopes(path):
     for home, figures in TEST_FIGURES.items():
-      # In a row that was not yet run, an equal figure is a published one.
+      # In a row of a method that has not run yet, an equal figure is a published one.
       copies = (
         set() if scope.endswith("| not yet run |") else figures & set(MEASURED.findall(scope))
       )

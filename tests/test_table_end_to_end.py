@@ -1,4 +1,4 @@
-"""Tasks whose labels come from a table: training, resuming, evaluation, prediction, refusals."""
+"""Tasks with labels from a table: training, resuming, evaluation, prediction, refusals."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-  """Images of two colors at most, and of a gray level that a number states."""
+  """A table of images with their colors, their gray level and their group."""
   folder = tmp_path_factory.mktemp("table")
   random = np.random.default_rng(0)
   rows = [["file", "colors", "level", "group"]]
@@ -106,7 +106,7 @@ def test_figures_are_scikit_learns_on_the_predictions(run, table, tmp_path):
     assert figures["loss"] == pytest.approx(np.mean([float(row["loss"]) for row in rows]), rel=1e-5)
     with pytest.raises(ConfigError, match=r"task='decoder_width=8' changes the parameters"):
       evaluate(workdir, task="decoder_width=8")
-    unlabeled = evaluate(workdir, source=f"folder:{table.parent}")  # images, and no directories
+    unlabeled = evaluate(workdir, source=f"folder:{table.parent}")  # no directories of classes
     assert unlabeled["examples"] == COUNT and unlabeled["loss"] == pytest.approx(figures["loss"])
     return
   if task == "regression":

@@ -1,4 +1,4 @@
-"""What needs the extras `tensorboard` and `prepare`; CI runs it in an environment of its own.
+"""Tests that need the extras `tensorboard` and `prepare`; CI has an environment for them.
 
 TensorFlow stays in subprocesses: other tests assert that nothing imports it.
 """
@@ -58,7 +58,7 @@ print(json.dumps({{t: [[e.step, float(tensor_util.make_ndarray(e.tensor_proto))]
 
 
 def test_a_tfrecord_copy_that_tfds_wrote_is_converted(tmp_path, data_dir):
-  """TFDS itself writes the copy; reading it names the command; the command makes it readable."""
+  """The data that TFDS wrote are refused with the command that converts them, and then read."""
   write = f"""
 import tensorflow_datasets as tfds
 from vitx.data.builders.digits import digits_dataset_builder as d

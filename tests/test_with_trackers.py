@@ -1,6 +1,6 @@
-"""What needs the extras `wandb` and `trackio`: a run that goes on, read back from the tracker.
+"""Tests that need the extras `wandb` and `trackio`: a resumed run, read from the tracker.
 
-Both stay in subprocesses and offline, and what they keep in the test's own folder.
+Both trackers run offline in subprocesses, and keep their files in the test's own folder.
 """
 
 import importlib.util
@@ -23,7 +23,10 @@ def needs(package):
 
 
 def train_twice(tmp_path, tracker, **environment):
-  """Trains, forgets the end and goes on; returns the rows' numbers, `kind/name` by step."""
+  """Trains, deletes the last checkpoint and resumes; returns (step, numbers) of each row.
+
+  The names of the numbers are `kind/name`.
+  """
   workdir, own = tmp_path / "run", {"HOME": str(tmp_path), **environment}
   settings = (f"tracking={tracker}", "tracking.project=tests", "duration=20 steps")
   runs.finish(runs.start(workdir, *settings, environment=own))
@@ -40,7 +43,7 @@ def is_number(name, value):
 
 
 def check(found, expected):
-  """Every row came once and in order, with further columns for its times only."""
+  """Asserts that the tracker has every row once and in order; only times may be added."""
   assert [step for step, _ in found] == [step for step, _ in expected]
   for (_, got), (_, wanted) in zip(found, expected, strict=True):
     assert got | wanted == got
@@ -65,13 +68,13 @@ def test_wandb_has_every_row_once_in_one_run(tmp_path):
   expected = train_twice(tmp_path, "wandb", WANDB_MODE="offline")
   files = sorted(tmp_path.glob("run/wandb/offline-run-*/run-*.wandb"))
   own = json.loads((tmp_path / "run" / "tracking.json").read_text())["id"]
-  assert [path.name for path in files] == [f"run-{own}.wandb"] * 2  # a folder for each time
+  assert [path.name for path in files] == [f"run-{own}.wandb"] * 2  # one folder for each start
   found = [row for path in files for row in histories(path.read_bytes())]
   check([(row.pop("step"), row) for row in found], expected)
 
 
 def histories(data):
-  """Yields what was logged out of a `.wandb` file: LevelDB's log format behind seven bytes."""
+  """Yields the logged values of a `.wandb` file, which is LevelDB's log after seven bytes."""
   from wandb.proto import wandb_internal_pb2 as pb
 
   at, whole = 7, b""

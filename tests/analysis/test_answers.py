@@ -1,4 +1,4 @@
-"""Figures of a classifier's answers agree with scikit-learn, and with their formulas."""
+"""The metrics of a classifier's answers agree with scikit-learn and with their formulas."""
 
 import json
 
@@ -96,7 +96,7 @@ def test_a_split_without_a_mistake_has_a_temperature():
 
 
 def test_intervals_are_of_resampled_examples():
-  """Intervals are percentiles of the figures of drawn examples."""
+  """Confidence intervals are percentiles of the metrics of resampled examples."""
   labels, logits = draw(examples=60)
   found = classification.summarize_answers(answers_of(labels, logits), CLASSES, resamples=200)
   generator, guess = np.random.default_rng(0), logits.argmax(1)

@@ -1,4 +1,4 @@
-"""The table of a sweep: the comparisons of methods, and their text."""
+"""The table of a sweep: methods are compared by means, differences, ranks and curves."""
 
 import csv
 import dataclasses
@@ -63,7 +63,7 @@ def test_folds_are_runs_of_a_method():
 
 
 def test_the_best_on_test_stands_apart():
-  """The best figure on test has no part in ranks and differences."""
+  """The best figure on the test split is shown, but has no part in ranks and differences."""
   seen = [[{"top1": x} for x in each] for each in ((0.4, 0.8, 0.6), (0.7, 0.65, 0.6))]
   runs = [dataclasses.replace(outcome("a", i, 0.6), seen=each) for i, each in enumerate(seen)]
   (line,) = compare(*runs).lines()
@@ -79,7 +79,7 @@ def test_a_low_figure_may_be_the_good_one():
 
 
 def test_our_order_is_compared_with_the_published_one():
-  """The variants "b" and "d" of one published row count once."""
+  """Of the variants "b" and "d" of one published row, only one enters the rank correlation."""
   runs = [outcome(name, 0, x) for name, x in {"a": 0.5, "b": 0.6, "c": 0.7, "d": 0.4}.items()]
   printed = {"a": {"top1": 60.0}, "b": {"top1": 50.0}, "c": {"top1": 70.0}, "d": {"top1": 50.0}}
   found = compare(*runs, **printed)
@@ -161,7 +161,7 @@ def test_the_same_curves_are_the_same_file(tmp_path):
 
 
 def thirteen(name):
-  """Returns two curves of each of thirteen methods."""
+  """Returns 26 curves: two seeds of each of thirteen methods."""
   return [
     curves.Curve(f"{name}{n:02d}", {5: 2.0}, {5: 0.2, 10: 0.3 + 0.01 * n + 0.1 * seed}, {5: 0.1}, 2)
     for n in range(13)
@@ -215,7 +215,7 @@ def test_published_curves_are_drawn_over_ours():
   published = {"a": {1: 30.0, 4: 60.0, 5: 70.0}}
   _, training, validation = curves.plot_curves(runs, "top1", published).axes
   assert training.get_ylabel() == "training top-1 %" and len(validation.lines) == 2
-  assert find_crosses(training) == [[[2.5, 30], [10, 60]], []]  # None is beyond our last step.
+  assert find_crosses(training) == [[[2.5, 30], [10, 60]], []]  # No cross is beyond our last step.
   published = {"a": {4: 60.0, 4.2: 65.0, 5: 70.0}}  # 4.2 epochs are 10.5 steps.
   _, training, _ = curves.plot_curves(runs, "top1", published).axes
   assert find_crosses(training) == [[[10, 60], [10.5, 65]], []]

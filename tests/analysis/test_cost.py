@@ -34,9 +34,10 @@ def embed_patches(w, x):
 
 
 def test_gradients_of_patches_count_as_the_patches_do():
-  """In a strided convolution's gradient by its images, products with zeros do not count.
+  """Each gradient of a strided convolution costs as many FLOPs as its forward pass.
 
-  A convolution computes both gradients; a gradient that nothing reads does not count.
+  The gradient by the images multiplies zeros, and those products do not count; nor does a
+  gradient that nothing reads.
   """
   x, w = shape(2, 8, 12, 3), shape(4, 4, 3, 10)
 

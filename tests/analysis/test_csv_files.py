@@ -1,4 +1,4 @@
-"""Cells of text are no formulas for a spreadsheet, and are read back unchanged."""
+"""No cell of text becomes a formula in a spreadsheet, and each cell is read back unchanged."""
 
 import csv
 import os

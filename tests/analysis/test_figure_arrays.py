@@ -32,7 +32,7 @@ def make(mixer, **fields):
 
 
 def make_subject(mixer, **fields):
-  """Returns a subject with a small classifier, as a figure gets it."""
+  """Returns the `Subject` of a small classifier, from which a figure is drawn."""
   model, variables, images = make(mixer, **fields)
   spec = jax.ShapeDtypeStruct(images[:1].shape, images.dtype)
   return Subject("small", model, spec, None, None, lambda: variables, lambda count: images)

@@ -29,14 +29,14 @@ def make_model(grid=GRID, depth=2, **mixer):
 
 
 def first_only(n):
-  """Returns attention (1, N, N) of which all goes to token 0."""
+  """Returns attention (1, N, N) in which every query attends only token 0."""
   return np.eye(n)[[0] * n][None]
 
 
 def test_attention_to_the_first_token_is_where_that_token_is():
   assert attention_mass(np.eye(12)[None], GRID, 1) == {"local": 1, "row": 1, "column": 1}
   found = attention_mass(first_only(12), GRID, 2)
-  # Two queries have it among their last two, six in their row, two of each row in their column.
+  # Token 0 is among the last two tokens of two queries, in the row of six, in the column of four.
   expected = {"local": 2 / 12, "row": 6 / 12, "column": 4 / 12}
   assert found == pytest.approx(expected)
 
@@ -98,7 +98,10 @@ def test_the_patterns_of_layers():
 
 
 def test_a_masked_autoencoder_shows_its_encoder():
-  """Its decoder has another width, and softmax attention, which has no pattern."""
+  """The figures of a masked autoencoder show its encoder and leave out its decoder.
+
+  The decoder has another width, and softmax attention, which has no pattern.
+  """
   sizes = {"width": 8, "num_heads": 2, "mlp_dim": 8}
   mixer = {"name": "locality", "implementation": "masked"}
   parts = {"stem": {"name": "linear", "patch": 4}, "posemb": "sincos", "token_mixer": mixer}

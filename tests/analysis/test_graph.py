@@ -1,4 +1,4 @@
-"""Graph figures: the reference table for 530 tokens, closed forms, and sampling."""
+"""Graph metrics of patterns: a reference table for 530 tokens, closed forms, and sampling."""
 
 import math
 
@@ -180,7 +180,7 @@ def test_samples_estimate_the_exact_figures(variant, monkeypatch):
 
 @pytest.mark.slow
 def test_memory_follows_the_edges():
-  """The dense matrix of the 8,000 tokens would have a hundred times as many entries."""
+  """The pattern has a hundredth as many edges as the dense matrix of 8,000 tokens has entries."""
   edges = from_pattern(Window(40), TokenLayout((8_000,)))
   assert edges.nnz == 8_000 * 81 - 40 * 41
   counts = distances(edges, np.array([0]))

@@ -25,7 +25,7 @@ GRIDS = ("bilevel", "cvt")  # These mixers take no class token.
 
 
 def make(mixer, **fields):
-  """Returns a model that computes its matrices, and variables of which none is zero."""
+  """Returns a model that computes its attention matrices, and variables of which none is zero."""
   named = {"name": mixer, **FIELDS.get(mixer, {})}
   pool = "mean" if mixer in GRIDS else "cls"
   config = ConfigDict({"name": "vit", **SIZES, "pool": pool, "token_mixer": named, **fields})
@@ -34,7 +34,7 @@ def make(mixer, **fields):
 
 
 def look(model, *variables):
-  """Returns the matrices and the entropies of a model with each of some variables."""
+  """Returns the attention matrices and the entropies of a model for each of some variables."""
 
   @jax.jit
   def run(variables):
@@ -58,7 +58,7 @@ def test_rows_are_probabilities_or_the_mixer_says_that_it_has_none(mixer):
 
 
 def test_entropies_by_hand():
-  """Attention that is uniform over the keys has the logarithm of their number as its entropy."""
+  """The entropy of uniform attention is the logarithm of the number of keys."""
   model, variables = make("softmax")
   flat = jax.tree_util.tree_map_with_path(
     lambda path, x: x * 0 if any(getattr(p, "key", "") == "query" for p in path) else x, variables
@@ -72,7 +72,10 @@ def test_entropies_by_hand():
 
 
 def test_of_shaped_attention_it_is_the_softmax_part():
-  """α, β and γ do not change the entropy, and the query kernel may be large."""
+  """The entropy of shaped attention is that of its softmax, whatever α, β and γ are.
+
+  The entropy is below the maximum, since the kernel of the queries is not small.
+  """
   model, variables = make("shaped", depth=1)
   other = jax.tree_util.tree_map_with_path(
     lambda path, x: x + 5.0 if path[-1].key in ("alpha", "beta", "gamma") else x, variables

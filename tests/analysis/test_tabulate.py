@@ -1,4 +1,4 @@
-"""Tables of modules: they add up to the network."""
+"""Tables of a network's modules, whose counts add up to those of the network."""
 
 import math
 

@@ -20,7 +20,7 @@ def load(name):
 
 
 def inward(weight, bias=None, heads=HEADS):
-  """PyTorch's (H D, C) as the kernel (C, H, D)."""
+  """Returns PyTorch's weight (H D, C) as parameters with the kernel (C, H, D)."""
   params = {"kernel": weight.T.reshape(weight.shape[1], heads, -1)}
   return params if bias is None else params | {"bias": bias.reshape(heads, -1)}
 
@@ -30,7 +30,7 @@ def outward(weight, bias):
 
 
 def linear(g, name):
-  """The linear map that is recorded as `name.weight` and `name.bias`."""
+  """Returns the parameters of the linear map recorded as `name.weight` and `name.bias`."""
   return inward(g[f"{name}.weight"], g[f"{name}.bias"])
 
 

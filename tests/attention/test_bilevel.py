@@ -20,7 +20,7 @@ DIVIDED, RAGGED = TokenLayout((4, 6)), TokenLayout((5, 4), prefix=1)
 
 
 def make(layout, **fields):
-  """A mixer, parameters of which none is small, and tokens."""
+  """Returns a mixer, parameters of which none is small, and tokens."""
   module = BilevelAttention(H, **{"regions": 2, "top": 2, "implementation": "masked", **fields})
   return module, *written.draw(module, layout, C)
 
@@ -70,7 +70,7 @@ def flat_out(module):
 
 
 def enhancement(module, v, layout):
-  """The depthwise convolution, tap by tap."""
+  """Returns the depthwise convolution of the values, (B, N, H, D), one kernel tap after another."""
   kernel, bias = np.asarray(module["kernel"], float), np.asarray(module["bias"], float)
   batch, _, heads, dim = v.shape
   rows, columns = layout.grid
@@ -120,7 +120,10 @@ def test_the_definition(number, masked, implementation):
 
 
 def test_what_is_chosen_has_no_gradient_and_the_rest_has():
-  """Adding a vector to all keys changes no softmax, but it would change the routing."""
+  """The routing has no gradient, and every kernel has one.
+
+  The bias of the keys has none either, since a vector added to all keys changes no softmax.
+  """
   module, params, x = make(DIVIDED)
   grads = jax.jit(
     jax.grad(lambda p: jnp.sum(jnp.sin(module.apply({"params": p}, x, DIVIDED, train=False))))

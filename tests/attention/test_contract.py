@@ -1,4 +1,4 @@
-"""Every mixer of the table keeps the contract of a token mixer."""
+"""Every registered token mixer keeps the contract of a token mixer."""
 
 import dataclasses
 
@@ -61,13 +61,13 @@ CASES = {
   "watts_strogatz": [{"neighbors": 4, "tile": 8}],
   "sparsifiner": [
     {"keep": 0.5},
-    # With one coefficient many scores are nearly equal, and half precision ranks them otherwise.
+    # With one coefficient many scores are nearly equal, and half precision ranks them differently.
     {"keep": 0.3, "coefficient_top": 1, "half_tolerance": 1.0},
     {"sparse": False},
     {"keep": 0.3, "granularity": "block", "block": 3, "half_tolerance": 1.0},
     {"keep": 0.5, "coefficient_top": 3, "predictor_implementation": "sparse"},
   ],
-  "bilevel": [  # half precision ranks regions otherwise whose scores are nearly equal
+  "bilevel": [  # half precision ranks nearly equal regions differently
     {"regions": 2, "top": 2, "half_tolerance": 1.0},
     {"regions": 3, "top": 1, "local_kernel": 3, "relative_bias": "axial", "half_tolerance": 1.0},
     {"regions": 4, "top": 5, "local_kernel": 0, "scale_by": "width", "half_tolerance": 1.0},

@@ -1,4 +1,4 @@
-"""Decoding token by token with a cache gives what the causal call gives, or is refused."""
+"""Decoding token by token with a cache equals the causal call, or is refused."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 WIDTH, HEADS = 16, 4
-LAYOUT = TokenLayout((27,))  # three strides of 8 and a part, three windows
+LAYOUT = TokenLayout((27,))  # three strides of 8 and a part of one, or three windows
 
 
 def make(name, **fields):
@@ -27,13 +27,13 @@ def tokens(layout, dtype=np.float32):
 
 
 def variables(mixer, layout, x, **given):
-  """Random parameters, and what else `init` makes."""
+  """Returns random parameters, and the other collections that `init` makes."""
   found = draw_variables(mixer.init, x, layout=layout, train=False, **given)
   return found.pop("params"), found
 
 
 def check(mixer, layout=LAYOUT, tolerance=1e-5):
-  """Compares all places; returns the cache after the last."""
+  """Compares decoding token by token with the causal call; returns the cache at the end."""
   x = tokens(layout, mixer.dtype)
   params, made = variables(mixer, layout, x[:, :1], at=np.zeros(1, np.int32))
   cache = jax.tree.map(lambda c: np.zeros(c.shape, c.dtype), made["cache"])
@@ -104,7 +104,7 @@ def test_the_cache_has_the_mixers_dtype():
 
 
 def call(mixer, at, n=1, **given):
-  """Traces a call for some places."""
+  """Traces a call of a mixer on `n` tokens at the places `at`."""
   x, at = tokens(TokenLayout((n,))), np.array(at, np.int32)
   params, state = variables(mixer, LAYOUT, tokens(LAYOUT))
   apply = partial(mixer.apply, layout=LAYOUT, train=False, **given)

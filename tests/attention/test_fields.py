@@ -1,4 +1,4 @@
-"""Every field of token mixers takes a value and works, or names itself in one line."""
+"""Each value of a token mixer's field works, or is refused in one line that names the field."""
 
 import functools
 
@@ -34,7 +34,7 @@ LAYOUT = TokenLayout((4, 4))
 
 
 def run(name, **fields):
-  """Makes a network of one block, and traces its mixer from parameters to outputs."""
+  """Makes a network of one block, and traces the initialization and a call of its mixer."""
   mixer = {"name": name, **NEEDED.get(name, {}), **fields}
   vitx.create_model("vit", **SMALL, stem={"name": "linear", "patch": 2}, token_mixer=mixer)
   # A field with its default value is left out, so that equal networks are traced once.
@@ -57,7 +57,7 @@ def trace(settings):
   assert jax.eval_shape(forward, jax.random.key(0), x).shape == x.shape
 
 
-QUICK = ("softmax", "bigbird")  # the others trace for a minute: with --all
+QUICK = ("softmax", "bigbird")  # the other mixers trace for a minute, so they run with --all
 
 
 @pytest.mark.parametrize(("name", "field"), all_but(*QUICK, of=FIELDS))
@@ -85,4 +85,4 @@ def test_more_random_blocks_than_there_are_are_refused():
   ):
     trace(block=2, random=1000)
   trace(block=2, random=8)
-  trace()  # the default of three, of one block
+  trace()  # by default 3 random blocks, although there is one block

@@ -8,7 +8,7 @@ from vitx.attention.shaped import ShapedAttention
 
 
 def nested(g, skip=()):
-  """The recorded `query.kernel`, ... as parameters."""
+  """Returns recorded arrays, such as `query.kernel`, as nested parameters; `skip` omits some."""
   params = {}
   for name, value in g.items():
     if name not in ("x", "out", "mask", "masked_out", *skip):

@@ -1,4 +1,4 @@
-"""Sparse and mixing modules give what Hugging Face's modules give, with the same weights."""
+"""Sparse and mixing modules equal Hugging Face's modules with equal weights."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,10 @@ BLOCK = 4
 
 
 def drawn_pattern(drawn):
-  """BigBird's, with the recorded blocks (H, m - 2, r): first and last block draw none."""
+  """Returns BigBird's pattern with recorded random blocks, int (H, m - 2, r).
+
+  The first and the last of the m blocks of queries have no random blocks.
+  """
   none = np.pad(np.asarray(drawn), ((0, 0), (1, 1), (0, 0)), constant_values=-1)
   window = Window(1, block=BLOCK, count_prefix=True)
   return window | Global(blocks=(0, -1), block=BLOCK) | GivenBlocks(none, BLOCK)
@@ -55,13 +58,13 @@ def test_big_bird(implementation):
 
   out, masked, (grads, dx) = outputs_and_gradients(params, g["x"])
   close(out, g["out"])
-  close(masked, g["masked_out"], g["mask"])  # where the query is masked, theirs is zeroed
+  close(masked, g["masked_out"], g["mask"])  # transformers sets outputs of masked queries to zero
   close(dx, g["grad.x"])
   largest = max(np.abs(g[f"grad.{name}.weight"]).max() for name in THREE)
   for name in THREE:
     found, expected = grads[name], linear(g, f"grad.{name}")
     close(found["kernel"], expected["kernel"])
-    # A key's bias moves no probability: its gradient is rounding.
+    # A key's bias changes no probability, so its gradient is rounding alone.
     np.testing.assert_allclose(found["bias"], expected["bias"], rtol=2e-5, atol=1e-5 * largest)
 
 

@@ -1,4 +1,7 @@
-"""The costs of a mixer grow with N as its `properties` state; programs are compiled, never run."""
+"""A mixer's FLOPs and memory grow with the number of tokens N as its `properties` state.
+
+The programs are compiled, never run.
+"""
 
 import jax
 import jax.extend
@@ -32,7 +35,10 @@ def small_steps(monkeypatch):
 
 
 def costs(name, n):
-  """Returns FLOPs and bytes of temporaries, forward and backward by input and parameters."""
+  """Returns the FLOPs and the temporary bytes of a mixer's forward and backward pass.
+
+  The backward pass computes the gradients by the input of N tokens and by the parameters.
+  """
   cls = MIXERS[name]
   fields = {"implementation": "kernelized"} if cls.properties.implementations else {}
   module, layout = cls(num_heads=HEADS, **fields), make_grid(n)

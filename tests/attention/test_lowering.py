@@ -83,7 +83,10 @@ def made(module, layout):
 
 
 def program(platform, name, dtype="float32", layout=GRID, masked=False, **fields):
-  """Returns a step of training as text: outputs, and gradients by parameters and inputs."""
+  """Returns a mixer's training step, lowered for a platform, as text.
+
+  The step computes the outputs and the gradients by parameters and inputs.
+  """
   module = MIXERS[name](HEADS, implementation="kernelized", dtype=jnp.dtype(dtype), **fields)
   x = jax.ShapeDtypeStruct((1, layout.length, WIDTH), jnp.dtype(dtype))
   mask = jax.ShapeDtypeStruct((1, layout.length), bool) if masked else None
@@ -114,7 +117,7 @@ def test_every_mixer_with_implementations_is_tested():
 
 
 def on_platforms(cases):
-  """Adds a platform to tuples that begin with a name; mixers in `ALIKE` need only one."""
+  """Adds each platform to tuples that begin with a mixer's name; `ALIKE` mixers get only "cuda"."""
   return [
     (*case, platform)
     for case in cases

@@ -1,4 +1,4 @@
-"""Properties of single mixers beyond the contract: state, starts, errors, published counts."""
+"""Properties of single mixers: state, initial values, errors, published parameter counts."""
 
 import itertools
 from functools import partial

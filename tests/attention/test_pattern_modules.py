@@ -24,7 +24,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 
 
 def drawn(key, variables, module):
-  """Returns output and gradient of both implementations, the matrix, and evaluation's output."""
+  """Returns (output, gradient) of both implementations, the matrix, and the evaluation's output."""
 
   def loss(x, name):
     out, sown = module.clone(implementation=name).apply(
@@ -61,9 +61,9 @@ def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):
   np.testing.assert_array_equal(first, again)
   assert (first != second).any(), "another key draws the same graph"
   assert (first[:, 0] != first[:, 1]).any(), "heads draw the same graph"
-  np.testing.assert_array_equal(first[0], first[1])  # of all examples
+  np.testing.assert_array_equal(first[0], first[1])  # all examples have one graph
   np.testing.assert_array_equal(results[0][3], results[1][3])  # evaluation keeps the fixed graph
-  if module.plan == "bigbird":  # which may draw from the window
+  if module.plan == "bigbird":  # This plan may draw blocks of the window.
     return
   # Both graphs have equally many keys, but a drawn block may be the short last one.
   fixed = dense_mask(module.full_pattern(LAYOUT), LAYOUT, module.num_heads)
@@ -143,7 +143,7 @@ def test_every_layer_of_a_model_draws_its_own_and_every_step_another():
 
 @pytest.mark.slow
 def test_all_devices_draw_the_same_graphs():
-  """The matrices of four examples, by the training loss, on one device and on two."""
+  """The training loss computes equal attention matrices of four examples on one and two devices."""
   model = small.vit(REDRAWN)
   images = np.random.default_rng(0).normal(size=(4, 4, 4, 3)).astype(np.float32)
   index = np.arange(4, dtype=np.int32)
@@ -179,7 +179,10 @@ def separate(**fields):
 
 @pytest.mark.slow
 def test_global_tokens_attend_by_their_own_projections():
-  """Written out: the local softmax over window and global keys, the global rows over all keys."""
+  """The expected output is computed from two sets of projections, local and global.
+
+  Local queries have a softmax over window and global keys; global queries attend all keys.
+  """
   module = separate()
 
   def run(key):
@@ -195,7 +198,7 @@ def test_global_tokens_attend_by_their_own_projections():
     return params, moved, outs
 
   params, moved, outs = jax.device_get(jax.jit(run, compiler_options=QUICK)(jax.random.key(0)))
-  for name in ("query", "key", "value"):  # as published, the global ones start as the local ones
+  for name in ("query", "key", "value"):  # as published, global ones start as copies of local ones
     for part in ("kernel", "bias"):
       np.testing.assert_array_equal(params[f"{name}_global"][part], params[name][part])
 
@@ -262,12 +265,15 @@ def test_extra_tokens_of_the_model_are_the_global_ones_of_etc():
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_windows_that_do_not_divide_the_grid_have_no_padding_among_their_keys(layer):
-  """Padded at its end to 6 x 6, then rolled by the shift; a window has fewer keys at the border."""
+  """A grid of 5 x 5 is padded at its end to 6 x 6, then rolled by the shift.
+
+  A window at the border has fewer keys, since the padding is no key.
+  """
   module = ShiftedWindowAttention(1, size=3, layer=layer)
   layout = TokenLayout((5, 5))
   shift, rows = layer, np.arange(5)
-  window = (rows - shift) % 6 // 3  # the first row of a shifted grid stands in the last window
-  region = np.where(rows < shift, -1, window)  # with those that it may not attend
+  window = (rows - shift) % 6 // 3  # the first row of a shifted grid is in the last window
+  region = np.where(rows < shift, -1, window)  # apart from the others in that window
   index = np.arange(25)
   row, column = region[index // 5], region[index % 5]
   expected = (row[:, None] == row) & (column[:, None] == column)

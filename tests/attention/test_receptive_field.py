@@ -15,7 +15,7 @@ from vitx.ops import TokenLayout, dense_mask
 LAYOUT = TokenLayout((4, 5), prefix=1)
 HEADS = 2
 SPARSE = [name for name, mixer in MIXERS.items() if issubclass(mixer, PatternAttention)]
-# Fields that leave gaps on 21 tokens, where the contract's would fill or do not fit the grid.
+# Fields with gaps in the matrix of 21 tokens; those of the contract fill it or do not fit the grid.
 FIELDS = {
   "watts_strogatz": {"neighbors": 2},
   "bigbird": {"block": 3, "random": 1, "variant": "R+W"},
@@ -33,7 +33,7 @@ def test_gradient_reaches_exactly_the_edges(name):
   variables = draw_variables(module.init, x, layout=LAYOUT, train=False)
 
   def reach(query, x):
-    """Of one query, the gradient of each token, by both implementations."""
+    """Returns the gradient of one query's output by each token, in both implementations."""
 
     def out(x, implementation):
       mixer = module.clone(implementation=implementation)

@@ -1,4 +1,4 @@
-"""Relative bias equals a bias added to the logits, and mixers without logits say why not."""
+"""Relative bias equals a bias added to the logits; mixers without logits refuse it."""
 
 import itertools
 
@@ -22,7 +22,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 
 
 def logits_with(tables, places):
-  """Returns what the wider queries and keys add to q kᵀ · scale."""
+  """Returns the logits that the bias adds to q kᵀ · scale, when it is folded into q and k."""
   random = np.random.default_rng(1)
   q, k = random.normal(size=(2, 1, LAYOUT.length, 2, 4)).astype(np.float32)
   wide = jax.jit(lambda *given: relative_bias.fold_bias_into_qk(*given, places, 0.3))(q, k, tables)
@@ -132,7 +132,10 @@ def test_another_grid_is_refused():
 
 @pytest.mark.parametrize("fields", [{"rotary": "axial"}, {"relative_bias": "axial"}])
 def test_positions_at_some_tokens_are_those_of_all(fields):
-  """A decoder needs the queries and keys of tokens whose places are known only at run time."""
+  """Queries and keys computed at some places equal those of the call with all tokens.
+
+  A decoder needs this, since it knows the places of its tokens only at run time.
+  """
 
   class Parts(SoftmaxAttention):
     @nn.compact

@@ -22,7 +22,7 @@ N, C, H = LAYOUT.length, 16, 2
 
 
 def make(seed=0, **fields):
-  """A mixer, parameters of which none is small, and tokens."""
+  """Returns a mixer, parameters of which none is small, and tokens."""
   module = Sparsifiner(H, **{"slots": 5, "implementation": "masked", **fields})
   return module, *written.draw(module, LAYOUT, C, seed)
 
@@ -32,7 +32,7 @@ def run(module, params, x, mask=None):
 
 
 def definition(params, x, *, keep, threshold=None, top=None, basis_threshold=None):
-  """The keys that every query attends, as sets, one pair of query and head after another."""
+  """Returns the set of keys that each query attends, by (example, head, query), from loops."""
   q, k = linear(x, params["query"]), linear(x, params["key"])  # (B, N, H, D)
   q, k = linear(q, params["reduce_query"]), linear(k, params["reduce_key"])
   down, basis = (np.asarray(params[name], float) for name in ("down", "basis"))
@@ -91,7 +91,7 @@ def test_what_is_sown():
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", all_but("kernelized", of=["masked", "kernelized"]))
 def test_the_mask_has_no_gradient(implementation):
-  """The output has no gradient by the predictor; the approximation that is sown has one."""
+  """The output has no gradient by the predictor's parameters; the sown approximation has one."""
   module, params, x = make(implementation=implementation)
   predictor = {"reduce_query", "reduce_key", "down", "basis"}
 
@@ -141,9 +141,9 @@ def test_masked_tokens_are_neither_kept_nor_mixed():
   ],
 )
 def test_the_published_budgets(keep, kept):
-  """Of 197 tokens (the "Att. num." of the paper's table; 50 is the released code's)."""
+  """The counts for 197 tokens are the paper's "Att. num."; 50 is that of the released code."""
   assert count_kept(keep, 197) == kept
-  assert count_kept(0.7, 10) == 7  # 0.7 * 10 is a little more
+  assert count_kept(0.7, 10) == 7  # in floats, 0.7 * 10 is a little more than 7
 
 
 @pytest.mark.slow  # traces 12 and 16 layers

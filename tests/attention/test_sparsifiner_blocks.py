@@ -21,13 +21,13 @@ FIELDS = {"granularity": "block", "block": 4, "keep": 0.4, "slots": 5}
 
 
 def make(layout, **fields):
-  """A mixer, parameters of which none is small, and tokens."""
+  """Returns a mixer, parameters of which none is small, and tokens."""
   module = Sparsifiner(H, **{"implementation": "masked", **FIELDS, **fields})
   return module, *written.draw(module, layout, C)
 
 
 def definition(coefficients, basis, layout, keep, block, mask):
-  """Returns the edges, bool (B, H, N, N), by the sum of all pairs' scores in two blocks."""
+  """Returns the edges, bool (B, H, N, N); the score of two blocks sums that of all token pairs."""
   batch, heads, n, _ = coefficients.shape
   prefix, length = layout.prefix, layout.length
   blocks = [range(a, min(a + block, n)) for a in range(0, n, block)]
@@ -93,7 +93,10 @@ def test_implementations_agree(name, masked):
 
 
 def test_blocks_of_one_token_are_tokens():
-  """There is no class token, which is no candidate among blocks: all queries attend it."""
+  """Blocks of one token give the outputs of single tokens, in a layout without a class token.
+
+  A class token is a candidate among single tokens only; among blocks, all queries attend it.
+  """
   layout = LAYOUTS["ragged"]
   fields = {"keep": 0.3, "implementation": "masked"}
   module, params, x = make(layout, block=1, **fields)
@@ -103,7 +106,7 @@ def test_blocks_of_one_token_are_tokens():
 
 
 def test_ties_go_to_the_first_blocks():
-  """The threshold makes the basis zero, and so every score."""
+  """The high threshold makes the basis zero, so that all scores are equal."""
   layout = LAYOUTS["class token"]
   module, params, x = make(layout, basis_threshold=100.0)
   found = run(module, params, x, layout)[1]["attention"][:, :, 1:]

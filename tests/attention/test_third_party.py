@@ -64,7 +64,7 @@ def test_trains_from_a_config(tmp_path, whole_runs):
 
 
 class Mean(nn.Module):
-  """The smallest mixer: a module of Flax with the fields that a model sets."""
+  """The smallest token mixer: a Flax module with the fields that a model sets."""
 
   num_heads: int
   dtype: jnp.dtype = jnp.float32

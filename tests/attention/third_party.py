@@ -21,7 +21,7 @@ class CosineAttention(AttentionModule):
 
   logged = ("temperature",)  # parameters whose means are in `metrics.jsonl`
 
-  temperature: float = 10.0  # at the start
+  temperature: float = 10.0  # the initial value
 
   @nn.compact
   def __call__(self, x, layout, *, mask=None, train):

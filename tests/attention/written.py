@@ -1,4 +1,4 @@
-"""Parameters, tokens and a call, for tests that write a mixer's definition as loops."""
+"""Draws parameters and tokens and calls a mixer, for tests that write its definition as loops."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The rule that follows from measured ratios, and the command that writes it."""
+"""The rule by which "auto" picks, made from measured ratios, and `vitx benchmark choose`."""
 
 import json
 import math
@@ -18,7 +18,7 @@ TINY += ["--repeats=1", "--minutes=0.001"]
 
 
 def ratios(table):
-  """Returns ratios from a table with a row for each N = 64, 128, ... and a column for each B H."""
+  """Returns ratios from a table: row i is for N = 64 · 2ⁱ, and column j for B H = 4 · 4ʲ."""
   return [
     Ratio("linear", "performer", 64 * 2**i, 4 * 4**j, value)
     for i, row in enumerate(table)

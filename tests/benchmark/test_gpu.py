@@ -1,4 +1,4 @@
-"""The parts of `vitx benchmark gpu` on a CPU: XLA computes attention, libraries are missing."""
+"""Parts of `vitx benchmark gpu` on a CPU: XLA computes attention, other libraries are missing."""
 
 import csv
 import math
@@ -62,7 +62,7 @@ def test_one_wrong_row_fails(dtype, where):
 
 def test_a_check_needs_kernels_equal_bits_and_numbers(monkeypatch):
   passed = gpu.Check("bigbird_etc", "float32", 0.5, repeats=True, has_kernel=False)
-  assert passed.passed  # Without a card, XLA computes attention.
+  assert passed.passed  # Without a GPU, XLA computes attention.
   assert not passed._replace(repeats=False).passed
   assert not passed._replace(share=math.nan).passed
   monkeypatch.setattr(triton_attention, "find_card", lambda: 90)

@@ -5,7 +5,7 @@ from vitx.benchmark.timing import BestRate, TooLargeError, find_rates
 
 
 def make_program(clock, name, seconds, largest=10**9):
-  """Returns a maker of programs that take `seconds(batch)`, up to a largest batch."""
+  """Returns a function that makes programs of `seconds(batch)` and refuses large batches."""
 
   def make(batch):
     if batch > largest:
@@ -22,7 +22,7 @@ def find(clock, makers, say=lambda text: None):
 def test_doubled_until_it_no_longer_pays():
   clock = Clock()
   found = find(clock, {"a": make_program(clock, "a", lambda batch: 1.0 + 0.1 * batch)})
-  # 64 examples: 8.65 a second; 128: 9.28, 7 % more; 256: 9.62, 4 % more, the best and the last.
+  # Examples per second: 8.65 at 64; 9.28 at 128, 7 % more; 9.62 at 256, 4 % more, the last size.
   assert found["a"].batch == 256 and abs(found["a"].per_second - 256 / 26.6) < 1e-9
   assert max(batch for _, batch in clock.ran) == 256
 

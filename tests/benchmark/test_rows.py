@@ -1,4 +1,4 @@
-"""The cost of training a row; the prediction for a third batch size agrees with the compiler."""
+"""The cost of a row's training steps, whose memory is predicted from two batch sizes."""
 
 import types
 
@@ -29,7 +29,7 @@ def complete(*overrides):
 def uncompiled(monkeypatch):
   """Makes a step need 1 MB plus 0.1 MB for each example of a device, without compiling it.
 
-  The fixture is the list of the sizes that were timed.
+  The fixture is the list of the batch sizes that were timed.
   """
   timed = []
 
@@ -87,7 +87,11 @@ def test_memory_of_a_third_size(data_dir):
 
 @pytest.mark.slow
 def test_small_sizes_pick_what_the_batch_picks(data_dir, monkeypatch):
-  """The batch has 64 matrices on a device; the compiled sizes, 8 and 32 examples, have fewer."""
+  """The compiled sizes pick the implementations that the whole batch picks.
+
+  The batch has 64 attention matrices on a device; the compiled sizes, 8 and 32 examples, have
+  fewer.
+  """
   picked = {}
 
   def compile_dispatch(config, steps):
@@ -136,7 +140,11 @@ def test_sizes_that_do_not_fit_are_not_run(uncompiled, monkeypatch):
 
 @pytest.fixture
 def remedies(monkeypatch):
-  """Makes a step need memory that follows from its batch, dtype and recomputation."""
+  """Makes the memory of a step follow from its batch, dtype and recomputation, without compiling.
+
+  The fixture is a function of a device's memory. It returns the MB that each remedy needs, by
+  the remedy's overrides.
+  """
 
   def measure_bytes(config):
     build_task(config)  # The changed config has a network.

@@ -90,7 +90,7 @@ def test_neighbors_are_counted():
 
 
 def test_niced_neighbors_count(monkeypatch):
-  """Linux does not include their time in `user`."""
+  """The CPU time of niced processes counts; Linux does not include it in `user`."""
   seconds = iter((0.0, 1e6))
   monkeypatch.setattr(
     timing.psutil,

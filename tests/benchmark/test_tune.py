@@ -1,4 +1,4 @@
-"""The search for tiles with made-up times, and the entry of its file."""
+"""The search for tile sizes with made-up times, and the entry that it writes to a file."""
 
 import dataclasses
 import math
@@ -42,7 +42,10 @@ def test_launches_that_do_not_fit_are_left():
 
 @dataclasses.dataclass
 class MadeUp:
-  """A subject whose calls take given seconds, by block; 0 means the default, and None XLA."""
+  """A subject of tuning whose calls take given seconds.
+
+  The keys of `seconds` are blocks; 0 means the default tiles, and `None` XLA.
+  """
 
   seconds: dict
   unfit: tuple = ()
@@ -113,7 +116,10 @@ def test_subjects_are_measured_until_the_minutes_are_over():
 
 
 def test_the_time_of_a_call_is_that_of_the_given_tiles(monkeypatch):
-  """Attention takes the tiles of the current rule; the kernels themselves need a GPU."""
+  """`time_call` runs attention under a rule with the given tiles.
+
+  The attention here only records the tiles, since the kernels need a GPU.
+  """
   monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
   subject, asked = tune.TimedCall("float32", 16, 1, 64, 2), []
 

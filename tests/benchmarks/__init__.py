@@ -1,1 +1,1 @@
-"""Benchmarks of vitx itself, for a clone: `python -m tests.benchmarks.NAME`."""
+"""Benchmarks of vitx, run in a clone of the repository: `python -m tests.benchmarks.NAME`."""

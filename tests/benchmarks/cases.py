@@ -59,10 +59,10 @@ def _compare_to_masked(kernel: str, time: float, memory: float) -> tuple[Figure,
 
 
 def attend_kept(method: str) -> Attention:
-  """Returns attention to the keys that each query keeps, computed in the way "masked" or another.
+  """Returns attention to the keys that each query keeps.
 
-  The returned function takes q, k, v and the kept keys, int32 (1, H, N, K). Any other way than
-  "masked" gathers the keys.
+  The returned function takes q, k, v and the kept keys, int32 (1, H, N, K). The method "masked"
+  computes all logits; any other method gathers the keys.
   """
 
   def kept_keys(q, k, v, indices):
@@ -80,7 +80,7 @@ def draw_kept(kept: int, n: int, heads: int) -> tuple[np.ndarray]:
 
 
 def _make_kept(kept: int) -> Case:
-  """Makes the case of Sparsifiner: every query keeps other keys, drawn at random."""
+  """Makes the case of Sparsifiner: every query keeps its own keys, drawn at random."""
   n, heads = 2048, 4
   ways = ("masked", "gathered")
   return Case(

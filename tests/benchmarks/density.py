@@ -87,7 +87,7 @@ def measure(
   depth: int,
   effort: Mapping[str, Any],
 ) -> None:
-  """Measures and prints a table for each of some parts, see `PARTS`."""
+  """Measures each of the given parts, see `PARTS`, and prints a table for it."""
   if "attention" in parts:
     cases = [make_case(n, stride, summary) for n in tokens]
     print(named.format_named(named.measure(cases, **effort)), flush=True)

@@ -229,24 +229,28 @@ def measure(
 
 
 def _find_rows(config: str, wanted: Sequence[str], say: Callable) -> dict[str, str]:
-  """Returns the config's text of each row that has a peer; each row in `wanted` must have one."""
+  """Returns the text of the config of each row that has a peer, by the row's name.
+
+  Raises:
+    ConfigError: A row in `wanted` has no peer, or no row has one.
+  """
   texts = find_texts(config, wanted, whole=not wanted)
   having = {row: text for row, text in texts.items() if find_peers(_complete(text))}
   without = [row for row in texts if row not in having]
   parts = ", ".join(f"{part}={name}" for part, name in PARTS.items())
   what = (
-    f"PyTorch's are a vit in float32 of square images with {parts} and a token_mixer of"
+    f"a peer is a vit in float32 of square images with {parts} and a token_mixer of"
     f" {listing(PEERS)}"
   )
   if not having or (wanted and without):
-    raise ConfigError(f"peers: there is none beside {listing(without)}; {what}.")
+    raise ConfigError(f"peers: no peer has the structure of {listing(without)}; {what}.")
   if without:
-    say(f"no peer: {listing(without)}; {what}")
+    say(f"no peer has the structure of {listing(without)}; {what}")
   return having
 
 
 def pair_row(row: str, text: str) -> dict[str, tuple[str, str]]:
-  """Returns pairs of a row and a peer, by the row's name or, for several peers, by both names."""
+  """Returns (row, peer) for each peer, by the row's name or, if it has several, by "row/peer"."""
   found = find_peers(_complete(text))
   return {row if len(found) == 1 else f"{row}/{peer}": (row, peer) for peer in found}
 
@@ -256,13 +260,13 @@ def _complete(text: str) -> ConfigDict:
 
 
 def _begin(text: str) -> None:
-  """Starts JAX in the way in which a training with this config starts it."""
+  """Starts JAX as a training with this config does."""
   phases.use_cores([load_config(text)])
   jax.devices()
 
 
 def _make_ours(text: str) -> Callable[[], None]:
-  """Returns a dispatch of our training, whose memory is measured."""
+  """Returns a function that runs a dispatch of vitx's training, whose memory is measured."""
   return steps.make_dispatch(load_config(text))[0]
 
 

@@ -36,7 +36,7 @@ from vitx.ops.kernels.selection import count_kept
 from vitx.ops.kernels.softmax import kernelized_attention
 
 HEADS, HEAD_DIM, SLOTS = 4, 64, 32
-SHARE, BLOCK_SHARE, GIVEN = 0.1, 0.06, 32  # of keys, of key blocks; keys whose indices are given
+SHARE, BLOCK_SHARE, GIVEN = 0.1, 0.06, 32  # shares of keys and of key blocks; number of given keys
 BLOCK = 64
 FLASH = "dense flash"
 PARTS = ("attention", "flops")
@@ -101,7 +101,7 @@ def _predicted(tokens: int, kept: int, **given) -> Kernel:
 
 
 def _draw_predictor(tokens: int) -> tuple[np.ndarray, ...]:
-  """Draws reductions, mixtures and a basis of which nine tenths are pruned, as in the paper."""
+  """Draws the predictor's reductions, mixtures and basis; nine tenths of the basis are pruned."""
   random = np.random.default_rng(0)
   reduction = random.normal(size=(2, HEAD_DIM, HEAD_DIM // 2)) / math.sqrt(HEAD_DIM)
   down = random.normal(size=(tokens, SLOTS)) / math.sqrt(tokens)
@@ -197,7 +197,7 @@ def format_macs(name: str, shares: Sequence[float]) -> str:
 
 
 def measure(parts: Sequence[str], block: int, effort: Mapping[str, Any]) -> None:
-  """Measures and prints a table for each of some parts, see `PARTS`."""
+  """Measures each of the given parts, see `PARTS`, and prints a table for it."""
   if "attention" in parts:
     print(named.format_named(named.measure(make_cases(block=block), **effort)), flush=True)
   if "flops" in parts:

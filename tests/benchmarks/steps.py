@@ -83,7 +83,7 @@ def measure(rows: Sequence[str], effort: Mapping[str, Any]) -> None:
   made = {row: make_dispatch(load_config(row)) for row in rows}
   product = multiply()
   times = compare({row: (product, step) for row, (step, _, _) in made.items()}, **effort)
-  flops = {row: made[row][2] / (2 * PRODUCT**3) for row in rows}  # in products
+  flops = {row: made[row][2] / (2 * PRODUCT**3) for row in rows}  # in units of the product
   shares = {row: [flops[row] * ratio for ratio in ratios] for row, ratios in times.items()}
   print(f"FLOP/s of a step over those of a product of {PRODUCT} x {PRODUCT}")
   print(console.format_ratios(shares, SHARES, most=False), flush=True)

@@ -49,7 +49,7 @@ def test_in_small():
 
 @pytest.mark.parametrize("name", ["deit_s", "lv_vit_m"])
 def test_every_product_counts(name):
-  """Each path's count is the sum of its products, hidden values included."""
+  """The counted multiply-adds are the sum of all products, those of hidden values included."""
   backbone = SIZES[name]
   n, d, H, S = backbone.tokens, backbone.width, backbone.heads, backbone.slots
   few = d // H // 2
@@ -67,7 +67,7 @@ def test_every_product_counts(name):
 
 
 def test_blocks_multiply_what_they_keep():
-  """Kept are four of fourteen rows of patches, and the class token's row and column."""
+  """Each query attends four of fourteen rows of patches, and the class token, which attends all."""
   backbone = SIZES["deit_s"]
   n, d, H, S = 197, 384, 6, 32
   few = 32

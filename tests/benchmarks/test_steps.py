@@ -106,7 +106,7 @@ def test_goals_are_judged_from_their_side():
 
 
 def test_share_of_a_product(monkeypatch, capsys):
-  """The step has as many operations as the product, and takes a quarter of its time."""
+  """The step has as many operations as the matrix product, and takes a quarter of its time."""
   monkeypatch.setattr(steps, "make_dispatch", lambda config: (int, 3, 2 * steps.PRODUCT**3))
   times = {0: timing.Times(2.0, 1), 1: timing.Times(0.5, 1)}
   monkeypatch.setattr(steps, "interleave", lambda pair, **_: times)
@@ -122,7 +122,10 @@ def test_what_is_missing_is_one_line(monkeypatch):
 
 @pytest.mark.parametrize(
   ("rows", "part"),
-  [(["vit", "cct"], "none beside cct; PyTorch's are a vit"), (["vt"], "rows='vt' is no row")],
+  [
+    (["vit", "cct"], "no peer has the structure of cct; a peer is a vit"),
+    (["vt"], "rows='vt' is no row"),
+  ],
 )
 def test_rows_without_a_peer(rows, part):
   with pytest.raises(ConfigError, match=part):

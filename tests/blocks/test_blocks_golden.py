@@ -31,7 +31,7 @@ MIXERS = {
 
 
 def load(name):
-  """Parameters nested by module, the input and the output."""
+  """Returns the recorded parameters, nested by module, the input and the output."""
   with np.load(GOLDEN / f"{name}.npz") as file:
     recorded = dict(file)
   x, out = recorded.pop("x"), recorded.pop("out")

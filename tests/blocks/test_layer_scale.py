@@ -37,7 +37,7 @@ def test_factors_begin_alike_and_zeros_leave_the_stream():
 
 @pytest.mark.parametrize("kind", [PreNormBlock, NormalizedStreamBlock])
 def test_factors_multiply_the_channels_that_a_branch_adds(kind):
-  """The factors have the effect of scaled last maps of the branches."""
+  """The factors have the effect of scaling the last linear map of each branch."""
   random = np.random.default_rng(0)
   factors = {name: random.normal(size=C).astype(np.float32) for name in "ab"}
   block, params = make(kind, layer_scale=1.0)

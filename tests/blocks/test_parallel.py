@@ -27,7 +27,7 @@ def run(block, params, key=None):
 
 
 def without(params, *modules):
-  """The parameters with the last linear map of some branches zero."""
+  """Returns the parameters with the last linear map of the given branches set to zero."""
   last = {"token_mixer": "out", "mlp": "down"}
   for module in modules:
     zero = jax.tree.map(np.zeros_like, params[module][last[module]])

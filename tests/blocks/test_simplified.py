@@ -1,4 +1,4 @@
-"""Simplified blocks: SAS, SAS-P and the one without gains."""
+"""Simplified blocks: SAS, SAS-P and the block without gains."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from vitx.layers.mlp import MLP
 from vitx.ops.layout import TokenLayout
 from vitx.training.optim.optimizers import DECAY_MASKS
 
-# (α I + β A) x, one A for all channels.
+# The mixer is (α I + β A) x, with one A for all channels.
 ONE_MAP = {"one_map": True, "per_head": False, "center": False, "start": "equal"}
 
 

@@ -31,7 +31,7 @@ def test_grids(fields, grid):
 
 
 def test_the_hybrid_stem_is_bare():
-  """Convolutions alone are an affine map."""
+  """The hybrid stem has convolutions without activations, and so is an affine map."""
   stem = STEMS["hybrid"](width=6)
   variables = jax.jit(stem.init)(jax.random.key(0), IMAGES)
   apply = lambda x: stem.apply(variables, x)  # noqa: E731
@@ -41,7 +41,7 @@ def test_the_hybrid_stem_is_bare():
 
 
 def shifted(image, patch, shift, directions):
-  """The normalized patches of one image and its shifted copies, pixel by pixel."""
+  """Returns the normalized patches of an image and its shifted copies, pixel by pixel."""
   straight, slanted = [(0, 1), (0, -1), (1, 0), (-1, 0)], [(1, 1), (1, -1), (-1, 1), (-1, -1)]
   moves = {"cardinal": straight, "diagonal": slanted, "all": straight + slanted}[directions]
   side, channels = len(image), image.shape[-1]

@@ -17,7 +17,7 @@ DEPTH = 3
 
 
 def make(token_mixer="softmax", **fields):
-  """A network and parameters of which none is small."""
+  """Returns a network, and parameters of which none is small."""
   settings = {"pool": "cls", "depth": DEPTH, "norm": {"name": "layer", "epsilon": 1e-6}}
   model = vit(token_mixer, **(settings | fields))
   shapes = jax.eval_shape(model.init, jax.random.key(0), IMAGES)["params"]
@@ -26,7 +26,7 @@ def make(token_mixer="softmax", **fields):
 
 
 def run(model, params, images=IMAGES, **given):
-  """The logits, and the tokens after each block."""
+  """Returns the logits, and the tokens after each block."""
   apply = jax.jit(lambda p, x: model.apply({"params": p}, x, mutable=["intermediates"], **given))
   logits, found = apply(params, images)
   return logits, found["intermediates"]["tokens"]
@@ -58,7 +58,7 @@ def attend(x, params):
 
 
 def reduce(x, attention, keep, fuse):
-  """EViT's step on tokens (N, C) whose first is the class token."""
+  """Applies EViT's reduction to tokens (N, C), the first of which is the class token."""
   patches, weights = x[1:], attention[1:]
   count = math.ceil(keep * len(patches))
   if count == len(patches):
@@ -111,7 +111,7 @@ def test_evit_is_its_definition(layers, keep, fuse, remat, tokens):
 
 
 def test_tokens_of_deit_s():
-  """There are 197 tokens in four layers; the fused token is a candidate in later reductions."""
+  """Four layers attend 197 tokens; later reductions may keep or drop the fused token."""
   from configs import imagenet
   from vitx.models import model_from_config
 
@@ -130,7 +130,10 @@ def test_tokens_of_deit_s():
 
 
 def test_zeroed_tokens_are_as_if_dropped_and_stay_away():
-  """Both reductions have equal numbers of tokens here."""
+  """Zeroed tokens give the logits of dropped tokens, and stay zero in later layers.
+
+  In this network, dropping and zeroing keep equal numbers of tokens.
+  """
   model, params = make(token_reduction={"name": "zeroed", "layers": (0, 2), "keep": 0.5})
   logits, tokens = run(model, params)
   close(logits, definition(params, (0, 2), 0.5, fuse=False))
@@ -141,7 +144,7 @@ def test_zeroed_tokens_are_as_if_dropped_and_stay_away():
 
 @pytest.mark.slow  # compiles a network
 def test_a_mask_of_tokens_is_reduced_with_them():
-  """Masked tokens change no logits; the reduction removes them first: their weight is zero."""
+  """Masked tokens change no logits; the reduction removes them first, as their weight is zero."""
   model, params = make(token_reduction=EVIT)
   mask = np.random.default_rng(0).random((2, 17)) < 0.7
   mask[:, 0] = True

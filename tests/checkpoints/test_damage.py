@@ -1,4 +1,4 @@
-"""Damaged checkpoints: reported, set aside, the one before is used; never wrong data."""
+"""A damaged checkpoint is reported, and the one before it is loaded instead of wrong data."""
 
 import gc
 from pathlib import Path
@@ -14,7 +14,7 @@ from vitx.checkpoints.errors import CheckpointError, CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
 from vitx.config.errors import ConfigError
 
-KERNEL = np.random.default_rng(3).bytes(4096)  # incompressible: its bytes stand in a file
+KERNEL = np.random.default_rng(3).bytes(4096)  # incompressible, so that a file has its bytes
 
 
 def state(step: int) -> dict:
@@ -41,7 +41,7 @@ def saved(tmp_path):
 
 @pytest.fixture
 def warnings(monkeypatch):
-  """What the store warned of."""
+  """The messages of the warnings that the store logs."""
   messages: list[str] = []
   monkeypatch.setattr(logging, "warning", lambda text, *values: messages.append(text % values))
   return messages
@@ -52,7 +52,7 @@ def files(checkpoint: Path) -> list[Path]:
 
 
 def holding(checkpoint: Path, content: bytes) -> tuple[Path, int]:
-  """The file of a checkpoint with this content, and where in the file."""
+  """Returns the file of a checkpoint that contains the bytes, and their offset in the file."""
   found = [(path, path.read_bytes().find(content)) for path in files(checkpoint)]
   (place,) = [(path, at) for path, at in found if at >= 0]
   return place
@@ -253,7 +253,7 @@ def test_arrays_of_other_shapes_than_the_record_has_are_not_read(saved, monkeypa
 
 @pytest.mark.filterwarnings("error")
 def test_a_leaf_of_an_unknown_kind_is_noticed(saved):
-  """No other read is left that nobody awaits, of which Python would warn."""
+  """The failed read leaves no pending read behind, of which Python would warn."""
   path = saved / "2" / "state" / "_METADATA"
   before, kind, after = path.read_text().rpartition('"value_type": "')
   path.write_text(f"{before}{kind}un{after}")

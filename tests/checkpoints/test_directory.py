@@ -1,4 +1,4 @@
-"""Where no rename is atomic (object stores) a marker tells the complete checkpoints."""
+"""In object stores, where no rename is atomic, a marker file shows that a save is complete."""
 
 import pytest
 from etils import epath

@@ -11,8 +11,8 @@ import pytest
 from tests.checkpoints.test_store import assert_same
 from vitx.checkpoints.store import CheckpointStore
 
-# For each number that it reads it saves in a fork that dies before so many operations on files
-# have passed since its fourth save began.
+# For each number that this program reads, it forks a process that saves. The fork is killed at
+# this number of file operations after its fourth save began.
 ENDLESS = """
 import itertools, os, signal, sys
 import numpy as np
@@ -53,7 +53,7 @@ def test_killed_at_any_moment(tmp_path):
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,
-    env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # it forks, and must have one thread
+    env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # a process that forks must have one thread
   )
   with process:
     for moment in range(0, 32, 4):  # one save with its deletion is some thirty operations

@@ -22,7 +22,7 @@ from vitx.config.errors import ConfigError
 
 @pytest.fixture(scope="module")
 def run(finished_run, tmp_path_factory):
-  """Steps 32 and 40, the best, of a run; and 48, with other weights."""
+  """A run with the checkpoints 32, 40 (the best) and 48, which has other weights."""
   workdir = tmp_path_factory.mktemp("run")
   shutil.copytree(finished_run[0], workdir, dirs_exist_ok=True)
   with CheckpointStore(workdir / "checkpoints", keep=9) as store:
@@ -48,7 +48,7 @@ def state_of(workdir, step):
 def test_which_checkpoint(run, checkpoint, step):
   loaded = vitx.load(run, checkpoint)
   assert loaded.step == step
-  assert set(loaded.variables) == {"params"}  # what the optimizer remembers is no variable
+  assert set(loaded.variables) == {"params"}  # the optimizer's state is no variable
   jax.tree.map(
     np.testing.assert_array_equal, loaded.variables["params"], state_of(run, step)["ema"]
   )
@@ -143,7 +143,7 @@ def test_the_code_of_others_is_imported_only_if_trusted(copy, monkeypatch, tmp_p
 
 @pytest.mark.slow  # makes two experiments
 def test_init_from_knows_both_grids(tmp_path, capsys):
-  """8 x 8 pixels in patches of 4 and of 2; 8 extra tokens beside the class token."""
+  """Images of 8 x 8 pixels have patches of 4, then of 2; 8 extra tokens join the class token."""
   tokens = ("model.extra_tokens=8", "pool=cls", "posemb=learned", "schedule=constant")
   coarse = begin(runs.tiny(*tokens), tmp_path / "coarse").state
   table = coarse.params["posemb"]["table"]

@@ -1,4 +1,4 @@
-"""One training at a time writes into a workdir; who is gone without a word loses it."""
+"""One training at a time writes into a workdir; others may take over the lock of a dead one."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ def write(directory, holder, age=0.0):
 
 
 def gone() -> int:
-  """The number of a process that has ended."""
+  """Returns the id of a process that has ended."""
   process = subprocess.Popen([sys.executable, "-c", ""])
   process.wait()
   return process.pid
@@ -37,7 +37,7 @@ def gone() -> int:
 
 @pytest.fixture
 def elsewhere():
-  """A holder on another machine."""
+  """The holder of a lock, a process on another machine."""
   return dataclasses.replace(Holder.here(), host="far", pid=7, machine="far", token="f" * 16)
 
 
@@ -46,7 +46,7 @@ def test_the_second_is_told_host_and_process(tmp_path):
     raise AssertionError("held twice")
   assert f"process {os.getpid()} on host {Holder.here().host!r}" in str(refused.value)
   assert not list(tmp_path.iterdir())
-  with lock.hold(tmp_path):  # after the first
+  with lock.hold(tmp_path):  # the first lock was released
     assert [path.name for path in tmp_path.iterdir()] == [lock.TRAIN]
 
 
@@ -76,7 +76,7 @@ def test_a_process_that_ended_and_was_not_waited_for_is_dead():
   holder = dataclasses.replace(Holder.here(), pid=process.pid, began=lock._began(process.pid))
   assert holder.is_alive()
   process.kill()
-  os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and still to be waited for
+  os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, but not yet waited for
   assert not holder.is_alive()
   process.communicate()
 
@@ -167,7 +167,7 @@ def test_of_many_that_come_at_once_one_wins(tmp_path, stale):
 
 
 def test_a_slow_taker_does_not_take_from_the_next_holder(tmp_path, monkeypatch):
-  """It read the stale lock, then another took that over."""
+  """The slow process reads a stale lock, and then the quick one takes it over."""
   write(tmp_path, dataclasses.replace(Holder.here(), pid=gone()))
   slow, quick = Lock(tmp_path), Lock(tmp_path)
   judge = slow._is_stale
@@ -209,7 +209,7 @@ def test_an_object_store_is_locked_by_writing_and_reading_back(tmp_path, caplog)
 
 @pytest.fixture(scope="module")
 def made(data_dir):
-  """A tiny run that is ready, and a state to begin with: nothing is compiled."""
+  """A tiny experiment that is ready to train, and a state of zeros; nothing is compiled."""
   experiment = make_experiment(runs.tiny())
   state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), experiment.named_shapes())
   return experiment, state

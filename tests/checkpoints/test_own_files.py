@@ -1,4 +1,4 @@
-"""Links and other strange things in a workdir lead nothing that is written out of it."""
+"""Links and special files in a workdir make no command write outside it."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def victim(tmp_path):
 
 @pytest.fixture
 def workdir(tmp_path):
-  """A workdir that is a link of its user's own."""
+  """A workdir that is a link, made by its user."""
   (tmp_path / "disk").mkdir()
   (tmp_path / "run").symlink_to("disk")
   return tmp_path / "run"
@@ -72,7 +72,7 @@ def write_log(workdir):
     pass
 
 
-# What writes, and the names in whose place a link may lie.
+# Functions that write, and the names of files in whose place there may be a link.
 REFUSED = [
   (write_rows, "metrics.jsonl"),
   (write_log, "log.txt"),
@@ -95,7 +95,7 @@ REPLACED = [
   ("write", "name"), [*REFUSED, *REPLACED], ids=lambda each: getattr(each, "__name__", each)
 )
 def test_nothing_is_written_through_a_link(write, name, target, workdir, victim, tmp_path):
-  """A link to a file, to one that is not there, and to a folder."""
+  """The link leads to a file, to a path that does not exist, or to a folder."""
   (tmp_path / "folder").mkdir()
   (tmp_path / "folder" / "kept").write_text(SECRET)
   (workdir / name).parent.mkdir(exist_ok=True)
@@ -140,13 +140,13 @@ def test_what_is_no_file_is_neither_read_nor_waited_for(make, workdir):
   for use in (read_config, write_rows):
     with pytest.raises(ConfigError, match="is no file"):
       use(workdir)
-  if make is os.mkfifo:  # a directory is as a full disk: what is said must not end a run
+  if make is os.mkfifo:  # a log in a directory fails like a full disk, and ends no run
     with pytest.raises(ConfigError, match=r"log\.txt.* is no file"):
       write_log(workdir)
 
 
 def test_a_link_may_be_read(workdir, tmp_path):
-  """The cache of a hub holds links to its files."""
+  """Links may be read, since the cache of a hub consists of links to its files."""
   (tmp_path / "blob").write_text('{"seed": 3}')
   (workdir / "config.json").symlink_to(tmp_path / "blob")
   assert read_config(workdir).seed == 3
@@ -212,7 +212,10 @@ OUTPUTS = {
 def test_nothing_is_put_out_through_a_link_in_a_workdir(
   command, finished_run, victim, tmp_path, monkeypatch, capsys
 ):
-  """Though the user has named it; a workdir that is a link, and a link elsewhere, are followed."""
+  """A link inside a workdir is refused, though the user has named it as the output.
+
+  A workdir that is a link, and a link outside of workdirs, are followed.
+  """
   monkeypatch.chdir(tmp_path)
   shutil.copytree(finished_run[0], "disk")
   (tmp_path / "run").symlink_to("disk")

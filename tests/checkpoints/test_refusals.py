@@ -1,4 +1,4 @@
-"""What cannot be saved or restored is refused with the reason, and costs no checkpoint."""
+"""A state that cannot be saved or restored is refused with the reason; no checkpoint is lost."""
 
 import errno
 import logging
@@ -81,7 +81,7 @@ def test_a_state_that_cannot_be_saved(tmp_path, state, message):
 
 
 def test_a_full_disk_is_named_and_the_last_checkpoint_stands(tmp_path, caplog):
-  """For a moment no file of this process may grow above 64 KiB: what a full disk does to one."""
+  """A full disk is imitated: for a moment, no file of this process may grow above 64 KiB."""
   small = {"w": np.arange(100, dtype=np.float32)}
   large = {"w": np.random.default_rng(0).normal(size=100_000)}
   whole = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -109,7 +109,7 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_stands(tmp_path, caplog):
 
 
 def test_what_a_failed_save_still_holds_on_to_hides_nothing(tmp_path, monkeypatch):
-  """Orbax's threads may go on writing for a moment, so that its directory cannot be removed."""
+  """The directory of a failed save cannot be removed, as Orbax's threads may still write to it."""
   busy = failing(OSError(errno.ENOTEMPTY, "Directory not empty"))
   with CheckpointStore(tmp_path) as store:
     store.save(1, small(1), {})

@@ -33,7 +33,7 @@ def fill(store: CheckpointStore, steps, stay=()) -> None:
 
 
 def assert_same(found, expected) -> None:
-  """Same names, shapes, dtypes and bytes."""
+  """Asserts that two states have equal names, shapes, dtypes and bytes."""
   found, expected = tree.name_arrays(found), tree.name_arrays(expected)
   assert found.keys() == expected.keys()
   for name, array in expected.items():
@@ -42,7 +42,7 @@ def assert_same(found, expected) -> None:
 
 
 def failing(error: Exception):
-  """A function that raises the error."""
+  """Returns a function that raises the error."""
 
   def fail(self, *args, **kwargs):
     raise error
@@ -222,7 +222,7 @@ def test_orbax_alone_reads_it(tmp_path):
 
 @pytest.mark.parametrize("jump", [lambda n: n, lambda n: -n, lambda n: n * (-1) ** n])
 def test_a_clock_that_is_set_meanwhile_ends_no_save(tmp_path, monkeypatch, jump):
-  """Forward, back, and to and fro, by a year at each look at it."""
+  """Each reading of the clock is off by more years: ahead, back, or alternately both."""
   year, looks, now = 365 * 24 * 3600, itertools.count(), time.time
 
   monkeypatch.setattr(time, "time", lambda: now() + year * jump(next(looks)))

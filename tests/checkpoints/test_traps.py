@@ -1,4 +1,4 @@
-"""Where published weights are read wrongly though all shapes fit: each way gives other outputs."""
+"""Published weights that are read in a wrong way give other outputs, although all shapes fit."""
 
 import jax
 import numpy as np
@@ -10,11 +10,11 @@ from tests.interop.published import DINOV2, fill, golden, run
 from vitx.blocks.stems import NormalizedStem
 from vitx.models import create_model
 
-TOLERANCE = 2e-5  # of the largest logit; what is right comes closer
+TOLERANCE = 2e-5  # as a share of the largest logit; correct weights have less error
 
 
 def error(model, variables, name):
-  """How far the logits are from the recorded ones, as a share of the largest."""
+  """Returns the largest error of the logits, as a share of the largest recorded logit."""
   pixels, expected = golden(name)
   found = run(model, variables, pixels)
   return np.abs(found - expected).max() / np.abs(expected).max()
@@ -33,7 +33,7 @@ def test_exact_gelu_or_the_one_with_tanh(name, block):
 
 
 def test_epsilon_of_the_normalization():
-  """timm made a network with 1e-3, which is not that with its default."""
+  """timm made the recorded network with an epsilon of 1e-3; its default gives other outputs."""
   model, variables, _ = make("vit")
   with np.load(GOLDEN / "exported.npz") as file:
     expected = file["vit"]
@@ -51,7 +51,7 @@ def test_rows_have_the_epsilon_of_their_code(row):
 
 
 def swapped(variables, first, second):
-  """The variables with two projections of every block in each other's place."""
+  """Returns the variables with two projections exchanged in every block."""
   params = dict(variables["params"])
   for name in ("block_0", "block_1"):
     mixer = params[name]["token_mixer"]
@@ -61,7 +61,7 @@ def swapped(variables, first, second):
 
 
 def interleaved(variables):
-  """The variables with each head's channels taken from all heads in turn."""
+  """Returns the variables with each head's channels taken from all heads in turn."""
   params = dict(variables["params"])
   for name in ("block_0", "block_1"):
     mixer = dict(params[name]["token_mixer"])
@@ -88,7 +88,7 @@ def test_the_stem_is_padded_on_both_sides():
 
   @jax.jit
   def convolved(key, x):
-    """What the stem's first convolution gives, and what it would with one padding and the other."""
+    """Returns the output of the stem's first convolution, and its outputs with two paddings."""
     variables = stem.init(key, x)
     _, seen = stem.apply(variables, x, capture_intermediates=True, mutable=["intermediates"])
     kernel = variables["params"]["conv_0"]["kernel"]
@@ -120,7 +120,7 @@ def test_order_of_the_tokens(order):
 
 
 def test_registers_stand_behind_the_class_token():
-  """And have no place: they may be exchanged among themselves, not with it."""
+  """Registers have no positions: they may exchange places, but not with the class token."""
   model, variables = fill("timm_registers")
   params = variables["params"]
   turned = params | {"extra": params["extra"][:, ::-1]}

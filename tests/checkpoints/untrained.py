@@ -1,4 +1,4 @@
-"""Untrained classifiers with logits of some spread, as `vitx.load` returns them."""
+"""Untrained classifiers with random variables, in the form that `vitx.load` returns."""
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +9,11 @@ from vitx.checkpoints.load import Loaded
 from vitx.tasks import build_task
 
 CLASSES = ("ant", "bee", "cat")
-STORED, SEEN = 20, 16  # sides of what the host keeps and of what the model sees
+STORED, SEEN = 20, 16  # sides of a stored image and of a model's input
 
 
 def make(name="vit", *, channels=1, crop_ratio=0.8, task=None, **fields):
-  """A model of few layers; what it sees is cut out of what the host keeps."""
+  """Returns a model of few layers, which sees a crop of each stored image."""
   config = get_config()
   config.unlock()
   config.data.update(decode_size=STORED, image_size=SEEN, channels=channels)
@@ -30,7 +30,7 @@ def make(name="vit", *, channels=1, crop_ratio=0.8, task=None, **fields):
 
 
 def draw(shapes):
-  """Variables of these shapes."""
+  """Returns random variables of the given shapes."""
   random = np.random.default_rng(0)
 
   def leaf(path, x):
@@ -42,6 +42,6 @@ def draw(shapes):
 
 
 def images(count, channels=1):
-  """uint8 (count, S, S, C) as the host keeps them."""
+  """Returns random images of the stored size, uint8 (count, S, S, C)."""
   shape = (count, STORED, STORED, channels)
   return np.random.default_rng(1).integers(0, 256, shape, np.uint8)

@@ -22,7 +22,7 @@ __all__ = ["digits_dir", "draw", "make_data"]
 
 @pytest.fixture(autouse=True)
 def read_pixels_once(monkeypatch):
-  """Reads all digits for their mean once, and not in each of hundreds of commands."""
+  """Computes the statistics of the digits' pixels once, and not in each of hundreds of commands."""
   own = statistics._own
 
   def find(info, train):
@@ -41,20 +41,20 @@ _FOUND: dict = {}  # mean and standard deviation, by the training examples
 
 @functools.cache
 def resolve(text):
-  """Returns the config of a run as its workdir has it, of any seed."""
+  """Returns the config of a run, given as JSON, as its workdir has it."""
   return trained.wd.to_plain(phases.check(ConfigDict(json.loads(text)), "")[0].config)
 
 
 @pytest.fixture
 def uncleared(monkeypatch):
-  """Keeps a sweep from collecting garbage after each point, where nothing is compiled."""
+  """Keeps a sweep from clearing caches and collecting garbage, since nothing is compiled."""
   monkeypatch.setattr(trained.jax, "clear_caches", lambda: None)
   monkeypatch.setattr(trained.gc, "collect", lambda: None)
 
 
 @pytest.fixture
 def quick(monkeypatch, uncleared):
-  """Trainings without training: each leaves the files of one, and the list says which ran."""
+  """Replaces training by writing the files of a trained run; the fixture lists the runs."""
   ran = []
 
   def train(config, workdir, **_):
@@ -91,7 +91,10 @@ def text():
 
 @pytest.fixture
 def command(monkeypatch, tmp_path, capsys):
-  """Runs a command on a model that is in no workdir; returns status, output and errors."""
+  """Returns a function that runs a command on a given model.
+
+  The function returns the status, the output and the errors.
+  """
 
   def run(loaded, name, *arguments):
     monkeypatch.setattr(opening, "load", lambda *_, **__: loaded)

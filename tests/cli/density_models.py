@@ -1,4 +1,4 @@
-"""Untrained density models with logits of some spread, as `vitx.load` returns them."""
+"""Untrained density models with random variables, in the form that `vitx.load` returns."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ MIXER = {"name": "strided", "form": "code", "stride": 8, "arrangement": "layers"
 
 
 def make(source="digits", *, window=None, vocabulary=17, grid=(8, 8, 1), mixer=MIXER, width=16):
-  """A model of two layers."""
+  """Returns a model of two layers."""
   config = get_config()
   config.unlock()
   config.data.source = source
@@ -38,5 +38,5 @@ def make(source="digits", *, window=None, vocabulary=17, grid=(8, 8, 1), mixer=M
 
 
 def text(source="bytes:book.txt", length=24, **fields):
-  """A model of windows of bytes."""
+  """Returns a model of windows of bytes."""
   return make(source, window=length, vocabulary=256, grid=(length,), **fields)

@@ -1,4 +1,4 @@
-"""What every bad input must meet: one message, status 1, nothing compiled, written or lost."""
+"""Checks that bad input is refused in one message; nothing is compiled, written or lost."""
 
 import os
 import re
@@ -10,10 +10,10 @@ import pytest
 from tests import runs
 from vitx.cli.main import main
 
-PROGRAMS = ("init", "_fun")  # a state, and what is pmapped; single operations do not count
+PROGRAMS = ("init", "_fun")  # of a state and of pmapped functions; others do not count
 SAID = re.compile(
   r"(\w+Error|CorruptCheckpoint|ShapeMismatch|vitx[ \w]*): "
-)  # what a message begins with
+)  # the beginnings of messages
 _COMPILED: list[str] = []
 
 
@@ -27,20 +27,20 @@ jax.monitoring.register_event_duration_secs_listener(_note)
 
 
 def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
-  """Runs a command that must refuse its arguments, and returns what it says.
+  """Runs a command that must refuse its arguments, and returns its message.
 
   Args:
-    capsys: pytest's.
-    kept: a directory of which nothing may change.
-    arguments: of `vitx`.
-    *parts: each must stand in the message, the last line on stderr.
+    capsys: The fixture of pytest.
+    kept: A directory in which nothing may change.
+    arguments: The arguments of `vitx`.
+    *parts: Texts that the message, the last line on the standard error, must contain.
   """
   before = runs.snapshot(kept)
   _COMPILED.clear()
   capsys.readouterr()
   try:
     status = main(arguments)
-  except SystemExit as end:  # the parser's
+  except SystemExit as end:  # raised by the parser
     status = end.code
   error = capsys.readouterr().err
   message = error.splitlines()[-1] if error.startswith("usage:") else error
@@ -56,7 +56,7 @@ def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-  """An empty directory to work in, so that whatever is written shows."""
+  """The working directory, which is empty, so that any file that is written shows."""
   monkeypatch.chdir(tmp_path)
   assert os.listdir() == []
   return tmp_path

@@ -1,4 +1,4 @@
-"""Prepared sets, folders and files that are damaged: named by path, before anything is compiled."""
+"""Damaged data sets, folders and files are named by path, before anything is compiled."""
 
 import os
 import shutil

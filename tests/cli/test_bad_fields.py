@@ -1,4 +1,4 @@
-"""Fields that cannot be: each is refused in a line that names the field, the value and the fix."""
+"""Values that a field cannot have are refused in one line with the field, the value and the fix."""
 
 import pytest
 
@@ -15,7 +15,7 @@ COUNT = "is out of range; it must be an integer in [1, 1000000]"
 SEED = "is out of range; it must be an integer in [0, 4294967295]"
 DURATION = 'must be a duration: "300 steps" or "2.5 epochs".'
 
-# Overrides of the tiny config of digits, and what the message says after `field=value`.
+# Overrides of the tiny config of digits, and the text that follows `field=value` in the message.
 FIELDS = [
   ("model.width=abc", "must be an integer, such as 64"),
   ("model.width=1.5", "must be an integer, such as 64"),
@@ -170,7 +170,7 @@ FIELDS = [
   ("data.source=os:getcwd", "must be a function of one argument"),
 ]
 
-# Overrides whose message names another field or value, and what it says.
+# Overrides whose message names another field or value, and the text of that message.
 OTHERS = [
   (
     "task.class_weights=(1.0,2.0)",

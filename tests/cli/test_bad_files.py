@@ -1,6 +1,6 @@
-"""Config files that do not run, places where nothing can be written, processes that cannot meet.
+"""Configs that fail, unwritable places, and processes that cannot meet are refused at once.
 
-One line each, before anything.
+Each error is one line.
 """
 
 import socket
@@ -17,7 +17,7 @@ __all__ = ["elsewhere"]
 
 TINY = "configs/digits.py:" + runs.TINY
 
-# A config file of a user's own, and what must stand in the message.
+# A user's own config file, and the texts that the message must contain.
 FILES = {
   "syntax": ("def get_config(:\n", "config='mine.py'", "mine.py, line 1: SyntaxError"),
   "no_python": ("# A title\n\nSome text of a page.\n", "config='mine.py'", "mine.py, line 3"),
@@ -58,7 +58,7 @@ def test_a_config_file_that_does_not_run(command, name, elsewhere, capsys):
   refuse(capsys, elsewhere, given[command], *parts)
 
 
-# What is given as a config and is none, and what must stand in the message.
+# Arguments that are no config, and the texts that the message must contain.
 NAMES = [
   ("", "config='' does not exist"),
   ("digts", "config='digts' does not exist. Did you mean 'digits'?"),
@@ -89,7 +89,7 @@ def test_what_is_no_config(case, elsewhere, capsys):
   refuse(capsys, elsewhere, ["train", "--config", given, "--workdir", "run"], *parts)
 
 
-# Flags of processes, and what must stand in the message.
+# Flags of processes, and the texts that the message must contain.
 PROCESSES = [
   (["--coordinator=h:1"], "--coordinator, --processes and --process belong together"),
   (["--processes=2", "--process=0"], "belong together: give all three or none"),
@@ -141,7 +141,7 @@ def test_a_launcher_that_gives_no_number(name, elsewhere, capsys, monkeypatch):
   refuse(capsys, elsewhere, ["train", "--config", TINY, "--workdir", "run"], message)
 
 
-# Where a path or a name is given, and what it is called in the message.
+# Arguments with a path or a name, and its name in the message.
 NUL = {
   "workdir": (["train", "--config", TINY, "--workdir", "a\0b"], "argument 5='a\\x00b'"),
   "data_dir": (["train", "--config", TINY + ",data.data_dir=a\0b", "--workdir", "run"], "argument"),
@@ -181,8 +181,8 @@ def test_a_nul_given_to_the_library(elsewhere):
   assert list(elsewhere.iterdir()) == []
 
 
-# Commands that write in the end, to a file or into a folder (or below a file), of inputs that are
-# not there: the place comes first.
+# Commands that write to a file or into a folder at their end. Their inputs do not exist, but the
+# place of the output is checked first.
 WRITES = [
   ("evaluate --workdir nowhere --json {file}", "json"),
   ("evaluate --workdir nowhere --predictions {file}", "predictions"),

@@ -1,4 +1,4 @@
-"""What `vitx plan` cannot tell of a config: refused before anything is compiled."""
+"""`vitx plan` refuses bad arguments, and rows that it cannot plan, before it compiles anything."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Workdirs that are none or have lost something: named by path, before anything is compiled."""
+"""Missing and damaged workdirs are refused by path, before anything is compiled."""
 
 import functools
 import json
@@ -25,7 +25,7 @@ READERS = {
   "compress": ["compress", "x.png"],
 }
 
-# A name, and what is said of it as a place to train in.
+# The name of a workdir, and the texts that the message of a training must contain.
 PLACES = [
   ("", "workdir='' is empty; name a directory"),
   (" ", "workdir=' ' is empty"),
@@ -51,7 +51,7 @@ def test_no_workdir_to_read(command, place, elsewhere, capsys):
 
 
 def test_a_store_without_its_extra(elsewhere, capsys, monkeypatch):
-  def exists(path):  # as without the package, which may be here
+  def exists(path):  # as if the package, which may be installed, were absent
     if str(path).startswith("gs://"):
       raise ImportError("Please install gcsfs to access Google Storage")
     return Path(path).exists()
@@ -87,7 +87,7 @@ def make_experiment(config, **more):
 
 @pytest.fixture(autouse=True)
 def trace_once(monkeypatch):
-  """Traces the step of the run once, and not for each thing that is wrong with its workdir."""
+  """Traces the step of the run once, and not for each fault of its workdir."""
   monkeypatch.setattr(
     loop,
     "make_experiment",
@@ -99,7 +99,7 @@ def trace_once(monkeypatch):
   ("command", "damage"),
   [
     *((command, damage) for command in ("train", "evaluate") for damage in DAMAGES),
-    # They load it as evaluation does.
+    # These commands load the workdir as the evaluation does.
     *(("predict", "cut"), ("predict", "none"), ("export", "cut"), ("export", "none")),
   ],
 )
@@ -277,7 +277,7 @@ def test_a_value_that_fails_where_it_is_used(field, value, run_copy, capsys):
   refuse(capsys, run_copy, ["evaluate", "--workdir", str(run_copy)], "config.json of workdir=")
 
 
-# Records that are JSON and not what they should be.
+# Records that are JSON with wrong contents.
 RECORDS = [
   ("phases.json", {"phases": "ab"}, "phases is no list"),
   ("phases.json", {"phases": [1]}, "an entry of phases is no text"),
@@ -330,7 +330,7 @@ def test_a_damaged_middle_row_of_the_metrics(command, content, run_copy, capsys)
     command
   ]
   before = {name: (run_copy / name).read_bytes() for name in ("metrics.jsonl", "config.json")}
-  kept = run_copy / "checkpoints"  # of a training that goes on the rest is touched
+  kept = run_copy / "checkpoints"  # a resumed training writes other files
   refuse(
     capsys, kept, [*given, "--workdir", str(run_copy)], f"line 3 of {path} is damaged", "Restore it"
   )

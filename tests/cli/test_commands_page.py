@@ -1,4 +1,4 @@
-"""docs/commands.md is what the parsers say, every argument of every command in it."""
+"""docs/commands.md is generated from the parsers, and has every argument of every command."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Compression: what comes out is what went in, in as many bits as the model says."""
+"""`vitx compress` restores files exactly, and needs as many bits as the model predicts."""
 
 import math
 import sys
@@ -21,7 +21,7 @@ from vitx.training.record import progress
 
 
 def evaluated_bits(loaded, examples):
-  """The bits of all tokens as the task's evaluation has them."""
+  """Returns the number of bits of all tokens, as the task's evaluation computes it."""
   examples = loaded.task.examples(examples, train=False)
   prepare = loaded.task.transform(train=False)
   found = [prepare(examples[i], None) for i in range(len(examples))]
@@ -51,10 +51,10 @@ def draw_bytes(count):
   return np.random.default_rng(count).integers(0, 256, count, np.uint8).tobytes()
 
 
-# Two groups of lanes and a rest, and one.
+# Two groups of windows and a shorter window, or one group; a group is coded in parallel.
 @pytest.mark.parametrize("count", all_but(24 * 3, of=(24 * 40 + 7, 24 * 3)))
 def test_bytes_come_back_in_the_evaluations_bits(text, command, tmp_path, count, monkeypatch):
-  monkeypatch.setattr(progress, "SOON", 0.0)  # how far it is shows at once
+  monkeypatch.setattr(progress, "SOON", 0.0)  # progress shows at once
   path, data = tmp_path / "data.bin", draw_bytes(count)
   path.write_bytes(data)
   found = compress(text, path)
@@ -107,7 +107,7 @@ def test_an_image_file(digits, command, tmp_path):
 
 
 def test_improbable_tokens_can_be_coded(digits, tmp_path):
-  """Logits as far apart as a trained model's: a probability of 0 in float32."""
+  """The logits are as far apart as a trained model's, so some probabilities are 0 in float32."""
   params = dict(digits.variables["params"])
   params["head"] = {"kernel": params["head"]["kernel"] * 100}
   loaded = density_models.make()

@@ -1,4 +1,4 @@
-"""`vitx config`: every field with its default, a recipe that trains the same bits."""
+"""`vitx config` prints every field with its default; its output trains to the same bits."""
 
 import json
 
@@ -24,7 +24,7 @@ def printed(capsys, *arguments):
 
 @pytest.fixture
 def written(capsys, tmp_path):
-  """A function that prints a config to a file, and returns its name."""
+  """A function that prints a config to a file, and returns the file's name."""
 
   def write(*arguments):
     path = tmp_path / "x.json"
@@ -37,11 +37,11 @@ def written(capsys, tmp_path):
 def test_every_field_stands_there(capsys):
   tree = json.loads(printed(capsys, "configs/vix_cifar10.py:vip"))
   assert set(load_config("vix_cifar10:vip")) == set(tree)
-  assert tree["model"]["token_mixer"]["stabilizer"] == "batch"  # of the row
+  assert tree["model"]["token_mixer"]["stabilizer"] == "batch"  # set by the row
   assert tree["model"]["token_mixer"]["head_dim"] is None  # a default
   assert tree["optimizer"]["b2"] == 0.999 and tree["schedule"]["warmup"] == "0 steps"
   assert tree["model"]["dtype"] == "float32" and tree["data"]["mean"] == [0.5] * 3
-  # What the model sets itself is no field of a config.
+  # Fields that the model sets are no fields of a config.
   assert not {"num_heads", "layer", "depth", "dtype", "seed"} & set(tree["model"]["token_mixer"])
   assert {"name", *MODELS["vit"].PARTS} <= set(tree["model"])
 

@@ -1,4 +1,4 @@
-"""Strangers' names are shown on the console and not obeyed; a closed console is no error."""
+"""Names that contain control characters are escaped; a closed console is no error."""
 
 import dataclasses
 import errno
@@ -54,7 +54,7 @@ def test_errors_and_warnings(capsys, tmp_path):
 
   assert run(fail, capsys, 1).err == f"OSError: no {SHOWN}\n"
   stream = (tmp_path / "stderr").open("w")
-  handler = logging.StreamHandler(stream)  # one that has the stream of before
+  handler = logging.StreamHandler(stream)  # a handler that still has the former stream
   logging.getLogger("absl").addHandler(handler)
   try:
     run(lambda: logging.getLogger("absl").warning("skipping %s", EVIL), capsys)
@@ -65,7 +65,7 @@ def test_errors_and_warnings(capsys, tmp_path):
 
 
 def test_what_is_drawn_by_us_is_drawn(capsys, monkeypatch):
-  """A line over the line before, a table over its lines, bars."""
+  """vitx's own control sequences are printed: overwritten lines, redrawn tables, progress bars."""
   drawn = ["\r\033[Kstep 1", "\033[3A\r\033[Jtable", "\r\033[K", "\r 5%|", "\n\n\033[A\033[A", "\n"]
   for text in drawn:
     assert run(lambda text=text: print(text, end=""), capsys).out == text
@@ -99,7 +99,7 @@ def test_a_name_stays_in_its_cell(capsys):
 
 @pytest.fixture(scope="module")
 def theirs(finished_run):
-  """A model whose classes have names that a terminal, a spreadsheet and a line would obey."""
+  """A model whose class names contain control characters, a formula and a line break."""
   loaded = vitx.load(finished_run[0])
   names = [EVIL, "=1+1", "two\nlines", *"3456789"]
   return dataclasses.replace(loaded, data={**loaded.data, "class_names": names})
@@ -141,7 +141,7 @@ def test_a_full_disk_is_told_with_the_file(arguments, finished_run, tmp_path, mo
 
 
 class Closed:
-  """A console whose reader has gone."""
+  """A console whose reader has closed it."""
 
   encoding = "utf-8"
 

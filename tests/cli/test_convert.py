@@ -1,4 +1,4 @@
-"""`vitx convert`: published weights into a workdir, and a workdir's weights out with a card."""
+"""`vitx convert` makes workdirs from published weights, and exports weights with a model card."""
 
 import dataclasses
 import json
@@ -76,7 +76,10 @@ def test_the_card_says_how_they_came_to_be(run):
 
 @pytest.mark.slow  # reads a whole run
 def test_a_card_tells_no_place_and_takes_names_for_text(run):
-  """A stranger's class names, figures, source and command; and the folders of the author."""
+  """A model card hides the author's folders, and shows names as plain text.
+
+  The class names, figures, source and command are a stranger's.
+  """
   loaded = vitx.load(run / "run")
   names = ["<script>x</script>", "a | b", "[x](http://evil)", "two\nlines", "`", *"56789"]
   config = loaded.config.copy_and_resolve_references()
@@ -127,7 +130,7 @@ def test_another_network(run, tmp_path, capsys, override, message):
 
 
 def test_other_classes(tmp_path, capsys):
-  """A run would begin with a new head; a conversion has nobody to teach it."""
+  """A conversion refuses weights of other classes; a run would train a new head."""
   small = ("model.width=12", "model.depth=2", "model.num_heads=3", "model.mlp_dim=48")
   config = runs.replace(ROW, *small, "data.image_size=24", "stem.patch=8")
   allowed = "init_from_except=('params/stem/embed/kernel',)"
@@ -138,7 +141,7 @@ def test_other_classes(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_without_the_data(tmp_path, capsys):
-  """Five classes of 24 x 24, of a data set that is not here."""
+  """`--without_data` converts a config without its data set: five classes of 24 x 24 pixels."""
   row = "deit_ti,model.width=12,model.depth=2,model.num_heads=3,model.mlp_dim=48,stem.patch=8"
   config = f"--config=imagenet:{row},data.image_size=24,model.num_classes=5,model.dtype=float32"
   assert convert(FILES["timm_vit"], config, out=tmp_path / "a") == 1

@@ -1,4 +1,4 @@
-"""`vitx export`: a file that says without vitx what vitx says, and what it says of itself."""
+"""`vitx export` writes a file that needs no vitx, predicts as vitx does, and describes itself."""
 
 import json
 import os
@@ -44,14 +44,14 @@ def run(finished_run):
 
 @pytest.fixture(scope="module")
 def digits():
-  """uint8 (5, 8, 8, 1)."""
+  """Five digits, uint8 (5, 8, 8, 1)."""
   test = open_source(runs.tiny().data, seed=0).test
   return np.stack([test[i]["image"] for i in range(5)])
 
 
 @pytest.fixture(scope="module")
 def exported(run, tmp_path_factory):
-  """The file that the command writes of the finished run."""
+  """The file that `vitx export` writes for the finished run."""
   path = tmp_path_factory.mktemp("exported") / "digits.jaxprogram"
   assert main(["export", "--workdir", str(run), "--out", str(path)]) == 0
   return path

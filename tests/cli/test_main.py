@@ -1,4 +1,4 @@
-"""The front door: one table of commands and one line for an error."""
+"""The command `vitx`: its table of subcommands, and its errors, which are one line."""
 
 import json
 import os
@@ -23,7 +23,7 @@ HEAVY = (
   "numpy",
   "matplotlib",
 )
-# What a line of arguments ends with, for each of several in one process, and what it imported.
+# A program that prints the exit status and the imports of each line of arguments.
 ASK = f"""
 import contextlib, io, json, sys
 from vitx.cli.main import main
@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 def ask(*lines):
-  """Runs `vitx` on each line of arguments in one process that holds nothing else."""
+  """Runs `vitx` with each list of arguments in one new process, and returns the results."""
   text = "\n".join(json.dumps(line) for line in lines)
   environment = os.environ | {"PYTHONPATH": str(runs.ROOT)}
   command = [sys.executable, "-c", ASK]

@@ -1,4 +1,4 @@
-"""Each phase that may take long shows how far it is."""
+"""Each part of a command that may take long shows its progress."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from vitx.training.record import progress
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-  """Shows at once what is shown after two seconds otherwise."""
+  """Shows progress at once, and not after two seconds."""
   monkeypatch.setattr(progress, "SOON", 0.0)
 
 

@@ -37,7 +37,10 @@ def file(tmp_path):
 
 
 def parameters(depth):
-  """Of the file's networks: 4 x 4 patches, 5 tokens of 8 channels."""
+  """Returns the number of parameters of the file's networks, with 5 tokens of 8 channels.
+
+  The patches have 4 x 4 pixels.
+  """
   layer = 4 * (8 * 8 + 8) + 2 * 8 * 16 + 16 + 8 + 4 * 8
   return 48 * 8 + 8 + 5 * 8 + 8 + depth * layer + 16 + 3 * 8 + 3
 
@@ -115,7 +118,7 @@ def test_the_modules_of_a_row(file, capsys):
   assert lines[1] == ["network", "ViT", "1x3", f"{total:,}", "cls", "1x1x8"]
   assert ["embed", "Conv", "1x2x2x8", "392", "bias", "8,", "kernel", "4x4x3x8"] in lines
   found = {line.split()[0]: line.split()[1] for line in figures.splitlines()}
-  # The default is the second row, and its source's figures stand beside it.
+  # The default is the second row, beside which are the figures of its source.
   assert (found["parameters"], found["published_top1"]) == (f"{total:,}", "51.5")
 
 
@@ -156,7 +159,7 @@ def test_a_batch_that_does_not_fit(capsys, monkeypatch):
 
 @pytest.fixture
 def made_up(monkeypatch):
-  """Nothing is compiled: rows cost what is said here, by their mixers."""
+  """Gives rows made-up costs by their mixers, so that nothing is compiled."""
   costs = {"softmax": (9.0, 2.0), "performer": (4.0, 3.0), "fnet": (1.0, 1.0)}
 
   def fill(row, config, *_, **__):
@@ -173,7 +176,7 @@ def test_files_and_front(tmp_path, capsys):
   code, out, _ = run(
     capsys, "--config", "vix_cifar10", "--rows", "vit,vip,fnet", "--no-time", *files, *plot
   )
-  # 58.23 at 4, 50.87 at 1; vit has 56.81 at 9.
+  # 58.23 at 4 and 50.87 at 1; vit has 56.81 at 9.
   assert code == 0 and "rows that no other beats: fnet, vip" in out
   with open(tmp_path / "rows.csv", newline="", encoding="utf-8") as opened:
     written = {row["row"]: row for row in csv.DictReader(opened)}

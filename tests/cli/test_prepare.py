@@ -23,7 +23,7 @@ def records(directory, split):
 
 
 def frame(record: bytes) -> bytes:
-  """One record of a TFRECORD file; the CRC of the data is left zero."""
+  """Returns one record of a TFRECORD file; the CRC of the data is left zero."""
   length = struct.pack("<Q", len(record))
   return (
     length + struct.pack("<I", tfrecord_to_array_record.masked_crc32c(length)) + record + bytes(4)
@@ -32,7 +32,7 @@ def frame(record: bytes) -> bytes:
 
 @pytest.fixture
 def tfrecord_dir(digits_dir, tmp_path):
-  """A TFRECORD copy of the digits, train in three shards."""
+  """A TFRECORD copy of the digits, whose train split has three shards."""
   source, target = digits_dir / "digits" / "1.0.0", tmp_path / "old" / "digits" / "1.0.0"
   target.mkdir(parents=True)
   info = json.loads((source / "dataset_info.json").read_text())
@@ -91,11 +91,11 @@ def test_conversion_imports_no_class_that_a_copy_names(tfrecord_dir, tmp_path, c
   command = ["prepare", "digits", "--from", str(theirs), "--data_dir", str(tmp_path / "new")]
   assert main(command) == 1
   assert "own_feature.Scan' names Python code" in capsys.readouterr().err
-  assert main([*command, "--trust_code"]) == 1  # it is looked for, and is not there
+  assert main([*command, "--trust_code"]) == 1  # the name is looked for, and does not exist
   assert "Could not import own_feature" in capsys.readouterr().err
 
 
-# A field of dataset_info.json that names files of its splits, and a name that leads elsewhere.
+# A field of dataset_info.json that names files, and a name that leads outside the directory.
 OUTSIDE = [
   ("filepathTemplate", "../../../new/{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
   ("filepathTemplate", "PLACE/new/{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"),

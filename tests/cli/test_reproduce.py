@@ -1,4 +1,4 @@
-"""Rows beside their source: `vitx reproduce`."""
+"""`vitx reproduce` trains rows beside the published figures of their source."""
 
 import csv
 import re
@@ -26,7 +26,10 @@ PUBLISHED = {
 
 
 def caught(monkeypatch, *arguments) -> dict:
-  """The durations of each row that a command would train."""
+  """Returns the duration of each row that a command would train, by the row's name.
+
+  The dict also has the `workdir`, the `published` figures, and the `count` of runs.
+  """
   found = {}
 
   def compare(points, published, workdir, **_):

@@ -1,4 +1,4 @@
-"""Sampling: grids, completions that begin as they should, text, sound, and what it refuses."""
+"""`vitx sample`: grids of images, completions of given beginnings, text, sound, and refusals."""
 
 import dataclasses
 import wave
@@ -79,7 +79,7 @@ def test_an_image_of_ones_own_is_completed(digits, tmp_path):
 
 
 def test_text_goes_to_the_terminal_and_to_a_file(text, command, tmp_path, monkeypatch):
-  monkeypatch.setattr(progress, "SOON", 0.0)  # how far it is shows at once
+  monkeypatch.setattr(progress, "SOON", 0.0)  # progress shows at once
   (tmp_path / "start.txt").write_bytes("Die Höhe".encode())
   status, out, shown = command(text, "sample", "--prompt", tmp_path / "start.txt", "--count=2")
   assert status == 0 and "sampling: " in shown

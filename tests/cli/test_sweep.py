@@ -1,4 +1,4 @@
-"""Sweeps: their points, how processes share them, and what they leave."""
+"""Sweeps: their points, how processes share them, and the results that they write."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ from vitx.training.loop import Result
 
 
 class Silent:
-  """Shows nothing; knows what it was told."""
+  """A display of a sweep that shows nothing and records the state of each point."""
 
   def __init__(self):
     self.told = []
@@ -49,7 +49,7 @@ class Silent:
     self.told.append((point.name, state))
 
 
-# What is said before the first trains
+# Errors before the first training
 
 
 def test_a_method_that_cannot_train_is_named_before_the_first_trains(tmp_path, quick):
@@ -67,7 +67,7 @@ def test_a_missing_extra_is_said_before_the_long_part(tmp_path, monkeypatch):
     sweep.compare([], {}, str(tmp_path), out="x", name=None, plot=True)
 
 
-# How they are trained
+# The training of the points
 
 
 def test_each_point_is_trained_once_and_skipped_afterwards(tmp_path, quick):
@@ -77,7 +77,7 @@ def test_each_point_is_trained_once_and_skipped_afterwards(tmp_path, quick):
   assert quick == names
   assert show.told == [(name, State.DONE) for name in names]
   assert train_points(found, tmp_path, show) and quick == names
-  assert train_points(points(seeds=3), tmp_path, show)  # more seeds of the same
+  assert train_points(points(seeds=3), tmp_path, show)  # more seeds of these methods
   assert quick == [*names, "softmax_seed-2", "fnet_seed-2"]
   assert not list(tmp_path.rglob("*.lock"))
 
@@ -130,7 +130,7 @@ def test_a_loss_that_is_not_finite_is_a_result(tmp_path, quick, monkeypatch):
   assert train_points(found, tmp_path, Silent())
   outcomes = [trained.read_outcome(point, tmp_path) for point in found]
   assert [each.problem for each in outcomes] == ["loss is nan at step 3", ""]
-  monkeypatch.setattr(phases, "train", None)  # neither is tried again
+  monkeypatch.setattr(phases, "train", None)  # neither point is trained again
   assert train_points(found, tmp_path, Silent())
 
 
@@ -146,13 +146,13 @@ def test_a_signal_as_a_point_ends_ends_the_sweep(tmp_path, quick, monkeypatch):
 
   def told(config, workdir, **more):
     with StopRequest() as request:
-      request._handle(signal.SIGTERM, None)  # after the last look at it
+      request._handle(signal.SIGTERM, None)  # after the run has last looked for a signal
     return train(config, workdir, **more)
 
   monkeypatch.setattr(phases, "train", told)
   assert not train_points(points(seeds=1), tmp_path, Silent())
   assert quick == ["softmax_seed-0"]
-  assert train_points(points(seeds=1), tmp_path, Silent())  # as all are done
+  assert train_points(points(seeds=1), tmp_path, Silent())  # True, since all points are done
   assert quick == ["softmax_seed-0", "fnet_seed-0"]
 
 
@@ -256,7 +256,7 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(tmp_path, quick, monkeypat
   assert "softmax   1/1" in tables[-1]
 
 
-# What they leave
+# The results of a sweep
 
 
 @pytest.mark.slow
@@ -320,7 +320,7 @@ def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):
   assert seen["resnet20"]["top1"] == 91.25
   seen.clear()
   sweep.run("cifar10.py", "row=[resnet20],batch_size=[8]", 1, workdir="w", **output)
-  assert not seen  # the source ran no such thing
+  assert not seen  # the source has no such run
 
 
 def test_what_a_source_printed_by_epoch():
@@ -335,7 +335,7 @@ def test_curves_of_runs_and_of_sweeps(tmp_path, quick, capsys):
   found = find_runs([tmp_path / "sweep", alone])
   assert [Path(run).name for run in found[:2]] == ["fnet_seed-0", "fnet_seed-1"] and len(found) == 5
   (tmp_path / "sweep" / "claimed").mkdir()
-  trained.wd.write_json(tmp_path / "sweep" / "claimed", POINT, {"config": {}})  # not begun yet
+  trained.wd.write_json(tmp_path / "sweep" / "claimed", POINT, {"config": {}})  # it has not begun
   assert find_runs([tmp_path / "sweep", alone]) == found
   curves, figure = read_curves(found)
   assert figure == "top1" and [each.method for each in curves[2:]] == [
@@ -344,7 +344,7 @@ def test_curves_of_runs_and_of_sweeps(tmp_path, quick, capsys):
     "alone",
   ]
   assert curves[0].loss == {4: 1.0} and curves[0].figure == {4: 0.6}
-  assert curves[0].per_epoch == 9 / 32  # examples of a pass, in batches
+  assert curves[0].per_epoch == 9 / 32  # examples of an epoch by those of a batch
   out = f"--out={tmp_path / 'pictures'}"
   assert main(["visualize", "curves", "--workdir", str(tmp_path / "sweep"), str(alone), out]) == 0
   assert (tmp_path / "pictures" / "curves_sweep.png").exists()
@@ -426,7 +426,7 @@ def wait_for(happened, process) -> None:
 
 
 def results(out) -> dict:
-  """The files of a sweep, of the table all but what tells of this run of it."""
+  """Returns the files of a sweep, without the part of the table about this run of the sweep."""
   files = {path.name: path.read_bytes() for path in Path(out).iterdir()}
   files["same.md"] = files["same.md"].partition(b"## Run")[0]
   return files
@@ -434,7 +434,7 @@ def results(out) -> dict:
 
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory):
-  """The results of a sweep that nobody disturbed."""
+  """The results of a sweep that ran undisturbed."""
   directory = tmp_path_factory.mktemp("alone")
   assert main(command(directory / "sweep", directory / "out")) == 0
   return results(directory / "out")
@@ -443,7 +443,7 @@ def left_alone(tmp_path_factory):
 @pytest.mark.slow  # two processes, each with an import and compilations
 def test_a_sweep_killed_twice_ends_with_the_same_results(left_alone, tmp_path):
   workdir, out = tmp_path / "sweep", tmp_path / "out"
-  with lock.hold(make(workdir / "fnet_seed-1"), lock.POINT):  # so that it cannot end before a kill
+  with lock.hold(make(workdir / "fnet_seed-1"), lock.POINT):  # so that it ends after the kills
     for number in (signal.SIGKILL, signal.SIGTERM):
       process, before = start(workdir, out), progress(workdir)
       wait_for(
@@ -455,7 +455,7 @@ def test_a_sweep_killed_twice_ends_with_the_same_results(left_alone, tmp_path):
       assert process.returncode in (-number, EXIT_INTERRUPTED)
   assert main(command(workdir, out)) == 0
   assert results(out) == left_alone
-  for left in workdir.rglob("*.lock"):  # of one that was killed between its last row and its end
+  for left in workdir.rglob("*.lock"):  # of a process that was killed after its last row
     with lock.hold(left.parent, left.name):
       pass
 
@@ -466,7 +466,7 @@ def make(directory):
 
 
 def progress(workdir) -> int:
-  """How many rows of metrics there are in all."""
+  """Returns the number of rows of metrics in all points."""
   return sum(len(path.read_text().splitlines()) for path in workdir.glob("*/metrics.jsonl"))
 
 
@@ -474,7 +474,7 @@ def progress(workdir) -> int:
 def test_two_processes_share_a_sweep_and_train_each_point_once(
   left_alone, tmp_path, monkeypatch, capsys
 ):
-  """This one holds the points of softmax until the other has trained those of fnet."""
+  """This process holds the points of softmax until the other one has trained those of fnet."""
   workdir, others, train = tmp_path / "sweep", [], trained._train
 
   def train_beside_another(*given):

@@ -39,7 +39,7 @@ class Mixer(SoftmaxAttention):
 
 @pytest.fixture
 def workdir(finished_run, tmp_path, monkeypatch):
-  """A workdir whose config names code that lies in the current folder."""
+  """A workdir whose config names code in the current folder."""
   shutil.copytree(finished_run[0], tmp_path / "run")
   config = json.loads((tmp_path / "run" / "config.json").read_text())
   config["model"]["token_mixer"] = {"name": "own_mixer:Mixer"}
@@ -66,7 +66,7 @@ def commands(workdir):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "predict", "train", "dry_run"])
 def test_commands(command, workdir, monkeypatch, capsys):
-  monkeypatch.setattr(loop, "_train", lambda *_: loop.Result("new", 6, True))  # as good as trained
+  monkeypatch.setattr(loop, "_train", lambda *_: loop.Result("new", 6, True))  # as if trained
   arguments = commands(workdir)[command]
   assert main(arguments) == 1
   error = capsys.readouterr().err
@@ -76,7 +76,7 @@ def test_commands(command, workdir, monkeypatch, capsys):
   assert (workdir.parent / "imported").exists()
 
 
-# A name of code in each place where a config.json may have one.
+# Each field of a config.json that may name code, with such a name.
 PLACES = {
   "mixer": ("model", {"token_mixer": {"name": "own_mixer:Mixer"}}),
   "mixer_as_text": ("model", {"token_mixer": "own_mixer:Mixer"}),
@@ -136,7 +136,7 @@ class Scan(tfds.features.Image):
 
 
 def rename_feature(directory, how):
-  """Lets the prepared digits in a directory name a feature class of the current folder."""
+  """Makes the prepared digits in a directory name a feature class of the current folder."""
   (path,) = directory.rglob("features.json")
   text = path.read_text()
   image = "tensorflow_datasets.core.features.image_feature.Image"
@@ -174,7 +174,7 @@ def test_a_data_directory_names_no_code(how, data_dir, tmp_path, monkeypatch):
   assert (tmp_path / "imported").exists() == (how != "legacy")
 
 
-# Fields of a config.json, and what is said of them before anything is read.
+# Fields of a config.json, and the message about them before anything is read.
 TOLD = [
   ({"data": {"source": "folder:photos"}}, "data.source='folder:photos' (here 'HERE/photos')"),
   ({"data": {"source": "bytes:/etc/passwd"}}, "data.source='bytes:/etc/passwd'"),
@@ -195,7 +195,7 @@ def test_a_config_of_data_says_what_it_has_read(change, said, run_copy, monkeypa
   (run_copy / "theirs.json").write_text(json.dumps(config))
   said = f"names files or data to read: {said.replace('HERE', str(run_copy.parent))}"
   vitx.load_config(str(run_copy / "theirs.json"))
-  vitx.load_config(str(run_copy / "theirs.json"))  # as for each point of a sweep
+  vitx.load_config(str(run_copy / "theirs.json"))  # as a sweep does for each point
   assert said in caplog.messages[0] and len(caplog.messages) == 1
   with registry.trusting(True):
     vitx.load_config(str(run_copy / "theirs.json"))
@@ -205,7 +205,7 @@ def test_a_config_of_data_says_what_it_has_read(change, said, run_copy, monkeypa
 def test_a_run_says_what_it_has_read(run_copy, data_dir, monkeypatch, caplog):
   monkeypatch.chdir(run_copy.parent)
   vitx.evaluate(run_copy, limit=4)
-  assert not caplog.messages  # a set of TFDS in the user's own directory
+  assert not caplog.messages  # no warning of a TFDS set in the user's own directory
   shutil.copytree(data_dir, run_copy / "data")
   config = json.loads((run_copy / "config.json").read_text())
   config["data"]["data_dir"] = "copy/data"
@@ -220,7 +220,7 @@ def test_a_run_says_what_it_has_read(run_copy, data_dir, monkeypatch, caplog):
   )
 
 
-# Beside the stranger's files, in the folder where the command runs; every file below names it.
+# This module is beside the stranger's files, in the working directory; each file below names it.
 THEIRS = """
 import pathlib
 import tensorflow_datasets as tfds
@@ -237,7 +237,7 @@ COUNT = itertools.count()
 
 
 class Theirs:
-  """A workdir, copied, with a module beside it, of a name that no other test has imported."""
+  """A copy of a workdir, and a module beside it, whose name no other test has imported."""
 
   def __init__(self, run, data, place, modules):
     self.run, self.data = shutil.copytree(run, place / "run"), data
@@ -255,7 +255,10 @@ class Theirs:
     return str(self.place / path)
 
   def weights(self, name):
-    """A file that is a pickle of what their `load()` returns, whatever its name says."""
+    """Writes a pickle that calls the module's `load()`, in the format of the name's suffix.
+
+    Returns its path.
+    """
     content = f"c{self.name}\nload\n(tR.".encode()
     if name.endswith(".zip.pth"):
       with zipfile.ZipFile(name, "w") as archive:
@@ -276,7 +279,10 @@ class Theirs:
 
 
 def train(trusted, **more):
-  """Checks a run of the user's own that takes something of theirs, up to its compilation."""
+  """Checks a run of the user's own, which reads a field from the copied workdir.
+
+  Everything before the compilation is checked.
+  """
   config = runs.tiny(*(f"{field}='{value}'" for field, value in more.items()))
   with registry.trusting(trusted or None):
     check_beginning(make_experiment(config, is_trial=True), "new", writes=False)
@@ -300,7 +306,7 @@ def workdirs_source(theirs):
 
 
 def workdirs_data(theirs):
-  """What the report was of: a data set in the workdir, which its config names."""
+  """The case of the original bug report: a config names a data set in its workdir."""
   theirs.features()
   theirs.config(data={"data_dir": "data"})
   return lambda trusted: vitx.evaluate("run", trust_code=trusted, limit=1)
@@ -322,7 +328,7 @@ def phases_of_a_config(theirs):
 
 def check_config(path):
   def use(trusted):
-    with registry.trusting(trusted or None):  # as the command's flag says
+    with registry.trusting(trusted or None):  # like the flag --trust_code
       check_phases(vitx.load_config(path), "new")
 
   return use
@@ -354,7 +360,7 @@ def teachers_weights(theirs):
 
 
 def hub_name(theirs):
-  """The library has the file in its cache, and gives its path."""
+  """The Hub's library has the file in its cache, and returns its path."""
   library, errors = types.ModuleType("huggingface_hub"), types.ModuleType("huggingface_hub.errors")
   errors.LocalEntryNotFoundError = type("Local", (OSError,), {})
   errors.EntryNotFoundError = type("Entry", (Exception,), {})
@@ -379,7 +385,7 @@ def image(theirs):
 
 
 def notebook(theirs):
-  """Each cell that opens the workdir, whatever the cells before it have said."""
+  """Each cell that opens the workdir is refused, whatever the cells before it have opened."""
   theirs.config(data=theirs.source)
   cells = json.loads((runs.ROOT / "colab" / "evaluate_checkpoint.ipynb").read_text())["cells"]
   text = {cell["id"]: "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"}
@@ -401,7 +407,7 @@ def notebook(theirs):
   [
     ["config", "theirs.json"],
     ["evaluate", "--workdir", "run", "--limit", "1"],
-    ["config", "digits"],  # the shipped file, not theirs of that name
+    ["config", "digits"],  # reads the shipped file, not the stranger's digits.py
     ["config", "theirs"],
     ["config", "theirs.cfg"],
   ],
@@ -439,7 +445,7 @@ def test_python_m_vitx_finds_no_package_among_their_files(tmp_path):
   assert not (tmp_path / "imported").exists()
 
 
-# How what somebody else made gets in, and whether --trust_code lets its code run.
+# The ways in which a stranger's file is read, and whether --trust_code lets its code run.
 WAYS = [
   (a_workdir, True),
   (workdir_of_phases, True),
@@ -473,7 +479,7 @@ def test_each_way_in(way, lets_in, finished_run, data_dir, tmp_path, monkeypatch
   assert not (tmp_path / "imported").exists() and not (tmp_path / "new").exists()
   assert not lets_in or ("theirs" in str(refused.value) and "trust_code" in str(refused.value))
   try:
-    with contextlib.suppress(ConfigError):  # what they made need not work
+    with contextlib.suppress(ConfigError):  # the stranger's files need not work
       use(True)
   finally:
     sys.modules.pop(theirs.name, None)

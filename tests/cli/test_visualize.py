@@ -111,10 +111,10 @@ def test_without_a_pattern_every_kind_is_shown(tmp_path, monkeypatch):
 def test_the_picture_of_the_front_page_is_what_the_command_draws(tmp_path):
   assert main(["visualize", "gallery", f"--out={tmp_path}"]) == 0
   drawn, shown = Image.open(tmp_path / "gallery.png"), Image.open(ROOT / "docs" / "gallery.png")
-  # Other versions of matplotlib set letters otherwise, by a few pixels.
+  # Other versions of matplotlib move letters by a few pixels.
   assert drawn.size == pytest.approx(shown.size, rel=0.02)
   apart = ImageChops.difference(drawn.convert("L"), shown.convert("L").resize(drawn.size))
-  assert ImageStat.Stat(apart).mean[0] < 1  # one other pattern is 1.2
+  assert ImageStat.Stat(apart).mean[0] < 1  # another pattern differs by 1.2
   assert (ROOT / "docs" / "gallery.png").stat().st_size < 200_000
 
 
@@ -175,7 +175,7 @@ def test_models_side_by_side(tmp_path, finished_run, run_copy):
 
 
 def test_maps_of_images_of_one_s_own(finished_run, tmp_path):
-  """Those of the data set in a file give the maps of the data set."""
+  """Images of the data set that are read from files have the maps of the data set."""
   run = str(finished_run[0])
   loaded = vitx.load(run)
   kept = open_source(loaded.config.data, loaded.config.data_seed).validation
@@ -195,7 +195,7 @@ def test_maps_of_images_of_one_s_own(finished_run, tmp_path):
 
 @pytest.mark.slow  # compiles a model twice
 def test_maps_of_a_run_are_the_same_whichever_implementation_trained(finished_run, tmp_path):
-  """They come from the masked path: here of the same parameters, by either config."""
+  """The maps come from the masked path, so configs of both implementations give equal files."""
   drawn = []
   for way in ("kernelized", "masked"):
     workdir = shutil.copytree(finished_run[0], tmp_path / way / "run")
@@ -234,7 +234,7 @@ def test_memory_of_a_sweeps_rows(tmp_path):
 
 
 def test_memory_is_that_of_the_runs_or_refused(tmp_path, monkeypatch):
-  """The file tells what a step cost, so a config that forgets an override is noticed."""
+  """The results contain the cost of a step, so a config that lacks an override is noticed."""
   monkeypatch.setattr(command, "measure_training_bytes", lambda config: 10**6)
   results = tmp_path / "one.csv"
   flops = count_training_flops(complete_config(load_config(f"digits:softmax,{NARROW}")))
@@ -250,7 +250,7 @@ def test_a_head_is_named_where_the_first_layer_does_not_have_it():
   maps = attention.Maps("m", "told", np.zeros((1, 4, 4, 1)), layouts, layers)
   panels = np.array(attention.plot_heads(maps).axes).reshape(3, 3)
   assert [row[1].get_ylabel() for row in panels] == ["head 0", "head 1", "head 2"]
-  assert all(axes.axison for axes in panels[:, 1])  # else the label is not drawn
+  assert all(axes.axison for axes in panels[:, 1])  # otherwise, the label is not drawn
   assert [len(axes.images) for axes in panels[:, 1]] == [1, 0, 0]
 
 

@@ -1,4 +1,4 @@
-"""What is said of every field: its value, what it takes and what it means."""
+"""The description of each config field: its value, the values that it takes, its meaning."""
 
 from vitx.config.describe import complete, describe, read_meanings, show_kind
 from vitx.config.loader import load_config

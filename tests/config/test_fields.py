@@ -1,4 +1,4 @@
-"""Every field is declared once; default, type, range, meaning and other names follow."""
+"""Every config field is declared once, with its default, type, range and meaning."""
 
 import ast
 import dataclasses
@@ -21,7 +21,7 @@ NAN = float("nan")
 
 
 def config(path, value):
-  """The default config with a value that ml_collections itself would not let in."""
+  """Returns the default config with a value that ml_collections itself would refuse."""
   nested = default_config().to_dict()
   *parents, last = path.split(".")
   node = nested
@@ -83,7 +83,10 @@ def test_every_default_is_that_of_the_declaration():
 
 
 def test_no_other_class_has_a_default_of_a_field():
-  """A class may have a field of that name; with a default of its own it means something else."""
+  """Only the declaration of a config field has its default.
+
+  Another class may have a field of that name, whose default must differ.
+  """
   ours = {path.rpartition(".")[2]: each.type for path, each in declarations().items()}
   room = pathlib.Path(fields.__file__).parents[1]
   for path in sorted(room.rglob("*.py")):

@@ -71,7 +71,7 @@ def test_what_cannot_be_is_one_line(text, parts):
   with pytest.raises(ConfigError) as error:
     load_config(text)
   assert all(part in str(error.value) for part in parts) and "\n" not in str(error.value)
-  # The same as flags.
+  # The overrides as flags.
   name, _, arg = text.partition(":")
   items = arg.split(",")
   if "=" in items[-1] and "(" not in arg:
@@ -114,7 +114,7 @@ def test_quotes_hold_the_commas_of_a_value():
 
 
 def typed(config):
-  """The values by path, each with its type."""
+  """Returns the values of a config by path, each with its type."""
   return {path: (type(value), value) for path, value in flatten(config.to_dict()).items()}
 
 

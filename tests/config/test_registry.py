@@ -1,4 +1,4 @@
-"""Names of code: what may be imported, and of which kind it must be."""
+"""Names of code in configs: what they may import, and of which kind it must be."""
 
 import functools
 import sys
@@ -68,7 +68,7 @@ def test_code_of_another_kind_is_refused(table, name):
 
 def test_kinds_of_tables():
   assert kind_of({"one": object}) == (type,) and kind_of(SCHEDULES) == ()
-  assert kind_of({}) == ()  # what is always the user's own, such as `data.validation_choice`
+  assert kind_of({}) == ()  # names that are always a user's own, as of `data.validation_choice`
 
 
 def test_untrusted_names_are_not_imported():
@@ -78,7 +78,7 @@ def test_untrusted_names_are_not_imported():
     assert lookup(MIXERS, own, "token_mixer") is MIXERS["softmax"]
     with pytest.raises(ConfigError, match=r"token_mixer='evil_code:Mixer'.*trust_code=True"):
       lookup(MIXERS, "evil_code:Mixer", "token_mixer")
-    # Something foreign that one of our modules happens to have imported.
+    # A foreign object that one of vitx's modules has imported.
     with pytest.raises(ConfigError, match=r"subprocess\.run.*trust_code=True"):
       lookup({"f": print}, "vitx.training.record.provenance:subprocess.run", "schedule")
     with trusting(True), trusting(False):  # a context that trusts is kept

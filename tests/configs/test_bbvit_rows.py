@@ -1,4 +1,4 @@
-"""BBViT's rows: exact counts, the graphs that they name, and what differs between the two nets."""
+"""BBViT's rows: exact counts, the named graphs, and the differences between ViT and BBViT."""
 
 import jax
 import numpy as np
@@ -92,7 +92,7 @@ def test_image_sizes_at_which_the_printed_counts_arise(row):
   printed = PUBLISHED[row]["parameters_m"]
   sizes = range(64, 785, patch)
   assert {size for size in sizes if round(at(size) / 1e6, 1) == printed} == expected
-  # One size for ViT and another for BBViT explains all four.
+  # One image size for ViT and another for BBViT explain all four counts.
   size = 368 if row.endswith("_vit") else 384
   assert size in expected
   if row in ("tiny_bbvit", "moderate_vit"):
@@ -105,7 +105,7 @@ def test_published_figures_belong_to_rows():
   assert set(PUBLISHED) <= set(ROWS)
   for variant in VARIANTS:
     assert PUBLISHED[f"tiny_{variant}"] == PUBLISHED[f"tiny_authors_{variant}"]
-  # Accuracies are counts of right answers among 960 images, or misprinted, or of another set.
+  # Most accuracies are shares of 960 images; the others are misprinted or of another test set.
   fits = [row for row, figures in PUBLISHED.items() if of_960(figures["top1"])]
   assert {"tiny_vit", "tiny_bbvit", "tiny_r", "tiny_g", "tiny_rg", "moderate_bbvit"} <= set(fits)
   assert "tiny_w" not in fits and of_960(PUBLISHED["tiny_w"]["readme_top1"])
@@ -116,7 +116,7 @@ def of_960(percent):
 
 
 def edges(row, head=0, layer=0):
-  """Which of 530 tokens attend which, bool (530, 530), in evaluation."""
+  """Returns the edges of 530 queries (rows) to 530 keys in evaluation, bool (530, 530)."""
   fields = get_config(row).model.token_mixer.to_dict()
   mixer = MIXERS[fields.pop("name")](num_heads=8, layer=layer, **fields)
   index = np.arange(LAYOUT.length)
@@ -159,7 +159,7 @@ def test_the_authors_parts_are_query_blocks():
     for letter in letters:
       expected[rows[letter]] = whole[rows[letter]]
     assert (edges(f"tiny_authors_{variant}") == expected).all()
-  # Random keys lie in the first blocks alone, unlike the uniform draw's.
+  # This plan draws keys from the first blocks only, unlike the uniform plan.
   outside_window_and_global = np.abs(np.subtract.outer(np.arange(53), np.arange(53))) > 1
   outside_window_and_global[[0, -1]] = outside_window_and_global[:, [0, -1]] = False
   drawn = outside_window_and_global & whole[::10, ::10]
@@ -179,7 +179,7 @@ def test_what_differs_between_vit_and_bbvit_besides_attention():
 
 
 def test_dropout_after_attention():
-  """At rate 0, and by default at the block's."""
+  """The rate of the dropout after attention may be 0; by default, it is that of the block."""
   x, layout = np.random.default_rng(0).normal(size=(2, 4, 8)), TokenLayout((2, 2))
   x = x.astype(np.float32)
 
@@ -221,7 +221,7 @@ def test_the_recipes_differ_for_moderate_alone():
 
 
 def small(row):
-  """A row with 26 tokens of width 16, completed without its data."""
+  """Returns a row with 26 tokens of width 16, completed without its data."""
   model = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=24,stem.patch=2"
   config = get_config(f"{row},{model},data.image_size=10")
   with config.unlocked():
@@ -229,7 +229,7 @@ def small(row):
     if mixer.name == "bigbird":
       mixer.update(block=4, random=1, tile=4)
     if "dropout" in mixer:
-      mixer.dropout = 0.0  # which only one implementation can draw
+      mixer.dropout = 0.0  # the kernelized implementation has no such dropout
   return complete_config(config)
 
 
@@ -249,11 +249,14 @@ def test_the_head_norms_the_mean_of_all_tokens():
 
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
 def test_forward_equality_with_the_authors_network(implementation):
-  """The row itself, small, with weights of the package that they used (golden/record_models.py)."""
+  """A small version of the row computes what the authors' network does, with its weights.
+
+  The weights are of the package that they used (golden/record_models.py).
+  """
   sizes = "model.width=12,model.depth=2,model.num_heads=2,model.mlp_dim=24,stem.patch=2"
   config = get_config(f"tiny_vit,{sizes},data.image_size=8,model.num_classes=5")
   with config.unlocked():
-    # Of probabilities, in training: the kernelized path refuses it.
+    # The kernelized path refuses dropout of the probabilities, which is for training.
     config.model.token_mixer.update(implementation=implementation, dropout=0.0)
   weights = Weights("bbvit_vit")
   params, _ = CARRY["vit"](weights, "")
@@ -297,7 +300,7 @@ def test_stages_have_the_recipe_of_the_tiny_rows(row):
   assert differ <= {"model", "data"} and "model" in differ
 
 
-# One row of each mixer, of few keys and of all, with and without what differs around attention.
+# Rows of each mixer, with few keys and with all, with and without other differences.
 STEPPED = (
   *("tiny_vit", "tiny_vit_without_out", "tiny_attention_free", "tiny_r", "tiny_wg", "tiny_bbvit"),
   *("tiny_bbvit_with_out", "tiny_authors_g", "tiny_authors_rw", "moderate_authors_bbvit"),

@@ -1,4 +1,4 @@
-"""Rows of configs/finetune.py: the size of their backbones, and that files of theirs fit."""
+"""Rows of configs/finetune.py: the sizes of their backbones, and files that fit them."""
 
 import re
 
@@ -18,9 +18,9 @@ from vitx.training import loop
 from vitx.training.experiment import Experiment
 from vitx.training.trial import complete_config
 
-# Of the backbone: DINOv2's with the token that stands for a hidden patch, as its authors count.
+# Parameters of the backbone, with DINOv2's token for a hidden patch, as its authors count.
 BACKBONES = {"dinov2_s": 22_056_576, "dinov2_b": 86_580_480}
-# As the library transformers counts them, DINOv3's with the token for a hidden patch: 21.6, 85.7
+# Parameters as `transformers` counts them, with DINOv3's token for a hidden patch: 21.6, 85.7
 # and 92.9 million.
 TOWERS = {"dinov3_s": 21_596_544, "dinov3_b": 85_660_416, "siglip2_b": 92_884_224}
 
@@ -40,7 +40,7 @@ def test_as_large_as_dinov2(row):
   found = count_by_layers(finetune.get_config(f"{row},data.image_size=518"))
   assert found - 10 * (width + 1) + width == BACKBONES[row]
   registers = count_by_layers(finetune.get_config(f"dinov2_reg_{row[-1]},data.image_size=518"))
-  assert registers - found == 4 * width - width  # and the class token has no position
+  assert registers - found == 4 * width - width  # with registers, the class token has no position
 
 
 @pytest.mark.parametrize("row", all_but("siglip2_b", "dinov3_s", of=TOWERS))
@@ -57,7 +57,7 @@ def test_dinov2_at_224_pixels():
 
 
 def test_a_run_without_the_file_says_which(tmp_path, monkeypatch):
-  """The default names the published file, and nothing is trained from scratch in its place."""
+  """The error names the published file; the run does not start from random weights instead."""
   for row in finetune.ROWS:
     assert finetune.get_config(row).init_from == finetune.FILES[row]
   monkeypatch.chdir(tmp_path)
@@ -72,7 +72,7 @@ def test_a_run_without_the_file_says_which(tmp_path, monkeypatch):
 
 
 def tiny(row, file, width=12):
-  """A row of the size of a recorded file, on gray digits at 56 pixels."""
+  """Returns a row with the size of a recorded file, on gray digits at 56 pixels."""
   return finetune.get_config(
     f"{row},model.width={width},model.depth=2,model.num_heads=3,model.mlp_dim={4 * width},"
     "model.dtype=float32,"
@@ -83,7 +83,7 @@ def tiny(row, file, width=12):
 
 
 def check_report(printed):
-  """Positions of 3 x 3 patches have become 4 x 4; the head and gray images' patches are new."""
+  """Checks the report: 3 x 3 positions became 4 x 4; the head and the patch kernel are new."""
   assert " + 3 x 3 tokens -> " in printed and " + 4 x 4 tokens" in printed
   assert "params/head/kernel" in printed and "params/stem/embed/kernel" in printed
 
@@ -94,7 +94,7 @@ def test_a_tiny_backbone_begins_from_a_file(tmp_path, capsys):
 
 
 def small(row, file):
-  """A row of the size of a recorded tower, whose patches have 8 pixels."""
+  """Returns a row with the size of a recorded tower and with patches of 8 pixels."""
   pool = ",model.pool.num_heads=3" if row == "siglip2_b" else ""
   return with_overrides(tiny(row, file, 24), f"stem.patch=8,data.image_size=32{pool}")
 
@@ -103,7 +103,7 @@ def small(row, file):
   ("row", "file"), [("dinov3_s", "transformers_dinov3"), ("siglip2_b", "transformers_siglip")]
 )
 def test_a_tiny_tower_begins_from_a_file(row, file, tmp_path, capsys):
-  """Rotary positions need no table for another grid."""
+  """SigLIP 2 resizes its table of positions for another grid; DINOv3's rotary ones need none."""
   begin(small(row, file), tmp_path)
   printed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "params/" in line]
   expected = ["params/stem/embed/kernel", "params/head/bias", "params/head/kernel"]

@@ -1,4 +1,4 @@
-"""Multiply-adds of Sparsifiner's attention against the paper's tables, and as they are made."""
+"""The multiply-adds of Sparsifiner's attention: the paper's tables, and the released code's."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from configs.sparsifiner_imagenet import SIZES, dense_macs, published_macs, released_macs
 from vitx.ops.kernels.selection import count_kept
 
-# Keys that are kept, and millions as printed (Wei et al. 2023, the tables of both backbones).
+# Kept keys, and the printed millions (Wei et al. 2023, the tables of both backbones).
 PRINTED = {
   "deit_s": {
     **{0.9: (178, 396.8), 0.8: (158, 360.6), 0.7: (138, 324.6), 0.6: (119, 290.3)},
@@ -25,7 +25,7 @@ def test_the_printed_figures(name):
 
 
 def test_the_lines_of_the_figures():
-  """Constant and slope, in millions."""
+  """The lines in the paper's figures have these constants and slopes, in millions."""
   for name, line in {"deit_s": (75.28, 1.80634), "lv_vit_s": (101.30, 2.40845)}.items():
     zero, one = (published_macs(SIZES[name], kept) / 1e6 for kept in (0, 1))
     np.testing.assert_allclose((zero, one - zero), line, rtol=1e-4)

@@ -37,7 +37,7 @@ def test_a_small_folder_gets_enough_steps_and_log_lines(folder, row, parameters,
   experiment = make_experiment(photos.get_config(shallow))
   config, steps = experiment.config, experiment.total_steps
   assert (config.batch_size, steps) == (16, shown)
-  assert 3 <= experiment.steps_per_epoch < 4  # the batch is as small as it gets
+  assert 3 <= experiment.steps_per_epoch < 4  # the batch has the smallest size
   assert sum(experiment.is_due(step, config.log_every) for step in range(1, steps + 1)) >= 20
   assert sum(experiment.is_due(step, config.evaluation.every) for step in range(1, steps + 1)) == 20
   names = set(parameter_names(experiment.named_shapes().params))

@@ -1,4 +1,4 @@
-"""Our own recipes: as large as the networks that they are named after, on any data set."""
+"""vitx's own recipes have the sizes of the networks in their names, on any data set."""
 
 import jax
 import numpy as np
@@ -59,10 +59,10 @@ COUNTS = {
   (small_data, "tiny_l_vit"): 2_756_744 + 9 * 12,
   (small_data, "tiny_sl_vit"): 2_906_120 + 9 * 12,
 }
-# Rows that are alike but for their size.
+# Rows that differ only in their size.
 LIKE = dict.fromkeys(("deit_s", "deit_b"), "deit_ti") | {"lv_vit_m": "lv_vit_s"}
 LIKE |= dict.fromkeys(("deit_s_distilled", "deit_b_distilled"), "deit_ti_distilled")
-# One row of each recipe, in few layers, and those that share it.
+# One row of each recipe, with few layers, and the rows that share the recipe.
 SHALLOW = {
   (cifar10, "vit,model.depth=1"): (),
   (cifar10, "cct_2_3x2,model.depth=1"): ("cct_4_3x2", "vit_lite_7_4"),
@@ -110,7 +110,7 @@ def test_a_step_of_the_recipe_traces(file, row):
 
 @pytest.mark.parametrize("row", ["tiny_vit", "tiny_sl_vit"])
 def test_multiply_adds_of_small_data(row):
-  """The authors' figures, of an unknown counter, are 0.2 % larger than the products alone."""
+  """The authors' counts, by an unknown counter, exceed those of the products alone by 0.2 %."""
   config = complete_config(small_data.get_config(row))
   model = model_from_config(config.model)
   images = jax.ShapeDtypeStruct((1, 64, 64, 3), np.float32)
@@ -128,7 +128,7 @@ def test_recipes_are_shared():
 
 @pytest.mark.parametrize(("row", "decoded"), [("deit_ti", 256), ("lv_vit_t", 248)])
 def test_images_of_imagenet_are_cropped_once_on_the_host(row, decoded):
-  """A training crop has the size that the model sees; evaluation keeps what timm resizes to."""
+  """A training crop has the model's size; an evaluation image has timm's size of resized images."""
   names = tuple(map(str, range(1000)))
   info = DatasetInfo("imagenet2012", image_spec(3), class_names=names)
   task = build_task(resolve(imagenet.get_config(row), info))
@@ -163,7 +163,7 @@ DEIT = (
   "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.patch=2,model.dtype=float32"
 )
 LV = f"{DEIT},stem.channels=(4,4,4),stem.strides=(1,1,1)"
-# One row of each network, of the smaller ones' sizes.
+# One row of each network, of a small size.
 SMALL = {
   "vit": "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.channels=(4,4)",
   "cct_2_3x2": f"{CCT},stem.channels=(4,)",

@@ -1,4 +1,4 @@
-"""The rows of the blog post on simplified blocks: exact, and what they say they are."""
+"""The rows of the blog post on simplified blocks: exact counts, starts, and differences."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ from vitx.analysis.counting import count
 from vitx.models import initialize, model_from_config
 from vitx.training.experiment import resolve
 
-# Every parameter included, as the blog prints them.
+# Counts of all parameters, as the blog prints them.
 COUNTS = {
   "vanilla_w96_d8": 358_186,
   "simplified_w96_d8": 209_210,
@@ -26,7 +26,7 @@ COUNTS = {
 }
 
 
-# The starts' rows differ in two numbers of each layer, and `with_skips` from vanilla in nothing.
+# Rows of other starts differ in two numbers per layer; `with_skips` has the counts of vanilla.
 COUNTED = [row for row in ROWS if not row.startswith(("simplified_w128_d8_", "with_skips"))]
 
 
@@ -76,7 +76,7 @@ def test_other_readings_of_vanilla_have_the_same_count(reading):
 
 
 def small(row, overrides=""):
-  """A row at a size of seconds."""
+  """Returns a row so small that it runs in seconds."""
   sizes = "model.width=16,model.depth=3,model.mlp_dim=16,model.head_hidden=16"
   arg = f"{row},{replace(sizes, *filter(None, (overrides,)))}"
   config = get_config(arg)
@@ -138,7 +138,7 @@ def test_what_differs_between_vanilla_and_skipless():
   for block in (f"block_{i}" for i in range(3)):
     for module, last in (("token_mixer", "out"), ("mlp", "down")):
       params[block][module][last] = jax.tree.map(np.zeros_like, params[block][module][last])
-  # With all branches cut, only skips bring anything to the last tokens.
+  # With all branches cut, the last tokens depend on the image only through skips.
   for model, something in ((vanilla, True), (skipless, False)):
     _, kept = jax.jit(partial(model.apply, mutable="intermediates"))({"params": params}, IMAGES)
     assert np.any(kept["intermediates"]["tokens"][-1]) == something
@@ -151,7 +151,7 @@ def test_with_skips_is_vanilla_over_the_epochs_of_skipless():
 
 
 def test_parallel_is_vanilla_side_by_side():
-  """From the same normalized tokens: the MLP does not see what attention brings."""
+  """In the parallel row, attention and MLP read the same normalized tokens; all else is equal."""
   vanilla, parallel = get_config("vanilla_w128_d8"), get_config("parallel_w128_d8")
   assert vanilla.model.to_dict() == parallel.model.to_dict() | {
     "block": vanilla.model.block.to_dict()

@@ -47,7 +47,7 @@ def test_counts(name, row):
 
 @pytest.mark.parametrize(("name", "row"), all_but("c10_58m", of=SAME))
 def test_patterns_have_the_same_parameters(name, row):
-  """Layers differ in edges alone, so four of them are enough beside the row that is counted."""
+  """Patterns differ in their edges alone, so networks of four layers are compared."""
   other = {"cifar10": "strided", "enwik8": "fixed"}[name]
   few = f"{row},model.depth=4", f"{other},model.depth=4"
   a, b = (get_config(name, each).model.to_dict() for each in few)
@@ -71,7 +71,10 @@ MUSIC = [("n65536", 0.01), ("n262144", 0.06), ("n1048576", 0.25)]
 
 @pytest.mark.parametrize(("row", "most"), all_but("n65536", of=MUSIC))
 def test_music_is_guessed_to_come_near(row, most):
-  """Two short sequences are counted: tables alone depend on the length, by rows and columns."""
+  """The count is extrapolated from two short sequences.
+
+  Only the position tables depend on the length; they grow with the sides of the grid.
+  """
   published = importlib.import_module("configs.sparse_transformer_music").PUBLISHED[row]
   side = get_config("music", row).model.grid[0]
   short = "{row},model.grid=({n},{n}),token_mixer.stride={n},task.window={m}"

@@ -1,4 +1,4 @@
-"""Sparsifiner's rows: as large as published, phases that build, and one recipe for all of them."""
+"""Sparsifiner's rows: published sizes, phases that can be built, and one recipe for all."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_the_two_phases_of_a_recipe(recipe, weight):
   assert one.batch_size == two.batch_size == 1344
 
 
-# Training examples, for the steps of a phase.
+# Numbers of training examples, from which the steps of a phase follow.
 EXAMPLES = {"digits": 1294, "cifar10": 45_000, "imagenette/160px-v2": 8522, "imagenet2012": 1.27e6}
 CONFIGS_WITH_PHASES = {sparsifiner_imagenet: ("imagenet2012",), sparsifiner_small: ()}
 
@@ -79,7 +79,10 @@ def test_every_config_with_phases_is_looked_at():
   ("module", "row"), [(module, row) for module in CONFIGS_WITH_PHASES for row in module.ROWS]
 )
 def test_no_phase_begins_with_weights_that_are_still_random(module, row):
-  """A phase hands on what chose its best: of an average, the share of its start must be gone."""
+  """A phase passes on a moving average only if less than 1 % of it is initial weights.
+
+  The next phase begins with the weights that chose the best checkpoint.
+  """
   config = module.get_config(row)
   phases = split_phases(config, "w") if config.phases else {}
   for name, phase in phases.items():

@@ -1,4 +1,4 @@
-"""torchsummary's sizes of the Vision X-formers, against every one that the paper prints."""
+"""torchsummary's sizes of the Vision X-formers agree with every size that the paper prints."""
 
 import pytest
 

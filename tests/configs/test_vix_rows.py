@@ -1,4 +1,4 @@
-"""Every row that reproduces a source: counts exact, gradients alive, both paths one."""
+"""Rows of the Vision X-formers: exact counts, nonzero gradients, and equal implementations."""
 
 import functools
 import importlib
@@ -22,19 +22,19 @@ from vitx.training.parameters import parameter_names
 FILES = ("vix_cifar10", "vix_tiny_imagenet")
 MODULES = {name: importlib.import_module(f"configs.{name}") for name in FILES}
 ROWS = MODULES["vix_cifar10"].ROWS
-# Of Tiny ImageNet one row of each stem, and how those begin that share it.
+# One row of each stem for Tiny ImageNet, and how the names of rows with this stem begin.
 STEMS = {
   **{"vit": ("vi", "fnet", "mlp_mixer"), "hybrid_vip": ("hybrid_",)},
   **{"levil": ("levi",), "ccn": ("cc",), "cvt": ("cv",)},
 }
-# Each mixer in each body, and each of both rotated and not: what there is beside sizes and stems.
+# Rows with each mixer in each body, and with each body and each mixer with and without rotation.
 STEPPED = (
   *("rope_vit", "hybrid_vip", "rope_hybrid_vil", "vin", "fnet", "hybrid_mlp_mixer"),
   *("levit", "rope_levit", "levip", "rope_levil", "levin", "cct", "rope_ccp", "ccl", "rope_ccn"),
   *("rope_cvt", "cvp", "rope_cvl", "cvn", "rope_hybrid_pit", "pip", "rope_pil", "hybrid_pin"),
 )
 
-# Every parameter, from the source's code, on CIFAR-10; printed counts leave some out.
+# Counts of all parameters, from the source's code, on CIFAR-10; printed counts leave some out.
 TOTALS = {
   **{"vit": 661_770, "vip": 663_306, "vil": 809_482, "vin": 662_298, "fnet": 399_114},
   **{"mlp_mixer": 8_533_002, "hybrid_vit": 754_506, "hybrid_vip": 756_042},
@@ -58,7 +58,7 @@ LOGGED = {
 
 
 def zeros_of(row):
-  """Names of the parameters whose gradient is zero, and why."""
+  """Returns expressions for the parameters whose gradient is zero, each with the reason."""
   zeros = {}
   if re.fullmatch(r"rope_(hybrid_)?vi[tl]", row):
     zeros["posemb/table"] = "nothing reads the table that rotation replaced"
@@ -68,7 +68,7 @@ def zeros_of(row):
     zeros["pool/score/bias"] = "softmax over the tokens does not see a shift of their scores"
   if re.fullmatch(r"(rope_)?levit", row):
     zeros[".*token_mixer/out/bias"] = "batch norm, which follows, takes the mean away"
-    if not row.startswith("rope_"):  # a turned shift is none
+    if not row.startswith("rope_"):  # a shift that is rotated is not uniform
       zeros[".*token_mixer/key_norm/bias"] = "softmax does not see a shift of a query's logits"
   return zeros
 
@@ -93,7 +93,7 @@ def test_the_tables_are_complete():
 
 @pytest.mark.parametrize("row", all_but(*ROWS[::6], of=ROWS))
 def test_parameters(row):
-  """As printed, by the source's convention; and all of them."""
+  """The count by the source's convention is the printed one; all parameters are counted too."""
   found = counted("vix_cifar10", row)
   assert found.total >= found.summary > 0
   if row in TOTALS:
@@ -107,7 +107,10 @@ def printed(file, row):
 
 @pytest.mark.parametrize("row", all_but("vit", "levil", of=STEMS))
 def test_parameters_on_tiny_imagenet(row):
-  """One row of each stem is counted; the others' printed counts are as far from CIFAR-10's."""
+  """One row of each stem is counted.
+
+  The printed counts of the other rows differ from those for CIFAR-10 by as much.
+  """
   file, other = reversed(FILES)
   more = np.subtract(counted(file, row), counted(other, row))
   assert counted(file, row).summary == printed(file, row) and more[0] == more[1]
@@ -125,12 +128,12 @@ def test_the_two_data_sets_differ_in_stem_and_classes_alone():
 def test_the_misprint():
   published = MODULES["vix_cifar10"].PUBLISHED["levip"]["parameters"]
   assert published == 662_410 and counted("vix_cifar10", "levip").summary == 622_410
-  # Its twin on Tiny ImageNet has another head and no misprint.
+  # The row for Tiny ImageNet has another head and no misprint.
   twin = counted("vix_tiny_imagenet", "levip").summary
   assert twin - 25_800 + 1_290 == 622_410
 
 
-# Sources as far as a config asks about them.
+# The facts about sources that a config needs.
 SOURCES = {
   "mnist": (10, (28, 28), 1),
   "svhn_cropped": (10, (32, 32), 3),
@@ -140,7 +143,7 @@ SOURCES = {
 
 
 def info_of(name, classes, size, channels):
-  """What a config asks of a set of images."""
+  """Returns the facts about a set of images that a config needs."""
   image = ArraySpec((*(size or (None, None)), channels), "uint8")
   spec = {"image": image, "label": ArraySpec((), "int32")}
   return DatasetInfo(name, spec, class_names=tuple(map(str, range(classes))))
@@ -199,7 +202,7 @@ def test_recipes():
 def test_strides_leave_fewer_tokens_and_larger_patches(row, stride):
   tokens = (32 // stride) ** 2
   fewer = 1024 - tokens
-  larger = 3 * (stride**2 - 1) if row == "vit" else 0  # the others' stems are convolutions
+  larger = 3 * (stride**2 - 1) if row == "vit" else 0  # the stems of other rows are convolutions
   found = count(get_config("vix_cifar10", row, f"stride={stride}")).total
   assert found == TOTALS[row] + 128 * (larger - fewer)
 
@@ -231,7 +234,10 @@ def test_batches_of_the_scripts():
 
 
 def reduced(row):
-  """The row in small: 64 tokens of width 16, few and narrow layers; resolved without its data."""
+  """Returns a small version of a row, resolved without its data.
+
+  It has 64 tokens of width 16 and few, narrow layers.
+  """
   config = get_config("vix_cifar10", row)
   model = config.model
   with config.unlocked():
@@ -249,7 +255,7 @@ def reduced(row):
 
 
 def drawn(shapes):
-  """Values for all variables, of which none is where it starts, so that each matters."""
+  """Draws values for all variables that differ from the initial ones, so that each matters."""
   random = np.random.default_rng(9)
 
   def draw(path, x):
@@ -263,7 +269,7 @@ def drawn(shapes):
 
 
 def networks(config):
-  """Returns the network of each implementation, or the one that there is."""
+  """Returns the network in each implementation, or the only network if there is no choice."""
   if config.model.get("token_mixer", {}).get("name") in (None, "mlp_mixing"):
     return [model_from_config(config.model)]
   mixers = ({**config.model.token_mixer, "implementation": x} for x in ("masked", "kernelized"))
@@ -271,10 +277,10 @@ def networks(config):
 
 
 def check_step(config, zeros, *, whole=False):
-  """Compiles one program: a row's loss, its gradients, and the logits of both implementations.
+  """Compiles a row's loss, its gradients and the logits of both implementations in one program.
 
-  Gradients of what the expressions `zeros` name, with reasons, vanish, and no others. Augmentation
-  and the optimizer's updates take as long to compile and serve many rows: `whole` has them as well.
+  Exactly the gradients that the expressions in `zeros` name vanish. With `whole`, augmentation
+  and the optimizer's updates are compiled too; they take long and serve many rows.
   """
   if not whole:
     config.augment.update(default_config().augment)
@@ -312,7 +318,7 @@ def check_step(config, zeros, *, whole=False):
 
 
 def count_by_layers(config):
-  """Counts a row from two shallow networks like it: each further layer has as many parameters."""
+  """Counts a row's parameters from two shallow networks, since each further layer adds as many."""
   depth = config.model.depth
   one, two = (count(with_overrides(config, f"model.depth={each}")).total for each in (1, 2))
   return one + (depth - 1) * (two - one)

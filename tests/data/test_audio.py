@@ -20,7 +20,7 @@ def tone(rate=12_000, seconds=0.1, pitch=440.0, loud=0.5):
 
 
 def write(path, samples, rate=12_000, bits=16, form=1, extra=b""):
-  """Writes a WAV by the format's definition, with any width, and chunks before the sound."""
+  """Writes a WAV file by the format's definition; `extra` is the chunks before the sound."""
   path.parent.mkdir(parents=True, exist_ok=True)
   samples = np.atleast_2d(np.asarray(samples, np.float64).T).T
   channels = samples.shape[1]

@@ -1,4 +1,4 @@
-"""A class is known by its name, wherever two lists meet."""
+"""Classes are matched by name wherever two lists of classes meet."""
 
 import dataclasses
 import unicodedata
@@ -88,7 +88,7 @@ def test_numbers_are_places_where_the_set_numbers_its_classes():
 
 
 def test_numbers_of_all_of_imagenet():
-  """The folders of ImageNetV2 have such names; the model has its classes in another order."""
+  """Folders may have numbers as names, as in ImageNetV2; the model has another order of classes."""
   numbers = info(map(str, range(1000)), numbered=True)
   assert find_places(numbers, IDS[::-1]).tolist() == list(range(999, -1, -1))
 

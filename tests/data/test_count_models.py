@@ -10,7 +10,7 @@ from vitx.data.count_models import count_model_bits, per_position_bits
 
 
 def define(train, test, vocabulary):
-  """Returns the bits per token of each order, token by token."""
+  """Returns the bits per token of each order, computed token by token."""
   orders, d = 6, 0.75
   counts = [collections.defaultdict(collections.Counter) for _ in range(orders)]
 

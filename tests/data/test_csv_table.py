@@ -24,7 +24,10 @@ def folder(tmp_path):
 
 
 def write(folder, rows, head="file,label"):
-  """Writes a table; a row is what follows the file, or a whole line if it has a slash."""
+  """Writes a table of images and labels; returns its path.
+
+  A row without "/" gets the name of an image in front; any other row is a whole line.
+  """
   lines = [
     row if "/" in row or not row else f"pictures/{i}.png,{row}" for i, row in enumerate(rows)
   ]

@@ -1,4 +1,4 @@
-"""Documents are cached, and their end is carved off in one piece."""
+"""Documents are cached, and a held-out split is one piece cut from their end."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which directories of a folder are splits, which are classes, and which are neither."""
+"""The directories of a folder: splits, classes, and those that are neither."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from vitx.data.sources import open_dataset, open_source
 
 @pytest.fixture
 def make(tmp_path):
-  """Returns a function that makes files, whose content nobody decodes here, from their paths."""
+  """Returns a function that writes files at the given paths; no test decodes their content."""
 
   def write(*paths):
     for path in paths:

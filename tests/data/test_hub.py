@@ -1,4 +1,4 @@
-"""Sets of the Hugging Face library `datasets`, which CI installs in an environment of its own."""
+"""Data sets of the Hugging Face library `datasets`, for which CI has its own environment."""
 
 import numpy as np
 import pytest

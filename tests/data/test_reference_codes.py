@@ -1,4 +1,4 @@
-"""Reference figures are computed from the beginning of the data, and cached."""
+"""The bits of reference codes are computed from the beginning of the data, and cached."""
 
 import bz2
 import gzip

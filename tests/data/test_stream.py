@@ -55,7 +55,7 @@ def make(examples, memory="never", transform=None, **changes):
 
 
 def join_threads(before):
-  """Waits for the end of all threads that were not there before."""
+  """Waits for the end of all threads that are not in `before`."""
   for thread in set(threading.enumerate()) - before:
     thread.join(240)
   assert set(threading.enumerate()) <= before

@@ -1,4 +1,4 @@
-"""Windows over documents score every token once, and random crops depend on their bits alone."""
+"""Windows over documents score every token once, and random crops depend on their bits only."""
 
 import numpy as np
 import pytest

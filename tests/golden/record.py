@@ -43,7 +43,7 @@ def performer():
 
 
 def features():
-  """Feature maps and the bare linear attentions, heads first as the package has them."""
+  """Records feature maps and linear attention without projections; heads are the second axis."""
   generator = torch.Generator().manual_seed(2)
   q, k, v = (torch.randn(2, HEADS, 10, DIM, generator=generator) for _ in range(3))
   w = torch.randn(7, DIM, generator=generator)
@@ -75,15 +75,18 @@ def linformer():
 
 
 def nystrom():
-  """13 tokens and 4 landmarks: padded in front, the scale of the inverse over the whole batch."""
+  """Records Nyström attention of 12 and of 13 tokens with 4 landmarks.
+
+  13 tokens are padded in front. The scale of the inverse is that of the whole batch.
+  """
   for name, n in (("aligned", 12), ("padded", 13)):
     module = NystromAttention(
       WIDTH, dim_head=DIM, heads=HEADS, num_landmarks=4, residual_conv_kernel=5
     ).eval()
     x = 3 * tokens(n, 4)
     x[1] *= 0.2
-    # Every segment, of 3 tokens or of 4 (the first with 3 of padding), keeps one at least: theirs
-    # gives an empty one a uniform row, which changes the inverse.
+    # Every segment of 3 or 4 tokens (the first has 3 of padding) keeps at least one token: the
+    # package gives an empty segment a uniform row, which changes the inverse.
     mask = torch.ones(2, n, dtype=torch.bool)
     mask[1, [2, 3, 7, n - 1]] = False
     save(f"nystrom_{name}", module, x, module(x), mask=mask, masked_out=module(x, mask=mask))

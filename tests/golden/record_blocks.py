@@ -1,6 +1,7 @@
-"""Records simplified blocks, and the networks made of them, restated from their formulas.
+"""Records simplified blocks and networks of them, computed from their formulas.
 
-NumPy in float64, token by token, nothing shared with vitx. python record_blocks.py
+The code is NumPy in float64, token by token, and shares nothing with vitx. Run it by
+`python record_blocks.py`.
 """
 
 from math import erf
@@ -14,7 +15,7 @@ PATCH, SIDE, CLASSES, DEPTH = 2, 4, 3, 2
 
 
 def normed(x, given, name):
-  """Layer normalization of tokens (N, C), epsilon 1e-5."""
+  """Returns tokens (N, C) after layer normalization with an epsilon of 1e-5."""
   out = []
   for token in x:
     mean = sum(token) / len(token)
@@ -36,7 +37,10 @@ def mlp(x, given, name):
 
 
 def attended(x, given, name, maps, alpha, beta, gamma, values):
-  """(α I + β A - γ C) on the columns of each head, with head dimension C / `HEADS`."""
+  """Applies α I + β A - γ C to the columns of each head, where C is A at equal logits.
+
+  The head dimension is `WIDTH` / `HEADS`.
+  """
   dim = WIDTH // HEADS
   q, k = (
     projected(x, given[f"{name}.{n}.kernel"], given[f"{name}.{n}.bias"]) for n in ("query", "key")
@@ -51,7 +55,7 @@ def attended(x, given, name, maps, alpha, beta, gamma, values):
 
 
 def one_map(x, given, name):
-  """The mixer of the blog's simplified block: one matrix, one α and one β."""
+  """Applies the mixer of the blog's simplified block: one matrix, one α and one β."""
   alpha, beta = (np.repeat(given[f"{name}.{n}"], HEADS) for n in ("alpha", "beta"))
   return attended(x, given, name, 1, alpha, beta, np.zeros(HEADS), x)
 
@@ -62,7 +66,7 @@ def simplified(x, given, name):
 
 
 def vanilla(x, given, name):
-  """One normalization for both; softmax with one matrix for all channels."""
+  """Applies the vanilla block: one norm for both branches, one softmax matrix for all channels."""
   mixer = f"{name}.token_mixer"
   y = normed(x, given, f"{name}.norm")
   values = linear(y, given, f"{mixer}.value")
@@ -72,7 +76,10 @@ def vanilla(x, given, name):
 
 
 def sas_mixer(y, given, name):
-  """One matrix, α, β and γ for each head; the first layer's values s y + r y ΔW."""
+  """Applies SAS's mixer: each head has a matrix, α, β and γ.
+
+  The values are those of the first layer, s y + r y ΔW.
+  """
   mixer = f"{name}.token_mixer"
   values = given[f"{mixer}.value_skip_gain"] * y
   values = values + given[f"{mixer}.value_residual_gain"] * (y @ given[f"{mixer}.value.kernel"])
@@ -124,7 +131,7 @@ def block_shapes(kind, name):
 
 
 def drawn(seed, shapes):
-  """Parameters of a size at which neither softmax nor GELU saturates."""
+  """Draws parameters so small that neither softmax nor GELU saturates."""
   given = draw(seed, **shapes)
   return {n: (v / 2).astype(np.float32).astype(float) for n, v in given.items()}
 
@@ -136,7 +143,10 @@ def block(kind, run, seed):
 
 
 def network(kind, run, seed):
-  """Patches, positions of patches only, a class token in front, blocks, a head of two layers."""
+  """Records a network: patches with positions, a class token in front, blocks, and the head.
+
+  The class token has no position; the head has two layers.
+  """
   tokens = (SIDE // PATCH) ** 2
   shapes = {
     "stem.embed.kernel": (PATCH, PATCH, 3, WIDTH),

@@ -1,12 +1,12 @@
-"""Has timm load the weights that vitx exported, by the calls that it wrote, and records logits.
+"""Loads weights that vitx exported into timm, by the calls that vitx wrote; records the logits.
 
-First write them, in vitx's own environment: `python -m tests.interop.exported`.
+First write the weights, in vitx's own environment: `python -m tests.interop.exported`.
 """
 
 import json
 
 import numpy as np
-import record_timm  # stands in for torchvision
+import record_timm  # replaces torchvision
 import torch
 from safetensors.torch import load_file
 

@@ -1,6 +1,6 @@
-"""Records attention that no package offers, restated from its formula: loops over single numbers.
+"""Records attention that no package offers, computed from its formula by loops over numbers.
 
-NumPy in float64, token by token and head by head, nothing shared with vitx.
+The code is NumPy in float64, token by token and head by head, and shares nothing with vitx.
 """
 
 import numpy as np
@@ -11,13 +11,13 @@ MASK = np.array([[True] * N, [True, False, True, True, False, True, False]])
 
 
 def draw(seed, **shapes):
-  """Normal numbers that survive the file's float32."""
+  """Draws normal numbers that the file's float32 represents exactly."""
   random = np.random.default_rng(seed)
   return {n: random.normal(size=s).astype(np.float32).astype(float) for n, s in shapes.items()}
 
 
 def projected(x, kernel, bias=0.0):
-  """(N, C) and (C, H, D) -> (N, H, D)."""
+  """Projects tokens (N, C) by a kernel (C, H, D) to (N, H, D)."""
   return np.tensordot(x, kernel, axes=1) + bias
 
 
@@ -26,7 +26,10 @@ def elu_plus_one(x):
 
 
 def linear_attention(q, k, v, seen, causal):
-  """Katharopoulos et al. 2020, equation 4; causal: equation 8. One head: (N, D)."""
+  """Returns linear attention of one head, (N, D): Katharopoulos et al. 2020, equation 4.
+
+  Causal attention follows equation 8.
+  """
   out = np.zeros_like(v)
   for i in range(len(q)):
     above, below = np.zeros(v.shape[1]), 0.0
@@ -71,9 +74,9 @@ def linear_transformer():
 
 
 def shaped_head(q, k, v, alpha, beta, gamma, seen, scale):
-  """He and Hofmann 2024, section 4: (α I + β A - γ C) v, C what A is at equal logits.
+  """Returns shaped attention of one head, (α I + β A - γ C) v (He and Hofmann 2024, section 4).
 
-  One head: q, k (N, D), v (N, E).
+  C is A at equal logits. The shapes are (N, D) of q and k, and (N, E) of v.
   """
   keys = [j for j in range(len(k)) if seen[j]]
   out = np.zeros_like(v)
@@ -87,7 +90,17 @@ def shaped_head(q, k, v, alpha, beta, gamma, seen, scale):
 
 
 def shaped(name, *, one_map, per_head, center, values, output, large_logits=False):
-  """`values` and `output`: "dropped", "kept" (a plain map), "identity" (skip I + residual ΔW)."""
+  """Records shaped attention.
+
+  Args:
+    name: The name of the file.
+    one_map: Whether all heads share one attention matrix.
+    per_head: Whether each head has its own α, β and γ.
+    center: Whether there is a γ.
+    values, output: The linear map of the values and that of the output: "dropped", "kept" (a plain
+      map) or "identity" (skip I + residual ΔW).
+    large_logits: Whether the logits are scaled by √D and not by 1 / √D.
+  """
   maps, scalars = 1 if one_map else HEADS, HEADS if per_head else 1
   shapes = {"query.kernel": (WIDTH, maps, DIM), "key.kernel": (WIDTH, maps, DIM)}
   shapes |= {"query.bias": (maps, DIM), "key.bias": (maps, DIM)}
@@ -99,7 +112,7 @@ def shaped(name, *, one_map, per_head, center, values, output, large_logits=Fals
       shapes |= {f"{part}_skip_gain": (), f"{part}_residual_gain": ()}
   inputs, given = draw(9, x=(2, N, WIDTH))["x"], draw(11, **shapes)
   scale = DIM**0.5 if large_logits else DIM**-0.5
-  given["query.kernel"] /= 8  # a softmax that is not all on one key
+  given["query.kernel"] /= 8  # so that the softmax is not all on one key
   given["key.kernel"] /= 8
 
   def mapped(x, part, kind):

@@ -27,9 +27,9 @@ sys.modules |= {"torchvision": _vision, "torchvision.transforms": _vision.transf
 
 HERE = Path(__file__).parent
 CLASSES, SIZE = 5, 8
-FIELDS = {"num_classes": CLASSES, "dim": 12, "depth": 2, "heads": 2}  # of ViT and LeViT
+FIELDS = {"num_classes": CLASSES, "dim": 12, "depth": 2, "heads": 2}  # fields of ViT and LeViT
 SKIPPED = ("num_batches_tracked", "pos_indices")
-# Modules of which the output is recorded too, as `stem_out` and `mixer_out`.
+# Modules whose outputs are recorded too, as `stem_out` and `mixer_out`.
 PARTS = {"small_data": {"stem": "to_patch_embedding", "mixer": "transformer.layers.0.0"}}
 
 
@@ -40,16 +40,17 @@ def vit():
 
 
 def bbvit_vit():
-  """The ViT that BBViT was compared with, and that it is but for its attention."""
+  """Returns the ViT that BBViT was compared with; BBViT differs from it in attention alone."""
   from vit_pytorch import ViT
 
   return ViT(image_size=SIZE, patch_size=2, dim_head=6, mlp_dim=24, pool="mean", **FIELDS)
 
 
 def small_data():
-  """Lee et al. 2021: shifted patches, here by one pixel along the axes, and locality attention.
+  """Returns the network for small data sets of Lee et al. 2021.
 
-  Each layer has one temperature, whose logarithm is the parameter.
+  It has patches shifted by one pixel along the axes, and locality attention, whose temperature
+  is one parameter of each layer, as a logarithm.
   """
   from vit_pytorch.vit_for_small_dataset import ViT
 
@@ -60,7 +61,7 @@ def levit():
   from vit_pytorch.levit import LeViT
 
   module = LeViT(image_size=16 * SIZE, stages=1, mlp_mult=2, dim_key=6, dim_value=6, **FIELDS)
-  # Its own stem has up to 128 channels and leaves 1 token of 256: the same with less.
+  # LeViT's stem has up to 128 channels and leaves 1 token of 256; this stem is smaller.
   sizes = (3, 4, 6, 12)
   convolutions = (
     torch.nn.Conv2d(a, b, 3, stride=stride, padding=1)
@@ -68,7 +69,7 @@ def levit():
   )
   module.conv_embedding = torch.nn.Sequential(*convolutions)
   for name, parameter in module.named_parameters():
-    if "pos_bias" in name:  # the source that used it had none
+    if "pos_bias" in name:  # the Vision X-formers have no such bias
       torch.nn.init.zeros_(parameter)
   return module
 
@@ -122,7 +123,10 @@ def cct():
 
 
 def record(name, module):
-  """Outputs in evaluation and, with batch statistics, in training, and those after it."""
+  """Records the outputs in evaluation and in training, and the statistics after training.
+
+  Training uses the statistics of the batch.
+  """
   for key, value in module.state_dict().items():
     if key.endswith("running_var"):
       value.uniform_(0.5, 2.0)

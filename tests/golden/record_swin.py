@@ -11,7 +11,10 @@ from transformers import SwinConfig, SwinForImageClassification
 
 
 def record():
-  """Two stages of 6 x 6 and 3 x 3 tokens in windows of 3: the second is one window, unshifted."""
+  """Records a Swin of two stages, 6 x 6 and 3 x 3 tokens, with windows of 3 x 3.
+
+  The second stage is one window, which is not shifted.
+  """
   torch.manual_seed(0)
   config = SwinConfig(
     image_size=12,

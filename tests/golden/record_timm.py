@@ -1,6 +1,6 @@
 """Records small vision transformers of timm, plain and distilled, and an LV-ViT written here.
 
-timm imports torchvision, which these models do not use: empty modules stand in for it.
+timm imports torchvision, which these models do not use: empty modules replace it.
 """
 
 import sys
@@ -84,7 +84,7 @@ class Block(nn.Module):
 
 
 class Stem(nn.Module):
-  """Convolution 7 x 7 of stride 2, two of 3 x 3, and patches of a quarter of the patch's side."""
+  """LV-ViT's stem: a convolution of 7 x 7 with stride 2, two of 3 x 3, and a patch embedding."""
 
   def __init__(self, width, channels=4, patch=4):
     super().__init__()
@@ -120,7 +120,7 @@ class LVViT(nn.Module):
 
 
 def record(name, model, side=24):
-  """Draws all weights and statistics anew, and records them, images and logits."""
+  """Draws all weights and statistics anew, and records them with images and logits."""
   generator = torch.Generator().manual_seed(1)
   with torch.no_grad():
     for tensor in (*model.parameters(), *model.buffers()):
@@ -140,7 +140,7 @@ def record(name, model, side=24):
 
 
 def record_augreg():
-  """Draws arrays under Google's names, which timm's own loader puts into its model."""
+  """Draws arrays under Google's names, which timm's own loader reads, and records the outputs."""
   random = np.random.default_rng(2)
   width, heads, dim = 12, 3, 4
   shapes = {

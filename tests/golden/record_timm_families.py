@@ -2,8 +2,8 @@
 
 XCiT's attention is recorded alone.
 
-DINOv2's have no head; what is recorded is the normalized class token. The weights with registers
-are recorded under DINOv2's own names and, as timm converts them, under timm's.
+DINOv2's networks have no head, so their normalized class token is recorded. The weights with
+registers are recorded under DINOv2's own names and, as timm converts them, under timm's.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from timm.models.mlp_mixer import MlpMixer
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from timm.models.xcit import XCA
 
-# timm's vit_small_patch14_dinov2 but for its sizes.
+# timm's vit_small_patch14_dinov2 with other sizes.
 DINOV2 = dict(
   img_size=42,
   patch_size=14,

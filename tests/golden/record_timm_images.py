@@ -1,6 +1,7 @@
-"""Records what timm does to images in training: RandAugment, erasing, crops, mixing, rates, order.
+"""Records parts of timm's training: RandAugment, erasing, crops, mixing, learning rates, order.
 
-Its functions draw from Python's and NumPy's generators; here they get numbers that are recorded.
+timm's functions draw from Python's and NumPy's generators. Here they get numbers that are
+recorded too.
 """
 
 import json
@@ -33,7 +34,7 @@ def picture():
 
 
 def record_operations():
-  """Each operation at each level and sign, bilinear and bicubic where it samples."""
+  """Records each operation at each level and sign, bilinear and bicubic where it samples."""
   arrays = {"picture": picture()}
   image = Image.fromarray(arrays["picture"])
   policy = auto_augment.rand_augment_transform("rand-m9-mstd0.5-inc1", {"img_mean": MEAN})
@@ -59,9 +60,9 @@ def record_operations():
 
 
 class Numbers:
-  """Takes the place of the functions of `random`: gives shares (attempts, 4) in [0, 1), in order.
+  """Replaces the functions of `random`: the numbers are `shares` (attempts, 4) in [0, 1), in order.
 
-  Each attempt asks for two numbers between limits and, if its box fits, for two whole numbers.
+  Each attempt draws two numbers between limits and, if its box fits, two integers.
   """
 
   def __init__(self, shares):
@@ -82,9 +83,9 @@ class Numbers:
 
 
 def record_erasing(rng):
-  """Boxes (top, left, height, width) for images of two sizes."""
+  """Records the erased boxes (top, left, height, width) of images of two sizes."""
   shares = rng.random((40, 10, 4))
-  shares[0, :, 0], shares[0, :, 1] = 0.999, 0.999  # too high, whatever is tried
+  shares[0, :, 0], shares[0, :, 1] = 0.999, 0.999  # each attempt is too high
   boxes = []
   for i, size in enumerate([32, 7] * 20):
     random_erasing.random = Numbers(shares[i])
@@ -97,7 +98,7 @@ def record_erasing(rng):
 
 
 def record_crops(rng):
-  """Boxes (top, left, height, width) of random resized crops of images of many shapes."""
+  """Records the boxes (top, left, height, width) of random resized crops of many image shapes."""
   transforms.F = types.SimpleNamespace(get_image_size=lambda image: image.size)
   shares = rng.random((60, 10, 4))
   crops = []
@@ -110,7 +111,7 @@ def record_crops(rng):
 
 
 def record_mixing(rng):
-  """A batch mixed with one share for all, by mixup and by CutMix, with smoothed targets."""
+  """Records a batch mixed with one share for all, by mixup and by CutMix, with smoothed targets."""
   images = rng.normal(size=(6, 3, 9, 9)).astype(np.float32)
   labels = rng.integers(0, 5, 6)
   cases = [(0.3, False, (0, 0)), (0.83, True, (4, 7)), (0.35, True, (1, 2)), (0.5, True, (8, 0))]
@@ -132,7 +133,7 @@ def record_mixing(rng):
 
 
 def record_rates():
-  """The rate of every epoch, and in the first but the warm-up."""
+  """Records the learning rate before the first epoch and after each epoch's step."""
   arrays = {}
   for name, peak in (("deit", 1e-3), ("lv_vit", 1.6e-3)):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
@@ -148,7 +149,7 @@ def record_rates():
 
 
 def record_order(count=768, replicas=4, epochs=2):
-  """What each replica reads, (epochs, replicas, examples), and the order it follows."""
+  """Records the examples that each replica reads, (epochs, replicas, examples), and their order."""
   read, orders = [], []
   for epoch in range(epochs):
     samplers = [RepeatAugSampler(range(count), replicas, rank) for rank in range(replicas)]

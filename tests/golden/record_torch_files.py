@@ -1,4 +1,4 @@
-"""Records files of `torch.save`, in both of its forms, and what they hold."""
+"""Records files in both formats of `torch.save`, and the arrays in them."""
 
 import argparse
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""Records what the attention modules of Hugging Face's `transformers` compute."""
+"""Records the outputs of the attention modules of Hugging Face's `transformers`."""
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ BLOCK, RANDOM, DRAWS = 4, 2, 400
 
 
 def randomized(module):
-  """Biases and tables that start at zero would test nothing."""
+  """Draws the biases and tables of a module, since their initial zeros would test nothing."""
   for name, value in module.named_parameters():
     if value.ndim == 1 or "table" in name:
       torch.nn.init.normal_(value)
@@ -36,9 +36,10 @@ def randomized(module):
 
 
 def big_bird():
-  """The block-sparse path, with gradients and the blocks that it drew.
+  """Records BigBird's block-sparse attention, with gradients and the blocks that it drew.
 
-  It is in training mode: in evaluation it would gather block 0 in place of every random block.
+  The module is in training mode: in evaluation it would gather block 0 in place of every random
+  block.
   """
   config = BigBirdConfig(**COMMON, block_size=BLOCK, num_random_blocks=RANDOM)
   module = randomized(BigBirdBlockSparseAttention(config, seed=3)).train()
@@ -71,7 +72,7 @@ def big_bird():
 
 
 def big_bird_plans():
-  """Which blocks a row ever draws, over many draws: bool (m, m)."""
+  """Records the blocks that a row of blocks ever draws in many draws, bool (m, m)."""
   module = BigBirdBlockSparseAttention(BigBirdConfig(**COMMON)).train()
   found = {}
   for n, block, r in ((56, 4, 2), (530, 10, 3), (1024, 64, 3), (3072, 64, 3), (4096, 64, 3)):
@@ -92,7 +93,7 @@ def big_bird_plans():
 
 
 def longformer():
-  """Two keys on each side of 16 tokens, the first of which is global."""
+  """Records Longformer's attention: two keys on each side of 16 tokens, the first one global."""
   config = LongformerConfig(**COMMON, attention_window=[4])
   module = randomized(LongformerSelfAttention(config, 0)).eval()
   x = 2 * tokens(16, 6)
@@ -117,7 +118,7 @@ def longformer():
 
 
 def swin():
-  """The attention of a layer with shifted windows: 3 x 3 on a grid of 6 x 9, shifted by one."""
+  """Records Swin's attention in windows of 3 x 3 on a grid of 6 x 9, plain and shifted by one."""
   config = SwinConfig(embed_dim=WIDTH, window_size=3, num_heads=[HEADS])
   for name, shift in (("plain", 0), ("shifted", 1)):
     layer = randomized(SwinLayer(config, WIDTH, (6, 9), HEADS, shift_size=shift)).eval()
@@ -136,7 +137,10 @@ def fnet():
 
 
 def nystromformer():
-  """Another code than the package's: without output projection, with biases."""
+  """Records Nyströmformer's attention, which has biases and no output projection.
+
+  Its code is not that of the package `nystrom-attention`.
+  """
   fields = {"num_landmarks": 4, "segment_means_seq_len": 12, "conv_kernel_size": 5}
   config = NystromformerConfig(**COMMON, **fields, inv_coeff_init_option=False)
   module = randomized(NystromformerSelfAttention(config)).eval()

@@ -46,7 +46,7 @@ def save(name, model, **arrays):
 
 @torch.no_grad()
 def record(name, model, side, read):
-  """Writes a network of drawn weights; `read` takes its logits or features."""
+  """Writes a network of drawn weights; `read` returns the logits or features of its output."""
   draw(model)
   images = torch.randn(2, 3, side, side)
   save(name, model, images=images, logits=read(model(images)))
@@ -54,7 +54,7 @@ def record(name, model, side, read):
 
 @torch.no_grad()
 def record_tower(name, model, tower, prefix, **options):
-  """Writes pooled features and those of patches, of 24 x 24 and of 24 x 40 pixels."""
+  """Writes the features of the patches, and pooled, for images of 24 x 24 and 24 x 40 pixels."""
   draw(model)
   arrays = {}
   for part, width in (("", 24), ("wide_", 40)):

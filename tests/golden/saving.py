@@ -1,4 +1,4 @@
-"""What the recorders of attention share: sizes, inputs, and how a file is written."""
+"""Common parts of the recorders of attention: sizes, inputs, and the writing of a file."""
 
 from pathlib import Path
 
@@ -11,7 +11,10 @@ DIM = WIDTH // HEADS
 
 
 def save(name, module, x, out, **more):
-  """Weights of linear maps as `<name>.weight`, as PyTorch has them: (out, in)."""
+  """Writes the input, the output and the weights of a module to a file.
+
+  The weight of a linear map is `<name>.weight`, (out, in), as in PyTorch.
+  """
   arrays = {"x": x, "out": out, **more}
   if module is not None:
     arrays |= dict(module.state_dict())
@@ -19,7 +22,7 @@ def save(name, module, x, out, **more):
 
 
 def _plain(x):
-  """Float32, or the integers and booleans that they are."""
+  """Returns an array as float32; integers and booleans keep their dtype."""
   x = np.asarray(x.detach() if isinstance(x, torch.Tensor) else x)
   return x if x.dtype.kind in "biu" else x.astype(np.float32)
 

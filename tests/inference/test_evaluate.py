@@ -32,7 +32,7 @@ def run(finished_run):
 
 
 def examples_of(role="test"):
-  """Returns the images, labels and names of a role, opened as the training opened them."""
+  """Returns the images, labels and names of a split, read as the training reads them."""
   source = open_source(runs.tiny().data, seed=0)
   role = source.role(role)
   images = np.stack([role[i]["image"] for i in range(len(role))])
@@ -51,7 +51,7 @@ def probabilities_of(workdir, images, params="ema"):
 
 
 def figures_of(p, labels):
-  """Computes the figures in NumPy, by their definitions."""
+  """Computes the metrics of an evaluation in NumPy, by their definitions."""
   hit, confidence = p.argmax(1) == labels, p.max(1)
   bins = np.ceil(confidence * 15).astype(int)
   gaps = [

@@ -132,7 +132,7 @@ def test_floats_and_pillows_images_say_the_same(loaded, color, digits):
   half = jnp.asarray(floats, jnp.bfloat16)  # A pixel is off by one level at most.
   np.testing.assert_allclose(vitx.predict(loaded, half).probabilities, expected, atol=0.02)
   turned = Image.fromarray(digits[0][..., 0]).convert("P")
-  alone = vitx.predict(loaded, digits[:1]).probabilities  # a batch of one may be another program
+  alone = vitx.predict(loaded, digits[:1]).probabilities  # a batch of one may run another program
   np.testing.assert_array_equal(vitx.predict(loaded, [turned]).probabilities, alone)
 
 
@@ -267,7 +267,7 @@ def test_what_is_no_image(loaded, images, message):
 
 
 def test_arrays_by_name(loaded, digits, tmp_path):
-  """A wrong name is an error; it once gave the prediction of a blank picture."""
+  """A wrong name is an error; earlier, it gave the prediction of a blank picture."""
   wanted = vitx.predict(loaded, digits[:1]).classes
   for arrays in ({"image": digits[0]}, {"image": digits[0], "label": np.int32(3), "more": 1}):
     np.savez(tmp_path / "digit.npz", **arrays)
@@ -287,7 +287,7 @@ def test_arrays_by_name(loaded, digits, tmp_path):
 
 
 def test_unreadable_files_are_left_out_if_told(run, loaded, digits, tmp_path, capsys):
-  """They may fill a whole batch."""
+  """Unreadable files are left out on request, even if they fill a whole batch."""
   for i in range(130):
     path = tmp_path / "in" / f"{i:03}.png"
     path.parent.mkdir(exist_ok=True)

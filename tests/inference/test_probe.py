@@ -1,4 +1,4 @@
-"""Probes of a run and of a config: right features that are computed once, and errors."""
+"""Probes of a run and of a config: their features, which are computed once, and errors."""
 
 import csv
 import dataclasses
@@ -97,7 +97,7 @@ def test_a_damaged_file_is_computed_again(loaded, tmp_path, warnings):
 
 
 def test_a_config_takes_the_weights_of_init_from(run, kept, frozen, capsys):
-  """Its features are those of the run, bit by bit, so the file of the run serves both."""
+  """The config's features are those of the run, bit by bit, so one file of features serves both."""
   text = f"configs/digits.py:{runs.replace(runs.TINY, f'init_from={run}')}"
   result = probe(config=text, **QUICK, cache=kept)
   assert result["cached"] and result["methods"] == probe(run, **QUICK, cache=kept)["methods"]
@@ -107,7 +107,7 @@ def test_a_config_takes_the_weights_of_init_from(run, kept, frozen, capsys):
 def test_another_source_may_have_other_classes(run, tmp_path):
   draw(tmp_path / "photos", per_class=8)
   options = {"draws": 2, "shots": (2, 100), "cache": tmp_path, "methods": ("knn", "logistic")}
-  # The run's images are gray, and a folder is read as the run reads its own.
+  # The run's images are gray, and a folder of images is read as the run's data are.
   result = probe(run, source=f"folder:{tmp_path / 'photos'}", **options)
   assert result["class_names"] == ["bright", "dark", "striped"]
   assert [(row["method"], row["shots"]) for row in result["few_shot"]] == [

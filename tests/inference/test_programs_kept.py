@@ -57,7 +57,7 @@ def test_evaluate_and_predict_in_a_loop_compile_once(finished_run, pictures, tim
 
 
 class EnabledError(Exception):
-  """The error that is raised in place of enabling the cache."""
+  """An error that a test raises where the compilation cache would be enabled."""
 
 
 # A call of every function that compiles a model, by the name of the command.
@@ -115,7 +115,7 @@ def test_another_rule_of_auto_is_another_program(config):
 
 
 def test_code_that_is_defined_again_is_another_program(config, monkeypatch):
-  """A cell of a notebook may define a class twice."""
+  """A class that a cell of a notebook defines again gives another program."""
   module = types.ModuleType("a_cell")
   monkeypatch.setitem(sys.modules, "a_cell", module)
   built = []

@@ -1,4 +1,4 @@
-"""The stand-in of the Hugging Face Hub, as huggingface_hub reaches it."""
+"""A local server in place of the Hugging Face Hub, to which huggingface_hub is directed."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def hub_server(monkeypatch, tmp_path):
 
 
 def set_constants(monkeypatch, address, cache):
-  """Sets what huggingface_hub reads from the environment when it is imported."""
+  """Sets the constants that huggingface_hub reads from the environment at its import."""
   from huggingface_hub import constants
 
   monkeypatch.setattr(constants, "ENDPOINT", address)
@@ -25,4 +25,4 @@ def set_constants(monkeypatch, address, cache):
   monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
   monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
   monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-  monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # the stand-in has no Xet storage
+  monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # this server has no Xet storage

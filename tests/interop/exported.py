@@ -57,7 +57,7 @@ MODELS = {
 
 @functools.cache
 def make(name):
-  """A network, its variables, and what it is under timm's names."""
+  """Returns a network, its variables, and its description for the export to timm."""
   config = default_config()
   with config.unlocked():
     config.model = ConfigDict(MODELS[name] | dict(num_classes=5))
@@ -78,7 +78,7 @@ def make(name):
 
 
 def images():
-  """What the networks are run on, (2, height, width, channels)."""
+  """Returns the input of the networks, float32 (2, height, width, channels)."""
   return np.random.default_rng(1).normal(size=(2, SIDE, SIDE, CHANNELS)).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face Hub: the parts of its HTTP interface that huggingface_hub calls.
+"""A local server in place of the Hugging Face Hub, with the HTTP calls that huggingface_hub makes.
 
 Repositories are in memory. Files of weights are kept as the Hub keeps large files: a commit names
 their SHA-256, and a download is redirected to another host.
@@ -18,14 +18,14 @@ RESOLVE = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/([\w.-]+)/(.+)")
 
 
 class Hub:
-  """What the Hub holds, and what was asked of it.
+  """The repositories of the Hub, and the requests to it.
 
   Attributes:
     repositories: The commits of each repository, dicts of files; the last one is current.
     private: The names of repositories that need the token.
     gated: The names of repositories that need their owner's permission, which nobody has.
     asked: The method and path of each request.
-    problems: What the stand-in could not serve.
+    problems: The requests that this server could not answer.
   """
 
   def __init__(self):
@@ -193,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving():
-  """Yields a Hub that answers at its address until the end."""
+  """Yields a Hub that answers at its address until the context ends."""
   server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
   server.daemon_threads = True
   server.hub = hub = Hub()

@@ -1,4 +1,4 @@
-"""Small networks whose weights tests/golden/record_*.py recorded, and ours filled with them."""
+"""vitx's networks, filled with the weights that tests/golden/record_*.py recorded."""
 
 import functools
 from pathlib import Path
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 SIZE = dict(num_classes=5, width=12, depth=2, num_heads=3, mlp_dim=48)
 LINEAR = dict(name="linear", patch=8)
 DINOV2 = dict(
-  num_classes=12,  # the file has no head: the features themselves, see `fill`
+  num_classes=12,  # the file has no head, so these are the features, see `fill`
   stem=dict(name="linear", patch=14),
   block=dict(name="pre_norm", layer_scale=1e-5),
 )
@@ -78,14 +78,14 @@ _PREFIX |= {"transformers_deit": 2, "transformers_dinov2": 5, "transformers_dino
 _PREFIX["transformers_siglip"] = 0
 LAYOUTS = {name: TokenLayout((3, 3), _PREFIX.get(name, 1)) for name in NETWORKS}
 LAYOUTS["timm_convmixer"] = None
-FRESH = 0.25  # what stands for the values of a new network: nothing of them is compiled
+FRESH = 0.25  # the value of all new variables, so that no initialization is compiled
 OF_14 = ("timm_dinov2", "timm_registers", "dinov2_registers", "transformers_dinov2")
 TOWERS = ("transformers_dinov3", "transformers_siglip")
 HEADLESS = (*OF_14, *TOWERS)
 
 
 def make(name, side=None, **fields):
-  """A network and its fresh variables."""
+  """Returns a network, and its variables, which are all `FRESH`."""
   kind, own = NETWORKS[name]
   own = {**SIZE, **own, **fields}
   if kind == "convmixer":
@@ -97,19 +97,22 @@ def make(name, side=None, **fields):
 
 @functools.cache
 def shapes_of(model, side, channels=3):
-  """The shapes of a network's variables; equal networks are traced once in all."""
+  """Returns the shapes of a network's variables; equal networks are traced only once."""
   images = np.zeros((1, *np.broadcast_to(side, 2), channels), np.float32)
   return jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def run(model, variables, images):
-  """The logits of a network; equal networks are compiled once in all."""
+  """Returns the logits of a network; equal networks are compiled only once."""
   return model.apply(variables, images)
 
 
 def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
-  """A network and the file's variables; a head that the file has not hands its input through."""
+  """Returns a network and the variables of a recorded file.
+
+  If the file has no head, the head of the network is the identity.
+  """
   model, variables = make(name, side, **fields)
   params, state = variables.pop("params"), variables
   layout = layout or LAYOUTS[name]
@@ -123,7 +126,10 @@ def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
 
 
 def begin(config, workdir):
-  """How a run begins whose new network is of `FRESH` numbers; it compiles nothing, nor trains."""
+  """Calls `restore.begin` for a new run, as training does; nothing is compiled.
+
+  All new variables are `FRESH`.
+  """
   experiment = make_experiment(config)
   restore.check_beginning(experiment, str(workdir), writes=True)
   state = jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), experiment.named_shapes())
@@ -132,6 +138,6 @@ def begin(config, workdir):
 
 
 def golden(name):
-  """Images (B, height, width, 3) and what the file's own code made of them."""
+  """Returns images (B, height, width, 3), and the outputs that the file's own code gave."""
   with np.load(OUTPUTS[name]) as file:
     return file["images"], file["logits"]

@@ -1,4 +1,4 @@
-"""Weights out: timm loaded these files and gave these outputs (golden/record_exports.py)."""
+"""Exported weights, which timm has loaded and run (golden/record_exports.py)."""
 
 import json
 import sys
@@ -78,7 +78,10 @@ def test_rows_of_imagenet_have_names(row):
 
 @pytest.mark.parametrize("row", finetune.ROWS)
 def test_rows_of_finetune_have_names(row):
-  """A published pool has the sizes of the blocks, which `pool=map` takes from the width."""
+  """Every row has names for the export.
+
+  The pool of SigLIP 2's rows has the sizes of the blocks, which `pool=map` takes from the width.
+  """
   families = {"dinov2_reg": "registers", "dinov3": "timm_dinov3", "siglip2": "siglip"}
   assert network(finetune, row).family == families.get(row.rpartition("_")[0], "timm")
 

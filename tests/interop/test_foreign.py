@@ -1,4 +1,4 @@
-"""Published weights: outputs as their own code has them, names there and back, what is refused."""
+"""Published weights give the outputs of their own code, convert in both ways, or are refused."""
 
 import functools
 import json
@@ -41,7 +41,7 @@ from vitx.ops.layout import TokenLayout
 from vitx.training import loop
 from vitx.training.experiment import Experiment, make_experiment
 
-# Whose class token has a position of its own, which is added to it here.
+# Files whose class token has a position, which vitx adds to the token.
 PLACED = ("dinov2_registers", "transformers_dinov2")
 ROPE = DINOV3["posemb"]
 WITH_ATTENTION = [name for name in NETWORKS if "mixer" not in name]
@@ -49,7 +49,7 @@ WITH_ATTENTION = [name for name in NETWORKS if "mixer" not in name]
 
 @functools.partial(jax.jit, static_argnums=0)
 def run_sown(model, variables, images):
-  """The logits of a network, and what it sows."""
+  """Returns the logits of a network, and the intermediates that it sows."""
   return model.apply(variables, images, mutable=["intermediates"])
 
 
@@ -75,7 +75,7 @@ def test_outputs_without_attention(name):
 
 @pytest.mark.parametrize("name", TOWERS)
 def test_features_of_towers_at_two_sizes(name):
-  """The library interpolates positions by another cubic, so the test puts its positions in."""
+  """The positions are those of the library, whose cubic interpolation differs from vitx's."""
   model, variables = fill(name)
   with np.load(OUTPUTS[name]) as file:
     arrays = dict(file)
@@ -87,12 +87,12 @@ def test_features_of_towers_at_two_sizes(name):
     pooled, sown = run_sown(model, variables, arrays[f"{part}images"])
     tokens = sown["intermediates"]["patch_tokens"][0]
     for found, kind in ((pooled, "logits"), (tokens, "tokens")):
-      expected = arrays[part + kind]  # 3e-6 tells the epsilon of DINOv3 from that of others
+      expected = arrays[part + kind]  # a tolerance of 3e-6 detects another epsilon than DINOv3's
       np.testing.assert_allclose(found, expected, atol=3e-6 * np.abs(expected).max())
 
 
 def test_big_visions_names():
-  """They are AugReg's, counted anew, under `params/`."""
+  """Big Vision has AugReg's names, with other numbers and under `params/`."""
   theirs = foreign.read_arrays(FILES["augreg"])[0]
   wanted, _ = foreign_names.to_ours(theirs, 3)
   for old, new in (
@@ -121,7 +121,7 @@ def test_there_and_back_is_the_identity(name):
 
 @pytest.mark.parametrize("family", ["dinov2_registers", "registers"])
 def test_registers_there_and_back(family):
-  """DINOv2 keeps a position of the class token, timm and we its sum with the token."""
+  """DINOv2 keeps a position of the class token; timm and vitx keep its sum with the token."""
   theirs = foreign.read_arrays(FILES["dinov2_registers"])[0]
   ours, left = foreign_names.to_ours(theirs, 3)
   assert left == [] and theirs["pos_embed"].shape == (1, 10, 12)
@@ -134,8 +134,8 @@ def in_front(prefix, arrays):
 
 
 HEAD = ("head.weight", "head.bias")
-# What a file of `torch.save` holds of a network's weights w, its body b and head h, and names that
-# the report has.
+# The content of a file of `torch.save`, made of a network's weights w, its body b and head h, and
+# names that the report contains.
 WRAPPED = {
   "ddp": (lambda w, b, h: in_front("module.", w), ["module."]),
   "compiled": (lambda w, b, h: in_front("_orig_mod.", w), ["_orig_mod."]),
@@ -179,7 +179,7 @@ def test_what_stands_around_weights_is_taken_off_and_reported(name, tmp_path):
 
 
 def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
-  """DINO's teacher: its head is a projection, and no classifier."""
+  """DINO's teacher is loaded without its head, which is a projection and no classifier."""
   whole = foreign.read_arrays(FILES["timm_vit"])[0]
   teacher = in_front("backbone.", {n: x for n, x in whole.items() if n not in HEAD})
   teacher |= {"head.mlp.0.weight": np.ones((4, 12)), "head.weight": whole["head.weight"]}
@@ -245,7 +245,7 @@ _TOP = {
 
 
 def rename(theirs, network, parts, block, qkv, heads):
-  """Arrays under the names of transformers; the parts of the network stand behind `network`."""
+  """Returns arrays under the names of `transformers`; the network's begin with `network`."""
   named = {}
   for name, x in theirs.items():
     top, _, leaf = name.rpartition(".")
@@ -308,7 +308,7 @@ def test_names_of_transformers(name):
 
 
 def dinov3_under_other_names(arrays):
-  """timm's arrays under the names of DINOv3's own code, which masks the bias of the keys."""
+  """Returns timm's arrays under the names of DINOv3's own code, with a mask of the keys' bias."""
   short = {"reg_token": "storage_tokens"}
   short |= {f"blocks.{i}.gamma_{j}": f"blocks.{i}.ls{j}.gamma" for i in (0, 1) for j in (1, 2)}
   named = {short.get(name, name): x for name, x in arrays.items() if "_bias" not in name}
@@ -320,7 +320,7 @@ def dinov3_under_other_names(arrays):
 
 
 def test_names_of_dinov3():
-  """timm's names have biases of queries and values, or none, since the published ones are zero."""
+  """timm's files have biases of queries and values, or none, since the published ones are zero."""
   arrays, _ = foreign.read_arrays(str(GOLDEN / "exported_dinov3.safetensors"))
   wanted, left = foreign_names.to_ours(arrays, 3)
   assert left == [] and foreign_names.find_family(arrays) == "timm_dinov3"
@@ -352,7 +352,7 @@ def test_a_newer_version_in_memory_names_dinov3s_blocks_otherwise():
 
 
 def test_the_tower_of_texts_is_left_out_and_reported(capsys):
-  """The report counts its arrays and names some."""
+  """The report counts the arrays of the text tower and names some."""
   fill("transformers_siglip")
   printed = capsys.readouterr().out.splitlines()
   start = next(i for i, line in enumerate(printed) if line.startswith("ignored"))
@@ -467,7 +467,7 @@ def test_files_that_are_none(tmp_path, suffix, content):
 
 
 def safetensors(path, dtype, content, *, shape=(4,), size=None, head=None):
-  """Writes one array of four numbers as the format has it."""
+  """Writes a safetensors file with one array, whose head may state a wrong size."""
   about = {"dtype": dtype, "shape": shape, "data_offsets": [0, size or len(content)]}
   text = json.dumps({"a": about}).encode()
   path.write_bytes(struct.pack("<Q", head or len(text)) + text + content)
@@ -525,7 +525,7 @@ ON_DIGITS = (
 
 
 def test_a_run_names_what_does_not_fit_before_anything_is_compiled(tmp_path, monkeypatch):
-  """The mixer's slots are its own."""
+  """The error names Linformer's slots, which no published file has."""
   experiment = make_experiment(runs.tiny(*ON_DIGITS, "token_mixer=linformer"))
   monkeypatch.setattr(loop, "make_experiment", lambda *_, **__: experiment)
   monkeypatch.setattr(Experiment, "init_state", None)
@@ -536,7 +536,7 @@ def test_a_run_names_what_does_not_fit_before_anything_is_compiled(tmp_path, mon
 
 
 def test_a_run_begins_with_them(tmp_path, capsys):
-  """On gray images, for which the first convolution is summed over the colors."""
+  """The run has gray images, so the first convolution is summed over the colors."""
   config = runs.tiny(*ON_DIGITS)
   found, wanted = begin(config, tmp_path).state, fill("timm_vit", num_classes=10)[1]["params"]
   jax.tree.map(np.testing.assert_array_equal, found.ema, found.params)
@@ -565,7 +565,7 @@ def test_a_gray_image_gives_what_its_color_image_gives():
 
 @pytest.mark.parametrize("source", [(8, 8, 2, 12), (8, 8, 1, 12), (4, 4, 3, 12), (8, 3, 12)])
 def test_other_first_convolutions_start_anew_or_fit(source):
-  """Of two channels nothing is known, nor are gray kernels spread over colors."""
+  """For gray images, a gray kernel fits, and kernels of two channels or another size start anew."""
   fresh = {"stem": {"embed": {"kernel": np.zeros((8, 8, 1, 12))}}, "norm": {"scale": np.ones(2)}}
   theirs = {"stem": {"embed": {"kernel": np.ones(source)}}, "norm": {"scale": np.ones(2)}}
   _, report = transfer(fresh, theirs)

@@ -1,4 +1,4 @@
-"""`init_from=hf:NAME`: what is asked of the library, and a cache as the library lays it out.
+"""`init_from=hf:NAME`: the calls of huggingface_hub, and the layout of its cache.
 
 No test reaches the Hub.
 """
@@ -20,7 +20,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Errors(types.ModuleType):
-  """The errors of the library, in its hierarchy."""
+  """The errors of huggingface_hub, in its class hierarchy."""
 
   class EntryNotFoundError(Exception):
     pass
@@ -37,7 +37,7 @@ class Errors(types.ModuleType):
 
 @pytest.fixture
 def library(monkeypatch):
-  """Stands at the library's boundary: a list of what was asked, and what each file answers."""
+  """Replaces huggingface_hub by a list of its calls and a dict of its answers by file."""
   asked, answers = [], {}
   module, errors = types.ModuleType("huggingface_hub"), Errors("huggingface_hub.errors")
 
@@ -102,7 +102,7 @@ def test_an_unreachable_hub_is_asked_once_and_only_the_cache_is_read(library):
   assert hub.download("hf:timm/tiny") == "/cache/model.safetensors"
   assert asked == [("timm/tiny", "model.safetensors", None, "in the cache")]
   asked.clear()
-  answers["the Hub"] = Errors.HfHubHTTPError("403")  # the Hub has answered
+  answers["the Hub"] = Errors.HfHubHTTPError("403")  # the Hub answers with an error
   assert hub.download("hf:timm/tiny") == "/cache/model.safetensors"
   assert asked == [("timm/tiny", "model.safetensors", None)]
 
@@ -134,7 +134,7 @@ def test_without_the_library(monkeypatch):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-  """A cache as the library lays it out, and a library that may not reach the network."""
+  """A cache in the layout of huggingface_hub, which may not reach the network."""
   library = pytest.importorskip("huggingface_hub", reason='needs the extra "hub"')
   from huggingface_hub import constants
 

@@ -1,4 +1,4 @@
-"""Any token mixer in a published backbone: it keeps the projections it shares, or says what not."""
+"""A token mixer takes the projections that it shares with a published backbone, or names others."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from vitx.interop import foreign
 from vitx.interop.export import write_safetensors
 from vitx.ops.layout import TokenLayout
 
-# What a mixer cannot do without at 1 + 3 x 3 tokens.
+# Fields that a mixer needs for 1 + 3 x 3 tokens.
 FIELDS = {
   "bigbird": dict(block=2),
   "bilevel": dict(regions=2, top=1),
@@ -21,13 +21,13 @@ FIELDS = {
   "pattern": dict(edges="window"),
   "watts_strogatz": dict(neighbors=2),
 }
-# As many parameters as softmax attention has, of the same shapes.
+# Mixers with the parameters and shapes of softmax attention.
 SAME = (
   *("axial", "bigbird", "erdos_renyi", "fixed", "linear_transformer", "longformer"),
   *("neighborhood", "pattern", "performer", "shifted_window", "softmax", "strided"),
   "watts_strogatz",
 )
-# The first parameter of the file that it has not, or that of its own which the file has not.
+# Mixers with the first parameter that only the file has or that only the mixer has.
 OTHER = {
   "bilevel": "local",
   "fnet": "query/kernel",
@@ -46,7 +46,7 @@ QUICK = ("performer", "linformer", "fnet", "sparsifiner")
 
 
 def projections(variables):
-  """The parameters of all token mixers by name."""
+  """Returns the parameters of all token mixers by name."""
   leaves = name_leaves(variables["params"])
   return {name: x for name, x in leaves.items() if "/token_mixer/" in name}
 
@@ -73,7 +73,7 @@ def test_shared_projections_are_kept_and_what_cannot_be_taken_over_is_named(name
     assert shared == list(published) == list(found)
   elif name not in ("fnet", "mlp_mixing"):
     assert {"block_0/token_mixer/query/kernel", "block_1/token_mixer/key/kernel"} <= set(shared)
-  for key, value in found.items():  # of a new network, whatever is not shared
+  for key, value in found.items():  # parameters that are not shared have new values
     np.testing.assert_array_equal(value, published[key] if key in shared else FRESH, err_msg=key)
 
 
@@ -89,7 +89,7 @@ def test_other_weights_are_not_called_the_mixers():
 
 
 def test_predictors_of_sparsifiner(tmp_path, monkeypatch):
-  """A backbone's file with predictors, as the released code names them; also on another grid."""
+  """A backbone's file has predictors under the released code's names; another grid resizes them."""
   random = np.random.default_rng(0)
   theirs = foreign.read_arrays(FILES["timm_vit"])[0]
   for block in range(2):

@@ -1,4 +1,4 @@
-"""Trained models as modules of Flax NNX: the same logits, and NNX's own functions take them."""
+"""Trained models as modules of Flax NNX: equal logits, and use by NNX's own functions."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def loaded():
 
 @pytest.fixture(scope="module")
 def given(loaded):
-  """What the network reads of three images."""
+  """The network's input for three images."""
   return jax.jit(loaded.task.preprocess)(untrained.images(3))
 
 

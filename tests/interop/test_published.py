@@ -47,7 +47,7 @@ def test_the_configs_name_the_entries_files_and_sizes():
   for row, figures in imagenet.PUBLISHED.items():
     if entry := rows.get(f"imagenet:{row}"):
       assert entry.parameters == figures["parameters"], row
-  # No weights of these rows are known: one is a variant, of the other no address was found.
+  # Rows without known weights: one is a variant, and for the other no address was found.
   assert {row for row in imagenet.ROWS if f"imagenet:{row}" not in rows} == {
     "deit_s_linformer",
     "lv_vit_t",
@@ -93,14 +93,14 @@ def test_the_list(capsys):
 
 
 def test_a_file_of_a_published_name_has_its_digest(tmp_path):
-  """The digests of the table are those in the files' names, as PyTorch's loader reads them."""
+  """A file whose name has a digest, as those of PyTorch's loader have, must have this digest."""
   assert {entry.digest for entry in WEIGHTS} >= {"a1311bcf", "cd65a155", "b5f2ef4d", ""}
   damaged = tmp_path / "deit_small_patch16_224-cd65a155.pth"
   damaged.write_bytes((ROOT / "tests/golden/torch_archive.pth").read_bytes())
   with pytest.raises(ConfigError, match=r"SHA-256 \w{8}\.\.\., but the published.*cd65a155.*again"):
     foreign.read_variables(str(damaged), 3)
   other = damaged.rename(tmp_path / "mine.pth")
-  with pytest.raises(ConfigError, match="names of its arrays"):  # another network's, but read
+  with pytest.raises(ConfigError, match="names of its arrays"):  # it is read, but does not fit
     foreign.read_variables(str(other), 3)
 
 
@@ -112,7 +112,7 @@ def test_a_source_and_a_place_belong_together(given, capsys):
 
 @pytest.fixture
 def timm(monkeypatch, tmp_path):
-  """timm's repositories, each with the small network of the tests."""
+  """timm's repositories, each with one small network; the fixture lists the requests."""
   asked = []
 
   def download(source, *_):
@@ -125,7 +125,7 @@ def timm(monkeypatch, tmp_path):
 
 
 def test_known_weights_need_no_config(timm, capsys):
-  """The small file does not fit DeiT-S: the error shows that the row was found and compared."""
+  """The small file does not fit DeiT-S; the error shows that the row was found and compared."""
   name = "timm:deit_small_patch16_224.fb_in1k@v2"
   assert front.main(["convert", name, "--out", "run", "--without_data"]) == 1
   error = capsys.readouterr().err

@@ -36,7 +36,7 @@ from vitx.training import teacher
 __all__ = ["read_pixels_once"]
 # huggingface_hub 2.4 gives its HTTP client a file by an argument that the client has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
-FIRST, SECOND = f"{1:040}", f"{2:040}"  # the stand-in's commits
+FIRST, SECOND = f"{1:040}", f"{2:040}"  # the commits of the local server
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +46,13 @@ def loaded(finished_run):
 
 @pytest.fixture
 def folder(loaded, tmp_path):
-  """The finished run as a repository in a folder."""
+  """The finished run, published as a repository in a folder."""
   return publish(loaded, str(tmp_path / "published" / "tiny"))
 
 
 @pytest.fixture
 def on_hub(hub_server, loaded, capsys):
-  """The finished run as the repository `hf:me/tiny`."""
+  """The Hub with the finished run, published as the repository `hf:me/tiny`."""
   assert publish(loaded, "hf:me/tiny") == f"{hub_server.address}/me/tiny"
   return hub_server
 
@@ -66,7 +66,7 @@ def compare(found, wanted):
 
 
 def edit(folder, **changes):
-  """Changes fields of the repository's record."""
+  """Changes fields of a repository's `vitx.json`."""
   path = Path(folder) / "vitx.json"
   path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
@@ -95,7 +95,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("names", NETWORKS)
 def test_each_kind_of_network(names, tmp_path):
-  """timm's names where timm has the network; state besides the parameters is kept too."""
+  """A repository has timm's names if timm has the network; all state is kept."""
   model = untrained.make(**NETWORKS[names])
   folder = publish(model, str(tmp_path / names))
   record = json.loads((tmp_path / names / "vitx.json").read_text())
@@ -112,7 +112,10 @@ def test_each_kind_of_network(names, tmp_path):
 
 
 def test_a_masked_autoencoder(tmp_path):
-  """Its body alone would have timm's names, and it is no classifier."""
+  """A masked autoencoder's card does not call it a classifier, nor show its use in timm.
+
+  Its body alone would have timm's names.
+  """
   task = {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
   model = untrained.make(**NETWORKS["timm"], task={"name": "masked_autoencoder", **task})
   compare(vitx.load(publish(model, str(tmp_path / "masked"))), model)
@@ -205,7 +208,7 @@ def test_the_hub_there_and_back(hub_server, finished_run, loaded, capsys):
 
 
 def test_a_second_version(on_hub, loaded, folder):
-  """The author's model card stays, and a commit names the first version."""
+  """A second version keeps the author's model card; a commit selects the first version."""
   on_hub.add("me/tiny", {"README.md": b"mine, license: mit"})
   other = vitx.load(folder)
   other.variables["params"] = jax.tree.map(lambda x: x + 1, other.variables["params"])
@@ -216,7 +219,7 @@ def test_a_second_version(on_hub, loaded, folder):
 
 
 def test_weights_and_config_are_of_one_commit(on_hub, loaded, monkeypatch):
-  """Somebody writes a new version between the two downloads."""
+  """Weights and config are of one commit, though a new version comes between the two downloads."""
   find = hub.find
 
   def find_and_write(*given):
@@ -261,7 +264,7 @@ def test_a_run_begins_from_a_repository(on_hub, loaded, capsys):
 
 
 def test_weights_of_others_begin_a_run_as_before(hub_server):
-  """A repository without `vitx.json`, and the first of its two files of weights."""
+  """A repository without `vitx.json` begins a run from the first of its two files of weights."""
   weights = Path(SMALL["timm_vit"]).read_bytes()
   files = {"pytorch_model.bin": b"not this", "model.safetensors": weights}
   hub_server.add("timm/small.tiny", files)
@@ -281,7 +284,7 @@ def test_weights_of_others_begin_a_run_as_before(hub_server):
 
 
 def test_weights_in_the_cache_need_no_network(hub_server, monkeypatch, tmp_path):
-  """No attempt to reach the Hub may delay a run whose weights are there."""
+  """No attempt to reach the Hub delays a run whose weights are in the cache."""
   hub_server.add("you/small", {"model.safetensors": Path(SMALL["timm_vit"]).read_bytes()})
   assert is_weights("hf:you/small")
   hub.download("hf:you/small")
@@ -299,7 +302,7 @@ def test_a_name_that_the_library_refuses(source, hub_server):
 
 
 def arrange(server, case, monkeypatch):
-  """Lets a case of `REFUSED` come true."""
+  """Sets up a case of `REFUSED`."""
   weights = Path(SMALL["timm_vit"]).read_bytes()
   server.add("me/one", {"model.safetensors": weights, "vitx.json": b"{}"})
   if case == "private":
@@ -325,7 +328,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_repository_that_cannot_be_read(case, hub_server, monkeypatch):
-  """One message for each way in; the field and the fix are named, and nothing is compiled."""
+  """Each use of a repository gives one message with field and fix; nothing is compiled."""
   arrange(hub_server, case, monkeypatch)
   source, message = REFUSED[case]
   with pytest.raises(ConfigError, match=f"^workdir='{source}'.*{message}"):
@@ -382,7 +385,7 @@ DEEP = json.loads('{"a":' * 900 + "1" + "}" * 900)
   "fields", [{"a.b": 1}, {"__class__": 1}, DEEP], ids=["dot", "class", "deep"]
 )
 def test_a_config_that_no_config_can_be(fields, folder, run_copy):
-  """The names of fields, and their depth, are a stranger's."""
+  """A stranger's config may have names that no field can have, or too many levels."""
   edit(folder, config=fields)
   (run_copy / "config.json").write_text(json.dumps(fields))
   for place, name in ((folder, "vitx.json"), (str(run_copy), "config.json")):
@@ -396,7 +399,7 @@ def test_a_config_that_no_config_can_be(fields, folder, run_copy):
 
 
 def test_a_pipe_is_no_file_of_weights(folder):
-  """Reading it would never return."""
+  """A pipe in place of the weights is refused, since reading it would never return."""
   Path(folder, "model.safetensors").unlink()
   os.mkfifo(f"{folder}/model.safetensors")
   with pytest.raises(ConfigError, match=r"model\.safetensors is no readable .*not a regular file"):
@@ -413,7 +416,10 @@ def test_an_array_of_another_shape_is_of_a_file(tmp_path):
 
 
 def test_a_repository_and_a_run_have_folders_of_their_own(folder, loaded, run_copy):
-  """A published model in a workdir would be loaded in place of the run."""
+  """A workdir refuses a published model, and the folder of a published model refuses a run.
+
+  Otherwise, the published model would be loaded in place of the run.
+  """
   before = runs.snapshot(run_copy)
   with pytest.raises(ConfigError, match=r"is a workdir; a repository has its own folder"):
     publish(loaded, str(run_copy))
@@ -452,7 +458,7 @@ def test_weights_that_do_not_fit(folder, tmp_path):
 
 
 def test_a_stranger_names_code(folder, tmp_path, monkeypatch):
-  """The check of a workdir's config holds for a repository's."""
+  """A repository's config is checked for the code that it names, like a workdir's config."""
   Path(tmp_path, "their_mixer.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(tmp_path)
@@ -470,7 +476,7 @@ def test_a_stranger_names_code(folder, tmp_path, monkeypatch):
 
 
 def test_a_teacher_is_a_repository(folder, loaded):
-  """Its network is read from the repository, as from a workdir."""
+  """The teacher's network is read from the repository, as from a workdir."""
   config = runs.tiny("task=distillation", f"task.teacher='{folder}'")
   assert teacher.with_model(config).task.teacher_model.to_dict() == loaded.config.model.to_dict()
 

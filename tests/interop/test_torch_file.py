@@ -1,4 +1,4 @@
-"""Files of `torch.save`: what PyTorch wrote is read, and nothing that a pickle says is executed."""
+"""Files of `torch.save` are read without PyTorch, and no code in their pickles is executed."""
 
 import argparse
 import collections
@@ -42,7 +42,7 @@ def test_what_pytorch_wrote(name):
 
 
 class Wicked:
-  """What writes a file when it is unpickled."""
+  """An object that runs a command, which creates a file, when it is unpickled."""
 
   def __init__(self, path, call=os.system):
     self.path, self.call = path, call
@@ -81,13 +81,13 @@ def test_a_pickle_that_wants_to_execute_does_not(tmp_path, write, call):
 
 
 class Own:
-  """A class of the training code, which nobody else has."""
+  """A class of the training code, which the reader of the file does not have."""
 
   def __init__(self):
     self.inner = [Own] * 2
 
 
-# What training code saves beside weights, and what the reader says of it.
+# Objects that training code saves beside weights, and the reader's words for them.
 BESIDE = {
   "epoch": (3, "of the type int"),
   "best_acc": (np.float64(77.1), "multiarray.scalar"),
@@ -121,7 +121,7 @@ def test_what_lies_beside_weights_is_named_and_not_read(tmp_path):
 
 
 def test_types_that_no_kind_of_storage_is_of(tmp_path):
-  """Float8 and the like are read; of complex numbers there are none in our networks."""
+  """Float8 and uint16 are read; complex arrays are not, since no network of vitx has them."""
   content = {
     "float8": np.array([0.5, -1, 448], ml_dtypes.float8_e4m3fn),
     "uint16": np.array([[1, 65535]], np.uint16),
@@ -140,12 +140,12 @@ def test_a_whole_model_says_what_to_save(tmp_path):
     foreign.read_arrays(torch_writer.save(Own(), tmp_path / "a.pth"))
 
 
-# A name in the file that declares more than the file can hold, and how it is written.
+# The name of a kind of file that declares more than it can hold, and the function that writes it.
 ZEROS = np.zeros(3 * 2**20, np.uint8)
 
 
 def many_views(path):
-  """One storage of 16 kB, viewed a thousand times."""
+  """Writes a file with one storage of 16 kB, which a thousand tensors view."""
   head, view = rebuild(0, (2**12,), (1,), 2**12).split(b"ctorch._utils", 1)
   views = b"".join(b"I%d\nctorch._utils" % i + view.removesuffix(b".") + b"s" for i in range(1000))
   return archive(head + b"}" + views + b".", path, **{"0": bytes(2**14)})
@@ -173,7 +173,7 @@ def test_bombs_are_refused_before_they_are_inflated(tmp_path, name, monkeypatch)
 
 @contextlib.contextmanager
 def peak_memory():
-  """Yields what returns the bytes that Python and NumPy held at most at one time."""
+  """Yields a function that returns the peak of the bytes that Python and NumPy held."""
   tracemalloc.start()
   try:
     yield lambda: peak
@@ -183,7 +183,7 @@ def peak_memory():
 
 
 def test_a_remembered_object_costs_nothing_else(tmp_path):
-  """A few bytes ask for the place of two thousand million remembered objects."""
+  """A pickle of a few bytes asks for room for two thousand million remembered objects."""
   path = archive(b"\x80\x02}r\xff\xff\xff\x7f.", tmp_path / "a.pth")
   with peak_memory() as peak:
     assert read_torch(path) == {}
@@ -204,7 +204,7 @@ def test_one_setting_raises_the_limit(tmp_path, monkeypatch):
 
 
 def persistent(*entries):
-  """A pickle whose persistent references PyTorch's reader resolves."""
+  """Returns a pickle whose persistent references PyTorch's reader resolves."""
 
   class Pickler(pickle.Pickler):
     def persistent_id(self, thing):
@@ -230,7 +230,7 @@ def test_references_that_are_no_storage(tmp_path, pid):
 
 
 def rebuild(offset, size, stride, count=4):
-  """The pickle of one float32 tensor over a storage of four numbers."""
+  """Returns the pickle of one float32 tensor over a storage of `count` numbers."""
   kind = b"ctorch\nFloatStorage\n"
   numbers = lambda *n: b"(" + b"".join(b"I%d\n" % i for i in n) + b"t"  # noqa: E731
   storage = b"(X\x07\x00\x00\x00storage" + kind + b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpu"

@@ -1,4 +1,4 @@
-"""A new run's weights from another run's."""
+"""The transfer of a run's weights to a new run."""
 
 import re
 
@@ -32,7 +32,7 @@ def layout(side=4, prefix=1) -> TokenLayout:
 
 
 def resize(source, target, *layouts):
-  """A position table on another grid."""
+  """Returns a table of positions on another grid."""
   return token_tables.resize(source, target, -2, False, *layouts)
 
 
@@ -112,7 +112,7 @@ def test_the_source_is_left_alone():
 @pytest.mark.parametrize("prefix", [0, 1, 2, 9])
 def test_prefix_tokens_stay_and_a_smooth_grid_keeps_its_form(lead, prefix):
   def table(side):
-    at = (np.arange(side) + 0.5) / side  # cell centers: a linear ramp resizes to itself inside
+    at = (np.arange(side) + 0.5) / side  # centers, so that a resized ramp stays linear inside
     grid = np.stack(np.meshgrid(at, at, indexing="ij"), -1).reshape(-1, 2)
     tokens = np.full((prefix, 2), 5.0 + np.arange(prefix)[:, None])
     return np.concatenate([tokens, grid]).reshape(*lead, -1, 2).astype(np.float32)
@@ -163,7 +163,7 @@ def test_a_table_that_cannot_be_resized_is_skipped_with_the_reason(change, layou
 
 
 def test_the_grid_is_known_and_not_guessed():
-  """9 prefix tokens and 4 x 4 are 25 rows, as many as 5 x 5 without a prefix."""
+  """9 prefix tokens and 4 x 4 patches are 25 rows, as many as 5 x 5 patches without a prefix."""
   source, target = model(side=4, prefix=9, seed=1), model(side=5, prefix=0, seed=2)
   params, report = transfer(target, source, layout(5, 0), layout(4, 9))
   assert report.resized == {
@@ -188,7 +188,7 @@ def test_a_table_of_the_grid_alone_and_a_grid_that_is_no_square():
 
 
 def sized(depth=2, width=8, **parts) -> dict:
-  """Parameters of blocks whose MLPs are twice as wide as the tokens."""
+  """Returns parameters of blocks whose MLPs are twice as wide as the tokens."""
   mlp = {"up": {"kernel": np.ones((width, 2 * width)), "bias": np.ones(2 * width)}}
   blocks = {f"block_{i}": {"mlp": mlp} for i in range(depth)}
   return {"params": {"gain": {"scale": np.ones(3)}, **blocks, **parts}}
@@ -230,7 +230,7 @@ def test_weights_that_are_not_finite_are_refused(value):
   message = r"^(stem|head)/\w+ and 1 more arrays of the source hold NaN or infinity: .* another"
   with np.errstate(over="ignore"), pytest.raises(ConfigError, match=message):
     transfer(model(seed=2), source)
-  transfer(model(classes=3), {"other": np.array(value), **model(seed=1)})  # it is not taken
+  transfer(model(classes=3), {"other": np.array(value), **model(seed=1)})  # this is not transferred
 
 
 def test_nothing_in_common_is_an_error():

@@ -1,4 +1,4 @@
-"""vit-pytorch's own state dicts, and those that other packages' attention would have in them."""
+"""State dicts of vit-pytorch, with its own attention and with that of other packages."""
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ def network(**fields):
 
 
 def fill(model, theirs, side=8):
-  """Our variables with those of a state dict, of which nothing is left over or missing."""
+  """Returns the arrays of a state dict as our variables; each of them must fit."""
   ours, left = foreign_names.to_ours(theirs, model.num_heads)
   assert left == []
   blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), dict(shapes_of(model, side)))
@@ -41,7 +41,7 @@ def fill(model, theirs, side=8):
   ("name", "fields"),
   [
     ("vit", dict(mlp_dim=20, token_mixer=SOFTMAX | dict(head_dim=4))),
-    # The ViT that BBViT was compared with, and is but for its attention: the mean of all tokens.
+    # BBViT and the ViT beside it, which differ in attention, pool by the mean of all tokens.
     ("bbvit_vit", dict(mlp_dim=24, token_mixer=SOFTMAX, pool="mean_of_all", pool_first=True)),
   ],
 )
@@ -77,7 +77,7 @@ INPUTS = ("x", "out", "mask", "masked_out", "drawn", "edges", "cotangent")
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_attention_of_other_packages(name):
-  """The recorded module in both blocks of a ViT: every array of it has its place."""
+  """The recorded mixer is put into both blocks of a ViT; each of its arrays has a place."""
   arrays = {
     key: x for key, x in load(name).items() if key not in INPUTS and not key.startswith("grad.")
   }
@@ -104,7 +104,7 @@ def test_attention_of_other_packages(name):
 
 
 def shell(tokens, pool, mixer=None, width=16, hidden=8):
-  """A vit-pytorch state dict of two blocks, each with the arrays of a mixer."""
+  """Returns a state dict of vit-pytorch with two blocks, each with the arrays of a mixer."""
   shapes = {
     "pos_embedding": (1, tokens, width),
     "to_patch_embedding.1.weight": (width, 12),
@@ -129,7 +129,7 @@ def shell(tokens, pool, mixer=None, width=16, hidden=8):
 
 
 def test_fixed_features_of_performer_are_taken_over(tmp_path):
-  """VisionXformer saves them as a buffer; what ours keeps besides stays new."""
+  """VisionXformer saves fixed features as a buffer; the other state of the features stays new."""
   arrays = {key: x for key, x in load("performer_softmax").items() if key not in INPUTS}
   theirs = shell(17, "cls", arrays)
   write_safetensors(tmp_path / "vip.safetensors", theirs)

@@ -1,4 +1,4 @@
-"""Writes files as `torch.save` does, without PyTorch: an archive, with its names in the pickle."""
+"""Writes files in the format of `torch.save`, without PyTorch: archives with PyTorch's names."""
 
 import pickle
 import sys
@@ -16,7 +16,7 @@ _UNTYPED = ("float8_e4m3fn", "uint16")
 
 
 def _modules():
-  """Modules that stand for PyTorch's while a pickle names what is in them."""
+  """Returns modules that replace PyTorch's while a pickle refers to names in them."""
   torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
   for name in (*_STORAGES.values(), *_UNTYPED, "UntypedStorage"):
     setattr(torch, name, type(name, (), {"__module__": "torch"}))
@@ -59,7 +59,7 @@ class _Pickler(pickle.Pickler):
 
 
 def save(content, path, compression=zipfile.ZIP_STORED):
-  """Writes what is plain, and arrays as tensors; returns the path as text."""
+  """Writes plain values, and arrays as tensors; returns the path as text."""
   with zipfile.ZipFile(path, "w", compression) as file, mock.patch.dict(sys.modules, _modules()):
     with file.open("archive/data.pkl", "w") as pickled:
       pickler = _Pickler(pickled)

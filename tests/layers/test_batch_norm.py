@@ -39,7 +39,10 @@ def test_training_normalizes_and_keeps():
 
 
 def test_two_devices_share_one_batch():
-  """Outputs, running statistics and gradients; tests/models/test_cnn.py trains a whole network."""
+  """Outputs, running statistics and gradients are equal on one device and on two.
+
+  tests/models/test_cnn.py trains a whole network.
+  """
   weights = {"scale": np.linspace(1, 2, 4, dtype=np.float32), "bias": np.zeros(4, np.float32)}
   state = {"mean": np.ones(4, np.float32), "var": np.ones(4, np.float32)}
 
@@ -61,7 +64,7 @@ def test_two_devices_share_one_batch():
 
 
 def test_evaluation_uses_the_running_statistics():
-  """An example's result does not depend on its neighbors, though in training it does."""
+  """In evaluation, an example's output does not depend on its neighbors; in training it does."""
   module, layout = LeViTAttention(2), TokenLayout((5,))
   variables = draw_variables(module.init, X, layout=layout, train=False)
 

@@ -1,4 +1,4 @@
-"""The depthwise convolution is flax's, on grids of one and of two axes, with strides and widths."""
+"""The depthwise convolution equals Flax's on one and two axes, with several strides and widths."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ from tests.slow import all_but
 from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.ops.kernels import depthwise
 
-# Grid, K, stride, how many times as wide.
+# Grid, kernel size K, stride, and output channels per input channel.
 CASES = [
   ((5, 4), 3, 1, 1),
   ((7,), 5, 1, 1),
@@ -27,7 +27,10 @@ CASES = [
 
 
 def everything(modules, key, x):
-  """Returns the initial parameters, and for others the outputs and gradients of a sum of sines."""
+  """Returns initial parameters, and the gradients and outputs of modules with other parameters.
+
+  The gradients are those of a sum of sines.
+  """
 
   def loss(module, params, x):
     out = module.apply({"params": params}, x)
@@ -65,7 +68,7 @@ def test_equals_flax(case):
 
 @pytest.mark.parametrize(("grid", "stride"), [((5, 4), 1), ((7, 6), 2), ((7,), 3)])
 def test_accelerators_convolution_is_the_same(grid, stride):
-  """The program of `grid_convolution` for accelerators, run on this machine."""
+  """The accelerators' program of `grid_convolution`, run on this machine, gives equal results."""
   random = np.random.default_rng(0)
   x = random.normal(size=(2, *grid, 6)).astype(np.float32)
   taps = random.normal(size=(*(3,) * len(grid), 6)).astype(np.float32)

@@ -18,7 +18,7 @@ TOKENS = np.random.default_rng(0).normal(size=(2, 13, 8)).astype(np.float32)
 
 
 def test_sines_and_cosines_know_differences():
-  """The product of two rows depends on the difference of the two places alone."""
+  """The product of two rows of the table depends only on the difference of their positions."""
   table = sine_cosine_table(LAYOUT, 8)
   np.testing.assert_array_equal(table[0], 0)
   grid = table[1:].reshape(3, 4, 8)
@@ -84,7 +84,7 @@ def test_rope_needs_something_to_turn(mixer, message):
 
 
 def test_attention_pooling_is_a_block_with_one_query():
-  """It leaves prefix tokens out; equal values give the value itself, whatever the attention."""
+  """The pool leaves out prefix tokens; equal values give that value, whatever the attention is."""
   pool = POOLS["map"](num_heads=2, mlp_dim=4)
   variables = jax.jit(lambda key: pool.init(key, TOKENS, LAYOUT))(jax.random.key(0))
   shapes = {name: x.shape for name, x in name_leaves(variables["params"]).items()}

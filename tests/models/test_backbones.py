@@ -76,7 +76,7 @@ def test_what_cannot_work_says_why(name, fields, parts):
   ("convolutions", "depth", "expected"), [(2, 2, 283_723), (2, 4, 482_123)], ids=["2/3x2", "4/3x2"]
 )
 def test_compact_transformers_as_published(convolutions, depth, expected):
-  """CCT-2/3x2 and CCT-4/3x2 for CIFAR-10 (Hassani et al. 2021), all parameters."""
+  """CCT-2/3x2 and CCT-4/3x2 for CIFAR-10 have the published counts (Hassani et al. 2021)."""
   model = vitx.create_model(
     "cct",
     num_classes=10,

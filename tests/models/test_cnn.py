@@ -1,4 +1,4 @@
-"""ResNet and ConvMixer: the sizes of their papers, and one function on any number of devices."""
+"""ResNet and ConvMixer have the sizes of their papers, and train alike on one and two devices."""
 
 import dataclasses
 
@@ -20,7 +20,10 @@ def convolution(side, inputs, outputs, bias=False):
 
 
 def resnet_count(depth):
-  """From the paper: 6 n + 2 layers of 16, 32, 64 channels, each with batch norm; a linear head."""
+  """Counts the parameters of the paper's ResNet of 6 n + 2 layers.
+
+  The layers have 16, 32 and 64 channels, each with a batch norm, before a linear head.
+  """
   blocks = (depth - 2) // 6
   total, inputs = convolution(3, 3, 16) + 2 * 16, 16
   for width in (16, 32, 64):

@@ -18,13 +18,13 @@ def images(size=8, channels=3, batch=2, seed=0):
 
 
 def shapes(**fields):
-  """Model and the shapes of its variables: traced, not compiled."""
+  """Returns a model and the shapes of its variables, by tracing."""
   model = vitx.create_model("vit", num_classes=5, **{**TINY, **fields})
   return model, jax.eval_shape(model.init, jax.random.key(0), images())
 
 
 def drawn(**fields):
-  """A model and variables of which none is zero, so that outputs depend on all of them."""
+  """Returns a model and variables of which none is zero, so that outputs depend on all of them."""
   model, _ = shapes(**fields)
   return model, draw_variables(model.init, images())
 
@@ -75,7 +75,7 @@ def test_every_parameter_matters_and_remat_changes_nothing_but_memory():
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
   largest = max(np.max(np.abs(g)) for g in jax.tree.leaves(grads))
   for path, grad in jax.tree_util.tree_leaves_with_path(grads):
-    # A key's bias shifts all logits of a query, which changes no softmax: it has no gradient.
+    # A key's bias shifts all logits of a query, which changes no softmax, so it has no gradient.
     if "'key'" in str(path) and "bias" in str(path):
       continue
     assert np.max(np.abs(grad)) > 1e-6 * largest, path

@@ -16,7 +16,7 @@ STEM = dict(name="normalized", channels=(4, 4, 4), strides=(1, 1, 1), patch=4)
 
 
 def make(name, **fields):
-  """A network and its variables, of which none is zero."""
+  """Returns a network and its variables, of which none is zero."""
   model = create_model(name, **SMALL, **fields)
   return model, draw_variables(model.init, IMAGES)
 
@@ -54,7 +54,7 @@ def test_lv_vit_adds_half_the_largest_of_the_patches():
 
 
 def test_both_branches_are_divided():
-  """The divisor has the effect of smaller last maps."""
+  """A branch divisor of 2 has the effect of halving the last linear map of each branch."""
   block = dict(name="pre_norm", branch_divisor=2.0)
   model, variables = make("distilled_vit", stem=dict(name="linear", patch=4), block=block)
   plain = model.clone(block=partial(model.block.func, branch_divisor=1.0))

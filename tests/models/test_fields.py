@@ -1,4 +1,4 @@
-"""Every field of models and their parts takes a value and works, or names itself in one line."""
+"""Each value of a field of models and their parts works, or the error names it in one line."""
 
 import jax
 import numpy as np
@@ -24,16 +24,16 @@ SIZES = {
   "sparse_transformer": {**SMALL, "vocabulary": 3, "grid": (4, 2)},
 }
 PARTS = MODELS["vit"].PARTS
-# What parts need in a network of one block.
+# Fields that parts need in a network of one block.
 NEEDED = {name: {"layers": (0,)} for name in ("evit", "zeroed")}
-# The fields of token mixers are walked in the tests of attention.
+# The tests of attention check the fields of token mixers.
 CHOICES = [
   (part, name) for part, (table, _, _) in PARTS.items() if part != "token_mixer" for name in table
 ]
 
 
 def run(name, **fields):
-  """Traces a network of a config, from making it to the logits and the initialization."""
+  """Creates a network, and traces its outputs and its initialization."""
   of_tokens = name == "sparse_transformer"
   classes = {} if of_tokens else {"num_classes": 3}
   model = vitx.create_model(name, **{**classes, **fields})
@@ -52,14 +52,14 @@ def run(name, **fields):
 
 
 def check(field, name, **fields):
-  """Runs a config that may be wrong in one field."""
+  """Runs a config that may be wrong in one field; an error must name this field in one line."""
   try:
     run(name, **fields)
   except ConfigError as error:
     assert field in str(error) and "\n" not in str(error), str(error)
 
 
-# The others trace for minutes: with --all.
+# The other parts trace for minutes, so they run with --all.
 QUICK_MODELS, QUICK_PARTS = ("vit",), ("stem", "pool")
 
 

@@ -27,7 +27,7 @@ NAMES = (*OURS, "block_0/flax/scale", "block_0/flax/bias", "block_0/dense/kernel
       "block_0/bare",
       ("block_0/flax/scale", "block_0/flax/bias"),
       False,
-    ),  # the block's, which has more
+    ),  # the statistics of its block, which has more of them
     ("block_0/bare", tuple(name for name in NAMES if name.startswith("block_0")), True),
     ("elsewhere", OURS, False),
     ("", NAMES, True),
@@ -38,7 +38,10 @@ def test_state_belongs_to_the_innermost_module_with_parameters(module, frozen, e
 
 
 class Block(nn.Module):
-  """A block with Flax's normalization in evaluation by a field, by an argument, and bare."""
+  """A block with Flax's batch norms, one without parameters.
+
+  A field or an argument sets their evaluation mode.
+  """
 
   @nn.compact
   def __call__(self, x, train):
@@ -48,7 +51,7 @@ class Block(nn.Module):
 
 
 class Network(nn.Module):
-  """Two blocks and a normalization of ours."""
+  """A batch norm of vitx, and two blocks."""
 
   @nn.compact
   def __call__(self, x, train):

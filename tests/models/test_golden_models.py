@@ -1,6 +1,6 @@
 """Whole networks with weights of vit-pytorch give its outputs (tests/golden/record_models.py).
 
-Its ViT is in tests/interop/test_vit_pytorch_names.py.
+tests/interop/test_vit_pytorch_names.py has vit-pytorch's ViT.
 """
 
 from functools import partial
@@ -55,7 +55,7 @@ NETWORKS = {"small_data": "vit"}
 
 
 def carried(name, w, prefix=""):
-  """Our variables; their structure and shapes must be those of the model."""
+  """Returns recorded weights as variables with the structure and shapes of the model."""
   params, statistics = CARRY[name](w, prefix)
   return {"params": params, **({"batch_stats": statistics} if statistics else {})}
 
@@ -82,7 +82,7 @@ def close(found, expected, tolerance=1e-5):
 def test_forward_equality(name, implementation):
   w = Weights(name)
   model, variables = build(name, implementation), carried(name, w)
-  if implementation == "masked":  # which share their parameters
+  if implementation == "masked":  # both implementations share their parameters
     shapes = jax.eval_shape(model.init, jax.random.key(0), images(w))
     assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, variables)
   assert not w.unread, "weights that no parameter of ours took"

@@ -20,7 +20,7 @@ def same(a, b):
 
 
 def test_initialize_is_init_and_then_the_initialization():
-  """Keys may be given by stream, and further arguments of the call."""
+  """Random keys may be given by stream, and the call may have further arguments."""
   model = vit()
   rngs = {"params": KEY, "dropout": jax.random.key(1)}
 

@@ -15,7 +15,7 @@ IMAGES = np.zeros((1, 8, 8, 3), np.float32)
 
 @cache
 def made(name, seed=0, **options):
-  """The parameters of an initialization, by path."""
+  """Returns the parameters that an initialization makes."""
   model = vitx.create_model(
     "vit",
     num_classes=50,

@@ -1,4 +1,4 @@
-"""Tracing finds the parameters that modules declare as logged; a figure's name has their place."""
+"""Tracing finds the parameters that modules declare as logged; their log names have the block."""
 
 import flax.linen as nn
 import jax

@@ -15,7 +15,7 @@ KEY = jax.random.key(0)
 
 
 def attention(heads=H, dim=D, values=True):
-  """The parameters of a network of two blocks of attention, all ones."""
+  """Returns the parameters of a network of two blocks of attention, all ones."""
   shapes = {"query": (C, heads, dim), "key": (C, heads, dim)}
   if values:
     shapes |= {"value": (C, heads, dim), "out": (heads, dim, C)}
@@ -30,7 +30,7 @@ def attention(heads=H, dim=D, values=True):
 
 @functools.cache
 def made(initialization=mimetic, sizes=(), **settings):
-  """Applies an initialization to these parameters."""
+  """Applies an initialization to the parameters of `attention`."""
   params = attention(*sizes)
   return jax.device_get(jax.jit(lambda key: initialization(key, params, **settings))(KEY))
 
@@ -40,17 +40,17 @@ def mixers(*args, **settings):
 
 
 def query_key(mixer):
-  """W_Q W_Kᵀ of each head: (H, C, C)."""
+  """Returns W_Q W_Kᵀ of each head, (H, C, C)."""
   return np.einsum("chd,ehd->hce", mixer["query"]["kernel"], mixer["key"]["kernel"])
 
 
 def value_out(mixer):
-  """W_V W_O of all heads together: (C, C)."""
+  """Returns W_V W_O of all heads together, (C, C)."""
   return np.einsum("chd,hde->ce", mixer["value"]["kernel"], mixer["out"]["kernel"])
 
 
 def is_noise_and_diagonal(product, noise, diagonal):
-  """Whether a matrix is noise Z + diagonal I, entries of Z normal with variance 1 / C."""
+  """Asserts that a matrix is noise Z + diagonal I, with normal entries of Z of variance 1 / C."""
   rest = np.asarray(product) - diagonal * np.eye(C)
   np.testing.assert_allclose(np.diag(product).mean(), diagonal, atol=3 * noise / C)
   np.testing.assert_allclose(rest.std(), noise / np.sqrt(C), rtol=0.03)
@@ -121,7 +121,7 @@ def test_what_is_not_attention_is_the_bases(initialization, drawn):
 
 
 def vit(**fields):
-  """A small network of one block."""
+  """Returns a small network of one block."""
   given = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialization": "mimetic"}
   return create_model("vit", **(given | fields))
 

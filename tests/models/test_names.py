@@ -1,4 +1,4 @@
-"""Names of parameters, and that networks have them."""
+"""The names of parameters: their layers, kinds and blocks, and the names in a network."""
 
 import jax
 import numpy as np
@@ -48,7 +48,7 @@ def test_kinds(name, table, head):
 
 
 def test_a_network_has_these_names():
-  """The top of a network's parameters has no other names."""
+  """The parameters of a network have exactly these names at their top level."""
   fields = {"width": 8, "depth": 3, "num_heads": 2, "mlp_dim": 8, "head_hidden": 8}
   model = create_model("vit", num_classes=3, extra_tokens=2, **fields)
   shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 8, 8, 3)))["params"]

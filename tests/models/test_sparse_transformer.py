@@ -23,7 +23,7 @@ MIXERS = {
   "strided": dict(name="strided", form="code", stride=4, arrangement="layers"),
   "strided_paper": dict(name="strided", form="paper", stride=4, arrangement="merged"),
   "strided_heads": dict(name="strided", form="code", stride=4, arrangement="heads"),
-  "axial": dict(name="strided", stride=4, arrangement="merged"),  # both ways, but for `causal`
+  "axial": dict(name="strided", stride=4, arrangement="merged"),  # two-way without `causal`
   "fixed": dict(name="fixed", stride=4, summary=1, distinct=2, arrangement="merged"),
   "fixed_layers": dict(name="fixed", stride=4, summary=2, arrangement="layers"),
   "window": dict(name="longformer", window=6),
@@ -54,7 +54,7 @@ def close(found, wanted):
 def test_a_token_sees_no_later_one_in_either_implementation(name):
   """Compares outputs and gradients, also between the two implementations."""
   depth = 2 if MIXERS[name].get("arrangement") == "layers" else 1
-  # The second sequence has a row of the embedding for each place, the first has other rows.
+  # Each token of the second sequence has its own row of the embedding; the first uses other rows.
   tokens = np.stack([20 + draw(1)[0] % 4, np.arange(20, dtype=np.int32)])
   later = tokens.copy()
   later[:, 9] = 20 + (tokens[:, 9] + 1) % 4
@@ -90,7 +90,7 @@ def norm(x, params, epsilon):
 
 
 def test_the_start_is_first_and_positions_come_before_the_shift():
-  """The formula for a model whose branches are zero."""
+  """A model whose branches are zero follows the formula of its embedding."""
   model, params = make(MIXERS["dense"])
   p = jax.tree.map(np.asarray, params["params"])
   for i in range(2):
@@ -105,7 +105,10 @@ def test_the_start_is_first_and_positions_come_before_the_shift():
 
 
 def test_a_block_written_out():
-  """The formula H + a + b, with the activation x · sigmoid(1.702 x) and an epsilon of 1e-5."""
+  """A block computes H + a + b, the sum of its input and of its attention and MLP branches.
+
+  The activation is x · sigmoid(1.702 x), and the epsilon is 1e-5.
+  """
   model, params = make(MIXERS["dense"], depth=1, num_heads=1)
   p = jax.tree.map(np.asarray, params["params"])
   tokens = draw(1)

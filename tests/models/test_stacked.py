@@ -17,7 +17,7 @@ class Moments(NamedTuple):
 
 
 def network(depth):
-  """Makes parameters whose numbers are those of their layers, or negative outside the blocks."""
+  """Returns parameters whose values are the number of their layer, or negative outside blocks."""
   blocks = {
     f"block_{layer}": {"mlp": {"kernel": np.full((2, 3), layer), "bias": np.full(3, layer)}}
     for layer in range(depth)

@@ -40,7 +40,7 @@ def block(w, name, heads):
 
 
 def carried(w):
-  """Weights of Hugging Face's network as ours."""
+  """Returns the weights of Hugging Face's network as parameters of ours."""
   params = {
     "stem": {"embed": w.conv("swin.embeddings.patch_embeddings.projection")},
     "stem_norm": w.norm("swin.embeddings.norm"),
@@ -78,7 +78,7 @@ def test_outputs_of_another_implementation(implementation):
 
 
 def merge(grid, width):
-  """The module's parameters, and a function of tokens (B, N, C)."""
+  """Returns the parameters of `PatchMerging`, and a function of them and tokens (B, N, C)."""
   module, layout = PatchMerging(), TokenLayout(grid)
   x = jnp.zeros((1, layout.length, width))
   params = jax.jit(lambda key: module.init(key, x, layout))(jax.random.key(1))

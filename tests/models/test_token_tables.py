@@ -21,7 +21,7 @@ def layout(side, prefix=1):
 
 
 def wave(side, prefix=1):
-  """Returns a smooth function of the place, (N,); prefix tokens have the values 100, 101, ..."""
+  """Returns a smooth function of the position, (N,); prefix tokens have the values 100, 101, ..."""
   at = (np.arange(side) + 0.5) / side
   grid = 2 + np.sin(3 * at)[:, None] * np.cos(2 * at)
   return np.concatenate([100 + np.arange(prefix), grid.reshape(-1)]).astype(np.float32)
@@ -31,7 +31,7 @@ def wave(side, prefix=1):
 @pytest.mark.parametrize("prefix", [0, 1, 3])
 @pytest.mark.parametrize(("before", "after"), [(8, 16), (16, 12)])
 def test_a_sum_over_the_tokens_keeps_its_size(axis, prefix, before, after):
-  """A map from the tokens gives nearly equal results for one smooth image on both grids."""
+  """A resized map from the tokens gives nearly equal results for a smooth image on both grids."""
   kernels = [
     np.stack([wave(side, prefix), np.ones(prefix + side**2)], 1) for side in (before, after)
   ]
@@ -77,7 +77,7 @@ BOUND = {
 
 
 def make(mixer, side, **fields):
-  """A network of `side` x `side` patches, and its variables by name."""
+  """Returns a network of `side` x `side` patches, and its parameters."""
   settings = dict(num_classes=3, width=8, depth=1, num_heads=2, mlp_dim=8, **fields)
   model = create_model("vit", stem=dict(name="linear", patch=1), token_mixer=mixer, **settings)
   images = np.zeros((1, side, side, 3), np.float32)
@@ -90,7 +90,7 @@ def test_every_mixer_of_fixed_length_is_known():
 
 @pytest.mark.parametrize("name", BOUND)
 def test_the_axes_are_those_that_follow_the_tokens(name):
-  """The table has every parameter whose shape depends on the grid, with the axis that changes."""
+  """`token_axis` has the axis that changes, for each parameter whose shape depends on the grid."""
   small, large = (name_leaves(make(dict(name=name, **BOUND[name]), side)[1]) for side in (3, 4))
   moved = [key for key in small if small[key].shape != large[key].shape]
   assert moved
@@ -101,7 +101,7 @@ def test_the_axes_are_those_that_follow_the_tokens(name):
 
 @pytest.mark.parametrize("name", all_but("linformer", "mlp_mixing", of=BOUND))
 def test_a_network_on_another_grid(name):
-  """Weights of 3 x 3 patches run on 4 x 4; with a class token and without."""
+  """Weights of 3 x 3 patches run on 4 x 4 patches, with a class token and without."""
   for pool, prefix in (("cls", 1), ("mean", 0)):
     mixer = dict(name=name, **BOUND[name])
     (_, source), (model, target) = (make(mixer, side, pool=pool) for side in (3, 4))

@@ -52,7 +52,7 @@ CALLS: list[dict] = []
 
 
 class Decoder(Trunk):
-  """Tokens in, tokens out."""
+  """A trunk that maps tokens to tokens."""
 
   depth: int = 2
 
@@ -72,7 +72,7 @@ def decoder(mixer=Recorder, **fields):
 
 
 def run(model, **given):
-  """Makes and runs a network: traced, not compiled."""
+  """Traces the initialization and a call of a network, which is not compiled."""
   CALLS.clear()
   return jax.eval_shape(lambda key: model.init_with_output(key, TOKENS, **given), jax.random.key(0))
 
@@ -102,7 +102,7 @@ def test_what_the_trunk_decides_for_the_mixer():
 
 
 def whole_and_some(model, chosen, at):
-  """Returns the outputs of chosen tokens among all tokens, and alone at their places."""
+  """Returns the outputs of chosen tokens, computed with all tokens and computed alone."""
 
   @jax.jit
   def both(key):

@@ -1,4 +1,4 @@
-"""Weights of vit-pytorch's networks as ours: by name, in our shapes."""
+"""Converts weights of vit-pytorch's networks to the names and shapes of vitx."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
 class Weights:
-  """PyTorch's state by name, in our shapes; `unread` has the names that nobody has read."""
+  """PyTorch's state by name, in vitx's shapes; `unread` has the names that were not read yet."""
 
   def __init__(self, name):
     with np.load(GOLDEN / f"model_{name}.npz") as file:
@@ -54,7 +54,7 @@ class Weights:
 
 
 def pre_norm_block(w, name, heads):
-  """A layer of ViT or PiT."""
+  """Returns the parameters of a layer of ViT or PiT."""
   mixer, mlp = f"{name}.0", f"{name}.1"
   return {
     "mixer_norm": w.norm(f"{mixer}.norm"),
@@ -66,7 +66,7 @@ def pre_norm_block(w, name, heads):
 
 
 def around(w):
-  """Returns the parameters of ViT or PiT between the stem and the blocks, and after these."""
+  """Returns the parameters of ViT or PiT outside the stem and the blocks."""
   return {
     "cls": w["cls_token"],
     "posemb": {"table": w["pos_embedding"]},
@@ -176,7 +176,10 @@ def vit(w, prefix):
 
 
 def small_data(w, prefix):
-  """ViT with shifted patches, and with one temperature for all heads of a layer, as a logarithm."""
+  """Returns the parameters of a ViT with shifted patches.
+
+  The recorded temperature is a logarithm, and common to all heads of a layer.
+  """
   stem = "to_patch_embedding.to_patch_tokens"  # unfolds patches as (p, p, c)
   embed = {"norm": w.norm(f"{stem}.1"), "embed": w.dense(f"{stem}.2")}
   params = {"stem": embed, **around(w)}

@@ -1,6 +1,6 @@
-"""What the attention kernels are compared with: softmax under a mask in NumPy, and its gradients.
+"""The reference for attention kernels: softmax under a mask in NumPy, and its gradients.
 
-That the masked path is this too is tested in `test_softmax.py`.
+`test_softmax.py` tests that the masked path agrees with it.
 """
 
 import jax
@@ -13,7 +13,7 @@ NAMES = ("out", "lse", "dq", "dk", "dv")
 
 
 def inputs(batch, n, heads, dim, seed=0, dtype=np.float32):
-  """q, k, v and a cotangent of the output."""
+  """Returns q, k, v and a cotangent of the output, each (B, N, H, D)."""
   random = np.random.default_rng(seed).normal(size=(4, batch, n, heads, dim))
   return list(random.astype(np.float32).astype(dtype))
 
@@ -23,12 +23,15 @@ def lse_cotangent(batch, n, heads):
 
 
 def seen_keys(batch, n, share=0.7):
-  """A mask of keys, True for some."""
+  """Returns a mask of keys, bool (B, N), of which about a `share` is True."""
   return np.random.default_rng(7).random((batch, n)) < share
 
 
 def reference(q, k, v, d_out, d_lse=None, *, mask=None, scale=None):
-  """out, lse, dq, dk, dv through the matrix in float64; mask broadcastable to (B, H, N, M)."""
+  """Returns out, lse, dq, dk and dv, computed in float64 by the whole attention matrix.
+
+  The `mask` is broadcastable to (B, H, N, M).
+  """
   q, k, v, d_out = (np.asarray(x, np.float64).swapaxes(1, 2) for x in (q, k, v, d_out))
   scale = q.shape[-1] ** -0.5 if scale is None else scale
   logits = q @ k.swapaxes(2, 3) * scale
@@ -49,12 +52,15 @@ def reference(q, k, v, d_out, d_lse=None, *, mask=None, scale=None):
 
 
 def masked(q, k, v, mask=None, scale=None):
-  """(out, lse) through the matrix, in float64."""
+  """Returns out and lse, computed in float64 by the whole attention matrix."""
   return reference(q, k, v, np.zeros((*q.shape[:3], v.shape[-1])), mask=mask, scale=scale)[:2]
 
 
 def program(function):
-  """Compiles (q, k, v, d_out, d_lse) to out, lse if the function has one, dq, dk, dv."""
+  """Compiles a function of (q, k, v, d_out, d_lse) that returns out, lse, dq, dk and dv.
+
+  It returns no lse if `function` returns none.
+  """
 
   @jax.jit
   def run(q, k, v, d_out, d_lse=None):
@@ -68,7 +74,7 @@ def program(function):
 
 
 def assert_close(found, expected, tolerance=1e-5):
-  """Compares everything; if `found` has no lse, without."""
+  """Asserts that outputs and gradients agree; lse is left out if `found` has none."""
   names = NAMES if len(found) == len(NAMES) else NAMES[:1] + NAMES[2:]
   if len(expected) > len(found):
     expected = expected[:1] + expected[2:]
@@ -80,14 +86,17 @@ def assert_close(found, expected, tolerance=1e-5):
 
 
 def check(kernel, arrays, d_lse=None, *, mask=None, scale=None, tolerance=1e-5):
-  """Compares a kernel's everything with the reference and returns it."""
+  """Compares a kernel's outputs and gradients with the reference, and returns them."""
   found = program(kernel)(*arrays, d_lse)
   assert_close(found, reference(*arrays, d_lse, mask=mask, scale=scale), tolerance)
   return found
 
 
 def assert_bfloat16_keeps_up(kernel, arrays, mask=None):
-  """The kernel's bfloat16 error is at most twice the masked path's; lse has none."""
+  """Asserts that a kernel's bfloat16 error is at most twice the masked path's.
+
+  The lse, which is float32, must agree within 1e-5.
+  """
   half = [x.astype(jnp.bfloat16) for x in arrays]
   theirs = program(lambda *x: masked_attention(*x, mask=mask)[0])(*half)
   ours, exact = program(kernel)(*half), [*reference(*half, mask=mask)]
@@ -100,7 +109,7 @@ def assert_bfloat16_keeps_up(kernel, arrays, mask=None):
 
 
 def gradients(function):
-  """The gradients of the sum of a kernel's outputs."""
+  """Returns a function of q, k and v, the gradients of the sum of a kernel's outputs."""
   return jax.grad(lambda *x: jnp.sum(function(*x)[0]), argnums=(0, 1, 2))
 
 
@@ -109,16 +118,19 @@ def floats(*shapes):
 
 
 def temporaries(function, *shapes):
-  """Bytes of temporaries of the forward and backward pass, compiled and not run."""
+  """Returns the temporary bytes of the forward and backward pass, compiled and not run."""
   program = jax.jit(gradients(function)).lower(*floats(*shapes)).compile()
   return program.memory_analysis().temp_size_in_bytes
 
 
 def assert_linear(lengths, values):
-  """Grows with exponent 1 at most; working sets of constant size may make it look less."""
+  """Asserts that values grow with an exponent of at most about 1.
+
+  Working sets of constant size may make it smaller.
+  """
   assert 0.5 < exponent(lengths, values) < 1.15, values
 
 
 def exponent(lengths, values):
-  """The slope of log(value) over log(N)."""
+  """Returns the slope of log(value) over log(N)."""
   return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])

@@ -1,4 +1,4 @@
-"""Programs for platforms that are not here, as text, and the large arrays that they hold."""
+"""Programs lowered for platforms without their devices, as text, and their large arrays."""
 
 import math
 import re
@@ -10,13 +10,13 @@ from vitx.ops import attention
 from vitx.ops.implementation import lowering_for
 from vitx.ops.sparse import triton_attention
 
-TARGETS = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # as jax lowers for them, as ops call them
+TARGETS = {"cuda": "gpu", "tpu": "tpu", "cpu": "cpu"}  # JAX's names of platforms, and names in ops
 
 
 def record_kernels(monkeypatch, card=90):
-  """Makes the GPU's kernels return zeros, and returns a list that grows by the calls of them.
+  """Makes the GPU's kernels return zeros, and returns a list to which each call is added.
 
-  A call is its kernel, arrays and types of results, grid, launch and sizes.
+  A call is the kernel, its arrays and types of results, grid, launch and sizes.
   """
   calls = []
 
@@ -37,7 +37,10 @@ def lower(function, *arrays, platform):
 
 
 def program(platform, dtype, n, *, m=None, masked=False, width=64, heads=2, **given):
-  """Returns the gradient program of kernelized attention as text: n queries and m keys or n."""
+  """Returns the program of a gradient of kernelized attention as text.
+
+  There are n queries and m keys, or n keys if `m` is `None`.
+  """
   m = n if m is None else m
   q = jax.ShapeDtypeStruct((1, n, heads, width), dtype)
   k = jax.ShapeDtypeStruct((1, m, heads, width), dtype)
@@ -51,10 +54,10 @@ def program(platform, dtype, n, *, m=None, masked=False, width=64, heads=2, **gi
 
 
 def matrices(text, n):
-  """Returns the types of arrays with at least n² elements, constants too, of whatever axes.
+  """Returns the types of the arrays and constants with at least n² elements, of any shape.
 
-  It finds a matrix that is padded, flattened, cut into tiles or one bit wide. Of one example and
-  two heads nothing else is so large; half of the matrix of every head is found as well.
+  So a matrix is found that is padded, flattened, cut into tiles or one bit wide, and half of
+  the matrix of every head. One example of two heads has no other array so large.
   """
   found = set(re.findall(r"tensor<((?:\d+x)+)(\w+)>", text))
   sizes = {axes + dtype: math.prod(map(int, axes[:-1].split("x"))) for axes, dtype in found}

@@ -1,4 +1,4 @@
-"""What every example pattern is, written from its definition for one pair of tokens at a time.
+"""The definition of each example pattern, written for one pair of tokens at a time.
 
 A definition is a function (query, key, head, layout) -> bool in plain Python.
 """
@@ -12,7 +12,7 @@ from vitx.ops.patterns import PATTERNS, RandomBlocks
 
 
 def token(layout, index):
-  """(position or None, row, column) of a token."""
+  """Returns (position, row, column) of a token; all are `None` for a prefix token."""
   if index < layout.prefix:
     return None, None, None
   position = index - layout.prefix
@@ -20,7 +20,7 @@ def token(layout, index):
 
 
 def over_positions(rule):
-  """A definition over grid positions: rule(i, j, head, layout)."""
+  """Makes a definition from a rule over grid positions: rule(i, j, head, layout)."""
 
   def definition(q, k, head, layout):
     i, j = token(layout, q)[0], token(layout, k)[0]
@@ -30,7 +30,7 @@ def over_positions(rule):
 
 
 def over_grid(rule):
-  """A definition over coordinates: rule((row, column), (row, column), layout)."""
+  """Makes a definition from a rule over coordinates: rule((row, column), (row, column), layout)."""
 
   def definition(q, k, head, layout):
     if q < layout.prefix or k < layout.prefix:
@@ -45,7 +45,7 @@ def classes(q, k, head, layout):
 
 
 def without_prefix(rule):
-  """A definition over the grid as if it stood alone."""
+  """Makes a definition from a rule over the tokens of a grid without prefix tokens."""
 
   def definition(q, k, head, layout):
     P = layout.prefix
@@ -117,7 +117,7 @@ def block_ends(block):
 
 
 def random_blocks(name):
-  """The drawn table read in a loop; the draw itself is tested in test_patterns_draws.py."""
+  """Defines random blocks by the drawn table; test_patterns_draws.py tests the draw itself."""
   pattern = PATTERNS[name]
   (random,) = [part for part in pattern.patterns if isinstance(part, RandomBlocks)]
 
@@ -155,7 +155,7 @@ def fixed(l, c, part="merged", past=True, distinct=1):  # noqa: E741
 
 
 def neighbors(size, dilation):
-  """The keys of one axis, by sorting: `size` members of the residue class in a contiguous run."""
+  """Defines neighborhoods: along each axis, `size` keys in a row, at distances of `dilation`."""
 
   def axis(i, extent):
     line = list(range(i % dilation, extent, dilation))
@@ -171,7 +171,7 @@ def neighbors(size, dilation):
 
 
 def boxes(size, shift):
-  """Cuts every axis at shift, shift + size, ...: the region mask leaves nothing that wraps."""
+  """Defines shifted windows: every axis is cut at shift, shift + size, ..., and nothing wraps."""
 
   def box(x):
     return sum(x >= cut for cut in range(shift, 100, size))
@@ -194,7 +194,7 @@ def watts_strogatz(name):
 
 
 def erdos_renyi(name):
-  """The predicate one query at a time; its frequencies are tested in test_patterns_draws.py."""
+  """Defines random edges by the pattern itself; test_patterns_draws.py tests their frequencies."""
   pattern = PATTERNS[name]
 
   @functools.cache

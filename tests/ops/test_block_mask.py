@@ -1,4 +1,4 @@
-"""The block lists of a pattern hold exactly its edges, and are found without looking elsewhere."""
+"""The block lists of a pattern hold its edges, and are found without evaluating all blocks."""
 
 import dataclasses
 
@@ -85,7 +85,7 @@ def test_digest_is_of_the_content_and_the_same_elsewhere():
     dataclasses.replace(mask, length=63),
   ]
   assert len({mask, *others}) == 5
-  assert mask.digest.startswith("c63f79e48f76b76f")  # what another process has found
+  assert mask.digest.startswith("c63f79e48f76b76f")  # computed in another process
 
 
 def test_is_read_only():
@@ -109,7 +109,7 @@ def test_no_edges_and_all_edges():
 
 @dataclasses.dataclass(frozen=True)
 class Counting(Pattern):
-  """Counts the elements that are looked at."""
+  """A pattern that counts the elements at which its edges are evaluated."""
 
   inner: Pattern
   looked_at: list = dataclasses.field(default_factory=list, hash=False)
@@ -148,7 +148,7 @@ QUICK = (LOCAL[0][0], LOCAL[5][0])
 
 @pytest.mark.parametrize(("pattern", "tiles_per_row"), all_but(*QUICK, of=LOCAL), ids=str)
 def test_local_patterns_look_only_near_by(pattern, tiles_per_row):
-  """Time-free: at 391 blocks a row, work is a few tiles a row and not hundreds."""
+  """With 391 blocks in a row, a few tiles of each row are evaluated, and not hundreds."""
   counting, b = Counting(pattern), 64
   mask = BlockMask.from_pattern(counting, LONG, b, 2)
   looked_at = sum(counting.looked_at) / b**2

@@ -1,4 +1,4 @@
-"""Block-sparse attention equals softmax under the same edges, and costs what its edges cost."""
+"""Block-sparse attention equals softmax under its edges, and its cost follows their number."""
 
 import functools
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
 
 
 class Listed(Pattern):
-  """The edges of a dense bool (G, N, N)."""
+  """A pattern with the edges of a dense array, bool (G, N, N)."""
 
   def __init__(self, edges):
     object.__setattr__(self, "edges", edges)
@@ -35,7 +35,7 @@ class Listed(Pattern):
 
 
 def ragged_edges(layouts, n, block, seed=0):
-  """Full, partial and missing blocks, a long row and column, and rows without any edge."""
+  """Draws full, partial and missing blocks, a long row and column, and rows without any edge."""
   rng = np.random.default_rng(seed)
   blocks = -(-n // block)
   kind = rng.choice(3, (layouts, blocks, blocks), p=[0.7, 0.15, 0.15])
@@ -55,7 +55,7 @@ def block_mask(layouts, n, block):
 @pytest.mark.parametrize(
   ("n", "block", "dim", "layouts", "step"),
   [
-    (65, 16, 32, 1, 1 << 14),  # less than an example a step
+    (65, 16, 32, 1, 1 << 14),  # a step computes a part of an example
     (65, 16, 32, 2, 1 << 14),
     (65, 64, 64, 2, 1 << 20),
     (197, 16, 64, 2, 1 << 20),
@@ -104,12 +104,12 @@ def test_without_jit_under_vmap_on_two_devices_and_again():
   run = jax.jit(grads)
   expected = run(*arrays)
   for a, b in zip(run(*arrays), expected, strict=True):
-    np.testing.assert_array_equal(a, b)  # nothing is scattered: the same bits every time
+    np.testing.assert_array_equal(a, b)  # without scatters, each run gives these bits
   single = [x[:, None] for x in arrays]
   for mapped in (jax.jit(jax.vmap(grads))(*single), jax.pmap(grads)(*single)):
     for a, b in zip(mapped, expected, strict=True):
       np.testing.assert_allclose(a[:, 0], b, atol=2e-6)
-  small, mask = cases.inputs(1, 16, 1, 8)[:3], growing(16)  # each op is a program of its own
+  small, mask = cases.inputs(1, 16, 1, 8)[:3], growing(16)  # without jit, each op is a program
   for a, b in zip(block_sparse_attention(*small, mask), cases.masked(*small), strict=True):
     np.testing.assert_allclose(a, b, atol=2e-6)
 
@@ -123,7 +123,7 @@ def test_a_mask_of_another_shape_is_refused():
 
 
 def drawn(layouts, n, block, count):
-  """(indices, valid) and the dense edges; some blocks are read by many and some by none."""
+  """Returns (indices, valid) and the dense edges; some blocks are read often and some never."""
   rng = np.random.default_rng(3)
   blocks = -(-n // block)
   skewed = rng.random((layouts, blocks, blocks)) ** np.linspace(0.3, 3, blocks)
@@ -186,7 +186,7 @@ def growing(n):
 
 
 def test_cost_grows_with_the_edges(monkeypatch):
-  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 16)  # of constant size: would hide the growth
+  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 16)  # larger arrays would hide the growth
   lengths = [2048, 8192]
   masks = [growing(n) for n in lengths]
   memory, work = [], []
@@ -198,7 +198,7 @@ def test_cost_grows_with_the_edges(monkeypatch):
   cases.assert_linear(lengths, memory)
   cases.assert_linear(lengths, work)
   # Nine products over every edge: two forward, three for dq, four for dk and dv; padding is small.
-  edges = 2 * masks[-1].keys.size * 64**2  # of two heads; all blocks are full
+  edges = 2 * masks[-1].keys.size * 64**2  # two heads; all blocks are full
   assert work[-1] / (9 * 2 * edges * 32) < 1.2
 
 

@@ -1,4 +1,4 @@
-"""Convolutions: JAX's values and gradients, every one of them in the layout of images."""
+"""Convolutions have JAX's values and gradients, and each of them has the layout of images."""
 
 import functools
 import itertools
@@ -29,7 +29,7 @@ def gradients(function, x, w):
 
 
 def test_values_and_gradients_are_those_of_jax():
-  """Every size of image and kernel with every stride, and each of those with every padding."""
+  """Together, the cases have every padding, and every stride with every image and kernel size."""
   for i, j, stride in itertools.product(range(2), range(3), (1, 2, 3)):
     padding, (x, w) = PADDINGS[(i + j + stride) % 4], draw((7, 8)[i], (1, 3, 4)[j])
     expected = gradients(
@@ -58,7 +58,10 @@ def test_half_precision_keeps_its_type():
 
 @pytest.mark.parametrize("stride, convolutions", [(1, 3), (2, 2)])
 def test_every_convolution_of_a_gradient_lies_like_an_image(stride, convolutions):
-  """Else the CPU multiplies one by one inside a loop; with strides the kernel's is products."""
+  """In another layout, the CPU would multiply numbers one by one inside a loop.
+
+  With strides, the gradient by the kernel is computed by matrix products.
+  """
   x, w = draw(8, 3)
   jaxpr = jax.make_jaxpr(
     lambda x, w: gradients(lambda *a: convolve(*a, (stride, stride), "SAME"), x, w)

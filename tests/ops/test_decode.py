@@ -1,4 +1,4 @@
-"""Decoding token by token is causal attention, in no more memory than the pattern needs."""
+"""Decoding token by token equals causal attention, in no more memory than the pattern needs."""
 
 import functools
 
@@ -35,7 +35,7 @@ def inputs(n, heads=HEADS, dim=6, value_dim=5):
 
 
 def decode(pattern, layout, q, k, v):
-  """All outputs (B, N, H, E), by one compiled step."""
+  """Returns the outputs at all tokens, (B, N, H, E), by one compiled step."""
   plan = decode_plan(pattern, layout, q.shape[2])
 
   @jax.jit
@@ -54,7 +54,7 @@ def decode(pattern, layout, q, k, v):
 
 
 def causal(q, k, v, pattern, layout):
-  """What all at once gives along the edges that do not look ahead."""
+  """Returns the outputs of one call along the edges to keys that are not later than the query."""
   edges = ops.dense_mask(pattern or Full(), layout, q.shape[2])
   return cases.masked(q, k, v, edges & np.tri(layout.length, dtype=bool))[0]
 
@@ -66,7 +66,7 @@ def check(pattern, layout):
   return plan
 
 
-# The densest and the sparsest run in every test session; the others take a compilation each.
+# Plain `pytest` runs the densest and the sparsest pattern; each other one compiles a program.
 QUICK = {"causal", "fixed_distinct_summaries", "longformer", "bigbird_R+W+G", "erdos_renyi"}
 
 
@@ -111,7 +111,7 @@ def test_fixed(n):
 def test_windows():
   layout = TokenLayout((30,))
   assert check(Window(6, 0), layout).count == 7
-  assert check(Window(6), layout).count == 7  # what lies ahead is never kept
+  assert check(Window(6), layout).count == 7  # later keys are never kept
   plan = check(DilatedWindow(3, (4,)), layout)
   assert plan.count == 13 and plan.table is not None and plan.table.shape == (30, 1, 4)
   plan = check(DilatedWindow(2, (1, 5)), layout)

@@ -1,4 +1,4 @@
-"""Dropout draws by example, not by device."""
+"""Dropout masks depend on the example, not on the device."""
 
 import jax
 import numpy as np

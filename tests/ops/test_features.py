@@ -1,4 +1,4 @@
-"""Random features: orthogonal, unbiased, indifferent to masked tokens; linear attention by them."""
+"""Random features (orthogonal, unbiased, blind to masked tokens), and linear attention."""
 
 import functools
 
@@ -21,7 +21,7 @@ draw = jax.jit(features.orthogonal_gaussian, static_argnums=(1, 2))
 
 @functools.partial(jax.jit, static_argnames="stabilizer")
 def key_features(k, w, **given):
-  """The features, and the gradient of their sum."""
+  """Returns the features of keys, and the gradient of the sum of the features."""
   phi, pull = jax.vjp(lambda k: features.softmax_key_features(k, w, **given), k)
   return phi, pull(jnp.ones_like(phi))[0]
 
@@ -126,7 +126,7 @@ def test_local_attention_is_softmax_under_its_mask(causal):
 
 
 def test_causal_features_of_the_softmax_kernel_are_finite_and_know_no_later_token():
-  """The stabilizer's maximum over all keys did not cancel: later tokens moved earlier outputs."""
+  """No stabilizer is used: a maximum over all keys lets later tokens change earlier outputs."""
   w = random(40, 64, seed=1) * 2
   for size in (1, 1000):
     k = size * random(2, 6, 2, 64)

@@ -1,4 +1,4 @@
-"""Fixed patterns by runs and summaries, and strided ones by reshaping, equal their definitions."""
+"""Fixed and strided patterns, computed by runs and reshaping, equal their definitions."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def cores(pattern, n):
 @pytest.mark.parametrize(
   ("pattern", "n"),
   [
-    # The last run is cut short; slow, since one with a part of this pattern runs always.
+    # The last run is shorter; slow, since a quick case has a part of this pattern.
     pytest.param(Fixed(8, 2, distinct=4), 61, marks=pytest.mark.slow),
     pytest.param(Fixed(8, 2, distinct=2) & Causal(), 64, marks=pytest.mark.slow),
     (Fixed(8, 1, "summary", distinct=3), 61),
@@ -49,7 +49,7 @@ def cores(pattern, n):
 )
 def test_equals_the_definition(pattern, n):
   arrays, d_lse = cases.inputs(2, n, 6, 8), cases.lse_cotangent(2, n, 6)
-  key_mask = cases.seen_keys(2, n)  # six heads: sub-runs are shared unevenly
+  key_mask = cases.seen_keys(2, n)  # six heads share four sub-runs unevenly
   key_mask[1] = False
   mask = dense_mask(pattern, TokenLayout((n,)), 6)[None] & key_mask[:, None, None]
   cases.check(run(pattern, key_mask), arrays, d_lse, mask=mask)
@@ -91,7 +91,7 @@ def test_no_gradient_to_the_future():
 
 
 def test_work_follows_the_edges():
-  """Of runs of 128 with 32 summaries a quarter of the causal triangle is left."""
+  """Runs of 128 tokens with 32 summaries have a quarter of the edges of causal attention."""
   shapes = cases.floats(*[(1, 12_288, 2, 64)] * 3)
 
   def work(pattern):

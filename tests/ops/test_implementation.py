@@ -1,4 +1,4 @@
-"""Which implementation runs, and that what is recorded is what runs."""
+"""The choice of an implementation, and that the recorded implementation is the one that runs."""
 
 import flax.linen as nn
 import jax
@@ -17,7 +17,7 @@ from vitx.ops.rule import FAMILIES, Rule
 
 
 def rule(**masked):
-  """A rule that masks nothing but what is given."""
+  """Returns a rule that picks "masked" only within the given bounds."""
   return Rule("any", "a test", dict.fromkeys(FAMILIES, ()) | masked)
 
 
@@ -59,7 +59,7 @@ def test_errors_name_the_field_and_the_way_out():
 
 
 def choose(module, n):
-  """What a mixer's ops pick for N tokens, and whether it sows a matrix."""
+  """Returns the implementation that a mixer picks for N tokens, and whether it sows a matrix."""
   x = jax.ShapeDtypeStruct((1, n, 8), jnp.float32)
   layout = make_grid(n)
 
@@ -75,7 +75,7 @@ def choose(module, n):
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_no_mixer_holds_the_matrix_of_many_tokens(name):
-  """No kernelized path is slower than its masked path from 1024 tokens on."""
+  """From 1,024 tokens on, "auto" picks the kernelized path of every mixer that has one."""
   mixer = MIXERS[name](num_heads=2)
   single = not mixer.properties.implementations
   assert choose(mixer, 1024) == ("auto" if single else "kernelized", False)

@@ -16,7 +16,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops import TokenLayout
 from vitx.ops.patterns import GivenBlocks, Window
 
-# Every op on queries, keys and values: the op, the arrays that it takes besides, and its options.
+# Every op on queries, keys and values: the op, its further arrays, and its options.
 OPS = {
   name: (getattr(ops, name), arrays[3:], options)
   for name, (arrays, options) in EVERY.items()
@@ -27,7 +27,7 @@ OPS["window"] = (DENSE, (), {"pattern": Window(3), "layout": LAYOUT})
 OPS["function"] = (DENSE, (), {"pattern": lambda b, h, q, k: q >= k})
 OPS["drawn"] = (DENSE, (), {"pattern": GivenBlocks(jnp.array([[[1], [0], [2], [1]]]), 4)})
 MASKS = {
-  "float32 of shape (2, 16)": shape(B, N),  # additive, or ones and zeros
+  "float32 of shape (2, 16)": shape(B, N),  # it may be additive, or ones and zeros
   "int32 of shape (2, 16)": shape(B, N, dtype=np.int32),
   "bool of shape (1, 16)": shape(1, N, dtype=bool),
   "bool of shape (2, 15)": shape(B, N - 1, dtype=bool),
@@ -56,7 +56,7 @@ def test_a_mask_of_another_kind_is_refused(name, implementation):
 
 
 def fill(spec):
-  """Positive numbers for floats; else 0, 1, ... or False, True along the last axis."""
+  """Returns positive floats, or else 0, 1, ... or False, True along the last axis."""
   if spec.dtype == np.float32:
     return np.random.default_rng(len(spec.shape)).random(spec.shape, np.float32)
   return np.broadcast_to(np.arange(spec.shape[-1]), spec.shape).astype(spec.dtype)
@@ -100,7 +100,7 @@ def test_arrays_that_do_not_fit_are_refused(name, implementation):
     trace(name, implementation, v=shape(B, N + 1, H, D))
   with pytest.raises(ConfigError, match="do not fit each other"):
     trace(name, implementation, q=shape(B + 1, N, H, D))
-  if name not in ("attention_with_weights", "linear_attention"):  # which attend other tokens too
+  if name not in ("attention_with_weights", "linear_attention"):  # these take M keys
     other = shape(B, N + 4, H, D)
     with pytest.raises(ConfigError, match="q has 16 tokens, but k has 20"):
       trace(name, implementation, k=other, v=other)

@@ -1,4 +1,4 @@
-"""Scores of a pruned prediction: two ways to compute them, and what both leave equal."""
+"""Scores of a pruned prediction: the sparse and the dense predictor keep equal keys."""
 
 import jax
 import numpy as np
@@ -11,7 +11,10 @@ QUERIES, KEYS, SLOTS = 23, 37, 8
 
 
 def pruned(exact, seed=0):
-  """Coefficients and basis with few entries left; exact: products and sums that never round."""
+  """Draws coefficients and a basis with few nonzero entries.
+
+  With `exact`, their products and sums are never rounded.
+  """
   rng = np.random.default_rng(seed)
   coefficients = rng.random((2, QUERIES, SLOTS)) * (rng.random((2, QUERIES, SLOTS)) < 0.3)
   basis = rng.normal(size=(KEYS, SLOTS)) * (rng.random((KEYS, SLOTS)) < 0.3)

@@ -20,7 +20,7 @@ def test_segment_means_leave_out_masked_tokens_and_the_missing_end():
   x = random(2, 7, 1, 3)
   mask = np.ones((2, 7), bool)
   mask[0, 1], mask[1, 4:6] = False, False
-  means, used = jax.jit(lambda x: nystrom.segment_means(x, 4, mask=mask))(x)  # of 2, 2, 2, 1
+  means, used = jax.jit(lambda x: nystrom.segment_means(x, 4, mask=mask))(x)  # 2, 2, 2 and 1 tokens
   expected = [[x[0, [0]], x[0, 2:4], x[0, 4:6], x[0, 6:]], [x[1, :2], x[1, 2:4], [], x[1, 6:]]]
   for b, row in enumerate(expected):
     for m, tokens in enumerate(row):

@@ -1,6 +1,6 @@
 """Kernelized softmax holds no N x N array on any platform, found in the lowered programs.
 
-Programs are those of one example and two heads, with tiles as large as the platform has them.
+Each program computes one example and two heads, with tiles as large as on its platform.
 """
 
 import functools
@@ -23,7 +23,7 @@ from vitx.ops.sparse.attend import block_mask
 
 @pytest.fixture
 def installed(monkeypatch):
-  """cuDNN's kernel can be lowered for CUDA without the card, if its version check is content."""
+  """Replaces cuDNN's version check, so that its kernel can be lowered for CUDA without a GPU."""
   monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)
 
 
@@ -68,7 +68,7 @@ def test_no_square_for_cuda(dtype, masked, causal, installed):
     (jnp.bfloat16, 2048, True),
     (jnp.float32, 2048, False),
     (jnp.float32, 1025, True),
-    (jnp.float16, 1025, False),  # which the TPU's own kernel does not take, but cuDNN's would
+    (jnp.float16, 1025, False),  # splash attention does not take this case, but cuDNN would
   ],
 )
 def test_no_square_for_tpu(dtype, n, masked, installed):
@@ -77,7 +77,7 @@ def test_no_square_for_tpu(dtype, n, masked, installed):
 
 
 def test_no_square_in_the_steps_of_a_cpu(monkeypatch):
-  """What is traced on a CPU's machine has smaller tiles."""
+  """A program that is traced on a machine without an accelerator has smaller tiles."""
   monkeypatch.setattr(tiling, "ACCELERATOR_STEP_BYTES", tiling.CPU_STEP_BYTES)
   assert not matrices(program("cuda", jnp.float32, 2048), 2048)
   for platform in ("cuda", "tpu"):
@@ -100,7 +100,7 @@ def test_what_cudnn_does_not_take_or_is_not_there_for_goes_by_tiles(installed, m
 
 @pytest.mark.slow
 def test_the_padding_around_cudnn_changes_nothing(monkeypatch):
-  """The kernel itself is replaced by the library's plain path, which takes the same arguments."""
+  """JAX's plain attention, which takes the arguments of cuDNN's kernel, replaces the kernel."""
   plain = jax.nn.dot_product_attention
 
   def replaced(q, k, v, *, implementation, **given):
@@ -148,19 +148,19 @@ def check_pattern(platform, n, dtype, name):
 
 @pytest.mark.parametrize("name", all_but(*QUICK, of=PATTERNS))
 def test_no_square_of_any_pattern(name, installed):
-  """As CUDA gets it, for which all patterns go by our tiles."""
+  """The programs are those for CUDA, where all patterns use vitx's tiles."""
   check_pattern("cuda", 2049, jnp.bfloat16, name)
 
 
 @pytest.mark.parametrize("name", all_but(QUICK[0], of=(*QUICK, *FOR_TPU)))
 def test_no_square_of_patterns_for_tpu(name):
-  """Whose own kernel takes most of them, all alike."""
+  """Splash attention, the TPU's own kernel, computes most patterns, all in one way."""
   check_pattern("tpu", 2048, jnp.float32, name)
 
 
 @pytest.mark.slow
 def test_most_patterns_leave_tiles_empty():
-  """So the exception for those that fill all is one."""
+  """Few patterns fill all tiles, so `fills_its_tiles` exempts only these."""
   filled = {name for name, each in PATTERNS.items() if fills_its_tiles(each, GRIDS[2048])}
   assert filled == {"erdos_renyi", "erdos_renyi_symmetric", "fixed_bidirectional", "fixed_summary"}
 

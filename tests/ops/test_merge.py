@@ -1,4 +1,4 @@
-"""Partial attentions merge into the whole, gradients and empty parts included."""
+"""Partial attentions merge into the whole, with their gradients, even if a part is empty."""
 
 import functools
 
@@ -16,24 +16,24 @@ N = 41
 
 @functools.partial(jax.jit, static_argnames="scale")
 def dense(q, k, v, mask, scale=None):
-  """(out, lse) through the matrix, in JAX: what is merged must have gradients."""
+  """Returns out and lse, computed by the whole matrix in JAX, so that they have gradients."""
   out, _ = masked_attention(q, k, v, mask=mask, scale=scale)
   logits = jnp.einsum("bnhd,bmhd->bhnm", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
   seen = jnp.any(mask, axis=-1)
-  # A row without edges borrows all, so that its gradient is not NaN, and is then replaced.
+  # A row without edges gets all edges, so that its gradient is not NaN, and is replaced below.
   lse = jax.nn.logsumexp(jnp.where(mask | ~seen[..., None], logits, -jnp.inf), axis=-1)
   return out, jnp.where(seen, lse, -jnp.inf)
 
 
 def split(edges, count):
-  """Disjoint masks whose union is `edges`."""
+  """Returns disjoint masks whose union is `edges`."""
   owner = np.random.default_rng(1).integers(0, count, edges.shape)
   return [edges & (owner == i) for i in range(count)]
 
 
 def test_parts_make_the_whole():
   edges = np.random.default_rng(0).random((2, 1, N, N)) < 0.3
-  edges[:, :, 5] = False  # a query that no part lets see
+  edges[:, :, 5] = False  # a query without keys in any part
   parts = [*split(edges, 3), np.zeros((2, 1, N, N), bool)]
   found = cases.check(
     lambda *x: merge([dense(*x, mask) for mask in parts]),

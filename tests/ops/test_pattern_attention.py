@@ -1,4 +1,4 @@
-"""Whichever way a pattern is attended along, the result is that of its edges."""
+"""Attention along a pattern is softmax over its edges, in whatever way it is computed."""
 
 import dataclasses
 
@@ -43,14 +43,14 @@ COMPOSED = [
   CLASS | Nothing(),
   Window(1, block=4, count_prefix=True) | CLASS,
   CLASS | Window(2) | Global(tokens=(5,)),
-  DilatedWindow(2, (3,)),  # 42 tokens, not without a rest of 4
+  DilatedWindow(2, (3,)),  # 4 does not divide 42 tokens
   DilatedWindow(1, (4, 1, 4, 5)) | CLASS,
   (Strided(form="axial") | CLASS) & Causal(),
   per_head(Axial(0), Axial(-1)) & Causal(),
   (OnGrid(BIGBIRD) | CLASS) & Causal(),
   Neighborhood(3) & Causal(),
   Causal() & Window(3),
-  (Window(2) | Global(tokens=(5,))) & Causal(),  # a prefix that cannot be attended apart
+  (Window(2) | Global(tokens=(5,))) & Causal(),  # a prefix that cannot be attended separately
   per_head(Window(2), Window(4)) & Causal(),
   Others() & Causal(),
   Strided(form="axial") & Others(),  # runs with an order of their own
@@ -103,7 +103,10 @@ def test_the_op_and_its_gradients_are_those_of_the_edges(implementation):
 
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_the_block_lists_of_causal_plans_hold_the_edges(prefix):
-  """Each edge once, where no part is in an order of its own; the prefix is no part of them."""
+  """The block lists of parts that keep the order of tokens hold each edge once.
+
+  They leave out the prefix.
+  """
   layout, compared = TokenLayout((7, 8), prefix), 0
   for name, pattern in PATTERNS.items():
     steps = plan(pattern & Causal(), layout)
@@ -117,7 +120,7 @@ def test_the_block_lists_of_causal_plans_hold_the_edges(prefix):
 
 
 def test_patterns_over_the_grid_say_so():
-  """`on_grid`: no edges of prefix tokens, and the edges of the grid alone."""
+  """A pattern that is `on_grid` has no edges of prefix tokens, and only the grid's own edges."""
   behind, alone, said = TokenLayout((7, 8), 2), TokenLayout((7, 8)), 0
   for name, pattern in PATTERNS.items():
     if pattern.on_grid:
@@ -157,7 +160,7 @@ def test_columns_are_attended_by_reshaping(pattern, cores):
 
 
 def test_a_plain_function_is_a_pattern():
-  """As FlexAttention takes it; heads are told apart where the function uses them."""
+  """The function has FlexAttention's arguments; heads differ if the function uses `h`."""
   q, k, v, _ = cases.inputs(2, 50, 4, 8)
 
   def same(b, h, q, k):
@@ -187,7 +190,7 @@ def test_a_plain_function_is_a_pattern():
   "pattern", [Nothing(), Strided(4, "column"), Neighborhood(3), Window(2, block=4)], ids=str
 )
 def test_a_query_without_edges_is_zero_with_zero_gradient(pattern, implementation):
-  """Prefix tokens have no edges in these patterns, nor has any token of an example all masked."""
+  """Prefix tokens have no edges in these patterns, and in a masked example no token has edges."""
   layout = TokenLayout((4, 4), 2)
   key_mask = np.ones((2, 18), bool)
   key_mask[1] = False
@@ -201,14 +204,14 @@ def test_a_query_without_edges_is_zero_with_zero_gradient(pattern, implementatio
     assert np.isfinite(x).all()
 
 
-# What functions and patterns of one's own read from outside, as the cells of a notebook do.
+# Values that a user's functions and patterns read from outside, as in the cells of a notebook.
 WIDTH = 2
 DOCUMENTS = np.zeros(40, np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Band(Pattern):
-  """Keys that are near, of the user's own."""
+  """A user's own pattern: each query attends the keys near it."""
 
   def allows(self, layout, q, k, head=0):
     return abs(q - k) <= WIDTH

@@ -34,7 +34,7 @@ LAYOUTS = [TokenLayout((7, 9), 1), TokenLayout((8, 7)), TokenLayout((9, 8), 2)]
 
 
 def edges(pattern, layout, heads=HEADS):
-  """bool (H, N, N) by one call of the predicate."""
+  """Returns the edges, bool (H, N, N), by one call of the pattern's `allows`."""
   index = np.arange(layout.length)
   allowed = pattern.allows(layout, index[:, None], index, np.arange(heads)[:, None, None])
   return np.broadcast_to(allowed, (heads, layout.length, layout.length))
@@ -54,7 +54,7 @@ def test_equals_its_definition(layout):
     np.testing.assert_array_equal(edges(pattern, layout, len(wanted)), wanted, name)
 
 
-# Every fourth always, the others with --all.
+# Every fourth pattern runs always, the others with --all.
 @pytest.mark.parametrize("first", all_but(0, of=range(4)))
 def test_traced_indices_give_the_same(first):
   layout, names = LAYOUTS[0], list(PATTERNS)[first::4]
@@ -122,7 +122,7 @@ def test_two_steps_join_everything_before():
 
 
 def test_distinct_summaries_cover_the_run():
-  """l = 128, c = 32: four sub-runs, one for each head, together the whole run."""
+  """With l = 128 and c = 32, each of four heads has a part of the run, together the whole run."""
   layout = TokenLayout((256,))
   summaries = edges(Fixed(128, 32, "summary", causal=False, distinct=4), layout, 4)
   assert (summaries.sum(axis=0) == 1).all()

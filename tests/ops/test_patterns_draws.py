@@ -1,4 +1,4 @@
-"""Random graphs: where draws may fall, how often, and that a step can draw its own."""
+"""Random graphs: where edges may be drawn, how often, and a graph for each step."""
 
 import jax
 import numpy as np
@@ -60,11 +60,14 @@ def test_uniform_draws_avoid_what_the_union_has(window, anchors):
   legal = np.array([[abs(i - j) > window // 2 for j in range(m)] for i in range(m)])
   for anchor in anchors:
     legal[anchor % m] = legal[:, anchor % m] = False
-  np.testing.assert_array_equal(seen, legal)  # 120 draws of 3 of 20: all that may occur do
+  np.testing.assert_array_equal(seen, legal)  # in 120 draws of 3 of 20, all legal ones occur
 
 
 def test_published_plan_of_short_inputs_takes_two_ranges():
-  """tests/attention/test_golden_transformers.py compares the plan of longer inputs."""
+  """With 10 blocks, a row draws some blocks from a near range and the others from a far one.
+
+  tests/attention/test_golden_transformers.py compares the plan of longer inputs.
+  """
   m, r = 10, 3  # r + 5 < m <= 2r + 5
   for seed in range(50):
     drawn = draw(m * 8, 8, r, plan="bigbird", seed=seed)[0]
@@ -80,7 +83,7 @@ def test_a_step_draws_its_own_graph_inside_jit():
   first, second = np.asarray(redrawn(1)), np.asarray(redrawn(2))
   assert (first != second).any()
   np.testing.assert_array_equal(first, pattern.redraw(layout, 0, 1))
-  np.testing.assert_array_equal(redrawn(0), pattern.indices(layout))  # drawn once is step 0
+  np.testing.assert_array_equal(redrawn(0), pattern.indices(layout))  # step 0 has the fixed graph
   assert (pattern.at(6).indices(layout) != pattern.indices(layout)).any()
 
   index = np.arange(64)
@@ -95,7 +98,7 @@ def test_a_step_draws_its_own_graph_inside_jit():
 
 
 def test_published_layout_of_bbvit_has_its_density():
-  """530 tokens in blocks of 10: 512 of 2,809 pairs of blocks."""
+  """530 tokens in blocks of 10 have edges in 512 of 2,809 pairs of blocks."""
   layout, index = TokenLayout((23, 23), 1), np.arange(530)
   for plan in ("uniform", "bigbird"):
     full = bigbird(block=10, plan=plan)
@@ -128,7 +131,7 @@ def test_watts_strogatz_links(beta):
   apart = np.minimum((index[:, None] - index) % N, (index - index[:, None]) % N)
   near = found[(apart > 0) & (apart <= w // 2)].mean()
   assert abs(near - (1 - beta)) < 0.1 and (beta > 0 or near == 1)
-  # N w / 2 links, less those that two tokens drew of each other.
+  # N w / 2 links, minus the links that were drawn twice.
   assert N * w / 2 * 0.99 <= found.sum() / 2 <= N * w / 2
   targets = pattern.targets(layout)[0]
   assert all(len(set(links)) == w // 2 for links in targets.tolist())

@@ -1,4 +1,4 @@
-"""Another order of the tokens: the same edges, and no gather where a transposition makes it."""
+"""Attention in another order of the tokens has equal edges, and gathers only if it must."""
 
 import dataclasses
 
@@ -115,10 +115,10 @@ def test_a_dilated_window_is_a_window_among_every_dth_token():
 
 @dataclasses.dataclass(frozen=True)
 class Opposite(Pattern):
-  """A user's own: a token attends those of its row's parity; gathered by a permutation of its own.
+  """A user's own pattern: a token attends the tokens in rows of equal parity.
 
   Attributes:
-    gathered: whether the order is one that no transposition makes.
+    gathered: Whether the permutation needs a gather, since no transposition makes its order.
   """
 
   gathered: bool = False
@@ -140,7 +140,7 @@ class Opposite(Pattern):
 def test_a_pattern_with_a_permutation_of_its_own(gathered, causal):
   layout, pattern = TokenLayout((6, 8)), Opposite(gathered)
   (part,) = plan(pattern & Causal() if causal else pattern, layout, 24).heads[0]
-  assert block_mask(part.pattern, layout, 24, 1, part.order).keys.size == 2  # else 4
+  assert block_mask(part.pattern, layout, 24, 1, part.order).keys.size == 2  # in the usual order, 4
   mask = dense_mask(pattern, layout, 2)[None]
   mask = mask & np.tri(48, dtype=bool) if causal else mask
   steps = plan(pattern & Causal() if causal else pattern, layout, 24)

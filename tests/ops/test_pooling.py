@@ -1,4 +1,4 @@
-"""The largest values of windows, and whose gradient it is, are XLA's, ties included."""
+"""The maxima of windows, and their gradients, are those of XLA, ties included."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ CASES = [
 def test_equals_xla(case, dtype):
   shape, *window = case
   random = np.random.default_rng(0)
-  x = random.integers(-2, 3, (2, *shape, 3)).astype(dtype)  # of few values: most windows tie
+  x = random.integers(-2, 3, (2, *shape, 3)).astype(dtype)  # few values, so that most windows tie
 
   @jax.jit
   def run(x, d_out):
@@ -33,7 +33,7 @@ def test_equals_xla(case, dtype):
     return [(out, pull(d_out)[0]) for out, pull in (jax.vjp(pool, x) for pool in pools)]
 
   size = jax.eval_shape(lambda x: pooling.max_pool(x, *window), x).shape
-  ours, theirs = run(x, random.integers(-8, 9, size).astype(dtype))  # whose sums are exact
+  ours, theirs = run(x, random.integers(-8, 9, size).astype(dtype))  # sums of integers are exact
   for a, b in zip(ours, theirs, strict=True):
     np.testing.assert_array_equal(a, b)
     assert a.dtype == dtype

@@ -1,4 +1,4 @@
-"""Attention to predicted keys: masked, gathered and hidden agree; only the first is N x N."""
+"""Attention to predicted keys: three paths agree, and only the masked one holds N x N."""
 
 import jax
 import numpy as np
@@ -10,11 +10,11 @@ from vitx.ops import predicted_attention
 from vitx.ops.kernels import predicted, tiling
 
 SLOW = pytest.mark.slow  # compiles a lot
-B, N, H, D, S = 2, 41, 2, 8, 6  # nothing divides anything
+B, N, H, D, S = 2, 41, 2, 8, 6  # no number divides another
 
 
 def inputs(n=N, prefix=0):
-  """Arrays of attention, coefficients and a basis of which most is pruned, and a mask of keys."""
+  """Returns q, k, v and a cotangent, coefficients and a pruned basis, and a mask of keys."""
   rng = np.random.default_rng(0)
   coefficients = rng.random((B, H, n - prefix, S)) * (rng.random((B, H, n - prefix, S)) < 0.4)
   basis = rng.random((n, S)) * (rng.random((n, S)) < 0.3)

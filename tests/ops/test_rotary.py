@@ -1,4 +1,4 @@
-"""Rotary embeddings: relative, prefix at rest, axes apart."""
+"""Rotary embeddings are relative, skip prefix tokens, and treat the axes separately."""
 
 import jax
 import jax.numpy as jnp

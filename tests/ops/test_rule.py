@@ -1,4 +1,4 @@
-"""The files by which "auto" picks: where they are found, what they hold, what is wrong."""
+"""The files of the rule by which "auto" picks: their places, their contents, and errors."""
 
 import itertools
 import json
@@ -16,13 +16,13 @@ SHIPPED = sorted(rule.SHIPPED.glob("*.json"))
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
-  """Where a user keeps files."""
+  """The directory of a user's own rules."""
   monkeypatch.setenv(rule.VARIABLE, str(tmp_path))
   return tmp_path
 
 
 def write(directory, kind, **masked):
-  """Writes a user's file that masks nothing but what is given."""
+  """Writes a user's rule that picks "masked" only within the given bounds."""
   families = {name: {"masked": list(masked.get(name, ()))} for name in rule.FAMILIES}
   path = directory / rule.file_name(kind)
   rule.write_families(path, kind, families)
@@ -72,7 +72,7 @@ def test_a_users_file_wins_and_is_named(directory):
   found = rule.load_rule("cpu")
   assert found.source == str(path) and found.masked["dense"] == ((64, None), (512, 4))
   assert found.masked["linear"] == ()
-  write(directory, "cpu", linear=[[8, 1]])  # what is written in a process is read by it
+  write(directory, "cpu", linear=[[8, 1]])  # a process reads the rule that it has written
   assert rule.load_rule("cpu").masked["linear"] == ((8, 1),)
 
 
@@ -90,7 +90,7 @@ def test_where_users_keep_files(monkeypatch, tmp_path):
 
 
 def test_a_device_that_nobody_measured_goes_by_the_shipped_cpu_and_says_so(directory):
-  write(directory, "cpu", dense=[[512, None]])  # the user's own says nothing of other devices
+  write(directory, "cpu", dense=[[512, None]])  # the user's file is for no other device
   found = rule.load_rule("NVIDIA H100 80GB HBM3")
   assert "'NVIDIA H100 80GB HBM3' has not been measured" in found.source
   assert "cpu.json of the package" in found.source
@@ -159,7 +159,7 @@ TILES = {"bfloat16": {64: rule.TileSizes(64, *[rule.Launch(2, 8, 3)] * 3), 128: 
 
 
 def write_tiles(directory, entry):
-  """Writes a user's file for CPUs with an entry of tiles."""
+  """Writes a user's rule for CPUs with an entry of tiles."""
   families = {name: {"masked": []} for name in rule.FAMILIES}
   rule.write_families(directory / "cpu.json", "cpu", families, entry)
 

@@ -1,4 +1,4 @@
-"""A cut keeps exactly what `jax.lax.top_k` names, ties included, and survives another rounding."""
+"""A threshold keeps exactly the keys of `jax.lax.top_k`, even with ties and other rounding."""
 
 import functools
 
@@ -16,7 +16,7 @@ KINDS = (
 
 
 def rows(kind, length):
-  """Scores (ROWS, length) of one kind."""
+  """Returns scores (ROWS, length) of one kind."""
   rng = np.random.default_rng(length)
   normal = rng.normal(size=(ROWS, length))
   found = {
@@ -36,12 +36,15 @@ def rows(kind, length):
 
 @functools.partial(jax.jit, static_argnums=1)
 def kept(scores, count):
-  """What a cut keeps, and what `jax.lax.top_k` names."""
+  """Returns two masks: the scores that a threshold keeps, and those of `jax.lax.top_k`."""
   return is_kept(scores, find_cut(scores, count)), keep_first(scores, count)
 
 
 def first(scores, count):
-  """The largest by NumPy, the lower number first where they are equal; -inf is never kept."""
+  """Returns the mask of the `count` largest scores by NumPy; of equal ones, the first.
+
+  A score of -inf is never kept.
+  """
   found = np.zeros(scores.shape, bool)
   np.put_along_axis(found, np.argsort(-scores, kind="stable")[..., :count], True, axis=-1)
   return found & (scores > -np.inf)

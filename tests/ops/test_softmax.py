@@ -1,4 +1,4 @@
-"""Softmax attention: both implementations are NumPy's; a query that sees nothing gets nothing."""
+"""Softmax attention: both implementations equal NumPy's; a query without keys gets zeros."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from vitx.ops.kernels.softmax import masked_attention, masked_softmax
 
 
 def arrays(n=7, m=5, dtype=np.float32):
-  """q of n tokens, k and v of m, and a cotangent of the output."""
+  """Returns q of n tokens, k and v of m tokens, and a cotangent of the output."""
   q, _, _, d_out = cases.inputs(2, n, 3, 4, 0, dtype)
   _, k, v, _ = cases.inputs(2, m, 3, 4, 1, dtype)
   return q, k, v, d_out

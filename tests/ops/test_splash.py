@@ -1,4 +1,4 @@
-"""The TPU's kernel, interpreted, agrees with the masked path; an op lowered for TPU calls it."""
+"""Splash attention, interpreted, agrees with the masked path; ops lowered for TPU call it."""
 
 import re
 
@@ -64,7 +64,7 @@ def test_what_is_not_its_takes_our_tiles():
 
 
 def test_edges_of_random_tokens_take_our_tiles():
-  """Nearly every block of 128 tokens would be partly filled in a way of its own."""
+  """Splash attention would store nearly every block of 128 tokens, since each differs."""
   small = bigbird(block=8, random=2, heads=4)
   assert "tpu_custom_call" not in on_tpu(small)
-  assert "tpu_custom_call" in on_tpu(small, 512)  # of so few blocks all may be held
+  assert "tpu_custom_call" in on_tpu(small, 512)  # with few blocks, all of them may be stored

@@ -1,4 +1,4 @@
-"""The tile of a pattern is the one that costs least; no tile changes a result."""
+"""The tile of a pattern is the one of least cost, and no tile changes a result."""
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ LINE = TokenLayout((4096,))
 
 
 def chosen(pattern, layout, tile=None):
-  """The tokens of a block, and its runs of consecutive tokens by their length in a new order."""
+  """Returns the size of a block and, in a new order, the number and length of its runs."""
   (part,) = plan(pattern, layout, tile).heads[0]
   if part.order is None:
     return part.block, None
@@ -38,8 +38,8 @@ def chosen(pattern, layout, tile=None):
 @pytest.mark.parametrize(
   ("pattern", "layout", "expected"),
   [
-    (Neighborhood(7), GRID, (16, (4, 4))),  # visits 3.2 % of the matrix, in 8 x 8 11.8 %
-    (Neighborhood(13), GRID, (64, (8, 8))),  # 8.8, 20.3 %, but a sixteenth of the tiles
+    (Neighborhood(7), GRID, (16, (4, 4))),  # visits 3.2 % of the matrix; 8 x 8 visits 11.8 %
+    (Neighborhood(13), GRID, (64, (8, 8))),  # visits 20.3 %, not 8.8 %, in a sixteenth of the tiles
     (Neighborhood(5), TokenLayout((32, 32)), (64, None)),  # two rows are a tile
     (ShiftedWindow(8, 4), GRID, (16, (4, 4))),
     (Window(16), LINE, (16, None)),
@@ -92,7 +92,7 @@ def test_some_rows_speak_for_a_long_sequence(pattern, monkeypatch):
 
 
 def count_elements(pattern, monkeypatch):
-  """A list to which every call of `allows` adds the elements that it evaluates."""
+  """Returns a list to which each call of `allows` adds the number of its elements."""
   counted, allows = [], type(pattern).allows
 
   def counting(self, layout, q, k, head=0):
@@ -104,7 +104,7 @@ def count_elements(pattern, monkeypatch):
 
 
 def test_a_graph_without_near_edges_is_looked_at_in_part(monkeypatch):
-  """Every pair must be drawn to know its tiles: those of 2,048 queries, for each of three tiles."""
+  """Only some rows of a random graph are drawn: 2,048 queries for each of three tiles."""
   counted = count_elements(ErdosRenyi(0.01), monkeypatch)
   plan(ErdosRenyi(0.01), TokenLayout((8192,)))
   assert 0 < sum(counted) <= 3 * 2048 * 8192
@@ -116,7 +116,7 @@ def test_a_graph_without_near_edges_is_looked_at_in_part(monkeypatch):
   ids=str,
 )
 def test_what_is_looked_at_grows_no_faster_than_the_sequence(pattern, monkeypatch):
-  """To choose a tile, of which some rows tell, it grows less."""
+  """The choice of a tile evaluates some rows, so its work grows more slowly than the sequence."""
   counted, planned, listed = count_elements(pattern, monkeypatch), [], []
   for side in (88, 176):
     counted.clear()

@@ -1,4 +1,4 @@
-"""Attention over kept keys: two paths agree, and what is not kept does not exist."""
+"""Attention over kept keys: two paths agree, and keys that are not kept have no effect."""
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +10,21 @@ from vitx.ops.kernels import tiling
 from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
 
 SLOW = pytest.mark.slow  # compiles a lot
-B, N, M, H, D = 2, 65, 41, 2, 16  # nothing divides anything
+B, N, M, H, D = 2, 65, 41, 2, 16  # no number divides another
 
 
 def kept(heads, count, queries=N, keys=M, seed=0):
-  """Indices and which of them count; query 3 keeps nothing, and nobody keeps key 5."""
+  """Draws indices (B, H, N, K), and a mask of the valid ones.
+
+  Query 3 keeps no key, and no query keeps key 5.
+  """
   rng = np.random.default_rng(seed)
   scores = rng.random((B, heads, queries, keys))
   scores[..., 5] = 2
   indices = np.argsort(scores, axis=-1)[..., :count].astype(np.int32)
   valid = rng.random(indices.shape) < 0.8
   valid[:, :, 3] = False
-  # What does not count may hold anything that fits.
+  # Invalid indices may have any value in the range.
   return np.where(valid, indices, rng.integers(0, keys, indices.shape)).astype(np.int32), valid
 
 
@@ -36,7 +39,7 @@ def kernel(indices, valid, scale=None):
 
 
 def dense(indices, valid):
-  """The kept keys as a mask (B, H or 1, N, M)."""
+  """Returns the kept keys as a mask (B, H or 1, N, M)."""
   mask = np.zeros((*indices.shape[:3], M), bool)
   for place in zip(*np.nonzero(valid), strict=True):
     mask[(*place[:3], indices[place])] = True
@@ -49,7 +52,7 @@ def test_mask_holds_exactly_the_kept():
   found = jax.jit(lambda *x: kept_mask(*x, M))(indices, valid)
   np.testing.assert_array_equal(found, mask)
   assert not mask[..., 5].any() and not mask[:, :, 3].any()
-  # As many as are named, whatever their scores: a threshold at the last would let ties in.
+  # The count is exact even if scores tie; a threshold at the last score would let ties in.
   ties = jax.jit(lambda x: kept_mask(jax.lax.top_k(x, 4)[1], None, 9))(np.zeros((3, 9), np.float32))
   np.testing.assert_array_equal(np.sum(ties, -1), 4)
 

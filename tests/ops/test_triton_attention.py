@@ -1,4 +1,4 @@
-"""What surrounds the GPU's kernels, and needs neither Triton nor a GPU: lists, tiles, messages."""
+"""The parts of attention around the GPU's kernels, without Triton: lists, tiles, messages."""
 
 import importlib.metadata
 import sys
@@ -24,7 +24,7 @@ GRID = TokenLayout((11, 13), prefix=1)
 
 
 def read(lists, heads, groups, rows, n, block):
-  """The edges bool (G, N, N) of lists, read as the kernels read them."""
+  """Returns the edges, bool (G, N, N), of block lists, read in the way of the kernels."""
   edges = np.zeros((heads, groups * rows, -(-n // block) * block), bool)
   assert sorted(lists.order) == list(range(heads * groups))
   lengths = (lists.bounds[:, 2] - lists.bounds[:, 0])[lists.order]
@@ -143,7 +143,7 @@ def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
   try:
     found = triton_attention.find_obstacle()
     assert found is None if words is None else words in found
-    with lowering_for("gpu"):  # and XLA attends
+    with lowering_for("gpu"):  # XLA computes this attention
       x = jax.ShapeDtypeStruct((1, 40, 1, 16), jnp.float32)
       assert triton_attention.find_tiles(x, x, x) is None
   finally:

@@ -44,7 +44,7 @@ CASES = {
 
 
 def calls_of_gradients(monkeypatch, card, dtype, width):
-  """Returns the calls of all kernels in a gradient of attention, with masks and a ragged end."""
+  """Returns the calls of all kernels in a gradient of attention, with masks and a partial block."""
   calls = record_kernels(monkeypatch, card)
   q = jax.ShapeDtypeStruct((2, 1001, 2, width), dtype)
   block = triton_attention.choose_tiles(card, dtype, width).block
@@ -76,7 +76,7 @@ def compile_kernel(card, kernel, arrays, launch, sizes):
 
 
 def count_spills(card, ptx):
-  """Returns how many bytes of registers NVIDIA's assembler stores to memory for lack of room."""
+  """Returns the bytes of registers that NVIDIA's assembler stores to memory for lack of room."""
   arch = re.search(r"^\.target (\w+)", ptx, re.MULTILINE).group(1)
   assembler = [get_ptxas(card).path, "-v", "-arch", arch, "/dev/stdin", "-o", "/dev/null"]
   done = subprocess.run(assembler, input=ptx, capture_output=True, text=True, check=True)
@@ -96,7 +96,7 @@ def test_a_card_has_room_for_its_default_tiles(name, monkeypatch):
 
 @pytest.fixture
 def h100(monkeypatch):
-  """Makes attention find an H100, whose packages are those of this environment."""
+  """Makes attention find an H100 and the packages of this environment."""
   monkeypatch.setattr(triton_attention, "_capability", lambda: 90)
   for found in (triton_attention.find_card, triton_attention.find_obstacle):
     found.cache_clear()

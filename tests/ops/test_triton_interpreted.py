@@ -35,7 +35,7 @@ from vitx.ops.sparse.block_sparse import block_sparse_attention, block_sparse_at
 from vitx.ops.sparse.chosen_blocks import attend_chosen
 from vitx.ops.sparse.triton_attention import Launch, TileSizes
 
-GRID = TokenLayout((11, 13), prefix=1)  # 144 tokens; 143 without the prefix are no whole blocks
+GRID = TokenLayout((11, 13), prefix=1)  # 144 tokens; without the prefix 143, which no block divides
 SEQUENCE = TokenLayout((150,))
 LARGE = TileSizes(64, Launch(2, 4, 3), Launch(2, 8, 2), Launch(2, 8, 2))
 SMALL = TileSizes(32, Launch(2, 4, 2), Launch(1, 4, 2), Launch(3, 4, 2))
@@ -136,7 +136,7 @@ def test_a_grid_of_one_axis(name, monkeypatch, traced):
 
 
 def drawn_blocks(count, rows, kept, seed=0):
-  """Lists of blocks (count, R, K), where some indices only fill the array, and their mask."""
+  """Draws the indices of blocks (count, R, K) and which are valid; and their mask (count, R, R)."""
   random = np.random.default_rng(seed)
   indices = np.stack([[random.permutation(rows)[:kept] for _ in range(rows)] for _ in range(count)])
   valid = random.random(indices.shape) < 0.7
@@ -167,7 +167,7 @@ def gradients(function):
 
 
 def both_ways(monkeypatch, function, *arrays):
-  """Compares a function of arrays with itself by XLA."""
+  """Asserts that a function of arrays has equal values with the kernels and with XLA."""
   found = jax.jit(function)(*arrays)
   with monkeypatch.context() as patch:
     patch.setattr(triton_attention, "find_card", lambda: None)

@@ -15,7 +15,7 @@ LOCK = threading.Lock()  # the interpreter replaces functions of Triton's while 
 
 
 class Tensor:
-  """A NumPy array as the interpreter reads and writes it, in place."""
+  """A NumPy array that the interpreter reads and writes in place."""
 
   def __init__(self, array):
     self.array = array
@@ -53,7 +53,7 @@ class Tensor:
 
 
 def multiply_bfloat16():
-  """Makes the interpreter widen bfloat16 before a product; it would take the bits for integers."""
+  """Makes the interpreter widen bfloat16 before a product; otherwise it reads bits as integers."""
   import triton.language as tl
   from triton.runtime import interpreter
 
@@ -73,10 +73,10 @@ def multiply_bfloat16():
 
 
 def install(monkeypatch, tiles=None):
-  """Makes attention for a GPU run the kernels in the interpreter; returns the names traced.
+  """Makes attention for a GPU run its kernels in the interpreter; returns the names of the calls.
 
   Args:
-    monkeypatch: pytest's fixture.
+    monkeypatch: The fixture of pytest.
     tiles: The `TileSizes` of every call; `None` for those of an H100.
   """
   from vitx.ops.sparse import triton_kernels

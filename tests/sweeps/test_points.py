@@ -1,4 +1,4 @@
-"""What can be swept: the points of a sweep, their names, and what is refused."""
+"""The points of a sweep: their names, and the values that cannot be swept."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Figures over a split, against their definitions in NumPy."""
+"""The metrics of a split, against their definitions in NumPy."""
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ MULTILABEL = jax.jit(multilabel_sums)
 
 
 def figures(logits, labels, mask=None, parts=1):
-  """The figures of a split in parts, of one class for each example or of several."""
+  """Returns the metrics of a split, summed in parts, of one class or several per example."""
   mask = np.ones(len(labels), bool) if mask is None else mask
   total = {}
   for part in np.array_split(np.arange(len(labels)), parts):
@@ -98,7 +98,7 @@ def test_a_logit_that_is_not_finite_is_wrong_for_every_class(bad):
 
 @pytest.mark.parametrize(("classes", "is_shown"), [(5, False), (6, True)])
 def test_top5_is_shown_of_more_than_five_classes(classes, is_shown):
-  """Of five classes or fewer it is always 1."""
+  """Top-5 accuracy is always 1 with five classes or fewer."""
   logits, labels = random(classes=classes)
   found = figures(logits, labels)
   task = Classification(None, None, None, classes, 8, 8, 1)

@@ -106,9 +106,9 @@ def test_an_experiment_records_the_numbers_of_its_own_training_examples():
   labels = experiment.source.train.labels
   expected = compute_class_weight("balanced", classes=np.arange(10), y=labels)
   np.testing.assert_allclose(experiment.config.task.class_weights, expected, rtol=1e-12)
-  again = make_experiment(experiment.config)  # as a run that goes on
+  again = make_experiment(experiment.config)  # as in a resumed run
   assert again.config.task.class_weights == experiment.config.task.class_weights
-  # Plans know no labels; they need the cost alone.
+  # A plan has no labels, and needs only the cost.
   assert trial.complete_config(runs.tiny(*overrides)).task.class_weights == "balanced"
   assert trial.count_training_flops(trial.complete_config(runs.tiny(*overrides))) > 0
 

@@ -1,4 +1,4 @@
-"""Density: bits written out, windows scored once, gray levels, what is refused."""
+"""Density models: bits against the formula, windows scored once, gray levels, refusals."""
 
 import math
 
@@ -44,7 +44,7 @@ def batch(task, rows=3):
 
 
 def drawn(task):
-  """Parameters of which none is zero."""
+  """Returns parameters of which none is zero."""
   return draw_variables(task.init, batch(task), scale=0.5)["params"]
 
 

@@ -1,4 +1,4 @@
-"""What a teacher adds to the loss, against definitions in NumPy; what is frozen stays."""
+"""The terms that a teacher adds to the loss, against NumPy, and parameters that stay frozen."""
 
 import dataclasses
 from functools import partial
@@ -34,7 +34,7 @@ def network(name="vit", **fields):
 
 
 def make(student, teacher, **fields):
-  """A task, the student's parameters and state, and the constants."""
+  """Returns a task, the student's parameters and state, and the constants."""
   base = small.task({})
   plain = {f.name: getattr(base, f.name) for f in dataclasses.fields(Classification)}
   weights = FrozenDict(fields.pop("weights", {}))
@@ -48,7 +48,10 @@ def make(student, teacher, **fields):
 
 
 def compare(task, params, state, constants):
-  """The loss, the metrics, the targets, and logits and intermediates of student and teacher."""
+  """Returns the loss, metrics and targets, and the outputs of student and teacher.
+
+  The outputs are logits and intermediates.
+  """
 
   @jax.jit
   def run(params, state, constants):
@@ -127,7 +130,7 @@ def test_a_teacher_has_no_gradient_and_sees_no_dropout():
   (value, (own, theirs)), (again, _) = run(KEY), run(jax.random.fold_in(KEY, 1))
   assert all(np.any(np.asarray(x)) for x in jax.tree.leaves(own["block_0"]))
   assert not any(np.any(np.asarray(x)) for x in jax.tree.leaves(theirs))
-  assert value == again  # which with any dropout would depend on the key
+  assert value == again  # with dropout, it would depend on the key
 
 
 @pytest.mark.slow  # compiles networks of two heads
@@ -144,7 +147,7 @@ def test_who_teaches_and_who_learns_in_networks_with_two_heads():
   np.testing.assert_allclose(metrics["classes"], -(targets * said).sum(-1).mean(), rtol=1e-5)
   wanted = divergence(taught["class_logits"][0], sown["distillation_logits"][0])
   np.testing.assert_allclose(metrics["logits"], wanted, rtol=1e-5)
-  # A distilled network teaches by both heads, and LV-ViT's tokens are what it says of patches.
+  # A distilled network teaches by both heads, and LV-ViT by its outputs for the patches.
   _, metrics, _, ((ours, _), (theirs, _)) = compare(
     *make(network(), distilled, weights={"logits": 1.0})
   )
@@ -196,7 +199,7 @@ def test_sparsity_is_the_share_of_zeros_of_unmasked_examples():
 
 
 @pytest.mark.slow  # compiles a step of LV-ViT with Sparsifiner
-@pytest.mark.usefixtures("whole_runs")  # whose dtypes are promoted as usual
+@pytest.mark.usefixtures("whole_runs")  # its dtypes are promoted as usual
 @pytest.mark.parametrize("phase", [1, 2])
 def test_a_phase_leaves_what_it_does_not_train_bit_for_bit(phase):
   fields = dict(stem=dict(name="normalized", patch=4, strides=(1, 1, 1)))

@@ -1,4 +1,4 @@
-"""Masked autoencoding: published losses, masks, what a visible token can see, refusals."""
+"""Masked autoencoding: published losses, masks, what a visible token depends on, refusals."""
 
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def published_params():
 
 
 def make_task(*overrides):
-  """Returns the task of small gray digits in patches of 4 x 4 pixels of a side of 16."""
+  """Returns the task for gray digits of 16 x 16 pixels in patches of 4 x 4."""
   return build_task(
     runs.tiny(
       "task=masked_autoencoder,task.decoder_width=8,task.decoder_depth=1,task.decoder_heads=2",
@@ -98,7 +98,7 @@ def make_task(*overrides):
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_the_loss_is_that_of_transformers(normalized):
-  """Equal weights, images and masks, by the code of `ViTMAEForPreTraining`."""
+  """The code of `ViTMAEForPreTraining` had equal weights, images and masks."""
   stored = np.load(GOLDEN)
   task = make_task(
     f"task.normalize_pixels={normalized},task.decoder_posemb=learned,task.decoder_depth=2",
@@ -123,7 +123,7 @@ def test_the_loss_is_that_of_transformers(normalized):
 
 
 def test_fixed_positions_are_those_of_transformers():
-  """Its first half of the channels has the columns, ours the rows."""
+  """transformers puts the columns into the first half of the channels, and vitx the rows."""
   stored = np.load(GOLDEN)["decoder_positions"][0]
   swapped = np.roll(stored, 4, axis=1)
   np.testing.assert_allclose(sine_cosine_table(TokenLayout((4, 4), 1), 8), swapped, atol=1e-6)
@@ -154,7 +154,7 @@ def test_no_prediction_depends_on_a_masked_pixel(stem):
 
 
 def test_visible_tokens_keep_their_positions():
-  """A change of the positions of patches changes the tokens of the image that shows them."""
+  """Changed positions of some patches change the tokens only of the image that shows them."""
   model = network(posemb="learned", pool="mean")
   images = np.ones((2, 16, 16, 1), np.float32)
   masked = np.ones((2, 16), bool)
@@ -231,7 +231,10 @@ def test_a_mask_of_evaluation_follows_from_the_image_alone():
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_a_reconstruction_shows_visible_pixels_and_predicted_ones(normalized, monkeypatch):
-  """With a perfect prediction, it is the image; with one of zeros, a patch is its own mean."""
+  """A perfect prediction gives the image, and a prediction of zeros a patch of one gray level.
+
+  This is the patch's own mean if the pixels are normalized, and 0.5 otherwise.
+  """
   task = make_task(f"task.normalize_pixels={normalized}")
   batch = {"image": np.random.default_rng(0).integers(0, 256, (2, 16, 16, 1), np.uint8)}
   images = task.model_inputs(batch)
@@ -283,7 +286,7 @@ def test_every_body_is_used_or_refused(name):
 
 
 class Own(ViT):
-  """A body whose own way to its tokens the autoencoder would not go."""
+  """A body with its own `encode`, which the autoencoder would not call."""
 
   def encode(self, images, *, mask, train):
     return super().encode(images, mask=mask, train=train)
@@ -336,7 +339,7 @@ def test_errors_name_the_fix(fields, message):
 
 
 def test_an_unknown_field_is_told_with_the_task():
-  """Other tasks have the field, so it is not proposed again."""
+  """Other tasks have the field, but the error proposes only this task's fields."""
   with pytest.raises(ConfigError) as error:
     task_class({"name": "masked_autoencoder", "label_smoothing": 0.1})
   assert "=0.1: MaskedAutoencoding has no field 'label_smoothing'. Valid: dec" in str(error.value)
@@ -350,7 +353,7 @@ def test_a_patch_of_one_value_has_no_variance():
 
 @pytest.mark.parametrize("classes", [1, 10])
 def test_a_plan_of_a_stored_config_opens_no_data(classes):
-  """The record of a run on labeled images states their number of classes."""
+  """The config of a run on labeled images states their number of classes."""
   given = runs.tiny(
     f"task=masked_autoencoder,data.source=folder:nowhere,model.num_classes={classes}",
     "data.image_size=16,data.decode_size=16,data.channels=1,augment.mixup=0.0",
@@ -367,7 +370,7 @@ WINDOWS = (
 
 @pytest.mark.parametrize(("mixer", "field"), WINDOWS)
 def test_windows_are_refused(mixer, field):
-  """Windows of a sequence with gaps are no neighborhoods."""
+  """Windows in a sequence with gaps do not contain neighbors."""
   model, masked = network(token_mixer=mixer), np.arange(16)[None] >= 4
   with pytest.raises(ConfigError, match=f"{field} .*places"):
     jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16, 16, 1), np.float32), masked)

@@ -1,4 +1,4 @@
-"""Figures of several classes, against scikit-learn."""
+"""The metrics of several classes per example, against scikit-learn."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,10 @@ CLASSES = 4
 
 
 def draw(count=300, seed=0):
-  """Logits at the centers of bins, so that the histograms lose nothing; class 3 is missing."""
+  """Draws logits and labels; class 3 is missing.
+
+  The logits are the centers of the histograms' bins, so that binning loses nothing.
+  """
   random = np.random.default_rng(seed)
   labels = (random.uniform(size=(count, CLASSES)) < 0.3).astype(np.float32)
   labels[:, 3] = 0

@@ -1,4 +1,4 @@
-"""What a task can have beside a loss of its own: constants, intermediates, losses that are sown."""
+"""Further parts of a task: constants, intermediates, and losses that modules sow."""
 
 import jax
 import jax.numpy as jnp

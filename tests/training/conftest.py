@@ -1,4 +1,4 @@
-"""What follows from a config is made once: JAX then traces and lowers each program once."""
+"""Makes experiments and programs once for each config, so that JAX compiles them once."""
 
 import pytest
 
@@ -9,12 +9,12 @@ _made = {}
 
 
 def _once(function, key):
-  """Returns a function that is called once for each key of its arguments."""
+  """Returns the function with a cache of its results, by a key of its arguments."""
 
   def call(*given, **options):
     found = (function.__qualname__, key(*given, **options))
     if found not in _made:
-      _made[found] = function(*given, **options), given  # kept: no other gets an `id` of theirs
+      _made[found] = function(*given, **options), given  # kept, so that their `id` stays unique
     return _made[found][0]
 
   return call
@@ -22,7 +22,10 @@ def _once(function, key):
 
 @pytest.fixture(scope="module", autouse=True)
 def one_experiment_of_a_config():
-  """A run that goes on takes the programs of the run before, which changes none of its bits."""
+  """Caches experiments by config, so that a resumed run takes the programs of the first run.
+
+  This changes none of the run's bits.
+  """
   config = lambda config, **options: repr((config.to_dict(), options, current_rule()))  # noqa: E731
   by_step = lambda experiment, *_: id(experiment.step)  # noqa: E731
   by_describer = lambda experiment, *given: (id(experiment.step), *given)  # noqa: E731

@@ -1,4 +1,4 @@
-"""A run in this process that a signal ends."""
+"""Training in this process that a signal interrupts."""
 
 import copy
 

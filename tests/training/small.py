@@ -19,7 +19,10 @@ STATISTICS = {"image_size": SIZE, "mean": (0.5,), "std": (0.25,)}
 
 
 def task(augment=None, mean=(0.5,), **fields):
-  """Classification of 8 x 8 gray images; dropout, depth and mixing on unless said otherwise."""
+  """Returns the classification of 8 x 8 gray images.
+
+  It has dropout, stochastic depth and mixing, unless the arguments change them.
+  """
   seen = STATISTICS | {"mean": mean}
   settings = default_config().augment.to_dict()
   settings |= {"hflip": 0.5, "mixup": 0.4, "pad_crop": 1} if augment is None else augment
@@ -47,7 +50,7 @@ def make_step(the_task=None, **fields) -> Step:
 
 
 def batch(step: int, rows: int = 16) -> dict[str, np.ndarray]:
-  """A global batch whose images have a mean that tells the class."""
+  """Returns a global batch of images whose mean depends on the class."""
   random = np.random.default_rng(step)
   label = random.integers(0, CLASSES, rows).astype(np.int32)
   image = random.integers(0, 100, (rows, SIZE, SIZE, 1)) + 30 * label[:, None, None, None]
@@ -60,13 +63,13 @@ def initial(step: Step) -> TrainState:
 
 
 def run(step: Step, steps: int, devices: int, rows: int = 16):
-  """Losses and the final state of some steps on 1 or 2 devices, from the initial state."""
+  """Returns the losses and the final state of some steps on 1 or 2 devices."""
   losses, states = zip(*trail(step, steps, devices, rows), strict=True)
   return np.array(losses), states[-1]
 
 
 def trail(step: Step, steps: int, devices: int, rows: int = 16):
-  """Yields the loss of every step and the state (unreplicated) after it."""
+  """Yields the loss of every step, and the unreplicated state after it."""
   state = copies(initial(step), devices)
   for number in range(steps):
     state, metrics, _ = train(step, state, batch(number, rows), devices)
@@ -79,7 +82,7 @@ def copies(state: TrainState, devices: int) -> TrainState:
 
 
 def train(step: Step, state: TrainState, rows: dict[str, np.ndarray], devices: int, stop=(0, 0)):
-  """What `Step.train` returns on 1 or 2 devices, of which each has a wish to stop."""
+  """Calls `Step.train` on 1 or 2 devices; `stop` has the wish of each device to stop."""
   fed = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in rows.items()}
   wishes = np.array(stop[:devices], np.int32)
   return pmapped(ById(step), "train", devices)(state, {}, fed, wishes)
@@ -87,7 +90,7 @@ def train(step: Step, state: TrainState, rows: dict[str, np.ndarray], devices: i
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ById:
-  """A step whose programs are found again by `id`."""
+  """A step that is hashed and compared by its `id`, so that its programs are cached."""
 
   step: Step
 
@@ -100,6 +103,6 @@ class ById:
 
 @functools.cache
 def pmapped(step: ById, method: str, devices: int):
-  """A method of a step on some devices; a program that is traced and compiled once."""
+  """Returns a method of a step, pmapped over some devices; it is compiled once."""
   function = getattr(dataclasses.replace(step.step, axis=parallel.AXIS), method)
   return jax.pmap(function, axis_name=parallel.AXIS, devices=jax.devices()[:devices])

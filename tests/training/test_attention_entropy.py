@@ -1,4 +1,4 @@
-"""What rows of kind "train" tell of attention is what the state after their step attends."""
+"""The attention entropy in a row of kind "train" is that of the state after the row's step."""
 
 import jax
 import numpy as np
@@ -19,16 +19,19 @@ NAME = "attention_entropy/block_00"
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-  """A run that tells it in two rows."""
+  """A run whose entropy is in two rows."""
   workdir = tmp_path_factory.mktemp("entropy")
   config = runs.tiny(*SHORT, "evaluation.attention_entropy=5")
   loop.train(config, workdir)
   return config, workdir
 
 
-@pytest.mark.slow  # a whole run; that of `test_loop.short_run` tells it too
+@pytest.mark.slow  # a whole run; `test_loop.short_run` checks this too
 def test_each_row_tells_it_of_the_state_after_its_step(told):
-  """Of the trained weights, not their average; a model that holds its matrices has the same."""
+  """The entropy is that of the trained weights, not of their average.
+
+  A model that computes its matrices has an equal entropy.
+  """
   config, workdir = told
   rows = {row["step"]: row[NAME] for row in runs.rows(workdir) if row["kind"] == "train"}
   assert sorted(rows) == [3, 6] and abs(rows[3] - rows[6]) > 1e-4

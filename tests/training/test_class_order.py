@@ -1,4 +1,4 @@
-"""The classes of a run keep the numbers that it gave them, whatever order folders have today."""
+"""The classes of a run keep their numbers, whatever order the folders have later."""
 
 import json
 
@@ -43,7 +43,7 @@ def test_a_run_that_began_before_goes_on_to_the_same_bits(numbered, tmp_path, mo
     patch.setattr(class_names, "sort_names", lambda names: tuple(sorted(names)))
     loop.train(config(numbered), tmp_path / "whole")
     loop.train(config(numbered, "stop_after=4 steps"), tmp_path / "parts")
-  for source in (f"{numbered.parent}/./in/", numbered):  # however it is named
+  for source in (f"{numbered.parent}/./in/", numbered):  # both names are of one folder
     result = loop.train(config(source), tmp_path / "parts")
   assert result.step == 8 and find_class_names(tmp_path / "parts") == BEFORE
   whole, parts = (runs.final_state(tmp_path / name) for name in ("whole", "parts"))

@@ -1,4 +1,4 @@
-"""What training tells the compiler."""
+"""The compiler options of training."""
 
 import jax
 import pytest

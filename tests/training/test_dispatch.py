@@ -1,4 +1,4 @@
-"""Several steps in one dispatch: the same bits as one by one, and a stop at every event."""
+"""Several steps in one dispatch give the bits of single steps, and stop before every event."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from vitx.training import compilation, loop, parallel
 
 
 def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
-  """The metrics of every step and the last state, of as many steps in each dispatch as `counts`."""
+  """Runs dispatches of as many steps as `counts`; returns every step's metrics and the state."""
   function = small.pmapped(small.ById(step), "train_several", devices)
   state = small.copies(small.initial(step), devices)
   done, losses, stops = 0, [], []
@@ -36,7 +36,7 @@ def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
 
 
 def check_measured(step, state, measured):
-  """What is told of a state is that state's: the norm of all parameters, the means of some."""
+  """Checks the measured norm of all parameters of a state, and the means of some."""
   params = jax.tree.map(lambda x: np.asarray(x)[0].astype(np.float64), state.params)
   norm = math.sqrt(sum(np.sum(x**2) for x in jax.tree.leaves(params)))
   np.testing.assert_allclose(np.asarray(measured["parameter_norm"]), norm, rtol=1e-5)
@@ -48,7 +48,7 @@ def check_measured(step, state, measured):
       np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-5)
 
 
-@pytest.mark.slow  # compiles a step; plain tests of `test_loop` part a run too
+@pytest.mark.slow  # compiles a step; quick tests of `test_loop` divide a run too
 def test_any_parting_of_a_run_gives_the_same_bits():
   devices = 2
   step = small.make_step(small.task(depth=1), ema_decay=0.9)
@@ -59,12 +59,12 @@ def test_any_parting_of_a_run_gives_the_same_bits():
     assert losses == one
     for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True):
       np.testing.assert_array_equal(x, y)
-    assert stops[-1] == [devices - 1] * devices  # the last device alone asks; all are told
+    assert stops[-1] == [devices - 1] * devices  # the last device asks; all devices get the answer
 
 
 @pytest.mark.slow  # compiles three programs more
 def test_steps_in_a_dispatch_are_the_steps_one_by_one_and_what_is_logged_changes_no_bit():
-  """One by one it is not the same program: sums of float32 are in another order at most."""
+  """The programs of single steps differ, so sums in float32 may have another order."""
   task = small.task(token_mixer="shaped", dropout=0.0, depth=1)
   plain, told = small.make_step(task), small.make_step(task, logged=("token_mixer/alpha",))
   losses, state, _ = dispatch(plain, 1, (3, 2))
@@ -133,11 +133,11 @@ vitx.train(vitx.load_config("digits:batch_size=24"), "unwritten")
 
 def test_a_cpu_has_a_device_for_each_core_that_shares_the_batch():
   cases = {
-    ((64,), -1): 4,  # 6 cores, but 64 parts into 4
+    ((64,), -1): 4,  # of 6 cores: 64 is divisible by 4, not by 5 or 6
     ((24,), -1): 6,
-    ((12, 8), -1): 1,  # of 4 examples in common, all on one
+    ((12, 8), -1): 1,  # 4 is their greatest common divisor, all on one device
     ((7,), -1): 1,
-    ((64,), 3): 3,  # as `JAX_NUM_CPU_DEVICES` tells
+    ((64,), 3): 3,  # as `JAX_NUM_CPU_DEVICES` says
   }
   environment = {
     k: v for k, v in os.environ.items() if k not in ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
@@ -146,7 +146,7 @@ def test_a_cpu_has_a_device_for_each_core_that_shares_the_batch():
   done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
   *found, left_alone, trained = map(int, done.stdout.split())
   assert dict(zip(cases, found, strict=True)) == cases
-  assert left_alone == -1  # where `XLA_FLAGS` tells it
+  assert left_alone == -1  # if `XLA_FLAGS` sets the number
   assert trained == 6  # by `vitx.train`, as a notebook calls it
 
 

@@ -1,4 +1,4 @@
-"""Who is who: from flags, from the cluster's environment, or alone.
+"""The number and the address of each process: from flags, from a cluster, or a single process.
 
 `tests/cli/test_bad_files.py` has the flags that are refused.
 """

@@ -1,4 +1,4 @@
-"""Durations in steps and epochs, and the events they space."""
+"""Durations in steps and epochs, and events at such intervals."""
 
 from decimal import Decimal
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""What follows from a config and its source."""
+"""The properties of an experiment that follow from a config and its source."""
 
 from fractions import Fraction
 
@@ -44,7 +44,7 @@ def test_implementations_are_found_in_the_whole_network(implementation):
 
 
 def test_implementations_are_those_of_the_examples_that_a_device_has_at_once():
-  """Two devices; 24 examples a step, in micro-batches or not, of 4 heads."""
+  """Each of two devices has 12 examples of 4 heads at once, or 6 with micro-batches."""
   bounds = {"dense": ((1000, 32),)}
   rule = Rule("any", "a test", dict.fromkeys(FAMILIES, ()) | bounds)
   picked = []
@@ -62,7 +62,7 @@ def test_auto_never_holds_the_matrix_of_many_tokens():
 
 
 class Given:
-  """Examples that are all alike."""
+  """Examples that are all equal."""
 
   def __init__(self, **arrays):
     self._arrays = arrays
@@ -83,7 +83,7 @@ IMAGE, LABEL = ArraySpec((8, 8, 1), "uint8"), ArraySpec((), "int32")
 ARRAYS = {"image": np.zeros((8, 8, 1), np.uint8), "label": np.int32(1)}
 
 
-# The arrays of the spec, and what is said of them.
+# The arrays of a source's spec, and the message about them.
 GIVEN = {
   "uint16": (
     {"image": ArraySpec((8, 8, 1), "uint16"), "label": LABEL},

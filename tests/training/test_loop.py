@@ -1,4 +1,4 @@
-"""The loop in this process: exact resumption, honest failures, nothing lost."""
+"""The training loop in this process: exact resumption, errors, and nothing lost."""
 
 import ast
 import dataclasses
@@ -79,7 +79,7 @@ def test_train_rows_have_the_norms_of_their_last_step(finished_run):
 
 
 def test_a_gradient_that_is_not_finite_is_null_in_its_row(tmp_path):
-  """Of a step in float16 that was skipped; JSON has no infinity."""
+  """A step in float16 that overflows has an infinite gradient, and JSON has no infinity."""
   experiment = loop.make_experiment(runs.tiny("log_every=1"))
   recorder = Recorder(experiment, str(tmp_path), Record(), start=0, write=True)
   metrics = {"loss": 1.0, "top1": 0.5, "learning_rate": 0.1, "gradient_norm": math.inf}
@@ -167,7 +167,7 @@ def test_the_rule_of_another_device_or_of_no_record_is_todays(tmp_path, capsys):
     loop.provenance.keep_rule(tmp_path)
 
 
-# At a save; within a window of the log.
+# Step 8 has a save; step 13 is between two rows of the log.
 @pytest.mark.parametrize("at", [pytest.param(8, marks=pytest.mark.slow), 13])
 def test_a_stopped_run_goes_on_bit_for_bit(finished_run, tmp_path, monkeypatch, at):
   stopped = train_until(at, runs.tiny(), tmp_path, monkeypatch)
@@ -193,7 +193,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_run_ends_the_same(fini
 
 
 def leap(run):
-  """A user's schedule that is far too high from step 8 on."""
+  """Returns a user's schedule, whose rate is far too high from step 8 on."""
   return lambda step: jnp.where(step < 8, 1.0, 1e33)
 
 
@@ -210,7 +210,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(t
 def test_an_evaluation_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(
   tmp_path, monkeypatch, at
 ):
-  """The state that gives no number is saved neither as the last nor as the best."""
+  """A state whose loss is not a number is saved neither as the last nor as the best."""
   calls = []
 
   def summarize(self, sums):
@@ -230,7 +230,7 @@ def test_an_evaluation_that_is_not_finite_stops_the_run_and_keeps_the_last_check
 
 
 def test_no_word_of_one_task_in_training_and_checkpoints():
-  """Outside comments and docstrings."""
+  """The code without its docstrings and comments does not contain the words of one task."""
   root = Path(loop.__file__).parents[1]
   for path in [*(root / "training").glob("*.py"), *(root / "checkpoints").glob("*.py")]:
     tree = ast.parse(path.read_text())
@@ -256,7 +256,7 @@ def short():
 
 @pytest.fixture(scope="module")
 def short_run(tmp_path_factory):
-  """A run without a regular row, of which a quick look is taken."""
+  """A run that ends before its first regular row, with an evaluation of a few examples."""
   workdir = tmp_path_factory.mktemp("short")
   return workdir, loop.train(short(), workdir)
 
@@ -319,12 +319,12 @@ def test_a_field_that_an_older_run_lacks_has_its_default(tmp_path):
 
 
 def halve(run):
-  """A user's schedule."""
+  """Returns a user's schedule, which falls to a half."""
   return lambda step: 1 - step / (2 * run.total_steps)
 
 
 SLOW = pytest.mark.slow  # two runs
-# Evaluation 2 is worse by far than 10 times the first, so each lowers the rate.
+# No evaluation is 10 times better than the first, so each later one lowers the rate.
 FALLING = "schedule={'name':'plateau','patience':0,'factor':0.5,'threshold':10.0,'mode':'max'}"
 FREE_END = ("step", "constant", "plateau")  # schedules of which the duration may be longer
 # The settings of runs that are stopped: schedules, and unequal classes.
@@ -343,7 +343,7 @@ CADENCES = ("duration=12 steps", "evaluation.every=6", "checkpoint.every=4", "lo
 
 
 def left(workdir):
-  """All that must not depend on how often a run was stopped."""
+  """Returns the parts of a workdir that must not depend on how often the run was stopped."""
   with CheckpointStore(workdir / "checkpoints", read_only=True) as store:
     steps = store.steps()
     last = store.restore(steps[-1])
@@ -355,7 +355,7 @@ def left(workdir):
 
 @pytest.fixture(scope="module")
 def never_stopped(tmp_path_factory):
-  """Returns what is left of a run that is not stopped."""
+  """Returns a function that runs a config without a stop, and returns the parts of `left`."""
 
   @functools.cache
   def run(name):
@@ -373,7 +373,7 @@ def never_stopped(tmp_path_factory):
     *((name, ("stop_after=7 steps",)) for name in SETTINGS),
     *((name, ("duration=7 steps",)) for name in FREE_END),
     ("plateau", ("stop_after=3", "stop_after=6", "stop_after=11")),
-    ("plateau", ("stop_after=7", "stop_after=3")),  # nothing more is done
+    ("plateau", ("stop_after=7", "stop_after=3")),  # step 3 is past, so nothing is trained
   ],
 )
 def test_a_run_that_ends_early_and_goes_on_leaves_what_one_leaves_that_never_did(
@@ -383,7 +383,7 @@ def test_a_run_that_ends_early_and_goes_on_leaves_what_one_leaves_that_never_did
     stopped = loop.train(runs.tiny(SETTINGS[name], *CADENCES, stop), tmp_path)
     assert stopped.finished and stopped.test["step"] <= stopped.step < 12
     last = [row for row in runs.rows(tmp_path) if row["kind"] == "validation"][-1]
-    assert last["step"] == stopped.step  # it is evaluated where it ends, for its own sake
+    assert last["step"] == stopped.step  # evaluated where it stops, for this run alone
     assert load(tmp_path).step == stopped.test["step"]
   loop.train(runs.tiny(SETTINGS[name], *CADENCES), tmp_path)
   rows, steps, record, state = left(tmp_path)
@@ -421,7 +421,7 @@ PATIENT = (*STILL, "log_every=5", "evaluation.stop_early=2")
 
 @pytest.fixture(scope="module")
 def stopped_early(tmp_path_factory):
-  """What is left of a run that ended early, and the run's result."""
+  """The parts of `left` of a run that ended early, and the run's result."""
   workdir = tmp_path_factory.mktemp("early")
   result = loop.train(runs.tiny(*PATIENT), workdir)
   return left(workdir), result
@@ -435,7 +435,7 @@ def test_a_run_without_a_better_evaluation_ends_early(stopped_early):
 
 
 def lose(monkeypatch, name):
-  """Makes a function of the loop fail, as if the process was killed there."""
+  """Makes a function of the loop fail, as if the process were killed there."""
 
   def fail(*arguments):
     raise KeyboardInterrupt
@@ -497,7 +497,7 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
 
 @pytest.mark.slow
 def test_a_look_at_test_and_examples_on_the_devices_change_nothing(finished_run, tmp_path):
-  """The rows are there besides, and all else is as without them."""
+  """The rows of the test split are added, and everything else is equal."""
   loop.train(runs.tiny("evaluation.on_test=True", "data.device=always"), tmp_path)
   seen = [row for row in runs.rows(tmp_path) if row["kind"] == "test_seen"]
   assert [row["step"] for row in seen] == [10, 20, 30, 40]
@@ -520,7 +520,7 @@ def test_a_field_that_an_earlier_version_did_not_have_refuses_nobody(run_copy):
   path = run_copy / "config.json"
   stored = json.loads(path.read_text())
   del stored["evaluation"]["limit"], stored["tracking"]
-  stored["tensorboard"] = True  # what `tracking` was
+  stored["tensorboard"] = True  # the older name of `tracking`
   path.write_text(json.dumps(stored))
   assert load(run_copy).step == 40
   assert loop.train(runs.tiny(), run_copy).finished

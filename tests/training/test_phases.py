@@ -1,4 +1,4 @@
-"""A run of several phases: what each changes, where each starts, and that each goes on."""
+"""A run of several phases: the fields that each changes, its initial weights, its resumption."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ SMALL = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,stem=li
 
 
 def journey(*overrides: str):
-  """Eight steps of each of the three phases of the small journey."""
+  """Returns a config of three small phases, with eight steps each."""
   config = sparsifiner_small.get_config("digits_keep_0.5")
   each = [
     f"{phase}{field}"
@@ -50,7 +50,7 @@ def test_phases_run_in_order_each_from_the_one_before():
   assert found["phase0"].task.name == "classification"
   assert [found[name].task.teacher for name in ("phase1", "phase2")] == ["w/phase0"] * 2
   assert [phase.model.token_mixer.get("sparse") for phase in found.values()] == [None, False, None]
-  # A choice of another name replaces the one that stood there, and one of its name is changed.
+  # A choice of another name replaces the config's choice; a choice of that name changes it.
   assert found["phase0"].model.token_mixer.to_dict() == {"name": "softmax"}
   assert found["phase1"].model.token_mixer.keep == 0.5
   assert not any(phase.phases for phase in found.values())
@@ -132,7 +132,7 @@ def test_a_signal_as_a_phase_ends_ends_the_run(tmp_path, monkeypatch):
   def train(config, workdir, **_):
     ran.append(workdir.rpartition("/")[2])
     with StopRequest() as request:
-      request._handle(signal.SIGTERM, None)  # after the last look at it
+      request._handle(signal.SIGTERM, None)  # after the run has last looked for a signal
     return loop.Result(workdir, 8, True)
 
   monkeypatch.setattr(loop, "train", train)
@@ -144,7 +144,7 @@ class Mine(Classification):
 
 
 def in_phases(**phases):
-  """The tiny config in phases."""
+  """Returns the tiny config with phases."""
   config = runs.tiny()
   with config.unlocked():
     config.phases = phases
@@ -153,7 +153,7 @@ def in_phases(**phases):
 
 @pytest.fixture
 def begun(monkeypatch):
-  """The config of each phase that begins, and whether it trusts its source; nothing is trained."""
+  """Records the config of each phase and whether it trusts its source; nothing is trained."""
   found = {}
 
   def train(config, workdir, **_):
@@ -170,7 +170,10 @@ def trusts(begun):
 
 @pytest.mark.slow
 def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
-  """As a group, as a bare name, and as code of one's own, from which the next phase begins."""
+  """A phase may set its task as a group, as a bare name, or as a user's class.
+
+  Another phase begins from the one with the user's class.
+  """
   own = {"name": f"{__name__}:Mine"}
   config = in_phases(a={"task": own}, b={"task": ConfigDict(LEARNS)}, c={"task": "classification"})
   before = config.to_dict()
@@ -180,7 +183,7 @@ def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
   assert found["b"].task.teacher_model.to_dict() == config.model.to_dict()
   assert config.to_dict() == before and found["b"].task.teacher == "w/a"
   assert phases.train(config, tmp_path).finished
-  assert trusts(begun) == [True] * 3  # the weights are its own
+  assert trusts(begun) == [True] * 3  # the run trusts its own weights
 
 
 def test_weights_from_elsewhere_are_trusted_no_more_beside_ones_own(tmp_path, monkeypatch, begun):
@@ -215,9 +218,9 @@ def test_a_phase_goes_on_with_its_very_data_in_another_place(tmp_path, begun):
 @pytest.mark.parametrize(
   ("override", "ran"),
   [
-    ("stop_after=6", ["phase0"]),  # of the whole run: it goes on from there
-    ("phases.phase0.stop_after=6", ["phase0", "phase1", "phase2"]),  # of the phase
-    ("stop_after=8", ["phase0", "phase1", "phase2"]),  # where they end
+    ("stop_after=6", ["phase0"]),  # of the whole run, which can be resumed there
+    ("phases.phase0.stop_after=6", ["phase0", "phase1", "phase2"]),  # only of this phase
+    ("stop_after=8", ["phase0", "phase1", "phase2"]),  # the step where each phase ends
   ],
 )
 def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(tmp_path, begun, override, ran):
@@ -228,7 +231,7 @@ def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(tmp_path, beg
 def test_another_end_of_a_phase_from_which_one_has_begun_is_refused(
   tmp_path, monkeypatch, begun, end
 ):
-  """The next would go on from what the phase no longer ends with."""
+  """A phase may not end elsewhere once the next phase has begun from its weights."""
   config = journey()
   for name, phase in phases.split_phases(config, str(tmp_path)).items():
     (tmp_path / name / "checkpoints" / "6").mkdir(parents=True)
@@ -284,7 +287,7 @@ def test_the_journey_stops_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, m
 
 
 def _stop_in_phase1_then_go_on(config, workdir, monkeypatch):
-  """Ends the run as a signal would, at the fourth step of its second phase."""
+  """Interrupts a run at the fourth step of its second phase, as a signal would, and resumes it."""
   train = loop._train
 
   def interrupted(own):
@@ -304,7 +307,7 @@ def _stop_in_phase1_then_go_on(config, workdir, monkeypatch):
 
 
 def _check_what_was_frozen(workdir):
-  """Of the second phase's start, the backbone; of the third's, the predictor."""
+  """Checks that the second phase kept its start's backbone, and the third its predictor."""
   best = [name_arrays(load(workdir / f"phase{n}").variables["params"]) for n in range(3)]
   last = [runs.final_state(workdir / f"phase{n}")["params"] for n in range(3)]
   names = [name_arrays(x) for x in last]

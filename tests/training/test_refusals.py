@@ -1,4 +1,4 @@
-"""What the loop refuses, and how it is said: nothing is compiled, changed or lost."""
+"""Runs that the loop refuses, and the messages: nothing is compiled, changed or lost."""
 
 import json
 import shutil
@@ -108,4 +108,4 @@ def test_checkpoints_that_are_deleted_at_the_end_are_missed(tmp_path, monkeypatc
   monkeypatch.setattr(Recorder, "write_figures", write_and_delete)
   with pytest.raises(CheckpointError, match="all checkpoints were deleted during the run"):
     loop.train(runs.tiny(), tmp_path)
-  assert runs.rows(tmp_path)[-1]["kind"] == "test"  # the figures stand
+  assert runs.rows(tmp_path)[-1]["kind"] == "test"  # the row of the test split is written

@@ -1,6 +1,6 @@
-"""Examples on the devices: the same batches, to the bit, and only where there is room.
+"""Examples on the devices give equal batches, to the bit, and are used only if they fit.
 
-That a run stays the same is found by `test_loop`.
+`test_loop` tests that the run stays equal.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""A signal during a long phase: it is broken off soon, and the run goes on to the same bits."""
+"""A signal soon ends a long part of a run, and the resumed run has the bits of the whole run."""
 
 import os
 import signal
@@ -87,7 +87,7 @@ def test_what_the_work_raises_is_raised():
 def test_a_signal_before_anything_is_compiled_ends_with_status_75(
   number, tmp_path, monkeypatch, capsys
 ):
-  """While data are opened and networks traced, which nothing holds up and nothing waits for."""
+  """The signal comes while data are opened and networks are traced; the process ends at once."""
 
   def open_data(*_, **__):
     os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""Steps with stacked parameters: the same bits, whatever the depth the same program."""
+"""Steps with stacked parameters: equal bits, and a program that does not grow with the depth."""
 
 import dataclasses
 import functools
@@ -32,13 +32,13 @@ EXACT = {"xla_backend_optimization_level": 0}
 
 @functools.cache
 def make(*overrides):
-  """The step of a small density model of gray digits, and its resolved config."""
+  """Returns the step of a small density model of gray digits, and its resolved config."""
   config = resolve(get_config(runs.replace(SMALL, *overrides)), IMAGES)
   return make_step(config, lambda step: RATE)[0], config
 
 
 def by_name(step, config):
-  """The same step with every parameter by its name."""
+  """Returns the step with every parameter by its name, unstacked."""
   init = lambda: step.task.init(jax.random.key(0), batch(step, 0))  # noqa: E731
   params = jax.eval_shape(init)["params"]
   return dataclasses.replace(step, cycle=0, optimizer=make_optimizer(config, params))
@@ -52,7 +52,7 @@ def batch(step, number, rows=4):
 
 
 def run(step, steps=3):
-  """The state after some steps, by name, and the last metrics."""
+  """Returns the state after some steps, by name, and the metrics of the last step."""
   state = jax.jit(step.init)(jax.random.key(0), batch(step, 0))
   train = jax.jit(step.train, compiler_options=EXACT)
   for number in range(steps):
@@ -66,7 +66,7 @@ def same(a, b):
 
 
 def directions(config, repeats=2):
-  """Directions of an optimizer after some gradients, and its state: by name, and stacked."""
+  """Returns an optimizer's directions and state after some gradients, by name and stacked."""
   generator = np.random.default_rng(0)
 
   def draw():
@@ -114,7 +114,7 @@ MUCH = ("model.dropout=0.1", "model.remat=True", "model.dtype=float16", "grad_ac
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [(), MUCH])
 def test_steps_give_the_same_bits(overrides):
-  """Parameters, moments and averages; the norm alone is summed in another order."""
+  """Parameters, moments and averages are equal; only the norm is summed in another order."""
   step, config = make(*overrides)
   assert step.cycle == 2
   (state, metrics), (expected, wanted) = run(step), run(by_name(step, config))
@@ -141,7 +141,7 @@ def test_on_two_devices_and_under_vmap():
   scale = float(metrics["learning_rate"])
   for other in (parallel.unreplicate(two), jax.tree.map(lambda x: x[1], both)):
     jax.tree.map(
-      # Adam's first step is as large for a vanishing gradient, whose sign is rounding.
+      # A vanishing gradient, whose sign is rounding, also makes a whole first step of Adam.
       lambda a, b: np.testing.assert_allclose(
         np.mean(np.abs(a - np.asarray(b))), 0, atol=0.02 * scale
       ),
@@ -152,7 +152,7 @@ def test_on_two_devices_and_under_vmap():
 
 @pytest.mark.slow  # lowers two steps
 def test_a_deeper_model_has_the_same_program():
-  """What the compiler is given does not grow with L; with every parameter by its name it does."""
+  """The program of stacked parameters does not grow with L; that of unstacked parameters does."""
 
   def operations(step):
     shapes = jax.eval_shape(step.init, jax.random.key(0), batch(step, 0))

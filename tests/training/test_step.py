@@ -1,4 +1,4 @@
-"""The step: the same whatever the devices and micro-batches, exact averages, scaled halves."""
+"""A step is independent of devices and micro-batches; averages, plateaus and float16."""
 
 import dataclasses
 import functools
@@ -19,8 +19,8 @@ from vitx.training.step import TrainState, evaluation_step
 
 @functools.cache
 def step_of(name):
-  """Steps of one task that several tests make, and whose programs are compiled once."""
-  # Plain descent: Adam would blow the rounding of vanishing gradients up to whole steps.
+  """Returns a step of a task that several tests share, so that its programs are compiled once."""
+  # Plain descent, since Adam would turn the rounding of vanishing gradients into whole steps.
   plain = {"optimizer": optax.identity(), "schedule": lambda step: 0.1}
   fields = {"usual": {}, "averaged": {"ema_decay": 0.9, "seed": 8}, "plain": plain}
   the_task = step_of("usual").task if name != "usual" else None
@@ -29,7 +29,10 @@ def step_of(name):
 
 @pytest.mark.slow
 def test_losses_agree_on_one_and_two_devices():
-  """Augmentation, mixing, dropout and stochastic depth on; DESIGN asks for 1e-5 over 20 losses."""
+  """The task has augmentation, mixing, dropout and stochastic depth.
+
+  DESIGN asks for 1e-5 over 20 losses.
+  """
   step = step_of("usual")
   one, _ = small.run(step, 20, devices=1)
   two, _ = small.run(step, 20, devices=2)
@@ -82,7 +85,7 @@ def test_an_average_may_be_short_at_first(warmup):
 
 @pytest.mark.slow
 def test_training_accuracy_is_that_of_the_batch_whatever_the_devices_and_micro_batches():
-  """The head starts at zero: all classes tie and the first is the guess."""
+  """The head starts at zero, so all classes tie, and the first class is the guess."""
   expected = np.mean(small.batch(0)["label"] == 0)
   assert 0 < expected < 1
   the_task = small.task(augment=default_config().augment.to_dict(), depth=1)
@@ -163,7 +166,7 @@ def test_evaluation_sums_over_devices_and_masks():
 
 @pytest.mark.slow
 def test_what_is_frozen_keeps_its_bits_with_average_and_statistics():
-  """Rounding would move the average of a parameter that does not move."""
+  """The average of a frozen parameter keeps its bits, which rounding would change."""
   frozen = small.task(
     stem={"name": "normalized", "channels": (4,), "kernels": (3,), "strides": (1,), "patch": 4},
     augment={},

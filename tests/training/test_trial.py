@@ -1,4 +1,4 @@
-"""Steps without data: what follows from a set's name, what a step needs, and that it goes on."""
+"""Steps without data: facts from a set's name, the memory of a step, and repeated steps."""
 
 import dataclasses
 import types

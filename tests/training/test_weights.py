@@ -1,4 +1,4 @@
-"""Raw weights and their moving average, evaluated beside each other; which chooses the best."""
+"""Raw weights and their moving average are evaluated side by side; one chooses the best."""
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ SLOW = ("ema_decay=0.98", "ema_warmup=False", "learning_rate=0.01")
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-  """A run that evaluates both, of which raw weights choose the best."""
+  """A run that evaluates both kinds of weights; the raw weights choose the best."""
   workdir = tmp_path_factory.mktemp("both")
   return workdir, loop.train(runs.tiny("evaluation.weights=('raw','ema')", *SLOW), workdir)
 
@@ -36,14 +36,14 @@ def test_the_first_weights_have_the_figures_and_choose_the_best(both):
   for row in (*rows, *of(workdir, "test")):
     assert {*FIGURES, *(f"ema_{name}" for name in FIGURES)} <= row.keys()
     assert not any(name.startswith("raw_") for name in row)
-    assert row["nll"] < row["ema_nll"]  # the average stays behind
+    assert row["nll"] < row["ema_nll"]  # the average is worse, since it lags behind
   best = max(rows, key=lambda row: (row["top1"], row["step"]))
   assert result.test["step"] == best["step"]
 
 
 @pytest.mark.slow  # reads a whole run
 def test_both_are_those_of_the_checkpoint(both):
-  """`load` gives those that chose, unless told; `evaluate` finds what training reported."""
+  """`load` returns the weights that chose the best, and `evaluate` repeats training's metrics."""
   workdir, result = both
   state = runs.final_state(workdir)
   for weights, tree in ((None, "params"), ("raw", "params"), ("ema", "ema")):
@@ -57,7 +57,10 @@ def test_both_are_those_of_the_checkpoint(both):
 
 @pytest.mark.slow  # reads a whole run
 def test_whatever_begins_from_a_run_takes_those_that_chose_the_best(both):
-  """A new run; a teacher, an export and `predict` load it as `vitx.load` does."""
+  """A new run begins with the raw weights, as `vitx.load` returns them.
+
+  A teacher, an export and `predict` call `vitx.load`.
+  """
   state = runs.final_state(both[0])
   best = vitx.load(both[0], both[1].test["step"], weights="raw").variables["params"]
   blank = jax.tree.map(np.zeros_like, state["params"])
@@ -91,7 +94,7 @@ def test_words_name_the_others():
 
 @pytest.mark.slow  # reads a whole run
 def test_weights_that_are_not_there_are_named(tmp_path, both):
-  check_weights(("ema",), 0.0)  # the default, whether there is an average or not
+  check_weights(("ema",), 0.0)  # the default works even without an average
   with pytest.raises(ConfigError, match=r"evaluation\.weights=\('raw', 'ema'\).*Set ema_decay"):
     check_weights(("raw", "ema"), 0.0)
   for weights in ((), ("ema", "ema")):

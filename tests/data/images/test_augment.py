@@ -14,7 +14,7 @@ from vitx.config.fields import AugmentSettings
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
-EVERYTHING = dict(  # except RandAugment and mixup, which the next ones have
+EVERYTHING = dict(  # except RandAugment and mixup, see RECIPE and DRAWN
   pad_crop=4,
   hflip=0.5,
   vflip=0.5,
@@ -139,7 +139,7 @@ def test_erasing_fills_with_the_mean_and_leaves_the_rest():
   [(EVERYTHING, 3), (CROPPED, 1), (RECIPE, 3), (DRAWN, 3)],
 )
 def test_a_share_of_a_batch_is_augmented_as_elsewhere_and_the_key_decides(augment, channels):
-  """The place of an example in its share changes nothing, since two devices divide a batch."""
+  """An example is augmented alike wherever it is in a device's share of the batch."""
   args = batch(12, size=20, channels=channels)
   with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
     function = jax.jit(train(augment, channels=channels, smoothing=0.1))

@@ -1,4 +1,4 @@
-"""The operations agree with Pillow, and RandAugment and AutoAugment draw them as often as said."""
+"""The operations agree with Pillow; RandAugment and AutoAugment draw them as often as stated."""
 
 import functools
 import itertools
@@ -113,7 +113,7 @@ def test_awkward_histograms_agree_with_pillow(name):
 
 @pytest.mark.parametrize("name", autoaugment.GEOMETRIC)
 def test_bilinear_keeps_a_plain_image(name):
-  """A weighted mean of one value, which float32 may miss by a little, is not truncated below it."""
+  """The weighted mean of equal values is that value, though float32 may miss it by a little."""
   for level in (1, 100, 199, 255):
     plain = np.full((32, 32, 3), level, np.uint8)
     out = operate(name, plain, 0.43, "bilinear")

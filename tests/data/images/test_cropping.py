@@ -11,7 +11,7 @@ from vitx.data.images import cropping, image_ops
 
 
 def drawn(draw, count):
-  """Returns what a function draws from each of many keys, as NumPy's arrays."""
+  """Returns the values that a function draws from each of many keys, as NumPy arrays."""
   keys = lambda: jax.random.split(jax.random.key(0), count)  # noqa: E731
   return jax.tree.map(np.asarray, jax.jit(lambda: jax.vmap(draw)(keys()))())
 

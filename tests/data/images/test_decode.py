@@ -105,7 +105,7 @@ def test_values_of_no_stated_range_are_refused_or_told_their_range(kind):
 
 
 def test_stated_ranges():
-  """The type states 16 bits; TIFF and PGM may state fewer; TIFF states which value is black."""
+  """The pixel type has 16 bits; TIFF and PGM may state fewer, and TIFF which value is black."""
   whole = (65535 * RAMP).astype(np.uint16)
   files = {
     "PNG": encode(Image.fromarray(whole)),
@@ -241,7 +241,7 @@ def test_one_setting_raises_the_limit_of_images(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_the_setting_raises_pillows_own_limit_too(monkeypatch):
-  """Pillow keeps its limit in a variable."""
+  """The setting also sets Pillow's own limit, which is a global variable."""
   content = enlarge("PNG").replace(struct.pack(">II", SIDE, SIDE), struct.pack(">II", 99_999, SIDE))
   content = bytearray(content)
   content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))

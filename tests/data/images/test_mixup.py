@@ -26,7 +26,10 @@ def mix_pairs(seed, images, targets, mixup, cutmix):
 
 
 def mixed_pairs(count, size, mixup, cutmix, seed=0):
-  """Mixes pairs (all ones, all zeros) of classes (0, 1): images (pairs, 2, S, S) and targets."""
+  """Mixes pairs of an image of ones, class 0, and an image of zeros, class 1.
+
+  Returns the images (pairs, 2, S, S) and the targets (pairs, 2, 2).
+  """
   images = np.tile(np.array([1.0, 0.0], np.float32), count).reshape(-1, 1, 1, 1)
   images = np.broadcast_to(images, (2 * count, size, size, 1))
   targets = np.tile(np.eye(2, dtype=np.float32), (count, 1))
@@ -109,7 +112,7 @@ def test_only_partners_are_mixed():
 
 
 def test_a_share_for_the_whole_batch_mixes_as_timm_does():
-  """timm mixes a batch with its reverse, whose partners are neighbors in vitx."""
+  """timm mixes a batch with its reverse; in vitx, the images of such a pair are neighbors."""
   rows = order.places(np.arange(6), 6, repeats=3)
   assert rows.tolist() == [0, 5, 1, 4, 2, 3]
   images, labels = GOLDEN["mix_images"][rows], GOLDEN["mix_labels"][rows]

@@ -1,4 +1,4 @@
-"""Parameters of a small network, and the directions that an optimizer gives for them."""
+"""Parameters of a small network, and an optimizer's update directions for them."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from vitx.training.parameters import parameter_names
 
 
 def settings(**fields):
-  """A config with the fields that an optimizer reads."""
+  """Returns a config with the fields that an optimizer reads."""
   defaults = dict(
     optimizer={"name": "adamw"},
     weight_decay_mask="matrices",
@@ -21,7 +21,7 @@ def settings(**fields):
 
 
 def network(seed=0):
-  """Parameters named and shaped like a small vision transformer's."""
+  """Returns parameters with the names and axes of a small vision transformer's."""
   shapes = {
     "cls": (1, 1, 4),
     "extra": (1, 2, 4),
@@ -44,12 +44,12 @@ def network(seed=0):
 
 
 def leaves(tree):
-  """Values by name."""
+  """Returns the leaves of a tree by name."""
   return dict(zip(parameter_names(tree), jax.tree.leaves(tree), strict=True))
 
 
 def directions(config, params, grads, count=1):
-  """The direction after `count` updates with the same gradient, and the state."""
+  """Returns the direction after `count` updates with one gradient, and the optimizer's state."""
   optimizer = make_optimizer(config, params)
 
   @jax.jit
@@ -63,7 +63,7 @@ def directions(config, params, grads, count=1):
 
 
 def close(tree, expected):
-  """Asserts that trees agree but for the rounding of differently compiled programs."""
+  """Asserts that trees agree up to the rounding of differently compiled programs."""
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), tree, expected)
 
 

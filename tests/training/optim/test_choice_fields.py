@@ -1,4 +1,4 @@
-"""Every value of a field of an optimizer or schedule works, or is refused by the field's name."""
+"""Each value of a field of an optimizer or schedule works, or the error names the field."""
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ def test_every_field_is_described(table):
 
 
 def check_each(field, run):
-  """Runs what each value of `BAD` may break; it works, or the field is named."""
+  """Runs each value of `BAD`; it works, or an error names the field in one line."""
   for value in BAD:
     try:
       run(value)

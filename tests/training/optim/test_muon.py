@@ -21,7 +21,7 @@ SHAPES = {
   "start": (24,),
   "head/kernel": (24, 10),
 }
-MATRICES = {  # with the inputs of one output
+MATRICES = {  # matrices, with the number of inputs of one output
   "block_0/token_mixer/query/kernel": 24,
   "block_0/token_mixer/out/kernel": 24,
   "block_0/mlp/up/kernel": 24,
@@ -36,7 +36,7 @@ def draw(seed):
 
 
 def direct(params, gradients, steps=1, **fields):
-  """Returns the direction of the last of `steps` equal gradients."""
+  """Returns Muon's direction after `steps` equal gradients."""
   config = settings(optimizer=dict(name="muon", **fields))
   return name_arrays(directions(config, params, gradients, steps)[0])
 
@@ -56,7 +56,7 @@ def test_hidden_matrices_get_orthogonal_directions_and_nothing_else_does():
 
 @pytest.mark.slow  # compiles six iterations for each kernel
 def test_axes_of_heads_are_those_of_one_matrix():
-  """A projection to (H, D) and from (H, D) moves as its flattened kernel does."""
+  """A projection to or from (H, D) is updated as its flattened kernel is."""
   gradients = draw(1)
   mixer, mlp = gradients["block_0"]["token_mixer"], gradients["block_0"]["mlp"]
   for name, shape in (("query", (24, 24)), ("out", (24, 24))):

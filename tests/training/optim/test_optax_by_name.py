@@ -1,4 +1,4 @@
-"""Optimizers of optax by name: like ours where we have them, refused where they cannot train."""
+"""optax's optimizers by name: equal to those that vitx has, or refused if they cannot train."""
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from vitx.training.optim.optimizers import make_optimizer
   ],
 )
 def test_an_optimizer_of_optax_gives_the_directions_of_ours(spec, ours, mask):
-  """The sign is turned where optax descends, and its weight decay has our mask."""
+  """The sign is turned if optax descends, and optax's weight decay has vitx's mask."""
   params, grads = network(), network(1)
   theirs, _ = directions(settings(optimizer=spec, weight_decay_mask=mask), params, grads, 3)
   expected, _ = directions(settings(optimizer=ours, weight_decay_mask=mask), params, grads, 3)
@@ -43,7 +43,7 @@ def test_what_else_optax_has_descends(name):
   def descend(params):
     state = optimizer.init(params)
     for _ in range(10):
-      updates, state = optimizer.update(params, state, params)  # the gradient of half the square
+      updates, state = optimizer.update(params, state, params)  # the gradient of params² / 2
       params = jax.tree.map(lambda p, u: p - 0.05 * u, params, updates)
     return params
 

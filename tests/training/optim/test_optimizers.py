@@ -18,7 +18,7 @@ from vitx.training.optim.optimizers import DECAY_MASKS, OPTIMIZERS, layer_scales
 from vitx.training.parameters import parameter_names
 
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "optimizers.npz")
-# The recording has our settings under their first names.
+# The recorded file has vitx's settings under older names.
 RENAMED = {"decay": "weight_decay_mask", "clip_norm": "grad_clip_norm"}
 CASES = {
   name: {RENAMED.get(field, field): value for field, value in case.items()}
@@ -73,7 +73,10 @@ def test_decay_masks():
 
 
 def test_decay_by_rank_is_that_of_timm():
-  """All but what has one axis in PyTorch, `pos_embed` and `cls_token`; of DeiT, `dist_token`."""
+  """Parameters without decay have one axis in PyTorch, or are timm's embeddings and class tokens.
+
+  They are `pos_embed`, `cls_token` and DeiT's `dist_token`.
+  """
   params = network()
   slots = {"key_slots": np.ones((9, 3)), "value_slots": np.ones((9, 3))}
   params["block_1"]["attention"] = slots
@@ -106,7 +109,7 @@ def test_clipping_bounds_the_global_norm():
 @pytest.mark.parametrize("name", all_but("adamw", "muon", of=OPTIMIZERS))
 def test_frozen_parameters_do_not_move(name):
   params = network()
-  # Frozen gradients that would spoil everything if they counted anywhere.
+  # Gradients of frozen parameters are NaN, so that any use of them shows.
   grads = network(1) | {"stem": jax.tree.map(lambda p: p * np.float32(np.nan), params["stem"])}
   config = settings(
     optimizer=dict(name=name, weight_decay=0.5),

@@ -13,7 +13,7 @@ CASES = json.loads((Path(__file__).parents[2] / "golden" / "plateau.json").read_
 
 
 def make(settings):
-  """Makes the schedule from PyTorch's settings in our words."""
+  """Makes vitx's schedule from PyTorch's settings."""
   ours = {"minimum" if key == "min_lr" else key: value for key, value in settings.items()}
   spec = {"name": "plateau", "warmup": "1 epochs", **ours}
   return build(SCHEDULES, spec, "schedule", hidden=("run",))(RunLength(100, 10))

@@ -1,4 +1,4 @@
-"""Learning rates at key steps, the warm-up, and what cannot work."""
+"""Learning rates at key steps, the warm-up, and settings that cannot work."""
 
 import math
 from pathlib import Path
@@ -18,7 +18,7 @@ FIELDS = {"step": {"boundaries": ("4 epochs", "75 steps")}}
 
 
 def rates(spec, total=TOTAL):
-  """The rate at each step and at the end, (total + 1,)."""
+  """Returns the rate at each step and at the end, (total + 1,)."""
   schedule = make_schedule(spec, PEAK, total, PER_EPOCH)
   return np.asarray(jax.vmap(schedule)(jnp.arange(total + 1, dtype=jnp.int32)))
 

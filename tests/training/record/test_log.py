@@ -1,4 +1,4 @@
-"""metrics.jsonl: rows survive, a cut forgets what came later, a torn line included."""
+"""metrics.jsonl keeps its rows, and resuming drops later rows and a torn last line."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def rows(n, start=0):
 
 
 def write(workdir, count, *, keep=0, appendable=True):
-  """Writes rows as into a folder, or as into an object store, whose files do not grow."""
+  """Writes rows to a log; without `appendable`, files cannot grow, as in an object store."""
   metrics = log.MetricsLog(workdir, write=True, keep=keep)
   metrics._appendable = appendable
   for row in rows(count, keep):

@@ -1,4 +1,4 @@
-"""What a person sees while something takes long."""
+"""The display of progress while something takes long."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ from vitx.training.record import console, progress
 def test_progress_shows_after_a_while_also_before_anything_is_done(
   is_terminal, monkeypatch, capsys
 ):
-  """A bar on a terminal; lines of their own elsewhere, which overwrite no message."""
+  """A terminal shows a bar; elsewhere, progress is lines, which overwrite no message."""
   monkeypatch.setattr(progress, "SOON", 0.05)
   monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
   with progress.count_bar("sampling", 40, "token") as bar:
@@ -41,7 +41,7 @@ def test_what_is_quick_is_not_shown(capsys):
 
 
 def test_the_time_left_is_told_by_the_steps_of_this_session(monkeypatch):
-  """A run that goes on may do so on another machine."""
+  """A resumed run may be on another machine, so only its own steps count."""
   now = [100.0]
   monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
   clock = progress.Progress(step=30, total=100, batch_size=8, seconds=6.0)

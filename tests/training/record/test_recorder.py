@@ -1,4 +1,4 @@
-"""What a run writes down is true of what stands on the disk, and its own."""
+"""A run records only what is on the disk and what it has written itself."""
 
 import threading
 
@@ -17,13 +17,13 @@ from vitx.training.record.recorder import Record, Recorder
 
 @pytest.mark.slow
 def test_the_test_row_comes_after_the_last_checkpoint(tmp_path, monkeypatch):
-  """Which says that the run is over: killed between the two, it would never be."""
+  """The row of the test split says that the run is over, so the last checkpoint must exist."""
   finalize, write = ocp.CompositeCheckpointHandler.finalize, Recorder.write_figures
   save, wait = CheckpointStore.save, CheckpointStore.wait
   saved, waited, stood = [], threading.Event(), []
 
   def finalize_late(self, *given, **options):
-    assert waited.wait(600)  # as on a slow disk: not before somebody waits for it
+    assert waited.wait(600)  # as on a slow disk, the save ends only when it is waited for
     return finalize(self, *given, **options)
 
   def begin_to_save(self, *given, **options):

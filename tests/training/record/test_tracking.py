@@ -1,4 +1,4 @@
-"""Trackers get every row once, whatever stops the run, and go on with the run that they know."""
+"""Trackers get every row once, however a run is stopped, and resume the run that they know."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ KEPT = f"tracking={__name__}:Kept"
 
 
 class Kept(Tracker):
-  """A tracker of the user's own: a file of lines in the workdir."""
+  """A user's own tracker: a file of lines in the workdir."""
 
   def __init__(self, run, *, file: str = "kept.jsonl"):
     self._path = Path(run.workdir) / file
@@ -39,7 +39,7 @@ class Kept(Tracker):
 
 
 class Broken(Kept):
-  """Fails where it is told to."""
+  """A tracker that fails in the method `at`."""
 
   at: ClassVar[str] = ""
 
@@ -59,7 +59,7 @@ class Broken(Kept):
 
 
 def kept(workdir):
-  """The rows that came, without their times, and what stands beside them."""
+  """Returns the tracked rows without their times, and all other tracked lines."""
   lines = [json.loads(line) for line in (workdir / "kept.jsonl").read_text().splitlines()]
   rows = [line for line in lines if "kind" in line]
   times = {"examples_per_second", "waiting", "eta", "seconds"}
@@ -72,7 +72,7 @@ def numbers(rows):
   return [{k: v for k, v in row.items() if not isinstance(v, list)} for row in rows]
 
 
-@pytest.mark.slow  # a run and twice its end; the next tests send the same rows without training
+@pytest.mark.slow  # a run, and its end twice; the next tests send such rows without training
 def test_a_tracker_gets_every_row_once_however_often_the_run_goes_on(tmp_path):
   config = runs.tiny(KEPT, "duration=20 steps")
   loop.train(config, tmp_path)
@@ -89,7 +89,7 @@ def test_a_tracker_gets_every_row_once_however_often_the_run_goes_on(tmp_path):
 
 
 def open_log(workdir, rows, keep, *overrides):
-  """Goes on after `keep` rows and writes those that are missing of `rows`, as a run does."""
+  """Resumes a log after `keep` rows and writes the others of `rows`, as a run does."""
   log = MetricsLog(workdir, write=True, keep=keep)
   config = runs.tiny(KEPT, *overrides)
   track = tracking.open_tracking(config, str(workdir), log)
@@ -108,7 +108,7 @@ def rows(count, start=0):
 
 def test_rows_that_were_dropped_twice_are_still_known(tmp_path):
   open_log(tmp_path, rows(6), 0)
-  open_log(tmp_path, rows(4), 2)  # killed again before it was as far
+  open_log(tmp_path, rows(4), 2)  # killed again before it had caught up
   open_log(tmp_path, rows(8), 3)
   found, _ = kept(tmp_path)
   assert found == rows(8)
