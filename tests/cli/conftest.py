@@ -23,7 +23,7 @@ __all__ = ["digits_dir", "draw", "make_data"]
 @pytest.fixture(autouse=True)
 def read_pixels_once(monkeypatch):
   """Computes the statistics of the digits' pixels once, and not in each of hundreds of commands."""
-  own = statistics._own
+  own = statistics._choose_statistics
 
   def find(info, train):
     if info.name != "digits" or train is None:
@@ -33,7 +33,7 @@ def read_pixels_once(monkeypatch):
       _FOUND[key] = own(info, train)
     return _FOUND[key]
 
-  monkeypatch.setattr(statistics, "_own", find)
+  monkeypatch.setattr(statistics, "_choose_statistics", find)
 
 
 _FOUND: dict = {}  # mean and standard deviation, by the training examples

@@ -44,7 +44,7 @@ def are_numbered(names: Sequence[str]) -> bool:
   """
   numbers = sorted((_read_numbers(names) or {}).values())
   in_a_row = numbers in (list(range(len(names))), list(range(1, len(names) + 1)))
-  return in_a_row or set(names) == imagenet_places().keys()
+  return in_a_row or set(names) == imagenet_labels().keys()
 
 
 def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
@@ -57,7 +57,7 @@ def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
 
 
 @functools.cache
-def imagenet_places() -> dict[str, int]:
+def imagenet_labels() -> dict[str, int]:
   """Returns the label, 0 ... 999, of each ImageNet class by its WordNet id."""
   path = resource_utils.tfds_path("datasets/imagenet2012/labels.txt")
   return {name: i for i, name in enumerate(path.read_text().split())}
@@ -97,7 +97,7 @@ def fit_lines(names: Sequence[str]) -> bool:
   return lines == list(map(_remove_comment, names)) == list(names)
 
 
-def find_places(
+def match_classes(
   info: DatasetInfo, others: Sequence[str], *, unnamed: bool = False
 ) -> np.ndarray | None:
   """Matches the classes of a data set by name to another list of class names.
@@ -115,7 +115,7 @@ def find_places(
     The index in `others` of each class of the data set, int32 (K,); None if `others` lacks a class.
   """
   own, theirs = _keys(info.class_names or ()), _keys(others)
-  place, known = {name: i for i, name in enumerate(theirs)}, imagenet_places()
+  place, known = {name: i for i, name in enumerate(theirs)}, imagenet_labels()
   if all(name in place for name in own):
     return np.array([place[name] for name in own], np.int32)
   if _are_places(theirs, len(known)) and all(name in known for name in own):
@@ -156,10 +156,10 @@ def find_in_weights(
         f"{beside} names {len(names)} classes, but the head of {source} has {count}. List the"
         " classes of the head in their order, one name on each line, or move the file away."
       )
-  if not names and count == len(imagenet_places()) and imagenet_places().keys() >= {*own}:
-    names = list(imagenet_places())
+  if not names and count == len(imagenet_labels()) and imagenet_labels().keys() >= {*own}:
+    names = list(imagenet_labels())
   if names:
-    places = find_places(info, names)
+    places = match_classes(info, names)
     return f"other classes ({compare(own, names, 'data', 'source')})" if places is None else places
   if info.numbered and len(own) == count:
     return np.arange(count, dtype=np.int32)
@@ -205,12 +205,12 @@ def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -
   Args:
     dataset: The data set, which has classes.
     names: The other list of names.
-    unnamed: Whether `names` are only numbers, see `find_places`.
+    unnamed: Whether `names` are only numbers, see `match_classes`.
 
   Returns:
     The data set with the new labels, or None if one of its classes is not in `names`.
   """
-  places = find_places(dataset.info, names, unnamed=unnamed)
+  places = match_classes(dataset.info, names, unnamed=unnamed)
   if places is None:
     return None
   found = dataclasses.replace(

@@ -15,7 +15,7 @@ from vitx.ops.layout import TokenLayout
 LISTED = 5  # The number of names that an error lists before it only counts the remaining ones.
 # A function of the source's class names (None if unknown) and its number of classes. It returns the
 # index in the source of each of the new network's K classes, int32 (K,), or why the classes differ.
-FindPlaces = Callable[[Sequence[str] | None, int], np.ndarray | str]
+MatchClasses = Callable[[Sequence[str] | None, int], np.ndarray | str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +152,7 @@ def transfer(
       of another length are left as initialized.
     source_layout: The layout of the source's tokens, or `None` if it is not known.
     places: The index of each target class in the source, or the reason why the classes differ, see
-      `FindPlaces`. If it is `None`, a head is filled if the number of classes agrees.
+      `MatchClasses`. If it is `None`, a head is filled if the number of classes agrees.
 
   Returns:
     A tree with the target's structure and dtypes, and the report.

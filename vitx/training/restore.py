@@ -137,5 +137,5 @@ def fitting(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]
     "allowed": config.init_from_except,
     "network": task.model,
     "mixer": fields_of(config.model.get("token_mixer", ""))["name"],
-    "find_places": None if info.class_names is None else find,
+    "match_classes": None if info.class_names is None else find,
   }

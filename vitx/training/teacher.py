@@ -194,7 +194,7 @@ def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
     *(teacher.source, params, variables, layout),
     network=teacher.model,
     new_head=False,
-    find_places=find,
+    match_classes=find,
   )
   return {"params": params, **state}
 
