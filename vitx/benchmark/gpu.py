@@ -91,7 +91,7 @@ class Check(NamedTuple):
     A second run must also give equal bits, and the program must contain the kernels if the device
     can run them. These two demands do not apply to the calls in `DENSE`.
     """
-    ran = self.has_kernel >= (triton_attention.find_card() is not None)
+    ran = self.has_kernel >= (triton_attention.find_capability() is not None)
     return self.share <= 1 and (self.name in DENSE or (self.repeats and ran))
 
 

@@ -58,8 +58,8 @@ class TimedCall:
   @property
   def default(self) -> TileSizes:
     """Returns the tiles that the kernels have on this card if no tiles were measured."""
-    card = triton_attention.find_card() or triton_attention.OLDEST
-    return triton_attention.choose_tiles(card, jnp.dtype(self.dtype), self.width)
+    capability = triton_attention.find_capability() or triton_attention.OLDEST
+    return triton_attention.choose_tiles(capability, jnp.dtype(self.dtype), self.width)
 
   def time_kernel(self, kernel: str, block: int, launch: Launch) -> float:
     """Returns the seconds of one kernel, infinite if it does not fit the card.
@@ -250,7 +250,7 @@ def check_kernels(where: str) -> None:
   Raises:
     ConfigError: The kernels do not run; the message has the reason and the fix.
   """
-  if triton_attention.find_card() is None:
+  if triton_attention.find_capability() is None:
     reason = triton_attention.find_obstacle() or (
       f"{jax.devices()[0].device_kind!r} is no CUDA device. Run the command on a machine with one,"
       ' where jax has CUDA: pip install "jax[cuda13]"'

@@ -21,7 +21,7 @@ from vitx.data.dataset import ROLES, Source
 from vitx.data.sources import SOURCES
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import Rule
-from vitx.ops.sparse.triton_attention import find_card
+from vitx.ops.sparse.triton_attention import find_capability
 
 PACKAGES = (
   "jax",
@@ -264,7 +264,7 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
     "cores": os.cpu_count(),
     "processes": jax.process_count(),
     "implementations": dict(implementations),
-    "sparse_kernel": "triton" if find_card() else "xla",
+    "sparse_kernel": "triton" if find_capability() else "xla",
     "rule": current_rule().to_json(),
   }
 
