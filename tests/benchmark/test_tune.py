@@ -27,7 +27,7 @@ def test_the_search_finds_the_bottom_of_a_valley_and_measures_nothing_twice(bloc
     return 1 + sum(abs(math.log2(a / b)) for a, b in zip(launch, best, strict=True))
 
   rows = range(32, tune.MOST_ROWS + 1)
-  found = tune.climb(block, measure)
+  found = tune.search_launch(block, measure)
   assert found == best or (best.blocks * block not in rows and found[2] == best[2])
   assert len(asked) == len(set(asked)) <= 10
   assert all(each.blocks * block in rows for each in asked)
@@ -37,7 +37,7 @@ def test_launches_that_do_not_fit_are_left():
   def measure(launch):
     return math.inf if launch.stages > 2 or launch.warps == 4 else 1 / launch.stages
 
-  assert tune.climb(64, measure) in (Launch(1, 8, 2), Launch(2, 8, 2))
+  assert tune.search_launch(64, measure) in (Launch(1, 8, 2), Launch(2, 8, 2))
 
 
 @dataclasses.dataclass

@@ -167,7 +167,7 @@ def _start(block: int) -> Launch:
   return Launch(64 // block, 4, 2)
 
 
-def climb(block: int, measure: Callable[[Launch], float]) -> Launch:
+def search_launch(block: int, measure: Callable[[Launch], float]) -> Launch:
   """Searches for the launch with the least time: first over rows and warps, then over stages.
 
   Args:
@@ -196,7 +196,7 @@ def search(subject: Any, say: Callable[[str], None]) -> TileSizes | None:
   """Returns the fastest tiles of a `TimedCall`, or `None` if XLA is faster than all kernels."""
   candidates: list[TileSizes | None] = [subject.default, None]
   for block in BLOCKS:
-    launches = [climb(block, partial(subject.time_kernel, name, block)) for name in KERNELS]
+    launches = [search_launch(block, partial(subject.time_kernel, name, block)) for name in KERNELS]
     candidates.append(TileSizes(block, *launches))
   times = {tiles: subject.time_call(tiles) for tiles in candidates}
   for tiles in sorted(times, key=lambda tiles: times[tiles]):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitx.analysis.markdown import without_places
+from vitx.analysis.markdown import shorten_paths
 from vitx.checkpoints.load import Loaded, explained
 from vitx.checkpoints.outputs import check_absent, check_folder, write_file, write_json
 from vitx.checkpoints.workdir import PHASES, PLACES, REPOSITORY, to_plain
@@ -106,7 +106,7 @@ def hide_places(config: Mapping[str, Any]) -> dict[str, Any]:
       return _last_part(value)
     return value
 
-  return hide(without_places(config), "")
+  return hide(shorten_paths(config), "")
 
 
 def _last_part(value: str) -> str:

@@ -162,7 +162,7 @@ def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
   for outcome in comparison.outcomes:
     hours[outcome.method] += outcome.seconds / 3600
   each = ", ".join(f"{markdown.text(name)} {value:.3g}" for name, value in hours.items())
-  command = shlex.join(["vitx", *markdown.without_places(sys.argv[1:])])
+  command = shlex.join(["vitx", *markdown.shorten_paths(sys.argv[1:])])
   lines = {
     "command": [markdown.code(command)],
     "table made": [datetime.date.today().isoformat()],
@@ -195,7 +195,7 @@ def _hardware(environment: Mapping[str, Any]) -> str:
 
 
 def _data(data: Mapping[str, Any]) -> str:
-  source = markdown.text(markdown.without_places(data.get("source")))
+  source = markdown.text(markdown.shorten_paths(data.get("source")))
   return f"{source}, fingerprint {data['fingerprint']}, {json.dumps(data.get('examples'))}"
 
 

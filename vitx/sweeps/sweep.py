@@ -208,8 +208,8 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
       f"metrics.jsonl of workdir={workdir!r} lacks the validation row of step {best}, which was"
       " tested. Restore it from a copy, or move the workdir away."
     )
-  seen = tuple(row for row in rows if row["kind"] == SEEN)
-  figures = (best_rows[-1], test, seen, _read_seconds(workdir))
+  test_curve = tuple(row for row in rows if row["kind"] == SEEN)
+  figures = (best_rows[-1], test, test_curve, _read_seconds(workdir))
   return Outcome(point.method, point.seed, best, *figures, fold=point.fold)
 
 
