@@ -36,7 +36,7 @@ def test_each_row_tells_it_of_the_state_after_its_step(told):
   rows = {row["step"]: row[NAME] for row in runs.rows(workdir) if row["kind"] == "train"}
   assert sorted(rows) == [3, 6] and abs(rows[3] - rows[6]) > 1e-4
   experiment = loop.make_experiment(config)
-  images = spread(experiment.keep("validation"), 5)
+  images = spread(experiment.load_examples("validation"), 5)
   batch = {"image": np.stack([images[i]["image"] for i in range(5)])}
   inputs = experiment.task.model_inputs(batch)
   model = model_from_config(expose_matrices(experiment.config.model))

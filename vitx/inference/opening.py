@@ -17,7 +17,7 @@ from vitx.interop.repository import load
 from vitx.tasks.base import Task
 from vitx.training import cache
 from vitx.training.experiment import blank, evaluation_shapes
-from vitx.training.restore import fitting
+from vitx.training.restore import fit_options
 
 
 @contextlib.contextmanager
@@ -78,7 +78,7 @@ def read_variables(
   Raises:
     ConfigError: The weights cannot be read or do not fit; this is checked before compilation.
   """
-  options |= fitting(task, config, info)
+  options |= fit_options(task, config, info)
   source, layout, key = config.init_from, task.token_layout(), jax.random.key(config.init_seed)
   batch = blank(evaluation_shapes(task, 1))
   shapes = dict(jax.eval_shape(task.init, key, batch))

@@ -33,7 +33,7 @@ from vitx.data.sources import open_source
 from vitx.inference.evaluate import Evaluation, evaluate_split
 from vitx.inference.inputs import list_inputs, make_reader
 from vitx.interop.repository import load
-from vitx.sweeps.curves import find_printed, find_runs, read_curves
+from vitx.sweeps.curves import find_published_curves, find_runs, read_curves
 from vitx.sweeps.points import find_published, find_rows
 from vitx.tasks import build_task
 from vitx.tasks.base import Task
@@ -321,14 +321,14 @@ def _draw_runs(figure: str, out: Path, workdirs: Sequence[str], config: str | No
       " config at most a file whose source printed such curves."
     )
   curves, value = read_curves(find_runs(workdirs))
-  printed = find_printed(find_published(split_text(config)[0]), value) if config else {}
-  if config and not printed.keys() & {curve.method for curve in curves}:
+  published = find_published_curves(find_published(split_text(config)[0]), value) if config else {}
+  if config and not published.keys() & {curve.method for curve in curves}:
     methods = listing({curve.method for curve in curves})
     raise ConfigError(
       f"config={config!r}: its source printed no training {value} of {methods}; leave config out."
     )
   first = Path(workdirs[0]).resolve().name
-  return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", printed)
+  return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", published)
 
 
 def _of_config(text: str, options: Options) -> Subject:

@@ -165,7 +165,7 @@ class Experiment:
     examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
     return implementations(self.task.model, self.task.input_spec, examples, describe)
 
-  def keep(self, role: str) -> Examples:
+  def load_examples(self, role: str) -> Examples:
     """Reads the examples of a role into memory if they fit, and returns them.
 
     A role is "train", "validation" or "test". If `config.evaluation.limit` is set, *validation* has

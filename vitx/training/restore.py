@@ -126,11 +126,11 @@ def begin(
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
   """Calls a function that fits the weights of `init_from` to a run's state, or checks the fit."""
   config, layout = experiment.config, experiment.task.token_layout()
-  options = fitting(experiment.task, config, experiment.source.info)
+  options = fit_options(experiment.task, config, experiment.source.info)
   return function(config.init_from, state.params, state.model_state, layout, **options)
 
 
-def fitting(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
+def fit_options(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
   """Returns the arguments by which `initial_variables` fits the weights of `init_from` to a run."""
   find = functools.partial(find_in_weights, info, config.init_from)
   return {

@@ -210,7 +210,7 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
       )
 
 
-def keep_rule(workdir: str | Path) -> Rule:
+def choose_rule(workdir: str | Path) -> Rule:
   """Returns the rule by which "auto" picks the implementations of token mixers in a run.
 
   A continued run keeps the rule with which it began, if the kind of device is unchanged; a new run
