@@ -49,7 +49,7 @@ def look(model, *variables):
 def test_rows_are_probabilities_or_the_mixer_says_that_it_has_none(mixer):
   model, variables = make(mixer, depth=1)
   ((held, found),) = look(model, variables)
-  assert bool(held) is not bool(MIXERS[mixer].without_logits)
+  assert bool(held) is not bool(MIXERS[mixer].no_logits_reason)
   for matrix in held.values():
     assert matrix.min() >= 0
     np.testing.assert_allclose(matrix.sum(axis=-1), 1, atol=1e-5)

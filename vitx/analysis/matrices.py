@@ -61,6 +61,6 @@ def attention_entropies(
   """
   matrices = collect(sow(model, variables, inputs), "probabilities")
   return {
-    names.figure_of(f"{path}/attention_entropy"): jnp.mean(jnp.sum(entr(x), axis=-1), axis=(1, 2))
+    names.name_figure(f"{path}/attention_entropy"): jnp.mean(jnp.sum(entr(x), axis=-1), axis=(1, 2))
     for path, x in matrices.items()
   }

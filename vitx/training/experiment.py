@@ -346,7 +346,7 @@ def make_step(
   """
   task = build_task(config)
   batch = _shapes(task.element_spec, 1)
-  with logged.finding() as found:  # a new function, since JAX traces an old one only once
+  with logged.collect_names() as found:  # a new function, since JAX traces an old one only once
     variables = jax.eval_shape(lambda *given: task.init(*given), jax.random.key(0), batch)
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
   cycle = getattr(task.model, "layer_cycle", 0) if is_elementwise(config) else 0

@@ -154,7 +154,7 @@ class Step:
     scale = state.loss_scale.value if state.loss_scale else jnp.float32(1)
     names = parameter_names(state.params)
     # Batch statistics are taken over the whole batch.
-    with replicas.over(self.axis), frozen.hold(names, self.frozen):
+    with replicas.over(self.axis), frozen.freeze(names, self.frozen):
       loss, grads, model_state, metrics = self._gradient(state, constants, batch, key, scale)
     grads = jax.tree.map(lambda g: g.astype(jnp.float32) / scale, grads)
     loss, grads, model_state, metrics = self._mean((loss, grads, model_state, metrics))
