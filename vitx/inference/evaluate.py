@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import classification, csv_files
 from vitx.checkpoints.errors import ShapeMismatch
-from vitx.checkpoints.load import Loaded, explained
+from vitx.checkpoints.load import Loaded, explain_errors
 from vitx.checkpoints.outputs import check_file
 from vitx.config.checks import PositiveInt, check_choice, check_value
 from vitx.config.errors import ConfigError
@@ -143,7 +143,7 @@ def evaluate_split(
     if batch_size is not None:
       config.evaluation.batch_size = batch_size
     loaded = _change_task(loaded, config, task)
-    with explained(loaded.workdir):
+    with explain_errors(loaded.workdir):
       evaluation.batch_size_for(config), config.data.threads, config.data_seed
     if calibrate:
       _check_classifier(loaded)

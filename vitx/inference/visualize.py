@@ -21,7 +21,7 @@ from vitx.analysis.markdown import shorten_paths
 from vitx.analysis.matrices import expose_matrices
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.outputs import check_folder
-from vitx.checkpoints.workdir import DATA_PLACES, locate_config, tell_places
+from vitx.checkpoints.workdir import DATA_PATH_FIELDS, locate_config, log_paths
 from vitx.config import registry
 from vitx.config.checks import PositiveInt, check_choice, check_fields
 from vitx.config.errors import ConfigError, listing
@@ -188,7 +188,7 @@ def open_subject(
       return _of_config(str(config), options)
     loaded = load(workdir, checkpoint)
     if not options.inputs:
-      tell_places(loaded.config, locate_config(loaded.workdir), DATA_PLACES)
+      log_paths(loaded.config, locate_config(loaded.workdir), DATA_PATH_FIELDS)
     label, weights = Path(loaded.workdir).resolve().name, f"checkpoint of step {loaded.step}"
     return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
 

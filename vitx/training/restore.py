@@ -107,7 +107,7 @@ def begin(
       record = record.go_on()
       is_due = experiment.is_due(start, config.checkpoint.every)
       if later is None and record.best_step != start and not is_due:
-        store.let_go(start)  # a run that is never stopped has no such checkpoint
+        store.release(start)  # a run that is never stopped has no such checkpoint
     print(f"resuming {workdir} at step {start}", flush=True)
   else:
     state = initialize()
