@@ -214,7 +214,7 @@ class _Collector:
 
 def _has_one_label(task: Task) -> bool:
   """Returns whether a task's examples have one class each; those of a multilabel task do not."""
-  return isinstance(task, Classification) and task.answers == Classification.answers
+  return isinstance(task, Classification) and task.targets == Classification.targets
 
 
 def _check_classifier(loaded: Loaded) -> None:

@@ -68,7 +68,7 @@ def write_repository_card(
 
 
 def _tags(loaded: Loaded) -> str:
-  is_classifier = not {"label", "labels"}.isdisjoint(getattr(loaded.task, "answers", ()))
+  is_classifier = not {"label", "labels"}.isdisjoint(getattr(loaded.task, "targets", ()))
   return f"tags:\n{'- image-classification' + chr(10) if is_classifier else ''}- vitx\n"
 
 

@@ -77,7 +77,7 @@ def initial_variables(
     found = {name: loaded.variables[name] for name in target if name in loaded.variables}
     known = loaded.class_names if loaded.knows_class_names else None
     places = _match_classes(match_classes, known, found)
-    with _naming(source):
+    with _name_source(source):
       filled, report = transfer(target, found, layout, before, places)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
   state = dict(model_state)
@@ -114,7 +114,7 @@ def check_source(
     _, report = _transfer_file(source, blank[0], blank[1], layout, network, match_classes)
     check_fit(report, source, allowed, mixer, new_head=new_head)
     return
-  with _naming(source), registry.trusting(False):
+  with _name_source(source), registry.trusting(False):
     in_repository = find_folder(source) is not None
     run = source if in_repository else find_run(source)
     read_task(read_run_config(source), run)
@@ -123,7 +123,7 @@ def check_source(
 
 
 @contextlib.contextmanager
-def _naming(source: str) -> Iterator[None]:
+def _name_source(source: str) -> Iterator[None]:
   """Adds the source to the message of a ConfigError in a `with` block."""
   try:
     yield
@@ -147,7 +147,7 @@ def _transfer_file(
   Returns:
     The variables by collection, and the report.
   """
-  found, left, ignored, posemb = foreign.read_variables(source, foreign.count_heads(params))
+  found, extra, ignored, posemb = foreign.read_variables(source, foreign.count_heads(params))
   stored = tree.name_leaves(found)
   state = {
     name: x
@@ -157,9 +157,9 @@ def _transfer_file(
   target = {"params": params, **tree.nest(state)}
   places = _match_classes(match_classes, None, found)
   before = foreign.guess_layout(found)
-  with _naming(source):
+  with _name_source(source):
     filled, report = transfer(target, found, layout, before, places)
-  unused = {**report.unused, **dict.fromkeys(left, "")}
+  unused = {**report.unused, **dict.fromkeys(extra, "")}
   skipped = {**report.skipped, **_compare_positions(posemb, network)}
   return filled, dataclasses.replace(report, unused=unused, ignored=ignored, skipped=skipped)
 

@@ -171,7 +171,7 @@ def transfer(
       fates["new"][name] = ""
       continue
     found = trained[name]
-    fate, value, reason = _take(name, found, old, (source_layout, layout), places)
+    fate, value, reason = _fit_parameter(name, found, old, (source_layout, layout), places)
     shapes = f"{list(found.shape)} -> {list(old.shape)}"
     fates[fate][name] = f"{shapes}: {reason}" if reason else shapes
     if value is not None:
@@ -199,7 +199,7 @@ def transfer(
   return tree.fill(target, result), Report(**fates, unused=unused, sizes=sizes)
 
 
-def _take(
+def _fit_parameter(
   name: str,
   found: np.ndarray,
   old: Any,
