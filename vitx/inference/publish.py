@@ -76,7 +76,7 @@ def publish(
 def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: str) -> None:
   """Writes the files of a repository into a folder, which is created."""
   names = OWN if network is None else network.family
-  config = hide_places(to_plain(loaded.config))
+  config = hide_paths(to_plain(loaded.config))
   with explain_errors(loaded.workdir):
     source = config["data"]["source"]
     card = write_repository_card(loaded, network, name, config)
@@ -88,7 +88,7 @@ def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: s
   write_file(folder / CARD, card)
 
 
-def hide_places(config: Mapping[str, Any]) -> dict[str, Any]:
+def hide_paths(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a config as plain JSON in which paths keep only their last part.
 
   `data.data_dir` becomes `None`, which means the default directory on any machine, and the tracker

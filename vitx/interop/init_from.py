@@ -76,9 +76,9 @@ def initial_variables(
       before = loaded.task.token_layout()
     found = {name: loaded.variables[name] for name in target if name in loaded.variables}
     known = loaded.class_names if loaded.knows_class_names else None
-    places = _match_classes(match_classes, known, found)
+    indices = _match_classes(match_classes, known, found)
     with _name_source(source):
-      filled, report = transfer(target, found, layout, before, places)
+      filled, report = transfer(target, found, layout, before, indices)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
   state = dict(model_state)
   for name in state.keys() & filled.keys():
@@ -155,10 +155,10 @@ def _transfer_file(
     if name in stored or name.split("/")[0] in STATISTICS
   }
   target = {"params": params, **tree.nest(state)}
-  places = _match_classes(match_classes, None, found)
+  indices = _match_classes(match_classes, None, found)
   before = foreign.guess_layout(found)
   with _name_source(source):
-    filled, report = transfer(target, found, layout, before, places)
+    filled, report = transfer(target, found, layout, before, indices)
   unused = {**report.unused, **dict.fromkeys(extra, "")}
   skipped = {**report.skipped, **_compare_positions(posemb, network)}
   return filled, dataclasses.replace(report, unused=unused, ignored=ignored, skipped=skipped)

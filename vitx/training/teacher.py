@@ -89,13 +89,13 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
   if info.class_names is None:
     return loaded.variables
   known = loaded.class_names if loaded.knows_class_names else None
-  places = find_in_weights(info, teacher.source, known, len(loaded.class_names))
-  if isinstance(places, str):
+  indices = find_in_weights(info, teacher.source, known, len(loaded.class_names))
+  if isinstance(indices, str):
     raise ConfigError(
-      f"task.teacher={teacher.source!r} knows {places}. Choose a teacher of this run's classes."
+      f"task.teacher={teacher.source!r} knows {indices}. Choose a teacher of this run's classes."
     )
   params = {
-    name: x[..., places] if names.is_head(name) else x
+    name: x[..., indices] if names.is_head(name) else x
     for name, x in tree.name_arrays(loaded.variables["params"]).items()
   }
   return {**loaded.variables, "params": tree.fill(loaded.variables["params"], params)}
