@@ -144,11 +144,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def _phase1(attention_weight: float, is_l1: bool) -> dict[str, Any]:
-  """Returns the fields that phase 1 changes.
+  """Returns the config fields that phase 1 sets, with their values.
 
   Args:
-    attention_weight: The released code's weight of the error of the predicted attention.
-    is_l1: Whether an L1 norm of the predictor's bases replaces their weight decay.
+    attention_weight: The weight that the released code gives to the error of the predicted
+      attention in the loss.
+    is_l1: Whether the predictor's bases have an L1 penalty in place of weight decay.
   """
   steps = 5 * 1_281_167 // (8 * GPU_BATCH)
   return dict(

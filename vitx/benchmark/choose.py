@@ -1,6 +1,7 @@
-"""Finds the sizes for which "auto" picks masked attention, by timing every mixer both ways.
+"""Finds the sizes for which "auto" picks the masked implementation, by timing every mixer.
 
-A masked implementation computes the whole attention matrix; a kernelized one does not.
+Each mixer is timed in its masked implementation, which computes the whole attention matrix, and in
+its kernelized implementation, which does not.
 """
 
 import dataclasses
@@ -65,7 +66,10 @@ def measure(
   minutes: float,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[Ratio]:
-  """Times every mixer of some families in both implementations, which take turns.
+  """Times the mixers that call operations of the given families.
+
+  Each mixer is timed in its masked and in its kernelized implementation. The two are timed in
+  turns.
 
   Args:
     families: The families of operations, keys of `FAMILIES`.
@@ -96,7 +100,7 @@ def measure(
 
 
 class Candidate:
-  """A mixer that is to be timed in both implementations."""
+  """A mixer that is to be timed in its masked and in its kernelized implementation."""
 
   def __init__(self, spec: Mapping[str, Any], setting: Setting):
     self.name, self._setting = label(spec), setting
@@ -123,7 +127,7 @@ class Candidate:
     return found.pop() if len(found) == 1 else None
 
   def compare(self, n: int, batch: int, repeats: int, seconds: float) -> tuple[float, float]:
-    """Times both implementations of the mixer.
+    """Times the masked and the kernelized implementation of the mixer.
 
     Args:
       n: The number of tokens, N.

@@ -303,7 +303,7 @@ def measure_table(
     edges: The pattern of each line, by name.
     dtypes: The dtypes of q, k and v.
     sizes: The numbers B, H and D.
-    end: The value of `time.monotonic` after which no further line begins.
+    end: The value of `time.monotonic` after which no further line is measured.
     effort: The arguments `repeats` and `seconds` of `timing.interleave`.
   """
   batch, heads, width = sizes
@@ -464,12 +464,14 @@ def measure_steps(
   end: float = math.inf,
   effort: Mapping[str, Any],
 ) -> str:
-  """Times whole training steps on noise, as `vitx train` makes them, and returns a table.
+  """Times the training steps of some configs and returns a table of times and memory.
+
+  A training step is the one that `vitx train` runs. Its batch is noise.
 
   Args:
     say: A function called with messages on the progress.
-    texts: The texts of the configs, such as "vix_cifar10:vit".
-    end: The value of `time.monotonic` after which no further config begins.
+    texts: The configs as `FILE:ROW,field=value`, such as "vix_cifar10:vit".
+    end: The value of `time.monotonic` after which no further config is timed.
     effort: The arguments `repeats` and `seconds` of `timing.interleave`.
   """
   cells: list[tuple[str, ...]] = [("training step of", "batch", "ms", "MB of the program")]

@@ -48,8 +48,8 @@ def measure_rates(
   """Times several readers of equal examples in turns, and returns their rates.
 
   Args:
-    readers: The readers: functions that each read all examples once. Each is called once untimed;
-      then they take turns.
+    readers: The readers: functions that each read all examples once. Each reader is called once
+      untimed. Then the readers are timed in turns.
     examples: The number of examples.
     runs: The number of timed runs of each reader.
     say: A function called with messages on the progress.

@@ -347,8 +347,9 @@ def check_writable(workdir: str | Path) -> None:
   """Creates a directory and checks that files can be written there.
 
   Raises:
-    ConfigError: The directory cannot be created or written; a file or folder in it to which a run
-      appends is a link; or it is a repository, which would be loaded in place of the run.
+    ConfigError: The directory cannot be created or written, or a file or folder in it to which a
+      run appends is a link. This error is also raised if the directory is a repository, because
+      the repository would be loaded in place of the run.
   """
   if os.path.isfile(join(workdir, REPOSITORY)):
     raise ConfigError(

@@ -114,9 +114,10 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
     field: The path of the config field, for the error.
 
   Raises:
-    ConfigError: The name is no key of the table and does not name code (the message lists the valid
-      names and the nearest); or it names code that may not be imported here; or the object is not
-      of a type that `kind_of` returns for the table.
+    ConfigError: The name is neither a key of the table nor of the form `module:Name`; the message
+      then lists the valid names and the nearest one. This error is also raised if the code that the
+      name refers to may not be imported here or cannot be imported, or if the object has none of
+      the types that `kind_of` returns for the table.
   """
   if isinstance(name, str) and name in table:
     return table[name]

@@ -57,9 +57,10 @@ def load(
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
-    ConfigError: The workdir does not exist, or has no checkpoint yet, no such step (the message
-      lists all steps) or no such weights; no model can be built from the config; or the repository
-      does not exist, cannot be read or was not written by vitx.
+    ConfigError: The workdir does not exist, or it has no checkpoint yet, not the wanted step (the
+      message lists all steps) or not the wanted weights. This error is also raised if the
+      repository does not exist, cannot be read or was not written by vitx, or if no model can be
+      built from the config.
     ShapeMismatch: The checkpoint's arrays are not those of the config's model.
     CorruptCheckpoint: The wanted checkpoint is damaged, or all checkpoints are.
     MissingExtraError: A package that reads the repository is not installed.

@@ -144,11 +144,11 @@ def fit_budget(row: str, text: str, budget: float) -> str:
 
   Args:
     row: The name of the row in the config file, for error messages.
-    text: The text of the row's config.
+    text: The row's config as `FILE:ROW,field=value`.
     budget: The floating-point operations of the whole training.
 
   Returns:
-    The text of the config with its new `duration`.
+    The row's config as `FILE:ROW,field=value`, with the new `duration`.
 
   Raises:
     ConfigError: The row runs in phases, or one step exceeds the budget.
@@ -172,7 +172,8 @@ def make_points(
   In this order all methods finish their first runs early, so that they can soon be compared.
 
   Args:
-    texts: The text of each method's config, without a seed, by the method's name.
+    texts: The config of each method as `FILE:ROW,field=value`, without a seed, by the name of the
+      method.
     seeds: The number of seeds.
     folds: The values of `data.fold` to run; None if each config names its fold or has none.
 

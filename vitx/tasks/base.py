@@ -239,12 +239,15 @@ class Task(Protocol):
     """
 
   def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:
-    """Computes the output of a program of `vitx export`, by default the rows of `evaluate`.
+    """Computes the output of the program that `vitx export` writes.
 
     Args:
       params: The learned parameters.
       state: The model's other collections.
-      inputs: The arrays of `element_spec` with a batch axis, without `answers`.
+      inputs: The arrays of `element_spec` with a batch axis, except the arrays named in `answers`.
+
+    Returns:
+      The output arrays by name, by default the dict `rows` that `evaluate` returns.
     """
     size = next(iter(inputs.values())).shape[0]
     unknown = {name: self.element_spec[name] for name in self.answers}

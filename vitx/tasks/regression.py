@@ -60,7 +60,10 @@ class Regression(Classification):
 
   @classmethod
   def state_info(cls, config):
-    """Returns the description of images that follows from a config's size; None without a size."""
+    """Returns the description of the images and targets that follows from `data.image_size`.
+
+    Returns None if the config does not set this field.
+    """
     info = super().state_info(config)
     return info and dataclasses.replace(info, class_names=None)
 

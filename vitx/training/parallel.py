@@ -170,7 +170,7 @@ def compile_for(
 
 
 def _give_back_memory() -> None:
-  """Gives memory that the compiler has freed back to the system, since glibc would keep it.
+  """Returns to the operating system the memory that the compiler has freed but glibc keeps.
 
   This saves a fifth of the memory that the training of a small network takes.
   """

@@ -40,16 +40,16 @@ def train(
 
   A phase starts from the best checkpoint of the phase before, unless it sets `init_from`. The
   values of `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the
-  first begins. If `stop_after` is set for the whole run, and not in a phase, the run ends in the
-  first phase that this shortens.
+  first begins. A `stop_after` of the whole run applies to every phase that sets none. The run ends
+  in the first phase that this `stop_after` stops before the end of the phase's duration.
 
   Args:
     config: The config that `get_config` returned.
     workdir: A directory or a URL such as `gs://...`; created if absent.
     dry_run: Whether to train nothing and write nothing, but to compile and to print parameters,
       memory and seconds per step.
-    trust_code: Whether to import Python code that the config of a teacher, or of the run in
-      `init_from`, names.
+    trust_code: Whether to import the Python code that the config of a teacher or of the run in
+      `init_from` refers to.
 
   Returns:
     The outcome of the run, or of the last phase that began.

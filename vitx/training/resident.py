@@ -21,8 +21,8 @@ def open_feed(
 ) -> tuple[Callable[[int, int], Iterator[HostBatch]], Callable[[Any], Any] | None]:
   """Chooses whether the host sends the training batches, or the devices make them.
 
-  In the second case, all examples are copied to each device, and the host sends only the indices of
-  a batch's examples. The batches are equal in both cases, bit by bit.
+  If the devices make the batches, all examples are copied to each device, and the host sends only
+  the indices of a batch's examples. The choice changes no bit of the batches.
 
   Args:
     batches: The training batches of the run.

@@ -197,8 +197,9 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
     file_format: The format of the files to read; None is the format that the set names.
 
   Raises:
-    ConfigError: The directory has no prepared set, or names files outside of it; or `features.json`
-      names a feature class outside TFDS and the user does not allow foreign code to run.
+    ConfigError: The directory has no prepared set, or its metadata name files outside of it. This
+      error is also raised if `features.json` names a feature class outside TFDS and the user does
+      not allow foreign code to run.
   """
   try:
     builder = tfds.builder_from_directory(os.fspath(directory), file_format=file_format)

@@ -74,7 +74,17 @@ def decode_step(
 
 
 def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
-  """Returns cached keys or values with those of a new token, (B, 1, H, D), in the token's slots."""
+  """Writes the keys or values of a new token into the token's slots of the cache.
+
+  Args:
+    held: The cached keys or values.
+    new: The keys or values of the new token, (B, 1, H, D).
+    slot: The slot of the token in each group of heads, (G,).
+    plan: The plan of the cache.
+
+  Returns:
+    The new cached keys or values.
+  """
   # This scatters even if the slot is equal for all heads: with a dynamic_update_slice, XLA would
   # copy the cache at every step on a CPU.
   new = new[:, 0].astype(held.dtype)

@@ -1,7 +1,7 @@
 """The base class of attention patterns, and the combinations of patterns.
 
 A pattern is a set of edges (query, key), defined by an elementwise predicate on index arrays.
-Everything else (masks, block lists, figures, pictures) is derived from the predicate. A pattern of
+Everything else (masks, block lists, counts, pictures) is derived from the predicate. A pattern of
 your own is a frozen dataclass with the method `allows`. Two methods are optional: `candidates`
 makes the pattern cheap to evaluate over many tokens, and `permutation` makes attention fast if
 some order of the tokens brings tokens with a common edge close together.

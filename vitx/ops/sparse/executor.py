@@ -181,9 +181,10 @@ def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
 
 
 def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
-  """Computes the gradient of q, then those of k and v, recomputing probabilities both times.
+  """Computes the gradient of q, and then the gradients of k and v.
 
-  This takes seven products for each pair of blocks, or nine with the two of the forward pass.
+  The probabilities are computed again for the gradient of q, and once more for those of k and v. In
+  all, the backward pass takes seven products for each pair of blocks, and the forward pass two.
   """
   z = blocks.q.shape[0]
   dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale)[:1], rows, layout, z, (0.0,))
