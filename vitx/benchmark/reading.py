@@ -86,6 +86,9 @@ def format_rates(found: Mapping[str, list[float]]) -> str:
 def open_streamed(text: str) -> Experiment:
   """Opens the data of a config for streaming, as training does with data too large for memory.
 
+  Args:
+    text: The config, `FILE` or `FILE:ROW,field=value,...`.
+
   Raises:
     ConfigError: The config or its data are invalid.
   """
@@ -100,7 +103,16 @@ def count_steps(experiment: Experiment, examples: int) -> int:
 
 
 def make_stream(examples: int, text: str) -> Callable[[], None]:
-  """Opens the data of a config for streaming, and returns the reader that `read_batches` makes."""
+  """Opens a config's data for streaming; returns a function that reads the first training batches.
+
+  Args:
+    examples: The number of examples that each call of the function reads. It is rounded down to
+      whole batches, but is at least one batch.
+    text: The config, `FILE` or `FILE:ROW,field=value,...`.
+
+  Raises:
+    ConfigError: The config or its data are invalid.
+  """
   return read_batches(open_streamed(text), examples)
 
 

@@ -254,9 +254,11 @@ def measure_remedies(
 ) -> Iterator[tuple[Costs, int]]:
   """Yields changes of settings that may make a batch fit, the cheapest in time first.
 
-  Each item has the changed settings and the compiled memory of a step with them, in bytes.
-  Gradient accumulation is tried with the fewest micro-batches that are small enough to fit, and at
-  the end with the most.
+  Each item has the changed settings and the compiled memory of a step with them, in bytes. The
+  changes are, in this order: gradient accumulation with the fewest micro-batches that fit according
+  to `needs`; bfloat16; remat; bfloat16 and remat; and both of these with micro-batches of one
+  example per device. Settings that the config already has are left out. The first change of several
+  settings that fits is the last item.
 
   Args:
     config: The completed config, whose batch does not fit.

@@ -434,7 +434,7 @@ def default_config() -> ConfigDict:
 
 
 def named_choices() -> dict[str, ChoiceTable]:
-  """Returns the table of each field that holds a named choice, by the field's path."""
+  """Returns the table of valid names of each named choice, by its path, such as "optimizer"."""
   return {
     path: note
     for path, each in declarations().items()
@@ -499,7 +499,7 @@ def check_is_config(config: Any) -> None:
 def check_config(config: ConfigDict) -> None:
   """Checks the types and ranges of a config's fields, before anything is opened.
 
-  `registry.build` checks the fields of named choices.
+  A named choice, such as `optimizer`, must have a name. `registry.build` checks its fields later.
 
   Raises:
     ConfigError: A value is wrong; the message names the field in one line.

@@ -41,7 +41,8 @@ def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
 
   Raises:
     ValueError: A field is unknown (the message has the nearest), a value has the wrong type, a
-      field is set twice, or a new named choice would drop fields that were set before it.
+      field is set twice, or an item such as `token_mixer=softmax` would drop a field that an
+      earlier item sets, such as `token_mixer.use_bias=False`.
   """
   config = copy.deepcopy(config)
   seen: dict[str, str] = {}
@@ -129,7 +130,10 @@ def with_source_facts(
 
 
 def set_field(config: ConfigDict, path: str, value: Any) -> None:
-  """Sets a field at a dotted path, keeping its type; a bare name replaces a whole named choice.
+  """Sets a field at a dotted path, keeping its type.
+
+  A string for a named choice, such as "softmax" for `model.token_mixer`, is its new name, and drops
+  the fields of the old one.
 
   Raises:
     ValueError: The field does not exist (the message suggests one), or the type is wrong.

@@ -201,7 +201,7 @@ class Names:
 
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a named choice as a new dict with `name` and fields, even if it is a bare name."""
+  """Converts a named choice, a bare name or a dict, to a new dict with `name` and its fields."""
   return {"name": spec} if isinstance(spec, str) else dict(spec)
 
 

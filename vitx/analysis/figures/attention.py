@@ -64,7 +64,8 @@ def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
 def compute_maps(subject: Subject) -> Maps:
   """Runs a network on its examples and returns the attention matrices of all layers.
 
-  For shaped attention, α I + β A - γ C, they are the softmax attention A.
+  Shaped attention computes a matrix α I + β A - γ C. For this mixer, only its softmax attention
+  matrices A are returned.
 
   Raises:
     ConfigError: A mixer of the model computes no matrix over the tokens of a grid.

@@ -63,6 +63,8 @@ def capture(
 ) -> list[dict[str, np.ndarray]]:
   """Runs a model of Sparsifiner mixers twice, with the masks and without.
 
+  The predictor of a mixer has S slots, the number of coefficients of a query.
+
   Args:
     model: A model with mixers that compute their matrices.
     variables: The model's variable collections.

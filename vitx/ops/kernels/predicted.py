@@ -48,8 +48,8 @@ def predicted_attention(
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
-    coefficients: The coefficients of the queries after the prefix, (B, H, N - prefix, S).
-    basis: The basis over the keys, (N, S).
+    coefficients: The S coefficients of each query after the prefix, (B, H, N - prefix, S).
+    basis: The S basis vectors over the keys, (N, S).
     budget: The number K of keys to keep, 1 ... N.
     prefix: The number of tokens in front whose queries attend all keys. For other queries, the keys
       of these tokens are keys like any others.
