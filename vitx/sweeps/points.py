@@ -77,14 +77,14 @@ def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
 
 
 def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
-  """Returns the figures that a config file quotes from a publication, by row of the file."""
+  """Returns the results that a config file quotes from a publication, by row of the file."""
   return {} if path.endswith(".json") else open_config(path).get("PUBLISHED", {})
 
 
 def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str, Any]]:
-  """Returns the published figures of those methods that train on the publication's data set.
+  """Returns the published results of those methods that train on the publication's data set.
 
-  Only a method that is named as a row of the config file has published figures. It does not train
+  Only a method that is named as a row of the config file has published results. It does not train
   on the publication's data set if its `data.source` differs from the row's own.
 
   Args:
@@ -243,6 +243,6 @@ def name_file(path: str) -> str:
 
 
 def _clean(text: str) -> str:
-  """Replaces by "-" the characters of a text that a shell would need quoted in a folder's name."""
+  """Replaces characters that need quotes in a shell by "-", for the name of a folder."""
   cleaned = re.sub(r"[^\w.+-]+", "-", text).rstrip("-")
   return cleaned if re.match(r"-\d", text) else cleaned.lstrip("-")  # "-3" keeps its sign

@@ -101,7 +101,7 @@ class Wandb(Tracker):
 
   @classmethod
   def find_problem(cls):
-    """Returns a message if the rows need a login and there is none, or the key is wrong."""
+    """Returns a message if a login is needed and there is none, or the key is wrong; else ""."""
     import wandb
 
     if wandb.setup().settings.mode in ("offline", "disabled"):
