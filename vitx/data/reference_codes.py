@@ -1,4 +1,4 @@
-"""Reference figures for density models: the bits per token of simple predictors and compressors.
+"""Reference values for density models: the bits per token of simple predictors and compressors.
 
 They are computed once for each data set, from at most 10 MB each of its training and its test data,
 and cached.

@@ -169,8 +169,8 @@ def _guard_feature_classes() -> None:
   """Prevents TFDS from importing the feature classes of a prepared set without permission.
 
   TFDS imports the module of each class that `features.json` names. This function replaces the
-  method by which TFDS looks up these classes, in both forms of the file, which may be nested. The
-  classes of TFDS itself need no permission.
+  method by which TFDS looks up these classes. TFDS uses it for the new and the old form of the
+  file, and for features inside other features. The classes of TFDS itself need no permission.
   """
   base = tfds.features.FeatureConnector
   find = base.cls_from_name
