@@ -164,7 +164,7 @@ def compute_clusterings(
 def _count_triangles(graph: scipy.sparse.csr_array, tokens: np.ndarray) -> np.ndarray:
   """Returns the diagonal entries (G³)_ii of a symmetric matrix G for given tokens i.
 
-  If G has only entries 0 and 1, they are twice the numbers of triangles through each token.
+  If G has only entries 0 and 1, (G³)_ii is twice the number of triangles through token i.
 
   Args:
     graph: The adjacency matrix G, (N, N).

@@ -42,7 +42,7 @@ class Ratio:
   The times are of the forward and the backward pass together.
 
   Attributes:
-    family: The family of the op that the mixer calls, a key of `FAMILIES`.
+    family: The family of the operation that the mixer calls, a key of `FAMILIES` such as "dense".
     mixer: The name of the mixer.
     tokens: The number of tokens, N.
     matrices: The number of attention matrices, B H.
@@ -72,7 +72,7 @@ def measure(
   turns.
 
   Args:
-    families: The families of operations, keys of `FAMILIES`.
+    families: The families of operations, keys of `FAMILIES` such as "dense".
     tokens: The numbers of tokens, N.
     batches: The batch sizes, B.
     setting: The sizes and dtype of the mixers; its batch size is ignored.
@@ -160,12 +160,13 @@ class Candidate:
 def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   """Chooses the sizes (N, B H) up to which "auto" picks "masked", from one family's ratios.
 
-  The loss of a wrong pick is |log(ratio / `WORTH`)|; the chosen sizes have the least sum of losses
-  over the measurements. A larger N never gets a larger bound on B H, which keeps out isolated
-  noise. If "masked" wins at the largest measured B H, B H has no bound.
+  A ratio is the masked time divided by the kernelized time. The right pick is "masked" for a ratio
+  up to `WORTH`. The loss of a wrong pick is |log(ratio / `WORTH`)|; the chosen sizes have the least
+  sum of losses over the measurements. A larger N never gets a larger bound on B H, which keeps out
+  isolated noise. If "masked" wins at the largest measured B H, B H has no bound.
 
   Returns:
-    The bounds (N, B H) of the rule, see `vitx.ops.rule.Rule`; `None` is no bound on B H.
+    The bounds (N, B H) of the rule, see `vitx.ops.rule.Rule`; `None` means no bound on B H.
   """
   ratios = list(ratios)
   tokens = sorted({ratio.tokens for ratio in ratios})
@@ -196,7 +197,10 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
 def describe(
   ratios: Sequence[Ratio], setting: Setting, repeats: int, neighbors: Neighbors
 ) -> dict[str, Any]:
-  """Returns a JSON record of how one family was measured: date, device, versions, sizes, ratios."""
+  """Returns a JSON record of the measurement of one family of operations.
+
+  The record has the date, the device, the versions of packages, the sizes and the ratios.
+  """
   found: dict[str, dict[str, dict[str, float | None]]] = {}
   for ratio in ratios:
     value = round(ratio.value, 3) if math.isfinite(ratio.value) else None

@@ -197,9 +197,9 @@ def check_call(name: str, call: Callable, dtype: str) -> Check:
 
 
 def _without_xla(today: Rule) -> Rule:
-  """Returns a copy of a rule that leaves no call of the attention kernels to XLA.
+  """Returns a copy of a rule without the entries that leave attention to XLA.
 
-  A measured rule may leave some dtypes and widths of a head to XLA.
+  A measured rule may have such entries for some dtypes and widths of a head.
   """
   measured = {
     dtype: {width: tiles for width, tiles in own.items() if tiles is not None}
@@ -295,7 +295,8 @@ def measure_table(
 ) -> Iterator[tuple[str, list[Cell]]]:
   """Yields the title and the lines of a table for every N, dtype and kind of pass.
 
-  The order is that of `tokens` and `dtypes`; forward and backward together come before forward.
+  The order is that of `tokens` and `dtypes`. For each N and dtype, the table of the forward and
+  backward pass together comes first, and the table of the forward pass alone comes second.
 
   Args:
     tokens: The numbers of tokens, N.
