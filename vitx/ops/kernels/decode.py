@@ -23,7 +23,7 @@ class Cache(NamedTuple):
     key: The keys, (B, H, M, D).
     value: The values, (B, H, M, E).
     place: The token in each slot, as its number plus one, or 0 for an empty slot; int32 (G, M) for
-      G groups of heads. `None` if the plan does not need it.
+      G groups of heads. `None` if the `DecodePlan` of the cache does not need it.
   """
 
   key: jax.Array
@@ -111,7 +111,10 @@ def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax
 
 
 def _allowed(cache: Cache, plan: DecodePlan, at: jax.Array) -> jax.Array:
-  """Returns a mask of the slots whose keys token `at` attends, bool (G, M) or (1, M)."""
+  """Returns a mask of the slots whose keys token `at` attends.
+
+  The mask is bool (G, M), for G groups of heads with M slots each, or (1, M) for all heads.
+  """
   if cache.place is None:
     held = jnp.arange(plan.count, dtype=jnp.int32)[None]
   else:
@@ -127,7 +130,10 @@ def _allowed(cache: Cache, plan: DecodePlan, at: jax.Array) -> jax.Array:
 def empty_cache(
   plan: DecodePlan, batch: int, key_dim: int, value_dim: int, dtype: jax.typing.DTypeLike
 ) -> Cache:
-  """Returns the cache before the first token: zeros of (B, H, M, D) and (B, H, M, E)."""
+  """Returns the cache before the first token: zeros.
+
+  The keys are (B, H, M, D) and the values (B, H, M, E), where M is the number of slots of a head.
+  """
   heads = plan.groups.size
   key = jnp.zeros((batch, heads, plan.count, key_dim), dtype)
   value = jnp.zeros((batch, heads, plan.count, value_dim), dtype)

@@ -102,7 +102,7 @@ class Pattern:
   def tile(self) -> int | None:
     """Returns a tile size, in tokens, that fits the pattern's own blocks; `None` if it has none.
 
-    Plans try it besides the usual sizes.
+    The functions of `vitx.ops.sparse.plan` try it besides the usual sizes.
     """
     return None
 
@@ -290,7 +290,7 @@ class Intersection(Combination):
 
 @dataclasses.dataclass(frozen=True)
 class PerHead(Combination):
-  """A pattern for each head: head h has the edges of pattern h mod P."""
+  """A pattern for each head: of P patterns, head h has the edges of pattern h mod P."""
 
   @property
   def head_period(self) -> int:
@@ -318,7 +318,10 @@ class PerHead(Combination):
 
 @dataclasses.dataclass(frozen=True)
 class Cycle(Combination):
-  """A pattern for each layer: layer l has the edges of pattern l mod P, which `at(l)` returns."""
+  """A pattern for each layer: of P patterns, layer l has the edges of pattern l mod P.
+
+  `at(l)` returns the pattern of layer l.
+  """
 
   def at(self, layer: int) -> Pattern:
     return self.patterns[layer % len(self.patterns)].at(layer)
