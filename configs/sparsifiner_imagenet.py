@@ -205,7 +205,7 @@ SIZES = {
 
 
 def dense_macs(sizes: Sizes) -> int:
-  """Returns the multiply-adds of dense attention, 2 n² d per layer."""
+  """Returns the multiply-adds of dense attention, 2 n² d per layer for n tokens of width d."""
   return 2 * sizes.depth * sizes.tokens**2 * sizes.width
 
 
@@ -213,10 +213,10 @@ def published_macs(sizes: Sizes, kept: int) -> float:
   """Returns the multiply-adds that reproduce the paper's tables.
 
   They include attention from each patch to B keys and from the class token to all keys, and these
-  parts of the predictor: one reduction of channels, one mixing of the keys, the product of both at
-  half the channels, and the sparse-sparse product. The sum is linear in B, and was fitted to the
-  tables: 75.28 M + 1.80634 M B for DeiT-S. We guess the parts of the constant; the guess lacks one
-  product of the released code.
+  parts of the predictor: one reduction of channels, one mixing of the keys into slots, the product
+  of queries and mixed keys at half the channels, and the product of the sparse coefficients and the
+  sparse basis. The sum is linear in B, and was fitted to the tables: 75.28 M + 1.80634 M B for
+  DeiT-S. We guess the parts of the constant; the guess lacks one product of the released code.
 
   Args:
     sizes: The sizes of the backbone.
@@ -232,8 +232,9 @@ def published_macs(sizes: Sizes, kept: int) -> float:
 def released_macs(sizes: Sizes, kept: int) -> float:
   """Returns the multiply-adds in the released code, with its sparse product counted as sparse.
 
-  They include both reductions of channels, the mixing of the keys, the product with the mixtures,
-  and attention as in `published_macs`. The released code itself multiplies dense matrices.
+  They include both reductions of channels, the mixing of the keys into slots, the product of
+  queries and mixed keys, and attention as in `published_macs`. The released code itself multiplies
+  dense matrices.
   """
   n, d, S = sizes.tokens, sizes.width, sizes.slots
   reduced = d // sizes.heads // sizes.channel_divisor  # the reduced channels of a head

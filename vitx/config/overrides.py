@@ -190,7 +190,8 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
 def _replace(node: ConfigDict, key: str, value: Any) -> None:
   """Sets an entry of a ConfigDict; a value of another type than the entry's raises TypeError.
 
-  Only a string may be replaced by a ConfigDict: the bare name of a choice by its name and fields.
+  Only a string may be replaced by a ConfigDict: the bare name of a choice, such as "adamw", by a
+  dict of the name and fields.
   """
   with node.unlocked():
     if isinstance(node.get(key), str) and isinstance(value, ConfigDict):

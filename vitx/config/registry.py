@@ -216,7 +216,8 @@ def check_options(function: Callable, given: Mapping[str, Any], field: str, hidd
   """Checks that a class or function takes the given fields.
 
   Raises:
-    ConfigError: The class or function does not take a given field, or `hidden` has it.
+    ConfigError: The class or function does not take a given field, or the field is in `hidden`, the
+      names of arguments that a config may not set.
   """
   valid = [name for name in options(function) if name not in hidden]
   for key in given:

@@ -47,7 +47,13 @@ def split(source: str, field: str = "init_from") -> tuple[str, str | None]:
 
 
 def download(source: str, files: Sequence[str] = FILES, field: str = "init_from") -> str:
-  """Downloads a file as `find` does; raises ConfigError if the repository has none of the files."""
+  """Downloads the first of several files that a repository has, and returns its local path.
+
+  `find` describes the arguments and the other errors.
+
+  Raises:
+    ConfigError: The repository has none of the files.
+  """
   path = find(source, files, field)
   if path is None:
     raise ConfigError(

@@ -47,7 +47,7 @@ def load(
     workdir: The workdir of a training run, or a repository that `vitx convert` wrote: a folder,
       `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION`. If the run has phases, the last phase with a
       checkpoint is loaded.
-    checkpoint: "best", by the task's primary figure on *validation* (the latest, before the first
+    checkpoint: "best", by the task's primary metric on *validation* (the latest, before the first
       evaluation); "latest", the newest saved state, even if a signal interrupted its evaluation; or
       a step. With "best" and "latest", damaged checkpoints are skipped with a warning. A repository
       has one checkpoint.
