@@ -11,11 +11,11 @@ python train.py --config configs/sparsifiner_imagenet.py:deit_s_keep_0.25 --work
   }
 
 Two phases run in sequence in one workdir. `phase1` trains only the predictors, which learn the
-attention of the dense backbone. `phase2`, which is the config itself, trains the backbone under the
-hard masks, with the dense backbone as teacher. The backbone is a file that its authors publish; it
-is read from the current directory under its original name. `init_from=FILE` names another file, for
-both phases and the teacher. Set fields of phase 1 by `phases.phase1.duration='1 epochs'`, those of
-phase 2 by `duration='5 epochs'`.
+attention of the dense backbone. `phase2`, which uses the config unchanged, trains the backbone
+under the hard masks, with the dense backbone as teacher. The backbone is a file that its authors
+publish; it is read from the current directory under its original name. `init_from=FILE` names
+another file, for both phases and the teacher. Set fields of phase 1 by
+`phases.phase1.duration='1 epochs'`, those of phase 2 by `duration='5 epochs'`.
 
 Rows: `deit_s_keep_R`, `lvvit_s_keep_R` and `lvvit_m_keep_R` for each published share R of the 197
 keys that is kept; `deit_s_l1` with an L1 norm of the predictor's bases instead of their weight

@@ -174,7 +174,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
 def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
   """Sets a field of `phases.NAME`, the changes that a phase makes to the config.
 
-  The field is checked later, when the config is split into those of its phases.
+  The field is checked later, when the config is split into one config for each phase.
   """
   *parents, last = path.split(".")[1:]  # the phase's name, then the path of a field
   if not parents and not isinstance(value, dict):

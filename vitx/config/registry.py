@@ -31,7 +31,7 @@ _trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted"
 
 @contextlib.contextmanager
 def trusting(allowed: bool | None) -> Iterator[None]:
-  """Sets, for a `with` block, whether code may be imported that a file from somebody else names.
+  """Sets whether a `with` block may import code that a file from somebody else names.
 
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
