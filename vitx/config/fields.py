@@ -449,7 +449,7 @@ def suggest(path: str, valid: Iterable[str]) -> str:
   Args:
     path: The path of the unknown field, such as "lr" or "data.fit". If its last part is another
       name for a field, see `declare`, that field is suggested.
-    valid: The valid fields in the section of `path`, of which otherwise the nearest is suggested.
+    valid: The valid fields in the section of `path`. Otherwise the nearest of them is suggested.
   """
   known = {
     f"{field.removesuffix(each.name)}{alias}": f"{field}{below}"

@@ -35,7 +35,7 @@ def trusting(allowed: bool | None) -> Iterator[None]:
 
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
-      to change nothing. Inside a block with True, False has no effect.
+      to change nothing. A block with False inside a block with True has no effect.
   """
   stated = _trusted.get()
   token = _trusted.set(stated if stated or allowed is None else allowed)
@@ -201,7 +201,7 @@ class Names:
 
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:
-  """Converts a named choice, a bare name or a dict, to a new dict with `name` and its fields."""
+  """Converts a named choice (a bare name or a dict) to a new dict with `name` and its fields."""
   return {"name": spec} if isinstance(spec, str) else dict(spec)
 
 

@@ -116,7 +116,7 @@ def find(source: str, files: Sequence[str], field: str = "init_from") -> str | N
 
 
 def _ask(hub: ModuleType, url: str) -> str:
-  """Tries to connect to the Hub once; returns "", or why there is no connection.
+  """Tries to connect to the Hub once; returns "", or the reason why that failed.
 
   A download without a connection would repeat the request for half a minute.
 

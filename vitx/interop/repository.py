@@ -57,8 +57,8 @@ def load(
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
-    ConfigError: The workdir does not exist, or it has no checkpoint yet, not the wanted step (the
-      message lists all steps) or not the wanted weights. This error is also raised if the
+    ConfigError: The workdir does not exist, has no checkpoint yet, or lacks the wanted step (the
+      message lists all steps) or the wanted weights. This error is also raised if the
       repository does not exist, cannot be read or was not written by vitx, or if no model can be
       built from the config.
     ShapeMismatch: The checkpoint's arrays are not those of the config's model.

@@ -216,8 +216,8 @@ def _redraw_kernels(
 
   Args:
     params: The parameters of the network.
-    scale: A function of two arguments that returns the factor: the name of the module that has the
-      kernel, and the kernel.
+    scale: A function of the owner, which is the name of the module that has the kernel, and of the
+      kernel. It returns the factor.
     draw: A function that draws random numbers of a given shape.
     biases: Whether biases are drawn with the factor of their kernel; if not, they become zero.
   """
@@ -312,7 +312,7 @@ def _factors(
     diagonal: The factor b of the identity I.
 
   Returns:
-    The factors U √Σ and √Σ Vᵀ, (C, C) each, whose product is the matrix.
+    The factors U √Σ and √Σ Vᵀ, (C, C) each, whose product is a Z + b I.
   """
   z = jax.random.normal(key, (width, width)) / jnp.sqrt(width)
   u, s, vt = jnp.linalg.svd(noise * z + diagonal * jnp.eye(width))

@@ -18,9 +18,9 @@ from vitx.ops.layout import TokenLayout
 class SparseTransformer(Trunk, kw_only=True):
   """A model that predicts each token of a sequence from the earlier tokens.
 
-  To predict token t, the blocks get as input t the sum of two embeddings: of token t - 1, and of
-  its place in the grid. Input 0 is a learned start vector. With `remat` the backward pass
-  recomputes the blocks. Each branch of a block ends with dropout.
+  To predict token t, the blocks get as input t the sum of two embeddings: one of token t - 1, and
+  one of the place of token t - 1 in the grid. Input 0 is a learned start vector. With `remat` the
+  backward pass recomputes the blocks. Each branch of a block ends with dropout.
 
   Attributes:
     vocabulary: The number of token ids V.

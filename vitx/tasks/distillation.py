@@ -125,8 +125,8 @@ class Distillation(Classification):
       train_mode: Whether the network runs as in training; False is for a frozen backbone.
 
     Raises:
-      ConfigError: If `Classification.from_config` raises it, if there is no teacher or no
-        `teacher_model`, or if every weight is zero.
+      ConfigError: If a field of the model or of the augmentation is unknown or out of range, if
+        there is no teacher or no `teacher_model`, or if every weight is zero.
     """
     weights: FrozenDict[str, float] = FrozenDict(
       classes=class_weight,
