@@ -284,7 +284,7 @@ class Classification(Task):
     return found
 
   def prediction_columns(self, data):
-    """Returns label, prediction and a column for the probability of each class."""
+    """Returns the headings "label", "prediction" and "p(NAME)", the probability of each class."""
     return ["label", "prediction", *(f"p({name})" for name in data["class_names"])]
 
   def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:

@@ -207,7 +207,7 @@ class MaskedAutoencoding(Classification):
     return f"loss {figures['loss']:.4f}"
 
   def table(self, figures, data):
-    """Returns the loss in a line."""
+    """Returns a line of text with the loss."""
     unit = "patch" if self.normalize_pixels else "data set"
     return f"  squared error       {figures['loss']:>9.4f}  (masked pixels, normalized by {unit})"
 

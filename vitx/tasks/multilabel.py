@@ -101,7 +101,7 @@ class MultiLabel(Classification):
     return "\n".join(lines)
 
   def prediction_columns(self, data):
-    """Returns labels, prediction and a column for the probability of each class."""
+    """Returns the headings "labels", "prediction" and "p(NAME)", the probability of each class."""
     return ["labels", "prediction", *(f"p({name})" for name in data["class_names"])]
 
   def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:

@@ -163,7 +163,7 @@ class Regression(Classification):
     )
 
   def prediction_columns(self, data):
-    """Returns target and prediction."""
+    """Returns the headings "target" and "prediction"."""
     return ["target", "prediction"]
 
   def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:
