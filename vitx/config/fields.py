@@ -235,10 +235,10 @@ class EvaluationSettings:
       computed for each log row of kind "train"; 0 is off.
     crop_ratio: The ratio of the image size to the size before the center crop.
     interpolation: The interpolation of the resizing.
-    on_test: Whether each evaluation includes test; figures of test never choose a checkpoint.
-    weights: The weights to evaluate: ema (the moving average), raw or both; the figures of the
+    on_test: Whether each evaluation includes test; metrics of test never choose a checkpoint.
+    weights: The weights to evaluate: ema (the moving average), raw or both; the metrics of the
       first choose the best checkpoint.
-    stop_early: The number of consecutive evaluations without a better primary figure after which
+    stop_early: The number of consecutive evaluations without a better primary metric after which
       the run ends; None never ends it early.
   """
 
@@ -449,7 +449,7 @@ def suggest(path: str, valid: Iterable[str]) -> str:
   Args:
     path: The path of the unknown field, such as "lr" or "data.fit". If its last part is another
       name for a field, see `declare`, that field is suggested.
-    valid: The valid fields in the section of `path`, of which otherwise the nearest is suggested.
+    valid: The valid fields in the section of `path`. Otherwise the nearest of them is suggested.
   """
   known = {
     f"{field.removesuffix(each.name)}{alias}": f"{field}{below}"

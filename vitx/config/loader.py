@@ -78,8 +78,8 @@ def load_config(text: str | Path) -> ConfigDict:
     text: `FILE`, `FILE:ROW,field=value,...`, or the path of a `config.json`, which has no rows.
 
   Raises:
-    ConfigError: The argument is neither a string nor a path, the file, row or field does not exist
-      (the message has the nearest name), or a value is invalid. This error is also raised if a
+    ConfigError: The file, row or field does not exist (the message has the nearest name), a value
+      is invalid, or the argument is neither a string nor a path. This error is also raised if a
       `config.json` names code and is not loaded within `registry.trusting(True)`.
   """
   if not isinstance(text, str | Path):

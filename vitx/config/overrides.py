@@ -174,7 +174,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
 def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
   """Sets a field of `phases.NAME`, the changes that a phase makes to the config.
 
-  The field is checked later, when the config is split into those of its phases.
+  The field is checked later, when the config is split into one config for each phase.
   """
   *parents, last = path.split(".")[1:]  # the phase's name, then the path of a field
   if not parents and not isinstance(value, dict):
@@ -190,7 +190,8 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
 def _replace(node: ConfigDict, key: str, value: Any) -> None:
   """Sets an entry of a ConfigDict; a value of another type than the entry's raises TypeError.
 
-  Only a string may be replaced by a ConfigDict: the bare name of a choice by its name and fields.
+  Only a string may be replaced by a ConfigDict: the bare name of a choice, such as "adamw", by a
+  dict of the name and fields.
   """
   with node.unlocked():
     if isinstance(node.get(key), str) and isinstance(value, ConfigDict):

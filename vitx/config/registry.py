@@ -31,11 +31,11 @@ _trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted"
 
 @contextlib.contextmanager
 def trusting(allowed: bool | None) -> Iterator[None]:
-  """Sets, for a `with` block, whether code may be imported that a file from somebody else names.
+  """Sets whether a `with` block may import code that a file from somebody else names.
 
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
-      to change nothing. Inside a block with True, False has no effect.
+      to change nothing. A block with False inside a block with True has no effect.
   """
   stated = _trusted.get()
   token = _trusted.set(stated if stated or allowed is None else allowed)
@@ -201,7 +201,7 @@ class Names:
 
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:
-  """Converts a named choice, a bare name or a dict, to a new dict with `name` and its fields."""
+  """Converts a named choice (a bare name or a dict) to a new dict with `name` and its fields."""
   return {"name": spec} if isinstance(spec, str) else dict(spec)
 
 
@@ -216,7 +216,8 @@ def check_options(function: Callable, given: Mapping[str, Any], field: str, hidd
   """Checks that a class or function takes the given fields.
 
   Raises:
-    ConfigError: The class or function does not take a given field, or `hidden` has it.
+    ConfigError: The class or function does not take a given field, or the field is in `hidden`, the
+      names of arguments that a config may not set.
   """
   valid = [name for name in options(function) if name not in hidden]
   for key in given:

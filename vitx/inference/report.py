@@ -138,9 +138,9 @@ class _Content:
     )
 
   def calibration(self) -> list[list[str]]:
-    """Returns the table of NLL and calibration error with and without the temperature.
+    """Returns the table of NLL and calibration error before and after calibration.
 
-    With the temperature means that the logits are divided by the temperature first.
+    Calibration divides the logits by the temperature.
     """
     own = self.result["calibration"]
     rows = [["", "as trained", "with the temperature"]]

@@ -47,7 +47,7 @@ def load(
     workdir: The workdir of a training run, or a repository that `vitx convert` wrote: a folder,
       `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION`. If the run has phases, the last phase with a
       checkpoint is loaded.
-    checkpoint: "best", by the task's primary figure on *validation* (the latest, before the first
+    checkpoint: "best", by the task's primary metric on *validation* (the latest, before the first
       evaluation); "latest", the newest saved state, even if a signal interrupted its evaluation; or
       a step. With "best" and "latest", damaged checkpoints are skipped with a warning. A repository
       has one checkpoint.
@@ -57,8 +57,8 @@ def load(
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
-    ConfigError: The workdir does not exist, or it has no checkpoint yet, not the wanted step (the
-      message lists all steps) or not the wanted weights. This error is also raised if the
+    ConfigError: The workdir does not exist, has no checkpoint yet, or lacks the wanted step (the
+      message lists all steps) or the wanted weights. This error is also raised if the
       repository does not exist, cannot be read or was not written by vitx, or if no model can be
       built from the config.
     ShapeMismatch: The checkpoint's arrays are not those of the config's model.
