@@ -4,10 +4,11 @@ torchsummary 1.5.1 adds 8 bytes for every number that a module returns for one i
 backward), 4 for every number of the image and 4 for every parameter that it counts, in units of
 2^20 bytes. It visits every module except the network, `Sequential` and `ModuleList`. So the numbers
 that a module inside a wrapper returns count again for the wrapper. Numbers that no module returns
-do not count: not the products inside an X-former, but the H N N numbers of a softmax module do.
-torchsummary takes the first axis for the batch, even if heads are folded into it.
+do not count, such as the products inside an X-former. But a softmax module returns a number for
+each head, query and key, and these count. torchsummary takes the first axis for the batch, even if
+heads are folded into it.
 
-So the figure depends on how the code is divided into modules. It is estimated here only for the
+So the size depends on how the code is divided into modules. It is estimated here only for the
 authors' code: vit-pytorch of 2021 with the mixers of performer-pytorch, linformer and
 nystrom-attention, and compact-transformers. The division was inferred from the figures that Jeevan
 and Sethi (WACV 2022) print: it reproduces 53 of 54 figures to the last digit.

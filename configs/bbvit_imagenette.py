@@ -34,9 +34,9 @@ The experiments behind these claims, according to the authors' code:
 - Random blocks of keys are drawn again for every batch, layer and head, also in validation, and
   only from about the top 4 of 23 rows of patches, as in BigBird's released code.
 - The validation set is about a quarter of the test set, 960 images (standard error 1.6 points), and
-  dropout was active in validation. We guess that an accuracy is the best of all epochs of one run;
-  63.39, 65.66, 75.89 and 64.25 are no multiples of 1/960. In an older table of the authors, whose
-  recipe is not known, full attention is best (`older_top1`).
+  dropout was active in validation. We guess that a printed accuracy is the best of all epochs of
+  one run. The printed 63.39, 65.66, 75.89 and 64.25 % are no multiples of 1/960. In an older table
+  of the authors, whose recipe is not known, full attention is best (`older_top1`).
 - Imagenette was the full-size version, squashed to 184 pixels. The tiny rows here read the version
   whose short side has 320 pixels; `dataset=imagenette/full-size-v2` reads the full size.
 - The printed numbers of parameters belong to other image sizes than the text names: 7.5 and 51.7 M
@@ -54,8 +54,8 @@ The rows of this file:
 - `tiny_attention_free`: BBViT with an attention whose output is zero. `tiny_vit_without_out`: ViT
   without the output projection. `tiny_bbvit_with_out`: BBViT with an output projection.
 - `tiny_cvt`, `tiny_swin`: CvT and Swin, which the paper's last section asks for, with the tiny
-  rows' recipe: three stages of 128, 256 and 512 channels from patches of 4 pixels, 6.4 and 6.2 M
-  parameters. Swin sees 192 pixels, which windows of 6 x 6 tokens divide. The row
+  rows' recipe. They have three stages of 128, 256 and 512 channels, patches of 4 pixels, and 6.4
+  and 6.2 M parameters. Swin sees 192 pixels, which windows of 6 x 6 tokens divide. The row
   `tiny_cvt,token_mixer=bigbird,token_mixer.block=8` is an example of sparse attention in stages.
 - `moderate_vit`, `moderate_bbvit`, `moderate_authors_bbvit`: the script's recipe; with
   `recipe=text` the text's recipe, which the tiny rows have too.
@@ -72,10 +72,10 @@ to 31.95, none distinguishable from another; `tiny_cvt` 41.86 ± 1.27, `tiny_swi
 (results/bbvit_imagenette_small.md). At the published scale: not yet run.
 
 The best epoch is chosen on 10 % of the training set, which training does not see. Images of any
-data set are resized to the 184 (368) pixels at which the tokens fill 53 blocks of 10, as in the
-script; a block of 10 is less than half a row of patches, so no window reaches the next row. `vitx
-plan` counts the operations of the tiles of 30 tokens that are computed, which are more than the
-edges alone need. The paper states no number of operations.
+data set are resized to 184 pixels (moderate rows: 368), so that the tokens fill 53 blocks of 10, as
+in the script; a block of 10 is less than half a row of patches, so no window reaches the next row.
+`vitx plan` counts the operations of whole tiles of 30 tokens, which are computed. They are more
+than the attended pairs of query and key alone need. The paper states no number of operations.
 """
 
 from ml_collections import ConfigDict

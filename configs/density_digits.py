@@ -14,8 +14,8 @@ eight runs at a time, 1 to 3 minutes each (2026-11-22; docs/density.md):
 
 Seed 0 on one CPU core, 19 minutes (2026-11-22): `strided` 1.781, `dense` 1.869. The first CPU run
 of `strided` codes the test set in 5,268 bytes with `vitx compress`: 1.7813 bits. Baselines without
-a network, on these pixels: counts of the values at each place 2.406; counts of order 0 to 5: 2.971,
-2.688, 2.521, 2.567, 2.650, 2.783; gzip 3.177, bz2 2.817, xz 2.869.
+a network, on these pixels: counts of the values at each place 2.406; n-gram models with 0 to 5
+preceding pixels 2.971, 2.688, 2.521, 2.567, 2.650, 2.783; gzip 3.177, bz2 2.817, xz 2.869.
 """
 
 from ml_collections import ConfigDict

@@ -4,12 +4,12 @@ vitx prepare tiny_shakespeare
 python train.py --config configs/density_text.py:dense --workdir runs/density_text
 
 The test set is the last 10 % of the text, TFDS's validation and test together, as in nanoGPT, whose
-model of 10.6 M parameters reaches 2.12 bits per byte (1.4697 nats). Counts of order 4, learned from
-our training text, reach 2.46. The checkpoint is chosen on only the last 1 % of the training text,
-since training needs the end of this text: the test set continues its last play, and without the
-last 5 % of the training text the counts reach only 2.91. Each row puts a causal token mixer into
-one network of 1.8 M parameters. Muon updates the hidden matrices, since AdamW (2e-3, as many steps)
-ends at 2.21 for `dense` and 2.23 for `strided`.
+model of 10.6 M parameters reaches 2.12 bits per byte (1.4697 nats). An n-gram model with 4
+preceding bytes, counted in our training text, reaches 2.46. The checkpoint is chosen on only the
+last 1 % of the training text, since training needs the end of this text: the test set continues its
+last play, and without the last 5 % of the training text the n-gram model reaches only 2.91. Each
+row puts a causal token mixer into one network of 1.8 M parameters. Muon updates the hidden
+matrices, since AdamW (2e-3, as many steps) ends at 2.21 for `dense` and 2.23 for `strided`.
 
 Bits per byte of the test set, mean ± standard deviation of seeds 0 to 2, one H100 shared by eight
 runs at a time, 2 to 3 minutes each (2026-11-22; docs/density.md):

@@ -3,12 +3,12 @@
 python train.py --config configs/digits.py --workdir runs/digits
 vitx train --config configs/digits.py:performer --workdir runs/performer
 
-Each row puts a token mixer, or attention with a pattern of edges, into one network: three small
-convolutions, 64 tokens, 4 blocks of width 64, 0.2 M parameters. The split is our own, so there is
-no published figure. The rows `bilevel`, `cvt`, `levit`, `locality`, `sparsifiner`, `xcit` and the
-patterns without a mixer of their own have not yet been run for the full 40 epochs. Our test top-1
-of the other rows (359 scans, one of them is 0.28 %; seed 0, 2 shared CPU cores, 2026-11-21;
-docs/papers.md):
+Each row puts a token mixer into one network, or attention that is limited to a named pattern of
+(query, key) pairs (`vitx.ops.patterns`). The network has three small convolutions, 64 tokens, 4
+blocks of width 64, 0.2 M parameters. The split is our own, so there is no published figure. The
+rows `bilevel`, `cvt`, `levit`, `locality`, `sparsifiner`, `xcit` and the patterns that no mixer is
+named after have not yet been run for the full 40 epochs. Our test top-1 of the other rows (359
+scans, one of them is 0.28 %; seed 0, 2 shared CPU cores, 2026-11-21; docs/papers.md):
 
   linformer   99.16  axial         98.89  strided        98.89  erdos_renyi        98.89
   fnet        98.89  mlp_mixing    98.89  watts_strogatz 98.89  bigbird            98.61

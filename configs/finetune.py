@@ -13,7 +13,8 @@ positions are resized, and any other mismatch is an error.
 - `augreg_ti augreg_s augreg_b`: patches of 16, trained on ImageNet-21k with augmentation and
   regularization (Steiner et al. 2022); GELU is computed by tanh. The recipe is that of Dosovitskiy
   et al. 2021 (appendix B.1.1): SGD with momentum 0.9, batches of 512, no weight decay, clipping at
-  norm 1, 10,000 steps along a cosine after 500 of warm-up, and a rate of 0.01, one of their four.
+  norm 1, 10,000 steps along a cosine after 500 of warm-up, and a rate of 0.01, one of four that
+  they try.
 - `deit_ti deit_s deit_b`: DeiT, trained on ImageNet-1k (Touvron et al. 2021).
 - `dinov2_s dinov2_b`, and `dinov2_reg_s dinov2_reg_b` with four registers: patches of 14, trained
   without labels at 518 pixels (Oquab et al. 2024; Darcet et al. 2024), with LayerScale.

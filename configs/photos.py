@@ -12,7 +12,7 @@ shares of the run. `config.json` records their numbers of steps.
   Ours: docs/photos.md. The other rows: not yet run.
 - `pretrain`: a vision transformer with patches of 8 x 8 pixels in images of 64 pixels. `phase1`
   trains it as a masked autoencoder on all training images without their labels (He et al. 2022);
-  `phase2`, which is the config itself, fine-tunes it. `phases.phase1.data.source=folder:OTHER`
+  `phase2`, which uses the config unchanged, fine-tunes it. `phases.phase1.data.source=folder:OTHER`
   pretrains on other images, which need no labels. `data.fraction=0.1` fine-tunes on a tenth of the
   images, while `phase1` still reads all. `pretrained=WORKDIR/phase1` begins from an existing phase
   1 and skips it; `pretrained=none` trains this network from scratch, for comparison. Published: on

@@ -23,9 +23,9 @@ python train.py --config configs/simplified_cifar10.py:simplified_w96_d8 --workd
   }
 
 The post claims that a block without skips, with one normalization and without value and output
-projections has 42 % fewer parameters than the pre-norm block and learns as well, and better in
-wider and deeper networks. It also claims that the best initialization of α I + β A, where A is the
-attention matrix, is α = 1/i and β = 1 - 1/i in layer i.
+projections has 42 % fewer parameters than the pre-norm block ("vanilla") and learns as well, and
+better in wider and deeper networks. It also claims that the best initialization of α I + β A, where
+A is the attention matrix, is α = 1/i and β = 1 - 1/i in layer i.
 
 The experiments behind these claims, according to text, code listing, parameter counts and plotted
 data (the training code is not public):
@@ -121,7 +121,13 @@ EPOCHS = (1, 5, 10, 20, 30, 40, 50)
 
 
 def list_published(*top1: float, spread: float | None = None, **figures: float) -> dict:
-  """Returns the figures of a row: its training accuracies in percent after `EPOCHS`, and others."""
+  """Returns the published numbers of a row.
+
+  Args:
+    *top1: The training accuracies in percent after `EPOCHS`.
+    spread: The ± of the last accuracy in the post's plot.
+    **figures: Other numbers by name, such as `parameters`.
+  """
   accuracy = dict(zip(EPOCHS, top1, strict=False))
   return figures | {"train_top1": accuracy} | ({"spread": spread} if spread else {})
 

@@ -8,7 +8,8 @@ choose the checkpoint, the last 5 are the test set. 30 layers of width 512, 8 he
 94.9 M parameters.
 
 Bits per byte of the paper (Table 2): `fixed` 0.99, `dense` 1.00, `strided` 1.13. Table 3 lists
-`fixed` by the least context of a scored byte, here `vitx evaluate --task min_context=6144`:
+`fixed` by the least number of bytes before a scored byte in its window, which is
+`vitx evaluate --task min_context=6144` in vitx:
 
   0: 0.99   6,144: .9952   9,216: .9936   10,752: .9932   11,904: .9930   12,096: .9922
   12,160: .9908

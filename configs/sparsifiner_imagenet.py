@@ -11,11 +11,11 @@ python train.py --config configs/sparsifiner_imagenet.py:deit_s_keep_0.25 --work
   }
 
 Two phases run in sequence in one workdir. `phase1` trains only the predictors, which learn the
-attention of the dense backbone. `phase2`, which is the config itself, trains the backbone under the
-hard masks, with the dense backbone as teacher. The backbone is a file that its authors publish; it
-is read from the current directory under its original name. `init_from=FILE` names another file, for
-both phases and the teacher. Set fields of phase 1 by `phases.phase1.duration='1 epochs'`, those of
-phase 2 by `duration='5 epochs'`.
+attention of the dense backbone. `phase2`, which uses the config unchanged, trains the backbone
+under the hard masks, with the dense backbone as teacher. The backbone is a file that its authors
+publish; it is read from the current directory under its original name. `init_from=FILE` names
+another file, for both phases and the teacher. Set fields of phase 1 by
+`phases.phase1.duration='1 epochs'`, those of phase 2 by `duration='5 epochs'`.
 
 Rows: `deit_s_keep_R`, `lvvit_s_keep_R` and `lvvit_m_keep_R` for each published share R of the 197
 keys that is kept; `deit_s_l1` with an L1 norm of the predictor's bases instead of their weight
@@ -144,11 +144,12 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def _phase1(attention_weight: float, is_l1: bool) -> dict[str, Any]:
-  """Returns the fields that phase 1 changes.
+  """Returns the config fields that phase 1 sets, with their values.
 
   Args:
-    attention_weight: The released code's weight of the error of the predicted attention.
-    is_l1: Whether an L1 norm of the predictor's bases replaces their weight decay.
+    attention_weight: The weight that the released code gives to the error of the predicted
+      attention in the loss.
+    is_l1: Whether the predictor's bases have an L1 penalty in place of weight decay.
   """
   steps = 5 * 1_281_167 // (8 * GPU_BATCH)
   return dict(
@@ -204,7 +205,7 @@ SIZES = {
 
 
 def dense_macs(sizes: Sizes) -> int:
-  """Returns the multiply-adds of dense attention, 2 n² d per layer."""
+  """Returns the multiply-adds of dense attention, 2 n² d per layer for n tokens of width d."""
   return 2 * sizes.depth * sizes.tokens**2 * sizes.width
 
 
@@ -212,10 +213,10 @@ def published_macs(sizes: Sizes, kept: int) -> float:
   """Returns the multiply-adds that reproduce the paper's tables.
 
   They include attention from each patch to B keys and from the class token to all keys, and these
-  parts of the predictor: one reduction of channels, one mixing of the keys, the product of both at
-  half the channels, and the sparse-sparse product. The sum is linear in B, and was fitted to the
-  tables: 75.28 M + 1.80634 M B for DeiT-S. We guess the parts of the constant; the guess lacks one
-  product of the released code.
+  parts of the predictor: one reduction of channels, one mixing of the keys into slots, the product
+  of queries and mixed keys at half the channels, and the product of the sparse coefficients and the
+  sparse basis. The sum is linear in B, and was fitted to the tables: 75.28 M + 1.80634 M B for
+  DeiT-S. We guess the parts of the constant; the guess lacks one product of the released code.
 
   Args:
     sizes: The sizes of the backbone.
@@ -231,8 +232,9 @@ def published_macs(sizes: Sizes, kept: int) -> float:
 def released_macs(sizes: Sizes, kept: int) -> float:
   """Returns the multiply-adds in the released code, with its sparse product counted as sparse.
 
-  They include both reductions of channels, the mixing of the keys, the product with the mixtures,
-  and attention as in `published_macs`. The released code itself multiplies dense matrices.
+  They include both reductions of channels, the mixing of the keys into slots, the product of
+  queries and mixed keys, and attention as in `published_macs`. The released code itself multiplies
+  dense matrices.
   """
   n, d, S = sizes.tokens, sizes.width, sizes.slots
   reduced = d // sizes.heads // sizes.channel_divisor  # the reduced channels of a head

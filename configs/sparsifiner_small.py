@@ -3,11 +3,11 @@
 python train.py --config configs/sparsifiner_small.py:digits_keep_0.25 --workdir runs/keep_0.25
 
 Three phases run in one workdir. `phase0` trains a dense vision transformer. `phase1` trains the
-predictors on the attention of this network. `phase2`, which is the config itself, trains the sparse
-network with the dense network as teacher. `backbone=WORKDIR` skips `phase0` and uses the dense
-network of an existing run of the row `DATA_dense`. `predictors=WORKDIR` skips `phase1` and uses the
-predictors of an existing run of the row `DATA_predictors`; they do not depend on the share of the
-keys, so several rows may use them.
+predictors on the attention of this network. `phase2`, which uses the config unchanged, trains the
+sparse network with the dense network as teacher. `backbone=WORKDIR` skips `phase0` and uses the
+dense network of an existing run of the row `DATA_dense`. `predictors=WORKDIR` skips `phase1` and
+uses the predictors of an existing run of the row `DATA_predictors`; they do not depend on the share
+of the keys, so several rows may use them.
 
 Rows are DATA_METHOD, with data `digits` (1,797 scans, which scikit-learn includes), `cifar10` and
 `imagenette` (TFDS; 64 pixels). The methods are:

@@ -91,7 +91,12 @@ FIGURES = ("parameters", "size_mb", "top1", "top5", "gpu_gb")
 
 
 def list_published(table: dict[str, tuple], figures: tuple[str, ...] = FIGURES) -> dict[str, dict]:
-  """Returns the figures of a table by row, each with the name of its column."""
+  """Converts a printed table to a dict for each row, whose keys are the names of the columns.
+
+  Args:
+    table: The printed values of each row, by the row's name.
+    figures: The names of the columns, in the order of the values.
+  """
   return {row: dict(zip(figures, values, strict=True)) for row, values in table.items()}
 
 

@@ -7,9 +7,11 @@ import tempfile
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from vitx.data.builders import BUILDERS
+from vitx.data.images import statistics
 
 # Threads of NumPy's BLAS spin where the tests' processes have all cores already. The first process
 # reads this too late, and passes it on to those that run the tests.
@@ -108,6 +110,24 @@ def data_dir(tmp_path_factory):
   os.environ["TFDS_DATA_DIR"] = str(directory)
   BUILDERS["digits"].prepare(directory)  # here, and not in the user's cache
   return directory
+
+
+@pytest.fixture(scope="session", autouse=True)
+def read_pixels_once():
+  """Computes the statistics of the digits' pixels once, and not in each of hundreds of runs."""
+  own, found = statistics._choose_statistics, {}
+
+  def find(info, train):
+    if info.name != "digits" or train is None:
+      return own(info, train)
+    key = info.fingerprint, np.asarray(train.labels).tobytes()
+    if key not in found:
+      found[key] = own(info, train)
+    return found[key]
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(statistics, "_choose_statistics", find)
+    yield
 
 
 @pytest.fixture(scope="session")

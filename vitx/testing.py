@@ -144,8 +144,9 @@ class _Case:
   def everything(self, params, x, mask):
     """Computes float32 outputs, bfloat16 outputs and gradients of each implementation.
 
-    All are computed in one program, which compiles faster than one program for each. The fast mode
-    computes gradients only for the last of `masks`, and bfloat16 outputs only without a mask.
+    All are computed in one program, which compiles faster than one program for each. If `fast` is
+    set, gradients are computed only with a mask if the mixer accepts one, and bfloat16 outputs only
+    without a mask.
 
     Returns:
       Three dicts, of float32 outputs, bfloat16 outputs and gradients. The keys are (name of the

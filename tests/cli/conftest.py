@@ -4,39 +4,18 @@ import functools
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from tests.cli import density_models
 from tests.data.conftest import digits_dir, draw, make_data
 from vitx.cli.main import main
-from vitx.data.images import statistics
 from vitx.inference import opening
 from vitx.sweeps import sweep as trained
 from vitx.training import phases
 from vitx.training.loop import Result
 
 __all__ = ["digits_dir", "draw", "make_data"]
-
-
-@pytest.fixture(autouse=True)
-def read_pixels_once(monkeypatch):
-  """Computes the statistics of the digits' pixels once, and not in each of hundreds of commands."""
-  own = statistics._choose_statistics
-
-  def find(info, train):
-    if info.name != "digits" or train is None:
-      return own(info, train)
-    key = info.fingerprint, np.asarray(train.labels).tobytes()
-    if key not in _FOUND:
-      _FOUND[key] = own(info, train)
-    return _FOUND[key]
-
-  monkeypatch.setattr(statistics, "_choose_statistics", find)
-
-
-_FOUND: dict = {}  # mean and standard deviation, by the training examples
 
 
 @functools.cache

@@ -1,12 +1,9 @@
-"""The digits' statistics are read once, and the finished run is loaded once for each file."""
+"""Fixtures that load the finished run once for each file, and that collect warnings."""
 
 import pytest
 from absl import logging
 
 import vitx
-from tests.cli.conftest import read_pixels_once
-
-__all__ = ["read_pixels_once"]
 
 
 @pytest.fixture(scope="module")

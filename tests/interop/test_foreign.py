@@ -1,6 +1,7 @@
 """Published weights give the outputs of their own code, convert in both ways, or are refused."""
 
 import functools
+import itertools
 import json
 import re
 import struct
@@ -430,12 +431,12 @@ def test_other_positions_are_accepted_where_the_config_says_so():
 
 @pytest.mark.slow  # fills a network for each array
 @pytest.mark.parametrize("name", ["dinov2_registers", "timm_mixer", "augreg", *TOWERS])
-@pytest.mark.parametrize("shape", [(), (0,), (3, 5), (1, 1, 1, 1, 1)])
-def test_arrays_of_any_shape_are_refused_in_one_line(name, shape, tmp_path, monkeypatch):
+def test_arrays_of_any_shape_are_refused_in_one_line(name, monkeypatch):
   whole = foreign.read_arrays(FILES[name])[0]
   unread = re.compile(r".*mask_token|text_model\..*|logit_.*")
   kinds = {re.sub(r"\d+", "0", each): each for each in whole if not unread.fullmatch(each)}
-  for each in kinds.values():
+  shapes = itertools.cycle([(), (0,), (3, 5), (1, 1, 1, 1, 1)])
+  for each, shape in zip(kinds.values(), shapes, strict=False):
     with monkeypatch.context() as patched:
       changed = whole | {each: np.ones(shape, np.float32)}
       patched.setattr(foreign, "read_arrays", lambda *_, changed=changed: (changed, {}))

@@ -18,7 +18,6 @@ import vitx
 from tests import runs
 from tests.checkpoints import untrained
 from tests.cli import density_models
-from tests.cli.conftest import read_pixels_once
 from tests.interop.conftest import set_constants
 from tests.interop.published import FILES as SMALL
 from vitx.checkpoints.tree import name_arrays
@@ -33,7 +32,6 @@ from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.repository import is_weights
 from vitx.training import teacher
 
-__all__ = ["read_pixels_once"]
 # huggingface_hub 2.4 gives its HTTP client a file by an argument that the client has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 FIRST, SECOND = f"{1:040}", f"{2:040}"  # the commits of the local server

@@ -310,9 +310,9 @@ class _Terms:
 
 
 def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
-  """Yields the weights of bootstrap resamples, a few resamples at a time.
+  """Yields the weights of bootstrap resamples of `count` examples, a few resamples at a time.
 
-  Each yielded array, float64 (resamples, n), counts how often a resample contains each example.
+  Each yielded array, float64 (r, count), says how often each of r resamples contains each example.
   """
   generator = np.random.default_rng(SEED)
   most = max(AT_ONCE // count, 1)

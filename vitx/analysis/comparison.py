@@ -121,7 +121,7 @@ class Comparison:
   """Several methods and their runs.
 
   Attributes:
-    figure: The name of the compared metric, the task's primary figure, such as "top1".
+    figure: The name of the compared metric, the task's primary metric, such as "top1".
     mode: Whether high ("max") or low ("min") values of the metric are good.
     methods: The methods in the order of the table; the others are compared with the first.
     outcomes: The outcomes of all runs.
@@ -274,9 +274,9 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
 
 
 def _describe_counts(comparison: Comparison) -> list[str]:
-  """Returns one sentence on the numbers of examples and the standard error of a test accuracy.
+  """Returns a list of one sentence: the numbers of examples and a test accuracy's standard error.
 
-  The list has no sentence if the runs differ in their numbers of examples or do not state them.
+  The list is empty if the runs differ in their numbers of examples or do not state them.
   """
   good = [each for each in comparison.outcomes if each.test]
   counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}

@@ -144,7 +144,8 @@ def compute_clusterings(
   """Returns three clustering coefficients of a graph, over all tokens or a sample.
 
   Args:
-    both: The number of edges between every two tokens, A + Aᵀ without its diagonal.
+    both: The number of edges between every two tokens in either direction: 0, 1 or 2, (N, N). The
+      diagonal is zero.
     tokens: The tokens of the sample, or all tokens.
 
   Returns:
@@ -163,7 +164,7 @@ def compute_clusterings(
 def _count_triangles(graph: scipy.sparse.csr_array, tokens: np.ndarray) -> np.ndarray:
   """Returns the diagonal entries (G³)_ii of a symmetric matrix G for given tokens i.
 
-  If G has only entries 0 and 1, they are twice the numbers of triangles through each token.
+  If G has only entries 0 and 1, (G³)_ii is twice the number of triangles through token i.
 
   Args:
     graph: The adjacency matrix G, (N, N).
@@ -177,7 +178,10 @@ def _count_triangles(graph: scipy.sparse.csr_array, tokens: np.ndarray) -> np.nd
 
 
 def compute_spectral_gap(edges: scipy.sparse.csr_array) -> float:
-  """Returns 1 - |λ₂| of the random walk D_out⁻¹ A along the attention, see `GraphFigures`."""
+  """Returns the spectral gap 1 - |λ₂| of the random walk along the edges, see `GraphFigures`.
+
+  The transition matrix of the walk is the matrix of the edges, with each row divided by its sum.
+  """
   P = scipy.sparse.diags_array(divide(1.0, edges.sum(axis=1))) @ edges
   if edges.shape[0] <= DENSE_SPECTRUM:
     values = np.linalg.eigvals(P.toarray())

@@ -154,8 +154,8 @@ class TokenMixer(nn.Module):
     Args:
       matrix: The mixing matrix, (B, H, N, N), sown as `attention`; None sows nothing.
       probabilities: The softmax attention of the queries, (B, H, N, N), sown as `probabilities`;
-        None means that `matrix` is this attention. A mixer with a reason in `no_logits_reason` sows
-        no probabilities.
+        None means that `matrix` is this attention. A mixer without logits between tokens, see
+        `no_logits_reason`, sows no probabilities.
     """
     if matrix is None:
       return
@@ -321,9 +321,9 @@ class AttentionModule(TokenMixer):
     The token attends to itself and to earlier tokens. The collection "cache" contains the keys and
     values of earlier tokens, and this call adds those of the new token. Tokens must be decoded in
     order. The cache has M slots, as many as the pattern needs at once: `cached_key` (B, H, M, D)
-    and `cached_value` (B, H, M, E), zeros before the first token. If the pattern does not fix which
-    slots a token reads, the cache also has `cached_place` (G, M): the index of the token in each
-    slot, for G groups of heads with equal edges.
+    and `cached_value` (B, H, M, E) for values of width E, zeros before the first token. If the
+    pattern does not fix which slots a token reads, the cache also has `cached_place` (G, M): the
+    index of the token in each slot, for G groups of heads with equal edges.
 
     Args:
       q, k: The query and key, (B, 1, H, D), after `apply_positions`.
@@ -353,8 +353,8 @@ class AttentionModule(TokenMixer):
   def places(self, layout: TokenLayout) -> list[Places]:
     """Returns the coordinates of all tokens, once for each learned table of `relative_bias`.
 
-    This method returns those of the "axial" bias, which has one table for each axis of the grid. A
-    mixer with another kind of bias overrides it.
+    The base class returns the coordinates for the "axial" bias, which has one table for each axis
+    of the grid. A mixer with another kind of bias overrides this method.
     """
     return axial_places(layout)
 

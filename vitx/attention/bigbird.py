@@ -24,8 +24,8 @@ class BigBirdAttention(PatternAttention):
     variant: The parts (R random, W window, G global), joined by "+": "R+W+G", "W+G", "R", ...
     block: The number of tokens in a block, which need not divide N.
     window: The number of blocks in the window, the query's own block included; odd.
-    random: The number of random blocks of a query block. If there are fewer blocks than this, a
-      number above the default is an error, and a smaller one means all blocks.
+    random: The number of random blocks of a query block. If the sequence has fewer blocks, a value
+      up to the default means all blocks, and a larger value is an error.
     global_blocks: The indices of blocks that attend all blocks and are attended by all.
     keep_self: Whether every block attends itself even if the variant has no window.
     plan: The rule of the random draw: "uniform", or "bigbird" as in the released code.

@@ -42,8 +42,8 @@ class ShiftedWindowAttention(PatternAttention):
   Windows are not shifted along an axis that one window covers, as in the released code. If the
   window does not divide the grid, the grid is padded at its end before it is rolled (shifted), as
   in Hugging Face's `SwinLayer`; timm pads after rolling. Here no query attends the padding, while
-  in both other implementations the padding's zeros take a share of each softmax. If the window
-  divides the grid, all three implementations agree.
+  in the code of Hugging Face and of timm the padding's zeros take a share of each softmax. If the
+  window divides the grid, the output agrees with that of Hugging Face and timm.
 
   Attributes:
     size: The side M of a window in tokens.

@@ -26,7 +26,7 @@ class Linformer(AttentionModule):
 
   Attributes:
     slots: The number M of slots; a learned matrix (N, M) mixes the N tokens into them.
-    share_projection: Whether one such matrix mixes both keys and values.
+    share_projection: Whether keys and values are mixed by the same matrix (N, M).
     share_kv: Whether the keys, before rotation, are also the values; this implies
       `share_projection`.
     one_kv_head: Whether keys and values have one head, which all query heads share.

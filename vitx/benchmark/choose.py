@@ -1,6 +1,7 @@
-"""Finds the sizes for which "auto" picks masked attention, by timing every mixer both ways.
+"""Finds the sizes for which "auto" picks the masked implementation, by timing every mixer.
 
-A masked implementation computes the whole attention matrix; a kernelized one does not.
+Each mixer is timed in its masked implementation, which computes the whole attention matrix, and in
+its kernelized implementation, which does not.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ class Ratio:
   The times are of the forward and the backward pass together.
 
   Attributes:
-    family: The family of the op that the mixer calls, a key of `FAMILIES`.
+    family: The family of the operation that the mixer calls, a key of `FAMILIES` such as "dense".
     mixer: The name of the mixer.
     tokens: The number of tokens, N.
     matrices: The number of attention matrices, B H.
@@ -65,10 +66,13 @@ def measure(
   minutes: float,
   say: Callable[[str], None] = lambda message: None,
 ) -> list[Ratio]:
-  """Times every mixer of some families in both implementations, which take turns.
+  """Times the mixers that call operations of the given families.
+
+  Each mixer is timed in its masked and in its kernelized implementation. The two are timed in
+  turns.
 
   Args:
-    families: The families of operations, keys of `FAMILIES`.
+    families: The families of operations, keys of `FAMILIES` such as "dense".
     tokens: The numbers of tokens, N.
     batches: The batch sizes, B.
     setting: The sizes and dtype of the mixers; its batch size is ignored.
@@ -96,7 +100,7 @@ def measure(
 
 
 class Candidate:
-  """A mixer that is to be timed in both implementations."""
+  """A mixer that is to be timed in its masked and in its kernelized implementation."""
 
   def __init__(self, spec: Mapping[str, Any], setting: Setting):
     self.name, self._setting = label(spec), setting
@@ -123,7 +127,7 @@ class Candidate:
     return found.pop() if len(found) == 1 else None
 
   def compare(self, n: int, batch: int, repeats: int, seconds: float) -> tuple[float, float]:
-    """Times both implementations of the mixer.
+    """Times the masked and the kernelized implementation of the mixer.
 
     Args:
       n: The number of tokens, N.
@@ -156,12 +160,13 @@ class Candidate:
 def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   """Chooses the sizes (N, B H) up to which "auto" picks "masked", from one family's ratios.
 
-  The loss of a wrong pick is |log(ratio / `WORTH`)|; the chosen sizes have the least sum of losses
-  over the measurements. A larger N never gets a larger bound on B H, which keeps out isolated
-  noise. If "masked" wins at the largest measured B H, B H has no bound.
+  A ratio is the masked time divided by the kernelized time. The right pick is "masked" for a ratio
+  up to `WORTH`. The loss of a wrong pick is |log(ratio / `WORTH`)|; the chosen sizes have the least
+  sum of losses over the measurements. A larger N never gets a larger bound on B H, which keeps out
+  isolated noise. If "masked" wins at the largest measured B H, B H has no bound.
 
   Returns:
-    The bounds (N, B H) of the rule, see `vitx.ops.rule.Rule`; `None` is no bound on B H.
+    The bounds (N, B H) of the rule, see `vitx.ops.rule.Rule`; `None` means no bound on B H.
   """
   ratios = list(ratios)
   tokens = sorted({ratio.tokens for ratio in ratios})
@@ -192,7 +197,10 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
 def describe(
   ratios: Sequence[Ratio], setting: Setting, repeats: int, neighbors: Neighbors
 ) -> dict[str, Any]:
-  """Returns a JSON record of how one family was measured: date, device, versions, sizes, ratios."""
+  """Returns a JSON record of the measurement of one family of operations.
+
+  The record has the date, the device, the versions of packages, the sizes and the ratios.
+  """
   found: dict[str, dict[str, dict[str, float | None]]] = {}
   for ratio in ratios:
     value = round(ratio.value, 3) if math.isfinite(ratio.value) else None

@@ -197,9 +197,9 @@ def check_call(name: str, call: Callable, dtype: str) -> Check:
 
 
 def _without_xla(today: Rule) -> Rule:
-  """Returns a copy of a rule that leaves no call of the attention kernels to XLA.
+  """Returns a copy of a rule without the entries that leave attention to XLA.
 
-  A measured rule may leave some dtypes and widths of a head to XLA.
+  A measured rule may have such entries for some dtypes and widths of a head.
   """
   measured = {
     dtype: {width: tiles for width, tiles in own.items() if tiles is not None}
@@ -295,7 +295,8 @@ def measure_table(
 ) -> Iterator[tuple[str, list[Cell]]]:
   """Yields the title and the lines of a table for every N, dtype and kind of pass.
 
-  The order is that of `tokens` and `dtypes`; forward and backward together come before forward.
+  The order is that of `tokens` and `dtypes`. For each N and dtype, the table of the forward and
+  backward pass together comes first, and the table of the forward pass alone comes second.
 
   Args:
     tokens: The numbers of tokens, N.
@@ -303,7 +304,7 @@ def measure_table(
     edges: The pattern of each line, by name.
     dtypes: The dtypes of q, k and v.
     sizes: The numbers B, H and D.
-    end: The value of `time.monotonic` after which no further line begins.
+    end: The value of `time.monotonic` after which no further line is measured.
     effort: The arguments `repeats` and `seconds` of `timing.interleave`.
   """
   batch, heads, width = sizes
@@ -464,12 +465,14 @@ def measure_steps(
   end: float = math.inf,
   effort: Mapping[str, Any],
 ) -> str:
-  """Times whole training steps on noise, as `vitx train` makes them, and returns a table.
+  """Times the training steps of some configs and returns a table of times and memory.
+
+  A training step is the one that `vitx train` runs. Its batch is noise.
 
   Args:
     say: A function called with messages on the progress.
-    texts: The texts of the configs, such as "vix_cifar10:vit".
-    end: The value of `time.monotonic` after which no further config begins.
+    texts: The configs as `FILE:ROW,field=value`, such as "vix_cifar10:vit".
+    end: The value of `time.monotonic` after which no further config is timed.
     effort: The arguments `repeats` and `seconds` of `timing.interleave`.
   """
   cells: list[tuple[str, ...]] = [("training step of", "batch", "ms", "MB of the program")]

@@ -1,4 +1,4 @@
-"""Times every token mixer, masked and kernelized, and compares it with dense softmax."""
+"""Compares the times of token mixers, masked and kernelized, with those of dense softmax."""
 
 import dataclasses
 import math
@@ -103,8 +103,8 @@ def measure(
     say: A function called with messages on the progress.
 
   Returns:
-    A row for every N, mixer and implementation. The rows of each N begin with the two of dense
-    softmax.
+    A row for every N, mixer and implementation. Of the rows of each N, the first two are those of
+    dense softmax, masked and kernelized.
 
   Raises:
     ConfigError: A mixer or field is unknown.

@@ -48,8 +48,8 @@ def measure_rates(
   """Times several readers of equal examples in turns, and returns their rates.
 
   Args:
-    readers: The readers: functions that each read all examples once. Each is called once untimed;
-      then they take turns.
+    readers: The readers: functions that each read all examples once. Each reader is called once
+      untimed. Then the readers are timed in turns.
     examples: The number of examples.
     runs: The number of timed runs of each reader.
     say: A function called with messages on the progress.
@@ -86,6 +86,9 @@ def format_rates(found: Mapping[str, list[float]]) -> str:
 def open_streamed(text: str) -> Experiment:
   """Opens the data of a config for streaming, as training does with data too large for memory.
 
+  Args:
+    text: The config, `FILE` or `FILE:ROW,field=value,...`.
+
   Raises:
     ConfigError: The config or its data are invalid.
   """
@@ -100,7 +103,16 @@ def count_steps(experiment: Experiment, examples: int) -> int:
 
 
 def make_stream(examples: int, text: str) -> Callable[[], None]:
-  """Opens the data of a config for streaming, and returns the reader that `read_batches` makes."""
+  """Opens a config's data for streaming; returns a function that reads the first training batches.
+
+  Args:
+    examples: The number of examples that each call of the function reads. It is rounded down to
+      whole batches, but is at least one batch.
+    text: The config, `FILE` or `FILE:ROW,field=value,...`.
+
+  Raises:
+    ConfigError: The config or its data are invalid.
+  """
   return read_batches(open_streamed(text), examples)
 
 

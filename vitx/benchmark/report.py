@@ -71,8 +71,8 @@ def find_crossover(rows: Sequence[MixerCost], mixer: str, against: str) -> int |
   Args:
     rows: The rows of one run.
     mixer: The name of the mixer.
-    against: The path to compare with: "kernelized" is that of dense softmax, and "masked" is the
-      mixer's own.
+    against: The path to compare with: "kernelized" for the kernelized path of dense softmax, or
+      "masked" for the mixer's own masked path.
 
   Returns:
     The number N, or `None` if no N has both times, or if the mixer's kernelized path is not faster

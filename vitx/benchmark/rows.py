@@ -51,8 +51,8 @@ def fill(
   Args:
     row: The row to fill.
     config: The completed config of the row.
-    computed: The functions, by column name, by which the config file adds columns of its own. Each
-      takes the config and the number of parameters that torchsummary counts.
+    computed: The functions that compute the config file's own columns, by column name. Each takes
+      the config and the number of parameters that torchsummary counts.
     memory: The bytes that a device may use, or `None` to compile nothing.
     timed: Whether to run the training steps.
     effort: The arguments of `timing.interleave` for finding the best batch sizes, or `None` to skip
@@ -174,8 +174,8 @@ def measure_needs(
   Args:
     config: The completed config; its `batch_size` bounds the sizes.
     say: A function that prints progress.
-    timed: Whether to run the steps as well.
-    most: The largest number of examples of the larger size.
+    timed: Whether the steps are also run and timed.
+    most: The limit on the larger batch size, in examples for each device.
 
   Returns:
     The columns of `grow`: the cost of a step of one device without examples, and the cost that each
@@ -254,9 +254,11 @@ def measure_remedies(
 ) -> Iterator[tuple[Costs, int]]:
   """Yields changes of settings that may make a batch fit, the cheapest in time first.
 
-  Each item has the changed settings and the compiled memory of a step with them, in bytes.
-  Gradient accumulation is tried with the fewest micro-batches that are small enough to fit, and at
-  the end with the most.
+  Each item has the changed settings and the compiled memory of a step with them, in bytes. The
+  changes are, in this order: gradient accumulation with the fewest micro-batches that fit according
+  to `needs`; bfloat16; remat; bfloat16 and remat; and both of these with micro-batches of one
+  example per device. Settings that the config already has are left out. The iteration ends after
+  the first item that changes several settings and fits.
 
   Args:
     config: The completed config, whose batch does not fit.

@@ -210,8 +210,8 @@ def find_rates(
   has no rate.
 
   Args:
-    makers: Functions that each return a function to run one batch of the given size to its end, or
-      raise TooLargeError.
+    makers: A function for each program, by name. Given a batch size, it returns a function that
+      runs one batch to its end, or raises TooLargeError.
     say: A function called with messages on the progress.
     **effort: Arguments of `interleave`.
   """

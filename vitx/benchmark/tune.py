@@ -67,7 +67,7 @@ class TimedCall:
     Args:
       kernel: The name of the kernel, one of `KERNELS`.
       block: The number of tokens in a block.
-      launch: The launch of the kernel.
+      launch: The launch settings of the kernel, such as its number of warps.
     """
     launches = {name: launch if name == kernel else _start(block) for name in KERNELS}
     tiles = TileSizes(block, **launches)
@@ -111,8 +111,8 @@ class TimedCall:
   def agrees(self, tiles: TileSizes) -> bool:
     """Returns whether the kernels run and their gradients agree with XLA's.
 
-    The call has a key mask and a number of tokens that is no multiple of the block. Such calls need
-    the most code of the kernels.
+    The gradients are of another call, with a key mask and a number of tokens that is no multiple of
+    the block, since such calls need the most code of the kernels.
     """
     n = 3 * tiles.block + 5
     arrays = jax.random.normal(jax.random.key(1), (3, 1, n, self.heads, self.width), self.dtype)
@@ -159,7 +159,7 @@ def _time(compile_run: Callable[[], Callable[[], Any]]) -> float:
 
 
 def _start(block: int) -> Launch:
-  """Returns the launch from which the search begins: tiles of 64 rows, which fit every card.
+  """Returns the first launch settings of the search: tiles of 64 rows, which fit every card.
 
   Args:
     block: The number of tokens in a block.
@@ -168,11 +168,11 @@ def _start(block: int) -> Launch:
 
 
 def search_launch(block: int, measure: Callable[[Launch], float]) -> Launch:
-  """Searches for the launch with the least time: first over rows and warps, then over stages.
+  """Searches for the fastest launch settings: first over rows and warps, then over stages.
 
   Args:
     block: The number of tokens in a block.
-    measure: A function that returns the seconds of a launch, infinite if it does not fit.
+    measure: A function from launch settings to seconds, infinite if the kernel does not fit.
   """
   shapes = [
     _start(block)._replace(blocks=blocks, warps=warps)
@@ -221,7 +221,7 @@ def measure(
   find: Callable[[TimedCall, Callable[[str], None]], TileSizes | None] = search,
   clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-  """Measures the fastest tiles of this card's kernels, and returns the entry of a rule's file.
+  """Measures the fastest tiles of this card's kernels, and returns them as an entry of a rule file.
 
   Args:
     minutes: The limit in minutes, compilation included, after which no further call is measured.

@@ -90,9 +90,9 @@ class Block(nn.Module):
       dropout: The dropout rate; None means the block's field `dropout`.
 
     Raises:
-      ConfigError: If `at` is given and the mixer's call has no such argument, or if the call
-        decodes (`at` is given and the collection "cache" is mutable) and the mixer cannot be
-        decoded token by token.
+      ConfigError: If `at` is given and the mixer's `__call__` has no argument `at`. This error is
+        also raised if tokens are decoded one by one, that is, `at` is given and the collection
+        "cache" is mutable, but the mixer cannot do this.
     """
     mixer = self.token_mixer(name="token_mixer")
     if at is None:

@@ -15,8 +15,8 @@ class DepthwisePool(nn.Module):
   """PiT's pooling layer as in vit-pytorch 0.19.6 (cf. Heo et al. 2021, section 3.2).
 
   The grid goes through two convolutions. The first is depthwise, 3 x 3 with stride 2, and turns
-  each channel into `width / C` channels. The second is 1 x 1; PiT's own code does not have it.
-  Prefix tokens go through a linear map.
+  each of the input's C channels into `width / C` channels. The second is 1 x 1; PiT's own code
+  does not have it. Prefix tokens go through a linear map.
 
   Attributes:
     width: The number of channels of the output, a multiple of C.
@@ -31,7 +31,7 @@ class DepthwisePool(nn.Module):
     """Returns the N' tokens (B, N', width) and their layout.
 
     Raises:
-      ConfigError: If the width is no multiple of C.
+      ConfigError: If `width` is no multiple of the number of channels of `x`.
     """
     batch, _, channels = x.shape
     if self.width % channels:

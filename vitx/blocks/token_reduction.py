@@ -28,7 +28,8 @@ class TokenReduction:
   """No reduction: all tokens stay to the end. This is also the base class of token reductions.
 
   Attributes:
-    layers: The layers, from 0, in which tokens are removed: none here, a field of each subclass.
+    layers: The layers, from 0, in which tokens are removed. Here there are none; each
+      subclass makes this a field.
     keeps_places: Whether removed tokens are only masked. Then no token changes its place in the
       sequence, and every mixer that accepts a mask works.
   """
@@ -83,8 +84,8 @@ class TokenReduction:
 class FuseInattentive(TokenReduction):
   """EViT: the tokens that the class token attends least become one (Liang et al. 2022, 3.2).
 
-  A reduction keeps the ceil(keep n) of the n tokens after the prefix that have the largest
-  attention of the class token, averaged over the heads. The sum of the other tokens, weighted by
+  A reduction chooses from the n tokens after the prefix. It keeps the ceil(keep n) tokens to which
+  the class token attends most, on average over the heads. The sum of the other tokens, weighted by
   this attention, becomes one more token, which later layers may remove like any other. If
   ceil(keep n) is n, nothing is removed. The remaining tokens have no order and no places in a grid,
   so the model needs a mixer that uses neither.

@@ -239,7 +239,7 @@ def _make_key(config: ConfigDict) -> Hashable:
 def _find_code(plain: Any) -> Iterator[Any]:
   """Yields the object to which each `module:Name` in a config refers now; None if not imported.
 
-  A notebook may have defined the object again since the last call.
+  A task is kept under a key with these objects, because a notebook may define one of them again.
   """
   if isinstance(plain, dict | list):
     for each in plain.values() if isinstance(plain, dict) else plain:
@@ -301,8 +301,9 @@ def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: st
   """Returns the parameters of a training state: the moving average or the raw parameters.
 
   Args:
-    state: The training state. If it has no moving average, None takes the raw parameters.
-    weights: "ema" (the moving average), "raw" or None, which means `chose_best`.
+    state: The training state.
+    weights: "ema" (the moving average), "raw", or None for the kind in `chose_best`. With None,
+      the raw parameters are returned if the state has no moving average.
     chose_best: The kind of weights, "ema" or "raw", that chose the best checkpoint.
 
   Raises:

@@ -90,8 +90,8 @@ def _check_declared(
 ) -> None:
   """Checks the sizes of arrays before memory for them is allocated.
 
-  Orbax's files must declare the shapes in the record, and `files.check_inflated` must allow the
-  sum of the sizes. The errors are those of `read_leaves`.
+  The shapes that Orbax's files declare must equal the shapes in the record, and
+  `files.check_inflated` must allow the sum of the sizes. The errors are those of `read_leaves`.
   """
   declared = sum(
     math.prod(leaf["shape"]) * jax.numpy.dtype(leaf["dtype"]).itemsize

@@ -186,7 +186,7 @@ class CheckpointStore:
   def wait(self) -> None:
     """Waits for the save in progress, then deletes old checkpoints.
 
-    The checkpoints stay that are among the newest `keep`, or that `save` got as `stay`.
+    It keeps the newest `keep` checkpoints, and those whose steps were passed to `save` as `stay`.
 
     Raises:
       CheckpointError: The save could not be written; the checkpoints before it are untouched.
@@ -340,8 +340,8 @@ class CheckpointStore:
 
 
 def _without_tracebacks(entry: std_logging.LogRecord) -> bool:
-  """Returns False for a log entry with a traceback from Orbax's threads, whose error `wait` raises.
+  """Returns False for a log entry with a traceback from one of Orbax's threads.
 
-  This is a filter for the logger: False drops the entry.
+  This is a filter for the logger: False drops the entry. `wait` raises the thread's error anyway.
   """
   return not (entry.exc_info and "orbax" in entry.pathname)

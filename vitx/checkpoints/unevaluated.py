@@ -46,7 +46,8 @@ def restore(
 
   Args:
     workdir: The workdir of the run.
-    after: The step of the newest checkpoint, or -1. If the state is not later, the result is None.
+    after: The step of the newest checkpoint, -1 without one. If the state is not later, the result
+      is None.
     target: A tree that the state must match, see `CheckpointStore.restore`.
     only: The top-level keys of the state to read, see `CheckpointStore.restore`.
   """

@@ -236,8 +236,8 @@ def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
   """Reads a JSON file of the workdir; returns {} if it does not exist.
 
   Raises:
-    ConfigError: The file has no JSON object, or a field of another type than in `RECORDS`; the
-      message names the file's path.
+    ConfigError: The file does not contain a JSON object, or a field does not have the type that
+      `RECORDS` gives for it; the message names the file's path.
   """
   path = epath.Path(workdir) / name
   if not path.exists():
@@ -258,8 +258,9 @@ def find_problem(value: Any, wanted: Any, where: str = "") -> str:
 
   Args:
     value: The JSON value.
-    wanted: The form: a type, a list `[form]` for lists whose entries have that form, or a dict of
-      the form of each field. A name of a field ends with "?" if the field may be missing.
+    wanted: The form. It is a type such as `int`; `[form]` for a list whose entries all have this
+      form; or, for an object, a dict that gives the form of each field by the field's name. The
+      name has the suffix "?" if the field may be missing.
     where: The name of the value, for the message.
 
   Returns:
@@ -347,8 +348,9 @@ def check_writable(workdir: str | Path) -> None:
   """Creates a directory and checks that files can be written there.
 
   Raises:
-    ConfigError: The directory cannot be created or written; a file or folder in it to which a run
-      appends is a link; or it is a repository, which would be loaded in place of the run.
+    ConfigError: The directory cannot be created or written, or has a link in place of a file or
+      folder to which runs append. It is also raised if the directory is a repository, because
+      the repository would be loaded in place of the run.
   """
   if os.path.isfile(join(workdir, REPOSITORY)):
     raise ConfigError(

@@ -2,9 +2,9 @@
 
 `mixers` runs every token mixer forward and backward, in both implementations: "masked", which
 computes the attention matrix, and "kernelized", which does not. It prints the time, the temporary
-memory of the compiled program and the FLOPs of each mixer as ratios: how many times less than those
-of dense softmax they are. On a CPU it shows no absolute time, because other programs may share the
-cores.
+memory of the compiled program and the FLOPs of each mixer as ratios, which say how many times less
+the mixer takes than dense softmax. On a CPU it shows no absolute time, because other programs may
+share the cores.
 
 `choose` finds the faster implementation of each mixer on this device, and writes the file from
 which `auto` chooses. On a CUDA device it also finds the fastest tiles (the sizes of blocks) of the

@@ -89,7 +89,8 @@ def _find_config(source: str) -> str:
   """Returns the config of published weights as `FILE:ROW,field=value`.
 
   Raises:
-    ConfigError: The list has no such weights, so they need `--config`; or they have no head.
+    ConfigError: The weights are not in the list, so the user must give `--config`, or the weights
+      have no head.
   """
   from vitx.interop.published import look_up
 

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(
   workdir: str, checkpoint: str, weights: str | None, json: str | None, **options: Any
 ) -> None:
-  """Evaluates a run, prints a table of the task's figures and writes the requested files."""
+  """Evaluates a run, prints a table of the task's metrics and writes the requested files."""
   from vitx.inference.evaluate import evaluate
   from vitx.interop.repository import load
 

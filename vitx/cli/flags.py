@@ -46,7 +46,11 @@ def names(text: str) -> list[str]:
 
 
 def positives(text: str) -> list[int]:
-  """Returns the positive integers in a comma-separated text; raises the error of `positive`."""
+  """Returns the positive integers in a comma-separated text.
+
+  Raises:
+    argparse.ArgumentTypeError: A part is not a positive integer.
+  """
   return [positive(part) for part in text.split(",")]
 
 

@@ -100,7 +100,7 @@ class Live:
     """Returns the table as text, with a row for each method.
 
     The columns are the numbers of points that are done, in training ("busy") and failed, and the
-    mean and standard deviation of the test figure. A line about the remaining time follows.
+    mean and standard deviation of the test metric. A line about the remaining time follows.
     """
     rows = [("", "done", "busy", "failed", f"test {self._name}")]
     for method in dict.fromkeys(point.method for point in self._points):

@@ -218,8 +218,8 @@ def run(config: str, **arguments: Any) -> None:
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
   """Returns the names of the columns to print.
 
-  A published figure comes right after the figure of the same name that vitx computes. If there is
-  no such figure, it comes at the end.
+  A published column comes right after the computed column of the same name. If there is no such
+  column, it comes at the end.
   """
   columns = [*COUNTED, *(["size_mb"] if "size_mb" in quoted else [])]
   columns += [*COMPILED] * options.compile + [*TIMED] * (options.compile and options.time)
@@ -283,7 +283,7 @@ def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
 
   Args:
     config: The config, completed by `trial.complete_config`.
-    row: The measured figures of the config.
+    row: The measured values of the config.
     memory: The memory of a device in bytes.
   """
   import jax

@@ -44,7 +44,7 @@ class Description:
 
 
 def complete(config: ConfigDict) -> dict[str, Any]:
-  """Returns the whole config as a JSON tree, with every field of its named choices."""
+  """Returns the whole config as a JSON tree, with every field of named choices like `optimizer`."""
   values = {path: described.value for path, described in describe(config).items()}
   tree: dict[str, Any] = unflatten_dict(values, sep=".")
   tree["phases"] = _plain(config.phases)  # `describe` has no field for a phase that changes nothing
@@ -55,7 +55,7 @@ def describe(config: ConfigDict) -> dict[str, Description]:
   """Returns the description of every field by its path, in the order of `vitx.config.fields`.
 
   Raises:
-    ConfigError: A named choice is unknown.
+    ConfigError: A named choice, such as `optimizer`, has an unknown name.
   """
   found: dict[str, Description] = {}
   choices = named_choices()

@@ -235,10 +235,10 @@ class EvaluationSettings:
       computed for each log row of kind "train"; 0 is off.
     crop_ratio: The ratio of the image size to the size before the center crop.
     interpolation: The interpolation of the resizing.
-    on_test: Whether each evaluation includes test; figures of test never choose a checkpoint.
-    weights: The weights to evaluate: ema (the moving average), raw or both; the figures of the
+    on_test: Whether each evaluation includes test; metrics of test never choose a checkpoint.
+    weights: The weights to evaluate: ema (the moving average), raw or both; the metrics of the
       first choose the best checkpoint.
-    stop_early: The number of consecutive evaluations without a better primary figure after which
+    stop_early: The number of consecutive evaluations without a better primary metric after which
       the run ends; None never ends it early.
   """
 
@@ -434,7 +434,7 @@ def default_config() -> ConfigDict:
 
 
 def named_choices() -> dict[str, ChoiceTable]:
-  """Returns the table of each field that holds a named choice, by the field's path."""
+  """Returns the table of valid names of each named choice, by its path, such as "optimizer"."""
   return {
     path: note
     for path, each in declarations().items()
@@ -449,7 +449,7 @@ def suggest(path: str, valid: Iterable[str]) -> str:
   Args:
     path: The path of the unknown field, such as "lr" or "data.fit". If its last part is another
       name for a field, see `declare`, that field is suggested.
-    valid: The valid fields in the section of `path`, of which otherwise the nearest is suggested.
+    valid: The valid fields in the section of `path`. Otherwise the nearest of them is suggested.
   """
   known = {
     f"{field.removesuffix(each.name)}{alias}": f"{field}{below}"
@@ -499,7 +499,7 @@ def check_is_config(config: Any) -> None:
 def check_config(config: ConfigDict) -> None:
   """Checks the types and ranges of a config's fields, before anything is opened.
 
-  `registry.build` checks the fields of named choices.
+  A named choice, such as `optimizer`, must have a name. `registry.build` checks its fields later.
 
   Raises:
     ConfigError: A value is wrong; the message names the field in one line.

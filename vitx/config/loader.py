@@ -66,7 +66,7 @@ def split_text(text: str) -> tuple[str, str]:
 
 
 def join_text(text: str, overrides: Iterable[str]) -> str:
-  """Appends overrides to the text of a config, `FILE:ROW,field=value`."""
+  """Appends overrides to a string that names a config, `FILE:ROW,field=value`."""
   path, arg = split_text(text)
   return f"{path}:{','.join(filter(None, (arg, *overrides)))}"
 
@@ -78,9 +78,9 @@ def load_config(text: str | Path) -> ConfigDict:
     text: `FILE`, `FILE:ROW,field=value,...`, or the path of a `config.json`, which has no rows.
 
   Raises:
-    ConfigError: The argument is neither a string nor a path; the file, row or field does not exist
-      (the message has the nearest name); a value is invalid; or a `config.json` names code and is
-      not loaded within `registry.trusting(True)`.
+    ConfigError: The file, row or field does not exist (the message has the nearest name), a value
+      is invalid, or the argument is neither a string nor a path. This error is also raised if a
+      `config.json` names code and is not loaded within `registry.trusting(True)`.
   """
   if not isinstance(text, str | Path):
     raise ConfigError(

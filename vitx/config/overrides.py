@@ -41,7 +41,8 @@ def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
 
   Raises:
     ValueError: A field is unknown (the message has the nearest), a value has the wrong type, a
-      field is set twice, or a new named choice would drop fields that were set before it.
+      field is set twice, or an item such as `token_mixer=softmax` would drop a field that an
+      earlier item sets, such as `token_mixer.use_bias=False`.
   """
   config = copy.deepcopy(config)
   seen: dict[str, str] = {}
@@ -129,7 +130,10 @@ def with_source_facts(
 
 
 def set_field(config: ConfigDict, path: str, value: Any) -> None:
-  """Sets a field at a dotted path, keeping its type; a bare name replaces a whole named choice.
+  """Sets a field at a dotted path, keeping its type.
+
+  A string for a named choice, such as "softmax" for `model.token_mixer`, is its new name, and drops
+  the fields of the old one.
 
   Raises:
     ValueError: The field does not exist (the message suggests one), or the type is wrong.
@@ -170,7 +174,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
 def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
   """Sets a field of `phases.NAME`, the changes that a phase makes to the config.
 
-  The field is checked later, when the config is split into those of its phases.
+  The field is checked later, when the config is split into one config for each phase.
   """
   *parents, last = path.split(".")[1:]  # the phase's name, then the path of a field
   if not parents and not isinstance(value, dict):
@@ -186,7 +190,8 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
 def _replace(node: ConfigDict, key: str, value: Any) -> None:
   """Sets an entry of a ConfigDict; a value of another type than the entry's raises TypeError.
 
-  Only a string may be replaced by a ConfigDict: the bare name of a choice by its name and fields.
+  Only a string may be replaced by a ConfigDict: the bare name of a choice, such as "adamw", by a
+  dict of the name and fields.
   """
   with node.unlocked():
     if isinstance(node.get(key), str) and isinstance(value, ConfigDict):

@@ -31,11 +31,11 @@ _trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted"
 
 @contextlib.contextmanager
 def trusting(allowed: bool | None) -> Iterator[None]:
-  """Sets, for a `with` block, whether code may be imported that a file from somebody else names.
+  """Sets whether a `with` block may import code that a file from somebody else names.
 
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
-      to change nothing. Inside a block with True, False has no effect.
+      to change nothing. A block with False inside a block with True has no effect.
   """
   stated = _trusted.get()
   token = _trusted.set(stated if stated or allowed is None else allowed)
@@ -114,9 +114,10 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
     field: The path of the config field, for the error.
 
   Raises:
-    ConfigError: The name is no key of the table and does not name code (the message lists the valid
-      names and the nearest); or it names code that may not be imported here; or the object is not
-      of a type that `kind_of` returns for the table.
+    ConfigError: The name is neither a key of the table nor of the form `module:Name`; the message
+      then lists the valid names and the nearest one. This error is also raised if the code that the
+      name refers to may not be imported here or cannot be imported, or if the object has none of
+      the types that `kind_of` returns for the table.
   """
   if isinstance(name, str) and name in table:
     return table[name]
@@ -200,7 +201,7 @@ class Names:
 
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a named choice as a new dict with `name` and fields, even if it is a bare name."""
+  """Converts a named choice (a bare name or a dict) to a new dict with `name` and its fields."""
   return {"name": spec} if isinstance(spec, str) else dict(spec)
 
 
@@ -215,7 +216,8 @@ def check_options(function: Callable, given: Mapping[str, Any], field: str, hidd
   """Checks that a class or function takes the given fields.
 
   Raises:
-    ConfigError: The class or function does not take a given field, or `hidden` has it.
+    ConfigError: The class or function does not take a given field, or the field is in `hidden`, the
+      names of arguments that a config may not set.
   """
   valid = [name for name in options(function) if name not in hidden]
   for key in given:

@@ -93,7 +93,7 @@ class TrainBatches:
     """Returns the indices with which a device gathers the batch of a step from `arrays`.
 
     The dict has `example`, the index of each example in `arrays`, and `index`, the number of its
-    row in the global batch; int32 (b,) each.
+    row in the global batch. Each is int32 (b,) for the b rows of this process.
     """
     which = self._order(step * self._batch_size + self._places)
     return {"example": which.astype(np.int32), "index": self._rows.astype(np.int32)}

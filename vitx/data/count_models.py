@@ -56,7 +56,8 @@ def _check(sequences: Sequence[np.ndarray], vocabulary: int) -> list[np.ndarray]
 def _keys(sequences: list[np.ndarray], base: int) -> Iterator[np.ndarray]:
   """Yields, for each order, an integer key of the n-gram that ends at each token, int64 (tokens,).
 
-  The key of an n-gram is the key of its context times `base`, which is V + 1, plus its last token.
+  The key of an n-gram is its last token plus `base`, the number of symbols, times the key of its
+  context.
   """
   tokens = np.concatenate(sequences).astype(np.int64)
   lengths = np.array([len(each) for each in sequences])

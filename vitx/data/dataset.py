@@ -2,7 +2,7 @@
 
 A data set consists of splits, which may have any names. A run needs examples for three roles:
 train, from which the model learns; validation, which chooses between models; and test, which gives
-the final figures. `splits.assign` takes the examples of each role from the splits.
+the final results. `splits.assign` takes the examples of each role from the splits.
 """
 
 import functools
@@ -148,9 +148,9 @@ class Dataset:
     hint: A sentence that is added to the error about a missing split; "" for none.
     overlap: A function that returns whether two splits share examples; by default a split shares
       examples only with itself.
-    carve: A function (examples, share) that divides examples into (the rest, the share), if they
-      must not be drawn one by one, such as texts. If None, they are drawn at random, an equal share
-      of each class if there are classes.
+    carve: A function (examples, share) that returns (the rest, the share). It is for examples, such
+      as texts, that must not be drawn one by one. If None, examples are drawn at random, an equal
+      share of each class if there are classes.
   """
 
   info: DatasetInfo
@@ -172,7 +172,7 @@ class Source:
     info: The facts about the data set.
     train: The examples that the model learns from.
     validation: The examples for choosing between models; disjoint from train.
-    test: The examples for the final figures, used once at the end.
+    test: The examples for the final results, used once at the end.
     unreadable: The names of the examples left out under `data.on_unreadable="skip"`.
   """
 

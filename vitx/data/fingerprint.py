@@ -29,7 +29,7 @@ def digest(parts: Iterable[str | bytes]) -> str:
 def choose_sample(count: int, size_in_bytes: int) -> np.ndarray:
   """Returns the indices of the items that a fingerprint covers.
 
-  It covers all items, or `SAMPLE` evenly spaced items if all have more than `HASH_ALL` bytes.
+  It covers all items, or `SAMPLE` evenly spaced items if all together exceed `HASH_ALL` bytes.
   """
   if size_in_bytes <= HASH_ALL or count <= SAMPLE:
     return np.arange(count)

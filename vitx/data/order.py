@@ -84,7 +84,7 @@ class BalancedOrder:
 
   Args:
     seed: The data seed.
-    labels: The label of each example, (n,). Only classes with an example count among the K.
+    labels: The label of each example, (n,). A class without examples is not one of the K.
   """
 
   def __init__(self, seed: int, labels: np.ndarray):

@@ -1,4 +1,4 @@
-"""Reference figures for density models: the bits per token of simple predictors and compressors.
+"""Reference values for density models: the bits per token of simple predictors and compressors.
 
 They are computed once for each data set, from at most 10 MB each of its training and its test data,
 and cached.
@@ -95,7 +95,7 @@ def _take_first(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.
 
 
 def _load(path: Path) -> dict[str, float] | None:
-  """Returns the cached figures, or None if the file does not exist or is not valid."""
+  """Returns the cached `reference_figures`, or None if the file is missing or not valid."""
   try:
     cached = json.loads(path.read_text())
     valid = "reference_bytes" in cached and all(isinstance(x, float) for x in cached.values())
@@ -105,7 +105,7 @@ def _load(path: Path) -> dict[str, float] | None:
 
 
 def _store(path: Path, figures: Mapping[str, float]) -> None:
-  """Caches the figures; if that fails, the next run computes them again."""
+  """Caches `reference_figures`; if the file cannot be written, the next run computes them again."""
   try:
     replace_text(path, json.dumps(figures))  # several runs may write at once
   except OSError as error:

@@ -68,13 +68,13 @@ def evaluate(
   """Evaluates a model on every example of a split exactly once, on any number of devices.
 
   For a classifier it also computes the confusion matrix, precision, recall, F1, the balanced
-  accuracy, the reliability diagram and a 95 % bootstrap interval of each figure, see
-  `vitx.analysis.classification.summarize`. These figures are left out if several processes
+  accuracy, the reliability diagram and a 95 % bootstrap interval of each metric, see
+  `vitx.analysis.classification.summarize`. These metrics are left out if several processes
   evaluate, since each has only its share of the examples.
 
   Args:
     workdir: The workdir of a training run, or a model that `vitx.load` returned.
-    checkpoint: "best" (by the task's primary figure on *validation*), "latest" or a step.
+    checkpoint: "best" (by the task's primary metric on *validation*), "latest" or a step.
     weights: The weights, "ema" or "raw", see `vitx.load`; `None` means those that selected the best
       checkpoint.
     split: "train", "validation" or "test", as in training, or "all" for every example of the
@@ -90,13 +90,13 @@ def evaluate(
     predictions: The path of a CSV file to write, with a row per example: its name and the task's
       columns.
     calibrate: Whether to fit a temperature on *validation* of the run. The result then has
-      `calibration`, the figures before and after the logits are divided by the temperature.
-    report: The folder for a report, `index.html` and `report.md`, with all figures and with
+      `calibration`, the metrics before and after the logits are divided by the temperature.
+    report: The folder for a report, `index.html` and `report.md`, with all metrics and with
       pictures of mistakes. A report implies `calibrate`.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
-    A dict with workdir, step, source, split and class_names, and with the task's figures, such as
+    A dict with workdir, step, source, split and class_names, and with the task's metrics, such as
     the number of `examples`.
 
   Raises:
@@ -134,7 +134,7 @@ def evaluate_split(
   """Evaluates a model on a split; `evaluate` documents the arguments.
 
   Returns:
-    The figures together with the model, the examples and a classifier's predictions for them.
+    The metrics together with the model, the examples and a classifier's predictions for them.
   """
   with open_model(workdir) as loaded:
     config = loaded.config.copy_and_resolve_references()
@@ -240,7 +240,7 @@ def _calibrate(collected: _Collector, fitted: _Collector) -> dict[str, Any]:
     fitted: The predictions for *validation*, to which the temperature is fitted.
 
   Returns:
-    The temperature, the number of examples that it is fitted to, and the figures of the evaluated
+    The temperature, the number of examples that it is fitted to, and the metrics of the evaluated
     split and of validation before and after the logits are divided by the temperature.
   """
   known, predictions = fitted.join(), collected.join()
@@ -288,7 +288,7 @@ def _run(
   write: evaluation.TakeRows | None,
   collected: _Collector,
 ) -> dict[str, Any]:
-  """Evaluates a model on examples and returns the task's figures.
+  """Evaluates a model on examples and returns the task's metrics.
 
   Args:
     loaded: The model.

@@ -1,4 +1,7 @@
-"""Computes figures over the test examples of all folds of a sweep (cross-validation)."""
+"""Computes the accuracy and similar numbers over the test examples of all folds together.
+
+The folds are those of a sweep with cross-validation.
+"""
 
 from collections.abc import Sequence
 
@@ -15,7 +18,7 @@ TITLE = "## Out of fold"
 
 
 def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: str) -> list[str]:
-  """Returns a section in Markdown with figures over the test examples of all folds together.
+  """Returns a Markdown section with the accuracy and similar numbers over all folds together.
 
   Every example is in the test set of exactly one fold, and each run of a method and seed leaves out
   one fold. The best checkpoint of a run classifies the test examples of its fold. The section has a

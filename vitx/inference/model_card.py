@@ -81,7 +81,7 @@ def _summary(loaded: Loaded, network: ForeignNetwork | None) -> str:
 
 
 def _training(loaded: Loaded, config: Mapping[str, Any], *, with_command: bool) -> list[str]:
-  """Returns the sections about the images, the data, the figures, the run and the config."""
+  """Returns the sections about the images, the data, the evaluations, the run and the config."""
   return [
     _images(loaded),
     _data(loaded, config["data"]["source"]),
@@ -128,7 +128,12 @@ def _data(loaded: Loaded, source: str) -> str:
 
 
 def _figures(rows: Sequence[Mapping[str, Any]], step: int) -> str:
-  """Returns a Markdown table of the figures of the checkpoint that was saved at a step."""
+  """Returns a section with a table of the numbers that the evaluations of a checkpoint reported.
+
+  Args:
+    rows: The rows of the run's metrics.
+    step: The step at which the checkpoint was saved.
+  """
   own = [row for row in rows if row.get("step") == step and row["kind"] in ("test", "validation")]
   found = {row["kind"]: row for row in own}
   if not found:

@@ -1,4 +1,4 @@
-"""A report about an evaluated classifier: figures, confusions, calibration, pictures of mistakes.
+"""A report about an evaluated classifier: numbers, confusions, calibration, pictures of mistakes.
 
 Names of classes, files and sources may come from anyone. So the report shows names as plain text
 and only the last part of an absolute path, loads nothing from a network, and has no script.
@@ -121,7 +121,7 @@ class _Content:
     self.title = f"{workdir}: evaluation on {self.result['split']}"
 
   def figures(self) -> list[list[str]]:
-    """Returns the table of figures with their intervals."""
+    """Returns the table of the accuracy and similar numbers, each with its interval."""
     rows = [["figure", "value", "95 % interval"]]
     for key, name, form in shown_figures(self.result, len(self.names)):
       ends = self.result["intervals"].get(key)
@@ -138,7 +138,10 @@ class _Content:
     )
 
   def calibration(self) -> list[list[str]]:
-    """Returns the table of the figures before and after the logits' division by the temperature."""
+    """Returns the table of NLL and calibration error before and after calibration.
+
+    Calibration divides the logits by the temperature.
+    """
     own = self.result["calibration"]
     rows = [["", "as trained", "with the temperature"]]
     for where, name in ((own, self.result["split"]), (own["validation"], "validation")):
@@ -158,7 +161,7 @@ class _Content:
     )
 
   def classes(self) -> list[list[str]]:
-    """Returns the table of the figures by class."""
+    """Returns the table of the recall, precision and F1 of each class, with their intervals."""
     columns = [(key, name if key != "class_top1" else "recall") for key, name in BY_CLASS]
     heads = [part for _, name in columns for part in (name, "95 % interval")]
     rows = [["class", "examples", *heads]]

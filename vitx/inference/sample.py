@@ -39,8 +39,8 @@ def sample(
 
   Args:
     model: A model that `vitx.load` returned, or a workdir.
-    count: The number of samples. With `complete` and no `prompt`, the number of originals instead;
-      an image is completed four times, a window of text or sound once.
+    count: The number of samples. With `complete` and no `prompt`, the number of test examples to
+      complete; an image is completed four times, a window of text or sound once.
     prompt: The beginning of all samples: bytes, a text, or the path of a file (a WAV file for
       sound). For an image model, the path of an image; the model is given the share `complete` of
       its pixels and draws the others.
@@ -56,8 +56,8 @@ def sample(
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Raises:
-    ConfigError: The model is not a density model, or its mixer has no cache; the prompt is longer
-      than the model's window or has unknown tokens; an argument is out of range.
+    ConfigError: The model is not a density model, its mixer has no cache, the prompt is longer
+      than the model's window or has unknown tokens, or an argument is out of range.
   """
   sampling = Sampling(temperature, top_k, top_p)
   check_value(count, "count", PositiveInt)
@@ -80,7 +80,7 @@ def sample(
 
 
 def _draw(loaded: Loaded, prompts: np.ndarray, sampling: Sampling, seed: int) -> np.ndarray:
-  """Returns the sampled tokens, int32 (S, N), drawn in several batches of equal size."""
+  """Completes S prompts, in several batches of equal size; returns the tokens, int32 (S, N)."""
   length, size = density_model.density_task(loaded).length, min(BATCH, len(prompts))
   batches, found = math.ceil(len(prompts) / size), []
   with count_bar("sampling", batches * length, "token") as bar:

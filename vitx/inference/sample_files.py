@@ -19,7 +19,7 @@ SIDE = 64  # The size in pixels up to which small images are enlarged by an inte
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-  """The samples that a density model drew.
+  """The S samples that a density model drew.
 
   If R originals were completed, each several times, S is the number of all completions.
 

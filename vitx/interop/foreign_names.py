@@ -90,7 +90,13 @@ _WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wr
 
 
 def find_family(theirs: Arrays) -> str:
-  """Returns the name of the first family in `FAMILIES` whose marks are all in `theirs`.
+  """Returns the name of the naming scheme that the arrays of a file follow.
+
+  This is the first family in `FAMILIES` for which `theirs` contains all arrays named by
+  `Family.marks`.
+
+  Args:
+    theirs: The arrays by their names in the file.
 
   Raises:
     ConfigError: The arrays belong to no known family.
@@ -149,7 +155,7 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
 
 
 def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
-  """Finds a network among the arrays of a file, which may contain more than one.
+  """Finds a network among the arrays of a file, which may contain several networks.
 
   Returns:
     The prefix of the network's names, and its family; both are "" if no family is known.

@@ -47,7 +47,13 @@ def split(source: str, field: str = "init_from") -> tuple[str, str | None]:
 
 
 def download(source: str, files: Sequence[str] = FILES, field: str = "init_from") -> str:
-  """Downloads a file as `find` does; raises ConfigError if the repository has none of the files."""
+  """Downloads the first of several files that a repository has, and returns its local path.
+
+  `find` describes the arguments and the other errors.
+
+  Raises:
+    ConfigError: The repository has none of the files.
+  """
   path = find(source, files, field)
   if path is None:
     raise ConfigError(
@@ -110,7 +116,7 @@ def find(source: str, files: Sequence[str], field: str = "init_from") -> str | N
 
 
 def _ask(hub: ModuleType, url: str) -> str:
-  """Tries to connect to the Hub once; returns "", or why there is no connection.
+  """Tries to connect to the Hub once; returns "", or the reason why that failed.
 
   A download without a connection would repeat the request for half a minute.
 

@@ -185,6 +185,9 @@ def _compare_positions(wanted: Mapping[str, Any], network: nn.Module | None) -> 
 def _match_classes(
   find: MatchClasses | None, class_names: Sequence[str] | None, variables: Mapping[str, Any]
 ) -> np.ndarray | str | None:
-  """Calls a function `MatchClasses` for the head in `variables`; returns `None` without a head."""
+  """Finds the new network's classes in the head in `variables`, by calling `find`.
+
+  Returns the result of `find`, see `transfer.MatchClasses`; `None` without head or `find`.
+  """
   heads = [x for name, x in tree.name_arrays(variables["params"]).items() if names.is_head(name)]
   return None if find is None or not heads else find(class_names, heads[0].shape[-1])

@@ -47,7 +47,7 @@ def load(
     workdir: The workdir of a training run, or a repository that `vitx convert` wrote: a folder,
       `hf:OWNER/NAME` or `hf:OWNER/NAME@REVISION`. If the run has phases, the last phase with a
       checkpoint is loaded.
-    checkpoint: "best", by the task's primary figure on *validation* (the latest, before the first
+    checkpoint: "best", by the task's primary metric on *validation* (the latest, before the first
       evaluation); "latest", the newest saved state, even if a signal interrupted its evaluation; or
       a step. With "best" and "latest", damaged checkpoints are skipped with a warning. A repository
       has one checkpoint.
@@ -57,9 +57,10 @@ def load(
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
 
   Raises:
-    ConfigError: The workdir does not exist, or has no checkpoint yet, no such step (the message
-      lists all steps) or no such weights; no model can be built from the config; or the repository
-      does not exist, cannot be read or was not written by vitx.
+    ConfigError: The workdir does not exist, has no checkpoint yet, or lacks the wanted step (the
+      message lists all steps) or the wanted weights. This error is also raised if the
+      repository does not exist, cannot be read or was not written by vitx, or if no model can be
+      built from the config.
     ShapeMismatch: The checkpoint's arrays are not those of the config's model.
     CorruptCheckpoint: The wanted checkpoint is damaged, or all checkpoints are.
     MissingExtraError: A package that reads the repository is not installed.

@@ -1,4 +1,4 @@
-"""Finds the timm network that computes the function of a network of vitx, as Python code.
+"""Finds the timm network that computes a vitx network's function, and writes it as Python code.
 
 Parameters do not determine the function of a network: an activation or the rotation of queries
 leaves no trace in them. So every field of a config's model must be an argument of timm's

@@ -213,7 +213,7 @@ def _fit_parameter(
     found: The source's array.
     old: The target's array.
     layouts: The layouts of the source's and of the target's tokens.
-    indices: The argument of `transfer`.
+    indices: The index of each target class in the source, the reason why they differ, or `None`.
 
   Returns:
     The name of the field of `Report` that lists it, the new value or `None` to keep the old one,

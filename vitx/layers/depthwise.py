@@ -19,7 +19,8 @@ class DepthwiseConvolution(nn.Module):
   """A depthwise convolution with zeros beyond the ends of the grid.
 
   Parameters and results are those of `nn.Conv` with as many groups as channels and a padding of
-  K // 2. The parameters are `kernel` (K, ..., K, 1, W) and `bias` (W,).
+  `size // 2`. The parameters are `kernel` (K, ..., K, 1, W) and `bias` (W,), where K is `size` and
+  W is `width`.
 
   Attributes:
     size: The size K of the kernel along every axis; odd.
@@ -37,7 +38,10 @@ class DepthwiseConvolution(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """Maps (B, g, ..., g', C) to (B, ceil(g / stride), ..., ceil(g' / stride), W)."""
+    """Maps (B, g, ..., g', C) to (B, ceil(g / stride), ..., ceil(g' / stride), W).
+
+    The sides of the grid are g, ..., g', and W is the number of output channels.
+    """
     *extents, channels = x.shape[1:]
     width = self.width or channels
     shape = (*(self.size,) * len(extents), 1, width)

@@ -106,7 +106,11 @@ def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_from_config(model: Mapping[str, Any]) -> nn.Module:
-  """Makes the network of a config's `model` entry; raises the errors of `create_model`."""
+  """Makes the network of a config's `model` entry.
+
+  Raises:
+    ConfigError: If the entry is not valid, see `create_model`.
+  """
   return create_model(**model)
 
 

@@ -64,7 +64,7 @@ def keep_state(old: Any, new: Any, names: Collection[str], frozen: Collection[st
 def is_frozen(module: Sequence[str], names: Collection[str], frozen: Collection[str]) -> bool:
   """Returns whether all parameters of a module are frozen.
 
-  For a module without parameters, the answer is that for the innermost enclosing module with some.
+  For a module without parameters, the innermost enclosing module that has parameters decides.
 
   Args:
     module: The path of the module.

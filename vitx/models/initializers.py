@@ -158,11 +158,11 @@ def mimetic(
 ) -> Params:
   """Draws attention projections that resemble trained ones (Trockman and Kolter 2023, section 4).
 
-  The product W_V W_O over all heads is a matrix a Z + b I. The product W_Q W_Kᵀ of each head is the
-  best approximation of rank D to such a matrix. Here Z has normal entries with variance 1 / C, and
-  is drawn anew for each product. A singular value decomposition U Σ Vᵀ gives the two factors U √Σ
-  and √Σ Vᵀ. Biases of these projections become zero. In a mixer without `value` and `out`, only
-  `query` and `key` are drawn.
+  Let M = a Z + b I with two numbers a and b, the identity I, and a matrix Z of normal entries with
+  variance 1 / C, which is drawn anew for each product. The product W_V W_O over all heads is M. The
+  product W_Q W_Kᵀ of each head is the best approximation of rank D to M. A singular value
+  decomposition U Σ Vᵀ gives the two factors U √Σ and √Σ Vᵀ. Biases of these projections become
+  zero. In a mixer without `value` and `out`, only `query` and `key` are drawn.
 
   Args:
     key: The key of all draws.
@@ -216,8 +216,8 @@ def _redraw_kernels(
 
   Args:
     params: The parameters of the network.
-    scale: A function of two arguments that returns the factor: the name of the module that has the
-      kernel, and the kernel.
+    scale: A function of the owner, which is the name of the module that has the kernel, and of the
+      kernel. It returns the factor.
     draw: A function that draws random numbers of a given shape.
     biases: Whether biases are drawn with the factor of their kernel; if not, they become zero.
   """
@@ -312,7 +312,7 @@ def _factors(
     diagonal: The factor b of the identity I.
 
   Returns:
-    The factors U √Σ and √Σ Vᵀ, (C, C) each, whose product is the matrix.
+    The factors U √Σ and √Σ Vᵀ, (C, C) each, whose product is a Z + b I.
   """
   z = jax.random.normal(key, (width, width)) / jnp.sqrt(width)
   u, s, vt = jnp.linalg.svd(noise * z + diagonal * jnp.eye(width))

@@ -21,7 +21,7 @@ from vitx.models.stacked import unstack
 def collect_names() -> Iterator[set[str]]:
   """Collects the names in `logged` of all modules that are called inside a `with` block.
 
-  Trace a call of the network in the block.
+  `logged` is a class attribute of a module. Trace a call of the network in the block.
 
   Yields:
     A set of names, empty at first. Every call of a module adds the names of its `logged`

@@ -18,9 +18,9 @@ from vitx.ops.layout import TokenLayout
 class SparseTransformer(Trunk, kw_only=True):
   """A model that predicts each token of a sequence from the earlier tokens.
 
-  To predict token t, the blocks get as input t the sum of two embeddings: of token t - 1, and of
-  its place in the grid. Input 0 is a learned start vector. With `remat` the backward pass
-  recomputes the blocks. Each branch of a block ends with dropout.
+  To predict token t, the blocks get as input t the sum of two embeddings: one of token t - 1, and
+  one of the place of token t - 1 in the grid. Input 0 is a learned start vector. With `remat` the
+  backward pass recomputes the blocks. Each branch of a block ends with dropout.
 
   Attributes:
     vocabulary: The number of token ids V.
@@ -95,8 +95,8 @@ class SparseTransformer(Trunk, kw_only=True):
     """Returns float32 logits (B, N, V); the logits for token t depend only on earlier tokens.
 
     Args:
-      tokens: The tokens, integers (B, N) in 0 ... V - 1. With `at`, only the tokens before the
-        index `at`, (B, 1); for index 0 their values are ignored.
+      tokens: The tokens, integers (B, N) in 0 ... V - 1. With `at`, only the token just before
+        the index `at` of each sequence, (B, 1); for index 0 its value is ignored.
       at: The index of the token whose logits, (B, 1, V), are computed, int32 (1,). The collection
         "cache", with the keys and values of earlier calls, must then be mutable. None means all
         tokens.

@@ -34,7 +34,7 @@ class ViT(Network):
     token_reduction: A function that makes the token reduction. It needs a pool with a class token,
       whose attention ranks the tokens.
     pool_first: Whether to pool before the last normalization, as in vit-pytorch, instead of after
-      it. With the pool "cls", both give equal logits.
+      it. With the pool "cls", both choices give equal logits.
   """
 
   PARTS: ClassVar[Parts] = {

@@ -83,10 +83,11 @@ def fold_bias_into_qk(
       several tables are added.
     places: The places of all tokens of a layout, one entry for each table.
     scale: The factor by which the logits will be multiplied; it does not affect the bias.
-    at: The indices in the layout of the tokens of q and k, int (N,); `None` for all tokens.
+    at: The index in the layout of each token of q and k, int (N,); `None` for all tokens.
 
   Returns:
-    The widened queries and keys, (B, N, H, D + E) each. E is the number of places in all boxes.
+    The widened queries and keys, (B, N, H, D + E) each. E is the number of places in the boxes
+    of all entries of `places`.
   """
   rows, ones = [], []
   for table, (extents, found) in zip(tables, places, strict=True):

@@ -51,7 +51,7 @@ class Launch(NamedTuple):
   """The launch settings of one GPU kernel.
 
   Attributes:
-    blocks: The number of a mask's blocks that the rows of one program span.
+    blocks: The largest number of rows that one program computes, divided by `TileSizes.block`.
     warps: The number of warps of one program.
     stages: The number of blocks that a program loads ahead, the current one included.
   """
@@ -223,7 +223,10 @@ def _find(device_kind: str, directory: Path) -> tuple[Path, str]:
 
 
 def find_families(device_kind: str) -> dict[str, Any]:
-  """Returns the bounds and measurements of a device kind, in the form of `read_families`."""
+  """Returns the bounds ("masked") and the measurements ("measured") of each family.
+
+  They come from the file that `load_rule` reads for this kind of device.
+  """
   return read_families(_find(device_kind, user_directory())[0])
 
 
@@ -298,7 +301,7 @@ def write_families(
 
 
 def _parse_bounds(stored: Any, where: str, fix: str) -> tuple[Bound, ...]:
-  """Parses the bounds in a JSON list of pairs.
+  """Parses the bounds in a JSON list of pairs (N, M): numbers of tokens and of matrices.
 
   Raises:
     ConfigError: N does not rise, or M does not fall.

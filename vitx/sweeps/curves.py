@@ -80,7 +80,7 @@ def find_published_curves(
   Methods without such a curve are left out.
 
   Args:
-    published: All published figures, by method; the figure `train_METRIC` is the curve.
+    published: All published results, by method; the entry `train_METRIC` is the curve of a metric.
     figure: The name of the metric, such as "top1".
   """
   curves = {method: figures.get(f"train_{figure}") for method, figures in published.items()}

@@ -77,14 +77,14 @@ def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
 
 
 def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
-  """Returns the figures that a config file quotes from a publication, by row of the file."""
+  """Returns the results that a config file quotes from a publication, by row of the file."""
   return {} if path.endswith(".json") else open_config(path).get("PUBLISHED", {})
 
 
 def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str, Any]]:
-  """Returns the published figures of those methods that train on the publication's data set.
+  """Returns the published results of those methods that train on the publication's data set.
 
-  Only a method that is named as a row of the config file has published figures. It does not train
+  Only a method that is named as a row of the config file has published results. It does not train
   on the publication's data set if its `data.source` differs from the row's own.
 
   Args:
@@ -144,11 +144,11 @@ def fit_budget(row: str, text: str, budget: float) -> str:
 
   Args:
     row: The name of the row in the config file, for error messages.
-    text: The text of the row's config.
+    text: The row's config as `FILE:ROW,field=value`.
     budget: The floating-point operations of the whole training.
 
   Returns:
-    The text of the config with its new `duration`.
+    The row's config as `FILE:ROW,field=value`, with the new `duration`.
 
   Raises:
     ConfigError: The row runs in phases, or one step exceeds the budget.
@@ -172,7 +172,8 @@ def make_points(
   In this order all methods finish their first runs early, so that they can soon be compared.
 
   Args:
-    texts: The text of each method's config, without a seed, by the method's name.
+    texts: The config of each method as `FILE:ROW,field=value`, without a seed, by the name of the
+      method.
     seeds: The number of seeds.
     folds: The values of `data.fold` to run; None if each config names its fold or has none.
 
@@ -242,6 +243,6 @@ def name_file(path: str) -> str:
 
 
 def _clean(text: str) -> str:
-  """Replaces by "-" the characters of a text that a shell would need quoted in a folder's name."""
+  """Replaces characters that need quotes in a shell by "-", for the name of a folder."""
   cleaned = re.sub(r"[^\w.+-]+", "-", text).rstrip("-")
   return cleaned if re.match(r"-\d", text) else cleaned.lstrip("-")  # "-3" keeps its sign

@@ -42,12 +42,12 @@ def measure_methods(
 
   Args:
     points: The points of the sweep, each a method with a seed and, in cross-validation, a fold.
-    published: The published figures, by method.
+    published: The published results, such as accuracies and parameter counts, by method.
     directory: The directory of the workdirs.
 
   Returns:
-    The methods, in the order of the points; and the name and mode of the figure that compares them
-    (their primary figure). The mode is "max" if high figures are good, and "min" otherwise.
+    The methods, in the order of the points; and the name and mode of their primary figure, the
+    metric by which they are compared. The mode is "max" if high values are good, otherwise "min".
 
   Raises:
     ConfigError: A config cannot train (the message names the method), or the methods' primary
@@ -138,7 +138,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _quote(methods: Sequence[Method]) -> list[str]:
-  """Returns a list with one Markdown table of all published figures; [] if there are none."""
+  """Returns a list with one Markdown table of all published results; [] if there are none."""
   names = list(dict.fromkeys(name for method in methods for name in method.published))
   if not names:
     return []

@@ -188,7 +188,7 @@ def _check_same_point(workdir: str, content: dict[str, Any]) -> None:
 
 
 def is_done(workdir: str) -> bool:
-  """Returns whether a point has its test figures, or has failed."""
+  """Returns whether a point has its metrics on *test*, or has failed."""
   return bool(wd.read_json(workdir, FAILED)) or _test_row(workdir) is not None
 
 
@@ -214,7 +214,7 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
 
 
 def _test_row(workdir: str) -> dict[str, Any] | None:
-  """Returns the row with the *test* figures of a point's best checkpoint.
+  """Returns the row of `metrics.jsonl` with the metrics of a point's best checkpoint on *test*.
 
   Returns None until the point's run, or the last phase of this run, has ended.
   """

@@ -1,4 +1,4 @@
-"""The tasks by name; a task defines the data's arrays, the loss and the figures of a model."""
+"""The tasks by name; a task defines the data's arrays, the loss and the metrics of a model."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -2,8 +2,9 @@
 
 A task is made of pure functions on one device's share of a batch. It knows neither devices nor the
 optimizer. Variables are a dict of Flax's collections; "params" is learned, the others (batch
-statistics, fixed features) are called state. The figures of a split are the numbers that an
-evaluation reports, such as an accuracy; those of a training batch are called metrics.
+statistics, fixed features) are called state. Arguments called `figures` are the metrics that an
+evaluation reports for a split, such as an accuracy; arguments called `metrics` are those of a
+training batch.
 """
 
 import dataclasses
@@ -51,7 +52,7 @@ class Teacher:
 
 
 class Task(Protocol):
-  """The definition of a learning problem: data elements, model, loss, figures and predictions.
+  """The definition of a learning problem: data elements, model, loss, metrics and predictions.
 
   A task of your own is a subclass of this class, which has defaults. The fields of `config.task`
   are the keyword arguments of `from_config`, with their types and ranges.
@@ -59,8 +60,8 @@ class Task(Protocol):
   Attributes:
     model: The network.
     teacher: The network whose weights the loss needs; None if it needs none.
-    primary: The name of the figure that chooses the best checkpoint.
-    mode: "max" if a high primary figure is good, or "min" if a low one is.
+    primary: The name of the metric that chooses the best checkpoint.
+    mode: "max" if a high primary metric is good, or "min" if a low one is.
     targets: The names of the arrays that are no inputs, such as the label; `vitx predict`
       and an exported program do not need them.
     input_suffixes: The suffixes, in lower case, of the files that `vitx predict` reads in a folder.
@@ -131,7 +132,7 @@ class Task(Protocol):
     return examples
 
   def references(self, train: Examples, examples: Examples) -> dict[str, float]:
-    """Returns the figures of methods that learn nothing, such as a compressor, for comparison.
+    """Returns the metrics of methods that learn nothing, such as a compressor, for comparison.
 
     Args:
       train: The training examples of the source, before `Task.examples`. A method may count tokens
@@ -196,7 +197,7 @@ class Task(Protocol):
     Args:
       params: The learned parameters.
       state: The model's other collections.
-      inputs: The model's input, such as augmented images (B, s, s, C).
+      inputs: The model's input, such as augmented images (B, height, width, C).
       batch: The batch, whose `index` decides the draws of dropout.
       key: The key of this step.
       train: Whether the model trains; False runs it as in evaluation and keeps its state.
@@ -239,12 +240,15 @@ class Task(Protocol):
     """
 
   def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:
-    """Computes the output of a program of `vitx export`, by default the rows of `evaluate`.
+    """Computes the output of the program that `vitx export` writes.
 
     Args:
       params: The learned parameters.
       state: The model's other collections.
-      inputs: The arrays of `element_spec` with a batch axis, without `targets`.
+      inputs: The arrays of `element_spec` with a batch axis, except the arrays named in `targets`.
+
+    Returns:
+      The output arrays by name, by default the dict `rows` that `evaluate` returns.
     """
     size = next(iter(inputs.values())).shape[0]
     unknown = {name: self.element_spec[name] for name in self.targets}
@@ -253,16 +257,16 @@ class Task(Protocol):
     return self.evaluate(params, state, self.constants(), batch)["rows"]
 
   def summarize(self, sums: Mapping[str, np.ndarray]) -> Figures:
-    """Computes the figures of a split from the sums over its examples.
+    """Computes the metrics of a split from the sums over its examples.
 
-    Figures are floats or lists of floats, and the integer `examples`.
+    The values of the dict are floats or lists of floats, and the integer `examples`.
     """
 
   def plateau_figure(self, mode: str) -> str:
-    """Returns the name of the figure that a plateau schedule of the mode "min" or "max" follows.
+    """Returns the name of the metric that a plateau schedule of the mode "min" or "max" follows.
 
     Raises:
-      ConfigError: If the task has no figure that is good when it is low ("min") or high ("max").
+      ConfigError: If the task has no metric that is good when it is low ("min") or high ("max").
     """
     if mode != self.mode:
       word = "low" if self.mode == "min" else "high"
@@ -273,23 +277,23 @@ class Task(Protocol):
     return self.primary
 
   def describe(self, figures: Figures) -> str:
-    """Returns a short text of the figures, for the console's line about an evaluation."""
+    """Returns a short text of a split's metrics, for the console's line about an evaluation."""
 
   def describe_step(self, metrics: Mapping[str, float]) -> str:
     """Returns a short text of the loss's metrics, for the console's line of progress."""
     return ""
 
   def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
-    """Returns the text that `vitx evaluate` prints about figures.
+    """Returns the text that `vitx evaluate` prints about the metrics of a split.
 
     Args:
-      figures: The figures.
+      figures: The metrics by name.
       data: The description of the run's data, `Loaded.data`.
     """
     return f"  {self.describe(figures)}"
 
   def prediction_columns(self, data: Mapping[str, Any]) -> list[str]:
-    """Returns the headings of the columns of a table of predictions, by default the primary figure.
+    """Returns the headings of the columns of a table of predictions, by default the primary metric.
 
     Args:
       data: The description of the run's data, `Loaded.data`.
@@ -301,7 +305,7 @@ class Task(Protocol):
   ) -> Iterable[list[Any]]:
     """Returns the lines of a table of predictions, with a value for each of `prediction_columns`.
 
-    By default the value is the primary figure of the example, among the rows of `evaluate`.
+    By default the value is the primary metric of the example, among the rows of `evaluate`.
 
     Args:
       data: The description of the run's data, `Loaded.data`.

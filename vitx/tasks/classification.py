@@ -162,14 +162,17 @@ class Classification(Task):
 
   @property
   def element_spec(self):
-    """Returns the shapes and dtypes of `image`, uint8 (S, S, C), and `label`, int32 ()."""
+    """Returns the shapes and dtypes of `image`, uint8 (height, width, C), and `label`, int32 ().
+
+    The image has the size `decode_size`.
+    """
     return self._spec(self.decode_size)
 
   @property
   def train_spec(self):
     """Returns the shapes and dtypes of `image` and `label` in training.
 
-    The image has the size (s, s) if `resize_mode` is "random", otherwise (S, S).
+    The image has the size `image_size` if `resize_mode` is "random", otherwise `decode_size`.
     """
     return self._spec(self._train_size)
 
@@ -184,7 +187,10 @@ class Classification(Task):
 
   @property
   def input_spec(self):
-    """Returns the shape and dtype of a batch of one normalized image, float32 (1, s, s, C)."""
+    """Returns the shape and dtype of one normalized image, float32 (1, height, width, C).
+
+    The image has the size `image_size`.
+    """
     shape = (1, *sides(self.image_size), self.channels)
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
@@ -216,12 +222,12 @@ class Classification(Task):
     return {"top1": agreement(outputs, targets)}
 
   def draw(self, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the augmented images (B, s, s, C) and targets (B, K) of a batch at a step."""
+    """Returns augmented images (B, height, width, C) of `image_size`, and targets (B, K)."""
     key = jax.random.fold_in(key, 0)
     return self.augment(key, batch["index"], batch["image"], batch[self.targets[0]])
 
   def model_inputs(self, batch):
-    """Returns the normalized images of a batch, (B, s, s, C)."""
+    """Returns the normalized images of a batch, (B, height, width, C) of `image_size`."""
     return self.preprocess(batch["image"])
 
   def evaluate(self, params, state, constants, batch):
@@ -231,17 +237,17 @@ class Classification(Task):
     return classification_sums(logits, batch["label"], batch["mask"], self.num_classes)
 
   def summarize(self, sums):
-    """Returns the figures of `summarize_classification`."""
+    """Returns the dict of `summarize_classification`, such as the accuracy `top1`."""
     return summarize_classification(sums)
 
   def plateau_figure(self, mode):
-    """Returns the name of the figure that a plateau schedule follows.
+    """Returns the name of the metric that a plateau schedule follows.
 
-    If the mode is "min" and the task has classes, the figure is "nll", the loss on the labels.
-    Otherwise it is the primary figure.
+    If the mode is "min" and the task has classes, the metric is "nll", the loss on the labels.
+    Otherwise it is the primary metric.
 
     Raises:
-      ConfigError: The schedule would follow the primary figure in the wrong direction: `mode` is
+      ConfigError: The schedule would follow the primary metric in the wrong direction: `mode` is
         "min" but a high value is good, or `mode` is "max" but a low value is good.
     """
     is_loss = self.needs_classes and mode == "min"
@@ -257,9 +263,9 @@ class Classification(Task):
     return f"top-1 {metrics['top1']:.1%}"
 
   def table(self, figures, data):
-    """Returns the figures in lines of text, in total and by class, with accuracies in percent.
+    """Returns the metrics in lines of text, in total and by class, with accuracies in percent.
 
-    Figures from `vitx.evaluate` also have intervals, and more columns for each class.
+    Metrics from `vitx.evaluate` also have intervals, and more columns for each class.
     """
     return "\n".join(table_lines(figures, data["class_names"]))
 
@@ -278,7 +284,7 @@ class Classification(Task):
     return found
 
   def prediction_columns(self, data):
-    """Returns label, prediction and a column for the probability of each class."""
+    """Returns the headings "label", "prediction" and "p(NAME)", the probability of each class."""
     return ["label", "prediction", *(f"p({name})" for name in data["class_names"])]
 
   def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:

@@ -1,4 +1,4 @@
-"""Figures of classifiers, for augmented batches in training and for splits in evaluation."""
+"""Metrics of classifiers, for augmented batches in training and for splits in evaluation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from vitx.tasks.base import Figures, count_examples
 
 ECE_BINS = 15
 TOP = 5  # The k of top-k accuracy, which is shown for more than k classes.
-# The figures of a table: key, name and format. Percentages come from figures in 0..1.
+# The metrics of a table: key, name and format. Percentages come from metrics in 0..1.
 SHOWN = (
   ("top1", "top-1", ".2%"),
   ("top5", "top-5", ".2%"),
@@ -87,7 +87,7 @@ def classification_sums(
 
 
 def summarize_classification(sums: Mapping[str, Any]) -> Figures:
-  """Turns totals of `classification_sums` into figures.
+  """Turns the totals of `classification_sums` over a split into metrics.
 
   Returns:
     A dict with examples; top1 and top5 in 0..1; nll in nats; ece, the expected calibration error
@@ -113,10 +113,10 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
 
 
 def table_lines(figures: Figures, class_names: Sequence[str]) -> list[str]:
-  """Returns lines of text: the figures with intervals, frequent confusions, and figures by class.
+  """Returns lines of text: the metrics with intervals, frequent confusions, and metrics by class.
 
   Args:
-    figures: The figures of `summarize_classification`, with or without those of `vitx.evaluate`.
+    figures: The metrics of `summarize_classification`, with or without those of `vitx.evaluate`.
     class_names: The names of the classes.
   """
   intervals = figures.get("intervals", {})
@@ -142,7 +142,7 @@ def table_lines(figures: Figures, class_names: Sequence[str]) -> list[str]:
 
 
 def shown_figures(figures: Figures, classes: int) -> list[tuple[str, str, str]]:
-  """Returns the rows of `SHOWN` whose figures exist; top-5 needs more than 5 classes."""
+  """Returns the rows of `SHOWN` whose metrics exist; top-5 needs more than 5 classes."""
   return [row for row in SHOWN if row[0] in figures and (row[0] != "top5" or classes > TOP)]
 
 

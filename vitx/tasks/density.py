@@ -1,6 +1,6 @@
 """Density modeling of bytes: each token is predicted from the earlier tokens.
 
-The figure is the mean code length of a token in bits.
+The metric is the mean code length of a token in bits.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Density(Task):
     levels: The number of gray levels V of images.
     min_context: The number of tokens at the beginning of a window that an evaluation reads but does
       not score; the first window scores all its tokens.
-    unit: The name of a token in the figure: "dim" for the values of images, otherwise "byte".
+    unit: The word after "bits per": "dim" for the values of images, otherwise "byte".
   """
 
   model: nn.Module
@@ -53,7 +53,7 @@ class Density(Task):
 
   @property
   def unit(self) -> str:
-    """Returns the name of a token in the figure: "dim" for images, otherwise "byte"."""
+    """Returns the word after "bits per": "dim" for images, otherwise "byte"."""
     return "dim" if self.window is None else "byte"
 
   @property
@@ -192,7 +192,7 @@ class Density(Task):
     return {"logits": logits, "log_probabilities": -cross_entropy(logits, tokens)}
 
   def summarize(self, sums):
-    """Returns the figures `examples`, `tokens`, and `bits`, the mean code length of a token.
+    """Returns the numbers of `examples` and `tokens`, and `bits`, the mean code length of a token.
 
     Raises:
       ValueError: If there were no tokens.
@@ -223,7 +223,7 @@ class Density(Task):
     return f"{metrics['bits']:.4f} bits/{self.unit}"
 
   def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
-    """Returns the text of figures: bits per token of the model and of codes that learn nothing."""
+    """Returns the text of metrics: bits per token of the model and of codes that learn nothing."""
     lines = [
       f"  tokens scored       {figures['tokens']:>13,}",
       f"  bits/{self.unit:<15}{figures['bits']:>12.4f}",

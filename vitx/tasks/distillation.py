@@ -66,7 +66,7 @@ class Distillation(Classification):
   def resolve(cls, config, source):
     """Sets the fields of a classification, and the teacher's number of classes.
 
-    If attention is learned, the teacher's mixer gets the implementation "masked".
+    If `attention_weight` is not 0, the teacher's mixer gets the implementation "masked".
     """
     super().resolve(config, source)
     task, classes = config.task, config.model.num_classes
@@ -125,8 +125,8 @@ class Distillation(Classification):
       train_mode: Whether the network runs as in training; False is for a frozen backbone.
 
     Raises:
-      ConfigError: If `Classification.from_config` raises it, if there is no teacher or no
-        `teacher_model`, or if every weight is zero.
+      ConfigError: If a field of the model or of the augmentation is unknown or out of range, if
+        there is no teacher or no `teacher_model`, or if every weight is zero.
     """
     weights: FrozenDict[str, float] = FrozenDict(
       classes=class_weight,
@@ -151,12 +151,12 @@ class Distillation(Classification):
 
   @property
   def primary(self) -> str:  # type: ignore[override]
-    """Returns "attention_error" if attention is learned, otherwise "top1"."""
+    """Returns "attention_error" if this error is part of the loss, otherwise "top1"."""
     return "attention_error" if self.weights.get("attention") else "top1"
 
   @property
   def mode(self) -> Literal["max", "min"]:  # type: ignore[override]
-    """Returns "min" if attention is learned, otherwise "max"."""
+    """Returns "min" if the error of the attention is part of the loss, otherwise "max"."""
     return "min" if self.weights.get("attention") else "max"
 
   def plateau_figure(self, mode):
@@ -206,7 +206,7 @@ class Distillation(Classification):
     return result
 
   def summarize(self, sums):
-    """Returns the figures of `summarize_classification`, and those of Sparsifiner's predictors."""
+    """Returns a classifier's metrics, such as `top1`, and those of Sparsifiner's predictors."""
     figures, count = super().summarize(sums), float(sums["count"])
     for name in (*SPARSITIES, "attention_error"):
       if name in sums:
@@ -221,7 +221,7 @@ class Distillation(Classification):
     return text
 
   def table(self, figures, data):
-    """Returns the figures in lines, with the share of zeros in Sparsifiner's predictions."""
+    """Returns the lines of the metrics, with the share of zeros in Sparsifiner's predictions."""
     lines = [
       f"  {name.replace('_', ' '):<20}{figures[name]:>9.2%}"
       for name in SPARSITIES

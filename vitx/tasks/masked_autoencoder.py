@@ -40,7 +40,7 @@ class MaskedAutoencoding(Classification):
 
   Attributes:
     model: The network, called as `model.apply(variables, images, masked, train=...)`; it returns
-      the values of all patches (B, N, P).
+      the P values of each of the N patches, (B, N, P).
     normalize_pixels: Whether each patch is normalized by its own mean and standard deviation.
     mean: The mean per channel, for pixels in 0..1.
     std: The standard deviation per channel, for pixels in 0..1.
@@ -127,7 +127,7 @@ class MaskedAutoencoding(Classification):
     )
 
   def draw(self, batch, key):
-    """Returns the augmented images (B, s, s, C) and the masks (B, N) of a batch at a step."""
+    """Returns augmented images (B, height, width, C) of `image_size`, and masks (B, N)."""
     index, blank = batch["index"], jnp.zeros(len(batch["index"]), jnp.int32)
     images, _ = self.augment(jax.random.fold_in(key, 0), index, batch["image"], blank)
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.fold_in(key, 3), index)
@@ -141,9 +141,9 @@ class MaskedAutoencoding(Classification):
     return rank >= self.model.visible
 
   def masks_of(self, images: jax.Array) -> jax.Array:
-    """Returns the masks of an evaluation, bool (B, N), for images uint8 (B, S, S, C).
+    """Returns the masks of an evaluation, bool (B, N), for images uint8 (B, height, width, C).
 
-    The mask of an image depends on the pixels of this image alone.
+    The images have the size `decode_size`. The mask of an image depends on its pixels alone.
     """
     pixels = images.reshape(images.shape[0], -1).astype(jnp.uint32)
     factors = np.arange(pixels.shape[1], dtype=np.uint32) * np.uint32(FACTOR) | np.uint32(1)
@@ -155,8 +155,8 @@ class MaskedAutoencoding(Classification):
     """Returns the mean squared error of the masked patches of each image, float32 (B,).
 
     Args:
-      predicted: The predicted values of all patches, (B, N, P).
-      images: The images, (B, s, s, C).
+      predicted: The P predicted values of each patch, (B, N, P).
+      images: The images of `image_size`, (B, height, width, C).
       masked: Whether each patch is masked, bool (B, N).
     """
     target = to_patches(images, self.model.grid)
@@ -184,10 +184,10 @@ class MaskedAutoencoding(Classification):
     """Returns the loss of each image and its reconstruction.
 
     Returns:
-      A dict with loss, (B,); image, the prepared image with pixels in 0..1, (B, s, s, C); masked,
-      bool (B, s, s, 1); and reconstruction, the image with predicted pixels where it is masked,
-      (B, s, s, C). If `normalize_pixels` is True, a predicted patch gets the mean and variance of
-      the original patch.
+      A dict with loss, (B,); image, the prepared image with pixels in 0..1, (B, height, width, C);
+      masked, bool (B, height, width, 1); and reconstruction, the image with predicted pixels where
+      it is masked, (B, height, width, C). If `normalize_pixels` is True, a predicted patch gets the
+      mean and variance of the original patch.
     """
     images, masked, predicted = self._predict(params, state, inputs)
     loss, grid = self.errors(predicted, images, masked), self.model.grid
@@ -198,7 +198,7 @@ class MaskedAutoencoding(Classification):
     return {"loss": loss, "image": shown[0], "masked": hidden, "reconstruction": shown[1]}
 
   def summarize(self, sums):
-    """Returns examples and loss, the mean over the images."""
+    """Returns the number of `examples`, and the mean `loss` over the images."""
     count = count_examples(sums)
     return {"examples": int(count), "loss": float(sums["loss"]) / count}
 
@@ -207,18 +207,18 @@ class MaskedAutoencoding(Classification):
     return f"loss {figures['loss']:.4f}"
 
   def table(self, figures, data):
-    """Returns the loss in a line."""
+    """Returns a line of text with the loss."""
     unit = "patch" if self.normalize_pixels else "data set"
     return f"  squared error       {figures['loss']:>9.4f}  (masked pixels, normalized by {unit})"
 
   def _predict(self, params: Any, state: Any, batch: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns the prepared images, their masks (B, N) and the predictions (B, N, P)."""
+    """Returns the prepared images, the masks (B, N), and P predictions per patch (B, N, P)."""
     images, masked = self.model_inputs(batch), self.masks_of(batch["image"])
     predicted: Any = self.model.apply({"params": params, **state}, images, masked, train=False)
     return images, masked, predicted
 
   def _moments(self, patches: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the mean and standard deviation by which patches (B, N, P) are normalized.
+    """Returns the mean and standard deviation that normalize patches (B, N, P) of P values.
 
     They are 0 and 1 if `normalize_pixels` is False.
     """

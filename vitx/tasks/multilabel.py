@@ -76,7 +76,7 @@ class MultiLabel(Classification):
     return multilabel_sums(logits, batch["labels"], batch["mask"])
 
   def summarize(self, sums):
-    """Returns the figures of `summarize_multilabel`."""
+    """Returns the dict of `summarize_multilabel`, such as the mean average precision `map`."""
     return summarize_multilabel(sums)
 
   def describe(self, figures):
@@ -88,7 +88,7 @@ class MultiLabel(Classification):
     return f"right {metrics['right']:.1%}"
 
   def table(self, figures, data):
-    """Returns the text of figures, with the average precision of each class."""
+    """Returns the metrics in lines of text, with the average precision of each class."""
     lines = [
       f"  mAP                 {_percent(figures['map']):>9}",
       f"  F1 (all decisions)  {figures['f1']:>9.2%}",
@@ -101,7 +101,7 @@ class MultiLabel(Classification):
     return "\n".join(lines)
 
   def prediction_columns(self, data):
-    """Returns labels, prediction and a column for the probability of each class."""
+    """Returns the headings "labels", "prediction" and "p(NAME)", the probability of each class."""
     return ["labels", "prediction", *(f"p({name})" for name in data["class_names"])]
 
   def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:
@@ -122,10 +122,10 @@ def multilabel_sums(
     mask: A boolean mask (B,), False for padding.
 
   Returns:
-    A dict of the dicts `sums` and `rows`. `sums` has the scalars count, nll and exact; the numbers
-    of predicted classes, of present classes, and of right ones, which are both; and positives and
-    negatives, histograms (K, bins) of the logits of present and of absent classes. `rows` has the
-    probabilities and logits, (B, K).
+    A dict of the dicts `sums` and `rows`. `sums` has the scalars count, nll and exact; predicted
+    and present, the numbers of predicted and of present classes; right, the number of classes that
+    are predicted and present; and positives and negatives, histograms (K, bins) of the logits of
+    present and of absent classes. `rows` has the probabilities and logits, (B, K).
   """
   finite = jnp.isfinite(logits).all(axis=1, keepdims=True)
   weight = mask.astype(jnp.float32)
@@ -159,7 +159,7 @@ def multilabel_sums(
 
 
 def summarize_multilabel(sums: Mapping[str, Any]) -> Figures:
-  """Turns totals of `multilabel_sums` into figures.
+  """Turns the totals of `multilabel_sums` over a split into metrics.
 
   Returns:
     A dict with examples; class_ap, the average precision of each class, None for a class that no
@@ -188,7 +188,7 @@ def average_precision(positives: np.ndarray, negatives: np.ndarray) -> float | N
   """Returns the average precision of a class, or None if the class has no positives.
 
   The average precision is the sum over thresholds of the precision times the increase of recall.
-  Scores in one bin count as equal, and equal scores as in scikit-learn.
+  Scores in one bin count as equal. Equal scores share a threshold, as in scikit-learn.
 
   Args:
     positives: The histogram of the scores of examples that have the class, (bins,), from low to

@@ -60,7 +60,10 @@ class Regression(Classification):
 
   @classmethod
   def state_info(cls, config):
-    """Returns the description of images that follows from a config's size; None without a size."""
+    """Returns the description of the images and targets that follows from `data.image_size`.
+
+    Returns None if the config does not set this field.
+    """
     info = super().state_info(config)
     return info and dataclasses.replace(info, class_names=None)
 
@@ -103,7 +106,7 @@ class Regression(Classification):
     )
 
   def draw(self, batch, key):
-    """Returns the augmented images (B, s, s, C) and normalized targets (B, 1) of a batch."""
+    """Returns augmented images (B, height, width, C) and normalized targets (B, 1) of a batch."""
     key, targets = jax.random.fold_in(key, 0), self._normalize(batch["target"])[:, None]
     return self.augment(key, batch["index"], batch["image"], targets)
 
@@ -130,7 +133,7 @@ class Regression(Classification):
     return {"sums": sums, "rows": {"prediction": output * self.target_std + self.target_mean}}
 
   def summarize(self, sums):
-    """Returns examples, mae, rmse, and r2 (None if all targets are equal)."""
+    """Returns the number of `examples`, `mae`, `rmse`, and `r2`, None if all targets are equal."""
     count = count_examples(sums)
     squared = float(sums["squared"])
     spread = float(sums["target_squared"]) - float(sums["target"]) ** 2 / count
@@ -150,7 +153,7 @@ class Regression(Classification):
     return f"MAE {metrics['mae']:.4g}"
 
   def table(self, figures, data):
-    """Returns the figures in lines of text."""
+    """Returns the metrics in lines of text."""
     return "\n".join(
       [
         f"  mean absolute error {figures['mae']:>9.4g}",
@@ -160,7 +163,7 @@ class Regression(Classification):
     )
 
   def prediction_columns(self, data):
-    """Returns target and prediction."""
+    """Returns the headings "target" and "prediction"."""
     return ["target", "prediction"]
 
   def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:

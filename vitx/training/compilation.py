@@ -182,7 +182,10 @@ def _find_warnings(experiment: Experiment) -> Iterator[str]:
 
 
 def _name_kernels(choices: list[Choice]) -> str:
-  """Returns the kinds of one mixer's operations that a GPU kernel could run, joined by "+"."""
+  """Returns the families of a mixer's ops that the GPU kernels could compute, joined by "+".
+
+  The families are keys of `vitx.ops.rule.FAMILIES`, such as "pattern_blocks".
+  """
   found = {each.family for each in choices if each.implementation == "kernelized"}
   return "+".join(sorted(found & {*FAMILIES}))
 

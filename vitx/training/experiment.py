@@ -86,7 +86,7 @@ class Experiment:
     return self.step.task
 
   def tokens(self) -> int | None:
-    """Returns N, the number of tokens with positions; None if the model adds no positions."""
+    """Returns N, the number of tokens to which the model adds positions; None if it adds none."""
     layout = self.task.token_layout()
     return None if layout is None else layout.length
 
@@ -181,7 +181,10 @@ class Experiment:
     )
 
   def references(self, role: str) -> dict[str, float]:
-    """Returns the figures of untrained methods on a role's examples, see `Task.references`."""
+    """Returns the metrics of methods that learn nothing, such as compressors, on a role's examples.
+
+    See `Task.references`.
+    """
     return self.task.references(self.source.train, self.source.role(role))
 
   def describe(self, figures: Figures) -> str:

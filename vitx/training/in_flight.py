@@ -25,8 +25,8 @@ class InFlight:
 
     Args:
       finish: A function `(step, metrics, figures)` that is called for every step, in order, once
-        the step is done. For the last step of a dispatch, `figures` describes the state after this
-        step; for the other steps it is {}.
+        the step is done. For the last step of a dispatch, `figures` has the values measured on the
+        state after this step, such as `parameter_norm`; for the other steps it is {}.
     """
     self.stop = False
     self._finish = finish
@@ -40,9 +40,10 @@ class InFlight:
     Args:
       steps: The numbers of the dispatch's steps, counted from 0.
       metrics: The metrics by name, each with an entry for each step.
-      measured: The figures of the state after the last step, by name, on the devices.
+      measured: The values measured on the state after the last step, such as `parameter_norm`, by
+        name, on the devices.
       stop: Whether any process was asked to end.
-      more: Further figures of the state after the last step, which are on the host already.
+      more: Further values measured on this state, which are on the host already.
     """
     self._steps.append((steps, metrics, measured, stop, more))
 

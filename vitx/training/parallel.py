@@ -96,7 +96,10 @@ def unreplicate(tree: Any) -> Any:
 
 
 def split(batch: Any) -> Any:
-  """Splits this process's share of a batch: (b, ...) -> (devices, b / devices, ...)."""
+  """Splits this process's share of a batch, b examples, over the process's devices.
+
+  An array (b, ...) becomes (devices, b / devices, ...).
+  """
   devices = jax.local_device_count()
   return place(
     jax.tree.map(lambda x: x.reshape(devices, x.shape[0] // devices, *x.shape[1:]), batch)
@@ -107,7 +110,8 @@ def split_steps(batches: Sequence[Any], steps: int) -> Any:
   """Splits this process's share of the batches of several steps over its devices.
 
   Args:
-    batches: This process's share of the batch of each step, in order, (b, ...); at least one.
+    batches: This process's share of the batch of each step, in order; at least one. A share has b
+      examples, and its arrays are (b, ...).
     steps: The number K of steps for which the result has room, at least the number of batches.
 
   Returns:
@@ -126,7 +130,10 @@ def split_steps(batches: Sequence[Any], steps: int) -> Any:
 
 
 def join(tree: Any) -> Any:
-  """Joins the parts on this process's devices to host arrays (b, ...): the inverse of `split`."""
+  """Joins the parts on this process's devices to host arrays; the inverse of `split`.
+
+  The arrays are (b, ...), where b is the number of examples on all devices of this process.
+  """
 
   def gather(x: jax.Array) -> np.ndarray:
     shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
@@ -170,7 +177,7 @@ def compile_for(
 
 
 def _give_back_memory() -> None:
-  """Gives memory that the compiler has freed back to the system, since glibc would keep it.
+  """Returns to the operating system the memory that the compiler has freed but glibc keeps.
 
   This saves a fifth of the memory that the training of a small network takes.
   """

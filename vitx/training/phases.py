@@ -40,16 +40,16 @@ def train(
 
   A phase starts from the best checkpoint of the phase before, unless it sets `init_from`. The
   values of `init_from` and `task.teacher` may be "phase:NAME". All phases are checked before the
-  first begins. If `stop_after` is set for the whole run, and not in a phase, the run ends in the
-  first phase that this shortens.
+  first begins. If `stop_after` is set for the whole run, it applies to every phase that sets none,
+  and the run ends with the first phase that it stops early.
 
   Args:
     config: The config that `get_config` returned.
     workdir: A directory or a URL such as `gs://...`; created if absent.
     dry_run: Whether to train nothing and write nothing, but to compile and to print parameters,
       memory and seconds per step.
-    trust_code: Whether to import Python code that the config of a teacher, or of the run in
-      `init_from`, names.
+    trust_code: Whether to import the Python code that the config of a teacher or of the run in
+      `init_from` refers to.
 
   Returns:
     The outcome of the run, or of the last phase that began.
@@ -105,7 +105,7 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
 
 
 def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
-  """Returns whether all weights that a phase begins from come from the run's own phases.
+  """Returns whether a phase takes its initial weights and its teacher from the run's own phases.
 
   Then no further code needs trust, since the code that these phases' configs name has already run.
 

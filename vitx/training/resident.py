@@ -21,8 +21,8 @@ def open_feed(
 ) -> tuple[Callable[[int, int], Iterator[HostBatch]], Callable[[Any], Any] | None]:
   """Chooses whether the host sends the training batches, or the devices make them.
 
-  In the second case, all examples are copied to each device, and the host sends only the indices of
-  a batch's examples. The batches are equal in both cases, bit by bit.
+  If the devices make the batches, all examples are copied to each device, and the host sends only
+  the indices of a batch's examples. The choice changes no bit of the batches.
 
   Args:
     batches: The training batches of the run.
@@ -32,8 +32,9 @@ def open_feed(
 
   Returns:
     Two functions. The first takes `(start, stop)` and yields what the host sends for each step of
-    `range(start, stop)`: a batch, or the indices of its examples. The second makes batches
-    (devices, K, b, ...) on the devices from such indices; it is None if the host sends batches.
+    `range(start, stop)`: a batch, or the indices of its examples. The second makes the batches on
+    the devices from such indices, as arrays (devices, K, b, ...) for K steps with b examples per
+    device; it is None if the host sends batches.
 
   Raises:
     ConfigError: `device` is "always", but the examples are not kept in the host's memory.
@@ -76,7 +77,10 @@ def _fits(arrays: Example) -> bool:
 
 
 def _gather(examples: Any, indices: Any) -> dict[str, jax.Array]:
-  """Makes a device's batches of K steps, (K, b, ...), from the indices of their examples."""
+  """Makes a device's batches of K steps from the indices of their examples.
+
+  With b examples per step, the arrays are (K, b, ...).
+  """
   numbers = indices["example"]
   rows = {key: jnp.take(x, numbers, axis=0, mode="clip") for key, x in examples.items()}
   return {**rows, "index": indices["index"]}

@@ -50,7 +50,7 @@ def test_a_torn_last_line_is_dropped(tmp_path):
 
 def test_missing_rows_are_reported(tmp_path):
   write(tmp_path, 2)
-  with pytest.raises(ValueError, match=r"2 rows.*had 5"):
+  with pytest.raises(ValueError, match=r"2 rows.*counts 5"):
     log.MetricsLog(tmp_path, write=True, keep=5)
 
 

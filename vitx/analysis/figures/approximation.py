@@ -24,7 +24,7 @@ Approximate = Callable[[jax.Array, jax.Array, int, jax.Array], jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Errors:
-  """Relative errors |Â - A| / |A| (Frobenius norm) of approximate attention matrices.
+  """Relative errors |Â - A| / |A| (Frobenius norm) of approximations Â of attention matrices A.
 
   Attributes:
     counts: The sizes of the approximation: numbers of random features or of landmarks.

@@ -64,7 +64,8 @@ def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
 def compute_maps(subject: Subject) -> Maps:
   """Runs a network on its examples and returns the attention matrices of all layers.
 
-  For shaped attention, α I + β A - γ C, they are the softmax attention A.
+  The matrix of shaped attention is α I + β A - γ C: I is the identity, and C attends all tokens
+  equally. For this mixer, only the softmax attention A is returned.
 
   Raises:
     ConfigError: A mixer of the model computes no matrix over the tokens of a grid.

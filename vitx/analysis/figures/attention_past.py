@@ -55,9 +55,9 @@ def attention_mass(
 ) -> dict[str, jax.Array]:
   """Returns the shares of attention that go to near keys, to the query's row and to its column.
 
-  The three sets of keys overlap, since each contains the query itself. Rows and columns are those
-  of the tokens. At the input of the blocks, token i represents value i - 1 of the image or text,
-  which shifts all positions equally.
+  The three sets of keys overlap, since each contains the query itself. Token i counts as place i of
+  the grid, although the network's input at token i is value i - 1 of the image or text. This shifts
+  all queries and keys equally.
 
   Args:
     matrix: The probabilities by query and key, (H, N, N) or (..., H, N, N).
@@ -78,7 +78,7 @@ def attention_mass(
 
 
 def uniform_mass(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
-  """Returns `attention_mass` of uniform attention over the query and all earlier tokens."""
+  """Returns the shares of `attention_mass` if a query attends itself and earlier tokens equally."""
   n = int(np.prod(grid))
   return attention_mass(jnp.tril(1 / jnp.arange(1.0, n + 1)[:, None] * jnp.ones(n)), grid, local)
 

@@ -43,7 +43,7 @@ class MixerCapture:
 
   @property
   def map(self) -> np.ndarray | None:
-    """Returns the softmax attention A, also for a mixer whose matrix is α I + β A - γ C."""
+    """Returns `matrix` or, for shaped attention, only the softmax attention that it contains."""
     if self.mixer != ShapedAttention.__name__ or self.q is None or self.k is None:
       return self.matrix
     return softmax_map(self.q, self.k, self.scale)

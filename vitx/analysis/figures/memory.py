@@ -66,7 +66,7 @@ def check_cost(method: str, flops: int, run_flops: float, config: str) -> None:
     method: The name of the method, for the error.
     flops: The FLOPs of a training step of the config.
     run_flops: The FLOPs of a training step of the runs.
-    config: The text of the config, for the error.
+    config: The config file and overrides that the user named, for the error.
 
   Raises:
     ConfigError: The FLOPs differ by more than `TOLERANCE`, which allows for versions of vitx that

@@ -41,7 +41,7 @@ class LayerPattern:
 
   @property
   def distinct_heads(self) -> int:
-    """Returns the number of heads to draw: those whose edges differ, at most `HEADS`."""
+    """Returns the number of heads to draw: only heads whose edges differ, and at most `HEADS`."""
     return min(self.pattern.head_period, self.heads, HEADS)
 
 
@@ -176,6 +176,6 @@ def choose_query(layout: TokenLayout) -> int:
 
 
 def edges_between(used: LayerPattern, head: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
-  """Returns whether each query in q (Q,) reads each key in k (K,), bool (Q, K), by token index."""
+  """Returns whether query q[i] reads key k[j], bool (Q, K), for token indices q (Q,) and k (K,)."""
   allowed = used.pattern.allows(used.layout, q[:, None], k[None], np.int64(head))
   return np.broadcast_to(np.asarray(allowed), (q.size, k.size))

@@ -31,7 +31,7 @@ class Positions:
   layout: TokenLayout
 
   def similarity(self) -> np.ndarray:
-    """Returns the cosine similarity of the embeddings of every two tokens of the grid, (n, n).
+    """Returns the cosine similarity of the embeddings of every two of the grid's n tokens, (n, n).
 
     The similarity to a zero vector is 0.
     """

@@ -21,7 +21,9 @@ Products = dict[str, np.ndarray]
 
 
 def draw_projections(subject: Subject, out: Path) -> list[Path]:
-  """Draws W_Q W_K^T and W_V W_O by layer and head, with a table of the shares on the diagonals.
+  """Draws W_Q W_K^T and W_V W_O by layer and head, and writes a table.
+
+  The table has the share of each product's absolute values that is on its diagonal.
 
   Raises:
     ConfigError: The mixers of the model have no query and key projections.

@@ -91,7 +91,10 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
 
 
 def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
-  """Returns the edges of a layer and its skip connection as the sparse matrix I + A, (N, N)."""
+  """Returns the edges of a layer and its skip connection as a sparse matrix of 0 and 1, (N, N).
+
+  The edges are those of all heads. The skip connection is an edge from each token to itself.
+  """
   total = scipy.sparse.eye_array(layer.layout.length, format="csr")
   for head in range(min(layer.pattern.head_period, layer.heads)):
     total = total + from_pattern(layer.pattern, layer.layout, head)

@@ -40,8 +40,8 @@ def plot_reconstructions(found: Mapping[str, np.ndarray], caption: str) -> Any:
   """Returns matplotlib's figure of reconstructions.
 
   Args:
-    found: The outputs of `MaskedAutoencoding.respond`: image and reconstruction, float32 (B, s, s,
-      C) in 0..1; masked, bool (B, s, s, 1); loss (B,).
+    found: The outputs of `MaskedAutoencoding.respond` for images of side s: image and
+      reconstruction, float32 (B, s, s, C) in 0..1; masked, bool (B, s, s, 1); loss (B,).
     caption: The text below the images.
   """
   masked = np.where(found["masked"], 0.5, found["image"])

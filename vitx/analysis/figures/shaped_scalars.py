@@ -1,4 +1,7 @@
-"""Draws the learned scalars of shaped attention, α I + β A - γ C, by layer (Diaz 2023)."""
+"""Draws the learned scalars α, β and γ of shaped attention by layer (Diaz 2023).
+
+The attention matrix is α I + β A - γ C. A is softmax attention, and C attends all tokens equally.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,8 @@
 """Draws the attention of Sparsifiner's queries, and the learned bases (Wei et al. 2023).
 
-A layer has a basis (N, S) of S vectors over the tokens, called slots. Each query has S coefficients
-and keeps the keys with the largest sums of basis entries, weighted by these coefficients.
+A layer has a basis (N, S): S vectors over the N tokens. Each query has S coefficients. The score of
+a key is the sum of its S basis entries, weighted by these coefficients, and the query keeps the
+keys with the largest scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,15 +64,21 @@ def capture(
 ) -> list[dict[str, np.ndarray]]:
   """Runs a model of Sparsifiner mixers twice, with the masks and without.
 
+  S is the number of basis vectors of a layer, and of coefficients of a query.
+
   Args:
     model: A model with mixers that compute their matrices.
     variables: The model's variable collections.
     images: The normalized images, (B, height, width, channels).
 
   Returns:
-    A dict for each layer: the attention `sparse` (with the mask) and `full` (without it), (B, H, N,
-    N); after the thresholds, the `coefficients` (B, H, N - prefix, S) of the queries and the
-    `pruned_basis` (N, S); and the learned `basis` (N, S).
+    A dict for each layer.
+
+    - sparse, full: The attention with the mask and without it, (B, H, N, N).
+    - coefficients: The coefficients after the thresholds, (B, H, N - prefix, S); the prefix tokens
+      have none.
+    - pruned_basis: The basis after its threshold, (N, S).
+    - basis: The learned basis, (N, S).
 
   Raises:
     ConfigError: The model has no Sparsifiner mixers, or their masks are off.
@@ -100,13 +107,16 @@ def capture(
 
 
 def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict[str, float]:
-  """Returns a layer's row of the table: means over examples, heads and the queries of the grid.
+  """Summarizes the arrays of a layer from `capture`.
 
   Returns:
-    A dict of `basis_zeros` and `coefficient_zeros`, the shares of zeros in the pruned basis and the
-    coefficients; `kept_keys`, the number of keys that a query keeps; `attention_kept`, the share of
-    full attention on kept keys; and `overlap`, the intersection over union of the keys that two
-    queries of a head keep, averaged over pairs of queries.
+    A dict of means over examples, heads and the queries of the grid.
+
+    - basis_zeros, coefficient_zeros: The shares of zeros in the pruned basis and the coefficients.
+    - kept_keys: The number of keys that a query keeps.
+    - attention_kept: The share of full attention on kept keys.
+    - overlap: The intersection over union of the keys that two queries of a head keep, averaged
+      over pairs of queries.
   """
   rows = layer["sparse"].shape[-1] - layout.prefix
   mask = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)

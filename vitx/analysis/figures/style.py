@@ -103,14 +103,14 @@ def to_plane(values: np.ndarray, grid: Sequence[int]) -> np.ndarray:
 def mark(
   axes: Any, query: int | None, grid: Sequence[int], size: tuple[int, ...] | None = None
 ) -> None:
-  """Marks the place of a token in a picture of the grid, or in an image of patches.
+  """Draws a small green square at the center of a token, over a picture that is already drawn.
 
   Args:
     axes: The axes that show the picture.
-    query: The number of the token on the grid, row by row; `None` marks nothing.
+    query: The index of the token on the grid, counted row by row; `None` draws nothing.
     grid: The grid of the tokens.
-    size: The (height, width) of an image that consists of the grid's patches; `None` means a
-      picture with one square for each token.
+    size: The (height, width) of the picture in pixels, if the picture is an image whose patches are
+      the tokens. `None` means that each token is one pixel of the picture.
   """
   if query is not None:
     rows = as_rows(grid)

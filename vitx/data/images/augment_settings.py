@@ -24,7 +24,10 @@ def read_augment(augment: Mapping[str, Any], image_size: int, channels: int) -> 
 
 
 def _check_length(field: str, value: tuple, meaning: str) -> None:
-  """Checks that a value is empty or has one entry for each part of `meaning` between commas."""
+  """Checks that a value is empty or has one entry for each quantity that `meaning` lists.
+
+  For example, "number of operations, magnitude" lists two quantities, separated by a comma.
+  """
   count = meaning.count(",") + 1
   if len(value) not in (0, count):
     raise ConfigError(

@@ -41,7 +41,7 @@ def random_resized_crop(
 
 
 def _shares(ratio: tuple[float, float], image: jax.Array) -> tuple[float, float]:
-  """Converts a range of width / height in pixels to one in shares of the image's sides."""
+  """Converts a range of width / height from pixels to shares of the image's sides."""
   aspect = image.shape[1] / image.shape[0]
   return ratio[0] / aspect, ratio[1] / aspect
 

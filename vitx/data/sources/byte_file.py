@@ -35,8 +35,8 @@ def open_bytes(data: Mapping[str, Any]) -> Dataset:
     data: The config's `data`, of which only source is read.
 
   Raises:
-    ConfigError: The path is no file, or the file is empty; or, when a split is opened, a slice is
-      malformed, empty or beyond the file.
+    ConfigError: The path is no file, or the file is empty. Opening a split also raises this error
+      if a slice is malformed, empty or beyond the file.
     OSError: The file cannot be read.
   """
   name = read_fields(DataSettings, data).source

@@ -65,8 +65,9 @@ def open_csv(data: Mapping[str, Any]) -> Dataset:
       label_columns, label_kind.
 
   Raises:
-    ConfigError: The table cannot be read; a column does not exist; or a file, label or split of a
-      row is missing or invalid (the message has the numbers of the lines).
+    ConfigError: The table cannot be read, or a column does not exist. This error is also raised if
+      the file, label or split of a row is missing or invalid; the message then has the numbers of
+      the lines.
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)

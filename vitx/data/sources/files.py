@@ -145,7 +145,7 @@ def warn_of_skipped(name: str, root: Path, skipped: Sequence[Path], kind: str) -
 
 
 def describe_others(suffixes: Sequence[str]) -> str:
-  """Returns the argument `kind` of `warn_of_skipped` for files that have none of the suffixes."""
+  """Returns words for files without the suffixes: "files whose suffix is none of .jpg, .png"."""
   return f"files whose suffix is none of {', '.join(suffixes)}"
 
 

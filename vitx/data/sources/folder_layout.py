@@ -28,8 +28,8 @@ class FolderLayout:
     splits: The class directories of each split, by the name of the split and of the class.
     unlabeled: The names of the splits without class directories.
     skipped: The directories that are neither splits nor classes.
-    hint: A sentence for errors that says why directories were taken for splits, if only their
-      contents suggest it; "" if their names do.
+    hint: A text for errors that explains why directories were taken for splits, if only the names
+      of their subdirectories suggest this; otherwise "".
   """
 
   splits: Mapping[str, Classes]

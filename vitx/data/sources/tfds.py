@@ -29,9 +29,9 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
       data_dir; channels, for sets that do not fix the number of channels; value_range.
 
   Raises:
-    ConfigError: The name is unknown; the set is not prepared (the message has the command), is not
-      stored as ArrayRecord, or has neither single images nor texts; or this process may start too
-      few threads.
+    ConfigError: The name is unknown, or the set is not prepared (the message has the command), is
+      not stored as ArrayRecord, or has neither single images nor texts. This error is also raised
+      if the limits of this process allow too few threads.
   """
   settings = read_fields(DataSettings, data)
   name = settings.source

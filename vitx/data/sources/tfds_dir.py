@@ -169,8 +169,8 @@ def _guard_feature_classes() -> None:
   """Prevents TFDS from importing the feature classes of a prepared set without permission.
 
   TFDS imports the module of each class that `features.json` names. This function replaces the
-  method by which TFDS looks up these classes, in both forms of the file, which may be nested. The
-  classes of TFDS itself need no permission.
+  method by which TFDS looks up these classes. TFDS uses it for the new and the old form of the
+  file, and for features inside other features. The classes of TFDS itself need no permission.
   """
   base = tfds.features.FeatureConnector
   find = base.cls_from_name
@@ -197,8 +197,9 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
     file_format: The format of the files to read; None is the format that the set names.
 
   Raises:
-    ConfigError: The directory has no prepared set, or names files outside of it; or `features.json`
-      names a feature class outside TFDS and the user does not allow foreign code to run.
+    ConfigError: The directory has no prepared set, or its metadata name files outside of it. This
+      error is also raised if `features.json` names a feature class outside TFDS and the user does
+      not allow foreign code to run.
   """
   try:
     builder = tfds.builder_from_directory(os.fspath(directory), file_format=file_format)

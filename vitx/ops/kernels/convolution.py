@@ -76,7 +76,10 @@ def _backward(strides, pads, saved, g):
 
 
 def _image_gradient(g, x, kernel, strides, pads) -> jax.Array:
-  """Returns the gradient of the images: the dilated `g` convolved with the flipped kernel."""
+  """Returns the gradient of the images, from the cotangent `g` of the output.
+
+  It is the dilated `g` convolved with the flipped kernel.
+  """
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     size, window = x.shape[1 + axis], kernel.shape[axis]

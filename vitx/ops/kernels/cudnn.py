@@ -1,4 +1,4 @@
-"""cuDNN's fused attention, called through JAX, with padding for odd lengths and other widths."""
+"""cuDNN's fused attention, called through JAX; shapes that cuDNN does not take are padded."""
 
 import jax
 import jax.numpy as jnp

@@ -23,7 +23,7 @@ class Cache(NamedTuple):
     key: The keys, (B, H, M, D).
     value: The values, (B, H, M, E).
     place: The token in each slot, as its number plus one, or 0 for an empty slot; int32 (G, M) for
-      G groups of heads. `None` if the plan does not need it.
+      G groups of heads. `None` if the `DecodePlan` of the cache does not need it.
   """
 
   key: jax.Array
@@ -74,7 +74,17 @@ def decode_step(
 
 
 def _write(array: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
-  """Returns cached keys or values with those of a new token, (B, 1, H, D), in the token's slots."""
+  """Writes the keys or values of a new token into the token's slots of the cache.
+
+  Args:
+    array: The cached keys or values.
+    new: The keys or values of the new token, (B, 1, H, D).
+    slot: The slot of the token in each group of heads, (G,).
+    plan: The plan of the cache.
+
+  Returns:
+    The new cached keys or values.
+  """
   # This scatters even if the slot is equal for all heads: with a dynamic_update_slice, XLA would
   # copy the cache at every step on a CPU.
   new = new[:, 0].astype(array.dtype)
@@ -101,7 +111,10 @@ def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax
 
 
 def _allowed(cache: Cache, plan: DecodePlan, at: jax.Array) -> jax.Array:
-  """Returns a mask of the slots whose keys token `at` attends, bool (G, M) or (1, M)."""
+  """Returns a mask of the slots whose keys token `at` attends.
+
+  The mask is bool (G, M), for G groups of heads with M slots each, or (1, M) for all heads.
+  """
   if cache.place is None:
     places = jnp.arange(plan.count, dtype=jnp.int32)[None]
   else:
@@ -117,7 +130,10 @@ def _allowed(cache: Cache, plan: DecodePlan, at: jax.Array) -> jax.Array:
 def empty_cache(
   plan: DecodePlan, batch: int, key_dim: int, value_dim: int, dtype: jax.typing.DTypeLike
 ) -> Cache:
-  """Returns the cache before the first token: zeros of (B, H, M, D) and (B, H, M, E)."""
+  """Returns the cache before the first token: zeros.
+
+  The keys are (B, H, M, D) and the values (B, H, M, E), where M is the number of slots of a head.
+  """
   heads = plan.groups.size
   key = jnp.zeros((batch, heads, plan.count, key_dim), dtype)
   value = jnp.zeros((batch, heads, plan.count, value_dim), dtype)

@@ -1,7 +1,7 @@
 """A depthwise convolution over a grid, which a CPU computes as a sum of shifted grids.
 
 On a CPU, XLA's grouped convolution takes six times as long forward and backward, and longer still
-in a loop, such as a loop over steps. The sum has a gradient of its own, because the automatic
+in a loop, such as one over training steps. The sum has a gradient of its own, because the automatic
 gradient would keep a copy of the grid for each tap (weight of the filter). Other platforms use
 XLA's convolution, which comes from the platform's library.
 """

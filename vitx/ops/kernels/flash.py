@@ -133,10 +133,10 @@ def _untile(x: jax.Array, rows: int) -> jax.Array:
 
 
 def _logits(rows, columns, bias, first_row, edges, transposed=False):
-  """Returns the logits of a tile, (g, n, m), with -inf for pairs that may not attend.
+  """Returns the logits of tiles, (g, n, m), with -inf for pairs that may not attend.
 
-  The n rows of the tile are queries and its m columns are keys. If `transposed` is True, the rows
-  are keys and the columns are queries.
+  There is a tile for each of g pairs of an example and a head. The n rows of a tile are queries and
+  its m columns are keys. If `transposed` is True, the rows are keys and the columns are queries.
 
   Args:
     rows: The vectors of the rows, (g, n, D).
@@ -163,7 +163,7 @@ def _forward_band(q, k, v, bias, scale, edges, first):
   """Computes the attention of one band of queries.
 
   Args:
-    q: The queries of the band, (Z, n, D).
+    q: The queries of the band, (Z, n, D), Z = B·H.
     k: The keys that the band may see, (Z, m, D).
     v: The values of these keys, (Z, m, E).
     bias: The bias of these keys, (Z, m), or `None`.
@@ -220,8 +220,9 @@ def _backward_band(arrays, scale, edges):
   """Computes the gradients of one band of keys and values, and its share of the gradient of q.
 
   Args:
-    arrays: The tuple (k, v, bias, q, d_out, lse, delta). The first three are those of the band; the
-      others are those of the queries that may see the band.
+    arrays: The tuple (k, v, bias, q, d_out, lse, delta). The keys k, the values v and the bias of
+      the keys are those of the band. The queries q, the output's cotangent d_out, and lse and delta
+      (see `tiling.backward_statistics`) are those of the queries that may see the band.
     scale: The factor of the logits.
     edges: The pairs that may attend.
 

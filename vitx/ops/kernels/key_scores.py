@@ -57,9 +57,9 @@ def score_keys(
   whose terms are all zero is exactly zero with both predictors.
 
   Args:
-    coefficients: The coefficients of the queries, (..., N, S).
-    basis: The basis over the keys, (M, S). The predictor "dense" also takes a basis for each
-      example, broadcastable to (..., M, S).
+    coefficients: The S coefficients of each query, (..., N, S).
+    basis: The S basis vectors over the keys, (M, S). The predictor "dense" also takes a basis for
+      each example, broadcastable to (..., M, S).
     key_mask: A boolean mask broadcastable to (..., N, M), True = may be attended, or `None`.
     predictor: The predictor "dense", "sparse" or "auto", which means "dense": on two CPU cores
       "sparse" was never faster with more than one of 32 coefficients nonzero.

@@ -30,7 +30,7 @@ def local_attention(
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     causal: Whether a token sees only itself and earlier tokens of these blocks.
     implementation: The path to take: "masked", "kernelized" (linear in N) or "auto", which follows
-      the rule of `linear_attention`, because a Performer layer has heads of both kinds.
+      the rule of `linear_attention`, because a Performer layer has local and linear heads.
 
   Returns:
     The output (B, N, H, D), and on the masked path the matrix (B, H, N, N) in float32, else `None`.

@@ -37,7 +37,8 @@ def nystrom_attention(
     landmarks: The largest number M of landmarks.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.
     iterations: The number of iterations of the pseudo-inverse.
-    pinv_scale: The `scale` of `pseudo_inverse`, "example" or "batch".
+    pinv_scale: The scope of the maxima that scale the first guess of the pseudo-inverse: "example"
+      for those of each matrix, "batch" for those of all matrices. See `pseudo_inverse`.
     implementation: The path to take: "masked", "kernelized" (linear in N) or "auto".
 
   Returns:
@@ -75,8 +76,8 @@ def segment_means(
     mask: A boolean mask (B, N) or `None`; masked tokens are left out of the means.
 
   Returns:
-    The means (B, M, H, D) in float32, zero if all tokens of a segment are masked, and a boolean
-    array (B, M), False for these segments.
+    The means of the M segments, (B, M, H, D) in float32, zero if all tokens of a segment are
+    masked, and a boolean array (B, M), False for these segments.
   """
   batch, length = x.shape[:2]
   segment = math.ceil(length / landmarks)
@@ -132,7 +133,7 @@ def _factors(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns the three factors of Nyström's approximation of the matrix, in float32.
 
-  They are (B, H, N, M), (B, H, M, M) and (B, H, M, N).
+  They are (B, H, N, M), (B, H, M, M) and (B, H, M, N) for M landmarks.
   """
   scale = 1 / math.sqrt(q.shape[-1])
   q, k = q.astype(jnp.float32) * scale, k.astype(jnp.float32)

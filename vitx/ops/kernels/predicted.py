@@ -48,8 +48,8 @@ def predicted_attention(
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
-    coefficients: The coefficients of the queries after the prefix, (B, H, N - prefix, S).
-    basis: The basis over the keys, (N, S).
+    coefficients: The S coefficients of each query after the prefix, (B, H, N - prefix, S).
+    basis: The S basis vectors over the keys, (N, S).
     budget: The number K of keys to keep, 1 ... N.
     prefix: The number of tokens in front whose queries attend all keys. For other queries, the keys
       of these tokens are keys like any others.
@@ -99,11 +99,11 @@ def predicted_attention(
 def gathers(keys: int, budget: int) -> bool:
   """Returns whether the kept keys are read one by one. If not, the other keys are masked.
 
-  They are if at most a sixteenth of all keys are kept. The ratio of CPU times, masking over
-  gathering, was measured forward and backward on two CPU cores in float32: at 197 tokens 1.3, 1.1,
-  0.8 for 5, 7, 10 % of keys; at 1024 tokens 1.5, 0.9, 0.7 for 3, 6, 8 %; at 4096 tokens 3.1, 1.6,
-  1.1, 0.8 for 1, 3, 5, 7 %. The times include the selection: finding the list of the kept keys
-  costs more than finding the threshold that a mask needs.
+  Kept keys are read one by one if they are at most a sixteenth of all keys. The ratio of CPU times,
+  masking over gathering, was measured forward and backward on two CPU cores in float32: at 197
+  tokens 1.3, 1.1, 0.8 for 5, 7, 10 % of keys; at 1024 tokens 1.5, 0.9, 0.7 for 3, 6, 8 %; at 4096
+  tokens 3.1, 1.6, 1.1, 0.8 for 1, 3, 5, 7 %. The times include the selection: finding the list of
+  the kept keys costs more than finding the threshold that a mask needs.
 
   Args:
     keys: The number N of keys.
@@ -138,9 +138,9 @@ def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
 
 
 def _select(coefficients, visible, basis, cut, *, budget: int, predictor: str):
-  """Returns the keys that some queries see, as `chosen_keys.Hidden`, and the `Cut` of their scores.
+  """Returns the keys that some queries see, as `chosen_keys.Hidden`, and the thresholds of scores.
 
-  If the argument `cut` is `None`, this function finds it.
+  The thresholds are a `Cut`. If the argument `cut` is `None`, this function finds them.
   """
   visible = None if visible is None else visible[None]
   scores = score_keys(coefficients, basis, visible, predictor)

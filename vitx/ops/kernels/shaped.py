@@ -29,6 +29,8 @@ def shaped_attention(
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B _ N N"] | None]:
   """Computes (α I + β A - γ C) v (He and Hofmann 2024, equation 8).
 
+  I is the identity, A is the softmax attention matrix, and C attends all keys with equal weights.
+
   Args:
     q, k: The queries and keys, (B, N, G, D). G is H, or 1 if all heads share one matrix A.
     v: The values, (B, N, H, E).
@@ -40,7 +42,7 @@ def shaped_attention(
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`, and on the masked path the matrix
-    (B, H or G, N, N) in float32, else `None`.
+    α I + β A - γ C, (B, H or G, N, N) in float32, else `None`.
 
   Raises:
     ConfigError: The implementation is unknown.

@@ -1,4 +1,8 @@
-"""Dense softmax attention: the reference with the matrix in memory, and paths without it."""
+"""Dense softmax attention, with or without the whole attention matrix in memory.
+
+`masked_attention` computes the whole matrix and is the reference. `kernelized_attention` avoids the
+matrix, by cuDNN or by tiles, unless there are few keys.
+"""
 
 import math
 from functools import partial

@@ -21,7 +21,10 @@ MOST_ROWS = 512  # the most rows of a tile that has more columns than this
 
 
 def step_elements() -> int:
-  """Returns the number of logits that a step of a loop may compute on the platform of `target`."""
+  """Returns the number of logits that a step of a loop may compute.
+
+  It depends on the platform for which code is traced (see `target`).
+  """
   cpu = target() == "cpu"
   return (CPU_STEP_BYTES if cpu else ACCELERATOR_STEP_BYTES) // 4
 

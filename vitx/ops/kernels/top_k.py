@@ -19,7 +19,7 @@ def kept_mask(
 ) -> Bool[Array, "... M"]:
   """Converts the indices of kept keys to a mask.
 
-  Other keys with the score of a kept key are not added, since the mask follows the indices.
+  A key whose score equals that of a kept key is not added, since only the indices decide.
 
   Args:
     indices: The kept keys, int (..., K), in 0 ... M-1 where valid.

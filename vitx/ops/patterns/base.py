@@ -1,7 +1,7 @@
 """The base class of attention patterns, and the combinations of patterns.
 
 A pattern is a set of edges (query, key), defined by an elementwise predicate on index arrays.
-Everything else (masks, block lists, figures, pictures) is derived from the predicate. A pattern of
+Everything else (masks, block lists, counts, pictures) is derived from the predicate. A pattern of
 your own is a frozen dataclass with the method `allows`. Two methods are optional: `candidates`
 makes the pattern cheap to evaluate over many tokens, and `permutation` makes attention fast if
 some order of the tokens brings tokens with a common edge close together.
@@ -102,7 +102,7 @@ class Pattern:
   def tile(self) -> int | None:
     """Returns a tile size, in tokens, that fits the pattern's own blocks; `None` if it has none.
 
-    Plans try it besides the usual sizes.
+    The functions of `vitx.ops.sparse.plan` try it besides the usual sizes.
     """
     return None
 
@@ -290,7 +290,7 @@ class Intersection(Combination):
 
 @dataclasses.dataclass(frozen=True)
 class PerHead(Combination):
-  """A pattern for each head: head h has the edges of pattern h mod P."""
+  """A pattern for each head: of P patterns, head h has the edges of pattern h mod P."""
 
   @property
   def head_period(self) -> int:
@@ -318,7 +318,10 @@ class PerHead(Combination):
 
 @dataclasses.dataclass(frozen=True)
 class Cycle(Combination):
-  """A pattern for each layer: layer l has the edges of pattern l mod P, which `at(l)` returns."""
+  """A pattern for each layer: of P patterns, layer l has the edges of pattern l mod P.
+
+  `at(l)` returns the pattern of layer l.
+  """
 
   def at(self, layer: int) -> Pattern:
     return self.patterns[layer % len(self.patterns)].at(layer)

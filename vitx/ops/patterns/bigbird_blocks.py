@@ -66,7 +66,10 @@ class RandomBlocks(Drawn):
     return _draw_static(self, layout.length)
 
   def redraw(self, layout: TokenLayout, seed: Any, step: Any) -> Any:
-    """Draws new `indices` for one step of training; seed and step may be traced."""
+    """Draws new key blocks for one training step; seed and step may be traced.
+
+    The result has the form of `indices`: int32 (heads, m, r), filled up with -1.
+    """
     return draw(
       layout.length,
       self.block,

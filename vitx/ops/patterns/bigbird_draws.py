@@ -85,16 +85,16 @@ def draw(
 
 
 def draws_near_start(length: int, block: int) -> bool:
-  """Returns whether the released code draws from the first 1024 tokens, as in the paper's runs."""
+  """Returns whether BigBird's code draws from the first 1024 tokens, as in the paper's runs."""
   return length in PAPER_LENGTHS and 2 * block < 1024
 
 
 def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int, int]]:
-  """Returns the ranges of blocks from which the released code draws: (first, end, number of draws).
+  """Returns the ranges of blocks from which BigBird's code draws: (first, end, number of draws).
 
-  Inputs of 1024, 3072 or 4096 tokens draw from the first 1024 tokens, which BigBird's first author
-  calls intentional. Other inputs of more than 2r + 5 blocks draw from the first 2r + 5 blocks.
-  Shorter inputs draw from one or two ranges.
+  The number r of blocks to draw is `count`. Inputs of 1024, 3072 or 4096 tokens draw from the first
+  1024 tokens, which BigBird's first author calls intentional. Other inputs of more than 2r + 5
+  blocks draw from the first 2r + 5 blocks. Shorter inputs draw from one or two ranges.
   """
   m, near = -(-length // block), count + 5
   if draws_near_start(length, block):
@@ -109,10 +109,15 @@ def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int
 
 
 def published_exclusions(m: int, high: int, near_start: bool) -> list[np.ndarray]:
-  """Returns the key blocks that the released code does not draw, in arrays (m,) by query block.
+  """Returns the key blocks that BigBird's code does not draw, in arrays (m,) by query block.
 
-  They are the three blocks of the window and the first block. If not `near_start`, they are also
-  the last block of the range, `high` - 1, and blocks 1 and `high` - 2 do not draw each other.
+  They are the three blocks of the window and the first block. If `near_start` is False,
+  they are also the last block of the range, and blocks 1 and `high` - 2 do not draw each other.
+
+  Args:
+    m: The number of query blocks.
+    high: The end of the range of key blocks, exclusive.
+    near_start: The result of `draws_near_start`.
   """
   rows = np.arange(m)
   illegal = [rows - 1, rows, rows + 1, np.zeros(m, int)]

@@ -42,7 +42,10 @@ def _finalize(x: Any) -> Any:
 
 
 def below(probability: float, *words: Index) -> Any:
-  """Returns a boolean for each combination of words, True with the given probability."""
+  """Returns a boolean for each combination of words, True with the given probability.
+
+  The words are the integers or integer arrays whose hash is the random number; they broadcast.
+  """
   if probability >= 1:
     return hash_words(*words) >= np.uint32(0)
   return hash_words(*words) < np.uint32(probability * 2**32)
@@ -56,7 +59,7 @@ def subsets(sizes: Index, count: int, *words: Index) -> Any:
   Args:
     sizes: The sizes, integers of any shape.
     count: The number r of draws.
-    *words: The words that identify each draw; they broadcast with `sizes`.
+    *words: The words, integers that identify each draw; they broadcast with `sizes`.
 
   Returns:
     The numbers, int32 (..., r). If a size is less than r, they are 0 ... size-1 and then -1.

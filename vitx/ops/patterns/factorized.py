@@ -1,9 +1,9 @@
 """The factorized patterns of the Sparse Transformer (Child et al. 2019, section 4.3).
 
-Positions number the grid tokens in raster order; a class token has no position (make it global).
-Each pattern has two sets of keys for a query, which the paper calls A1 and A2. A step along A1 and
-a step along A2 together connect distant positions. One head may attend both sets ("merged"), or
-the sets are divided among heads (`per_head`) or layers (`cycle`).
+Positions number the grid tokens in raster order. A class token has no position; add the pattern
+`Global` to give it edges. Each pattern has two sets of keys for a query, which the paper calls A1
+and A2. A step along A1 and a step along A2 together connect distant positions. One head may attend
+both sets ("merged"), or the sets are divided among heads (`per_head`) or layers (`cycle`).
 """
 
 import dataclasses
@@ -225,7 +225,7 @@ class Fixed(Pattern):
 
 @dataclasses.dataclass(frozen=True)
 class EarlierSummaries(Pattern):
-  """The edges to the summaries of all runs before a query's own run, from `Fixed`.
+  """The edges of a `Fixed` pattern to the summaries of all runs before a query's own run.
 
   All queries of a run have equal edges.
 

@@ -84,7 +84,7 @@ class WattsStrogatz(Drawn):
   def targets(self, layout: TokenLayout) -> np.ndarray:
     """Returns the tokens to which each token's own links lead.
 
-    The array is int32 (heads, N, w/2), or (heads, N, w) with `keep_moved`.
+    The array is int32 (heads, N, w/2), or (heads, N, w) with `keep_moved`; w is `neighbors`.
     """
     return _targets(self, layout.length)
 

@@ -21,8 +21,8 @@ def redraw_blocks(pattern: Pattern, layout: TokenLayout, seed: Any) -> Pattern:
     seed: An integer, which may be traced; the draw is a function of (seed, layer, head).
 
   Returns:
-    The pattern with `GivenBlocks` in place of the random blocks. They do not contain edges that
-    other members of the union have.
+    The pattern with `GivenBlocks` in place of the random blocks. The new blocks contain no edges
+    that the rest of the pattern has.
   """
   if isinstance(pattern, OnGrid):
     return OnGrid(redraw_blocks(pattern.pattern, TokenLayout(layout.grid), seed))

@@ -27,17 +27,18 @@ from vitx.ops.sparse.permute import attend_in_order
 
 @functools.lru_cache(maxsize=64)
 def region_numbers(grid: tuple[int, ...], regions: int) -> np.ndarray:
-  """Cuts a grid into boxes, row by row.
+  """Cuts a grid into boxes and numbers the boxes row by row.
 
-  Along an axis of g tokens a box has extent ceil(g / S); places beyond the grid are padding. Boxes
-  with only padding are left out, so there may be fewer than S boxes along an axis.
+  The boxes are equal. Along an axis of g tokens, the extent of a box is ceil(g / S), where S is
+  `regions`. Places beyond the grid are padding. Boxes with only padding are left out, so there may
+  be fewer than S boxes along an axis.
 
   Args:
     grid: The extents of the grid.
     regions: The number S of boxes along every axis.
 
   Returns:
-    The tokens of each of the R boxes (regions), int (R, b), -1 for padding.
+    The b tokens of each of the R boxes (regions), int (R, b), -1 for padding.
 
   Raises:
     ConfigError: There are more regions than tokens along an axis.
@@ -123,7 +124,8 @@ def bilevel_attention(
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
-    indices, valid: The results of `route`, (B, 1, R, K).
+    indices, valid: The results of `route`, (B, 1, R, K): the K regions that each of the R regions
+      attends, and which of them are valid.
     layout: The layout of the N tokens; a prefix attends all and is attended by all.
     regions: The number S of regions along every axis of the grid.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`.

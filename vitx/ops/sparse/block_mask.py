@@ -21,14 +21,14 @@ TILES_AT_ONCE = 2**20  # elements that one call of `allows` evaluates: they fit 
 class BlockMask:
   """The edges of a pattern in blocks of b x b, as read-only NumPy arrays; hashable by content.
 
-  A block is stored if it contains an edge. Row g*R + r lists the stored blocks of query block r of
-  head g.
+  A block is stored if it contains an edge. A head has R = ceil(N / b) query blocks, and row g*R + r
+  lists the stored blocks of query block r of head g.
 
   Attributes:
     length: The number N of queries and of keys.
     block: The number b of tokens in a block.
     heads: The number G of heads with edges of their own, 1 if all heads have equal edges.
-    offsets: The start of each row, int32 (G*R + 1,), R = ceil(N / b): row i has the stored blocks
+    offsets: The start of each row, int32 (G*R + 1,): row i has the stored blocks
       `offsets[i] ... offsets[i + 1] - 1`.
     keys: The key block of each of the E stored blocks, int32 (E,), ascending within a row.
     table: The index of each stored block's mask in `tables`, int32 (E,); 0 if every element inside
@@ -56,7 +56,10 @@ class BlockMask:
 
   @functools.cached_property
   def queries(self) -> np.ndarray:
-    """Returns int32 (E,), the row g*R + r of each stored block: head g, query block r."""
+    """Returns the row of each of the E stored blocks, int32 (E,).
+
+    Row g*R + r is that of query block r of head g; each head has R query blocks.
+    """
     counts = np.diff(self.offsets)
     return np.repeat(np.arange(counts.size, dtype=np.int32), counts)
 
@@ -111,7 +114,10 @@ class BlockMask:
     )
 
   def dense(self) -> np.ndarray:
-    """Returns the edges as bool (G, N, N), for tests and pictures; the array has all N² pairs."""
+    """Returns the edges as bool (G, N, N) for tests and pictures, with all N² pairs of tokens.
+
+    G is the number of heads with edges of their own, 1 if all heads have equal edges.
+    """
     R, b = self.rows, self.block
     full = np.zeros((self.heads * R, R, b, b), bool)
     full[self.queries, self.keys] = self.tables[self.table]
@@ -201,13 +207,15 @@ def _evaluate(
 
 
 def _number_tiles(tiles: np.ndarray, whole: np.ndarray, numbers: dict[bytes, int]) -> np.ndarray:
-  """Returns the table number of each tile, int32 (tiles,): 0 for a full tile, -1 for an empty one.
+  """Returns the number of each tile's mask in `BlockMask.tables`, int32 (tiles,).
+
+  The number is 0 for a full tile and -1 for an empty one, which has no mask.
 
   Args:
     tiles: The edges in the tiles, bool (tiles, b, b).
     whole: The number of elements of each tile that are inside N x N, int (tiles,).
-    numbers: The table numbers of the partly filled tiles found so far, by packed content. This
-      function adds new ones.
+    numbers: The numbers of the masks of the partly filled tiles found so far, by packed content.
+      This function adds new ones.
   """
   counts = np.count_nonzero(tiles, axis=(1, 2))
   table = np.where(counts > 0, 0, -1).astype(np.int32)

@@ -167,7 +167,12 @@ def _kernel(function: Callable, q, k, v, mask: BlockMask | None, block: int, sca
 def _list_rows(
   mask: BlockMask | None, drawn: tuple[jax.Array, jax.Array] | None, block: int
 ) -> tuple[tuple[rows.MaskSide, rows.MaskSide], xla.Layout]:
-  """Returns a pair, the rows of query blocks and those of key blocks, and the layout for XLA."""
+  """Lists the rows of a block-sparse attention: each block, and the other blocks it is paired with.
+
+  Returns:
+    Two results. The first is a pair: the rows of the query blocks and the rows of the key blocks.
+    The second is the layout of the blocks, for `executor`.
+  """
   if mask is None:
     assert drawn is not None
     heads, count, _ = drawn[0].shape

@@ -1,8 +1,9 @@
 """Block-sparse attention in plain XLA: blocks are gathered and multiplied, some examples at a time.
 
 The module `rows` explains rows, and classes of rows with equally long lists. Inside a step, arrays
-of blocks have the shape (z, G·R + 1, b, ...). If each head has lists of its own (G = H), z counts
-examples; if all heads share lists (G = 1), z counts pairs of an example and a head. The last block
+of blocks have the shape (z, G·R + 1, b, ...), for R blocks of b tokens in a head. If each head has
+lists of its own (G = H), z counts examples; if all heads share lists (G = 1), z counts pairs of an
+example and a head. The logits of c rows with lists of W blocks are (z, c, b, W·b). The last block
 is dead, and pads lists: its keys have a bias of -inf and its queries lse = +inf, so that it
 contributes exactly zero. If no list is padded, there is no dead block. lse is the log-sum-exp of a
 query's logits.
@@ -45,11 +46,15 @@ class Layout(NamedTuple):
 class _Blocks(NamedTuple):
   """The arrays of one step, (z, G·R + 1, b, ...) each.
 
+  z counts examples, or pairs of an example and a head. G heads have R blocks of b tokens each, and
+  one dead block may follow, which pads lists.
+
   Attributes:
     q, k, v: The queries, keys and values.
     bias: The bias of the keys: -inf for keys that may not be attended, otherwise 0.
     every_bias: Whether any key outside the dead block has a bias of -inf.
-    d_out, lse, delta: The arrays of the backward pass; `None` in the forward pass.
+    d_out, lse, delta: The output's cotangent, and the results of `tiling.backward_statistics`;
+      `None` in the forward pass.
   """
 
   q: jax.Array
@@ -181,9 +186,10 @@ def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
 
 
 def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
-  """Computes the gradient of q, then those of k and v, recomputing probabilities both times.
+  """Computes the gradient of q, and then the gradients of k and v.
 
-  This takes seven products for each pair of blocks, or nine with the two of the forward pass.
+  The probabilities are computed again for the gradient of q, and once more for those of k and v. In
+  all, the backward pass takes seven products for each pair of blocks, and the forward pass two.
   """
   z = blocks.q.shape[0]
   dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale)[:1], rows, layout, z, (0.0,))
@@ -209,10 +215,10 @@ def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: fl
 
 
 def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
-  """Cuts arrays (z, c, b, W·b), one for each class, into tiles (z, pairs + 1, b, b).
+  """Cuts the arrays of all classes into tiles (z, pairs + 1, b, b), one for each pair of blocks.
 
-  The last two axes are (query, key) in the arrays and (key, query) in the tiles. The last tile is
-  zero.
+  The array of a class of c rows with lists of W blocks is (z, c, b, W·b). The last two axes are
+  (query, key) in the arrays and (key, query) in the tiles. The last tile is zero.
   """
   parts = [
     jnp.moveaxis(x.reshape(*x.shape[:3], -1, block), 2, 4).reshape(x.shape[0], -1, block, block)
@@ -222,7 +228,7 @@ def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
 
 
 def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
-  """Computes one step of the backward pass, for the rows of some query blocks.
+  """Computes one step of the backward pass, for c query blocks with lists of W key blocks.
 
   Returns:
     The gradient of the query blocks, (z, c, b, D); the probabilities and the gradient of the
@@ -236,9 +242,9 @@ def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 
 
 def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
-  """Computes one step of the backward pass, for the rows of some key blocks.
+  """Computes one step of the backward pass, for c key blocks with lists of query blocks.
 
-  The last two axes of its logits are (key, query).
+  The last two axes of the logits in this step are (key, query).
 
   Returns:
     The gradients of the key blocks and of their value blocks, (z, c, b, D) each.
@@ -255,7 +261,10 @@ def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 
 
 def _logits(blocks: _Blocks, rows: Rows, layout: Layout, scale: float) -> jax.Array:
-  """Returns logits (z, c, b, W·b) of query blocks, -inf where a query may not attend a key."""
+  """Returns logits, (z, c, b, W·b), of c query blocks with lists of W key blocks.
+
+  A logit is -inf where a query may not attend a key.
+  """
   queries = blocks.q[:, rows.own].astype(jnp.float32) * scale
   logits = product_transposed(queries, _wide(blocks.k, rows.others))
   if blocks.every_bias or rows.is_padded:
@@ -300,7 +309,10 @@ def _blocks(layout: Layout, q, k, v, seen: jax.Array | None) -> _Blocks:
 
 
 def _to_blocks(x: jax.Array, layout: Layout, fill: float = 0) -> jax.Array:
-  """Cuts (g, N, H, ...) into (z, G·R + 1, b, ...), padded with `fill` from token N on."""
+  """Cuts (g, N, H, ...) into (z, G·R + 1, b, ...), padded with `fill` from token N on.
+
+  G heads with lists of their own have R blocks of b tokens each; z = g·H / G.
+  """
   G, R, b, dead, _ = layout
   g, n, heads, *rest = x.shape
   free = [(0, 0)] * len(rest)
@@ -310,7 +322,7 @@ def _to_blocks(x: jax.Array, layout: Layout, fill: float = 0) -> jax.Array:
 
 
 def _from_blocks(x: jax.Array, layout: Layout, shape: tuple[int, ...]) -> jax.Array:
-  """Joins (z, G·R, b, ...) to (g, N, H, ...), where `shape` begins with g, N, H."""
+  """Undoes `_to_blocks`: joins (z, G·R, b, ...) to (g, N, H, ...); `shape` begins with g, N, H."""
   g, n, heads = shape[:3]
   x = x.reshape(g, heads, layout.rows * layout.block, *x.shape[3:])
   return jnp.swapaxes(x[:, :, :n], 1, 2)
@@ -325,7 +337,7 @@ def _over_rows(step: Callable, side: MaskSide, layout: Layout, z: int, fills: tu
     fills: The value for blocks without rows, one for each result.
 
   Returns:
-    A tuple of arrays (z, G·R, b, ...).
+    A tuple of arrays (z, G·R, b, ...), for G heads with R blocks of b tokens each.
   """
   parts = [_over_class(step, rows, layout, z) for rows in _classes(side, layout)]
   return _in_order(parts, side, layout, fills)
@@ -355,7 +367,7 @@ def _in_order(parts: list[tuple], side: MaskSide, layout: Layout, fills: tuple) 
 
 
 def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
-  """Runs one class in chunks that fit one step, and returns a tuple of arrays (z, n, b, ...)."""
+  """Runs one class of n rows in chunks that fit one step; returns arrays (z, n, b, ...)."""
   n, width = rows.others.shape
   steps = math.ceil(z * n * width * layout.block**2 / tiling.step_elements())
   if steps <= 1:

@@ -51,8 +51,8 @@ def with_prefix(
 ) -> Partial:
   """Computes attention over the tokens of a grid and the prefix tokens in front of it.
 
-  The function `attend` computes the attention within the grid, which divides into blocks only
-  without the prefix. The prefix tokens are dense rows and columns of the matrix.
+  The grid divides into blocks only without the prefix, so the function `attend` computes the
+  attention within the grid alone. The prefix tokens are dense rows and columns of the matrix.
 
   Args:
     attend: A function (q, k, v, key_mask=..., scale=...) that returns the output and the
@@ -66,7 +66,7 @@ def with_prefix(
     scale: The factor of the logits; `None` for 1 / sqrt(D).
 
   Returns:
-    The output (B, N, H, E) and lse (B, H, N).
+    The output (B, N, H, E) and the log-sum-exp of each query's logits, (B, H, N).
   """
   P = prefix
   masks = (None, None) if key_mask is None else (key_mask[:, :P], key_mask[:, P:])

@@ -92,7 +92,7 @@ _reorder.defvjp(
 def in_order(
   pattern: Pattern, layout: TokenLayout, order: Order | None
 ) -> tuple[Pattern, TokenLayout]:
-  """Returns a pattern and a layout for tokens in a new order; `None` leaves both unchanged."""
+  """Returns a pattern and a layout for tokens in a new order; the order `None` changes nothing."""
   if order is None:
     return pattern, layout
   return Permuted(pattern, layout, order), TokenLayout((order.numbers.size,))

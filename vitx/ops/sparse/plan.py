@@ -63,8 +63,8 @@ def plan(
     layout: The layout of the N tokens.
     tile: The number of tokens in a block, which does not change the result of attention; `None`
       for the cheapest.
-    most: The largest number of tokens in a block of the GPU's kernel, which computes edges that are
-      known before the call by blocks only; `None` if XLA computes the attention.
+    most: The largest number of tokens in a block of the GPU's kernel; `None` if XLA computes the
+      attention. The kernel takes edges that are known before the call as blocks only, not as runs.
 
   Raises:
     ConfigError: The pattern does not fit the layout.

@@ -41,9 +41,9 @@ def predicted_block_attention(
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
-    coefficients: The coefficients of the queries after the prefix, (B, H, N - prefix, S).
-    basis: The basis over the keys, (N, S); its rows for the prefix are not used.
-    budget: The number K of key blocks to keep, 1 ... R.
+    coefficients: The S coefficients of each query after the prefix, (B, H, N - prefix, S).
+    basis: The S basis vectors over the keys, (N, S); the rows for the prefix are not used.
+    budget: The number K of key blocks to keep, from 1 to the number of blocks.
     block: The number b of tokens in a block after the prefix.
     prefix: The number of tokens in front that attend all and that all attend.
     key_mask: A boolean mask (B, N), True = may be attended, or `None`. Hidden tokens do not count
@@ -74,14 +74,14 @@ def predicted_block_attention(
 def _choose_blocks(
   coefficients: jax.Array, basis: jax.Array, budget: int, block: int, key_mask: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the key blocks with the largest predicted sum for each query block.
+  """Returns the K = `budget` key blocks with the largest predicted scores for each query block.
 
   A token that `key_mask` (B, N) hides counts neither as a query nor as a key. A block in which all
   tokens are hidden is not chosen.
 
   Returns:
-    The key blocks, int32 (B, H, R, K), and bool (B, H, R, K), False where an index only fills the
-    array.
+    The key blocks of each of the R query blocks, int32 (B, H, R, K), and bool (B, H, R, K), False
+    where an index only fills the array.
   """
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   if key_mask is None:

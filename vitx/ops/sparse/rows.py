@@ -25,11 +25,12 @@ Indices = np.ndarray | jax.Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Rows:
-  """A class of rows, whose lists have one width W.
+  """A class of n rows: each has a block of its own and a list of W other blocks.
 
   Attributes:
     own: The block that each row belongs to, int32 (n,).
-    others: The blocks in each row's list, int32 (n, W), padded with the dead block.
+    others: The blocks in each row's list, int32 (n, W), padded with the dead block, which
+      contributes nothing.
     table: The index in `BlockMask.tables` of the mask of each pair of blocks, int32 (n, W); `None`
       if all pairs are full.
     is_padded: Whether `others` contains the dead block.
@@ -49,11 +50,13 @@ class Rows:
 class MaskSide:
   """The rows of all query blocks of a mask, or of all its key blocks.
 
+  A row is a block and its list of blocks on the other side of the mask, see `Rows`.
+
   Attributes:
     classes: The classes of rows.
-    position: The index of each block's row, int32 (G·R,). Rows are counted from 0 over all classes,
-      one class after another. A block without a row has the number of rows as its index. `None`
-      means that row r belongs to block r, unless `repeats` is set.
+    position: The index of each block's row, int32 (G·R,), for G heads of R blocks. Rows are counted
+      from 0 over all classes, one class after another. A block without a row has the number of rows
+      as its index. `None` means that row r belongs to block r, unless `repeats` is set.
     repeats: Whether a block may own several consecutive rows, whose results must be added.
   """
 
@@ -63,13 +66,20 @@ class MaskSide:
 
   @property
   def is_padded(self) -> bool:
-    """Returns whether the dead block is needed: a list is padded, or there is no list at all."""
+    """Returns whether a list is padded, or there is no list at all.
+
+    The dead block, which pads lists and contributes nothing, is then needed.
+    """
     return not self.classes or any(rows.is_padded for rows in self.classes)
 
 
 @functools.lru_cache(maxsize=256)
 def sides(mask: BlockMask) -> tuple[MaskSide, MaskSide]:
-  """Returns the rows of the query blocks and the rows of the key blocks."""
+  """Returns the rows of a mask's query blocks, and the rows of its key blocks.
+
+  The row of a query block lists the key blocks that it reads. The row of a key block lists the
+  query blocks that read it.
+  """
   rows, columns = _side(mask), _side(mask.transpose())
   return rows, _with_pairs(columns, rows, mask.heads * mask.rows)
 
@@ -127,7 +137,10 @@ def _side(mask: BlockMask) -> MaskSide:
 
 
 def _with_pairs(columns: MaskSide, rows: MaskSide, dead: int) -> MaskSide:
-  """Returns the rows of key blocks with `pairs` set to the numbers that `Rows` describes.
+  """Returns the rows of key blocks with `Rows.pairs` set to the numbers of their pairs of blocks.
+
+  A pair has the number of its place in the lists of all query blocks; padding has the next number
+  after the last.
 
   Args:
     columns: The rows of the key blocks.
@@ -156,6 +169,9 @@ def drawn_sides(
   indices: Int[Array, "G R K"], valid: Bool[Array, "G R K"]
 ) -> tuple[MaskSide, MaskSide]:
   """Returns the rows of query blocks and of key blocks, for lists that are known only at run time.
+
+  The row of a query block lists the key blocks that it reads. The row of a key block lists query
+  blocks that read it.
 
   Args:
     indices: The key blocks that each query block reads, int (G, R, K).

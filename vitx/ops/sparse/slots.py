@@ -165,7 +165,7 @@ def _assign_slots(last: np.ndarray) -> tuple[np.ndarray, int]:
 def _reads(
   pattern: Pattern, head: int, layout: TokenLayout, slots: np.ndarray, width: int
 ) -> np.ndarray:
-  """Returns the slots that each query reads, int32 (N, K), in the order of keys; -1 is padding."""
+  """Returns the slots each query reads, int32 (N, `width`), in the order of keys; -1 is padding."""
   table = np.full((layout.length, width), -1, np.int32)
   for first, k, allowed in _edges(pattern, layout, head):
     row, column = np.nonzero(allowed)

@@ -1,9 +1,9 @@
 """Attention on a TPU by the splash kernel that ships with jax, which skips blocks without edges.
 
 The kernel takes static patterns, dense and causal included, in float32 and bfloat16. Calls with a
-key mask or with a pattern known only at run time use the blocks of vitx instead. So do patterns
-with many different partly filled blocks, such as graphs of random tokens: the kernel stores every
-different partly filled block as 128 x 128 elements of 32 bits.
+key mask or with a pattern known only at run time use vitx's own block-sparse attention instead. So
+do patterns with many different partly filled blocks, such as graphs of random tokens: the kernel
+stores every different partly filled block as 128 x 128 elements of 32 bits.
 """
 
 import math

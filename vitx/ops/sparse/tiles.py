@@ -2,11 +2,12 @@
 
 Small tiles visit less of the matrix; large ones cost less for each element that they visit. A pair
 of a query block and a key block of b tokens each costs PAIR + ROW b + ELEMENT b²: a constant, a
-cost of its rows, and a cost of its elements. Pairs that pad the lists cost as much. The constants
-are nanoseconds of processor time for one example and head, forward and backward, D = 64, float32,
-on two CPU cores: a least-squares fit over seven patterns in tiles of 16, 32 and 64 tokens, B = 2, H
-= 4. For eight other patterns the chosen tile was the fastest measured: `docs/patterns.md` has the
-table. Only the ratios of the constants matter; other platforms use them too, without measurements.
+cost of its rows, and a cost of its elements. Pairs that pad the lists of key blocks cost as much.
+The constants are nanoseconds of processor time for one example and head, forward and backward,
+D = 64, float32, on two CPU cores: a least-squares fit over seven patterns in tiles of 16, 32 and 64
+tokens, B = 2, H = 4. For eight other patterns the chosen tile was the fastest measured:
+`docs/patterns.md` has the table. Only the ratios of the constants matter; other platforms use them
+too, without measurements.
 """
 
 import numpy as np

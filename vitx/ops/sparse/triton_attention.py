@@ -2,7 +2,8 @@
 
 The kernels need the package jax-triton (the extra `triton` of vitx) and a device of compute
 capability 8.0 or newer, because on older devices Triton does not use tensor cores. If `find_tiles`
-returns `None`, XLA computes the attention (`executor`). Both outputs agree within rounding.
+returns `None`, XLA computes the attention (`executor`). The outputs of XLA and of the kernels agree
+within rounding.
 """
 
 import dataclasses
@@ -51,7 +52,17 @@ TILE_SIZES = {
 
 
 class Lists(NamedTuple):
-  """The lists of blocks that a kernel reads, as `triton_kernels` describes them."""
+  """The lists of blocks that a kernel reads, one list for each group of rows.
+
+  The module `triton_kernels` describes the arrays in detail.
+
+  Attributes:
+    order: The groups of rows, longest list first.
+    bounds: The start and the ends of each group's list.
+    others: The blocks of all lists.
+    numbers: The index in `tables` of the mask of each entry of `others`.
+    tables: The masks in bits.
+  """
 
   order: Any
   bounds: Any
@@ -217,7 +228,8 @@ def forward(
     tiles: The tiles from `find_tiles`.
 
   Returns:
-    The output (B, N, H, E) in the dtype of `v`, and lse (B, N, H) float32.
+    The output (B, N, H, E) in the dtype of `v`, and lse (B, N, H) float32, the logarithm of each
+    query's sum of exponentials.
   """
 
   def attend(arrays, drawn):
@@ -298,9 +310,10 @@ def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list
 
 
 def _list_rows(mask, drawn, block: int, most: int, transposed: bool) -> tuple[Lists, int, int, int]:
-  """Returns the lists of one launch, G and R of `KernelSizes`, and the tokens in a group of rows.
+  """Returns the lists of one launch, and three numbers: G, R, and the tokens in a group of rows.
 
-  A group has at most `most` tokens, but at least one block.
+  G is the number of heads with lists of their own, and R is the number of groups of a head. A group
+  has at most `most` tokens, but at least one block.
   """
   if mask is None:
     heads, count, _ = drawn[0].shape

@@ -23,7 +23,7 @@ def muon(
 
   Each kernel of a block, however many axes it has, is treated as a matrix from inputs to outputs.
   Stem, head, embeddings, position tables, scales and biases take Adam's steps, as Muon's authors
-  advise; `optax:contrib.muon` decides by the number of a parameter's axes alone. The directions
+  advise; `optax:contrib.muon` applies Muon to all parameters of two axes. The directions
   have a root mean square of 0.2 (Liu et al., 2025), so the learning rates of AdamW suit Muon too.
 
   Args:

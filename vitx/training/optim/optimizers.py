@@ -129,7 +129,9 @@ def tensors(params: Any) -> Mask:
 
 
 def rank(params: Any) -> Mask:
-  """Selects for weight decay the parameters of `tensors` except position tables and class tokens.
+  """Selects for weight decay what `tensors` selects, except position tables and class tokens.
+
+  `tensors` selects all parameters that have two or more axes, except biases.
 
   timm's optimizers decay these parameters of DeiT (Touvron et al. 2021, released code): all except
   `pos_embed`, `cls_token` and parameters that have one axis in PyTorch. The distillation token is
@@ -144,9 +146,10 @@ def rank(params: Any) -> Mask:
 
 
 def rank_but_bases(params: Any) -> Mask:
-  """Selects for weight decay the parameters of `rank` except the bases of Sparsifiner.
+  """Selects for weight decay what `rank` selects, except Sparsifiner's bases over the tokens.
 
-  An L1 term in the loss keeps those bases small instead, as in the released code (Wei et al. 2023).
+  `rank` leaves out biases, position tables, class tokens and parameters of one axis. An L1 term in
+  the loss keeps the bases small instead, as in the released code (Wei et al. 2023).
   """
   return map_named(lambda name, decays: decays and _last(name) != BASIS, rank(params))
 

@@ -51,8 +51,8 @@ class RunLength:
   def epochs(self, steps: int) -> int | Fraction:
     """Converts steps to epochs.
 
-    The result is a whole number if this many epochs, rounded to steps, have the given number of
-    steps; otherwise it is an exact fraction.
+    If a whole number of epochs, rounded to steps, gives exactly `steps`, this whole number is
+    returned; otherwise the result is an exact fraction.
     """
     exact = Fraction(steps) / Fraction(self.steps_per_epoch)
     whole = round(exact)

@@ -141,8 +141,8 @@ class Progress:
 
     The figures are `examples_per_second`; `waiting`, the share of the time spent waiting for data;
     `eta`, the expected seconds to the end; and `seconds`, the time of the whole training so far.
-    `eta` is computed from the steps since `begin` alone, since earlier ones may have run on another
-    machine.
+    `eta` is computed only from the steps since the call of `begin`, because earlier steps may have
+    run on another machine.
     """
     now = time.monotonic()
     span = max(now - self._window_start, 1e-9)
@@ -164,7 +164,7 @@ class Progress:
       step: The number of steps done.
       row: A row of metrics, with `loss` and `learning_rate`.
       words: The task's text about the row; "" for none.
-      times: The figures of `window`.
+      times: The speed and times that `window` returned.
       epoch: The number of epochs done.
     """
     words = words and f"  {words}"

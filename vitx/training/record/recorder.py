@@ -138,7 +138,8 @@ class Recorder:
     Args:
       step: The number of steps done before this one.
       metrics: The metrics of the step.
-      measured: The figures of the state after the step; needed only if a row may be due.
+      measured: The values measured on the state after the step, such as `parameter_norm`; needed
+        only if a row may be due.
     """
     sums, count = self.record.window
     means = {name: value for name, value in metrics.items() if name not in NO_MEANS}

@@ -81,7 +81,7 @@ class TensorBoard(Tracker):
     self._writer = metric_writers.SummaryWriter(run.workdir)
 
   def write(self, kind, step, figures):
-    """Writes the figures as `kind/name`."""
+    """Writes each number of a row under the name `KIND/NAME`, such as "train/loss"."""
     self._writer.write_scalars(step, prefix(kind, figures))
 
   def close(self):
@@ -101,7 +101,7 @@ class Wandb(Tracker):
 
   @classmethod
   def find_problem(cls):
-    """Returns a message if the rows need a login and there is none, or the key is wrong."""
+    """Returns a message if a login is needed and there is none, or the key is wrong; else ""."""
     import wandb
 
     if wandb.setup().settings.mode in ("offline", "disabled"):
@@ -131,7 +131,10 @@ class Wandb(Tracker):
     self._run.define_metric("*", step_metric="step")
 
   def write(self, kind, step, figures):
-    """Sends the figures as `kind/name`, with `step` as their x-axis."""
+    """Sends each number of a row under the name `KIND/NAME`, such as "train/loss".
+
+    The x-axis of every plot is `step`.
+    """
     self._run.log({"step": step, **prefix(kind, figures)})
 
   def close(self):
@@ -159,7 +162,7 @@ class Trackio(Tracker):
     self._run = trackio.init(project, name=name, config=dict(run.config), resume="allow")
 
   def write(self, kind, step, figures):
-    """Stores the figures as `kind/name`."""
+    """Stores each number of a row under the name `KIND/NAME`, such as "train/loss"."""
     self._run.log(prefix(kind, figures), step=step)
 
   def close(self):
@@ -168,7 +171,7 @@ class Trackio(Tracker):
 
 
 def prefix(kind: str, figures: Mapping[str, float]) -> dict[str, float]:
-  """Returns the figures under the names `KIND/NAME`, such as "train/loss"."""
+  """Returns the numbers of a row under the names `KIND/NAME`, such as "train/loss"."""
   return {f"{kind}/{name}": value for name, value in figures.items()}
 
 

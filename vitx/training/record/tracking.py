@@ -63,7 +63,8 @@ def open_tracking(config: ConfigDict, workdir: str, log: MetricsLog) -> "Trackin
   Args:
     config: The config of the run.
     workdir: The workdir of the run, in which a file stores the id of the run at the tracker.
-    log: The run's log of metrics, from which newer rows than the run's checkpoint were dropped.
+    log: The run's log of metrics. The rows that are newer than the run's checkpoint were dropped
+      from it.
   """
   make, stored, chosen = _make(config), wd.read_json(workdir, FILE), wd.to_plain(config.tracking)
   if make.func is Tracker:
@@ -128,7 +129,7 @@ class Tracking:
     self._pool.shutdown()
 
   def _call(self, function: Callable[[Tracker], None]) -> None:
-    """Queues a call of the tracker in the thread, which is skipped if an earlier call fails."""
+    """Queues a call of the tracker for the thread; skips the call if an earlier one fails."""
     if self._last.done():
       self._check()
     before, tracker = self._last, self._tracker
