@@ -115,7 +115,7 @@ def data_dir(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def read_pixels_once():
   """Computes the statistics of the digits' pixels once, and not in each of hundreds of runs."""
-  own, found = statistics._own, {}
+  own, found = statistics._choose_statistics, {}
 
   def find(info, train):
     if info.name != "digits" or train is None:
@@ -126,7 +126,7 @@ def read_pixels_once():
     return found[key]
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(statistics, "_own", find)
+    patch.setattr(statistics, "_choose_statistics", find)
     yield
 
 

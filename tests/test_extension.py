@@ -85,7 +85,7 @@ class AngleRegression(Task):
 
   primary: ClassVar[str] = "degrees"
   mode: ClassVar[Literal["max", "min"]] = "min"
-  answers: ClassVar[tuple[str, ...]] = ("angle",)
+  targets: ClassVar[tuple[str, ...]] = ("angle",)
 
   @classmethod
   def resolve(cls, config, source):

@@ -65,7 +65,7 @@ def test_folds_are_runs_of_a_method():
 def test_the_best_on_test_stands_apart():
   """The best figure on the test split is shown, but has no part in ranks and differences."""
   seen = [[{"top1": x} for x in each] for each in ((0.4, 0.8, 0.6), (0.7, 0.65, 0.6))]
-  runs = [dataclasses.replace(outcome("a", i, 0.6), seen=each) for i, each in enumerate(seen)]
+  runs = [dataclasses.replace(outcome("a", i, 0.6), test_curve=each) for i, each in enumerate(seen)]
   (line,) = compare(*runs).lines()
   assert line.best_on_test == statistics.spread([0.8, 0.7]) and line.test.mean == 0.6
   (low,) = compare(*runs, mode="min").lines()

@@ -63,7 +63,7 @@ def test_code_ends_where_it_is_meant_to(value, shown):
   ],
 )
 def test_a_path_is_its_last_part(value, shown):
-  assert markdown.without_places(value) == shown
+  assert markdown.shorten_paths(value) == shown
 
 
 def test_a_sweep_of_strange_methods_is_one_table():

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from tests.drawn import draw_variables
 from tests.slow import all_but
-from vitx.analysis.matrices import attention_entropies, hold_matrices
+from vitx.analysis.matrices import attention_entropies, expose_matrices
 from vitx.attention import MIXERS
 from vitx.models import model_from_config
 from vitx.models.sown import collect
@@ -29,7 +29,7 @@ def make(mixer, **fields):
   named = {"name": mixer, **FIELDS.get(mixer, {})}
   pool = "mean" if mixer in GRIDS else "cls"
   config = ConfigDict({"name": "vit", **SIZES, "pool": pool, "token_mixer": named, **fields})
-  model = model_from_config(hold_matrices(config))
+  model = model_from_config(expose_matrices(config))
   return model, draw_variables(model.init, IMAGES)
 
 
@@ -49,7 +49,7 @@ def look(model, *variables):
 def test_rows_are_probabilities_or_the_mixer_says_that_it_has_none(mixer):
   model, variables = make(mixer, depth=1)
   ((held, found),) = look(model, variables)
-  assert bool(held) is not bool(MIXERS[mixer].without_logits)
+  assert bool(held) is not bool(MIXERS[mixer].no_logits_reason)
   for matrix in held.values():
     assert matrix.min() >= 0
     np.testing.assert_allclose(matrix.sum(axis=-1), 1, atol=1e-5)
@@ -88,7 +88,7 @@ def test_of_shaped_attention_it_is_the_softmax_part():
 def test_holding_changes_neither_the_config_nor_what_the_model_says():
   config = ConfigDict({"name": "vit", **SIZES, "remat": True})
   plain = model_from_config(config)
-  held = hold_matrices(config)
+  held = expose_matrices(config)
   assert config.remat and not held.remat and held.token_mixer.implementation == "masked"
   _, variables = make("softmax")
   run = jax.jit(

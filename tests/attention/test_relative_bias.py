@@ -106,14 +106,14 @@ def test_the_bias_starts_at_zero_and_learns_alike_in_both_implementations(module
   np.testing.assert_allclose(out, plain, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name, mixer in MIXERS.items() if mixer.without_logits])
+@pytest.mark.parametrize("name", [name for name, mixer in MIXERS.items() if mixer.no_logits_reason])
 def test_mixers_without_logits_say_why(name):
   with pytest.raises(ConfigError, match=r"has no logit of a query and a key .*: .*Use 'none'"):
     MIXERS[name](num_heads=2, relative_bias="axial")
 
 
 def test_all_but_these_have_logits():
-  without = {name for name, mixer in MIXERS.items() if mixer.without_logits}
+  without = {name for name, mixer in MIXERS.items() if mixer.no_logits_reason}
   assert without == {
     "fnet", "linear_transformer", "linformer", "mlp_mixing", "nystromformer", "performer", "xcit"
   }  # fmt: skip

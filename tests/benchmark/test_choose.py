@@ -117,7 +117,7 @@ def test_tiles_are_measured_first_and_stay_when_other_ops_are_measured(
   monkeypatch.setattr(tune, "measure", lambda minutes, say: entry)
   assert main([*TINY, "--ops=tiles"]) == 1
   assert "'cpu' is no CUDA device" in capsys.readouterr().err
-  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  monkeypatch.setattr(triton_attention, "find_capability", lambda: 90)
   monkeypatch.setattr(choose, "measure", lambda *_, **__: [])
   assert not main([*TINY, "--ops=tiles"])
   assert rule.load_rule("cpu").tiles == {"float32": {64: sizes}}

@@ -65,7 +65,7 @@ def test_a_check_needs_kernels_equal_bits_and_numbers(monkeypatch):
   assert passed.passed  # Without a GPU, XLA computes attention.
   assert not passed._replace(repeats=False).passed
   assert not passed._replace(share=math.nan).passed
-  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  monkeypatch.setattr(triton_attention, "find_capability", lambda: 90)
   assert not passed.passed and passed._replace(has_kernel=True).passed
   dense = passed._replace(name="full", repeats=False)
   assert dense.passed and not dense._replace(share=math.nan).passed

@@ -80,7 +80,7 @@ def test_memory_of_a_third_size(data_dir):
   said = []
   needs = rows.measure_needs(config, said.append, timed=False, most=16)
   assert "4 and 16" in said[0] and list(needs) == ["step_mb", "example_mb"]
-  assert rows.at(needs, "mb", 64) * 1e6 == pytest.approx(
+  assert rows.scale(needs, "mb", 64) * 1e6 == pytest.approx(
     trial.measure_training_bytes(complete(SMALL, "batch_size=64")), rel=0.1
   )
 
@@ -95,7 +95,7 @@ def test_small_sizes_pick_what_the_batch_picks(data_dir, monkeypatch):
   picked = {}
 
   def compile_dispatch(config, steps):
-    task, size = build_task(config), rows.share(config)
+    task, size = build_task(config), rows.split_batch(config)
     chosen = implementations(task.model, (size, *task.input_spec.shape[1:]))
     picked.setdefault(limit, {})[size] = set(chosen.values())
     return types.SimpleNamespace(program=types.SimpleNamespace(compiled=size))
@@ -131,11 +131,11 @@ def test_sizes_are_multiples_of_the_micro_batches(batch, unit, sizes):
 
 def test_sizes_that_do_not_fit_are_not_run(uncompiled, monkeypatch):
   config = complete(SMALL, f"batch_size={64 * jax.device_count()},steps_per_dispatch=1")
-  needed = rows.at(rows.measure_needs(config, print, timed=False), "mb", 64)
+  needed = rows.scale(rows.measure_needs(config, print, timed=False), "mb", 64)
   assert needed == pytest.approx(7.4) and not uncompiled
   monkeypatch.setattr(timing, "find_free_bytes", lambda: 0.6e6 * needed * jax.device_count())
   needs = rows.measure_needs(config, print, timed=True)
-  assert uncompiled == [[4, 16]] and rows.at(needs, "s", 16) == pytest.approx(2)
+  assert uncompiled == [[4, 16]] and rows.scale(needs, "s", 16) == pytest.approx(2)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def test_the_search_finds_the_bottom_of_a_valley_and_measures_nothing_twice(bloc
     return 1 + sum(abs(math.log2(a / b)) for a, b in zip(launch, best, strict=True))
 
   rows = range(32, tune.MOST_ROWS + 1)
-  found = tune.climb(block, measure)
+  found = tune.search_launch(block, measure)
   assert found == best or (best.blocks * block not in rows and found[2] == best[2])
   assert len(asked) == len(set(asked)) <= 10
   assert all(each.blocks * block in rows for each in asked)
@@ -37,7 +37,7 @@ def test_launches_that_do_not_fit_are_left():
   def measure(launch):
     return math.inf if launch.stages > 2 or launch.warps == 4 else 1 / launch.stages
 
-  assert tune.climb(64, measure) in (Launch(1, 8, 2), Launch(2, 8, 2))
+  assert tune.search_launch(64, measure) in (Launch(1, 8, 2), Launch(2, 8, 2))
 
 
 @dataclasses.dataclass
@@ -120,7 +120,7 @@ def test_the_time_of_a_call_is_that_of_the_given_tiles(monkeypatch):
 
   The attention here only records the tiles, since the kernels need a GPU.
   """
-  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  monkeypatch.setattr(triton_attention, "find_capability", lambda: 90)
   subject, asked = tune.TimedCall("float32", 16, 1, 64, 2), []
 
   def attend(q, k, v, *_, **__):
@@ -157,7 +157,7 @@ def test_the_comparison_with_xla_runs_every_kernel_with_masks_of_edges_and_keys(
 
 
 def test_rules_give_tiles_by_dtype_and_the_nearest_wider_head(monkeypatch):
-  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  monkeypatch.setattr(triton_attention, "find_capability", lambda: 90)
   small, large = DEFAULT._replace(block=32), DEFAULT._replace(block=16)
   tiles = {"bfloat16": {64: small, 128: large}, "float32": {64: None}}
 
@@ -179,5 +179,5 @@ def test_without_a_cuda_device_the_fix_is_named(monkeypatch):
   monkeypatch.setattr(triton_attention, "find_obstacle", lambda: "jax-triton is missing. Get it")
   with pytest.raises(ConfigError, match=r"but jax-triton is missing\. Get it\."):
     tune.check_kernels("this")
-  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  monkeypatch.setattr(triton_attention, "find_capability", lambda: 90)
   tune.check_kernels("this")

@@ -12,7 +12,7 @@ from PIL import Image
 import vitx
 from tests import runs
 from tests.interop.published import FILES
-from vitx.analysis.markdown import without_places
+from vitx.analysis.markdown import shorten_paths
 from vitx.checkpoints.tree import name_leaves
 from vitx.cli import main as front
 from vitx.inference import convert as convert_module
@@ -65,13 +65,13 @@ def test_the_card_says_how_they_came_to_be(run):
     'load_file("tiny.safetensors")',
     environment["data"]["fingerprint"],
     f"{environment['data']['examples']['train']:,} train",
-    " ".join(without_places(environment["command"])),
+    " ".join(shorten_paths(environment["command"])),
     f"jax {environment['versions']['jax']}",
     f"| test | {rows[-1]['examples']} | {rows[-1]['top1']:.4f} |",
     "0, 1, 2, 3, 4, 5, 6, 7, 8, 9",
   ):
     assert said in card, said
-  assert json.loads(card.split("```json\n")[1].split("```")[0]) == without_places(config)
+  assert json.loads(card.split("```json\n")[1].split("```")[0]) == shorten_paths(config)
 
 
 @pytest.mark.slow  # reads a whole run

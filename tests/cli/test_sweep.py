@@ -28,7 +28,7 @@ from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.inference.folds import pool_folds
 from vitx.sweeps import results as writing
 from vitx.sweeps import sweep as trained
-from vitx.sweeps.curves import find_printed, find_runs, read_curves
+from vitx.sweeps.curves import find_published_curves, find_runs, read_curves
 from vitx.sweeps.points import make_points
 from vitx.sweeps.sweep import POINT, State, train_points
 from vitx.training import phases
@@ -45,7 +45,7 @@ class Silent:
   def training(self, point):
     return open(os.devnull)
 
-  def looked_at(self, point, state):
+  def update(self, point, state):
     self.told.append((point.name, state))
 
 
@@ -325,7 +325,7 @@ def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):
 
 def test_what_a_source_printed_by_epoch():
   published = {"a": {"train_top1": {1: 26.8, 5: 51.2}, "parameters": 3}, "b": {"top1": 0.5}}
-  assert find_printed(published, "top1") == {"a": {1: 26.8, 5: 51.2}}
+  assert find_published_curves(published, "top1") == {"a": {1: 26.8, 5: 51.2}}
 
 
 def test_curves_of_runs_and_of_sweeps(tmp_path, quick, capsys):

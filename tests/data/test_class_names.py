@@ -9,12 +9,12 @@ import pytest
 from tests.data.examples import Rows, names, roles
 from vitx.config.errors import ConfigError
 from vitx.data import class_names
-from vitx.data.class_names import find_in_weights, find_places, imagenet_places, sort_names
+from vitx.data.class_names import find_in_weights, imagenet_labels, match_classes, sort_names
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.sources import open_dataset, open_source
 
 CAFE = unicodedata.normalize("NFC", "café"), unicodedata.normalize("NFD", "café")
-IDS = tuple(imagenet_places())
+IDS = tuple(imagenet_labels())
 
 
 def info(names, *, numbered=False):
@@ -75,22 +75,22 @@ def test_imagenets_names_are_numbered():
   ],
 )
 def test_where_classes_stand(own, others, places):
-  found = find_places(info(own), others)
+  found = match_classes(info(own), others)
   assert (None if found is None else tuple(found)) == places
 
 
 def test_numbers_are_places_where_the_set_numbers_its_classes():
   named, numbered = info(("cat", "dog")), info(("cat", "dog"), numbered=True)
-  assert find_places(numbered, ("0", "1"), unnamed=True).tolist() == [0, 1]
-  assert find_places(numbered, ("0", "1")) is None  # where they are names, as of digits
-  assert find_places(numbered, ("0", "1", "2"), unnamed=True) is None
-  assert find_places(named, ("0", "1"), unnamed=True) is None
+  assert match_classes(numbered, ("0", "1"), unnamed=True).tolist() == [0, 1]
+  assert match_classes(numbered, ("0", "1")) is None  # where they are names, as of digits
+  assert match_classes(numbered, ("0", "1", "2"), unnamed=True) is None
+  assert match_classes(named, ("0", "1"), unnamed=True) is None
 
 
 def test_numbers_of_all_of_imagenet():
   """Folders may have numbers as names, as in ImageNetV2; the model has another order of classes."""
   numbers = info(map(str, range(1000)), numbered=True)
-  assert find_places(numbers, IDS[::-1]).tolist() == list(range(999, -1, -1))
+  assert match_classes(numbers, IDS[::-1]).tolist() == list(range(999, -1, -1))
 
 
 def test_heads_of_files(tmp_path):

@@ -72,7 +72,7 @@ def alone(name):
     variables = {"params": params, **state}
     return {"tokens": mixer.apply(variables, inputs["tokens"], layout, train=False)}
 
-  task = SimpleNamespace(element_spec={"tokens": tokens}, answers=(), respond=respond)
+  task = SimpleNamespace(element_spec={"tokens": tokens}, targets=(), respond=respond)
   variables = {"params": {}} | untrained.draw(jax.eval_shape(init, tokens))
   return SimpleNamespace(task=task, variables=variables)
 

@@ -1,4 +1,4 @@
-"""The report of `vitx evaluate --report`, and the figures of a classifier's answers."""
+"""The report of `vitx evaluate --report`, and the figures of a classifier's predictions."""
 
 import csv
 import dataclasses
@@ -122,7 +122,7 @@ def test_bad_options(options, message, tmp_path):
 
 def test_another_task_has_no_answers(evaluated):
   with pytest.raises(ConfigError, match="choose a classifier's run"):
-    command.show_answers(dataclasses.replace(evaluated, answers=None))
+    command.show_predictions(dataclasses.replace(evaluated, predictions=None))
 
 
 @pytest.mark.parametrize(

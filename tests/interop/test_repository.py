@@ -25,7 +25,7 @@ from vitx.checkpoints.workdir import from_plain
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.inference.convert import describe
-from vitx.inference.publish import FILES, hide_places, publish
+from vitx.inference.publish import FILES, hide_paths, publish
 from vitx.interop import hub
 from vitx.interop.foreign import read_safetensors
 from vitx.interop.init_from import check_source, initial_variables
@@ -146,13 +146,13 @@ def test_no_path_of_the_author_is_published(loaded, tmp_path):
   config.init_from = "clients/secret/run"
   config.task = ConfigDict({"name": "classification", "teacher": "C:\\Users\\jane\\teacher"})
   config.tracking = {"name": "wandb", "project": "secret client"}
-  plain = hide_places(config.to_dict())
+  plain = hide_paths(config.to_dict())
   assert plain["tracking"] == {"name": "none"}
   assert plain["data"]["source"] == "folder:photos" and plain["data"]["data_dir"] is None
   assert plain["init_from"] == "run" and plain["task"]["teacher"] == "teacher"
   for kept in ("timm:vit_tiny.a", "hf:owner/name", "", "digits"):
-    assert hide_places({"init_from": kept, "data": {"source": kept}})["init_from"] == kept
-  assert hide_places({"data": {"source": "csv:clients/acme/all.csv"}})["data"]["source"] == (
+    assert hide_paths({"init_from": kept, "data": {"source": kept}})["init_from"] == kept
+  assert hide_paths({"data": {"source": "csv:clients/acme/all.csv"}})["data"]["source"] == (
     "csv:all.csv"
   )
   mine = untrained.make(**NETWORKS["timm"])
@@ -492,5 +492,5 @@ def test_another_process_asks_the_hub(on_hub, loaded, tmp_path):
 
 def test_a_record_survives_json():
   config = untrained.make(**NETWORKS["timm"]).config
-  plain = json.loads(json.dumps(hide_places(config.to_dict())))
+  plain = json.loads(json.dumps(hide_paths(config.to_dict())))
   assert from_plain(plain).to_dict()["model"] == config.to_dict()["model"]

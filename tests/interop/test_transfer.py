@@ -73,18 +73,18 @@ def test_another_head_and_grid_and_parts():
 
 def test_a_head_is_taken_by_the_names_of_its_classes():
   source, target = model(classes=5, seed=1), model(classes=3, seed=2)
-  params, report = transfer(target, source, places=np.array([4, 0, 1]))
+  params, report = transfer(target, source, indices=np.array([4, 0, 1]))
   for name in ("kernel", "bias"):
     np.testing.assert_array_equal(params["head"][name], source["head"][name][..., [4, 0, 1]])
   assert report.resized["head/kernel"] == "[8, 5] -> [8, 3]: classes by their names"
-  params, report = transfer(model(seed=2), model(seed=1), places=np.arange(10))
+  params, report = transfer(model(seed=2), model(seed=1), indices=np.arange(10))
   assert len(report.loaded) == 6 and not report.resized
   np.testing.assert_array_equal(params["head"]["kernel"], model(seed=1)["head"]["kernel"])
 
 
 def test_a_head_of_as_many_other_classes_starts_anew():
   target = model(classes=5, seed=2)
-  params, report = transfer(target, model(classes=5, seed=1), places="other classes (a, not b)")
+  params, report = transfer(target, model(classes=5, seed=1), indices="other classes (a, not b)")
   np.testing.assert_array_equal(params["head"]["kernel"], target["head"]["kernel"])
   assert report.head["head/bias"] == "[5] -> [5]: other classes (a, not b)"
   check_fit(report, "file.pth", ())

@@ -8,7 +8,7 @@ import pytest
 
 from vitx.attention.performer import Performer
 from vitx.layers.norms import BatchNorm
-from vitx.models.frozen import hold, is_frozen, keep_state
+from vitx.models.frozen import freeze, is_frozen, keep_state
 from vitx.ops.layout import TokenLayout
 from vitx.training.parameters import parameter_names
 
@@ -70,7 +70,7 @@ def test_frozen_normalization_runs_as_in_evaluation_and_the_rest_trains():
     variables = network.init(key, x, False)
     names = parameter_names(variables["params"])
     frozen = [name for name in names if not name.startswith("block_1")]
-    with hold(names, frozen):
+    with freeze(names, frozen):
       both = [
         network.apply(variables, each, True, mutable=["batch_stats", "intermediates"])[1]
         for each in (x, jnp.concatenate([x[:2], 100 + x[2:]]))
@@ -113,7 +113,7 @@ def test_features_of_a_frozen_performer_are_not_redrawn():
     for frozen in (names, ()):
       state = variables["features"]
       for _ in range(2):
-        with hold(names, frozen):
+        with freeze(names, frozen):
           given = {"params": variables["params"], "features": state}
           _, new = mixer.apply(given, x, layout, train=True, mutable=["features"])
         state = new["features"]

@@ -31,7 +31,7 @@ class Weighed(nn.Module):
 def trace(**fields):
   model = create_model("vit", **SIZES, **fields)
   images = jnp.zeros((1, 8, 8, 1))
-  with logged.finding() as found:
+  with logged.collect_names() as found:
     params = jax.eval_shape(lambda: model.init(jax.random.key(0), images, train=False))["params"]
   return found, params
 
@@ -78,4 +78,4 @@ def test_layers_that_are_stacked_are_told_apart():
   ],
 )
 def test_names_of_figures(name, figure):
-  assert names.figure_of(name) == figure
+  assert names.name_figure(name) == figure

@@ -61,5 +61,5 @@ def test_a_network_has_these_names():
     **{"norm": 4, "head_hidden": 4, "head": 4},
   }
   assert [name for name in found if names.is_position_table(name)] == ["posemb/table"]
-  bare = [name for name in found if names.is_bare(name)]
-  assert sorted(bare) == ["cls", "extra", "posemb/table"]
+  layerless = [name for name in found if names.has_no_layer(name)]
+  assert sorted(layerless) == ["cls", "extra", "posemb/table"]

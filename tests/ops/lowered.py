@@ -25,7 +25,7 @@ def record_kernels(monkeypatch, card=90):
     return [jnp.zeros(each.shape, each.dtype) for each in types]
 
   monkeypatch.setattr(triton_attention, "call", call)
-  monkeypatch.setattr(triton_attention, "find_card", lambda: card)
+  monkeypatch.setattr(triton_attention, "find_capability", lambda: card)
   return calls
 
 

@@ -139,7 +139,7 @@ def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
   for name, module in modules.items():
     monkeypatch.setitem(sys.modules, name, module)
   triton_attention.find_obstacle.cache_clear()
-  triton_attention.find_card.cache_clear()
+  triton_attention.find_capability.cache_clear()
   try:
     found = triton_attention.find_obstacle()
     assert found is None if words is None else words in found
@@ -148,14 +148,14 @@ def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
       assert triton_attention.find_tiles(x, x, x) is None
   finally:
     triton_attention.find_obstacle.cache_clear()
-    triton_attention.find_card.cache_clear()
+    triton_attention.find_capability.cache_clear()
 
 
 def test_a_compiler_that_fails_is_an_obstacle_of_one_line(monkeypatch):
   def call(*_):
     raise ValueError("at 3:5:\nno")
 
-  monkeypatch.setattr(triton_attention, "_capability", lambda: 90)
+  monkeypatch.setattr(triton_attention, "_read_capability", lambda: 90)
   monkeypatch.setattr(triton_attention, "call", call)
   monkeypatch.setitem(sys.modules, "jax_triton", types.ModuleType("jax_triton"))
   monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.0")

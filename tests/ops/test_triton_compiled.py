@@ -97,11 +97,11 @@ def test_a_card_has_room_for_its_default_tiles(name, monkeypatch):
 @pytest.fixture
 def h100(monkeypatch):
   """Makes attention find an H100 and the packages of this environment."""
-  monkeypatch.setattr(triton_attention, "_capability", lambda: 90)
-  for found in (triton_attention.find_card, triton_attention.find_obstacle):
+  monkeypatch.setattr(triton_attention, "_read_capability", lambda: 90)
+  for found in (triton_attention.find_capability, triton_attention.find_obstacle):
     found.cache_clear()
   yield
-  for found in (triton_attention.find_card, triton_attention.find_obstacle):
+  for found in (triton_attention.find_capability, triton_attention.find_obstacle):
     found.cache_clear()
 
 
@@ -110,7 +110,7 @@ def test_packages_that_fit_are_found_by_one_lowering(h100, monkeypatch):
   monkeypatch.setattr(
     triton_attention, "_lower_a_call", lambda card: asked.append(card) or lower(card)
   )
-  assert triton_attention.find_obstacle() is None and triton_attention.find_card() == 90
+  assert triton_attention.find_obstacle() is None and triton_attention.find_capability() == 90
   assert asked == [90]
 
 

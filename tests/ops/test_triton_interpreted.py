@@ -170,7 +170,7 @@ def both_ways(monkeypatch, function, *arrays):
   """Asserts that a function of arrays has equal values with the kernels and with XLA."""
   found = jax.jit(function)(*arrays)
   with monkeypatch.context() as patch:
-    patch.setattr(triton_attention, "find_card", lambda: None)
+    patch.setattr(triton_attention, "find_capability", lambda: None)
     expected = jax.jit(lambda *x: function(*x))(*arrays)  # jax keeps the trace of a known function
 
   def compare(a, b):

@@ -95,7 +95,7 @@ def install(monkeypatch, tiles=None):
     return jax.pure_callback(run, list(types), *arrays)
 
   monkeypatch.setattr(triton_attention, "call", call)
-  monkeypatch.setattr(triton_attention, "find_card", lambda: 90)
+  monkeypatch.setattr(triton_attention, "find_capability", lambda: 90)
   monkeypatch.setattr(triton_attention, "on_cuda", lambda kernel, otherwise, *x: kernel(*x))
   if tiles is not None:
     monkeypatch.setattr(triton_attention, "choose_tiles", lambda *_: tiles)

@@ -13,7 +13,7 @@ def train_until(at: int, config, workdir, monkeypatch) -> loop.Result:
   class StopAt(failures.StopRequest):
     times = 0
 
-    def asked(self):
+    def is_received(self):
       self.times += 1
       return self.times >= at - 2
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests import runs
 from tests.training.test_loop import same
-from vitx.analysis.matrices import attention_entropies, hold_matrices
+from vitx.analysis.matrices import attention_entropies, expose_matrices
 from vitx.checkpoints.load import load
 from vitx.data.dataset import spread
 from vitx.models import model_from_config
@@ -36,10 +36,10 @@ def test_each_row_tells_it_of_the_state_after_its_step(told):
   rows = {row["step"]: row[NAME] for row in runs.rows(workdir) if row["kind"] == "train"}
   assert sorted(rows) == [3, 6] and abs(rows[3] - rows[6]) > 1e-4
   experiment = loop.make_experiment(config)
-  images = spread(experiment.keep("validation"), 5)
+  images = spread(experiment.load_examples("validation"), 5)
   batch = {"image": np.stack([images[i]["image"] for i in range(5)])}
   inputs = experiment.task.model_inputs(batch)
-  model = model_from_config(hold_matrices(experiment.config.model))
+  model = model_from_config(expose_matrices(experiment.config.model))
   entropies = jax.jit(lambda variables: attention_entropies(model, variables, inputs))
   for step, value in rows.items():
     found = entropies(load(workdir, step, weights="raw").variables)[NAME]

@@ -149,22 +149,22 @@ def test_a_run_keeps_the_rule_of_auto_that_it_began_with(run_copy, tmp_path, mon
 
 def test_the_rule_of_another_device_or_of_no_record_is_todays(tmp_path, capsys):
   today = current_rule()
-  assert loop.provenance.keep_rule(tmp_path) == today
+  assert loop.provenance.choose_rule(tmp_path) == today
   stored = today.to_json() | {"masked": {"linear": [[8, 8]]}}
   path = tmp_path / "environment.json"
   path.write_text(json.dumps({"rule": stored | {"device_kind": "another"}}))
-  assert loop.provenance.keep_rule(tmp_path) == today and not capsys.readouterr().out
+  assert loop.provenance.choose_rule(tmp_path) == today and not capsys.readouterr().out
   path.write_text(json.dumps({"rule": stored}))
-  kept = loop.provenance.keep_rule(tmp_path)
+  kept = loop.provenance.choose_rule(tmp_path)
   assert kept.masked == dict(today.masked) | {"linear": ((8, 8),)}
   assert "differs" in capsys.readouterr().out
   tiles = {"float32": {"64": None}}
   path.write_text(json.dumps({"rule": today.to_json() | {"tiles": tiles}}))
-  assert loop.provenance.keep_rule(tmp_path).tiles == {"float32": {64: None}}
+  assert loop.provenance.choose_rule(tmp_path).tiles == {"float32": {64: None}}
   assert "differs" in capsys.readouterr().out
   path.write_text(json.dumps({"rule": {"masked": 3}}))
   with pytest.raises(ConfigError, match=r"environment\.json holds no rule.*another --workdir"):
-    loop.provenance.keep_rule(tmp_path)
+    loop.provenance.choose_rule(tmp_path)
 
 
 # Step 8 has a save; step 13 is between two rows of the log.

@@ -25,13 +25,13 @@ AT_ONCE = 2**22  # The most weights of examples in memory at once.
 
 
 @dataclasses.dataclass(frozen=True)
-class Answers:
+class Predictions:
   """A classifier's predictions for n examples, without the probabilities of all K classes.
 
   Attributes:
     numbers: The index of each example in its split, int (n,).
     labels: The index of the true class, int (n,).
-    predictions: The index of the most probable class, int (n,); -1 if a logit is not finite.
+    classes: The index of the most probable class, int (n,); -1 if a logit is not finite.
     confidence: The highest probability, float64 (n,).
     likelihood: The log-probability of the true class, float64 (n,).
     ranks: The number of classes that score higher than the true class, int (n,). In a tie the class
@@ -40,7 +40,7 @@ class Answers:
 
   numbers: np.ndarray
   labels: np.ndarray
-  predictions: np.ndarray
+  classes: np.ndarray
   confidence: np.ndarray
   likelihood: np.ndarray
   ranks: np.ndarray
@@ -48,7 +48,7 @@ class Answers:
   @property
   def right(self) -> np.ndarray:
     """Returns whether each prediction is the true class, bool (n,)."""
-    return self.predictions == self.labels
+    return self.classes == self.labels
 
   @property
   def mistakes(self) -> np.ndarray:
@@ -57,19 +57,19 @@ class Answers:
     Examples with a logit that is not finite are left out.
     """
     order = np.argsort(-self.confidence, kind="stable")
-    return order[~self.right[order] & (self.predictions[order] >= 0)]
+    return order[~self.right[order] & (self.classes[order] >= 0)]
 
   @property
-  def doubts(self) -> np.ndarray:
+  def least_certain(self) -> np.ndarray:
     """Returns the indices of all examples, the one with the lowest confidence first.
 
     Examples with a logit that is not finite are left out.
     """
     order = np.argsort(self.confidence, kind="stable")
-    return order[self.predictions[order] >= 0]
+    return order[self.classes[order] >= 0]
 
 
-def read_answers(numbers: np.ndarray, labels: np.ndarray, logits: np.ndarray) -> Answers:
+def read_logits(numbers: np.ndarray, labels: np.ndarray, logits: np.ndarray) -> Predictions:
   """Returns the predictions that follow from a classifier's logits.
 
   Args:
@@ -81,23 +81,23 @@ def read_answers(numbers: np.ndarray, labels: np.ndarray, logits: np.ndarray) ->
   own = np.take_along_axis(logs, labels[:, None], axis=1)
   before = (logs == own) & (np.arange(logs.shape[1])[None] < labels[:, None])
   finite = np.isfinite(logits).all(axis=1)
-  return Answers(
+  return Predictions(
     numbers=np.asarray(numbers, np.int64),
     labels=np.asarray(labels, np.int64),
-    predictions=np.where(finite, logs.argmax(axis=1), -1),
+    classes=np.where(finite, logs.argmax(axis=1), -1),
     confidence=np.where(finite, np.exp(logs.max(axis=1)), 0.0),
     likelihood=np.where(finite, own[:, 0], np.nan),
     ranks=np.where(finite, ((logs > own) | before).sum(axis=1), logs.shape[1]),
   )
 
 
-def join_answers(parts: Sequence[Answers]) -> Answers:
+def join_predictions(parts: Sequence[Predictions]) -> Predictions:
   """Concatenates the predictions of several batches."""
-  names = [field.name for field in dataclasses.fields(Answers)]
-  return Answers(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in names})
+  names = [field.name for field in dataclasses.fields(Predictions)]
+  return Predictions(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in names})
 
 
-def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES) -> dict[str, Any]:
+def summarize(predictions: Predictions, classes: int, resamples: int = RESAMPLES) -> dict[str, Any]:
   """Computes the metrics of a classifier's predictions, with bootstrap intervals over the examples.
 
   By scikit-learn's conventions, a ratio whose denominator is 0 is 0, and a macro average is over
@@ -105,7 +105,7 @@ def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES
   classes that have examples.
 
   Args:
-    answers: The predictions for n examples.
+    predictions: The predictions for n examples.
     classes: The number of classes, K.
     resamples: The number of bootstrap resamples, each of n examples.
 
@@ -118,24 +118,24 @@ def summarize_answers(answers: Answers, classes: int, resamples: int = RESAMPLES
       class that does not occur.
     - confusion: The numbers of examples by true class (rows) and predicted class (columns).
     - reliability: The number of examples, the mean confidence and the accuracy in bins of the
-      confidence, see `bin_answers`.
-    - intervals: The 95 % intervals [low, high] by name, of all metrics of `measure_answers`.
+      confidence, see `bin_predictions`.
+    - intervals: The 95 % intervals [low, high] by name, of all metrics of `measure_predictions`.
     - resamples: The number of resamples.
   """
-  figures, intervals = measure_answers(answers, classes, resamples)
+  figures, intervals = measure_predictions(predictions, classes, resamples)
   return {
     **{name: figures[name] for name in ("precision", "recall", "f1", "balanced_accuracy")},
-    "class_examples": np.bincount(answers.labels, minlength=classes).tolist(),
+    "class_examples": np.bincount(predictions.labels, minlength=classes).tolist(),
     **{name: figures[name] for name in ("class_precision", "class_recall", "class_f1")},
-    "confusion": count_confusion(answers, classes).tolist(),
-    "reliability": bin_answers(answers),
+    "confusion": count_confusion(predictions, classes).tolist(),
+    "reliability": bin_predictions(predictions),
     "intervals": intervals,
     "resamples": resamples,
   }
 
 
-def measure_answers(
-  answers: Answers, classes: int, resamples: int = RESAMPLES
+def measure_predictions(
+  predictions: Predictions, classes: int, resamples: int = RESAMPLES
 ) -> tuple[dict[str, Any], dict[str, Any]]:
   """Computes those metrics of a classifier's predictions that have bootstrap intervals.
 
@@ -143,13 +143,13 @@ def measure_answers(
     The metrics by name, and their 95 % intervals by name ({} if there are no resamples). The
     metrics are top1, top5, nll (the mean negative log-likelihood), ece (the expected calibration
     error), and precision, recall, f1, balanced_accuracy, class_precision, class_recall and class_f1
-    as `summarize_answers` defines them.
+    as `summarize` defines them.
   """
   terms = _Terms(classes)
-  matrix = terms.matrix(answers)
+  matrix = terms.matrix(predictions)
   point = terms.figures(np.asarray(matrix.sum(axis=0)).reshape(1, -1))
   figures = {name: _to_plain(value[0]) for name, value in point.items()}
-  draws = _draw_weights(len(answers.labels), resamples)
+  draws = _draw_weights(len(predictions.labels), resamples)
   parts = [terms.figures(weights @ matrix) for weights in draws]
   if not parts:
     return figures, {}
@@ -157,14 +157,14 @@ def measure_answers(
   return figures, {name: find_interval(value) for name, value in pooled.items()}
 
 
-def count_confusion(answers: Answers, classes: int) -> np.ndarray:
+def count_confusion(predictions: Predictions, classes: int) -> np.ndarray:
   """Returns the numbers of examples by true class and predicted class, int (K, K)."""
-  known = answers.predictions >= 0
-  pairs = answers.labels[known] * classes + answers.predictions[known]
+  known = predictions.classes >= 0
+  pairs = predictions.labels[known] * classes + predictions.classes[known]
   return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
 
 
-def bin_answers(answers: Answers) -> dict[str, Any]:
+def bin_predictions(predictions: Predictions) -> dict[str, Any]:
   """Computes the reliability diagram: the accuracy by confidence, the highest probability.
 
   Returns:
@@ -172,11 +172,11 @@ def bin_answers(answers: Answers) -> dict[str, Any]:
     and the accuracy in each of 15 bins, which divide the range 0..1 of the confidence evenly. An
     empty bin has the confidence and accuracy None.
   """
-  bins = _find_bins(answers.confidence)
+  bins = _find_bins(predictions.confidence)
   counts = np.bincount(bins, minlength=BINS)
   with np.errstate(invalid="ignore"):
-    confidence = np.bincount(bins, answers.confidence, BINS) / counts
-    accuracy = np.bincount(bins, answers.right, BINS) / counts
+    confidence = np.bincount(bins, predictions.confidence, BINS) / counts
+    accuracy = np.bincount(bins, predictions.right, BINS) / counts
   return {
     "examples": counts.tolist(),
     "confidence": _to_plain(confidence),
@@ -237,8 +237,8 @@ def calibrate(
   """
   found: dict[str, Any] = {}
   for name, divisor in (("before", 1.0), ("after", temperature)):
-    answers = read_answers(np.arange(len(labels)), labels, logits / divisor)
-    figures, intervals = measure_answers(answers, logits.shape[1], resamples)
+    predictions = read_logits(np.arange(len(labels)), labels, logits / divisor)
+    figures, intervals = measure_predictions(predictions, logits.shape[1], resamples)
     found[name] = {key: figures[key] for key in ("nll", "ece")}
     if intervals:
       found[name]["intervals"] = {key: intervals[key] for key in ("nll", "ece")}
@@ -263,20 +263,20 @@ class _Terms:
     self._width = ends[-1]
     self._slices = dict(zip(widths, map(slice, ends[:-1], ends[1:]), strict=True))
 
-  def matrix(self, answers: Answers) -> scipy.sparse.csr_array:
+  def matrix(self, predictions: Predictions) -> scipy.sparse.csr_array:
     """Returns the table of n examples as a sparse matrix, float64 (n, terms)."""
-    n, ones = len(answers.labels), np.ones(len(answers.labels))
-    known, zero = answers.predictions >= 0, np.zeros(n, np.int64)
-    right = answers.right.astype(float)
+    n, ones = len(predictions.labels), np.ones(len(predictions.labels))
+    known, zero = predictions.classes >= 0, np.zeros(n, np.int64)
+    right = predictions.right.astype(float)
     terms = {
-      "right": (answers.labels, right),
-      "examples": (answers.labels, ones),
-      "predicted": (answers.predictions.clip(0), known.astype(float)),
-      "gap": (_find_bins(answers.confidence), right - answers.confidence),
+      "right": (predictions.labels, right),
+      "examples": (predictions.labels, ones),
+      "predicted": (predictions.classes.clip(0), known.astype(float)),
+      "gap": (_find_bins(predictions.confidence), right - predictions.confidence),
       "count": (zero, ones),
       "top1": (zero, right),
-      "top5": (zero, (answers.ranks < TOP).astype(float)),
-      "nll": (zero, -answers.likelihood),
+      "top5": (zero, (predictions.ranks < TOP).astype(float)),
+      "nll": (zero, -predictions.likelihood),
     }
     columns = np.concatenate([self._slices[name].start + at for name, (at, _) in terms.items()])
     values = np.concatenate([value for _, value in terms.values()])

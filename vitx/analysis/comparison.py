@@ -62,7 +62,7 @@ class Outcome:
     best: The step of the checkpoint with the best validation metric, or `None` if the run failed.
     validation: The validation metrics of the best checkpoint.
     test: The test metrics of the best checkpoint.
-    seen: The metrics of every evaluation on *test* during the training, if there were any.
+    test_curve: The metrics of every evaluation on *test* during the training, if there were any.
     seconds: The duration of the training in seconds.
     problem: The reason for the failure, or "" if the run did not fail.
     fold: The fold of the examples that the run tested, or `None` without folds.
@@ -73,7 +73,7 @@ class Outcome:
   best: int | None = None
   validation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   test: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  seen: Sequence[Mapping[str, Any]] = ()
+  test_curve: Sequence[Mapping[str, Any]] = ()
   seconds: float = 0.0
   problem: str = ""
   fold: int | None = None
@@ -177,17 +177,17 @@ class Comparison:
       compare_pairs([own[p] for p in pairs], [base[p] for p in pairs]) if is_compared else None
     )
     best = max if self.mode == "max" else min
-    seen = [
-      best(row[self.figure] for row in each.seen)
+    best_values = [
+      best(row[self.figure] for row in each.test_curve)
       for each in self.outcomes
-      if each.method == method.name and each.seen and not each.problem
+      if each.method == method.name and each.test_curve and not each.problem
     ]
     published = method.published.get(self.figure)
     return MethodSummary(
       method,
       validation=spread(list(self.values(method.name, "validation").values())) if own else None,
       test=spread(list(own.values())) if own else None,
-      best_on_test=spread(seen) if seen else None,
+      best_on_test=spread(best_values) if best_values else None,
       difference=difference,
       published=published if isinstance(published, int | float) else None,
     )
@@ -267,7 +267,7 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
     )
   failed = [each for each in comparison.outcomes if each.problem]
   for each in failed:
-    problem = markdown.text(markdown.without_places(each.problem))
+    problem = markdown.text(markdown.shorten_paths(each.problem))
     fold = "" if each.fold is None else f", fold {each.fold}"
     text.append(f"{markdown.text(each.method)}{fold}, seed {each.seed}, failed: {problem}")
   return "\n\n".join(text)

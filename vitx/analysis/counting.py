@@ -46,9 +46,9 @@ def count_variables(variables: Any) -> Count:
     (jax.tree_util.keystr(path, simple=True, separator="/"), math.prod(leaf.shape))
     for path, leaf in paths
   ]
-  bare = sum(size for name, size in sizes if names.is_bare(name))
+  layerless = sum(size for name, size in sizes if names.has_no_layer(name))
   total = sum(size for _, size in sizes)
-  return Count(total, total - bare)
+  return Count(total, total - layerless)
 
 
 def count(config: Mapping[str, Any]) -> Count:

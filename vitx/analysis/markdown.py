@@ -40,10 +40,10 @@ def table(rows: Sequence[Sequence[str]]) -> str:
   return "\n".join([head, f"|{'---|' * len(rows[0])}", *body])
 
 
-def without_places(value: Any) -> Any:
+def shorten_paths(value: Any) -> Any:
   """Shortens every absolute path to its last part, in a text or in the texts of a JSON value."""
   if isinstance(value, str):
     return _PLACE.sub(lambda place: re.split(r"[/\\]", place[0].rstrip("/\\"))[-1], value)
   if isinstance(value, Mapping):
-    return {key: without_places(entry) for key, entry in value.items()}
-  return [without_places(entry) for entry in value] if isinstance(value, list | tuple) else value
+    return {key: shorten_paths(entry) for key, entry in value.items()}
+  return [shorten_paths(entry) for entry in value] if isinstance(value, list | tuple) else value

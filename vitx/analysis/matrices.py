@@ -15,7 +15,7 @@ from vitx.models import names
 from vitx.models.sown import collect
 
 
-def hold_matrices(model: ConfigDict) -> ConfigDict:
+def expose_matrices(model: ConfigDict) -> ConfigDict:
   """Returns a model config whose mixers compute their attention matrices.
 
   The mixers get implementation="masked"; rematerialization and the loop over layers are turned off.
@@ -50,7 +50,7 @@ def attention_entropies(
   """Returns the entropy of each token mixer's attention, averaged over heads and queries.
 
   Args:
-    model: A model of a config from `hold_matrices`.
+    model: A model of a config from `expose_matrices`.
     variables: The model's variable collections.
     inputs: The inputs, (B, ...), prepared by the task.
 
@@ -61,6 +61,6 @@ def attention_entropies(
   """
   matrices = collect(sow(model, variables, inputs), "probabilities")
   return {
-    names.figure_of(f"{path}/attention_entropy"): jnp.mean(jnp.sum(entr(x), axis=-1), axis=(1, 2))
+    names.name_figure(f"{path}/attention_entropy"): jnp.mean(jnp.sum(entr(x), axis=-1), axis=(1, 2))
     for path, x in matrices.items()
   }

@@ -75,11 +75,11 @@ class TokenMixer(nn.Module):
 
   properties: ClassVar = Properties()
   # The reason why no logit belongs to a query and a key, for an error; "" if there are logits.
-  without_logits: ClassVar[str] = ""
+  no_logits_reason: ClassVar[str] = ""
   decodes: ClassVar[bool] = False  # whether the mixer can be called token by token
   # Whether `__call__` accepts `class_attention=True`, with which it also returns the attention of
   # the first token to all tokens: (B, N) float32, the mean over the heads.
-  tells_class_attention: ClassVar[bool] = False
+  returns_class_attention: ClassVar[bool] = False
   logged: ClassVar[tuple[str, ...]] = ()  # parameters whose means are logged in training
 
   num_heads: PositiveInt
@@ -115,10 +115,10 @@ class TokenMixer(nn.Module):
         f"token_mixer.causal=True: {kind} cannot hide later tokens. Use"
         " causal=False, or softmax, performer, linear_transformer or an attention pattern."
       )
-    if self.without_logits and self.relative_bias != "none":
+    if self.no_logits_reason and self.relative_bias != "none":
       raise ConfigError(
         f"token_mixer.relative_bias={self.relative_bias!r}: {kind} has no logit of a query and a"
-        f" key to which a bias could be added: {self.without_logits}. Use"
+        f" key to which a bias could be added: {self.no_logits_reason}. Use"
         " 'none', or softmax or an attention pattern."
       )
 
@@ -155,12 +155,12 @@ class TokenMixer(nn.Module):
       matrix: The mixing matrix, (B, H, N, N), sown as `attention`; None sows nothing.
       probabilities: The softmax attention of the queries, (B, H, N, N), sown as `probabilities`;
         None means that `matrix` is this attention. A mixer without logits between tokens, see
-        `without_logits`, sows no probabilities.
+        `no_logits_reason`, sows no probabilities.
     """
     if matrix is None:
       return
     self.sow("intermediates", "attention", matrix)
-    if not self.without_logits:
+    if not self.no_logits_reason:
       own = matrix if probabilities is None else probabilities
       self.sow("intermediates", "probabilities", own)
 

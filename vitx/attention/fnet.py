@@ -27,7 +27,7 @@ class FNet(TokenMixer):
   `TokenMixer` has the other attributes.
   """
 
-  without_logits: ClassVar = "its matrix is that of the Fourier transform"
+  no_logits_reason: ClassVar = "its matrix is that of the Fourier transform"
 
   @nn.compact
   def __call__(

@@ -22,7 +22,7 @@ class LinearTransformer(AttentionModule):
   properties: ClassVar = Properties(
     accepts_causal=True, permutation_equivariant=True, masking_is_deletion=True
   )
-  without_logits: ClassVar = "keys are summed, as features, before any query meets them"
+  no_logits_reason: ClassVar = "keys are summed, as features, before any query meets them"
 
   @nn.compact
   def __call__(

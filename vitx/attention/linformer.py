@@ -37,7 +37,7 @@ class Linformer(AttentionModule):
   """
 
   properties: ClassVar = Properties(fixed_length=True)
-  without_logits: ClassVar = "queries meet slots, each a mix of all keys"
+  no_logits_reason: ClassVar = "queries meet slots, each a mix of all keys"
 
   slots: PositiveInt = 64
   share_projection: bool = False

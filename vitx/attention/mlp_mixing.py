@@ -29,7 +29,7 @@ class MLPMixing(TokenMixer):
 
   properties: ClassVar = Properties(implementations=(), fixed_length=True, flops_exponent=2.0)
 
-  without_logits: ClassVar = "its matrix is a parameter"
+  no_logits_reason: ClassVar = "its matrix is a parameter"
 
   hidden: PositiveInt | None = None
 

@@ -38,7 +38,7 @@ class Nystromformer(AttentionModule):
   convolution.
   """
 
-  without_logits: ClassVar = "queries and keys meet landmarks, each a mean of many"
+  no_logits_reason: ClassVar = "queries and keys meet landmarks, each a mean of many"
 
   landmarks: PositiveInt = 64
   iterations: Iterations = 6

@@ -49,7 +49,7 @@ class Performer(AttentionModule):
     accepts_causal=True, permutation_equivariant=True, masking_is_deletion=True
   )
   keeps_state: ClassVar = True  # a frozen Performer does not redraw its features
-  without_logits: ClassVar = "keys are summed, as random features, before any query meets them"
+  no_logits_reason: ClassVar = "keys are summed, as random features, before any query meets them"
 
   features: PositiveInt | None = None
   kernel: Literal["softmax", "relu", "exp", "sigmoid", "softplus", "square", "abs"] = "softmax"

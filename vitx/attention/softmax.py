@@ -36,7 +36,7 @@ class SoftmaxAttention(AttentionModule):
   )
 
   decodes: ClassVar = True
-  tells_class_attention: ClassVar = True
+  returns_class_attention: ClassVar = True
 
   value_dim: PositiveInt | None = None
   key_bias: bool = True

@@ -31,13 +31,13 @@ class _Factorized(PatternAttention):
   local_layers: PositiveInt = 1
   first: NonNegativeInt = 0
 
-  second: ClassVar[str]  # the name of the second set of tokens
+  second_part: ClassVar[str]  # the name of the second set of tokens
 
   def part(self, name: str) -> Pattern:
     """Returns the pattern in which queries attend one of the two sets of tokens, or both.
 
     Args:
-      name: The name of the set: "local", the value of `second`, or "merged" for both sets.
+      name: The name of the set: "local", the value of `second_part`, or "merged" for both sets.
     """
     raise NotImplementedError
 
@@ -45,8 +45,8 @@ class _Factorized(PatternAttention):
     if self.arrangement == "merged":
       return self.part("merged")
     if self.arrangement == "heads":
-      return self.by_half(self.part("local"), self.part(self.second))
-    parts = [self.part(self.second), *[self.part("local")] * self.local_layers]
+      return self.by_half(self.part("local"), self.part(self.second_part))
+    parts = [self.part(self.second_part), *[self.part("local")] * self.local_layers]
     start = -self.first % len(parts)
     return cycle(*parts[start:], *parts[:start])
 
@@ -66,7 +66,7 @@ class StridedAttention(_Factorized):
   other attributes.
   """
 
-  second: ClassVar = "column"
+  second_part: ClassVar = "column"
 
   form: Literal["paper", "code", "bidirectional", "axial"] = "axial"
 
@@ -91,7 +91,7 @@ class FixedAttention(_Factorized):
   other attributes.
   """
 
-  second: ClassVar = "summary"
+  second_part: ClassVar = "summary"
 
   summary: PositiveInt = 1
   distinct: PositiveInt = 1

@@ -59,7 +59,7 @@ class Sparsifiner(AttentionModule):
   """
 
   properties: ClassVar = Properties(fixed_length=True, flops_exponent=2.0)
-  tells_class_attention: ClassVar = True
+  returns_class_attention: ClassVar = True
 
   keep: Share = 0.25
   sparse: bool = True

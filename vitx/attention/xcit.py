@@ -35,7 +35,7 @@ class CrossCovarianceAttention(TokenMixer):
   properties: ClassVar = Properties(
     implementations=(), permutation_equivariant=True, masking_is_deletion=True
   )
-  without_logits: ClassVar = "its matrix is over channels"
+  no_logits_reason: ClassVar = "its matrix is over channels"
   logged: ClassVar = ("temperature",)
 
   use_bias: bool = True

@@ -91,7 +91,7 @@ class Check(NamedTuple):
     A second run must also give equal bits, and the program must contain the kernels if the device
     can run them. These two demands do not apply to the calls in `DENSE`.
     """
-    ran = self.has_kernel >= (triton_attention.find_card() is not None)
+    ran = self.has_kernel >= (triton_attention.find_capability() is not None)
     return self.share <= 1 and (self.name in DENSE or (self.repeats and ran))
 
 
@@ -506,7 +506,7 @@ def describe() -> str:
     f"Measured on {device['date']} on one {device['device_kind']}"
     f" (compute capability {capability}, driver {_find_driver()}), with"
     f" {', '.join(f'{name} {version}' for name, version in versions.items())}. The rule is that of"
-    f" {markdown.without_places(current_rule().source)}. Times are medians of {REPEATS} samples of"
+    f" {markdown.shorten_paths(current_rule().source)}. Times are medians of {REPEATS} samples of"
     f" at least {1e3 * timing.MIN_SAMPLE:.0f} ms, in turns; float32 has TF32 products. MB are"
     " temporaries as compiled. B = 4, H = 8 and D = 64."
   )

@@ -103,7 +103,7 @@ def format_rows(rows: Sequence[MixerCost], setting: Setting) -> str:
     own = [row for row in rows if row.tokens == n]
     head = [f"N = {n}", "", "", *NAMES, "MB", *["ms"] * is_gpu(), ""]
     table = [head, *(_list_cells(rows, row) for row in own)]
-    lines += ["", lay_out(table, right=range(3, len(head) - 1)), *_cut(own)]
+    lines += ["", lay_out(table, right=range(3, len(head) - 1)), *_list_undersampled(own)]
   return "\n".join([*lines, "", _crossovers(rows)])
 
 
@@ -116,7 +116,7 @@ def _list_cells(rows: Sequence[MixerCost], row: MixerCost) -> list[str]:
   return [row.mixer, row.implementation, mark, *figures, row.note]
 
 
-def _cut(rows: Sequence[MixerCost]) -> list[str]:
+def _list_undersampled(rows: Sequence[MixerCost]) -> list[str]:
   """Returns a line about the programs with fewer samples than others, or [] if there are none."""
   most = max((row.times.samples for row in rows if row.times), default=0)
   cut = [

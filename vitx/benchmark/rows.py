@@ -69,7 +69,7 @@ def fill(
     return
   row |= compile_costs(config)
   row |= measure_needs(config, say, timed=timed)
-  row |= {f"batch_{unit}": at(row, unit, share(config)) for unit in ("mb", *["s"] * timed)}
+  row |= {f"batch_{unit}": scale(row, unit, split_batch(config)) for unit in ("mb", *["s"] * timed)}
   row["largest_batch"] = find_largest(row, memory, config.grad_accum_steps) * jax.device_count()
   if effort:
     row |= measure_rates(config, say=say, **effort)
@@ -101,14 +101,14 @@ def compile_costs(config: ConfigDict) -> Costs:
   The memory of a training step with `BATCH` examples is also split into parts. Inference has the
   batch sizes `INFERENCE`.
   """
-  parts = trial.split_training_bytes(_at(config, BATCH))
+  parts = trial.split_training_bytes(_set_batch(config, BATCH))
   used: dict[str, int | None] = {f"train_{part}": size for part, size in parts.items()}
   used |= {"train": sum(parts.values()) or None}
   used |= {f"inference_{n}": trial.measure_inference_bytes(config, n) for n in INFERENCE}
   return {f"{what}_mb": size / 1e6 for what, size in used.items() if size is not None}
 
 
-def _at(config: ConfigDict, batch: int) -> ConfigDict:
+def _set_batch(config: ConfigDict, batch: int) -> ConfigDict:
   """Returns a config whose step has `batch` examples and no gradient accumulation."""
   return with_settings(config, {"batch_size": batch, "grad_accum_steps": 1})
 
@@ -137,7 +137,7 @@ def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
   return {f"step_{unit}": max(0.0, low - each * small), f"example_{unit}": each}
 
 
-def at(needs: Costs, unit: str, size: int) -> float:
+def scale(needs: Costs, unit: str, size: int) -> float:
   """Returns the memory ("mb") or time ("s") of a step with `size` examples on one device.
 
   Args:
@@ -159,7 +159,7 @@ def find_largest(needs: Costs, memory: float, step: int) -> int:
   Raises:
     ConfigError: The memory does not grow with the number of examples.
   """
-  if at(needs, "mb", step) > memory / 1e6:
+  if scale(needs, "mb", step) > memory / 1e6:
     return 0
   if not needs["example_mb"]:
     raise ConfigError("the memory of a step does not grow with its batch; any batch_size fits.")
@@ -185,7 +185,7 @@ def measure_needs(
     ConfigError: The backend does not report a program's memory.
   """
   unit = config.grad_accum_steps
-  sizes = probe_sizes(min(share(config), most), unit)
+  sizes = probe_sizes(min(split_batch(config), most), unit)
   say(f"compiling steps of {sizes[0]} and {sizes[1]} examples for each device")
   steps = config.steps_per_dispatch or count_steps(trial.count_training_flops(config))
   compiled = [_compile(config, size, steps) for size in sizes]
@@ -203,7 +203,7 @@ def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
   return max(1, large // 4) * unit, large * unit
 
 
-def share(config: ConfigDict) -> int:
+def split_batch(config: ConfigDict) -> int:
   """Returns the number of a batch's examples that each device gets."""
   return max(1, config.batch_size // jax.device_count())
 
@@ -214,7 +214,7 @@ def _compile(config: ConfigDict, size: int, steps: int) -> trial.Dispatch:
   The operations use the implementations that "auto" picks for the config's own batch. Memory and
   time grow linearly only as long as the implementations do not change.
   """
-  with choosing_by(current_rule().scaled(Fraction(size, share(config)))):
+  with choosing_by(current_rule().scaled(Fraction(size, split_batch(config)))):
     whole = {"batch_size": size * jax.device_count()}
     return trial.compile_dispatch(with_settings(config, whole), steps)
 
@@ -265,11 +265,11 @@ def measure_remedies(
     needs: The columns from `measure_needs`.
     memory: The bytes that a device may use.
   """
-  accum, batch = config.grad_accum_steps, share(config)
+  accum, batch = config.grad_accum_steps, split_batch(config)
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
   half: Costs = {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
   again: Costs = {"model.remat": True} if config.model.get("remat") is False else {}
-  fits = [k for k in counts if at(needs, "mb", batch // k) <= memory / 1e6][:1]
+  fits = [k for k in counts if scale(needs, "mb", batch // k) <= memory / 1e6][:1]
   tries = [*({"grad_accum_steps": k} for k in fits), half, again, half | again]
   tries += [{"grad_accum_steps": k} | half | again for k in counts[-1:] if half or again]
   for number, settings in enumerate(tries):
@@ -365,7 +365,7 @@ def _make(
   Raises:
     TooLargeError: The program does not fit the device's memory.
   """
-  program, needed = prepare(_at(config, batch), start)
+  program, needed = prepare(_set_batch(config, batch), start)
   if needed is not None:
     timing.check_memory(needed)
   return program

@@ -58,8 +58,8 @@ class TimedCall:
   @property
   def default(self) -> TileSizes:
     """Returns the tiles that the kernels have on this card if no tiles were measured."""
-    card = triton_attention.find_card() or triton_attention.OLDEST
-    return triton_attention.choose_tiles(card, jnp.dtype(self.dtype), self.width)
+    capability = triton_attention.find_capability() or triton_attention.OLDEST
+    return triton_attention.choose_tiles(capability, jnp.dtype(self.dtype), self.width)
 
   def time_kernel(self, kernel: str, block: int, launch: Launch) -> float:
     """Returns the seconds of one kernel, infinite if it does not fit the card.
@@ -167,7 +167,7 @@ def _start(block: int) -> Launch:
   return Launch(64 // block, 4, 2)
 
 
-def climb(block: int, measure: Callable[[Launch], float]) -> Launch:
+def search_launch(block: int, measure: Callable[[Launch], float]) -> Launch:
   """Searches for the fastest launch settings: first over rows and warps, then over stages.
 
   Args:
@@ -196,7 +196,7 @@ def search(subject: Any, say: Callable[[str], None]) -> TileSizes | None:
   """Returns the fastest tiles of a `TimedCall`, or `None` if XLA is faster than all kernels."""
   candidates: list[TileSizes | None] = [subject.default, None]
   for block in BLOCKS:
-    launches = [climb(block, partial(subject.time_kernel, name, block)) for name in KERNELS]
+    launches = [search_launch(block, partial(subject.time_kernel, name, block)) for name in KERNELS]
     candidates.append(TileSizes(block, *launches))
   times = {tiles: subject.time_call(tiles) for tiles in candidates}
   for tiles in sorted(times, key=lambda tiles: times[tiles]):
@@ -250,7 +250,7 @@ def check_kernels(where: str) -> None:
   Raises:
     ConfigError: The kernels do not run; the message has the reason and the fix.
   """
-  if triton_attention.find_card() is None:
+  if triton_attention.find_capability() is None:
     reason = triton_attention.find_obstacle() or (
       f"{jax.devices()[0].device_kind!r} is no CUDA device. Run the command on a machine with one,"
       ' where jax has CUDA: pip install "jax[cuda13]"'

@@ -133,7 +133,7 @@ class Block(nn.Module):
       ConfigError: If the mixer cannot return the attention of the first token.
     """
     mixer = self.token_mixer(name="token_mixer")
-    if not getattr(mixer, "tells_class_attention", False):
+    if not getattr(mixer, "returns_class_attention", False):
       raise ConfigError(
         "model.token_reduction ranks tokens by the attention of the class token, which"
         f" {type(mixer).__name__} does not return; use model.token_mixer='softmax' or"

@@ -59,7 +59,7 @@ class PreNormBlock(Block):
       x, mask = reduce(x, layout, mask, attention)
     y = self.normalize(x, "mlp_norm")
     branch = self.scale(self.apply_mlp(y, train, ACTIVATIONS[self.activation]), "mlp_scale")
-    x = self.stream(x, y) + self.divide(self.drop_branch(branch, train))
+    x = self.choose_residual(x, y) + self.divide(self.drop_branch(branch, train))
     return x if reduce is None else (x, mask)
 
   def scale(self, branch: jax.Array, name: str) -> jax.Array:
@@ -77,7 +77,7 @@ class PreNormBlock(Block):
     """Divides a branch (B, N, C) by `branch_divisor`."""
     return branch if self.branch_divisor == 1 else branch / self.branch_divisor
 
-  def stream(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
+  def choose_residual(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
     """Returns the tokens (B, N, C) to which the MLP's branch is added.
 
     Here these are the input of the second normalization; a subclass may use others.
@@ -95,6 +95,6 @@ class NormalizedStreamBlock(PreNormBlock):
   The second normalization is applied to the residual stream itself.
   """
 
-  def stream(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
+  def choose_residual(self, x: jax.Array, normalized: jax.Array) -> jax.Array:
     """Returns the output of the second normalization, (B, N, C)."""
     return normalized

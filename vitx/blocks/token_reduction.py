@@ -75,7 +75,7 @@ class TokenReduction:
     """Returns the layout of the tokens after a layer, given their layout before it."""
     return layout
 
-  def settle(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+  def mask_output(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Changes masked tokens in the output (B, N, C) of a block; here, it leaves all unchanged."""
     return x
 
@@ -155,7 +155,7 @@ class ZeroInattentive(TokenReduction):
     stay = kept_mask(*keep_first(weights, count_kept(self.keep ** (number + 1), n)), n)
     return x, jnp.concatenate([shown[:, :P], stay], axis=1)
 
-  def settle(self, x, mask):
+  def mask_output(self, x, mask):
     return hide_tokens(x, mask)
 
 

@@ -65,7 +65,7 @@ class Directory:
       if uncommitted or UNFINISHED in path.name or path.name.startswith(DELETED):
         _remove(path)
 
-  def strangers(self) -> list[epath.Path]:
+  def foreign_paths(self) -> list[epath.Path]:
     """Returns the paths that are links or files, although their name is that of a checkpoint.
 
     vitx never makes such a path. The list is empty for an object store.

@@ -33,7 +33,7 @@ SECTIONS = ("model", "task", "data", "evaluation")  # sections of a config that 
 CHOICES = ("best", "latest")
 WEIGHTS = ("ema", "raw")
 WANTED = ("params", "ema", "model_state")  # parts of the training state; "opt_state" is not read
-READ = (*SECTIONS, "augment")  # sections of a config on which a task of vitx itself depends
+TASK_SECTIONS = (*SECTIONS, "augment")  # sections on which a task of vitx itself depends
 TASKS_KEPT, PROGRAMS_KEPT = 16, 8  # the most tasks per process and programs per task
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ def assemble(
   """
   with registry.trusting(trust_code):
     task, programs = read_task(config, place)
-    with explained(place):
+    with explain_errors(place):
       wanted = _variable_shapes(task)
   variables, step = read(wanted)
   _check_class_names(data, task, place)
@@ -230,7 +230,7 @@ def _make_key(config: ConfigDict) -> Hashable:
   """Returns a key that contains everything on which the task of a config depends."""
   plain = to_plain(config)
   if str(plain["task"]["name"]) in TASKS:
-    plain = {name: plain[name] for name in READ if name in plain}
+    plain = {name: plain[name] for name in TASK_SECTIONS if name in plain}
   text = json.dumps(plain, sort_keys=True)
   rule = json.dumps(current_rule().to_json(), sort_keys=True)
   return text, tuple(_find_code(plain)), registry.is_trusted(), rule
@@ -261,7 +261,7 @@ def read_task(
     ConfigError: The config lacks a field or has an unsuitable value, perhaps because somebody
       edited the file or another version of vitx wrote it.
   """
-  with explained(workdir):
+  with explain_errors(workdir):
     for name in SECTIONS:
       if name in config and not isinstance(config[name], ConfigDict):
         raise ConfigError(
@@ -271,7 +271,7 @@ def read_task(
 
 
 @contextlib.contextmanager
-def explained(workdir: str | Path) -> Iterator[None]:
+def explain_errors(workdir: str | Path) -> Iterator[None]:
   """Turns errors that a stored config causes in a `with` block into ConfigErrors.
 
   Each ConfigError names the config's file. If the user trusts foreign code, errors of unexpected

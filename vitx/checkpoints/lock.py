@@ -288,7 +288,7 @@ def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
       lock.acquire()
   except WorkdirInUseError as error:
     refusal = error
-  if not processes.ask_first(refusal is None):
+  if not processes.broadcast_first(refusal is None):
     raise refusal or WorkdirInUseError(
       f"workdir={str(directory)!r} is in use by another training, which the message"
       " of process 0 names. Wait for it, stop it or choose another --workdir."

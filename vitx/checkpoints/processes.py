@@ -30,11 +30,11 @@ def check_agreement(good: bool, where: str) -> None:
     )
 
 
-def ask_first(answer: int) -> int:
-  """Returns, in every process, the answer that process 0 passes to this function."""
+def broadcast_first(value: int) -> int:
+  """Returns, in every process, the value that process 0 passes to this function."""
   if jax.process_count() == 1:
-    return answer
-  return int(multihost_utils.broadcast_one_to_all(np.int32(answer)))
+    return value
+  return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
 def wait_for_all(what: str) -> None:

@@ -114,7 +114,7 @@ class CheckpointStore:
         self._directory.remove_leftovers()
       except OSError as error:
         raise CheckpointError(f"cannot open {directory} for checkpoints: {error}") from error
-    for path in self._directory.strangers():
+    for path in self._directory.foreign_paths():
       logging.warning("%s is no checkpoint but a link or a file; it is ignored", path)
       if self._tidies:  # so that this step can be saved
         self._directory.set_aside(int(path.name))
@@ -207,7 +207,7 @@ class CheckpointStore:
       if self._tidies:
         self._directory.delete(old)
 
-  def let_go(self, step: int) -> None:
+  def release(self, step: int) -> None:
     """Lets the store delete a checkpoint as soon as a later one is saved.
 
     The checkpoint then does not count among the newest `keep`. Call this method for a checkpoint
@@ -291,7 +291,7 @@ class CheckpointStore:
   def _find_newest(self, bad: Container[int]) -> int:
     """Returns the newest step that process 0 finds, without those in `bad`; -1 if there is none."""
     steps = (step for step in self.steps() if step not in bad)
-    return processes.ask_first(max(steps, default=-1))
+    return processes.broadcast_first(max(steps, default=-1))
 
   def _restore(self, step: int, target: Any, only: Iterable[str] | None) -> Checkpoint:
     where = f"checkpoint {step} in {self._directory}"

@@ -28,8 +28,8 @@ from vitx.config.errors import ConfigError, MissingExtraError
 _RESTORE = "Restore it from a copy, or choose another --workdir."
 PHASES = "phases.json"  # in a workdir of several phases, a file with their names in order
 # Fields of a config, and of its phases, that name files or data to read besides the config.
-PLACES = ("data.source", "data.data_dir", "init_from", "task.teacher")
-DATA_PLACES = PLACES[:2]
+PATH_FIELDS = ("data.source", "data.data_dir", "init_from", "task.teacher")
+DATA_PATH_FIELDS = PATH_FIELDS[:2]
 PHASE_NAME = r"\w[\w.-]*"
 # Files and folders that a run appends to; through a link the content would go elsewhere.
 GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
@@ -194,7 +194,7 @@ def restore_config(plain: Mapping[str, Any], path: str | Path) -> ConfigDict:
     raise ConfigError(f"{path} is damaged ({error}). {_RESTORE}") from error
 
 
-def tell_places(config: Mapping[str, Any], path: str, fields: Iterable[str] = PLACES) -> None:
+def log_paths(config: Mapping[str, Any], path: str, fields: Iterable[str] = PATH_FIELDS) -> None:
   """Warns in the log which files, folders and data sources are read because a config names them.
 
   Somebody else may have written the config. Names of TFDS data sets, which are in the user's own

@@ -148,9 +148,9 @@ def _run_choose(
   from vitx.benchmark import choose, tune
   from vitx.ops import rule
   from vitx.ops.implementation import choosing_by
-  from vitx.ops.sparse.triton_attention import find_card
+  from vitx.ops.sparse.triton_attention import find_capability
 
-  every = [*rule.FAMILIES, *["tiles"] * (find_card() is not None)]
+  every = [*rule.FAMILIES, *["tiles"] * (find_capability() is not None)]
   chosen = [check_choice(name, "ops", (*rule.FAMILIES, "tiles")) for name in ops or every]
   if "tiles" in chosen:
     tune.check_kernels("ops='tiles'")

@@ -70,7 +70,7 @@ def run(
   from vitx.interop.repository import is_weights
 
   if is_weights(source):
-    row = config or _find_row(source)
+    row = config or _find_config(source)
     import_weights(source, load_config(row), out, without_data=without_data)
     print(f"{out}: a workdir; try vitx evaluate --workdir {out}")
     return
@@ -85,7 +85,7 @@ def run(
   print(f"{out}: weights under {network.family} names; {CARD} and {FILE} are beside it")
 
 
-def _find_row(source: str) -> str:
+def _find_config(source: str) -> str:
   """Returns the config of published weights as `FILE:ROW,field=value`.
 
   Raises:

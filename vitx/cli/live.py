@@ -57,7 +57,7 @@ class Live:
       self._busy.discard(point.name)
       self._seconds.append(time.monotonic() - start)
 
-  def looked_at(self, point: Point, state: State) -> None:
+  def update(self, point: Point, state: State) -> None:
     """Updates the display with the state of a point."""
     if state is State.DONE:
       outcome = read_outcome(point, self._directory)

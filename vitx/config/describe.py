@@ -22,9 +22,9 @@ from vitx.config import registry
 from vitx.config.checks import Range
 from vitx.config.fields import MISSING, find, named_choices, walk
 
-# The model sets the arguments in FOLLOWING from other fields; training passes those in HIDDEN to
+# The model sets the arguments in SET_BY_MODEL from other fields; training passes those in HIDDEN to
 # the functions of optax.
-FOLLOWING = ("seed",)
+SET_BY_MODEL = ("seed",)
 HIDDEN = ("decay_mask", "learning_rate", "mask")
 
 
@@ -101,7 +101,7 @@ def _model(model: ConfigDict) -> dict[str, Description]:
   for part, (table, default, hidden) in parts.items():
     spec = model.get(part, default)
     if part == "token_mixer":
-      hidden = (*hidden, *FOLLOWING, *_list_posemb_fields(model, parts))
+      hidden = (*hidden, *SET_BY_MODEL, *_list_posemb_fields(model, parts))
     found |= _choice(f"model.{part}", spec, table, hidden)
   return found
 

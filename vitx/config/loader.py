@@ -176,7 +176,7 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
   tree = _parse(path)
   if not registry.is_trusted():
     registry.refuse_names_of_code(tree, "", _is_text)
-    importlib.import_module("vitx.checkpoints.workdir").tell_places(tree, path)
+    importlib.import_module("vitx.checkpoints.workdir").log_paths(tree, path)
   seed = tree.get("seed", 0)
   graph_seed = seed if tree.get("graph_seed") is None else tree["graph_seed"]
   for name in SEEDS:

@@ -89,7 +89,7 @@ class TrainBatches:
     """Returns the shape and dtype of each array of a transformed example, taken from the first."""
     return {name: ArraySpec(x.shape, x.dtype.name) for name, x in self._first.items()}
 
-  def names(self, step: int) -> HostBatch:
+  def indices(self, step: int) -> HostBatch:
     """Returns the indices with which a device gathers the batch of a step from `arrays`.
 
     The dict has `example`, the index of each example in `arrays`, and `index`, the number of its
@@ -101,9 +101,9 @@ class TrainBatches:
   def batch(self, step: int) -> HostBatch:
     """Returns this process's share of the batch of one step."""
     if self.arrays is not None:
-      named = self.names(step)
-      rows = {key: np.take(x, named["example"], axis=0) for key, x in self.arrays.items()}
-      return {**rows, "index": named["index"]}
+      indices = self.indices(step)
+      rows = {key: np.take(x, indices["example"], axis=0) for key, x in self.arrays.items()}
+      return {**rows, "index": indices["index"]}
     return next(self.iterate(step, step + 1))
 
   def iterate(self, start: int, stop: int) -> Iterator[HostBatch]:

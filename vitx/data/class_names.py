@@ -44,7 +44,7 @@ def are_numbered(names: Sequence[str]) -> bool:
   """
   numbers = sorted((_read_numbers(names) or {}).values())
   in_a_row = numbers in (list(range(len(names))), list(range(1, len(names) + 1)))
-  return in_a_row or set(names) == imagenet_places().keys()
+  return in_a_row or set(names) == imagenet_labels().keys()
 
 
 def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
@@ -57,7 +57,7 @@ def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
 
 
 @functools.cache
-def imagenet_places() -> dict[str, int]:
+def imagenet_labels() -> dict[str, int]:
   """Returns the label, 0 ... 999, of each ImageNet class by its WordNet id."""
   path = resource_utils.tfds_path("datasets/imagenet2012/labels.txt")
   return {name: i for i, name in enumerate(path.read_text().split())}
@@ -97,7 +97,7 @@ def fit_lines(names: Sequence[str]) -> bool:
   return lines == list(map(_remove_comment, names)) == list(names)
 
 
-def find_places(
+def match_classes(
   info: DatasetInfo, others: Sequence[str], *, unnamed: bool = False
 ) -> np.ndarray | None:
   """Matches the classes of a data set by name to another list of class names.
@@ -115,15 +115,15 @@ def find_places(
     The index in `others` of each class of the data set, int32 (K,); None if `others` lacks a class.
   """
   own, theirs = _keys(info.class_names or ()), _keys(others)
-  place, known = {name: i for i, name in enumerate(theirs)}, imagenet_places()
+  place, known = {name: i for i, name in enumerate(theirs)}, imagenet_labels()
   if all(name in place for name in own):
     return np.array([place[name] for name in own], np.int32)
-  if _are_places(theirs, len(known)) and all(name in known for name in own):
+  if _are_numbers(theirs, len(known)) and all(name in known for name in own):
     return np.array([place[str(known[name])] for name in own], np.int32)
-  if _are_places(own, len(known)) and place.keys() == known.keys():
+  if _are_numbers(own, len(known)) and place.keys() == known.keys():
     ids = list(known)
     return np.array([place[ids[int(number)]] for number in own], np.int32)
-  if unnamed and info.numbered and _are_places(theirs, len(own)):
+  if unnamed and info.numbered and _are_numbers(theirs, len(own)):
     return np.array([place[str(i)] for i in range(len(own))], np.int32)
   return None
 
@@ -156,11 +156,11 @@ def find_in_weights(
         f"{beside} names {len(names)} classes, but the head of {source} has {count}. List the"
         " classes of the head in their order, one name on each line, or move the file away."
       )
-  if not names and count == len(imagenet_places()) and imagenet_places().keys() >= {*own}:
-    names = list(imagenet_places())
+  if not names and count == len(imagenet_labels()) and imagenet_labels().keys() >= {*own}:
+    names = list(imagenet_labels())
   if names:
-    places = find_places(info, names)
-    return f"other classes ({compare(own, names, 'data', 'source')})" if places is None else places
+    found = match_classes(info, names)
+    return f"other classes ({compare(own, names, 'data', 'source')})" if found is None else found
   if info.numbered and len(own) == count:
     return np.arange(count, dtype=np.int32)
   return (
@@ -170,7 +170,7 @@ def find_in_weights(
   )
 
 
-def _are_places(keys: Sequence[str], count: int) -> bool:
+def _are_numbers(keys: Sequence[str], count: int) -> bool:
   """Returns whether the names are the numbers 0 ... count-1 in some order."""
   return set(keys) == {str(i) for i in range(count)}
 
@@ -205,22 +205,22 @@ def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -
   Args:
     dataset: The data set, which has classes.
     names: The other list of names.
-    unnamed: Whether `names` are only numbers, see `find_places`.
+    unnamed: Whether `names` are only numbers, see `match_classes`.
 
   Returns:
     The data set with the new labels, or None if one of its classes is not in `names`.
   """
-  places = find_places(dataset.info, names, unnamed=unnamed)
-  if places is None:
+  indices = match_classes(dataset.info, names, unnamed=unnamed)
+  if indices is None:
     return None
   found = dataclasses.replace(
     dataset, info=dataclasses.replace(dataset.info, class_names=tuple(names))
   )
-  if np.array_equal(places, np.arange(len(places))):
+  if np.array_equal(indices, np.arange(len(indices))):
     return found
   return dataclasses.replace(
     found,
-    open_split=lambda expression: Renumbered(dataset.open_split(expression), places, len(names)),
+    open_split=lambda expression: Renumbered(dataset.open_split(expression), indices, len(names)),
   )
 
 
@@ -229,19 +229,19 @@ class Renumbered(Subset):
 
   Args:
     parent: The examples.
-    places: The new index of each class by its old index, int32 (K,).
+    indices: The new index of each class by its old index, int32 (K,).
     count: The number of names in the other list.
   """
 
-  def __init__(self, parent: Examples, places: np.ndarray, count: int):
+  def __init__(self, parent: Examples, indices: np.ndarray, count: int):
     super().__init__(parent, lambda: np.arange(len(parent)))
-    self._places = places
+    self._indices = indices
     self._count = count
 
   @functools.cached_property
   def labels(self) -> np.ndarray | None:
     labels = self._parent.labels
-    return None if labels is None else self._places[labels]
+    return None if labels is None else self._indices[labels]
 
   def __getitem__(self, i: int) -> Example:
     return self._renumber(super().__getitem__(i))
@@ -251,7 +251,7 @@ class Renumbered(Subset):
 
   def _renumber(self, example: dict[str, Any]) -> dict[str, Any]:
     if "label" in example:
-      return {**example, "label": self._places[example["label"]]}
+      return {**example, "label": self._indices[example["label"]]}
     labels = np.zeros(self._count, np.float32)  # an example may have several classes
-    labels[self._places] = example["labels"]
+    labels[self._indices] = example["labels"]
     return {**example, "labels": labels}

@@ -31,10 +31,10 @@ def count_model_bits(
     ValueError: There is no token, or a token is outside the vocabulary.
   """
   base = vocabulary + 1
-  seen, asked = (_keys(_check(each, vocabulary), base) for each in (train, test))
+  train_keys, test_keys = (_keys(_check(each, vocabulary), base) for each in (train, test))
   bits = []
   probability = np.array(1 / vocabulary)
-  for grams, wanted in zip(seen, asked, strict=True):
+  for grams, wanted in zip(train_keys, test_keys, strict=True):
     probability = _interpolate(grams, wanted, base, probability)
     bits.append(float(-np.log2(probability).mean()))
   return bits
@@ -72,18 +72,18 @@ def _keys(sequences: list[np.ndarray], base: int) -> Iterator[np.ndarray]:
     yield context * base + tokens
 
 
-def _interpolate(seen: np.ndarray, asked: np.ndarray, base: int, lower: np.ndarray) -> np.ndarray:
+def _interpolate(train: np.ndarray, test: np.ndarray, base: int, lower: np.ndarray) -> np.ndarray:
   """Returns the probability that the model of one order gives each token, (tokens,).
 
   Args:
-    seen: The keys of the n-grams in the training sequences.
-    asked: The keys of the n-grams that end at the tokens to predict.
+    train: The keys of the n-grams in the training sequences.
+    test: The keys of the n-grams that end at the tokens to predict.
     base: The number of symbols: V tokens and the start symbol, V + 1.
     lower: The probabilities that the model of the next lower order gives the tokens, (tokens,).
   """
-  grams, counts = np.unique(seen, return_counts=True)
+  grams, counts = np.unique(train, return_counts=True)
   contexts, starts, kinds = np.unique(grams // base, return_index=True, return_counts=True)
-  unique, inverse = np.unique(asked, return_inverse=True)  # sorted keys are looked up faster
+  unique, inverse = np.unique(test, return_inverse=True)  # sorted keys are looked up faster
   count = _look_up(grams, counts, unique)
   total = _look_up(contexts, np.add.reduceat(counts, starts), unique // base)
   kind = _look_up(contexts, kinds, unique // base)

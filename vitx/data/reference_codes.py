@@ -46,7 +46,7 @@ def reference_figures(
     one byte per token (gzip, xz, bz2) and, for images, of counts for each position (per_position);
     and the number of bytes used of test (reference_bytes) and of train (reference_train_bytes).
   """
-  train, test = _take(train, kind), _take(test, kind)
+  train, test = _take_first(train, kind), _take_first(test, kind)
   content = (each.tobytes() for each in (*train, *test))
   key = digest([f"{VERSION} {LIMIT} {vocabulary} {kind}", str(len(train)), *content])
   path = cache_directory() / "references" / f"{key}.json"
@@ -78,7 +78,7 @@ def compressor_bits(data: bytes) -> dict[str, float]:
   return {name: 8 * size / len(data) for name, size in sizes.items()}
 
 
-def _take(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.ndarray]:
+def _take_first(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.ndarray]:
   """Returns the first sequences up to LIMIT tokens: whole images, or documents cut at the limit."""
   taken: list[np.ndarray] = []
   left = LIMIT

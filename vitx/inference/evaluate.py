@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from vitx.analysis import classification, csv_files
 from vitx.checkpoints.errors import ShapeMismatch
-from vitx.checkpoints.load import Loaded, explained
+from vitx.checkpoints.load import Loaded, explain_errors
 from vitx.checkpoints.outputs import check_file
 from vitx.config.checks import PositiveInt, check_choice, check_value
 from vitx.config.errors import ConfigError
@@ -37,16 +37,16 @@ class Evaluation:
 
   Attributes:
     loaded: The model.
-    examples: The examples of the split; `answers.numbers` are indices into it.
+    examples: The examples of the split; `predictions.numbers` are indices into it.
     result: The dictionary that `evaluate` returns.
-    answers: The predictions of a classifier with the labels, see `classification.Answers`; `None`
-      for another task.
+    predictions: The predictions of a classifier with the labels, see
+      `classification.Predictions`; `None` for another task.
   """
 
   loaded: Loaded
   examples: Examples
   result: dict[str, Any]
-  answers: classification.Answers | None
+  predictions: classification.Predictions | None
 
 
 def evaluate(
@@ -69,7 +69,7 @@ def evaluate(
 
   For a classifier it also computes the confusion matrix, precision, recall, F1, the balanced
   accuracy, the reliability diagram and a 95 % bootstrap interval of each metric, see
-  `vitx.analysis.classification.summarize_answers`. These metrics are left out if several processes
+  `vitx.analysis.classification.summarize`. These metrics are left out if several processes
   evaluate, since each has only its share of the examples.
 
   Args:
@@ -110,7 +110,7 @@ def evaluate(
 
     check_report(report)
   options: dict[str, Any] = dict(split=split, source=source, data_dir=data_dir, limit=limit)
-  options |= dict(batch_size=batch_size, task=task, predictions=predictions)
+  options |= dict(batch_size=batch_size, task=task, file=predictions)
   check_file(predictions, "predictions")
   with open_model(workdir, checkpoint, weights=weights, trust_code=trust_code) as loaded:
     evaluated = evaluate_split(loaded, calibrate=calibrate or report is not None, **options)
@@ -128,7 +128,7 @@ def evaluate_split(
   batch_size: int | None = None,
   limit: int | None = None,
   task: str = "",
-  predictions: str | Path | None = None,
+  file: str | Path | None = None,
   calibrate: bool = False,
 ) -> Evaluation:
   """Evaluates a model on a split; `evaluate` documents the arguments.
@@ -143,24 +143,24 @@ def evaluate_split(
     if batch_size is not None:
       config.evaluation.batch_size = batch_size
     loaded = _change_task(loaded, config, task)
-    with explained(loaded.workdir):
+    with explain_errors(loaded.workdir):
       evaluation.batch_size_for(config), config.data.threads, config.data_seed
     if calibrate:
       _check_classifier(loaded)
     dataset, train, examples, split = _open(loaded, split, source, data_dir)
     examples = examples if limit is None else spread(examples, limit)
     read = loaded.task.examples(examples, train=False)
-    collected = _Answers(loaded.task, keep_logits=calibrate)
-    with _predictions(predictions, read, loaded) as write:
+    collected = _Collector(loaded.task, keep_logits=calibrate)
+    with _predictions(file, read, loaded) as write:
       figures = _run(loaded, config, read, write, collected)
     if train is not None:
       figures |= loaded.task.references(train, examples)
-    if answers := collected.join():
-      figures |= classification.summarize_answers(answers, len(loaded.class_names))
-    if answers and calibrate:
+    if predictions := collected.join():
+      figures |= classification.summarize(predictions, len(loaded.class_names))
+    if predictions and calibrate:
       fitted = collected
       if split != "validation" or source not in (None, loaded.config.data.source):
-        fitted = _Answers(loaded.task, keep_logits=True)
+        fitted = _Collector(loaded.task, keep_logits=True)
         own = _open(loaded, "validation", None, data_dir)[2]
         _run(loaded, config, own if limit is None else spread(own, limit), None, fitted)
       figures["calibration"] = _calibrate(collected, fitted)
@@ -172,19 +172,19 @@ def evaluate_split(
     "class_names": list(loaded.class_names),
     **figures,
   }
-  return Evaluation(loaded, examples, result, answers)
+  return Evaluation(loaded, examples, result, predictions)
 
 
-class _Answers:
-  """A collector of `classification.Answers`: a classifier's predictions, with labels, by batch.
+class _Collector:
+  """A collector of `classification.Predictions`: a classifier's predictions, with labels, by batch.
 
   Attributes:
-    is_wanted: Whether answers are collected. This needs a classifier, and a single process that
+    is_wanted: Whether predictions are collected. This needs a classifier, and a single process that
       evaluates all examples.
   """
 
   def __init__(self, task: Task, *, keep_logits: bool):
-    """Begins with no answers.
+    """Begins without predictions.
 
     Args:
       task: The task that is evaluated.
@@ -192,20 +192,20 @@ class _Answers:
     """
     self.is_wanted = _has_one_label(task) and jax.process_count() == 1
     self._keep_logits = keep_logits
-    self._parts: list[classification.Answers] = []
+    self._parts: list[classification.Predictions] = []
     self._logits: list[np.ndarray] = []
 
   def take(self, batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
-    """Adds the answers of a batch; see `evaluation.TakeRows` for the arguments."""
+    """Adds the predictions of a batch; see `evaluation.TakeRows` for the arguments."""
     if self.is_wanted and "logits" in rows and len(batch["label"]):
       logits = np.asarray(rows["logits"])
-      self._parts.append(classification.read_answers(batch["example"], batch["label"], logits))
+      self._parts.append(classification.read_logits(batch["example"], batch["label"], logits))
       if self._keep_logits:
         self._logits.append(logits)
 
-  def join(self) -> classification.Answers | None:
-    """Returns the answers to all examples; `None` if none were collected."""
-    return classification.join_answers(self._parts) if self._parts else None
+  def join(self) -> classification.Predictions | None:
+    """Returns the predictions for all examples; `None` if none were collected."""
+    return classification.join_predictions(self._parts) if self._parts else None
 
   def logits(self) -> np.ndarray:
     """Returns the logits of all batches, (n, K)."""
@@ -214,11 +214,11 @@ class _Answers:
 
 def _has_one_label(task: Task) -> bool:
   """Returns whether a task's examples have one class each; those of a multilabel task do not."""
-  return isinstance(task, Classification) and task.answers == Classification.answers
+  return isinstance(task, Classification) and task.targets == Classification.targets
 
 
 def _check_classifier(loaded: Loaded) -> None:
-  """Checks that a model's answers can be collected.
+  """Checks that a model's predictions can be collected.
 
   Raises:
     ConfigError: The model is no classifier, or several processes share the examples.
@@ -232,25 +232,25 @@ def _check_classifier(loaded: Loaded) -> None:
     raise ConfigError("a report and a calibration need all examples; use one process.")
 
 
-def _calibrate(collected: _Answers, fitted: _Answers) -> dict[str, Any]:
-  """Fits a temperature to a classifier's answers.
+def _calibrate(collected: _Collector, fitted: _Collector) -> dict[str, Any]:
+  """Fits a temperature to a classifier's predictions.
 
   Args:
-    collected: The answers to the evaluated split.
-    fitted: The answers to *validation*, to which the temperature is fitted.
+    collected: The predictions for the evaluated split.
+    fitted: The predictions for *validation*, to which the temperature is fitted.
 
   Returns:
     The temperature, the number of examples that it is fitted to, and the metrics of the evaluated
     split and of validation before and after the logits are divided by the temperature.
   """
-  known, answers = fitted.join(), collected.join()
-  assert known is not None and answers is not None
+  known, predictions = fitted.join(), collected.join()
+  assert known is not None and predictions is not None
   temperature = classification.fit_temperature(known.labels, fitted.logits())
   validation = classification.calibrate(temperature, known.labels, fitted.logits(), resamples=0)
   return {
     "temperature": temperature,
     "fitted_examples": len(known.labels),
-    **classification.calibrate(temperature, answers.labels, collected.logits()),
+    **classification.calibrate(temperature, predictions.labels, collected.logits()),
     "validation": validation,
   }
 
@@ -286,7 +286,7 @@ def _run(
   config: Any,
   examples: Examples,
   write: evaluation.TakeRows | None,
-  collected: _Answers,
+  collected: _Collector,
 ) -> dict[str, Any]:
   """Evaluates a model on examples and returns the task's metrics.
 
@@ -295,7 +295,7 @@ def _run(
     config: The resolved config.
     examples: The examples.
     write: A function that writes the predictions of a batch, or `None`.
-    collected: The collector to which a classifier's answers are added.
+    collected: The collector to which a classifier's predictions are added.
   """
   task = loaded.task
   state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}

@@ -110,7 +110,7 @@ def check_target(platforms: Sequence[str], implementation: str) -> None:
 def input_specs(loaded: Loaded, batch: int | None) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns the shape and dtype of each input of an exported program, in their order.
 
-  The inputs are the arrays of a batch except the answers, such as labels.
+  The inputs are the arrays of a batch except the targets, such as labels.
 
   Args:
     loaded: The model.
@@ -121,7 +121,7 @@ def input_specs(loaded: Loaded, batch: int | None) -> dict[str, jax.ShapeDtypeSt
   return {
     name: jax.ShapeDtypeStruct((size, *x.shape), x.dtype)
     for name, x in task.element_spec.items()
-    if name not in task.answers
+    if name not in task.targets
   }
 
 

@@ -6,7 +6,7 @@ The folds are those of a sweep with cross-validation.
 from collections.abc import Sequence
 
 from vitx.analysis import markdown
-from vitx.analysis.classification import join_answers, measure_answers
+from vitx.analysis.classification import join_predictions, measure_predictions
 from vitx.analysis.comparison import Outcome
 from vitx.checkpoints.workdir import join
 from vitx.config.errors import ConfigError
@@ -59,11 +59,11 @@ def _summarize(method: str, seed: int, runs: Sequence[str]) -> dict[str, str]:
   The dict is empty for a task without classes.
   """
   found = [evaluate_split(run, split="test") for run in runs]
-  answers = [each.answers for each in found if each.answers is not None]
-  if len(answers) < len(found):
+  predictions = [each.predictions for each in found if each.predictions is not None]
+  if len(predictions) < len(found):
     return {}
-  pooled, classes = join_answers(answers), len(found[0].loaded.class_names)
-  figures, intervals = measure_answers(pooled, classes)
+  pooled, classes = join_predictions(predictions), len(found[0].loaded.class_names)
+  figures, intervals = measure_predictions(pooled, classes)
   row = {"": method, "seed": str(seed), "examples": f"{len(pooled.labels):,}"}
   for key, name, form in shown_figures(figures, classes):
     if ends := intervals[key]:

@@ -45,7 +45,7 @@ def make_reader(task: Task) -> Callable[[Any, int], Example]:
   Returns:
     A function `(input, number) -> example`. `number` counts the inputs from 0; errors name an input
     without a path by its number. The example has all arrays of the task. If the input lacks an
-    array of `task.answers`, such as the label, the example has zeros in its place. The function
+    array of `task.targets`, such as the label, the example has zeros in its place. The function
     raises ConfigError if a file cannot be read or another array is missing, and ValueError for an
     input of a wrong type.
   """
@@ -59,7 +59,7 @@ def make_reader(task: Task) -> Callable[[Any, int], Example]:
       if isinstance(error, ConfigError) or not isinstance(given, str | Path):
         raise
       raise ConfigError(f"input {str(given)!r}: {error}") from error
-    missing = [name for name in blank if name not in found and name not in task.answers]
+    missing = [name for name in blank if name not in found and name not in task.targets]
     if missing:
       raise ConfigError(
         f"input {name_input(given, number)!r} has the arrays {listing(found) or 'none'} and lacks"

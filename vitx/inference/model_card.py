@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vitx.analysis.markdown import code, table, text, without_places
+from vitx.analysis.markdown import code, shorten_paths, table, text
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import read_json, to_plain
 from vitx.config.fields import EvaluationSettings, read_fields
@@ -68,7 +68,7 @@ def write_repository_card(
 
 
 def _tags(loaded: Loaded) -> str:
-  is_classifier = not {"label", "labels"}.isdisjoint(getattr(loaded.task, "answers", ()))
+  is_classifier = not {"label", "labels"}.isdisjoint(getattr(loaded.task, "targets", ()))
   return f"tags:\n{'- image-classification' + chr(10) if is_classifier else ''}- vitx\n"
 
 
@@ -88,7 +88,7 @@ def _training(loaded: Loaded, config: Mapping[str, Any], *, with_command: bool) 
     _figures(read_metrics(loaded.workdir), loaded.step),
     _run(read_json(loaded.workdir, "environment.json"), with_command),
     "## Config\n\nPaths are cut to their last part.\n\n"
-    f"```json\n{json.dumps(without_places(config), indent=2)}\n```",
+    f"```json\n{json.dumps(shorten_paths(config), indent=2)}\n```",
   ]
 
 
@@ -119,7 +119,7 @@ def _data(loaded: Loaded, source: str) -> str:
     f"{n:,} {text(role)}" for role, n in (loaded.data.get("examples") or {}).items()
   )
   lines = [
-    f"- source: {code(without_places(source))}" + f" ({counts})" * bool(counts),
+    f"- source: {code(shorten_paths(source))}" + f" ({counts})" * bool(counts),
     f"- fingerprint: {code(loaded.fingerprint or 'unknown: the data were not opened')}",
   ]
   if loaded.class_names:
@@ -152,7 +152,7 @@ def _show(value: Any) -> str:
 def _run(environment: Mapping[str, Any], with_command: bool) -> str:
   versions = environment.get("versions") or {}
   known = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-  command = without_places(environment.get("command") or ["unknown"])
+  command = shorten_paths(environment.get("command") or ["unknown"])
   lines = [
     *[f"- command: {code(' '.join(map(str, command)))}"] * with_command,
     f"- commit of vitx: {text(environment.get('commit') or 'unknown')}",

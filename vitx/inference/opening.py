@@ -9,7 +9,7 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.workdir import DATA_PLACES, locate_config, tell_places
+from vitx.checkpoints.workdir import DATA_PATH_FIELDS, locate_config, log_paths
 from vitx.config import registry
 from vitx.data.dataset import DatasetInfo
 from vitx.interop.init_from import check_source, initial_variables
@@ -17,7 +17,7 @@ from vitx.interop.repository import load
 from vitx.tasks.base import Task
 from vitx.training import cache
 from vitx.training.experiment import blank, evaluation_shapes
-from vitx.training.restore import fitting
+from vitx.training.restore import fit_options
 
 
 @contextlib.contextmanager
@@ -52,9 +52,9 @@ def copy_data_fields(
     data_dir: The directory of TFDS sets, or `None` for the run's.
     own_source: Whether the config's source is read; False if the caller replaces it.
   """
-  source, folder = DATA_PLACES
+  source, folder = DATA_PATH_FIELDS
   fields = [*[source] * own_source, *[folder] * (data_dir is None)]
-  tell_places(loaded.config, locate_config(loaded.workdir), fields)
+  log_paths(loaded.config, locate_config(loaded.workdir), fields)
   data = loaded.config.data.copy_and_resolve_references()
   if data_dir is not None:
     data.data_dir = data_dir
@@ -78,7 +78,7 @@ def read_variables(
   Raises:
     ConfigError: The weights cannot be read or do not fit; this is checked before compilation.
   """
-  options |= fitting(task, config, info)
+  options |= fit_options(task, config, info)
   source, layout, key = config.init_from, task.token_layout(), jax.random.key(config.init_seed)
   batch = blank(evaluation_shapes(task, 1))
   shapes = dict(jax.eval_shape(task.init, key, batch))

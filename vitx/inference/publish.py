@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitx.analysis.markdown import without_places
-from vitx.checkpoints.load import Loaded, explained
+from vitx.analysis.markdown import shorten_paths
+from vitx.checkpoints.load import Loaded, explain_errors
 from vitx.checkpoints.outputs import check_absent, check_folder, write_file, write_json
-from vitx.checkpoints.workdir import PHASES, PLACES, REPOSITORY, to_plain
+from vitx.checkpoints.workdir import PATH_FIELDS, PHASES, REPOSITORY, to_plain
 from vitx.config.errors import ConfigError
 from vitx.data.sources import SOURCES
 from vitx.inference.convert import describe
@@ -76,8 +76,8 @@ def publish(
 def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: str) -> None:
   """Writes the files of a repository into a folder, which is created."""
   names = OWN if network is None else network.family
-  config = hide_places(to_plain(loaded.config))
-  with explained(loaded.workdir):
+  config = hide_paths(to_plain(loaded.config))
+  with explain_errors(loaded.workdir):
     source = config["data"]["source"]
     card = write_repository_card(loaded, network, name, config)
   data = {"source": source, **{key: loaded.data.get(key) for key in _PUBLIC_DATA}}
@@ -88,7 +88,7 @@ def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: s
   write_file(folder / CARD, card)
 
 
-def hide_places(config: Mapping[str, Any]) -> dict[str, Any]:
+def hide_paths(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a config as plain JSON in which paths keep only their last part.
 
   `data.data_dir` becomes `None`, which means the default directory on any machine, and the tracker
@@ -102,11 +102,11 @@ def hide_places(config: Mapping[str, Any]) -> dict[str, Any]:
       return {key: hide(entry, f"{field}.{key}") for key, entry in value.items()}
     if field.endswith(".data.data_dir"):
       return None
-    if isinstance(value, str) and field.endswith(PLACES) and not hub.is_name(value):
+    if isinstance(value, str) and field.endswith(PATH_FIELDS) and not hub.is_name(value):
       return _last_part(value)
     return value
 
-  return hide(without_places(config), "")
+  return hide(shorten_paths(config), "")
 
 
 def _last_part(value: str) -> str:

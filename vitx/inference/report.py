@@ -25,7 +25,7 @@ from vitx.checkpoints.outputs import check_folder, write_file
 from vitx.checkpoints.workdir import read_json
 from vitx.config.errors import escape
 from vitx.inference.evaluate import Evaluation
-from vitx.inference.visualize import show_answers
+from vitx.inference.visualize import show_predictions
 from vitx.tasks.classification_figures import BY_CLASS, list_confusions, shown_figures
 
 PAGE, TEXT = "index.html", "report.md"
@@ -77,13 +77,13 @@ def write_report(evaluated: Evaluation, out: str | Path) -> list[Path]:
     ConfigError: The folder cannot be written, or the model is no classifier.
     MissingExtraError: Matplotlib is not installed.
   """
-  answered = show_answers(evaluated)
-  pictures = choose_pictures(answered, PICTURES)
+  subject = show_predictions(evaluated)
+  pictures = choose_pictures(subject, PICTURES)
   folder = Path(out)
   folder.mkdir(parents=True, exist_ok=True)
-  result, content = evaluated.result, _Content(evaluated, f"{answered.note}.")
+  result, content = evaluated.result, _Content(evaluated, f"{subject.note}.")
   canvases = {
-    "confusion": plot_confusion(np.array(result["confusion"]), answered.class_names),
+    "confusion": plot_confusion(np.array(result["confusion"]), subject.class_names),
     "reliability": plot_reliability(result["reliability"]),
   }
   plots = {name: style.save(canvas, folder, name) for name, canvas in canvases.items()}
@@ -208,7 +208,7 @@ class _Content:
 
 def _join(command: Sequence[Any]) -> str:
   """Returns a command as a line, with absolute paths cut to their last part."""
-  program, *words = (str(markdown.without_places(str(word))) for word in command)
+  program, *words = (str(markdown.shorten_paths(str(word))) for word in command)
   return " ".join(["vitx" if program == "__main__.py" else program, *words])
 
 
@@ -280,7 +280,7 @@ def _figure(picture: Picture) -> str:
   return (
     f"<figure><img src='{_embed(_encode(picture), 'jpeg')}' alt='{_text(picture.name)}'>"
     f"<figcaption>true: {_text(picture.label)}<br>predicted: {said}, {picture.confidence:.1%}<br>"
-    f"<span class='file'>{_text(markdown.without_places(picture.name))}</span>"
+    f"<span class='file'>{_text(markdown.shorten_paths(picture.name))}</span>"
     "</figcaption></figure>"
   )
 
@@ -319,7 +319,7 @@ def _write_text(
     for number, each in enumerate(found):
       name = f"{kind}_{number}.jpg"
       write_file(folder / name, _encode(each))
-      own = markdown.text(markdown.without_places(each.name))
+      own = markdown.text(markdown.shorten_paths(each.name))
       cells = (f"![]({name})<br>{own}", markdown.text(each.label), markdown.text(each.prediction))
       lines.append(f"| {' | '.join(cells)} | {each.confidence:.1%} |")
     parts.append(f"## {TITLES[kind]}\n\n" + ("\n".join(lines) if found else "None."))

@@ -14,14 +14,14 @@ from vitx.analysis import figures
 from vitx.analysis.figures.attention import compute_maps, read_row
 from vitx.analysis.figures.gallery import GRID
 from vitx.analysis.figures.memory import check_cost, read_costs, read_results
-from vitx.analysis.figures.mistakes import Answered, Picture
+from vitx.analysis.figures.mistakes import Picture, PredictedSplit
 from vitx.analysis.figures.style import make_canvas
 from vitx.analysis.figures.subject import Subject
-from vitx.analysis.markdown import without_places
-from vitx.analysis.matrices import hold_matrices
+from vitx.analysis.markdown import shorten_paths
+from vitx.analysis.matrices import expose_matrices
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.outputs import check_folder
-from vitx.checkpoints.workdir import DATA_PLACES, locate_config, tell_places
+from vitx.checkpoints.workdir import DATA_PATH_FIELDS, locate_config, log_paths
 from vitx.config import registry
 from vitx.config.checks import PositiveInt, check_choice, check_fields
 from vitx.config.errors import ConfigError, listing
@@ -33,7 +33,7 @@ from vitx.data.sources import open_source
 from vitx.inference.evaluate import Evaluation, evaluate_split
 from vitx.inference.inputs import list_inputs, make_reader
 from vitx.interop.repository import load
-from vitx.sweeps.curves import find_printed, find_runs, read_curves
+from vitx.sweeps.curves import find_published_curves, find_runs, read_curves
 from vitx.sweeps.points import find_published, find_rows
 from vitx.tasks import build_task
 from vitx.tasks.base import Task
@@ -46,7 +46,7 @@ from vitx.training.trial import complete_config, count_training_flops, measure_t
 # The arguments that only some figures use, each with these figures.
 USERS = {
   "inputs": figures.FIGURES | figures.SIDE_BY_SIDE,
-  "split": figures.ANSWER_FIGURES,
+  "split": figures.SPLIT_FIGURES,
   "results": figures.RESULT_FIGURES,
   "patterns": figures.PATTERN_FIGURES,
 }
@@ -97,14 +97,14 @@ def visualize(
 
   Args:
     figure: The name of the figure. The tables in `vitx.analysis.figures` list them: `FIGURES`,
-      `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES`, `PATTERN_FIGURES` and `ANSWER_FIGURES`.
+      `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES`, `PATTERN_FIGURES` and `SPLIT_FIGURES`.
     out: The folder of the files.
     workdir: The workdir of a training run; `SIDE_BY_SIDE` and `RUN_FIGURES` take several.
     config: `FILE:ROW,field=value` or a config.json, instead of a workdir. For the figure "curves",
       a config file with the training curves that its paper printed, in addition to the workdirs.
     results: The CSV file of a sweep over the config's rows, for a figure of `RESULT_FIGURES`.
     checkpoint: The checkpoint of the workdir: "best", "latest" or a step.
-    split: The split of a figure of `ANSWER_FIGURES`, as `vitx.evaluate` takes it; `None` means
+    split: The split of a figure of `SPLIT_FIGURES`, as `vitx.evaluate` takes it; `None` means
       "validation".
     options: The options of a model's figure.
     patterns: The patterns of a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`,
@@ -141,14 +141,14 @@ def visualize(
       return _draw_runs(figure, folder, workdirs, config)
     if len(workdirs) > 1 and figure not in figures.SIDE_BY_SIDE:
       raise ConfigError(f"workdir={workdirs!r}: figure={figure!r} draws one run; give one workdir.")
-    if figure in figures.ANSWER_FIGURES:
+    if figure in figures.SPLIT_FIGURES:
       if config is not None or not workdirs:
         raise ConfigError(
           f"figure={figure!r} draws a trained model's answers; give workdir, not config."
         )
       evaluated = evaluate_split(load(workdirs[0], checkpoint), split=split or "validation")
-      answered = dataclasses.replace(show_answers(evaluated), examples=options.examples)
-      return figures.find_figure(figure)(answered, folder)
+      subject = dataclasses.replace(show_predictions(evaluated), examples=options.examples)
+      return figures.find_figure(figure)(subject, folder)
     chosen: dict[str, Any] = {"config": config, "checkpoint": checkpoint, "options": options}
     subjects = [open_subject(workdir=each, **chosen) for each in workdirs or (None,)]
     labels = [subject.label for subject in subjects]
@@ -188,13 +188,13 @@ def open_subject(
       return _of_config(str(config), options)
     loaded = load(workdir, checkpoint)
     if not options.inputs:
-      tell_places(loaded.config, locate_config(loaded.workdir), DATA_PLACES)
+      log_paths(loaded.config, locate_config(loaded.workdir), DATA_PATH_FIELDS)
     label, weights = Path(loaded.workdir).resolve().name, f"checkpoint of step {loaded.step}"
     return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
 
 
-def show_answers(evaluated: Evaluation) -> Answered:
-  """Prepares the answers of an evaluated classifier for a figure.
+def show_predictions(evaluated: Evaluation) -> PredictedSplit:
+  """Prepares the predictions of an evaluated classifier for a figure.
 
   Returns:
     The labels, predictions and confidences, the title of the figure, and a function that turns
@@ -203,8 +203,8 @@ def show_answers(evaluated: Evaluation) -> Answered:
   Raises:
     ConfigError: The model is no classifier.
   """
-  loaded, answers, result = evaluated.loaded, evaluated.answers, evaluated.result
-  if answers is None:
+  loaded, predictions, result = evaluated.loaded, evaluated.predictions, evaluated.result
+  if predictions is None:
     raise ConfigError(
       f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; choose a"
       " classifier's run."
@@ -213,22 +213,22 @@ def show_answers(evaluated: Evaluation) -> Answered:
   note = f"{_describe(loaded.config)}, checkpoint of step {loaded.step}, {result['split']}:"
   note += f" {result['examples']:,} examples, top-1 {result['top1']:.1%}"
 
-  def look(positions: Sequence[int]) -> list[Picture]:
-    found = [evaluated.examples[int(answers.numbers[at])] for at in positions]
+  def show(positions: Sequence[int]) -> list[Picture]:
+    found = [evaluated.examples[int(predictions.numbers[at])] for at in positions]
     maps = _attend(loaded, found)
     return [
       Picture(
-        name=evaluated.examples.name(int(answers.numbers[at])),
-        label=names[answers.labels[at]],
-        prediction=names[answers.predictions[at]],
-        confidence=float(answers.confidence[at]),
+        name=evaluated.examples.name(int(predictions.numbers[at])),
+        label=names[predictions.labels[at]],
+        prediction=names[predictions.classes[at]],
+        confidence=float(predictions.confidence[at]),
         image=np.asarray(each["image"]),
         attention=None if maps is None else _lay_over(maps[i], each["image"].shape[:2], loaded),
       )
       for i, (at, each) in enumerate(zip(positions, found, strict=True))
     ]
 
-  return Answered(Path(loaded.workdir).resolve().name, note, names, answers, look)
+  return PredictedSplit(Path(loaded.workdir).resolve().name, note, names, predictions, show)
 
 
 def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
@@ -321,14 +321,14 @@ def _draw_runs(figure: str, out: Path, workdirs: Sequence[str], config: str | No
       " config at most a file whose source printed such curves."
     )
   curves, value = read_curves(find_runs(workdirs))
-  printed = find_printed(find_published(split_text(config)[0]), value) if config else {}
-  if config and not printed.keys() & {curve.method for curve in curves}:
+  published = find_published_curves(find_published(split_text(config)[0]), value) if config else {}
+  if config and not published.keys() & {curve.method for curve in curves}:
     methods = listing({curve.method for curve in curves})
     raise ConfigError(
       f"config={config!r}: its source printed no training {value} of {methods}; leave config out."
     )
   first = Path(workdirs[0]).resolve().name
-  return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", printed)
+  return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", published)
 
 
 def _of_config(text: str, options: Options) -> Subject:
@@ -360,14 +360,14 @@ def _describe(config: ConfigDict) -> str:
     *([f"{block} blocks"] if block != "pre_norm" else []),
   ]
   parts += [f"{name} {model[name]}" for name in ("depth", "width") if name in model]
-  return f"{', '.join(parts)}, {without_places(config.data.source)}"
+  return f"{', '.join(parts)}, {shorten_paths(config.data.source)}"
 
 
 def _subject(
   label: str, weights: str, config: ConfigDict, task: Task, options: Options, variables
 ) -> Subject:
   with_matrices = config.copy_and_resolve_references()
-  with_matrices.model = hold_matrices(config.model)
+  with_matrices.model = expose_matrices(config.model)
   given = list_inputs(options.inputs, task) if options.inputs else []
   is_trusted = registry.is_trusted()
 

@@ -81,14 +81,14 @@ class ForeignWeights(NamedTuple):
 
   Attributes:
     variables: The collections.
-    left: The names of the arrays for which vitx has no parameter.
-    beside: Descriptions, by name, of everything else in the file, such as an epoch.
+    unused: The names of the arrays for which vitx has no parameter.
+    ignored: Descriptions, by name, of everything else in the file, such as an epoch.
     posemb: The fields that the network's `posemb` must have, see `foreign_names.Family`.
   """
 
   variables: dict[str, Any]
-  left: list[str]
-  beside: dict[str, str]
+  unused: list[str]
+  ignored: dict[str, str]
   posemb: Mapping[str, Any]
 
 
@@ -105,15 +105,15 @@ def read_variables(source: str, num_heads: int) -> ForeignWeights:
     MissingExtraError: A package that reads the file is not installed.
   """
   path = hub.download(source) if hub.is_name(source) else source
-  arrays, beside = read_arrays(path)
+  arrays, ignored = read_arrays(path)
   check_digest(path)
   try:
     named, around = strip(arrays, STATE_DICTS)
-    ours, left = to_ours(named, num_heads)
+    ours, unused = to_ours(named, num_heads)
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
   posemb = FAMILIES[find_family(named)].posemb
-  return ForeignWeights(nest(ours), left, beside | around, posemb)
+  return ForeignWeights(nest(ours), unused, ignored | around, posemb)
 
 
 def count_heads(params: Mapping[str, Any]) -> int:

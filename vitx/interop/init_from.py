@@ -17,7 +17,7 @@ from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.interop import foreign
 from vitx.interop.repository import find_folder, is_weights, load, read_run_config
-from vitx.interop.transfer import FindPlaces, Report, check_fit, transfer
+from vitx.interop.transfer import MatchClasses, Report, check_fit, transfer
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
@@ -34,7 +34,7 @@ def initial_variables(
   network: nn.Module | None = None,
   mixer: str = "",
   new_head: bool = True,
-  find_places: FindPlaces | None = None,
+  match_classes: MatchClasses | None = None,
 ) -> tuple[Any, dict[str, Any]]:
   """Fills a new run's parameters and state with weights of another run or of a published file.
 
@@ -57,15 +57,15 @@ def initial_variables(
       nothing.
     mixer: The name of the network's token mixer, for error messages.
     new_head: Whether a head for other classes may be left as initialized.
-    find_places: A function that finds the run's classes among the source's, see
-      `transfer.FindPlaces`; `None` if the run has no classes.
+    match_classes: A function that finds the run's classes among the source's, see
+      `transfer.MatchClasses`; `None` if the run has no classes.
 
   Raises:
     ConfigError: The source cannot be read, or names of the file do not fit and are not allowed.
     MissingExtraError: A package that reads the file is not installed.
   """
   if is_weights(source):
-    filled, report = _transfer_file(source, params, model_state, layout, network, find_places)
+    filled, report = _transfer_file(source, params, model_state, layout, network, match_classes)
     print(f"init_from {source}:\n{report}", flush=True)
     check_fit(report, source, allowed, mixer, new_head=new_head)
   else:
@@ -76,9 +76,9 @@ def initial_variables(
       before = loaded.task.token_layout()
     found = {name: loaded.variables[name] for name in target if name in loaded.variables}
     known = loaded.class_names if loaded.knows_class_names else None
-    places = _find_places(find_places, known, found)
-    with _naming(source):
-      filled, report = transfer(target, found, layout, before, places)
+    indices = _match_classes(match_classes, known, found)
+    with _name_source(source):
+      filled, report = transfer(target, found, layout, before, indices)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
   state = dict(model_state)
   for name in state.keys() & filled.keys():
@@ -97,7 +97,7 @@ def check_source(
   network: nn.Module | None = None,
   mixer: str = "",
   new_head: bool = True,
-  find_places: FindPlaces | None = None,
+  match_classes: MatchClasses | None = None,
 ) -> None:
   """Checks that the initial weights fit a new run, without initializing the run's network.
 
@@ -111,10 +111,10 @@ def check_source(
   """
   if is_weights(source):
     blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
-    _, report = _transfer_file(source, blank[0], blank[1], layout, network, find_places)
+    _, report = _transfer_file(source, blank[0], blank[1], layout, network, match_classes)
     check_fit(report, source, allowed, mixer, new_head=new_head)
     return
-  with _naming(source), registry.trusting(False):
+  with _name_source(source), registry.trusting(False):
     in_repository = find_folder(source) is not None
     run = source if in_repository else find_run(source)
     read_task(read_run_config(source), run)
@@ -123,7 +123,7 @@ def check_source(
 
 
 @contextlib.contextmanager
-def _naming(source: str) -> Iterator[None]:
+def _name_source(source: str) -> Iterator[None]:
   """Adds the source to the message of a ConfigError in a `with` block."""
   try:
     yield
@@ -137,7 +137,7 @@ def _transfer_file(
   model_state: Mapping[str, Any],
   layout: TokenLayout | None,
   network: nn.Module | None,
-  find_places: FindPlaces | None,
+  match_classes: MatchClasses | None,
 ) -> tuple[Any, Report]:
   """Fills the variables of a new run with the weights in a published file.
 
@@ -147,7 +147,7 @@ def _transfer_file(
   Returns:
     The variables by collection, and the report.
   """
-  found, left, ignored, posemb = foreign.read_variables(source, foreign.count_heads(params))
+  found, extra, ignored, posemb = foreign.read_variables(source, foreign.count_heads(params))
   stored = tree.name_leaves(found)
   state = {
     name: x
@@ -155,11 +155,11 @@ def _transfer_file(
     if name in stored or name.split("/")[0] in STATISTICS
   }
   target = {"params": params, **tree.nest(state)}
-  places = _find_places(find_places, None, found)
+  indices = _match_classes(match_classes, None, found)
   before = foreign.guess_layout(found)
-  with _naming(source):
-    filled, report = transfer(target, found, layout, before, places)
-  unused = {**report.unused, **dict.fromkeys(left, "")}
+  with _name_source(source):
+    filled, report = transfer(target, found, layout, before, indices)
+  unused = {**report.unused, **dict.fromkeys(extra, "")}
   skipped = {**report.skipped, **_compare_positions(posemb, network)}
   return filled, dataclasses.replace(report, unused=unused, ignored=ignored, skipped=skipped)
 
@@ -182,12 +182,12 @@ def _compare_positions(wanted: Mapping[str, Any], network: nn.Module | None) -> 
   return {part: f"set model.posemb=dict({given}), with which these weights were trained"}
 
 
-def _find_places(
-  find: FindPlaces | None, class_names: Sequence[str] | None, variables: Mapping[str, Any]
+def _match_classes(
+  find: MatchClasses | None, class_names: Sequence[str] | None, variables: Mapping[str, Any]
 ) -> np.ndarray | str | None:
   """Finds the new network's classes in the head in `variables`, by calling `find`.
 
-  Returns the result of `find`, see `transfer.FindPlaces`; `None` without a head or without `find`.
+  Returns the result of `find`, see `transfer.MatchClasses`; `None` without head or `find`.
   """
   heads = [x for name, x in tree.name_arrays(variables["params"]).items() if names.is_head(name)]
   return None if find is None or not heads else find(class_names, heads[0].shape[-1])

@@ -167,7 +167,7 @@ def convert_in(
   left = dict(theirs)
   ours: dict[str, np.ndarray] = {}
   for each in rules:
-    for first, number, arrays in _take(each.theirs, left):
+    for first, number, arrays in _pop_groups(each.theirs, left):
       try:
         parts = each.into(arrays, num_heads)
       except (ValueError, IndexError, TypeError) as error:
@@ -188,12 +188,12 @@ def convert_out(rules: Iterable[NameRule], ours: Arrays) -> tuple[dict[str, np.n
   left = dict(ours)
   theirs: dict[str, np.ndarray] = {}
   for each in rules:
-    for _, number, arrays in _take(each.ours, left):
+    for _, number, arrays in _pop_groups(each.ours, left):
       theirs |= _name(each.theirs, number, each.back(arrays))
   return {name: np.ascontiguousarray(x) for name, x in theirs.items()}, list(left)
 
 
-def _take(
+def _pop_groups(
   templates: tuple[str, ...], left: dict[str, np.ndarray]
 ) -> Iterator[tuple[str, str, Several]]:
   """Yields groups of arrays that one rule converts together, and removes them from `left`.

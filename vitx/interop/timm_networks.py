@@ -36,7 +36,7 @@ class ForeignNetwork:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kind:
+class _NetworkKind:
   """A kind of network that vitx shares with another project.
 
   Attributes:
@@ -73,7 +73,7 @@ def find_network(
       f" {', '.join(names)}."
     )
 
-  def distance(kind: _Kind) -> tuple[int, int]:
+  def distance(kind: _NetworkKind) -> tuple[int, int]:
     differing = _differing(kind, fields)
     return sum(field.endswith(".name") for field in differing), len(differing)
 
@@ -82,12 +82,12 @@ def find_network(
   return kind.write(fields, size, channels)
 
 
-def _differing(kind: _Kind, fields: Fields) -> list[str]:
+def _differing(kind: _NetworkKind, fields: Fields) -> list[str]:
   """Returns the fields whose values differ from the values that a kind of network requires."""
   return [field for field, value in kind.names.items() if fields.get(field) != value]
 
 
-def _check_kind(kind: _Kind, fields: Fields, defaults: Fields) -> None:
+def _check_kind(kind: _NetworkKind, fields: Fields, defaults: Fields) -> None:
   """Checks that a model is of a kind that another project can build.
 
   Raises:
@@ -246,38 +246,38 @@ _VIT = (
   *("block.activation", "token_mixer.use_bias", "block.layer_scale"),
 )
 KINDS = (
-  _Kind(
+  _NetworkKind(
     {"name": "vit", **_PLAIN, "pool.name": "cls"},
     (*_VIT, "extra_tokens", "posemb.prefix"),
     _write_vit,
   ),
-  _Kind(
+  _NetworkKind(
     {"name": "vit", **_PLAIN, "pool.name": "map"},
     (*_VIT, "posemb.prefix", "pool.num_heads", "pool.mlp_dim", "pool.activation"),
     _write_map,
   ),
-  _Kind(
+  _NetworkKind(
     {"name": "vit", **_PLAIN, **_DINOV3},
     # A file of timm without biases is read with biases of zero.
     (*(x for x in _VIT if x not in _OF_DINOV3), "extra_tokens", "posemb.base"),
     _write_dinov3,
   ),
-  _Kind(
+  _NetworkKind(
     {"name": "vit", **_PLAIN, **_MIXER},
     (*_SIZES, "stem.patch", "norm.epsilon", "token_mixer.hidden"),
     _write_mixer,
   ),
-  _Kind(
+  _NetworkKind(
     {"name": "distilled_vit", **_PLAIN, "pool.name": "class_and_distillation"},
     _VIT,
     _write_distilled,
   ),
-  _Kind(
+  _NetworkKind(
     {"name": "lv_vit", **_PLAIN, "stem.name": "normalized", "pool.name": "cls"},
     (*_SIZES, "stem.channels", "norm.epsilon", "token_mixer.use_bias", "block.branch_divisor"),
     lambda fields, size, channels: ForeignNetwork("lv_vit", ""),
   ),
-  _Kind(
+  _NetworkKind(
     {"name": "convmixer"},
     ("num_classes", "width", "depth", "patch", "kernel"),
     _write_convmixer,

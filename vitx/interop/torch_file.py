@@ -169,7 +169,7 @@ class _Reader(pickle._Unpickler):
     if (module, name) == ("argparse", "Namespace"):  # Training checkpoints often contain one.
       return _Settings
     if module in ("torch", "torch.storage") and name in _DTYPES:
-      return _Kind(np.dtype(_DTYPES[name]))
+      return _StorageType(np.dtype(_DTYPES[name]))
     full = f"{module}.{name}"
     if full not in self._opaque:
       self._opaque[full] = type(full, (Opaque,), {"__slots__": ()})
@@ -194,7 +194,7 @@ class _Reader(pickle._Unpickler):
 
   def _view_typed(self, storage: Any, offset: int, size: Any, stride: Any, *more: Any) -> Any:
     _, _, kind, *_ = more
-    if isinstance(storage, Opaque) or not isinstance(kind, _Kind):
+    if isinstance(storage, Opaque) or not isinstance(kind, _StorageType):
       return Opaque()
     return self._view(storage.view(kind.dtype), offset, size, stride)
 
@@ -207,7 +207,7 @@ class _Reader(pickle._Unpickler):
     tag, kind, key, _, count, *view = pid
     if tag == "storage" and isinstance(kind, type) and issubclass(kind, Opaque):
       return kind()  # NumPy has no such type of number.
-    if tag != "storage" or not isinstance(kind, _Kind) or not isinstance(key, str):
+    if tag != "storage" or not isinstance(kind, _StorageType) or not isinstance(key, str):
       raise ValueError("it refers to something other than the numbers of a tensor")
     if any(part is not None for part in view):
       raise ValueError("a tensor views the data of another; save it with a newer PyTorch")
@@ -260,7 +260,7 @@ class _StandIn(_Inert):
     return self._function(*args)
 
 
-class _Kind(_Inert):
+class _StorageType(_Inert):
   """The dtype of a storage. A storage is an array in the file, and tensors are views of it."""
 
   __slots__ = ("dtype",)

@@ -15,7 +15,7 @@ from vitx.ops.layout import TokenLayout
 LISTED = 5  # The number of names that an error lists before it only counts the remaining ones.
 # A function of the source's class names (None if unknown) and its number of classes. It returns the
 # index in the source of each of the new network's K classes, int32 (K,), or why the classes differ.
-FindPlaces = Callable[[Sequence[str] | None, int], np.ndarray | str]
+MatchClasses = Callable[[Sequence[str] | None, int], np.ndarray | str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ def transfer(
   source: Mapping[str, Any],
   layout: TokenLayout | None = None,
   source_layout: TokenLayout | None = None,
-  places: np.ndarray | str | None = None,
+  indices: np.ndarray | str | None = None,
 ) -> tuple[Any, Report]:
   """Fills freshly initialized parameters with trained ones of equal name and shape.
 
@@ -151,8 +151,8 @@ def transfer(
     layout: The layout of the target's tokens to which positions are added. If it is `None`, tables
       of another length are left as initialized.
     source_layout: The layout of the source's tokens, or `None` if it is not known.
-    places: The index of each target class in the source, or the reason why the classes differ, see
-      `FindPlaces`. If it is `None`, a head is filled if the number of classes agrees.
+    indices: The index of each target class in the source, or the reason why the classes differ, see
+      `MatchClasses`. If it is `None`, a head is filled if the number of classes agrees.
 
   Returns:
     A tree with the target's structure and dtypes, and the report.
@@ -171,7 +171,7 @@ def transfer(
       fates["new"][name] = ""
       continue
     found = trained[name]
-    fate, value, reason = _take(name, found, old, (source_layout, layout), places)
+    fate, value, reason = _fit_parameter(name, found, old, (source_layout, layout), indices)
     shapes = f"{list(found.shape)} -> {list(old.shape)}"
     fates[fate][name] = f"{shapes}: {reason}" if reason else shapes
     if value is not None:
@@ -199,12 +199,12 @@ def transfer(
   return tree.fill(target, result), Report(**fates, unused=unused, sizes=sizes)
 
 
-def _take(
+def _fit_parameter(
   name: str,
   found: np.ndarray,
   old: Any,
   layouts: tuple[TokenLayout | None, TokenLayout | None],
-  places: np.ndarray | str | None,
+  indices: np.ndarray | str | None,
 ) -> tuple[str, np.ndarray | None, str]:
   """Decides whether a parameter that both networks have is loaded, and in what form.
 
@@ -213,17 +213,17 @@ def _take(
     found: The source's array.
     old: The target's array.
     layouts: The layouts of the source's and of the target's tokens.
-    places: The index of each target class in the source, the reason why they differ, or `None`.
+    indices: The index of each target class in the source, the reason why they differ, or `None`.
 
   Returns:
     The name of the field of `Report` that lists it, the new value or `None` to keep the old one,
     and the reason.
   """
-  if names.is_head(name) and places is not None and found.shape[:-1] == old.shape[:-1]:
-    if isinstance(places, str):
-      return "head", None, places if found.shape == old.shape else ""
-    if not np.array_equal(places, np.arange(found.shape[-1])):
-      return "resized", found[..., places], "classes by their names"
+  if names.is_head(name) and indices is not None and found.shape[:-1] == old.shape[:-1]:
+    if isinstance(indices, str):
+      return "head", None, indices if found.shape == old.shape else ""
+    if not np.array_equal(indices, np.arange(found.shape[-1])):
+      return "resized", found[..., indices], "classes by their names"
   source_layout, layout = layouts
   bound = names.token_axis(name, old.ndim)
   is_known = source_layout is not None and layout is not None

@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax
 
 
-def hold(names: Collection[str], frozen: Collection[str]) -> AbstractContextManager:
+def freeze(names: Collection[str], frozen: Collection[str]) -> AbstractContextManager:
   """Returns a context in which the frozen modules of a network run as in evaluation.
 
   This concerns modules with state: those with the class attribute `keeps_state`, and Flax's

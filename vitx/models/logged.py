@@ -18,7 +18,7 @@ from vitx.models.stacked import unstack
 
 
 @contextlib.contextmanager
-def finding() -> Iterator[set[str]]:
+def collect_names() -> Iterator[set[str]]:
   """Collects the names in `logged` of all modules that are called inside a `with` block.
 
   `logged` is a class attribute of a module. Trace a call of the network in the block.
@@ -44,15 +44,15 @@ def means(params: Any, ends: tuple[str, ...]) -> dict[str, jax.Array]:
 
   Args:
     params: The parameters, by name or stacked; see `vitx.models.stacked`.
-    ends: The ends of names, such as "token_mixer/alpha", that `finding` collected.
+    ends: The ends of names, such as "token_mixer/alpha", that `collect_names` collected.
 
   Returns:
-    The means by the names of `names.figure_of`, such as "alpha/block_00" for
+    The means by the names of `names.name_figure`, such as "alpha/block_00" for
     "block_0/token_mixer/alpha".
   """
   flat = flatten_dict(params, sep="/")
   suffixes = tuple(f"/{end}" for end in ends)
   chosen = {path: x for path, x in flat.items() if f"/{path}".endswith(suffixes)}
   named = flatten_dict(unstack(unflatten_dict(chosen, sep="/")), sep="/")
-  found = {names.figure_of(path): jnp.mean(x.astype(jnp.float32)) for path, x in named.items()}
+  found = {names.name_figure(path): jnp.mean(x.astype(jnp.float32)) for path, x in named.items()}
   return {name: found[name] for name in sorted(found)}

@@ -46,8 +46,8 @@ TABLE = "table"
 # table, the class token and other learned tokens, Linformer's projections over the tokens, factor
 # and offset of CvT's own normalization, LayerScale's factors, attention's temperatures, and
 # attention pooling's query.
-BARE = {TABLE, CLASS_TOKEN, EXTRA_TOKENS, MASK_TOKEN, "key_slots", "value_slots", "gain", "shift"}
-BARE |= {"mixer_scale", "mlp_scale", "temperature", "probe"}
+LAYERLESS = {TABLE, CLASS_TOKEN, EXTRA_TOKENS, MASK_TOKEN, "key_slots", "value_slots", "gain"}
+LAYERLESS |= {"shift", "mixer_scale", "mlp_scale", "temperature", "probe"}
 
 # Parameters of token mixers that have an entry for each token. The values are the axis of the
 # tokens, and whether the network sums over this axis when it applies the parameter.
@@ -65,9 +65,9 @@ _OF_TOKENS = {
 _FIRST = frozenset({STEM, POSITIONS, CLASS_TOKEN, EXTRA_TOKENS, START})
 
 
-def is_bare(name: str) -> bool:
+def has_no_layer(name: str) -> bool:
   """Returns whether torchsummary omits a parameter, since it belongs to no PyTorch layer."""
-  return name.split("/")[-1] in BARE
+  return name.split("/")[-1] in LAYERLESS
 
 
 def is_position_table(name: str) -> bool:
@@ -137,7 +137,7 @@ def layer_of(name: str, depth: int) -> int:
   return depth + 1 if number is None else number + 1
 
 
-def figure_of(name: str) -> str:
+def name_figure(name: str) -> str:
   """Returns the name under which a parameter is logged: first the parameter, then its module.
 
   For example, "block_0/token_mixer/alpha" gives "alpha/block_00". Numbers get two digits, so that

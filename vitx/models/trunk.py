@@ -162,7 +162,7 @@ class Trunk(nn.Module, kw_only=True):
       run_one = partial(run, layout=layout, mask=mask, reduce=reduce)
       out = (nn.remat(run_one) if self.remat else run_one)(block, x)
       x, mask = (out, mask) if reduce is None else out
-      x, layout = reduction.settle(x, mask), reduction.layout_after(layout, layer)
+      x, layout = reduction.mask_output(x, mask), reduction.layout_after(layout, layer)
       self.sow("intermediates", "tokens", x)
     return x
 

@@ -72,7 +72,7 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
   return curves, next(iter(figures))
 
 
-def find_printed(
+def find_published_curves(
   published: Mapping[str, Mapping[str, Any]], figure: str
 ) -> dict[str, Mapping[float, float]]:
   """Returns the published training curves of a metric: for each method, its values by epoch.
@@ -83,5 +83,5 @@ def find_printed(
     published: All published results, by method; the entry `train_METRIC` is the curve of a metric.
     figure: The name of the metric, such as "top1".
   """
-  printed = {method: figures.get(f"train_{figure}") for method, figures in published.items()}
-  return {method: values for method, values in printed.items() if isinstance(values, Mapping)}
+  curves = {method: figures.get(f"train_{figure}") for method, figures in published.items()}
+  return {method: values for method, values in curves.items() if isinstance(values, Mapping)}

@@ -20,7 +20,7 @@ from vitx.analysis.figures.curves import draw_curves
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.outputs import check_file, check_folder
 from vitx.config.errors import ConfigError, naming
-from vitx.sweeps.curves import find_printed, read_curves
+from vitx.sweeps.curves import find_published_curves, read_curves
 from vitx.sweeps.sweep import Point
 from vitx.training import phases
 from vitx.training.trial import count_training_flops
@@ -102,8 +102,8 @@ def write_results(
   drawn = []
   if plot and ran:
     curves, figure = read_curves(ran)
-    printed = find_printed({m.name: m.published for m in comparison.methods}, figure)
-    drawn = draw_curves(curves, figure, out, f"{name}_curves", printed)
+    published = find_published_curves({m.name: m.published for m in comparison.methods}, figure)
+    drawn = draw_curves(curves, figure, out, f"{name}_curves", published)
     parts.append(f"![learning curves]({drawn[0].name})")
   parts += _quote(comparison.methods)
   parts += ["## Run", _describe_run(comparison, ran)]
@@ -162,7 +162,7 @@ def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
   for outcome in comparison.outcomes:
     hours[outcome.method] += outcome.seconds / 3600
   each = ", ".join(f"{markdown.text(name)} {value:.3g}" for name, value in hours.items())
-  command = shlex.join(["vitx", *markdown.without_places(sys.argv[1:])])
+  command = shlex.join(["vitx", *markdown.shorten_paths(sys.argv[1:])])
   lines = {
     "command": [markdown.code(command)],
     "table made": [datetime.date.today().isoformat()],
@@ -195,7 +195,7 @@ def _hardware(environment: Mapping[str, Any]) -> str:
 
 
 def _data(data: Mapping[str, Any]) -> str:
-  source = markdown.text(markdown.without_places(data.get("source")))
+  source = markdown.text(markdown.shorten_paths(data.get("source")))
   return f"{source}, fingerprint {data['fingerprint']}, {json.dumps(data.get('examples'))}"
 
 

@@ -71,7 +71,7 @@ class Show(Protocol):
     """Returns a context manager that shows a point as training while the `with` block runs."""
     ...
 
-  def looked_at(self, point: Point, state: State) -> None:
+  def update(self, point: Point, state: State) -> None:
     """Shows the state of a point after this process has tried to train it."""
     ...
 
@@ -137,7 +137,7 @@ def _train_point(point: Point, directory: str | Path, show: Show) -> State:
         # Programs of finished runs occupy memory and memory maps; a process may have few maps.
         jax.clear_caches()
         gc.collect()
-  show.looked_at(point, state)
+  show.update(point, state)
   return state
 
 
@@ -149,8 +149,8 @@ def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | N
   """
   # The sweep's directory may be a link, but a point's workdir may not.
   own_files.check_no_link(workdir)
-  asked = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
-  _check_same_point(workdir, asked)
+  content = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
+  _check_same_point(workdir, content)
   if is_done(workdir):
     return State.DONE
   wd.check_writable(workdir)
@@ -160,7 +160,7 @@ def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | N
     return State.BUSY
   if is_done(workdir):  # another process finished it meanwhile
     return State.DONE
-  wd.write_json(workdir, POINT, asked)
+  wd.write_json(workdir, POINT, content)
   return None
 
 
@@ -176,10 +176,10 @@ def _train(point: Point, workdir: str) -> State:
   return State.DONE if result.finished else State.STOPPED
 
 
-def _check_same_point(workdir: str, asked: dict[str, Any]) -> None:
+def _check_same_point(workdir: str, content: dict[str, Any]) -> None:
   stored = wd.read_json(workdir, POINT)
   if stored:
-    provenance.check_same_fields(workdir, stored["config"], asked["config"], FREE)
+    provenance.check_same_fields(workdir, stored["config"], content["config"], FREE)
   elif (epath.Path(workdir) / "config.json").exists():
     raise ConfigError(
       f"workdir={workdir!r} is a run of its own, not a point of a sweep. Move it away or choose"
@@ -208,8 +208,8 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
       f"metrics.jsonl of workdir={workdir!r} lacks the validation row of step {best}, which was"
       " tested. Restore it from a copy, or move the workdir away."
     )
-  seen = tuple(row for row in rows if row["kind"] == SEEN)
-  figures = (best_rows[-1], test, seen, _read_seconds(workdir))
+  test_curve = tuple(row for row in rows if row["kind"] == SEEN)
+  figures = (best_rows[-1], test, test_curve, _read_seconds(workdir))
   return Outcome(point.method, point.seed, best, *figures, fold=point.fold)
 
 

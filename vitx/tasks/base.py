@@ -62,7 +62,7 @@ class Task(Protocol):
     teacher: The network whose weights the loss needs; None if it needs none.
     primary: The name of the metric that chooses the best checkpoint.
     mode: "max" if a high primary metric is good, or "min" if a low one is.
-    answers: The names of the arrays that are an example's answer, such as the label; `vitx predict`
+    targets: The names of the arrays that are no inputs, such as the label; `vitx predict`
       and an exported program do not need them.
     input_suffixes: The suffixes, in lower case, of the files that `vitx predict` reads in a folder.
   """
@@ -71,7 +71,7 @@ class Task(Protocol):
   teacher: Teacher | None = None
   primary: ClassVar[str]
   mode: ClassVar[Literal["max", "min"]]
-  answers: ClassVar[tuple[str, ...]] = ()
+  targets: ClassVar[tuple[str, ...]] = ()
   input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
 
   def model_inputs(self, batch: Batch) -> Any:
@@ -245,13 +245,13 @@ class Task(Protocol):
     Args:
       params: The learned parameters.
       state: The model's other collections.
-      inputs: The arrays of `element_spec` with a batch axis, except the arrays named in `answers`.
+      inputs: The arrays of `element_spec` with a batch axis, except the arrays named in `targets`.
 
     Returns:
       The output arrays by name, by default the dict `rows` that `evaluate` returns.
     """
     size = next(iter(inputs.values())).shape[0]
-    unknown = {name: self.element_spec[name] for name in self.answers}
+    unknown = {name: self.element_spec[name] for name in self.targets}
     blank = {name: jnp.zeros((size, *x.shape), x.dtype) for name, x in unknown.items()}
     batch = {**inputs, **blank, "mask": jnp.ones(size, bool)}
     return self.evaluate(params, state, self.constants(), batch)["rows"]
@@ -317,7 +317,7 @@ class Task(Protocol):
   def read_input(self, given: Any, number: int) -> Example:
     """Reads one input of `vitx predict`: a dict of arrays or an `.npz` file.
 
-    Arrays in `answers` may be missing.
+    Arrays in `targets` may be missing.
 
     Args:
       given: A mapping of arrays, or the path of a file.

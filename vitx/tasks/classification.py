@@ -73,7 +73,7 @@ class Classification(Task):
 
   primary: ClassVar[str] = "top1"
   mode: ClassVar[Literal["max", "min"]] = "max"
-  answers: ClassVar[tuple[str, ...]] = ("label",)
+  targets: ClassVar[tuple[str, ...]] = ("label",)
   needs_classes: ClassVar[bool] = True
   input_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
@@ -111,7 +111,7 @@ class Classification(Task):
 
   @classmethod
   def answer_arrays(cls, classes: int) -> dict[str, ArraySpec]:
-    """Returns the shape and dtype of each array in `answers`, for a number of classes."""
+    """Returns the shape and dtype of each array in `targets`, for a number of classes."""
     return {"label": ArraySpec((), "int32")}
 
   @classmethod
@@ -195,12 +195,12 @@ class Classification(Task):
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
   def transform(self, *, train):
-    """Returns the transform that resizes an image on the host and keeps the array of `answers`.
+    """Returns the transform that resizes an image on the host and keeps the array of `targets`.
 
     In evaluation, a center crop replaces a random one.
     """
     size = self._train_size if train else self.decode_size
-    array = next(iter(self.answers), None)
+    array = next(iter(self.targets), None)
     return ResizeImages(size, self.resize_mode, self.interpolation, train=train, array=array)
 
   def token_layout(self) -> TokenLayout | None:
@@ -224,7 +224,7 @@ class Classification(Task):
   def draw(self, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns augmented images (B, height, width, C) of `image_size`, and targets (B, K)."""
     key = jax.random.fold_in(key, 0)
-    return self.augment(key, batch["index"], batch["image"], batch[self.answers[0]])
+    return self.augment(key, batch["index"], batch["image"], batch[self.targets[0]])
 
   def model_inputs(self, batch):
     """Returns the normalized images of a batch, (B, height, width, C) of `image_size`."""
@@ -296,7 +296,7 @@ class Classification(Task):
 
 
 def resolve_images(
-  config: ConfigDict, source: Any, answers: Mapping[str, tuple[str, int]], outputs: int
+  config: ConfigDict, source: Any, targets: Mapping[str, tuple[str, int]], outputs: int
 ) -> None:
   """Sets the fields of a config that follow from a data set of images, in place.
 
@@ -306,7 +306,7 @@ def resolve_images(
   Args:
     config: The unlocked config.
     source: A source, or only its `DatasetInfo`.
-    answers: The dtype and number of axes of the task's arrays beside the image, by name.
+    targets: The dtype and number of axes of the task's arrays beside the image, by name.
     outputs: The number of classes or other outputs.
 
   Raises:
@@ -314,7 +314,7 @@ def resolve_images(
   """
   info, data = getattr(source, "info", source), config.data
   size, channels = find_size(info), find_channels(info)
-  check_arrays(info, {"image": ("uint8", 3), **answers}, config.task.name)
+  check_arrays(info, {"image": ("uint8", 3), **targets}, config.task.name)
   if data.image_size is None:
     data.image_size = _side(info.name, size, data.get("default_image_size"))
   data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)

@@ -48,7 +48,7 @@ class Density(Task):
 
   primary: ClassVar[str] = "bits"
   mode: ClassVar[Literal["max", "min"]] = "min"
-  answers: ClassVar[tuple[str, ...]] = ("first",)
+  targets: ClassVar[tuple[str, ...]] = ("first",)
   input_suffixes: ClassVar[tuple[str, ...]] = ()  # `read_input` refuses every input
 
   @property

@@ -53,7 +53,7 @@ class MaskedAutoencoding(Classification):
 
   primary: ClassVar[str] = "loss"
   mode: ClassVar[Literal["max", "min"]] = "min"
-  answers: ClassVar[tuple[str, ...]] = ()
+  targets: ClassVar[tuple[str, ...]] = ()
   needs_classes: ClassVar[bool] = False
   # The console shows the loss anyway, and a table of predictions has the loss of each image.
   describe_step = Task.describe_step

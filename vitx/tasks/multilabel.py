@@ -30,7 +30,7 @@ class MultiLabel(Classification):
   """
 
   primary: ClassVar[str] = "map"  # the mean over the classes of the average precision
-  answers: ClassVar[tuple[str, ...]] = ("labels",)
+  targets: ClassVar[tuple[str, ...]] = ("labels",)
 
   @classmethod
   def resolve(cls, config, source):

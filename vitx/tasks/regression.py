@@ -39,7 +39,7 @@ class Regression(Classification):
 
   primary: ClassVar[str] = "mae"
   mode: ClassVar[Literal["max", "min"]] = "min"
-  answers: ClassVar[tuple[str, ...]] = ("target",)
+  targets: ClassVar[tuple[str, ...]] = ("target",)
   needs_classes: ClassVar[bool] = False
 
   @classmethod

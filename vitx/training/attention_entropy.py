@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from ml_collections import ConfigDict
 
-from vitx.analysis.matrices import attention_entropies, hold_matrices
+from vitx.analysis.matrices import attention_entropies, expose_matrices
 from vitx.config.errors import ConfigError
 from vitx.config.registry import fields_of
 from vitx.data.dataset import Examples, spread
@@ -112,7 +112,7 @@ def _make_step(config: ConfigDict, axis: str | None) -> Callable[[Any, Any, Batc
   """Returns a function that sums each layer's entropy over a batch, and counts the examples."""
   config = config.copy_and_resolve_references()
   with config.unlocked():
-    config.model = hold_matrices(config.model)
+    config.model = expose_matrices(config.model)
   task = build_task(config)
 
   def attention_entropy(params: Any, model_state: Any, batch: Batch) -> dict[str, jax.Array]:

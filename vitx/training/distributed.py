@@ -161,7 +161,7 @@ def is_joined() -> bool:
 
 
 @contextlib.contextmanager
-def ending() -> Iterator[None]:
+def end_on_failure() -> Iterator[None]:
   """Ends the process if a collective operation over the processes fails in a `with` block.
 
   Such a failure means that another process is gone. If the error left the block, the code around it

@@ -165,7 +165,7 @@ class Experiment:
     examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
     return implementations(self.task.model, self.task.input_spec, examples, describe)
 
-  def keep(self, role: str) -> Examples:
+  def load_examples(self, role: str) -> Examples:
     """Reads the examples of a role into memory if they fit, and returns them.
 
     A role is "train", "validation" or "test". If `config.evaluation.limit` is set, *validation* has
@@ -349,7 +349,7 @@ def make_step(
   """
   task = build_task(config)
   batch = _shapes(task.element_spec, 1)
-  with logged.finding() as found:  # a new function, since JAX traces an old one only once
+  with logged.collect_names() as found:  # a new function, since JAX traces an old one only once
     variables = jax.eval_shape(lambda *given: task.init(*given), jax.random.key(0), batch)
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
   cycle = getattr(task.model, "layer_cycle", 0) if is_elementwise(config) else 0

@@ -73,7 +73,7 @@ class StopRequest:
     self._restore()
     _current.reset(self._token)
 
-  def asked(self) -> bool:
+  def is_received(self) -> bool:
     """Returns whether a signal has come to this process."""
     return self.received is not None
 

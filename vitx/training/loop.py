@@ -80,7 +80,7 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
   """
   cache.enable()
   workdir = str(workdir)
-  with choosing_by(provenance.keep_rule(workdir)), StopRequest() as request:
+  with choosing_by(provenance.choose_rule(workdir)), StopRequest() as request:
     try:
       with request.breakable():
         names = wd.find_class_names(workdir)
@@ -105,7 +105,7 @@ def _train(run: Run) -> Result:
   config, total, step = experiment.config, experiment.total_steps, start.step
   state = experiment.replicate(start.state)
   constants = parallel.replicate(experiment.constants)
-  examples = functools.cache(experiment.keep)
+  examples = functools.cache(experiment.load_examples)
   # In float16 a gradient may overflow: the step is then skipped and the loss scale lowered.
   checked = ("loss",) if experiment.step.half else ("loss", "gradient_norm")
   evaluation_program, entropy_program = compile_evaluation(experiment)
@@ -147,7 +147,7 @@ def _train(run: Run) -> Result:
       batches = [next(stream) for _ in steps]
       in_flight.wait(LIMIT - 1)
       with jax.profiler.StepTraceAnnotation("train", step_num=step):
-        state, metrics, measured, stop = program(state, constants, batches, request.asked())
+        state, metrics, measured, stop = program(state, constants, batches, request.is_received())
       step = steps.stop
       entropies = {}
       if is_measured(experiment, step):

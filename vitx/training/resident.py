@@ -45,8 +45,8 @@ def open_feed(
     return batches.iterate, None
   examples = parallel.replicate(arrays)
   gather = parallel.compile_once(_gather)
-  iterate = lambda start, stop: map(batches.names, range(start, stop))  # noqa: E731
-  return iterate, lambda names: gather(examples, names)
+  iterate = lambda start, stop: map(batches.indices, range(start, stop))  # noqa: E731
+  return iterate, lambda indices: gather(examples, indices)
 
 
 def check(device: str, *, are_kept: bool) -> None:
@@ -76,11 +76,11 @@ def _fits(arrays: Example) -> bool:
   return size <= SHARE * min(each.get("bytes_limit", 0) for each in memories)
 
 
-def _gather(examples: Any, names: Any) -> dict[str, jax.Array]:
+def _gather(examples: Any, indices: Any) -> dict[str, jax.Array]:
   """Makes a device's batches of K steps from the indices of their examples.
 
   With b examples per step, the arrays are (K, b, ...).
   """
-  numbers = names["example"]
+  numbers = indices["example"]
   rows = {key: jnp.take(x, numbers, axis=0, mode="clip") for key, x in examples.items()}
-  return {**rows, "index": names["index"]}
+  return {**rows, "index": indices["index"]}

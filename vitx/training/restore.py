@@ -107,7 +107,7 @@ def begin(
       record = record.go_on()
       is_due = experiment.is_due(start, config.checkpoint.every)
       if later is None and record.best_step != start and not is_due:
-        store.let_go(start)  # a run that is never stopped has no such checkpoint
+        store.release(start)  # a run that is never stopped has no such checkpoint
     print(f"resuming {workdir} at step {start}", flush=True)
   else:
     state = initialize()
@@ -126,16 +126,16 @@ def begin(
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
   """Calls a function that fits the weights of `init_from` to a run's state, or checks the fit."""
   config, layout = experiment.config, experiment.task.token_layout()
-  options = fitting(experiment.task, config, experiment.source.info)
+  options = fit_options(experiment.task, config, experiment.source.info)
   return function(config.init_from, state.params, state.model_state, layout, **options)
 
 
-def fitting(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
+def fit_options(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
   """Returns the arguments by which `initial_variables` fits the weights of `init_from` to a run."""
   find = functools.partial(find_in_weights, info, config.init_from)
   return {
     "allowed": config.init_from_except,
     "network": task.model,
     "mixer": fields_of(config.model.get("token_mixer", ""))["name"],
-    "find_places": None if info.class_names is None else find,
+    "match_classes": None if info.class_names is None else find,
   }

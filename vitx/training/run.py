@@ -8,7 +8,7 @@ from typing import Any
 from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.store import CheckpointStore
-from vitx.training.distributed import ending, is_writer
+from vitx.training.distributed import end_on_failure, is_writer
 from vitx.training.experiment import Experiment
 from vitx.training.failures import StopRequest
 from vitx.training.record.console import keep_log
@@ -90,5 +90,5 @@ def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iter
       write=is_writer(),
       guard=own_lock.check,
     )
-    with contextlib.closing(recorder), ending():
+    with contextlib.closing(recorder), end_on_failure():
       yield Run(experiment, workdir, own_lock, request, store, recorder, start)

@@ -154,7 +154,7 @@ class Step:
     scale = state.loss_scale.value if state.loss_scale else jnp.float32(1)
     names = parameter_names(state.params)
     # Batch statistics are taken over the whole batch.
-    with replicas.over(self.axis), frozen.hold(names, self.frozen):
+    with replicas.over(self.axis), frozen.freeze(names, self.frozen):
       loss, grads, model_state, metrics = self._gradient(state, constants, batch, key, scale)
     grads = jax.tree.map(lambda g: g.astype(jnp.float32) / scale, grads)
     loss, grads, model_state, metrics = self._mean((loss, grads, model_state, metrics))
@@ -207,8 +207,8 @@ class Step:
     def body(i, carry):
       state, every, _ = carry
       batch = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), batches)
-      state, metrics, asked = train(state, constants, batch, stop)
-      return state, jax.tree.map(lambda all, one: all.at[i].set(one), every, metrics), asked
+      state, metrics, stops = train(state, constants, batch, stop)
+      return state, jax.tree.map(lambda all, one: all.at[i].set(one), every, metrics), stops
 
     state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
     # The figures are measured outside the loop, because they might change the bits of its results.

@@ -89,13 +89,13 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
   if info.class_names is None:
     return loaded.variables
   known = loaded.class_names if loaded.knows_class_names else None
-  places = find_in_weights(info, teacher.source, known, len(loaded.class_names))
-  if isinstance(places, str):
+  indices = find_in_weights(info, teacher.source, known, len(loaded.class_names))
+  if isinstance(indices, str):
     raise ConfigError(
-      f"task.teacher={teacher.source!r} knows {places}. Choose a teacher of this run's classes."
+      f"task.teacher={teacher.source!r} knows {indices}. Choose a teacher of this run's classes."
     )
   params = {
-    name: x[..., places] if names.is_head(name) else x
+    name: x[..., indices] if names.is_head(name) else x
     for name, x in tree.name_arrays(loaded.variables["params"]).items()
   }
   return {**loaded.variables, "params": tree.fill(loaded.variables["params"], params)}
@@ -121,13 +121,13 @@ def check_source(task: Task, config: ConfigDict) -> None:
   check_weights(teacher.source, params, state, layout, network=teacher.model, new_head=False)
 
 
-def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainState) -> None:
+def check_run(task: Task, config: ConfigDict, teacher_run: ConfigDict, shapes: TrainState) -> None:
   """Checks a teacher that is an earlier phase of this run and is not trained yet.
 
   Args:
     task: The task that learns.
     config: The resolved config of the run, see `experiment.resolve`.
-    theirs: The config of the teacher's run.
+    teacher_run: The config of the teacher's run.
     shapes: The shapes and dtypes of the teacher's training state.
 
   Raises:
@@ -135,20 +135,20 @@ def check_run(task: Task, config: ConfigDict, theirs: ConfigDict, shapes: TrainS
   """
   teacher = task.teacher
   assert teacher is not None
-  _check_task(teacher.source, theirs)
-  _check_data(teacher, theirs, config)
+  _check_task(teacher.source, teacher_run)
+  _check_data(teacher, teacher_run, config)
   variables = {"params": shapes.params, **shapes.model_state}
   tree.check_arrays(variables, _shapes(teacher), f"task.teacher={teacher.source!r}")
 
 
-def _check_data(teacher: Teacher, theirs: ConfigDict, ours: ConfigDict) -> None:
+def _check_data(teacher: Teacher, teacher_run: ConfigDict, config: ConfigDict) -> None:
   """Checks that the images of a teacher's training were prepared like the images of this run.
 
   Raises:
     ConfigError: A field of `config.data` that must agree differs.
   """
   for field in teacher.agree:
-    before, now = theirs.data.get(field), ours.data.get(field)
+    before, now = teacher_run.data.get(field), config.data.get(field)
     if before != now:
       raise ConfigError(
         f"task.teacher={teacher.source!r} was trained with data.{field}={before!r}, but this run"
@@ -194,7 +194,7 @@ def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
     *(teacher.source, params, variables, layout),
     network=teacher.model,
     new_head=False,
-    find_places=find,
+    match_classes=find,
   )
   return {"params": params, **state}
 

@@ -11,7 +11,7 @@ from scipy import stats
 from scipy.spatial.distance import cdist
 
 from vitx.data.images import autoaugment
-from vitx.data.images.randaugment import Draws
+from vitx.data.images.randaugment import Sampler
 
 
 def levels(size, channels=3, seed=0):
@@ -136,7 +136,7 @@ def draws(function, count, magnitude=0.0):
 
 
 def randaugment(key, image, magnitude):
-  return autoaugment.randaugment(key, image, Draws(1, magnitude), "nearest")
+  return autoaugment.randaugment(key, image, Sampler(1, magnitude), "nearest")
 
 
 def cifar_policy(key, image, _):

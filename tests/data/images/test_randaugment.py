@@ -11,7 +11,7 @@ from scipy import stats
 from tests.data.examples import GOLDEN
 from tests.slow import all_but
 from vitx.data.images import randaugment
-from vitx.data.images.randaugment import OPERATIONS, Draws
+from vitx.data.images.randaugment import OPERATIONS, Sampler
 
 POLICY = json.loads(str(GOLDEN["policy"]))
 PICTURE = GOLDEN["picture"]
@@ -50,7 +50,7 @@ def test_the_policy_is_timms():
   assert set(OPERATIONS) == {*TIMM, "identity"} and OPERATIONS[-1] == "identity"
   assert set(POLICY["names"]) == set(TIMM.values()) and len(POLICY["names"]) == 15
   kept = {name: POLICY[name] for name in ("count", "magnitude", "magnitude_std", "probability")}
-  assert Draws(**kept) == Draws(2, 9, 0.5, 0.5)
+  assert Sampler(**kept) == Sampler(2, 9, 0.5, 0.5)
 
 
 @pytest.mark.parametrize("how", ["bilinear", "bicubic"])
@@ -80,7 +80,7 @@ def test_an_interpolation_is_fixed_or_drawn_for_each_operation(interpolation):
   image = jnp.asarray(PICTURE, jnp.float32) / 255
 
   def one(key):
-    return randaugment.increasing(key, image, Draws(1, 10.0), interpolation, tuple(SHARES))
+    return randaugment.increasing(key, image, Sampler(1, 10.0), interpolation, tuple(SHARES))
 
   out = 255 * np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(3), 200)))
   counts = {
@@ -102,7 +102,7 @@ def drawn(draws, count=4000):
 
 
 def test_operations_strengths_signs_and_chances_are_drawn_independently():
-  operations, strengths, applied = drawn(Draws(2, 9, 0.5, 0.5))
+  operations, strengths, applied = drawn(Sampler(2, 9, 0.5, 0.5))
   assert stats.chisquare(np.bincount(operations, minlength=15)).pvalue > 1e-3
   assert abs(applied.mean() - 0.5) < 4 * 0.5 / np.sqrt(8000)
   assert abs((strengths > 0).mean() - 0.5) < 4 * 0.5 / np.sqrt(8000)
@@ -122,7 +122,7 @@ def test_operations_strengths_signs_and_chances_are_drawn_independently():
 
 
 def test_without_noise_all_are_applied_at_one_level():
-  operations, strengths, applied = drawn(Draws(2, 7.0), 50)
+  operations, strengths, applied = drawn(Sampler(2, 7.0), 50)
   assert applied.all() and set(np.abs(strengths)) == {np.float32(0.7)}
-  more, _, _ = drawn(Draws(2, 7.0, 0.5, 0.3), 50)
+  more, _, _ = drawn(Sampler(2, 7.0, 0.5, 0.3), 50)
   np.testing.assert_array_equal(operations, more)  # other draws do not change which operations

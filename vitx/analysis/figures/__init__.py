@@ -12,7 +12,7 @@ arguments the function gets:
 - `RESULT_FIGURES`: a sweep's results, the memory of its methods, the name of the drawn quantity, a
   caption, the folder and the file's name.
 - `PATTERN_FIGURES`: the names of patterns, a grid and the folder.
-- `ANSWER_FIGURES`: a classifier's predictions on a split (`mistakes.Answered`) and the folder.
+- `SPLIT_FIGURES`: a classifier's predictions on a split (`mistakes.PredictedSplit`) and the folder.
 
 For notebooks, each file also has functions that return arrays, and functions `plot_...` that draw
 such arrays and return matplotlib's figure.
@@ -47,13 +47,13 @@ PATTERN_FIGURES = {
 RESULT_FIGURES = {
   "memory": "the test figure of a sweep's methods against the memory of a training step",
 }
-ANSWER_FIGURES = {
+SPLIT_FIGURES = {
   "confusion": "a classifier's confusion matrix on a split",
   "mistakes": "most confident mistakes and least certain examples, with attention over them",
   "reliability": "accuracy by confidence: the reliability diagram on a split",
 }
 ALL_FIGURES = (
-  FIGURES | SIDE_BY_SIDE | RUN_FIGURES | RESULT_FIGURES | PATTERN_FIGURES | ANSWER_FIGURES
+  FIGURES | SIDE_BY_SIDE | RUN_FIGURES | RESULT_FIGURES | PATTERN_FIGURES | SPLIT_FIGURES
 )
 
 

@@ -36,7 +36,7 @@ class Errors:
   values: dict[str, np.ndarray]
 
 
-def look(subject: Subject) -> list[MixerCapture]:
+def capture_layers(subject: Subject) -> list[MixerCapture]:
   """Runs a network on its examples and returns the layers that have queries and keys.
 
   Raises:

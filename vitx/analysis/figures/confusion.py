@@ -7,21 +7,21 @@ import numpy as np
 
 from vitx.analysis.classification import count_confusion
 from vitx.analysis.figures import style
-from vitx.analysis.figures.mistakes import Answered, shorten
+from vitx.analysis.figures.mistakes import PredictedSplit, shorten
 
 NUMBERED, NAMED = 25, 60  # The most classes whose counts, and whose names, can be read.
 
 
-def draw_confusion(answered: Answered, out: Path) -> list[Path]:
+def draw_confusion(split: PredictedSplit, out: Path) -> list[Path]:
   """Draws the confusion matrix, and writes its counts as a CSV file."""
-  names = answered.class_names
-  counts = count_confusion(answered.answers, len(names))
-  canvas = plot_confusion(counts, names, f"{answered.note}.")
+  names = split.class_names
+  counts = count_confusion(split.predictions, len(names))
+  canvas = plot_confusion(counts, names, f"{split.note}.")
   rows = [
     {"true class": name, **dict(zip(names, row.tolist(), strict=True))}
     for name, row in zip(names, counts, strict=True)
   ]
-  return style.save_both(canvas, out, f"confusion_{answered.label}", rows)
+  return style.save_both(canvas, out, f"confusion_{split.label}", rows)
 
 
 def plot_confusion(counts: np.ndarray, names: tuple[str, ...], note: str = "") -> Any:

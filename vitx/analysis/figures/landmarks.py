@@ -78,7 +78,7 @@ def compute_landmarks(subject: Subject) -> Landmarks:
       " model.token_mixer='nystromformer'."
     )
   count = mixer.keywords.get("landmarks", Nystromformer.landmarks)
-  layers = approximation.look(subject)
+  layers = approximation.capture_layers(subject)
   layout = layers[0].layout
   if layout.length != np.asarray(layers[0].q).shape[1]:
     raise ConfigError(

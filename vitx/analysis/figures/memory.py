@@ -57,7 +57,7 @@ def read_costs(path: str | Path) -> dict[str, float]:
   }
 
 
-def check_cost(method: str, flops: int, ran: float, config: str) -> None:
+def check_cost(method: str, flops: int, run_flops: float, config: str) -> None:
   """Checks that a config's training step takes as many FLOPs as a step of the drawn runs.
 
   Different FLOPs would mean that the memory of one network is shown beside the accuracy of another.
@@ -65,17 +65,17 @@ def check_cost(method: str, flops: int, ran: float, config: str) -> None:
   Args:
     method: The name of the method, for the error.
     flops: The FLOPs of a training step of the config.
-    ran: The FLOPs of a training step of the runs.
+    run_flops: The FLOPs of a training step of the runs.
     config: The config file and overrides that the user named, for the error.
 
   Raises:
     ConfigError: The FLOPs differ by more than `TOLERANCE`, which allows for versions of vitx that
       count differently.
   """
-  if abs(ran - flops) > TOLERANCE * ran:
+  if abs(run_flops - flops) > TOLERANCE * run_flops:
     raise ConfigError(
       f"config={config!r}: a training step of {method} takes {flops / 1e9:,.4g} GFLOP, but"
-      f" {ran / 1e9:,.4g} in the runs; give the overrides that the runs had, as in"
+      f" {run_flops / 1e9:,.4g} in the runs; give the overrides that the runs had, as in"
       " FILE:field=value."
     )
 

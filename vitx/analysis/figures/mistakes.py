@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vitx.analysis.classification import Answers
+from vitx.analysis.classification import Predictions
 from vitx.analysis.figures import style
 
 COLUMNS = 4
@@ -59,52 +59,52 @@ class Picture:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answered:
+class PredictedSplit:
   """A classifier's predictions on a split, with a function that shows the examples.
 
   Attributes:
     label: The name of the run in file names.
     note: A description of the model and the split, for captions.
     class_names: The names of the K classes.
-    answers: The predictions.
-    look: A function that takes indices into `answers`, and returns the pictures of those examples.
+    predictions: The predictions.
+    show: A function that takes indices into `predictions`, and returns these examples as pictures.
     examples: The number of examples to draw.
   """
 
   label: str
   note: str
   class_names: tuple[str, ...]
-  answers: Answers
-  look: Callable[[Sequence[int]], list[Picture]]
+  predictions: Predictions
+  show: Callable[[Sequence[int]], list[Picture]]
   examples: int = 8
 
 
-def draw_mistakes(answered: Answered, out: Path) -> list[Path]:
+def draw_mistakes(split: PredictedSplit, out: Path) -> list[Path]:
   """Draws the most confident mistakes and the least certain examples, and lists them as CSV.
 
   The attention over a photo is that of the class token in the last layer, averaged over heads. In a
   model without a class token, it is also averaged over all queries.
   """
   files, rows = [], []
-  for kind, pictures in choose_pictures(answered, answered.examples).items():
+  for kind, pictures in choose_pictures(split, split.examples).items():
     for rank, each in enumerate(pictures):
       shown = {"name": each.name, "label": each.label, "prediction": each.prediction}
       rows.append({"kind": kind, "rank": rank, **shown, "confidence": each.confidence})
     if pictures:
-      canvas = plot_pictures(pictures, f"{TITLES[kind]}. {answered.note}.")
-      files.append(style.save(canvas, out, f"{kind}_{answered.label}"))
-  files.append(style.write_rows(out / f"mistakes_{answered.label}.csv", rows))
+      canvas = plot_pictures(pictures, f"{TITLES[kind]}. {split.note}.")
+      files.append(style.save(canvas, out, f"{kind}_{split.label}"))
+  files.append(style.write_rows(out / f"mistakes_{split.label}.csv", rows))
   return files
 
 
-def choose_pictures(answered: Answered, most: int) -> dict[str, list[Picture]]:
+def choose_pictures(split: PredictedSplit, most: int) -> dict[str, list[Picture]]:
   """Returns at most `most` pictures of each kind: "mistakes", and "doubts", the least certain.
 
   A picture in "mistakes" is not repeated in "doubts".
   """
-  mistakes = answered.answers.mistakes[:most].tolist()
-  doubts = [at for at in answered.answers.doubts.tolist() if at not in mistakes][:most]
-  return {"mistakes": answered.look(mistakes), "doubts": answered.look(doubts)}
+  mistakes = split.predictions.mistakes[:most].tolist()
+  doubts = [at for at in split.predictions.least_certain.tolist() if at not in mistakes][:most]
+  return {"mistakes": split.show(mistakes), "doubts": split.show(doubts)}
 
 
 def plot_pictures(pictures: Sequence[Picture], caption: str) -> Any:

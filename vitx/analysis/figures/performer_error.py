@@ -17,7 +17,7 @@ def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
     ConfigError: The model has no queries and keys.
   """
   counts, draws = approximation.COUNTS, approximation.DRAWS
-  layers = approximation.look(subject)
+  layers = approximation.capture_layers(subject)
   errors = approximation.measure_errors(layers, approximation.PERFORMER, counts, draws)
   caption = f"{subject.note}. Relative error of the attention matrix by M positive random features"
   caption += f" (FAVOR+), {subject.examples} validation examples, mean ± standard deviation of"

@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from vitx.analysis.classification import BINS, bin_answers
+from vitx.analysis.classification import BINS, bin_predictions
 from vitx.analysis.figures import style
-from vitx.analysis.figures.mistakes import Answered
+from vitx.analysis.figures.mistakes import PredictedSplit
 
 
-def draw_reliability(answered: Answered, out: Path) -> list[Path]:
+def draw_reliability(split: PredictedSplit, out: Path) -> list[Path]:
   """Draws the reliability diagram, and writes its bins as a CSV file."""
-  bins = bin_answers(answered.answers)
-  canvas = plot_reliability(bins, f"{answered.note}.")
+  bins = bin_predictions(split.predictions)
+  canvas = plot_reliability(bins, f"{split.note}.")
   rows = [
     {"low": number / BINS, "high": (number + 1) / BINS, **{key: bins[key][number] for key in bins}}
     for number in range(BINS)
   ]
-  return style.save_both(canvas, out, f"reliability_{answered.label}", rows)
+  return style.save_both(canvas, out, f"reliability_{split.label}", rows)
 
 
 def plot_reliability(bins: Mapping[str, Sequence[Any]], note: str = "") -> Any:

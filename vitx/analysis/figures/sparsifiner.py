@@ -85,14 +85,14 @@ def capture(
   """
   mixer: Any = getattr(model, "token_mixer", None)
   fields = getattr(mixer, "keywords", {})
-  sparse = _sown(model, variables, images)
+  sparse = _collect_sown(model, variables, images)
   if not sparse["coefficients"] or not fields.get("sparse", True):
     raise ConfigError(
       "sparsifiner: this model has no masks; use the workdir of a run with"
       " model.token_mixer='sparsifiner' and model.token_mixer.sparse=True."
     )
   dense = model.clone(token_mixer=partial(mixer.func, **{**fields, "sparse": False}))
-  full = _sown(dense, variables, images)
+  full = _collect_sown(dense, variables, images)
   params = flatten_dict(dict(variables["params"]), sep="/")
   return [
     {
@@ -134,7 +134,7 @@ def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict
   }
 
 
-def _sown(
+def _collect_sown(
   model: nn.Module, variables: Mapping[str, Any], images: Any
 ) -> dict[str, dict[str, np.ndarray]]:
   """Returns the arrays that the mixers sow in a run, by array name and mixer path."""

@@ -16,7 +16,7 @@ from vitx.config.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class OwnBuilder:
+class OwnDataset:
   """A data set that vitx prepares as ArrayRecord files, without TensorFlow or a download.
 
   Attributes:
@@ -73,8 +73,8 @@ class OwnBuilder:
 
 
 BUILDERS = {
-  "digits": OwnBuilder((8, 8, 1), 10, "vitx.data.builders.digits.digits_dataset_builder"),
-  "tiny_imagenet": OwnBuilder(
+  "digits": OwnDataset((8, 8, 1), 10, "vitx.data.builders.digits.digits_dataset_builder"),
+  "tiny_imagenet": OwnDataset(
     (64, 64, 3),
     200,
     "vitx.data.builders.tiny_imagenet.tiny_imagenet_dataset_builder",

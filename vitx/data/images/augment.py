@@ -95,7 +95,7 @@ def make_train_augment(
     key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
     _check_images(images, len(mean))
-    stages = _stages(settings, size, mean)
+    stages = _make_stages(settings, size, mean)
     keys = _fold(key, index) if stages else None  # None if nothing is drawn
     out = jax.vmap(partial(example, stages=stages))(keys, images)
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
@@ -152,7 +152,7 @@ def make_eval_preprocess(
   return apply
 
 
-def _stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stages:
+def _make_stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stages:
   """Returns the random operations to apply, by the name of their random stream in `STREAMS`.
 
   The operation "erasing" takes normalized pixels; all others take values in 0..1.
@@ -187,13 +187,13 @@ def _stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stag
 
 def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
   count, magnitude = settings.randaugment
-  draws = randaugment.Draws(
+  draw = randaugment.Sampler(
     int(count), magnitude, settings.randaugment_std, settings.randaugment_probability
   )
   how = settings.interpolation
   if settings.randaugment_operations == "increasing":
-    return lambda key, x: randaugment.increasing(key, x, draws, how, mean)
-  return _resampling(lambda key, x, how: autoaugment.randaugment(key, x, draws, how), how)
+    return lambda key, x: randaugment.increasing(key, x, draw, how, mean)
+  return _resampling(lambda key, x, how: autoaugment.randaugment(key, x, draw, how), how)
 
 
 def _resampling(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.data.images import color_uint8, image_ops, operations
-from vitx.data.images.randaugment import Draws
+from vitx.data.images.randaugment import Sampler
 
 TRANSLATION = 150 / 331  # 150 pixels of ImageNet images with side 331 in the papers
 
@@ -86,17 +86,17 @@ def operate(
   return operations.operate(image, (GEOMETRIC, geometric), (COLOR, color), strength, sample)
 
 
-def randaugment(key: jax.Array, image: jax.Array, draws: Draws, interpolation: str) -> jax.Array:
+def randaugment(key: jax.Array, image: jax.Array, draw: Sampler, interpolation: str) -> jax.Array:
   """Applies operations that are drawn with replacement from RandAugment's 14.
 
   Args:
     key: The random key of this example and operation.
     image: An image (H, W, C) with values in 0..1, which is first rounded to 8 bits.
-    draws: The distribution of the operations and strengths. Its magnitudes 0..10 correspond to
+    draw: The distribution of the operations and strengths. Its magnitudes 0..10 correspond to
       0..30 in torchvision.
     interpolation: One of bilinear, bicubic and nearest.
   """
-  which, strengths, applied = draws(key, RANDAUGMENT)
+  which, strengths, applied = draw(key, RANDAUGMENT)
   which = jnp.where(applied, which, OPERATIONS.index("identity"))
   return _sequence(image, which, strengths, interpolation)
 

@@ -12,7 +12,7 @@ import numpy as np
 from vitx.data.images import sampling
 
 
-def matrix(*rows: tuple) -> jax.Array:
+def stack_matrix(*rows: tuple) -> jax.Array:
   """Returns a float32 matrix from rows of numbers, which may be traced."""
   return jnp.stack([jnp.stack([jnp.float32(value) for value in row]) for row in rows])
 

@@ -20,7 +20,7 @@ def make_geometric(pixels: Callable[[jax.Array, int], jax.Array]) -> dict[str, G
   Args:
     pixels: A function (strength, side) that returns the length of a translation in pixels.
   """
-  matrix = image_ops.matrix
+  matrix = image_ops.stack_matrix
   return {
     "shear_x": lambda strength, size: matrix((1, 0.3 * strength, 0), (0, 1, 0)),
     "shear_y": lambda strength, size: matrix((1, 0, 0), (0.3 * strength, 1, 0)),

@@ -18,7 +18,7 @@ TRANSLATION = 0.45  # the largest translation, as a share of the side
 
 
 @dataclass(frozen=True)
-class Draws:
+class Sampler:
   """The distribution from which RandAugment draws the operations on an image.
 
   Attributes:
@@ -112,23 +112,23 @@ def operate(
 
 
 def increasing(
-  key: jax.Array, image: jax.Array, draws: Draws, interpolation: str, mean: Any
+  key: jax.Array, image: jax.Array, draw: Sampler, interpolation: str, mean: Any
 ) -> jax.Array:
   """Applies operations drawn from timm's 15, whose effect always increases with the magnitude.
 
   Args:
     key: The random key of this example for RandAugment.
     image: An image (H, W, C) with values in 0..1, which is first rounded to 8 bits.
-    draws: The distribution of the operations and strengths.
+    draw: The distribution of the operations and strengths.
     interpolation: One of bilinear, bicubic and random; with random, each operation draws one.
     mean: The mean per channel in 0..1. Rounded to 8 bits, it is the color of pixels that come from
       outside the image.
   """
-  which, strengths, applied = draws(key, len(OPERATIONS) - 1)
+  which, strengths, applied = draw(key, len(OPERATIONS) - 1)
   which = jnp.where(applied, which, OPERATIONS.index("identity"))
-  cubic = jnp.full(draws.count, interpolation == "bicubic")
+  cubic = jnp.full(draw.count, interpolation == "bicubic")
   if interpolation == "random":
-    cubic = jax.random.bernoulli(jax.random.fold_in(key, 4), 0.5, (draws.count,))
+    cubic = jax.random.bernoulli(jax.random.fold_in(key, 4), 0.5, (draw.count,))
   fill = jnp.minimum(jnp.round(255 * jnp.asarray(mean, jnp.float32)), 255)
 
   def apply(x: jax.Array, operation: jax.Array, strength: jax.Array, drawn: jax.Array) -> jax.Array:

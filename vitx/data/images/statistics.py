@@ -52,13 +52,13 @@ def statistics(
   settings = read_fields(DataSettings, data)
   mean, std, channels = settings.mean, settings.std, find_channels(info)
   if mean is None or std is None:
-    own_mean, own_std = _own(info, train)
+    own_mean, own_std = _choose_statistics(info, train)
     mean = own_mean if mean is None else mean
     std = own_std if std is None else std
   return _check("mean", mean, channels), _check("std", std, channels)
 
 
-def _own(info: DatasetInfo, train: Examples | None) -> tuple[Channels, Channels]:
+def _choose_statistics(info: DatasetInfo, train: Examples | None) -> tuple[Channels, Channels]:
   """Returns a set's published mean and standard deviation, or computes them from images."""
   known = KNOWN.get(info.name.split("/")[0].split(":")[0])
   if known is not None and len(known[0]) == find_channels(info):

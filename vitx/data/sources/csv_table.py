@@ -19,7 +19,7 @@ from vitx.data.fingerprint import digest
 from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.in_memory import raise_all
 from vitx.data.sources.files import find_path
-from vitx.data.sources.folder import SUFFIXES, Files, check_filled, digest_files, make_dataset
+from vitx.data.sources.folder import SUFFIXES, ImageFiles, check_filled, digest_files, make_dataset
 from vitx.files import read_bytes, reading
 
 SPLIT = "split"  # the column that names the split of each file
@@ -78,11 +78,11 @@ def open_csv(data: Mapping[str, Any]) -> Dataset:
   _check_rows(path, columns, chosen, rows)
   key, values, names = KINDS[kind](name, path, chosen, rows)
   splits = [row.cells.get(SPLIT, "train") for row in rows]
-  files: dict[str, Files] = {}
+  files: dict[str, ImageFiles] = {}
   for split in dict.fromkeys(splits):
     own = [i for i, each in enumerate(splits) if each == split]
     paths = tuple(Path(rows[i].cells[columns[0]]).as_posix() for i in own)
-    files[split] = Files(path.parent, paths, settings, values[own], key)
+    files[split] = ImageFiles(path.parent, paths, settings, values[own], key)
     if kind == "class":
       check_filled(name, split, files[split], names or (), names or ())
   info = DatasetInfo(
@@ -238,7 +238,7 @@ def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
   return stated or class_names.sort_names(sorted(present))
 
 
-def _fingerprint(files: Mapping[str, Files], key: str, names: Sequence[str]) -> str:
+def _fingerprint(files: Mapping[str, ImageFiles], key: str, names: Sequence[str]) -> str:
   """Returns a hash of the names, sizes, labels and content of all files.
 
   If a split is larger than `fingerprint.HASH_ALL`, only the content of a sample of files is hashed.

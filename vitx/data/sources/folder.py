@@ -39,7 +39,7 @@ from vitx.files import read_bytes
 
 
 @dataclass(frozen=True)
-class Files:
+class ImageFiles:
   """The images of one split, which are files of a folder.
 
   Attributes:
@@ -120,7 +120,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   named = {base for split in given for base in find_bases(split)}
   layout = find_layout(field, root, stated, named)
   names, is_stated = _name_classes(field, root, layout, stated)
-  files: dict[str, Files] = {}
+  files: dict[str, ImageFiles] = {}
   skipped: list[Path] = []
   for split, classes in layout.splits.items():
     files[split], others = _files(field, root, classes, names, settings)
@@ -147,7 +147,7 @@ def _open_unlabeled(field: str, root: Path, settings: DataSettings) -> Dataset:
   found, skipped = find_files(field, root, SUFFIXES)
   warn_of_skipped(settings.source, root, skipped, describe_others(SUFFIXES))
   paths = tuple(sorted(path.relative_to(root).as_posix() for path in found))
-  files = {"train": Files(root, paths, settings, directories=("",) * len(paths))}
+  files = {"train": ImageFiles(root, paths, settings, directories=("",) * len(paths))}
   spec = image_spec(settings.channels, labeled=False)
   return make_dataset(DatasetInfo(settings.source, spec, fingerprint=_fingerprint(files)), files)
 
@@ -236,7 +236,7 @@ def _find_strays(root: Path, layout: FolderLayout) -> list[Path]:
 
 def _files(
   field: str, root: Path, classes: Classes, names: tuple[str, ...], settings: DataSettings
-) -> tuple[Files, list[Path]]:
+) -> tuple[ImageFiles, list[Path]]:
   """Returns the images of a split, and the paths of other files in its class directories.
 
   Images are in the order of the directory names, independent of the labels, so that a run draws the
@@ -260,12 +260,12 @@ def _files(
     directories += [raw] * len(found)
     skipped += others
   targets = np.array(labels, np.int32)
-  files = Files(root, tuple(paths), settings, targets, directories=tuple(directories))
+  files = ImageFiles(root, tuple(paths), settings, targets, directories=tuple(directories))
   return files, skipped
 
 
 def check_filled(
-  name: str, split: str, files: Files, names: Sequence[str], wanted: Iterable[str]
+  name: str, split: str, files: ImageFiles, names: Sequence[str], wanted: Iterable[str]
 ) -> None:
   """Checks that a split has images, and that the split train has images of every class.
 
@@ -287,7 +287,7 @@ def check_filled(
     )
 
 
-def _fingerprint(files: Mapping[str, Files]) -> str:
+def _fingerprint(files: Mapping[str, ImageFiles]) -> str:
   """Returns a hash of the names, the sizes, the classes and the content of all files.
 
   If a split is larger than `fingerprint.HASH_ALL`, only the content of a sample of files is hashed.
@@ -305,7 +305,7 @@ def _fingerprint(files: Mapping[str, Files]) -> str:
   return digest(parts)
 
 
-def digest_files(files: Files) -> tuple[list[int], str]:
+def digest_files(files: ImageFiles) -> tuple[list[int], str]:
   """Returns the size in bytes of each file, and a digest of the content of all or of a sample.
 
   An unreadable file counts as empty if `data.on_unreadable` is "skip".
@@ -322,7 +322,7 @@ def _measure(path: Path) -> int:
     return 0
 
 
-def _read_content(files: Files, i: int) -> bytes:
+def _read_content(files: ImageFiles, i: int) -> bytes:
   try:
     return files.read(i)
   except ConfigError:

@@ -119,10 +119,10 @@ def _open_documents(texts: Records) -> Documents:
 
   def find_lengths() -> np.ndarray:
     scan = texts.scan(np.arange(len(texts)), "lengths of texts")
-    return np.array([len(texts.stored(features)) for features in scan])
+    return np.array([len(texts.find_encoded(features)) for features in scan])
 
   def read(i: int) -> np.ndarray:
-    return np.frombuffer(texts.stored(texts.read(i)), np.uint8)
+    return np.frombuffer(texts.find_encoded(texts.read(i)), np.uint8)
 
   return Documents(read, find_lengths, texts.name)
 

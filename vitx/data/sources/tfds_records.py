@@ -76,7 +76,7 @@ class Records:
   """The records of one split expression, such as "train[:80%]".
 
   An example of a set of images has `image` and, if the set has classes, `label`. The texts of a set
-  of texts are read by `stored`.
+  of texts are read by `find_encoded`.
 
   Attributes:
     content: The features to read.
@@ -146,7 +146,7 @@ class Records:
   def encoded(self, i: int) -> dict[str, Any]:
     """Returns an example whose image is not decoded yet, but still an `Encoded`."""
     features, where = self.read(i), f"{self._where}{i}"
-    content = self.stored(features)
+    content = self.find_encoded(features)
     image = {"image": Encoded(content, self._channels, where, value_range=self._value_range)}
     if not self.content.label:
       return image
@@ -171,7 +171,7 @@ class Records:
     for i in tqdm(indices.tolist(), desc=what, delay=2, mininterval=1, leave=False):
       yield self.read(i)
 
-  def stored(self, features: Any) -> bytes:
+  def find_encoded(self, features: Any) -> bytes:
     """Returns the bytes of the encoded image or of the text in the features of a record."""
     return features[self.content.image or self.content.text].bytes_list.value[0]
 
@@ -184,6 +184,6 @@ class Records:
 
     def join(features: Any) -> bytes:
       label = b"%d:" % self.label(features) if self.content.label else b""
-      return label + self.stored(features)
+      return label + self.find_encoded(features)
 
     return digest(map(join, self.scan(indices, what)))

@@ -1,7 +1,7 @@
 """Attention in which each query has its own set of keys, without an N x M array in memory.
 
 The forward pass computes one tile of queries after another, and the backward pass computes the
-tiles again. The caller's function `see` selects the keys of a tile. It returns a view of them,
+tiles again. The caller's function `select` chooses the keys of a tile. It returns a view of them,
 `Gathered` or `Hidden`, and may save a few numbers per query for the backward pass.
 """
 
@@ -32,7 +32,7 @@ class Gathered:
   visible: jax.Array | None
 
   @staticmethod
-  def turn(table: jax.Array) -> jax.Array:
+  def arrange(table: jax.Array) -> jax.Array:
     """Returns keys or values (M, D) in the form that `products` reads: unchanged."""
     return table
 
@@ -77,7 +77,7 @@ class Hidden:
   visible: jax.Array
 
   @staticmethod
-  def turn(table: jax.Array) -> jax.Array:
+  def arrange(table: jax.Array) -> jax.Array:
     """Returns keys or values (M, D) in the form that `products` reads: transposed, (D, M).
 
     Transposing them once saves a transposition in every tile.
@@ -97,7 +97,7 @@ class Hidden:
 View = Gathered | Hidden
 
 
-class See(Protocol):
+class KeySelector(Protocol):
   """A function that selects the keys of some queries of one head.
 
   The function returns a view of the keys, and a tree of arrays (c, ...). The backward pass gives it
@@ -114,38 +114,38 @@ def attend(
   per_key: Any,
   shared: Any,
   kind: type[View],
-  see: See,
+  select: KeySelector,
   scale: float,
-  wide: int,
+  row_size: int,
 ) -> Float[Array, "B N H D"]:
-  """Computes attention to the keys that `see` selects, one tile of queries after another.
+  """Computes attention to the keys that `select` chooses, one tile of queries after another.
 
   Args:
     arrays: The tuple of the queries (B, N, H, D), the keys and the values, (B, M, H, D) each.
-    per_query: A tree of arrays (B, H or 1, N, ...), of which `see` gets the rows of a tile.
-    per_key: A tree of arrays (B, M), of which `see` gets the row of an example, (M,).
-    shared: A tree of arrays that `see` gets whole. None of the three trees has a gradient.
-    kind: The class of the views that `see` returns.
-    see: The function that selects the keys.
+    per_query: A tree of arrays (B, H or 1, N, ...), of which `select` gets the rows of a tile.
+    per_key: A tree of arrays (B, M), of which `select` gets the row of an example, (M,).
+    shared: A tree of arrays that `select` gets whole. None of the three trees has a gradient.
+    kind: The class of the views that `select` returns.
+    select: The function that selects the keys.
     scale: The factor of the logits.
-    wide: The number of array elements that a query needs in memory, which limits the tile size.
+    row_size: The number of array elements that a query needs in memory, which limits the tile size.
 
   Returns:
     The output (B, N, H, D) in the dtype of `v`.
   """
-  return _forward(arrays, per_query, per_key, shared, kind, see, scale, wide)[0]
+  return _forward(arrays, per_query, per_key, shared, kind, select, scale, row_size)[0]
 
 
-def _forward(arrays, per_query, per_key, shared, kind, see, scale, wide):
+def _forward(arrays, per_query, per_key, shared, kind, select, scale, row_size):
   heads = arrays[0].shape[2]
 
   def head(rows, tables):
     k, v, per_key = tables
-    keys = kind.turn(k)
+    keys = kind.arrange(k)
 
     def tile(xs):
       q, per_query = xs
-      view, saved = see(per_query, per_key, shared, None)
+      view, saved = select(per_query, per_key, shared, None)
       logits = _logits(view, q.astype(jnp.float32) * scale, keys)
       out, lse = tiling.softmax_tile(logits, v, view.weigh)
       return out.astype(v.dtype), lse, saved
@@ -153,23 +153,23 @@ def _forward(arrays, per_query, per_key, shared, kind, see, scale, wide):
     return jax.lax.map(tile, rows), None
 
   q, k, v = map(tiling.heads_first, arrays)
-  rows, tables = (q, _flat(per_query, heads)), (k, v, _over_examples(per_key, heads))
-  (out, lse, saved), _ = _over_heads(head, rows, tables, wide)
+  rows, tables = (q, _flatten_heads(per_query, heads)), (k, v, _repeat_heads(per_key, heads))
+  (out, lse, saved), _ = _map_heads(head, rows, tables, row_size)
   out = tiling.heads_last(out, heads)
   return out, (arrays, per_query, per_key, shared, out, lse, saved)
 
 
-def _backward(kind, see, scale, wide, residuals, d_out):
+def _backward(kind, select, scale, row_size, residuals, d_out):
   arrays, per_query, per_key, shared, out, lse, saved = residuals
   heads = out.shape[2]
 
   def head(rows, tables):
     k, v, per_key = tables
-    keys, values = kind.turn(k), kind.turn(v)
+    keys, values = kind.arrange(k), kind.arrange(v)
 
     def tile(totals, xs):
       q, d_out, lse, delta, per_query, saved = xs
-      view, _ = see(per_query, per_key, shared, saved)
+      view, _ = select(per_query, per_key, shared, saved)
       q, d_out = q.astype(jnp.float32) * scale, d_out.astype(jnp.float32)
       logits, products = _logits(view, q, keys), view.products(d_out, values)
       p, ds = tiling.logit_gradient(logits, products, lse[:, None], delta[:, None])
@@ -178,12 +178,12 @@ def _backward(kind, see, scale, wide, residuals, d_out):
 
     start = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
     (dk, dv), dq = jax.lax.scan(tile, start, rows)
-    return dq, (kind.turn(dk), kind.turn(dv))
+    return dq, (kind.arrange(dk), kind.arrange(dv))
 
   q, k, v, out, d_out = map(tiling.heads_first, (*arrays, out, d_out))
   lse, delta = tiling.backward_statistics(out, lse, d_out, 0.0)
-  rows = q, d_out, lse, delta, _flat(per_query, heads), saved
-  dq, (dk, dv) = _over_heads(head, rows, (k, v, _over_examples(per_key, heads)), wide)
+  rows = q, d_out, lse, delta, _flatten_heads(per_query, heads), saved
+  dq, (dk, dv) = _map_heads(head, rows, (k, v, _repeat_heads(per_key, heads)), row_size)
   gradients = tuple(
     tiling.heads_last(x, heads).astype(like.dtype)
     for x, like in zip((dq, dk, dv), arrays, strict=True)
@@ -199,7 +199,7 @@ def _logits(view: View, rows: jax.Array, table: jax.Array) -> jax.Array:
   return logits if view.visible is None else jnp.where(view.visible, logits, -jnp.inf)
 
 
-def _over_heads(function, per_query, per_key, wide: int):
+def _map_heads(function, per_query, per_key, row_size: int):
   """Calls a function for every example and head, with queries in tiles that fit the CPU's cache.
 
   Args:
@@ -208,24 +208,24 @@ def _over_heads(function, per_query, per_key, wide: int):
       (tiles, c, ...), and one for keys, (M, ...).
     per_query: A tree of arrays (Z, N, ...), Z = B·H.
     per_key: A tree of arrays (Z, M, ...).
-    wide: The number of array elements that a query needs in memory.
+    row_size: The number of array elements that a query needs in memory.
   """
   total, n = jax.tree.leaves(per_query)[0].shape[:2]
-  tiles = math.ceil(n / tiling.tile_rows(tiling.step_elements(), wide))
+  tiles = math.ceil(n / tiling.tile_rows(tiling.step_elements(), row_size))
   size = math.ceil(n / tiles)
-  group = tiling.largest_divisor(total, tiling.step_elements() / (size * wide))
+  group = tiling.largest_divisor(total, tiling.step_elements() / (size * row_size))
   arrays = jax.tree.map(lambda x: tiling.split_rows(x, tiles, size), per_query), per_key
   rows, keys = tiling.map_groups(lambda x: jax.vmap(function)(*x), arrays, group)
   return jax.tree.map(lambda x: tiling.join_rows(x, n), rows), keys
 
 
-def _flat(tree: Any, heads: int) -> Any:
+def _flatten_heads(tree: Any, heads: int) -> Any:
   """Repeats arrays for every head and flattens them: (B, H or 1, N, ...) -> (B·H, N, ...)."""
   return jax.tree.map(
     lambda x: jnp.broadcast_to(x, (x.shape[0], heads, *x.shape[2:])).reshape(-1, *x.shape[2:]), tree
   )
 
 
-def _over_examples(tree: Any, heads: int) -> Any:
+def _repeat_heads(tree: Any, heads: int) -> Any:
   """Repeats arrays for every head: (B, M) -> (B·H, M)."""
   return jax.tree.map(lambda x: jnp.repeat(x, heads, axis=0), tree)

@@ -73,11 +73,11 @@ def decode_step(
   return out.astype(v.dtype)[:, None], cache
 
 
-def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
+def _write(array: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
   """Writes the keys or values of a new token into the token's slots of the cache.
 
   Args:
-    held: The cached keys or values.
+    array: The cached keys or values.
     new: The keys or values of the new token, (B, 1, H, D).
     slot: The slot of the token in each group of heads, (G,).
     plan: The plan of the cache.
@@ -87,8 +87,8 @@ def _write(held: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -
   """
   # This scatters even if the slot is equal for all heads: with a dynamic_update_slice, XLA would
   # copy the cache at every step on a CPU.
-  new = new[:, 0].astype(held.dtype)
-  return held.at[:, np.arange(plan.groups.size), slot[plan.groups]].set(new)
+  new = new[:, 0].astype(array.dtype)
+  return array.at[:, np.arange(plan.groups.size), slot[plan.groups]].set(new)
 
 
 def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -116,15 +116,15 @@ def _allowed(cache: Cache, plan: DecodePlan, at: jax.Array) -> jax.Array:
   The mask is bool (G, M), for G groups of heads with M slots each, or (1, M) for all heads.
   """
   if cache.place is None:
-    held = jnp.arange(plan.count, dtype=jnp.int32)[None]
+    places = jnp.arange(plan.count, dtype=jnp.int32)[None]
   else:
-    held = cache.place - 1
-  seen = (held >= 0) & (held <= at)
+    places = cache.place - 1
+  past = (places >= 0) & (places <= at)
   if plan.pattern is None:
-    return seen
+    return past
   head = jnp.asarray(plan.heads)[:, None]
-  allowed = plan.pattern.allows(plan.layout, at, jnp.maximum(held, 0), head)
-  return seen & jnp.broadcast_to(allowed, (plan.heads.size, plan.count))
+  allowed = plan.pattern.allows(plan.layout, at, jnp.maximum(places, 0), head)
+  return past & jnp.broadcast_to(allowed, (plan.heads.size, plan.count))
 
 
 def empty_cache(

@@ -69,13 +69,13 @@ def score_keys(
   """
   if predictor not in PREDICTORS:
     raise ConfigError(f"predictor={predictor!r} is unknown. Valid: {listing(PREDICTORS)}.")
-  multiply = _add_rows if predictor == "sparse" else product_transposed
+  multiply = _multiply_sparse if predictor == "sparse" else product_transposed
   scores = multiply(coefficients, basis)
   scores = jnp.where(scores == 0, 0.0, scores)  # -0.0 and 0.0 must rank as equal scores
   return scores if key_mask is None else jnp.where(key_mask, scores, -jnp.inf)
 
 
-def _add_rows(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
+def _multiply_sparse(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
   """Returns the scores, (..., N, M), as sums over each query's nonzero coefficients only.
 
   A step of the loop adds the term of one coefficient for every query.
@@ -87,14 +87,14 @@ def _add_rows(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
   rows = coefficients.reshape(-1, coefficients.shape[-1]).astype(jnp.float32)
   table = basis.T.astype(jnp.float32)  # (S, M)
   left = rows != 0
-  turn = jnp.where(left, jnp.cumsum(left, axis=-1), 0)  # 1, 2, ... for nonzero coefficients
+  rank = jnp.where(left, jnp.cumsum(left, axis=-1), 0)  # 1, 2, ... for nonzero coefficients
 
   def add(number, total):
-    own = turn == number
+    own = rank == number
     weight = jnp.sum(jnp.where(own, rows, 0.0), axis=-1, keepdims=True)
     return total + weight * table[jnp.argmax(own, axis=-1)]
 
-  most = jnp.max(turn) + 1
+  most = jnp.max(rank) + 1
   start = jnp.zeros((len(rows), table.shape[1]), jnp.float32)
   scores = jax.lax.fori_loop(1, most, add, start)
   return scores.reshape(*coefficients.shape[:-1], -1)

@@ -87,9 +87,9 @@ def predicted_attention(
     chosen = _choose(coefficients, basis, budget, key_mask, predictor)
     out = kept_keys_attention(behind, k, v, *chosen, scale=scale)
   else:
-    see, wide = partial(_see, budget=budget, predictor=predictor), SCORES_BESIDE * length
+    select, row_size = partial(_select, budget=budget, predictor=predictor), SCORES_BESIDE * length
     arrays, kind = (behind, k, v), chosen_keys.Hidden
-    out = chosen_keys.attend(arrays, coefficients, key_mask, basis, kind, see, scale, wide)
+    out = chosen_keys.attend(arrays, coefficients, key_mask, basis, kind, select, scale, row_size)
   if prefix:
     front = kernelized_attention(q[:, :prefix], k, v, key_mask=key_mask, scale=scale)
     out = jnp.concatenate([front, out], axis=1)
@@ -137,7 +137,7 @@ def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
   return jax.tree.map(join, found)
 
 
-def _see(coefficients, visible, basis, cut, *, budget: int, predictor: str):
+def _select(coefficients, visible, basis, cut, *, budget: int, predictor: str):
   """Returns the keys that some queries see, as `chosen_keys.Hidden`, and the thresholds of scores.
 
   The thresholds are a `Cut`. If the argument `cut` is `None`, this function finds them.

@@ -157,17 +157,17 @@ def _bisect_values(keys: jax.Array, budget: int) -> tuple[jax.Array, jax.Array, 
   return low, reach, exceed
 
 
-def _bisect_places(equal: jax.Array, count: jax.Array, asked: jax.Array) -> jax.Array:
-  """Returns the place of the `count`-th True entry of `equal`; the last place if not `asked`.
+def _bisect_places(equal: jax.Array, count: jax.Array, needs_place: jax.Array) -> jax.Array:
+  """Returns the place of the `count`-th True entry of `equal`; the last place if not `needs_place`.
 
   Args:
     equal: A mask of the entries equal to the threshold, bool (..., M).
-    count: The number of True entries up to the place, int32 (...,), at least 1 where `asked`.
-    asked: A mask of the rows that need the place, bool (...,).
+    count: The number of True entries up to the place, int32 (...,), at least 1 where `needs_place`.
+    needs_place: A mask of the rows that need the place, bool (...,).
   """
   places, end = _places(equal), equal.shape[-1] - 1
   high = jnp.full(count.shape, end, jnp.int32)
-  low = jnp.where(asked, -1, end - 1).astype(jnp.int32)
+  low = jnp.where(needs_place, -1, end - 1).astype(jnp.int32)
 
   def halve(state):
     low, high = state

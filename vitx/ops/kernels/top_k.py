@@ -70,11 +70,11 @@ def kept_keys_attention(
       f" ({batch}, {heads} or 1, {n}, K), with K kept keys for each query."
     )
   scale = 1 / math.sqrt(dim) if scale is None else scale
-  lists, wide = (indices, valid), indices.shape[-1] * dim
-  return chosen_keys.attend((q, k, v), lists, None, None, chosen_keys.Gathered, _see, scale, wide)
+  lists, kind, size = (indices, valid), chosen_keys.Gathered, indices.shape[-1] * dim
+  return chosen_keys.attend((q, k, v), lists, None, None, kind, _select, scale, size)
 
 
-def _see(per_query: Any, per_key: Any, shared: Any, saved: Any) -> tuple[chosen_keys.View, None]:
+def _select(per_query: Any, per_key: Any, shared: Any, saved: Any) -> tuple[chosen_keys.View, None]:
   indices, valid = per_query
   first = indices if valid is None else jnp.where(valid, indices, 0)
   return chosen_keys.Gathered(first, valid), None

@@ -9,7 +9,7 @@ from vitx.ops.patterns.draws import BLOCKS, skip_excluded, subsets
 from vitx.ops.patterns.indices import namespace
 
 PLANS = ("uniform", "bigbird")
-OLD_LENGTHS = (1024, 3072, 4096)  # the paper's own runs, for which the code has other ranges
+PAPER_LENGTHS = (1024, 3072, 4096)  # the paper's own runs, for which the code has other ranges
 
 
 def draw(
@@ -74,9 +74,9 @@ def draw(
   uniform = pick(0, 0, m, count, illegal)
   if plan == "uniform":
     return uniform.astype(np.int32)
-  old = is_old(length, block)
+  near_start = draws_near_start(length, block)
   parts = [
-    pick(number, low, high, take, published_exclusions(m, high, old))
+    pick(number, low, high, take, published_exclusions(m, high, near_start))
     for number, (low, high, take) in enumerate(published_ranges(length, block, count), start=1)
   ]
   xp = namespace(uniform)
@@ -84,9 +84,9 @@ def draw(
   return xp.where(ends[:, None], uniform, xp.concatenate(parts, axis=-1)).astype(np.int32)
 
 
-def is_old(length: int, block: int) -> bool:
+def draws_near_start(length: int, block: int) -> bool:
   """Returns whether BigBird's code draws from the first 1024 tokens, as in the paper's runs."""
-  return length in OLD_LENGTHS and 2 * block < 1024
+  return length in PAPER_LENGTHS and 2 * block < 1024
 
 
 def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int, int]]:
@@ -97,7 +97,7 @@ def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int
   blocks draw from the first 2r + 5 blocks. Shorter inputs draw from one or two ranges.
   """
   m, near = -(-length // block), count + 5
-  if is_old(length, block):
+  if draws_near_start(length, block):
     return [(1, 1024 // block, count)]
   if m > 2 * count + 5:
     return [(0, 2 * count + 5, count)]
@@ -108,20 +108,20 @@ def published_ranges(length: int, block: int, count: int) -> list[tuple[int, int
   return [(0, m, count)]
 
 
-def published_exclusions(m: int, high: int, old: bool) -> list[np.ndarray]:
+def published_exclusions(m: int, high: int, near_start: bool) -> list[np.ndarray]:
   """Returns the key blocks that BigBird's code does not draw, in arrays (m,) by query block.
 
-  They are the three blocks of the window and the first block. If `old` is False, they are also the
-  last block of the range, and blocks 1 and `high` - 2 do not draw each other.
+  They are the three blocks of the window and the first block. If `near_start` is False,
+  they are also the last block of the range, and blocks 1 and `high` - 2 do not draw each other.
 
   Args:
     m: The number of query blocks.
     high: The end of the range of key blocks, exclusive.
-    old: The result of `is_old`.
+    near_start: The result of `draws_near_start`.
   """
   rows = np.arange(m)
   illegal = [rows - 1, rows, rows + 1, np.zeros(m, int)]
-  if old:
+  if near_start:
     return illegal
   illegal.append(np.full(m, high - 1))
   # Row 1 may not draw the second to last block of the range, nor may that block's row draw block 1.

@@ -164,20 +164,20 @@ def _batches(
   everything = np.arange(-(-N // block))
   own: list[np.ndarray] = []
   keys: list[np.ndarray] = []
-  held = 0
+  total = 0
   for r in rows:
     last = min((r + 1) * block, N) - 1
     found = pattern.candidates(layout, r * block, last, block, head)
     found = everything if found is None else found
     for start in range(0, found.size, limit):
       part = found[start : start + limit]
-      if held and held + part.size > limit:
+      if total and total + part.size > limit:
         yield np.concatenate(own), np.concatenate(keys)
-        own, keys, held = [], [], 0
+        own, keys, total = [], [], 0
       own.append(np.full(part.size, r))
       keys.append(part)
-      held += part.size
-  if held:
+      total += part.size
+  if total:
     yield np.concatenate(own), np.concatenate(keys)
 
 

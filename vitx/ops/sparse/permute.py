@@ -31,7 +31,7 @@ def permute(x: Shaped[Array, "B N ..."], order: Order) -> Shaped[Array, "B M ...
   if padding:
     x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
   if order.axes is None:
-    return _take(x, order, False)
+    return _reorder(x, order, False)
   shape, axes = order.axes
   return _transpose(x, shape, axes)
 
@@ -39,7 +39,7 @@ def permute(x: Shaped[Array, "B N ..."], order: Order) -> Shaped[Array, "B M ...
 def restore(x: Shaped[Array, "B M ..."], order: Order) -> Shaped[Array, "B N ..."]:
   """Undoes `permute`: maps (B, M, ...) to (B, N, ...), without the places of padding."""
   if order.axes is None:
-    return _take(x, order, True)[:, : order.length]
+    return _reorder(x, order, True)[:, : order.length]
   shape, axes = order.axes
   back = tuple(int(axis) for axis in np.argsort(axes))
   return _transpose(x, tuple(shape[axis] for axis in axes), back)[:, : order.length]
@@ -77,15 +77,15 @@ def _transpose(x: jax.Array, shape: tuple[int, ...], axes: tuple[int, ...]) -> j
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _take(x: jax.Array, order: Order, back: bool) -> jax.Array:
+def _reorder(x: jax.Array, order: Order, back: bool) -> jax.Array:
   numbers = order.places if back else order.numbers
   return x.at[:, numbers].get(mode="promise_in_bounds", unique_indices=True)
 
 
 # The gradient of a gather is a scatter, but that of a permutation is the inverse gather.
-_take.defvjp(
-  lambda x, order, back: (_take(x, order, back), None),
-  lambda order, back, _, cotangent: (_take(cotangent, order, not back),),
+_reorder.defvjp(
+  lambda x, order, back: (_reorder(x, order, back), None),
+  lambda order, back, _, cotangent: (_reorder(cotangent, order, not back),),
 )
 
 

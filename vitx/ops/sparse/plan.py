@@ -69,7 +69,7 @@ def plan(
   Raises:
     ConfigError: The pattern does not fit the layout.
   """
-  pattern = _without_repeats(pattern, layout)
+  pattern = _simplify(pattern, layout)
   split = _split_prefix(pattern, layout)
   if split is None:
     return SparsePlan(layout, _by_head(pattern, layout, tile, most))
@@ -77,13 +77,13 @@ def plan(
   return SparsePlan(grid, _by_head(split[0], grid, tile, most), layout.prefix, split[1])
 
 
-def _without_repeats(pattern: Pattern, layout: TokenLayout) -> Pattern:
+def _simplify(pattern: Pattern, layout: TokenLayout) -> Pattern:
   """Returns a pattern with equal edges in which `Full` replaces every union that contains `Full`.
 
   Other members of such a union add no edges, and would hide that the attention is dense.
   """
   if isinstance(pattern, Intersection):
-    return Intersection(tuple(_without_repeats(each, layout) for each in pattern.patterns))
+    return Intersection(tuple(_simplify(each, layout) for each in pattern.patterns))
   joined = isinstance(pattern, Union) and Full() in pattern.members(layout)
   return Full() if joined else pattern
 

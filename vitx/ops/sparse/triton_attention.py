@@ -113,25 +113,25 @@ class KernelSizes:
   count: int
 
 
-def choose_tiles(card: int, dtype: Any, width: int) -> TileSizes:
+def choose_tiles(capability: int, dtype: Any, width: int) -> TileSizes:
   """Returns default tiles that fit the registers and the shared memory of a GPU.
 
   Args:
-    card: The compute capability of the GPU times 10, such as 90 for an H100.
+    capability: The compute capability of the GPU times 10, such as 90 for an H100.
     dtype: The dtype of q, k and v.
     width: The number of channels of a head, of keys or values, whichever is larger.
   """
   wide = width > 64
-  groups = card == 90 or (card // 10 == 10 and not wide)  # 10.x spills registers with wide heads
+  groups = capability == 90 or (capability // 10 == 10 and not wide)  # wide heads spill on 10.x
   return TILE_SIZES[groups, dtype != jnp.float32, wide]
 
 
 @functools.cache
-def find_card() -> int | None:
+def find_capability() -> int | None:
   """Returns the compute capability times 10 of the first device if the kernels can run on it.
 
   The result is `None` if XLA must compute the attention."""
-  return None if find_obstacle() else _capability()
+  return None if find_obstacle() else _read_capability()
 
 
 @functools.cache
@@ -141,15 +141,15 @@ def find_obstacle() -> str | None:
   The result is `None` if they can run, and also if the device is not a CUDA device, since there is
   nothing to remedy.
   """
-  card = _capability()
-  if card is None:
+  capability = _read_capability()
+  if capability is None:
     return None
-  if card < OLDEST:
-    return f"the compute capability is {card / 10}, and the kernels need {OLDEST / 10}"
+  if capability < OLDEST:
+    return f"the compute capability is {capability / 10}, and the kernels need {OLDEST / 10}"
   try:
     import jax_triton  # noqa: F401  # it takes a second, and only CUDA devices need it
 
-    _lower_a_call(card)
+    _lower_a_call(capability)
   except Exception as error:  # whatever versions that do not fit may raise
     if isinstance(error, ModuleNotFoundError) and error.name == "jax_triton":
       return f"jax-triton is missing; {INSTALL}"
@@ -166,35 +166,35 @@ def _version(package: str) -> str:
     return "(missing)"
 
 
-def _capability() -> int | None:
+def _read_capability() -> int | None:
   """Returns the compute capability times 10 of the first device; `None` without a CUDA device."""
   device = jax.devices()[0]
   found = getattr(device, "compute_capability", "") if device.platform == "gpu" else ""
   return round(10 * float(found)) if found.replace(".", "").isdigit() else None
 
 
-def _lower_a_call(card: int) -> None:
-  """Lowers attention of 16 tokens for a GPU of compute capability `card` / 10.
+def _lower_a_call(capability: int) -> None:
+  """Lowers attention of 16 tokens for a GPU of compute capability `capability` / 10.
 
   This raises an error if the versions of the packages do not fit each other.
   """
   x = jax.ShapeDtypeStruct((1, 16, 1, 16), jnp.float32)
   blocks = jax.ShapeDtypeStruct((1, 1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), bool)
-  tiles = choose_tiles(card, x.dtype, 16)
+  tiles = choose_tiles(capability, x.dtype, 16)
   attend = functools.partial(forward, mask=None, block=16, scale=1.0, tiles=tiles)
   jax.jit(attend).trace((x, x, x, None), blocks).lower(lowering_platforms=("cuda",))
 
 
 def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
   """Returns the tiles for q, k (B, N, H, D) and v (B, N, H, E), or `None` if XLA must be used."""
-  card = find_card() if target() == "gpu" else None
+  capability = find_capability() if target() == "gpu" else None
   width = max(q.shape[-1], v.shape[-1])
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
   large = q.shape[1] * q.shape[2] * width >= MAX_ELEMENTS
   exact = q.dtype == jnp.float32 and _default_precision() not in ROUNDED
-  if card is None or not same or width > MAX_WIDTH or large or exact or 0 in q.shape:
+  if capability is None or not same or width > MAX_WIDTH or large or exact or 0 in q.shape:
     return None
-  return current_rule().pick_tiles(str(q.dtype), width, choose_tiles(card, q.dtype, width))
+  return current_rule().pick_tiles(str(q.dtype), width, choose_tiles(capability, q.dtype, width))
 
 
 def _default_precision() -> str | None:
@@ -344,7 +344,7 @@ def call(
     name=kernel,
     num_warps=launch.warps,
     num_stages=launch.stages,
-    compute_capability=_capability(),
+    compute_capability=_read_capability(),
     backend_options={"enable_fp_fusion": True},
     sizes=sizes,
   )

@@ -48,11 +48,11 @@ def build(
   function, fields = find(spec)
   declared = inspect.signature(function).parameters
   descends = "learning_rate" in declared
-  ours = {"learning_rate": 1.0} if descends else {}
+  extra = {"learning_rate": 1.0} if descends else {}
   if {"mask", "weight_decay"} <= declared.keys():
-    ours["mask"] = decay_mask
+    extra["mask"] = decay_mask
   try:
-    transformation = function(**fields, **ours)
+    transformation = function(**fields, **extra)
     _trace(transformation, params)
   except Exception as error:
     said = (str(error).splitlines() or [""])[0]

@@ -21,7 +21,7 @@ from vitx.data.dataset import ROLES, Source
 from vitx.data.sources import SOURCES
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import Rule
-from vitx.ops.sparse.triton_attention import find_card
+from vitx.ops.sparse.triton_attention import find_capability
 
 PACKAGES = (
   "jax",
@@ -57,7 +57,7 @@ FREE = (
   "data.threads",
 )
 # Fields in which a phase may name another phase by its path.
-PLACES = ("init_from", "task.teacher")
+SOURCE_FIELDS = ("init_from", "task.teacher")
 # The reason why the cadence of evaluations may not differ under schedule=plateau.
 HEARS = (
   " (schedule=plateau counts evaluations before it lowers the learning rate, so another cadence"
@@ -132,7 +132,7 @@ def check_same_fields(
     for field in sorted(old.keys() | new.keys())
     if free.isdisjoint((field, field.split(".")[0]))
     and old.get(field, _default(field)) != new.get(field, _default(field))
-    and not (field in PLACES and _is_same_phase(workdir, old.get(field), new.get(field)))
+    and not (field in SOURCE_FIELDS and _is_same_phase(workdir, old.get(field), new.get(field)))
     and not (field == "data.source" and _is_same_place(old.get(field), new.get(field)))
   ]
   if lines:
@@ -210,7 +210,7 @@ def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
       )
 
 
-def keep_rule(workdir: str | Path) -> Rule:
+def choose_rule(workdir: str | Path) -> Rule:
   """Returns the rule by which "auto" picks the implementations of token mixers in a run.
 
   A continued run keeps the rule with which it began, if the kind of device is unchanged; a new run
@@ -264,7 +264,7 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
     "cores": os.cpu_count(),
     "processes": jax.process_count(),
     "implementations": dict(implementations),
-    "sparse_kernel": "triton" if find_card() else "xla",
+    "sparse_kernel": "triton" if find_capability() else "xla",
     "rule": current_rule().to_json(),
   }
 

@@ -1,4 +1,4 @@
-"""The metrics of a classifier's answers agree with scikit-learn and with their formulas."""
+"""The metrics of a classifier's predictions agree with scikit-learn and with their formulas."""
 
 import json
 
@@ -21,15 +21,15 @@ def draw(examples=200, classes=CLASSES, seed=0, scale=1.0, absent=()):
   return labels, scale * logits
 
 
-def answers_of(labels, logits):
-  return classification.read_answers(np.arange(len(labels)), labels, logits)
+def predictions_of(labels, logits):
+  return classification.read_logits(np.arange(len(labels)), labels, logits)
 
 
 @pytest.mark.parametrize("absent", [(), (0, 4)])
 def test_figures_agree_with_scikit_learn(absent):
   labels, logits = draw(absent=absent)
   guess = logits.argmax(1)
-  found = classification.summarize_answers(answers_of(labels, logits), CLASSES, resamples=5)
+  found = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=5)
   own = {"labels": np.arange(CLASSES), "zero_division": 0}
   each = reference.precision_recall_fscore_support(labels, guess, **own)
   for name, values in zip(("precision", "recall", "f1"), each, strict=False):
@@ -47,14 +47,14 @@ def test_figures_agree_with_scikit_learn(absent):
 def test_a_class_that_does_not_occur_counts_for_nothing():
   labels, logits = draw(absent=(2,))
   logits[:, 2] = -99
-  found = classification.summarize_answers(answers_of(labels, logits), CLASSES, resamples=5)
+  found = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=5)
   assert found["class_f1"][2] is None and found["intervals"]["class_f1"][2] is None
   assert found["f1"] == pytest.approx(np.mean([x for x in found["class_f1"] if x is not None]))
 
 
 def test_the_reliability_diagram_gives_the_calibration_error():
   labels, logits = draw(scale=3)
-  found = classification.bin_answers(answers_of(labels, logits))
+  found = classification.bin_predictions(predictions_of(labels, logits))
   p = softmax(logits.astype(np.float64), axis=1)
   hit, top = p.argmax(1) == labels, p.max(1)
   for b in range(15):
@@ -98,7 +98,7 @@ def test_a_split_without_a_mistake_has_a_temperature():
 def test_intervals_are_of_resampled_examples():
   """Confidence intervals are percentiles of the metrics of resampled examples."""
   labels, logits = draw(examples=60)
-  found = classification.summarize_answers(answers_of(labels, logits), CLASSES, resamples=200)
+  found = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=200)
   generator, guess = np.random.default_rng(0), logits.argmax(1)
   drawn = [generator.integers(60, size=60) for _ in range(200)]
   figures = {
@@ -114,16 +114,16 @@ def test_intervals_are_of_resampled_examples():
   for name, values in figures.items():
     expected = np.percentile(values, [2.5, 97.5])
     np.testing.assert_allclose(found["intervals"][name], expected, err_msg=name)
-  again = classification.summarize_answers(answers_of(labels, logits), CLASSES, resamples=200)
+  again = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=200)
   assert again == found
 
 
 def test_an_example_with_a_logit_that_is_not_finite_is_wrong_for_every_class():
   labels, logits = draw(examples=20)
   logits[3, labels[3]] = np.nan
-  answers = answers_of(labels, logits)
-  found = classification.summarize_answers(answers, CLASSES, resamples=5)
-  assert not answers.right[3] and 3 not in answers.mistakes
+  predictions = predictions_of(labels, logits)
+  found = classification.summarize(predictions, CLASSES, resamples=5)
+  assert not predictions.right[3] and 3 not in predictions.mistakes
   assert np.sum(found["confusion"]) == 19
   assert found["class_recall"][labels[3]] < 1
 
@@ -131,6 +131,6 @@ def test_an_example_with_a_logit_that_is_not_finite_is_wrong_for_every_class():
 def test_mistakes_and_doubts():
   labels = np.array([0, 1, 0, 1])
   logits = np.array([[3.0, 0.0], [2.0, 0.0], [0.0, 4.0], [0.0, 0.1]])
-  answers = answers_of(labels, logits)
-  assert answers.mistakes.tolist() == [2, 1]
-  assert answers.doubts.tolist() == [3, 1, 0, 2]
+  predictions = predictions_of(labels, logits)
+  assert predictions.mistakes.tolist() == [2, 1]
+  assert predictions.least_certain.tolist() == [3, 1, 0, 2]
