@@ -108,7 +108,7 @@ def test_the_figures_of_the_command(finished_run, tmp_path):
     ({"config": "digits"}, "give workdir, not config"),
     (
       {"figure": "posemb", "split": "test", "workdir": "x"},
-      "split='test': figure='posemb' uses none",
+      "split='test': figure='posemb' does not use split",
     ),
     ({"workdir": ("a", "b")}, "draws one run; give one workdir"),
   ],
