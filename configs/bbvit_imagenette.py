@@ -138,10 +138,12 @@ PUBLISHED |= {
 def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,recipe=run|text,scale=paper|small,field=value,...`.
 
-  The row defaults to "tiny_vit".
+  The row defaults to "tiny_vit". The recipe of the rows `moderate_*` defaults to "run", that of the
+  authors' script; "text" is that of the paper's text, which all other rows always have. The scale
+  defaults to "paper".
 
   Raises:
-    ValueError: A moderate row is combined with `scale=small`.
+    ValueError: A row whose name begins with "moderate_" is combined with `scale=small`.
   """
   row, overrides = parse_arg(arg, ROWS, default="tiny_vit")
   recipe, overrides = take_override(overrides, "recipe", RECIPES)

@@ -79,7 +79,11 @@ def compressor_bits(data: bytes) -> dict[str, float]:
 
 
 def _take_first(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.ndarray]:
-  """Returns the first sequences up to LIMIT tokens: whole images, or documents cut at the limit."""
+  """Returns the first sequences, which together have at most LIMIT tokens.
+
+  Images are taken whole, and the first one even if it is longer than the limit. The last document
+  is cut at the limit.
+  """
   taken: list[np.ndarray] = []
   left = LIMIT
   for each in sequences:

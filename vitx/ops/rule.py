@@ -279,12 +279,14 @@ def write_families(
   families: Mapping[str, Any],
   tiles: Mapping[str, Any] | None = None,
 ) -> None:
-  """Writes a file of families and makes the next `load_rule` of this process read it.
+  """Writes a rule file, which has the bounds and the measurements of each family of ops.
+
+  The next call of `load_rule` in this process reads its file again, instead of a cached rule.
 
   Args:
     path: The file, `user_directory() / file_name(device_kind)` or another path.
     device_kind: The kind of device that was measured.
-    families: All families, in the format of `read_families`.
+    families: The entries of all families in `FAMILIES`, in the format of `read_families`.
     tiles: The tiles in the format of `load_tiles`; `None` if none were measured.
 
   Raises:

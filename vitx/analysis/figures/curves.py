@@ -51,10 +51,11 @@ def draw_curves(
   name: str,
   published: Published | None = None,
 ) -> list[Path]:
-  """Draws the loss and the validation metric of runs by step, mean ± deviation of each method.
+  """Draws the learning curves of runs by step, mean ± standard deviation of each method.
 
-  If there are more than twelve methods, each has its own diagram, with the other methods in gray
-  behind it. The diagram shows only the validation metric or, with `published`, only the training
+  Up to twelve methods share their panels: one of the training loss and one of the validation
+  metric. With more methods, each method has its own panel, with the other methods in gray behind
+  it. Such a panel shows one quantity: the validation metric or, with `published`, the training
   metric.
 
   Args:
@@ -62,8 +63,8 @@ def draw_curves(
     figure: The name of the metric, such as "top1".
     out: The folder of the file.
     name: The name of the file, without its suffix.
-    published: The training metric printed in the source, by method and epoch. With it, a further
-      panel shows the training metric of the runs, and the printed values as crosses.
+    published: The training metric printed in the source, by method and epoch. The printed values
+      are crosses beside the training metric of the runs, for which shared panels get a third one.
 
   Raises:
     ConfigError: No run has reached a validation.
