@@ -177,14 +177,19 @@ def _phase1(attention_weight: float, is_l1: bool) -> dict[str, Any]:
 class Sizes:
   """The sizes of a backbone that determine its attention's multiply-adds.
 
+  In each head, a predictor selects the keys of each query. It computes S coefficients for each
+  patch, sets the small ones to zero, and multiplies them by a sparse basis of S vectors over the n
+  tokens.
+
   Attributes:
     depth: The number of layers, L.
     tokens: The number of tokens, n, including the class token.
     width: The width of a token, d.
     heads: The number of heads, H.
-    density: The share s of the products of coefficients and basis elements that are not zero, which
-      follows from the published figures.
-    slots: The number of slots of the predictor.
+    density: The share s of the multiplications of a coefficient by a basis element in which neither
+      factor is zero. It follows from the published figures.
+    slots: The number S of coefficients of a patch, which the predictor computes by mixing the keys
+      into S slots.
     channel_divisor: The factor by which the predictor reduces a head's channels.
   """
 

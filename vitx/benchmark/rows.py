@@ -169,7 +169,9 @@ def find_largest(needs: Costs, memory: float, step: int) -> int:
 def measure_needs(
   config: ConfigDict, say: Callable[[str], None], *, timed: bool, most: int = LARGEST_PROBE
 ) -> Costs:
-  """Measures a completed config's training step at two batch sizes, to know its cost at any size.
+  """Measures the memory, and optionally the time, of a training step at two batch sizes.
+
+  A line through the two measurements gives the memory and the time at any batch size (`scale`).
 
   Args:
     config: The completed config; its `batch_size` bounds the sizes.
@@ -178,8 +180,9 @@ def measure_needs(
     most: The limit on the larger batch size, in examples for each device.
 
   Returns:
-    The columns of `grow`: the cost of a step of one device without examples, and the cost that each
-    example adds.
+    The cost on one device. `step_mb` is the memory in MB of a step without examples, and
+    `example_mb` is the memory that each example adds. If `timed`, `step_s` and `example_s` are the
+    times in seconds.
 
   Raises:
     ConfigError: The backend does not report a program's memory.

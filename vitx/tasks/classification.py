@@ -97,9 +97,11 @@ class Classification(Task):
 
   @classmethod
   def state_info(cls, config):
-    """Returns the description of images that follows from a config's size and number of classes.
+    """Returns the description of the data set that follows from the config alone.
 
-    Returns None if the config lacks one of them.
+    The image size, the channels and the number of classes give the shape and dtype of an image and
+    of its targets. Returns None if the config lacks the image size, or if it lacks the number of
+    classes and the task needs this number (`needs_classes`).
     """
     data, classes = config.data, config.model.get("num_classes")
     if data.image_size is None or (cls.needs_classes and classes is None):

@@ -310,10 +310,18 @@ def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list
 
 
 def _list_rows(mask, drawn, block: int, most: int, transposed: bool) -> tuple[Lists, int, int, int]:
-  """Returns the lists of one launch, and three numbers: G, R, and the tokens in a group of rows.
+  """Groups the rows of attention, and lists the blocks of columns that each group reads.
 
-  G is the number of heads with lists of their own, and R is the number of groups of a head. A group
-  has at most `most` tokens, but at least one block.
+  The rows are the queries and the columns are the keys; if `transposed`, it is the reverse.
+
+  Args:
+    mask, drawn, block: The arguments of `forward`.
+    most: The limit on the tokens in a group of rows; a group has at least one block.
+    transposed: Whether the rows are the keys, as the kernel "key_gradients" needs.
+
+  Returns:
+    The lists, the number G of heads with lists of their own, the number R of groups of a head, and
+    the number of tokens in a group.
   """
   if mask is None:
     heads, count, _ = drawn[0].shape
