@@ -1,7 +1,7 @@
 """Classical music at 12 kHz as 8-bit mu-law bytes (Child et al. 2019, section 7.4 and Table 4).
 
-python train.py --workdir runs/st_music \\
-  --config configs/sparse_transformer_music.py:n65536,dataset=audio:FOLDER
+python train.py --config configs/sparse_transformer_music.py:n65536,dataset=audio:FOLDER \\
+  --workdir runs/st_music
 
 FOLDER has WAV files of any rate. The paper trained on the music of Dieleman et al. 2018, which is
 not available, and prints bits per byte at three lengths: 1.97 at 65,536 bytes (5 s; 152 M

@@ -295,7 +295,7 @@ def _stop_in_phase1_then_go_on(config, workdir, monkeypatch):
       steps = []
       count = own.recorder.count_step
       own.recorder.count_step = lambda *a: (steps.append(a[0]), count(*a))[1]
-      own.request.asked = lambda: len(steps) >= 3
+      own.request.is_received = lambda: len(steps) >= 3
     return train(own)
 
   with monkeypatch.context() as patch:
