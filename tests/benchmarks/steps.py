@@ -1,7 +1,8 @@
-"""Benchmarks of whole training steps: their FLOP/s as a share of a matrix product's.
+"""Benchmarks of whole training steps: their FLOP/s as a share of a matrix product's, or their times.
 
 python -m tests.benchmarks.steps
 python -m tests.benchmarks.steps --rows digits:bigbird --runs 5
+python -m tests.benchmarks.steps --rows digits:bigbird --against digits:softmax
 """
 
 import sys
@@ -89,7 +90,34 @@ def measure(rows: Sequence[str], effort: Mapping[str, Any]) -> None:
   print(console.format_ratios(shares, SHARES, most=False), flush=True)
 
 
+def measure_against(rows: Sequence[str], against: str, effort: Mapping[str, Any]) -> None:
+  """Measures and prints the time of a training step of some rows, divided by that of another row.
+
+  Args:
+    rows: The rows, as `CONFIG:ROW,field=value,...`.
+    against: The other row.
+    effort: The effort of `console.start`.
+  """
+  configs = {row: load_config(row) for row in (*rows, against)}
+  phases.use_cores(configs.values())
+  made = {row: make_dispatch(config) for row, config in configs.items()}
+  other, steps, _ = made[against]
+  ratios = compare({row: (made[row][0], other) for row in rows}, **effort)
+  found = {row: [ratio * steps / made[row][1] for ratio in ratios[row]] for row in rows}
+  print(f"time of a step over that of {against}")
+  print(console.format_ratios(found, {}, most=True), flush=True)
+
+
+def choose(rows: Sequence[str], against: str | None, effort: Mapping[str, Any]) -> None:
+  """Measures shares of a product, or times against another row if there is one."""
+  if against is None:
+    measure(rows, effort)
+  else:
+    measure_against(rows, against, effort)
+
+
 if __name__ == "__main__":
   parser = console.make_parser(__doc__, repeats=5)
-  parser.add_argument("--rows", nargs="+", choices=SHARES, default=list(SHARES))
-  sys.exit(console.start(measure, parser))
+  parser.add_argument("--rows", nargs="+", default=list(SHARES), metavar="ROW")
+  parser.add_argument("--against", metavar="ROW", help="print times over this row's")
+  sys.exit(console.start(choose, parser))

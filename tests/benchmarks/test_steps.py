@@ -114,6 +114,18 @@ def test_share_of_a_product(monkeypatch, capsys):
   assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["digits:bigbird", "4.00"]
 
 
+def test_times_against_another_row_are_of_one_step(monkeypatch, capsys):
+  """A dispatch of two steps takes as long as one of eight, so a step takes four times as long."""
+  counts = {"softmax": 8, "linear_transformer": 2}
+  make = lambda config: (int, counts[config.model.token_mixer.name], 1)  # noqa: E731
+  monkeypatch.setattr(steps, "make_dispatch", make)
+  times = {0: timing.Times(0.5, 1), 1: timing.Times(0.5, 1)}
+  monkeypatch.setattr(steps, "interleave", lambda pair, **_: times)
+  effort = {"runs": 1, "say": lambda text: None}
+  steps.measure_against(["digits:linear_transformer"], "digits:softmax", effort)
+  assert capsys.readouterr().out.splitlines()[1].split()[1] == "4.00"
+
+
 def test_what_is_missing_is_one_line(monkeypatch):
   monkeypatch.setitem(sys.modules, "torch", None)
   with pytest.raises(MissingExtraError, match='extra "peers"'):
