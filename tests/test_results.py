@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from configs import simplified_cifar10
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
+CLAIMS = RESULTS / "CLAIMS.md"
 TABLES = [path for path in sorted(RESULTS.glob("*.md")) if path.with_suffix(".csv").exists()]
 NUMBER = r"([+-]?[0-9.]+)"
 # Files with figures that have no CSV; each file says how its figures were measured.
@@ -95,7 +98,7 @@ def test_the_growth_of_the_sparse_transformer_s_time_follows_from_its_runs():
     for row in csv.DictReader(file):
       ratios = runs.setdefault(row["pattern"], {}).setdefault(int(row["tokens"]), [])
       ratios.append(float(row["times_faster"]))
-  claims, page = (path.read_text() for path in (RESULTS / "CLAIMS.md", ROOT / "docs/density.md"))
+  claims, page = (path.read_text() for path in (CLAIMS, ROOT / "docs/density.md"))
   for pattern, by_length in runs.items():
     x, y = np.log([(n, ratio) for n, ratios in by_length.items() for ratio in ratios]).T
     fit = stats.linregress(x, y)
@@ -105,6 +108,27 @@ def test_the_growth_of_the_sparse_transformer_s_time_follows_from_its_runs():
     for n, ratios in by_length.items():
       line = next(line for line in page.splitlines() if line.startswith(f"| {n:,} |"))
       assert cell(ratios, 1, 2) in line
+
+
+def test_the_choice_of_the_vanilla_block_follows_from_its_runs():
+  """The criterion of CLAIMS chooses two normalizations, and the pages have the runs' figures."""
+  runs: dict[str, dict[int, list[float]]] = {}
+  for row in csv.DictReader((RESULTS / "vanilla_blocks.csv").read_text().splitlines()):
+    values = runs.setdefault(row["block"], {}).setdefault(int(row["epoch"]), [])
+    values.append(100 * float(row["train_top1"]))
+  published = simplified_cifar10.PUBLISHED["vanilla_w128_d8"]["train_top1"] | {2: 35.3, 3: 41.4}
+  page, doc = (ROOT / "docs/papers.md").read_text(), simplified_cifar10.__doc__
+  distances = []
+  for block, epochs in runs.items():
+    assert list(map(len, epochs.values())) == [2] * 5
+    line = next(line for line in page.splitlines() if line.startswith(f"| {block}"))
+    cells = [cell(values, 1, 1) for values in epochs.values()]
+    assert [text.strip() for text in line.split("|")[2:-1]] == cells
+    assert "  ".join(text.partition(" ")[0] for text in cells) in doc
+    distances.append(np.mean([abs(np.mean(epochs[n]) - published[n]) for n in (1, 2, 3, 5)]))
+  assert abs(np.mean(runs["two normalizations"][5]) - published[5]) < 2
+  assert abs(np.subtract(*distances)) < 0.5  # so the text of the source decides
+  assert f"{np.mean(runs['two normalizations'][5]):.1f} % after 5" in CLAIMS.read_text()
 
 
 def test_there_are_tables():

@@ -1,4 +1,4 @@
-"""Benchmarks of whole training steps: their FLOP/s as a share of a matrix product's, or their times.
+"""Benchmarks of training steps: their FLOP/s as a share of a matrix product's, or their times.
 
 python -m tests.benchmarks.steps
 python -m tests.benchmarks.steps --rows digits:bigbird --runs 5

@@ -26,13 +26,15 @@ COUNTS = {
 }
 
 
+ONE_MAP = ("one_map_vanilla_w96_d8", "one_map_vanilla_w128_d8")
 # Rows of other starts differ in two numbers per layer; `with_skips` has the counts of vanilla.
 COUNTED = [row for row in ROWS if not row.startswith(("simplified_w128_d8_", "with_skips"))]
 
 
 @pytest.mark.parametrize("row", all_but("vanilla_w96_d8", "simplified_w128_d8", of=COUNTED))
 def test_parameters(row):
-  expected = COUNTS | {
+  expected = COUNTS | {row: COUNTS[row.removeprefix("one_map_")] for row in ONE_MAP}
+  expected |= {
     "skipless_w128_d8": 629_130,
     "parallel_w128_d8": 629_130,
     "multi_head_w128_d8": 563_146,
@@ -44,7 +46,7 @@ def test_parameters(row):
 
 
 def test_published_figures_belong_to_rows():
-  assert set(PUBLISHED) == set(ROWS) - {f"{kind}_w128_d8" for kind in OWN}
+  assert set(PUBLISHED) == set(ROWS) - {f"{kind}_w128_d8" for kind in OWN} - set(ONE_MAP)
   assert {
     row: figures["parameters"] for row, figures in PUBLISHED.items() if row in COUNTS
   } == COUNTS
@@ -63,16 +65,15 @@ def test_a_layer_costs_what_the_blocks_formulas_say():
       assert outside == width**2 + 127 * width + 10, (kind, size)
 
 
-@pytest.mark.parametrize(
-  "reading", ["model.block.norms=mlp", "model.block.norms=two,token_mixer.value_bias=False"]
-)
-def test_other_readings_of_vanilla_have_the_same_count(reading):
-  config = get_config(f"vanilla_w96_d8,{reading}")
+@pytest.mark.parametrize("norms", ["two", "shared", "mlp"])
+def test_other_readings_of_vanilla_have_the_same_count(norms):
+  reading = "" if norms == "two" else f"model.block.norms={norms},token_mixer.value_bias=True"
+  config = get_config(",".join(filter(None, ("vanilla_w96_d8", reading))))
   assert count(config).total == COUNTS["vanilla_w96_d8"]
   _, params = shapes_of(small("vanilla_w96_d8", reading))
   mixer = params["block_0"]["token_mixer"]
   biases = {name for name, module in mixer.items() if "bias" in module}
-  assert biases == ({"query", "key"} if "value_bias" in reading else set(mixer))
+  assert biases == (set(mixer) if reading else {"query", "key"})
 
 
 def small(row, overrides=""):
@@ -82,7 +83,8 @@ def small(row, overrides=""):
   config = get_config(arg)
   with config.unlocked():
     if "value_dim" in config.model.token_mixer:
-      config.model.token_mixer.update(value_dim=16, head_dim=4)
+      heads = config.model.num_heads
+      config.model.token_mixer.update(value_dim=16 // heads, head_dim=4 // heads)
   return config
 
 
@@ -151,11 +153,11 @@ def test_with_skips_is_vanilla_over_the_epochs_of_skipless():
 
 
 def test_parallel_is_vanilla_side_by_side():
-  """In the parallel row, attention and MLP read the same normalized tokens; all else is equal."""
-  vanilla, parallel = get_config("vanilla_w128_d8"), get_config("parallel_w128_d8")
-  assert vanilla.model.to_dict() == parallel.model.to_dict() | {
-    "block": vanilla.model.block.to_dict()
-  }
+  """In the parallel row, attention and MLP read tokens of one normalization; the maps are equal."""
+  vanilla, parallel = (get_config(f"{kind}_w128_d8").model for kind in ("vanilla", "parallel"))
+  mixer = parallel.token_mixer.to_dict() | {"value_bias": False}
+  other = {"block": vanilla.block.to_dict(), "token_mixer": mixer}
+  assert vanilla.to_dict() == parallel.to_dict() | other
 
 
 # One row of each block and mixer.
