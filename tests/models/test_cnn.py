@@ -33,19 +33,16 @@ def resnet_count(depth):
   return total + 64 * 10 + 10
 
 
-@pytest.mark.parametrize(("depth", "wanted"), [(20, 269_722), (56, 853_018), (110, None)])
-def test_resnet_is_as_large_as_the_papers_structure(depth, wanted):
-  model = vitx.create_model("resnet", num_classes=10, depth=depth)
-  found = count_parameters(model, (1, 32, 32, 3)).total
-  assert found == resnet_count(depth) == (wanted or found)
+def test_resnet_is_as_large_as_the_papers_structure():
+  model = vitx.create_model("resnet", num_classes=10, depth=20)
+  assert count_parameters(model, (1, 32, 32, 3)).total == resnet_count(20) == 269_722
 
 
-@pytest.mark.parametrize(("patch", "kernel", "wanted"), [(2, 5, 594_186), (1, 9, 706_570)])
-def test_convmixer_is_as_large_as_the_papers_structure(patch, kernel, wanted):
-  model = vitx.create_model("convmixer", num_classes=10, patch=patch, kernel=kernel)
-  layer = kernel * kernel * 256 + 256 + convolution(1, 256, 256, bias=True) + 4 * 256
-  outside = convolution(patch, 3, 256, bias=True) + 2 * 256 + 256 * 10 + 10
-  assert count_parameters(model, (1, 32, 32, 3)).total == 8 * layer + outside == wanted
+def test_convmixer_is_as_large_as_the_papers_structure():
+  model = vitx.create_model("convmixer", num_classes=10, patch=1, kernel=9)
+  layer = 9 * 9 * 256 + 256 + convolution(1, 256, 256, bias=True) + 4 * 256
+  outside = convolution(1, 3, 256, bias=True) + 2 * 256 + 256 * 10 + 10
+  assert count_parameters(model, (1, 32, 32, 3)).total == 8 * layer + outside == 706_570
 
 
 @pytest.mark.parametrize("depth", [2, 19, 21])
