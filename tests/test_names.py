@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "vitx"
@@ -11,6 +12,7 @@ PARTICIPLES = {"alike", "asked", "begun", "fed", "kept", "looked_at", "told", "t
 SHARED = {"Builder"}
 
 
+@functools.cache
 def read_trees() -> dict[str, ast.Module]:
   files = sorted(PACKAGE.rglob("*.py"))
   return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in files}

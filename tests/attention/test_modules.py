@@ -107,27 +107,29 @@ def test_the_published_stabilizer_lets_examples_touch():
     assert np.array_equal(a, b) != touched
 
 
-@pytest.mark.parametrize(
-  ("start", "layer", "expected"),
-  [
-    ("ones", 0, (1, 1)),
-    ("equal", 3, (0.5, 0.5)),
-    ("identity", 1, (1, 0)),
-    ("inverse", 1, (0, 1)),
-    ("dynamic", 0, (1, 0)),
-    ("dynamic", 3, (0.25, 0.75)),
-    ("inverse_dynamic", 3, (0.75, 0.25)),
-  ],
-)
-def test_shaped_starts(start, layer, expected):
-  module = ShapedAttention(2, start=start, layer=layer, depth=4)
-  make = jax.jit(partial(module.init_with_output, layout=LAYOUT, train=False))
-  out, variables = make(jax.random.key(1), X)
-  params = variables["params"]
-  for name, value in zip(("alpha", "beta", "gamma"), (*expected, expected[1]), strict=True):
-    np.testing.assert_allclose(params[name], np.full(2, value))
-  # At the start A equals C, so that only the identity remains.
-  np.testing.assert_allclose(out, expected[0] * X, atol=1e-6)
+STARTS = {
+  ("ones", 0): (1, 1),
+  ("equal", 3): (0.5, 0.5),
+  ("identity", 1): (1, 0),
+  ("inverse", 1): (0, 1),
+  ("dynamic", 0): (1, 0),
+  ("dynamic", 3): (0.25, 0.75),
+  ("inverse_dynamic", 3): (0.75, 0.25),
+}
+
+
+def test_shaped_starts():
+  @jax.jit
+  def make(key):
+    modules = [ShapedAttention(2, start=start, layer=layer, depth=4) for start, layer in STARTS]
+    return [each.init_with_output(key, X, LAYOUT, train=False) for each in modules]
+
+  found = make(jax.random.key(1))
+  for (out, variables), (where, expected) in zip(found, STARTS.items(), strict=True):
+    for name, value in zip(("alpha", "beta", "gamma"), (*expected, expected[1]), strict=True):
+      np.testing.assert_allclose(variables["params"][name], np.full(2, value), err_msg=str(where))
+    # At the start A equals C, so that only the identity remains.
+    np.testing.assert_allclose(out, expected[0] * X, atol=1e-6, err_msg=str(where))
 
 
 def test_shaped_identity_projections_start_as_identity():
@@ -173,11 +175,14 @@ def test_a_fixed_length_says_so(module):
 
 def test_linformer_dropout_belongs_to_the_example():
   module = Linformer(2, slots=3, dropout=0.5)
-  variables = init(module)
 
-  @partial(jax.jit, static_argnums=1, compiler_options=QUICK)
-  def run(x, train=True):
-    return module.apply(variables, x, LAYOUT, train=train, rngs={"dropout": jax.random.key(4)})
+  @partial(jax.jit, compiler_options=QUICK)
+  def run(key):
+    variables = module.init(key, X, LAYOUT, train=False)
+    rngs = {"dropout": jax.random.key(4)}
+    calls = ((X, True), (X[:1], True), (X, False))
+    return [module.apply(variables, x, LAYOUT, train=train, rngs=rngs) for x, train in calls]
 
-  np.testing.assert_allclose(run(X)[:1], run(X[:1]), rtol=1e-5, atol=1e-6)
-  assert not np.allclose(run(X), run(X, False))
+  both, first, whole = run(jax.random.key(1))
+  np.testing.assert_allclose(both[:1], first, rtol=1e-5, atol=1e-6)
+  assert not np.allclose(both, whole)

@@ -43,10 +43,9 @@ def drawn(key, variables, module):
 @pytest.mark.parametrize(
   "fields",
   [
-    {"random": 2, "block": 5},
+    {"random": 2, "block": 5, "variant": "R", "keep_self": False},
     {"random": 1, "block": 4, "window": 5, "plan": "bigbird", "query_parts": ("window", "global")},
     {"random": 2, "block": 4, "variant": "R+W", "prefix_global": True},
-    {"random": 2, "block": 4, "variant": "R", "keep_self": False},
   ],
 )
 def test_a_redrawn_graph_is_the_same_in_both_implementations(fields):

@@ -5,27 +5,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.attention.test_contract import CASES
 from tests.drawn import draw_variables
 from tests.slow import all_but
 from vitx.attention import MIXERS
-from vitx.attention.pattern import PatternAttention
 from vitx.ops import TokenLayout, dense_mask
 
 LAYOUT = TokenLayout((4, 5), prefix=1)
 HEADS = 2
-SPARSE = [name for name, mixer in MIXERS.items() if issubclass(mixer, PatternAttention)]
-# Fields with gaps in the matrix of 21 tokens; those of the contract fill it or do not fit the grid.
+# One mixer of each kind of attention, and fields with gaps in the matrix of 21 tokens.
 FIELDS = {
-  "watts_strogatz": {"neighbors": 2},
   "bigbird": {"block": 3, "random": 1, "variant": "R+W"},
+  "strided": {},
+  "longformer": {"window": 2, "dilation": (1, 2)},
+  "axial": {},
+  "shifted_window": {"size": 2, "relative_bias": "window"},
 }
 
 
-@pytest.mark.parametrize("name", all_but("bigbird", "strided", of=SPARSE))
+@pytest.mark.parametrize("name", all_but("bigbird", of=FIELDS))
 def test_gradient_reaches_exactly_the_edges(name):
-  fields = FIELDS.get(name, {field: v for field, v in CASES[name][0].items() if field != "tile"})
-  module = MIXERS[name](HEADS, layer=1, depth=2, tile=8, **fields)
+  module = MIXERS[name](HEADS, layer=1, depth=2, tile=8, **FIELDS[name])
   index = np.arange(LAYOUT.length)
   edges = dense_mask(module.full_pattern(LAYOUT), LAYOUT, HEADS).any(axis=0)
   assert not edges.all()

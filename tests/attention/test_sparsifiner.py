@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import imagenet
 from tests.attention import written
 from tests.attention.written import linear
 from tests.slow import all_but
-from vitx.analysis.counting import count
 from vitx.attention.sparsifiner import Sparsifiner
 from vitx.config.errors import ConfigError
 from vitx.ops.kernels.selection import count_kept
@@ -144,13 +142,6 @@ def test_the_published_budgets(keep, kept):
   """The counts for 197 tokens are the paper's "Att. num."; 50 is that of the released code."""
   assert count_kept(keep, 197) == kept
   assert count_kept(0.7, 10) == 7  # in floats, 0.7 * 10 is a little more than 7
-
-
-@pytest.mark.slow  # traces 12 and 16 layers
-@pytest.mark.parametrize(("row", "parameters"), [("deit_s", 22_251_880), ("lv_vit_s", 26_420_112)])
-def test_parameters_as_published(row, parameters):
-  mixer = "model.dtype=float32,token_mixer.name=sparsifiner"
-  assert count(imagenet.get_config(f"{row},{mixer}")).total == parameters
 
 
 @pytest.mark.parametrize(

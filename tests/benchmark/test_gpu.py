@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.ops.lowered import record_kernels
+from tests.slow import all_but
 from vitx.benchmark import gpu, tune
 from vitx.benchmark.mixers import make_grid
 from vitx.cli.main import main
@@ -30,16 +31,19 @@ def test_other_libraries_get_equal_edges(name):
   assert name == "dense" or 0.01 < ours.mean() < 0.8
 
 
-def test_attention_that_agrees_passes():
-  name = "window_and_class with a key mask"
+# Calls along something else than a pattern of the package; tests/ops/test_tiles.py has those.
+OTHERS = [name for name in gpu.list_calls() if name not in gpu.CHECKED]
+
+
+@pytest.mark.parametrize("name", all_but("window_and_class with a key mask", of=OTHERS))
+def test_attention_that_agrees_passes(name):
   said = []
   table = gpu.check(said.append, {name: gpu.list_calls()[name]})
   assert said == [f"{name}, {dtype}: passed" for dtype in gpu.DTYPES]
   assert table.count(name) == 2 and "X" not in table
 
 
-@pytest.mark.parametrize("dtype", gpu.DTYPES)
-@pytest.mark.parametrize("where", ["out", "gradient"])
+@pytest.mark.parametrize(("where", "dtype"), [("out", "float32"), ("gradient", "bfloat16")])
 def test_one_wrong_row_fails(dtype, where):
   right = gpu.list_calls()["causal"]
 
@@ -88,12 +92,6 @@ def test_a_check_runs_the_kernels_where_xla_was_measured_to_be_faster():
   assert gpu._without_xla(today).tiles == {"float32": {128: sizes}}
 
 
-@pytest.mark.slow  # compiles 40 calls of attention, forward and backward
-def test_every_call_passes():
-  table = gpu.check(lambda message: None, dtypes=["float32"])
-  assert len(table.splitlines()) == 2 + len(gpu.list_calls()) >= 2 + 12
-
-
 @pytest.mark.slow  # compiles several programs
 def test_the_table_has_what_could_be_measured():
   said = []
@@ -127,7 +125,7 @@ def test_no_line_begins_after_the_end():
 
 @pytest.mark.slow  # compiles training steps
 def test_training_steps(monkeypatch):
-  said, text = [], "vix_cifar10:vit,stride=4,batch_size=2"
+  said, text = [], "vix_cifar10:vit,stride=4,model.depth=1,batch_size=2"
   table = gpu.measure_steps(said.append, [text], effort=EFFORT)
   assert f"| {text} | 2 |" in table and "| - |" not in table
   monkeypatch.setattr("vitx.benchmark.timing.find_free_bytes", lambda: 10**5)

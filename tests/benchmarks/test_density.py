@@ -63,7 +63,7 @@ def test_steps_in_small(capsys):
 
 @pytest.mark.slow  # compiles three models twice
 def test_sampling_in_small(capsys):
-  density_steps.measure_sampling(SETUP, 2, **QUICK)
+  density_steps.measure_sampling(SETUP, 1, **QUICK)
   rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()[2:]}
   assert list(rows) == list(density_steps.PATTERNS)
   assert all(float(row[2]) > 0 for row in rows.values())

@@ -5,8 +5,8 @@ import importlib
 
 import pytest
 
+from tests.configs.test_vix_rows import count_by_layers
 from tests.slow import all_but
-from vitx.analysis.counting import count
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.tasks import build_task, task_class
 from vitx.tasks.density import Density
@@ -35,7 +35,7 @@ SAME = [("cifar10", "fixed"), ("cifar10", "dense"), ("cifar10", "c10_58m"), ("en
 
 @functools.cache
 def counted(name, row):
-  return count(get_config(name, row)).total
+  return count_by_layers(get_config(name, f"{row},model.layer_cycle=0"))
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,13 @@ def test_counts(name, row):
 
 @pytest.mark.parametrize(("name", "row"), all_but("c10_58m", of=SAME))
 def test_patterns_have_the_same_parameters(name, row):
-  """Patterns differ in their edges alone, so networks of four layers are compared."""
+  """Patterns differ in their edges alone."""
   other = {"cifar10": "strided", "enwik8": "fixed"}[name]
-  few = f"{row},model.depth=4", f"{other},model.depth=4"
-  a, b = (get_config(name, each).model.to_dict() for each in few)
+  a, b = (get_config(name, each).model.to_dict() for each in (row, other))
   assert a | {"token_mixer": b["token_mixer"]} == b
   assert COUNTS[name, row] == COUNTS[name, other]
   if a != b:
-    assert len({counted(name, each) for each in few}) == 1
+    assert counted(name, row) == counted(name, other)
 
 
 def test_counts_are_near_the_published_ones_and_windows_in_the_tasks_range():
@@ -77,9 +76,9 @@ def test_music_is_guessed_to_come_near(row, most):
   """
   published = importlib.import_module("configs.sparse_transformer_music").PUBLISHED[row]
   side = get_config("music", row).model.grid[0]
-  short = "{row},model.grid=({n},{n}),token_mixer.stride={n},task.window={m}"
+  short = "{row},model.grid=({n},{n}),token_mixer.stride={n},task.window={m},model.layer_cycle=0"
   two = [get_config("music", short.format(row=row, n=n, m=n * n)) for n in (8, 16)]
-  a, b = (count(config).total for config in two)
+  a, b = map(count_by_layers, two)
   assert (a + (side - 8) * (b - a) / 8) / 1e6 == pytest.approx(published["parameters_m"], rel=most)
 
 

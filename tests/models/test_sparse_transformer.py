@@ -22,14 +22,10 @@ MIXERS = {
   "narrow": dict(name="softmax", head_dim=4, value_dim=8),
   "strided": dict(name="strided", form="code", stride=4, arrangement="layers"),
   "strided_paper": dict(name="strided", form="paper", stride=4, arrangement="merged"),
-  "strided_heads": dict(name="strided", form="code", stride=4, arrangement="heads"),
   "axial": dict(name="strided", stride=4, arrangement="merged"),  # two-way without `causal`
   "fixed": dict(name="fixed", stride=4, summary=1, distinct=2, arrangement="merged"),
-  "fixed_layers": dict(name="fixed", stride=4, summary=2, arrangement="layers"),
-  "window": dict(name="longformer", window=6),
   "bigbird": dict(name="bigbird", block=4, random=1, global_blocks=(0,)),
   "performer": dict(name="performer"),
-  "linear_transformer": dict(name="linear_transformer"),
 }
 
 
@@ -50,7 +46,7 @@ def close(found, wanted):
     np.testing.assert_allclose(a, b, atol=1e-5 * largest)
 
 
-@pytest.mark.parametrize("name", all_but("strided", of=MIXERS))
+@pytest.mark.parametrize("name", all_but("fixed", of=MIXERS))
 def test_a_token_sees_no_later_one_in_either_implementation(name):
   """Compares outputs and gradients, also between the two implementations."""
   depth = 2 if MIXERS[name].get("arrangement") == "layers" else 1

@@ -8,8 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.ops.kernels.softmax import masked_attention
+from vitx.ops.patterns import PATTERNS
 
 NAMES = ("out", "lse", "dq", "dk", "dv")
+# Patterns that are computed in the way of another; test_block_mask.py has their edges.
+ALIKE = {
+  *("window_one_sided", "window_circular", "window_blocks_circular", "window_causal"),
+  *("dilated_window", "dilated_window_causal", "global_blocks", "etc"),
+  *(f"bigbird_{sets}" for sets in ("R", "W", "G", "R+W", "W+G", "R+G")),
+  *("bigbird_R_without_self", "bigbird_G_without_self", "bigbird_one_draw"),
+  *("bbvit_random", "bbvit_window", "bbvit_global"),
+  *(f"strided_{part}" for part in ("merged_paper", "merged_bidirectional", "layer_of_cycle")),
+  *(f"strided_local_{form}" for form in ("paper", "code", "axial")),
+  *(f"strided_column_{form}" for form in ("code", "bidirectional", "axial")),
+  *("fixed_local", "axial_rows", "neighborhood_even", "shifted_window_plain"),
+  *("erdos_renyi_symmetric", "watts_strogatz_kept"),
+}
+KINDS = [name for name in PATTERNS if name not in ALIKE]
 
 
 def inputs(batch, n, heads, dim, seed=0, dtype=np.float32):

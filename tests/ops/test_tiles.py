@@ -59,7 +59,7 @@ def test_a_given_tile_is_taken():
     assert chosen(Neighborhood(7), GRID, tile) == (tile, sides)
 
 
-@pytest.mark.parametrize("name", all_but("neighborhood", "bigbird_R+W+G", of=PATTERNS))
+@pytest.mark.parametrize("name", all_but("neighborhood", "bigbird_R+W+G", of=cases.KINDS))
 def test_the_chosen_tile_has_the_pattern_s_edges(name):
   pattern, layout = PATTERNS[name], TokenLayout((8, 16), prefix=1)
   arrays = cases.inputs(1, layout.length, 4, 8)[:3]
