@@ -53,6 +53,15 @@ def test_equals_the_definition(pattern, n):
   cases.check(run(pattern, key_mask), arrays, d_lse, mask=mask)
 
 
+@pytest.mark.parametrize(
+  "pattern", [Strided(8, "local", "axial"), Strided(8, "column", "bidirectional")], ids=str
+)
+def test_a_shorter_last_run_hides_its_padding(pattern):
+  """Without a key mask, nothing but the length says which keys of the last run are padding."""
+  mask = dense_mask(pattern, TokenLayout((29,)), 2)
+  cases.check(run(pattern), cases.inputs(1, 29, 2, 8), mask=mask)
+
+
 @pytest.mark.slow  # large enough for several rectangles of the staircase, both ways
 def test_a_staircase_of_several_bands():
   pattern = Fixed(8, 2, distinct=2)
