@@ -52,6 +52,7 @@ class Silent:
 # Errors before the first training
 
 
+@pytest.mark.slow
 def test_a_method_that_cannot_train_is_named_before_the_first_trains(tmp_path, quick):
   found = points(
     "model.num_heads=[1,3]", config=f"digits.py:{TINY.replace('model.num_heads=2,', '')}"

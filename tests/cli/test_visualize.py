@@ -86,6 +86,7 @@ def test_errors_name_the_fix(arguments, message, tmp_path, capsys):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_patterns_of_a_row_are_the_same_file_twice(tmp_path, capsys):
   config = "density_digits:strided,model.layer_cycle=2"
   for folder in ("one", "two"):
@@ -230,6 +231,7 @@ def test_memory_of_a_sweeps_rows(tmp_path):
     visualize("memory", tmp_path, results=str(results), config="digits")
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_runs_or_refused(tmp_path, monkeypatch):
   """The results contain the cost of a step, so a config that lacks an override is noticed."""
   monkeypatch.setattr(command, "measure_training_bytes", lambda config: 10**6)

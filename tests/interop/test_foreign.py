@@ -64,7 +64,7 @@ def assert_outputs(name, model, variables):
 @pytest.mark.parametrize(
   ("name", "implementation"),
   all_but(
-    *("timm_vit", "lv_vit", "kernelized"),
+    *("timm_vit", "kernelized"),
     of=[*((name, "masked") for name in WITH_ATTENTION), ("timm_registers", "kernelized")],
   ),
 )
@@ -560,6 +560,7 @@ def test_a_run_begins_with_them(tmp_path, capsys):
   assert said in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_gray_image_gives_what_its_color_image_gives():
   images, _ = golden("timm_vit")
   gray = images.mean(axis=-1, keepdims=True)
