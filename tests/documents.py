@@ -102,7 +102,11 @@ def named_files(page: str) -> set[str]:
 
 
 def shorten(words: list[str]) -> list[str]:
-  """Returns a training command that ends after four steps of a small batch and a shallow model."""
+  """Returns a training command that ends after four steps of a small batch and a shallow model.
+
+  Images are not augmented.
+  """
+  from vitx.config import default_config
   from vitx.config.loader import load_config, split_text
   from vitx.sweeps.points import parse_grid
 
@@ -112,6 +116,10 @@ def shorten(words: list[str]) -> list[str]:
   grid = parse_grid(words[words.index("--over") + 1]) if "--over" in words else {}
   short = {"batch_size": 8, "duration": "4 steps", "log_every": "2 steps"}
   short |= {"evaluation.every": "4 steps", "checkpoint.every": "4 steps"}
+  plain = default_config().augment.items()
+  short |= {f"augment.{name}": value for name, value in plain if config.augment[name] != value}
+  if "decoder_depth" in config.task:
+    short["task.decoder_depth"] = 1
   if "teacher_model" in config.task:
     short["task.teacher_model.depth"] = 1
   phases = {f"phases.{name}.": phase for name, phase in (config.get("phases") or {}).items()}

@@ -35,6 +35,10 @@ ELSEWHERE = {
     '"sweep"',
   ),
   'vitx sweep --config "digits:duration=100': ("tests/cli/test_sweep.py", '"sweep"'),
+  'vitx sweep --config configs/digits.py:softmax --over "learning': (
+    "tests/cli/test_sweep.py",
+    '"sweep"',
+  ),
   **{
     f"vitx sweep --config configs/{config},data.folds=5": (
       "tests/cli/test_sweep.py",
@@ -53,6 +57,7 @@ ELSEWHERE = {
       "reconstructions",
     )
   },
+  "vitx probe --config configs/digits.py": ("tests/inference/test_probe.py", "init_from={run}"),
   "vitx visualize gallery --out docs": ("tests/cli/test_visualize.py", '"gallery"'),
   "vitx visualize receptive_field": ("tests/cli/test_visualize.py", '"receptive_field"'),
   "vitx visualize sparsifiner": ("colab/sparsifiner.ipynb", '\\"sparsifiner\\"'),
@@ -65,12 +70,11 @@ ELSEWHERE = {
 OTHERS = ("pip", "pytest", "srun", "gcloud", "pre-commit", ".ci/run", "python", "sphinx-build")
 TRAINING = ("train", "sweep", "reproduce")
 # Workdirs that the tiny run of all tests replaces, besides `runs/digits`.
-TRAINED = ("runs/large",)
+TRAINED = ("runs/cosine", "runs/large", "runs/rates")
 # Python blocks that plain `pytest` runs, without a trained run; `--all` runs whole pages.
 QUICK = (
   ("README.md", 1),
   ("docs/mixers.md", 0),
-  ("docs/patterns.md", 0),
   ("docs/training.md", 0),
 )
 
@@ -135,7 +139,7 @@ def run_command(command):
 
 def make_ready(command, monkeypatch):
   """Runs everything of a training command that comes before the compilation."""
-  words = command.vitx
+  words = documents.shorten(command.vitx)
   phases = load_config(words[words.index("--config") + 1]).get("phases")  # tried separately
   with monkeypatch.context() as patch:
     if phases:

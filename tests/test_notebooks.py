@@ -85,18 +85,20 @@ def workplace(tmp_path):
 
 
 # Changes that shorten a notebook: environment variables, and a text with its replacement.
+PLAIN = "model.depth=1,augment.rotate=0.0,augment.pad_crop=0"
+TRAIN = "config.duration = DURATION"
 SHORT = {
   "attention_patterns": ({}, ("", "")),
   "compare_mixers": (
     {"VITX_MIXERS": "softmax,fnet", "VITX_SEEDS": "1", "VITX_STEPS": "4"},
-    ("log_every=20", "log_every=20,model.depth=1"),
+    ("log_every=20", f"log_every=20,{PLAIN}"),
   ),
-  "density": ({"VITX_STEPS": "10"}, ("depth=4", "depth=2")),
-  "evaluate_checkpoint": ({"VITX_STEPS": "6"}, ("pool=cls", "pool=cls,model.depth=1")),
+  "density": ({"VITX_STEPS": "10"}, ("width=96, depth=4", "width=32, depth=2")),
+  "evaluate_checkpoint": ({"VITX_STEPS": "6"}, ("pool=cls", f"pool=cls,{PLAIN}")),
   "sparsifiner": ({"VITX_STEPS": "4", "VITX_DEPTH": "1"}, ("", "")),
   "train": (
     {"VITX_DURATION": "6 steps"},
-    ('"digits"', '"digits:model.depth=1,schedule.warmup=2 steps"'),
+    (TRAIN, f"config.schedule.warmup, config.model.depth = '2 steps', 1; {TRAIN}"),
   ),
 }
 # The cells that must end in a picture.

@@ -252,6 +252,7 @@ def test_arrays_of_other_shapes_than_the_record_has_are_not_read(saved, monkeypa
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.slow
 def test_a_leaf_of_an_unknown_kind_is_noticed(saved):
   """The failed read leaves no pending read behind, of which Python would warn."""
   path = saved / "2" / "state" / "_METADATA"

@@ -230,7 +230,7 @@ def test_nothing_is_put_out_through_a_link_in_a_workdir(
     assert (tmp_path / "other.csv").read_text() == (tmp_path / "disk" / "p.csv").read_text()
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "log.txt", "metrics.jsonl", "wandb"])
+@pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "wandb"])
 def test_a_link_is_told_before_anything_is_compiled(name, run_copy, victim):
   if (run_copy / name).exists():
     (run_copy / name).rename(run_copy.parent / "moved")

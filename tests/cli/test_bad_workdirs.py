@@ -224,7 +224,6 @@ def test_what_cannot_be_exported(arguments, part, finished_run, elsewhere, capsy
   [
     ("model.width=32", "model.width: 16 in the workdir, 32 now"),
     ("seed=7", "seed: 0 in the workdir, 7 now"),
-    ("token_mixer=performer", "model.token_mixer.name: 'softmax' in the workdir, 'performer' now"),
     ("duration=80 steps", "duration: '40 steps' in the workdir, '80 steps' now"),
   ],
 )
@@ -319,8 +318,9 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("command", ["train", "curves"])
-@pytest.mark.parametrize("content", ROWS)
+@pytest.mark.parametrize(
+  ("command", "content"), [("train", ROWS[0]), *(("curves", content) for content in ROWS)]
+)
 def test_a_damaged_middle_row_of_the_metrics(command, content, run_copy, capsys):
   path = run_copy / "metrics.jsonl"
   lines = path.read_text().splitlines()

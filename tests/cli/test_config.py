@@ -1,11 +1,10 @@
-"""`vitx config` prints every field with its default; its output trains to the same bits."""
+"""`vitx config` prints every field with its default; its output is the config of the same run."""
 
 import json
 
 import jax
 import pytest
 
-from tests import runs
 from tests.slow import all_but
 from vitx.analysis.implementations import implementations
 from vitx.cli.main import main
@@ -59,7 +58,7 @@ ROWS = [
   "vix_cifar10:levin",
   "simplified_cifar10:mimetic_vanilla_w128_d8,model.depth=1",
   "bbvit_tiny_imagenet:tiny_authors_bbvit,model.depth=1",
-  "cifar10:swin",
+  "cifar10:swin,model.depth=(1,1,1)",
   "cifar10:resnet20",
   "cifar10:convmixer",
   "imagenet:deit_ti,model.depth=1",
@@ -84,17 +83,9 @@ def test_fed_back_it_is_the_same_run_but_for_explicit_defaults(row, written):
   assert str(shapes[0]) == str(shapes[1])
 
 
-@pytest.mark.slow  # trains twice
-def test_fed_back_it_trains_the_same_bits(written, tmp_path):
-  mixer = ("token_mixer=bigbird", "token_mixer.block=4")
-  text = f"configs/digits.py:{runs.replace(runs.TINY, *mixer, 'duration=6 steps')}"
-  row, fed = tmp_path / "row", tmp_path / "fed"
-  assert main(["train", "--config", text, "--workdir", str(row)]) == 0
-  again = written(str(row / "config.json"))
-  assert main(["train", "--config", again, "--workdir", str(fed)]) == 0
-  assert runs.rows(row) == runs.rows(fed) != []
-  same = jax.tree.map(lambda a, b: (a == b).all(), runs.final_state(row), runs.final_state(fed))
-  assert all(jax.tree.leaves(same))
+def test_the_config_of_a_run_fed_back_is_the_same(written, finished_run):
+  path = str(finished_run[0] / "config.json")
+  assert complete(load_config(written(path))) == complete(load_config(path))
 
 
 def test_explained(capsys):

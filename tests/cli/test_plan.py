@@ -28,6 +28,7 @@ def get_config(arg=None):
   return with_overrides(config, overrides)
 """
 SMALL = "model.depth=1,model.width=16,model.num_heads=2,model.mlp_dim=32"
+PLAIN = "stem=linear,stem.patch=4,augment.rotate=0.0,augment.pad_crop=0"
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_it_works_from_any_folder_without_data(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow  # compiles two steps and times them
 def test_a_batch_that_fits(data_dir, capsys, monkeypatch):
   monkeypatch.setattr(library, "SECONDS", 0.01)
-  config = f"configs/digits.py:softmax,{SMALL},steps_per_dispatch=2"
+  config = f"configs/digits.py:softmax,{SMALL},{PLAIN},steps_per_dispatch=2"
   code, out, _ = run(capsys, "--config", config, "--memory", "4GB")
   found = {line.split()[0]: line.split()[1] for line in out.splitlines() if line}
   assert code == 0 and out.endswith("batch_size=64 fits\n")

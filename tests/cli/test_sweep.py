@@ -32,7 +32,7 @@ from vitx.sweeps.curves import find_published_curves, find_runs, read_curves
 from vitx.sweeps.points import make_points
 from vitx.sweeps.sweep import POINT, State, train_points
 from vitx.training import phases
-from vitx.training.failures import EXIT_INTERRUPTED, NonFiniteError, StopRequest
+from vitx.training.failures import NonFiniteError, StopRequest
 from vitx.training.loop import Result
 
 
@@ -52,6 +52,7 @@ class Silent:
 # Errors before the first training
 
 
+@pytest.mark.slow
 def test_a_method_that_cannot_train_is_named_before_the_first_trains(tmp_path, quick):
   found = points(
     "model.num_heads=[1,3]", config=f"digits.py:{TINY.replace('model.num_heads=2,', '')}"
@@ -139,6 +140,8 @@ def test_a_stop_ends_the_sweep(tmp_path, quick, monkeypatch):
   show = Silent()
   assert not train_points(points(), tmp_path, show)
   assert show.told == [("softmax_seed-0", State.STOPPED)]
+  monkeypatch.setattr(writing, "measure_methods", lambda *_: ([], ("top1", "max")))
+  assert sweep.compare(points(), {}, str(tmp_path), out="x", name=None, plot=False) == 75
 
 
 def test_a_signal_as_a_point_ends_ends_the_sweep(tmp_path, quick, monkeypatch):
@@ -277,6 +280,7 @@ def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
 
 
 @pytest.mark.slow  # trains two networks
+@pytest.mark.usefixtures("uncleared")
 def test_a_sweep_over_folds_answers_every_example(tmp_path, capsys):
   config = f"digits.py:softmax,{TINY},data.folds=2"
   command = ["sweep", f"--config={config}", "--over=data.fold=[0,1]", "--no-plot"]
@@ -432,34 +436,6 @@ def results(out) -> dict:
   return files
 
 
-@pytest.fixture(scope="module")
-def left_alone(tmp_path_factory):
-  """The results of a sweep that ran undisturbed."""
-  directory = tmp_path_factory.mktemp("alone")
-  assert main(command(directory / "sweep", directory / "out")) == 0
-  return results(directory / "out")
-
-
-@pytest.mark.slow  # two processes, each with an import and compilations
-def test_a_sweep_killed_twice_ends_with_the_same_results(left_alone, tmp_path):
-  workdir, out = tmp_path / "sweep", tmp_path / "out"
-  with lock.hold(make(workdir / "fnet_seed-1"), lock.POINT):  # so that it ends after the kills
-    for number in (signal.SIGKILL, signal.SIGTERM):
-      process, before = start(workdir, out), progress(workdir)
-      wait_for(
-        lambda: progress(workdir) > before or trained.is_done(str(workdir / "fnet_seed-0")),  # noqa: B023
-        process,
-      )
-      process.send_signal(number)
-      process.communicate()
-      assert process.returncode in (-number, EXIT_INTERRUPTED)
-  assert main(command(workdir, out)) == 0
-  assert results(out) == left_alone
-  for left in workdir.rglob("*.lock"):  # of a process that was killed after its last row
-    with lock.hold(left.parent, left.name):
-      pass
-
-
 def make(directory):
   directory.mkdir(parents=True)
   return directory
@@ -470,12 +446,19 @@ def progress(workdir) -> int:
   return sum(len(path.read_text().splitlines()) for path in workdir.glob("*/metrics.jsonl"))
 
 
-@pytest.mark.slow  # a process with an import and compilations
-def test_two_processes_share_a_sweep_and_train_each_point_once(
-  left_alone, tmp_path, monkeypatch, capsys
+@pytest.mark.slow  # two processes, each with an import and compilations
+def test_a_sweep_that_was_killed_and_is_shared_ends_with_the_same_results(
+  tmp_path, monkeypatch, capsys
 ):
-  """This process holds the point of seed 0 until the other one has trained that of seed 1."""
+  """A process is killed in one point; then this process ends it beside one that trains another."""
+  assert main(command(tmp_path / "alone", tmp_path / "out")) == 0
   workdir, others, train = tmp_path / "sweep", [], trained._train
+  with lock.hold(make(workdir / "fnet_seed-1"), lock.POINT):  # so that it ends after the kill
+    killed = start(workdir, tmp_path / "killed")
+    wait_for(lambda: progress(workdir), killed)
+    killed.kill()
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
 
   def train_beside_another(*given):
     others.append(start(workdir, tmp_path / "other"))
@@ -487,7 +470,9 @@ def test_two_processes_share_a_sweep_and_train_each_point_once(
   assert main(command(workdir, tmp_path / "own")) == 0
   outputs = [capsys.readouterr().out, *(runs.finish(other) for other in others)]
   trained_by = [re.findall(r"training (\S+) \.\.\.", output) for output in outputs]
-  names = sorted(path.name for path in workdir.iterdir())
-  assert sorted(trained_by[0] + trained_by[1]) == names and len(names) == 2
-  assert all(trained_by)
-  assert results(tmp_path / "own") == results(tmp_path / "other") == left_alone
+  assert trained_by == [["fnet_seed-0"], ["fnet_seed-1"]]
+  assert results(tmp_path / "own") == results(tmp_path / "other") == results(tmp_path / "out")
+  assert not (tmp_path / "killed").exists()
+  for left in workdir.rglob("*.lock"):  # of the process that was killed
+    with lock.hold(left.parent, left.name):
+      pass

@@ -10,9 +10,8 @@ import pytest
 from PIL import Image, ImageChops, ImageStat
 
 import vitx
-from configs.density_digits import get_config
 from tests.runs import ROOT
-from vitx.analysis.figures import attention, memory, patterns
+from vitx.analysis.figures import approximation, attention, landmarks, memory, patterns
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
@@ -23,10 +22,7 @@ from vitx.ops.layout import TokenLayout
 from vitx.training.trial import complete_config, count_training_flops
 
 NARROW = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=16"
-SMALL = (
-  f"{NARROW},batch_size=32,duration=2 steps,evaluation.every=2 steps,checkpoint.every=2 steps,"
-  "schedule.warmup=1 steps"
-)
+PIXELS = f"{NARROW},stem=linear,stem.patch=1,augment.rotate=0.0,augment.pad_crop=0"
 
 
 def read(path):
@@ -56,26 +52,24 @@ def read(path):
       ["patterns", "--config=digits", "--patterns=window"],
       "patterns=['window']: figure='patterns' does not use patterns; leave it out, or draw gallery",
     ),
-    (["attention", f"--config=digits:softmax,{NARROW}", "--queries=64"], "choose from 0 to 63"),
     (["attention", f"--config=density_digits:dense,{NARROW}"], "has no grid of image patches"),
-    (["attention", f"--config=digits:linformer,{NARROW}"], "has no matrix of the 64 tokens"),
-    (["attention", f"--config=digits:mlp_mixing,{NARROW}"], "has no matrix of the 64 tokens"),
-    (["attention", f"--config=digits:fnet,{NARROW}"], "has a matrix that is a Fourier transform"),
+    (["attention", f"--config=digits:linformer,{PIXELS}"], "has no matrix of the 64 tokens"),
+    (["attention", f"--config=digits:fnet,{PIXELS}"], "has a matrix that is a Fourier transform"),
     (["receptive_field", "--config=digits:softmax"], "SoftmaxAttention, which has no pattern"),
     (["receptive_field", "--config=digits:full", "--queries=64"], "choose from 0 to 63"),
     (["graph", "--config=digits:softmax"], "SoftmaxAttention, which has no pattern"),
-    (["shaped_scalars", f"--config=digits:softmax,{NARROW}"], "model.token_mixer='shaped'"),
-    (["projections", f"--config=digits:fnet,{NARROW}"], "has no query and key kernels"),
+    (["shaped_scalars", f"--config=digits:softmax,{PIXELS}"], "model.token_mixer='shaped'"),
+    (["projections", f"--config=digits:fnet,{PIXELS}"], "has no query and key kernels"),
     (
-      ["posemb", f"--config=digits:softmax,posemb=rope,{NARROW}"],
+      ["posemb", f"--config=digits:softmax,posemb=rope,{PIXELS}"],
       "adds no positions to its tokens",
     ),
-    (["performer_error", f"--config=digits:fnet,{NARROW}"], "has no queries and keys"),
+    (["performer_error", f"--config=digits:fnet,{PIXELS}"], "has no queries and keys"),
     (
-      ["reconstructions", f"--config=digits:softmax,{NARROW}"],
+      ["reconstructions", f"--config=digits:softmax,{PIXELS}"],
       "needs a run of task.name='masked_autoencoder'",
     ),
-    (["landmarks", f"--config=digits:softmax,{NARROW}"], "model.token_mixer='nystromformer'"),
+    (["landmarks", f"--config=digits:softmax,{PIXELS}"], "model.token_mixer='nystromformer'"),
     (["memory", "--config=digits"], "give the CSV file of vitx reproduce as results"),
     (["memory", "--config=digits", "--results=nowhere.csv"], "'nowhere.csv' cannot be read"),
     (
@@ -92,6 +86,7 @@ def test_errors_name_the_fix(arguments, message, tmp_path, capsys):
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_patterns_of_a_row_are_the_same_file_twice(tmp_path, capsys):
   config = "density_digits:strided,model.layer_cycle=2"
   for folder in ("one", "two"):
@@ -151,14 +146,16 @@ def test_a_gallery_of_ones_own(tmp_path):
     ),
     (
       "reconstructions",
-      "softmax,stem=linear,stem.patch=2,task=masked_autoencoder,task.decoder_width=16,"
-      "task.decoder_depth=1,task.decoder_heads=2",
+      "softmax,task=masked_autoencoder,task.decoder_width=16,task.decoder_depth=1,"
+      "task.decoder_heads=2,task.normalize_pixels=False",
       ["reconstructions_softmax.png"],
     ),
   ],
 )
-def test_every_figure_of_a_config_writes_its_files(figure, row, files, tmp_path):
-  found = visualize(figure, tmp_path, config=f"digits:{row},{NARROW}", options=Options(examples=2))
+def test_every_figure_of_a_config_writes_its_files(figure, row, files, tmp_path, monkeypatch):
+  for module in (approximation, landmarks):
+    monkeypatch.setattr(module, "COUNTS", (8, 32))
+  found = visualize(figure, tmp_path, config=f"digits:{row},{PIXELS}", options=Options(examples=2))
   assert [path.name for path in found] == files and all(path.stat().st_size for path in found)
 
 
@@ -174,6 +171,7 @@ def test_models_side_by_side(tmp_path, finished_run, run_copy):
   assert [path.name for path in files] == [f"{name}.png" for name in names]
 
 
+@pytest.mark.slow  # compiles a model twice
 def test_maps_of_images_of_one_s_own(finished_run, tmp_path):
   """Images of the data set that are read from files have the maps of the data set."""
   run = str(finished_run[0])
@@ -222,7 +220,7 @@ def test_memory_of_a_sweeps_rows(tmp_path):
   results.write_text(
     "method,seed,problem,test_top1\nsoftmax,0,,0.5\nsoftmax,1,,0.7\nfnet,0,,0.4\nfnet,1,lost,\n"
   )
-  picture, table = visualize("memory", tmp_path, results=str(results), config=f"digits:{NARROW}")
+  picture, table = visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS}")
   assert picture.name == "memory_two.png" and picture.exists()
   head, softmax, fnet = read(table)
   assert head == ["method", "runs", "gigabytes", "test_top1"]
@@ -233,15 +231,16 @@ def test_memory_of_a_sweeps_rows(tmp_path):
     visualize("memory", tmp_path, results=str(results), config="digits")
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_runs_or_refused(tmp_path, monkeypatch):
   """The results contain the cost of a step, so a config that lacks an override is noticed."""
   monkeypatch.setattr(command, "measure_training_bytes", lambda config: 10**6)
   results = tmp_path / "one.csv"
-  flops = count_training_flops(complete_config(load_config(f"digits:softmax,{NARROW}")))
+  flops = count_training_flops(complete_config(load_config(f"digits:softmax,{PIXELS}")))
   results.write_text(f"method,seed,steps,flops,test_top1\nsoftmax,0,10,{10 * flops},0.5\n")
-  assert visualize("memory", tmp_path, results=str(results), config=f"digits:{NARROW}")
+  assert visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS}")
   with pytest.raises(ConfigError, match=r"config='digits:.*': .*GFLOP.*give the overrides that"):
-    visualize("memory", tmp_path, results=str(results), config=f"digits:{NARROW},stem.patch=4")
+    visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS},batch_size=4")
 
 
 def test_a_head_is_named_where_the_first_layer_does_not_have_it():
@@ -264,28 +263,15 @@ def test_the_legend_of_many_methods_is_inside_the_picture():
   assert box.y1 <= canvas.bbox.y1 and box.y0 >= words.y1 - 1
 
 
-@pytest.mark.slow  # trains, and compiles a model twice more
-@pytest.mark.usefixtures("whole_runs")
-def test_attention_past_of_a_run_and_of_its_config(tmp_path, capsys):
-  workdir = tmp_path / "trained"
-  vitx.train(get_config(f"dense,{SMALL},learning_rate=0.1"), workdir)
-  capsys.readouterr()
-  out = f"--out={tmp_path / 'pictures'}"
-  assert main(["visualize", "attention_past", f"--workdir={workdir}", "--examples=2", out]) == 0
+@pytest.mark.slow  # compiles a model
+def test_attention_past_of_a_config(tmp_path, capsys):
+  """Nothing is learned yet: attention is nearly uniform."""
+  config = f"--config=density_digits:dense,{NARROW}"
+  given = [config, "--examples=2", "--queries=9", f"--out={tmp_path}"]
+  assert main(["visualize", "attention_past", *given]) == 0
   assert "layer,local,row,column\n0," in capsys.readouterr().out
-  table = read(tmp_path / "pictures" / "attention_past_trained.csv")
-  assert [row[0] for row in table] == ["layer", "0", "uniform"]
-  assert (tmp_path / "pictures" / "attention_past_trained.png").exists()
-
-  _, start = visualize(
-    "attention_past",
-    tmp_path,
-    config=f"density_digits:dense,{SMALL}",
-    options=Options(examples=2, queries=(9,)),
-  )
-  untrained = read(start)
-  assert start.name == "attention_past_dense.csv"
-  assert untrained[-1] == table[-1] and untrained[1] != table[1]
-  # Nothing is learned yet: attention is nearly uniform.
-  for found, uniform in zip(untrained[1][1:], untrained[-1][1:], strict=True):
-    assert float(found) == pytest.approx(float(uniform), rel=0.1)
+  head, found, wanted = read(tmp_path / "attention_past_dense.csv")
+  assert [head[0], found[0], wanted[0]] == ["layer", "0", "uniform"]
+  assert (tmp_path / "attention_past_dense.png").exists()
+  for each, uniform in zip(found[1:], wanted[1:], strict=True):
+    assert float(each) == pytest.approx(float(uniform), rel=0.1)

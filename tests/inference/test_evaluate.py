@@ -86,7 +86,7 @@ def damage(checkpoint):
   path.write_bytes(content)
 
 
-@pytest.mark.parametrize("batch_size", all_but(64, of=(7, 64, 359)))
+@pytest.mark.parametrize("batch_size", all_but(64, of=(7, 64)))
 def test_every_example_counts_once(run, batch_size):
   assert jax.device_count() == 2
   workdir, _ = run
@@ -105,6 +105,7 @@ def test_the_figures_are_those_that_training_reported(run):
   assert result["class_names"] == [str(i) for i in range(10)]
 
 
+@pytest.mark.slow
 def test_a_classifier_is_studied(run, tmp_path, capsys):
   workdir, _ = run
   images, labels, _ = examples_of()
@@ -301,6 +302,7 @@ def test_a_source_with_any_splits_is_evaluated_whole(run, exported, tmp_path):
   assert evaluate(run[0], source=f"folder:{tmp_path / 'splits'}")["examples"] == 120
 
 
+@pytest.mark.slow
 def test_the_own_source_by_name_keeps_its_test(run, warnings):
   assert evaluate(run[0], source="digits") == evaluate(run[0])
   assert not warnings
@@ -363,6 +365,7 @@ def test_classes_are_found_by_their_names(exported, run_copy):
   )
 
 
+@pytest.mark.slow
 def test_numbers_for_want_of_names_are_places_in_a_list(exported, run_copy):
   """Weights that were converted without their data have numbers as the names of classes."""
   folder, images, labels = exported
@@ -376,6 +379,7 @@ def test_numbers_for_want_of_names_are_places_in_a_list(exported, run_copy):
   assert_figures(result, figures_of(probabilities_of(run_copy, images), labels))
 
 
+@pytest.mark.slow
 def test_of_moved_data_the_roles_are_the_runs(exported, run_copy, tmp_path, warnings):
   folder, _, _ = exported
   for split in ("train", "site_a", "site_b"):

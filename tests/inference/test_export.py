@@ -43,10 +43,12 @@ NEEDED = {  # fields without which a mixer does not fit the 16 tokens or has no 
   "sparsifiner": dict(slots=4),
   "bilevel": dict(regions=2, top=2),
   "bigbird": dict(block=4),
-  "neighborhood": dict(size=3),
   "shifted_window": dict(size=2),
-  "watts_strogatz": dict(neighbors=4),
 }
+
+
+# Mixers of fixed edges; of their kind, `bigbird`, `shifted_window` and `strided` are exported.
+PATTERNS = ("axial", "erdos_renyi", "fixed", "longformer", "neighborhood", "watts_strogatz")
 
 
 def call(program, *arrays):
@@ -87,7 +89,7 @@ def test_one_program_for_all_platforms_and_batches():
 
 
 @pytest.mark.slow  # compiles two programs of each mixer
-@pytest.mark.parametrize("mixer", sorted(MIXERS))
+@pytest.mark.parametrize("mixer", sorted(set(MIXERS) - {*PATTERNS}))
 def test_every_mixer_of_any_batch_is_that_of_one_batch_by_kernels(mixer):
   loaded = alone(mixer)
   tokens = np.random.default_rng(1).normal(size=(3, 16, 8)).astype(np.float32)

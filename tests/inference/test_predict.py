@@ -286,6 +286,7 @@ def test_arrays_by_name(loaded, digits, tmp_path):
     vitx.predict(loaded, [tmp_path / "flat.npz"])
 
 
+@pytest.mark.slow
 def test_unreadable_files_are_left_out_if_told(run, loaded, digits, tmp_path, capsys):
   """Unreadable files are left out on request, even if they fill a whole batch."""
   for i in range(130):

@@ -87,6 +87,7 @@ def test_other_weights_and_another_preparation_have_features_of_their_own(
     probe(dataclasses.replace(loaded, variables=variables, config=changed), **QUICK, cache=kept)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_computed_again(loaded, tmp_path, warnings):
   before = probe(loaded, **QUICK, cache=tmp_path)
   (file,) = tmp_path.glob("*.npz")
@@ -96,6 +97,7 @@ def test_a_damaged_file_is_computed_again(loaded, tmp_path, warnings):
   assert len(warnings) == 1 and "is damaged" in warnings[0]
 
 
+@pytest.mark.slow
 def test_a_config_takes_the_weights_of_init_from(run, kept, frozen, capsys):
   """The config's features are those of the run, bit by bit, so one file of features serves both."""
   text = f"configs/digits.py:{runs.replace(runs.TINY, f'init_from={run}')}"

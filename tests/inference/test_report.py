@@ -39,6 +39,7 @@ def evaluated(finished_run):
   return evaluate_split(finished_run[0], calibrate=True, limit=60)
 
 
+@pytest.mark.slow  # evaluates twice, and draws all figures
 def test_the_command_writes_both_pages(finished_run, tmp_path, capsys):
   out = tmp_path / "report"
   own = ["--workdir", str(finished_run[0]), "--limit", "60", "--report", str(out)]

@@ -42,7 +42,7 @@ OTHER = {
 }
 WITHOUT_CLASS = ("cvt",)  # convolves the grid, in which a class token has no place
 TAKEN = [name for name in MIXERS if name not in WITHOUT_CLASS]
-QUICK = ("performer", "linformer", "fnet", "sparsifiner")
+QUICK = ("performer", "linformer", "fnet")
 
 
 def projections(variables):
@@ -88,6 +88,7 @@ def test_other_weights_are_not_called_the_mixers():
     fill("timm_vit", mlp_dim=20, mixer="softmax")
 
 
+@pytest.mark.slow
 def test_predictors_of_sparsifiner(tmp_path, monkeypatch):
   """A backbone's file has predictors under the released code's names; another grid resizes them."""
   random = np.random.default_rng(0)

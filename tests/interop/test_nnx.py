@@ -42,6 +42,7 @@ def test_split_merge_and_jit(loaded, given):
   np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_step_of_descent_changes_the_module_alone(loaded, given):
   module = vitx.to_nnx(loaded)
   before = jax.tree.map(np.array, loaded.variables)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.attention.golden import close, load
 from tests.interop.published import shapes_of
+from tests.slow import all_but
 from vitx.checkpoints.tree import name_leaves, nest
 from vitx.config.errors import ConfigError
 from vitx.interop import foreign_names
@@ -75,7 +76,7 @@ MIXERS = {
 INPUTS = ("x", "out", "mask", "masked_out", "drawn", "edges", "cotangent")
 
 
-@pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("name", all_but("linformer_shared", "big_bird", of=MIXERS))
 def test_attention_of_other_packages(name):
   """The recorded mixer is put into both blocks of a ViT; each of its arrays has a place."""
   arrays = {

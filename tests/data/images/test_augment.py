@@ -98,16 +98,16 @@ def test_a_decode_size_that_differs_is_resized_as_in_evaluation():
   assert padded.shape == out.shape
 
 
-@pytest.mark.parametrize(("field", "axis"), [("hflip", 2), ("vflip", 1)])
-def test_flips(field, axis):
-  index, images, labels = batch(2000, size=4)
-  out, _ = jax.jit(train({field: 0.3}, size=4))(jax.random.key(0), index, images, labels)
-  expected = normalized(images)
-  flipped = np.isclose(out, np.flip(expected, axis), atol=1e-5).all((1, 2, 3))
-  assert (flipped | np.isclose(out, expected, atol=1e-5).all((1, 2, 3))).all()
-  assert abs(flipped.sum() - 600) < 4 * np.sqrt(2000 * 0.3 * 0.7)
-  always, _ = jax.jit(train({field: 1.0}, size=4))(jax.random.key(0), index, images, labels)
-  np.testing.assert_allclose(always, np.flip(expected, axis), atol=1e-5)
+def test_flips():
+  args, axes = batch(2000, size=4), {"hflip": 2, "vflip": 1}
+  settings = [{field: chance} for field in axes for chance in (0.3, 1.0)]
+  both = jax.jit(lambda *given: [train(each, size=4)(*given)[0] for each in settings])
+  expected, found = normalized(args[1]), both(jax.random.key(0), *args)
+  for axis, out, always in zip(axes.values(), found[::2], found[1::2], strict=True):
+    flipped = np.isclose(out, np.flip(expected, axis), atol=1e-5).all((1, 2, 3))
+    assert (flipped | np.isclose(out, expected, atol=1e-5).all((1, 2, 3))).all()
+    assert abs(flipped.sum() - 600) < 4 * np.sqrt(2000 * 0.3 * 0.7)
+    np.testing.assert_allclose(always, np.flip(expected, axis), atol=1e-5)
 
 
 def test_rotation_angles_are_within_the_limit_and_go_both_ways():

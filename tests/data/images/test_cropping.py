@@ -111,6 +111,7 @@ def test_a_box_is_the_one_that_timm_takes_of_the_same_numbers():
     assert box[2] == 0 or [int(x) for x in found[:2]] == box[:2]
 
 
+@pytest.mark.slow
 def test_noise_erasing_draws_each_pixel_of_one_box_as_often_as_asked():
   out = drawn(lambda key: cropping.noise_erasing(key, jnp.full((32, 32, 3), 7.0), 0.25), 1000)
   hole = (out != 7).any(-1)
