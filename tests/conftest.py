@@ -133,11 +133,12 @@ def read_pixels_once():
 @pytest.fixture(scope="session")
 def finished_run(data_dir, tmp_path_factory):
   """An uninterrupted tiny run and its result, for every test that reads one; writers copy it."""
-  from tests import runs
+  from tests import programs, runs
   from vitx.training import loop
 
   workdir = tmp_path_factory.mktemp("finished")
-  result = loop.train(runs.tiny(), workdir)
+  with programs.shared():
+    result = loop.train(runs.tiny(), workdir)
   before = runs.snapshot(workdir)
   yield workdir, result
   assert runs.snapshot(workdir) == before, "a test has written into the run that all share"

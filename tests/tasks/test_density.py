@@ -177,7 +177,7 @@ def test_it_predicts_nothing_and_says_what_it_can():
 
 
 @pytest.mark.slow  # trains
-def test_a_run_learns_resumes_and_evaluates(tmp_path, whole_runs):
+def test_a_run_learns_and_its_fewest_bits_are_the_best(tmp_path, whole_runs):
   import vitx
 
   overrides = "schedule.warmup=5 steps,evaluation.every=20 steps,checkpoint.every=20 steps"
@@ -186,7 +186,5 @@ def test_a_run_learns_resumes_and_evaluates(tmp_path, whole_runs):
   assert result.test["bits"] < 3.8 < math.log2(17)
   assert {"count_0", "count_5", "gzip", "xz", "bz2", "per_position"} <= set(result.test)
   assert result.test["tokens"] == 359 * 64
-  again = vitx.evaluate(tmp_path / "whole")
-  assert again["bits"] == pytest.approx(result.test["bits"], rel=1e-6)
   rows = [row for row in runs.rows(tmp_path / "whole") if row["kind"] == "validation"]
   assert min(rows, key=lambda row: row["bits"])["step"] == result.test["step"]

@@ -131,6 +131,7 @@ vitx.train(vitx.load_config("digits:batch_size=24"), "unwritten")
 """
 
 
+@pytest.mark.slow  # a process
 def test_a_cpu_has_a_device_for_each_core_that_shares_the_batch():
   cases = {
     ((64,), -1): 4,  # of 6 cores: 64 is divisible by 4, not by 5 or 6

@@ -136,7 +136,7 @@ def test_a_signal_as_a_phase_ends_ends_the_run(tmp_path, monkeypatch):
     return loop.Result(workdir, 8, True)
 
   monkeypatch.setattr(loop, "train", train)
-  assert not phases.train(journey(), tmp_path).finished and ran == ["phase0"]
+  assert not phases.train(in_phases(a={}, b={}), tmp_path).finished and ran == ["a"]
 
 
 class Mine(Classification):
@@ -218,13 +218,14 @@ def test_a_phase_goes_on_with_its_very_data_in_another_place(tmp_path, begun):
 @pytest.mark.parametrize(
   ("override", "ran"),
   [
-    ("stop_after=6", ["phase0"]),  # of the whole run, which can be resumed there
-    ("phases.phase0.stop_after=6", ["phase0", "phase1", "phase2"]),  # only of this phase
-    ("stop_after=8", ["phase0", "phase1", "phase2"]),  # the step where each phase ends
+    ("stop_after=6", ["a"]),  # of the whole run, which can be resumed there
+    ("phases.a.stop_after=6", ["a", "b"]),  # only of this phase
+    ("stop_after=40", ["a", "b"]),  # the step where each phase ends
   ],
 )
 def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(tmp_path, begun, override, ran):
-  assert phases.train(journey(override), tmp_path).finished and list(begun) == ran
+  config = with_overrides(in_phases(a={}, b={}), override)
+  assert phases.train(config, tmp_path).finished and list(begun) == ran
 
 
 @pytest.mark.parametrize("end", ["stop_after", "duration"])
@@ -232,18 +233,18 @@ def test_another_end_of_a_phase_from_which_one_has_begun_is_refused(
   tmp_path, monkeypatch, begun, end
 ):
   """A phase may not end elsewhere once the next phase has begun from its weights."""
-  config = journey()
+  config = in_phases(a={}, b={}, c={})
   for name, phase in phases.split_phases(config, str(tmp_path)).items():
     (tmp_path / name / "checkpoints" / "6").mkdir(parents=True)
-    stored = to_plain(phase) | ({end: "6 steps"} if name == "phase0" else {})
+    stored = to_plain(phase) | ({end: "6 steps"} if name == "a" else {})
     (tmp_path / name / "config.json").write_text(json.dumps(stored))
     (tmp_path / name / "environment.json").write_text('{"data": {"fingerprint": ""}}')
   with pytest.raises(
-    ConfigError, match=rf"phases\.phase0\.{end}=.* was '6 steps' when phase1 began from step 6"
+    ConfigError, match=rf"phases\.a\.{end}=.* was '6 steps' when b began from step 6"
   ):
     phases.train(config, tmp_path)
   assert not begun
-  for name in ("phase1", "phase2"):
+  for name in ("b", "c"):
     shutil.rmtree(tmp_path / name)
   monkeypatch.setattr(provenance, "check_same_run", lambda *_: None)  # a cosine is not lengthened
   assert phases.train(config, tmp_path).finished and len(begun) == 3

@@ -11,6 +11,10 @@ from tests.training.test_loop import same
 from vitx.checkpoints import unevaluated
 from vitx.cli.main import main
 from vitx.training import compilation, evaluation, failures, loop
+from vitx.training.experiment import Experiment
+from vitx.training.in_flight import InFlight
+
+COMMAND = ["train", "--config", f"configs/digits.py:{runs.TINY}", "--workdir"]
 
 
 def signal_in(role, at, monkeypatch):
@@ -44,8 +48,7 @@ def test_an_evaluation_is_broken_off_and_made_up_for(
 ):
   with monkeypatch.context() as patch:
     signal_in(role, at, patch)
-    config = f"configs/digits.py:{runs.TINY}"
-    assert main(["train", "--config", config, "--workdir", str(tmp_path)]) == 75
+    assert main([*COMMAND, str(tmp_path)]) == 75
   assert f"stopped at step {step}; run the same command again to resume" in capsys.readouterr().out
   assert unevaluated.find_step(tmp_path) == step
   resumed = loop.train(runs.tiny(), tmp_path)
@@ -53,6 +56,30 @@ def test_an_evaluation_is_broken_off_and_made_up_for(
   assert runs.rows(tmp_path) == runs.rows(finished_run[0])
   same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
   assert not (tmp_path / "checkpoints" / "unevaluated").exists()
+
+
+@pytest.mark.slow
+def test_a_signal_between_steps_saves_and_the_same_command_goes_on(
+  finished_run, tmp_path, monkeypatch, capsys
+):
+  add = InFlight.add
+
+  def add_and_signal(self, steps, *given):
+    add(self, steps, *given)
+    if 10 in steps:
+      signal.raise_signal(signal.SIGTERM)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(InFlight, "add", add_and_signal)
+    patch.setattr(Experiment, "next_event", lambda self, step, most: step + 1)
+    assert main([*COMMAND, str(tmp_path)]) == 75
+  output = capsys.readouterr().out
+  step = int(output.split("stopped at step ")[1].split(";")[0])
+  assert "SIGTERM" in output and 10 < step < 16  # where no checkpoint is due
+  assert main([*COMMAND, str(tmp_path)]) == 0
+  assert f"resuming {tmp_path} at step {step}" in capsys.readouterr().out
+  assert runs.rows(tmp_path) == runs.rows(finished_run[0])
+  same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
 
 
 def test_a_compilation_is_left_alone(tmp_path, monkeypatch):
@@ -95,8 +122,7 @@ def test_a_signal_before_anything_is_compiled_ends_with_status_75(
 
   monkeypatch.setattr(loop, "make_experiment", open_data)
   workdir = tmp_path / "run"
-  config = f"configs/digits.py:{runs.TINY}"
-  assert main(["train", "--config", config, "--workdir", str(workdir)]) == 75
+  assert main([*COMMAND, str(workdir)]) == 75
   assert "stopped at step 0; run the same command again to resume" in capsys.readouterr().out
   assert not workdir.exists()
 

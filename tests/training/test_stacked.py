@@ -112,10 +112,9 @@ MUCH = ("model.dropout=0.1", "model.remat=True", "model.dtype=float16", "grad_ac
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [(), MUCH])
-def test_steps_give_the_same_bits(overrides):
+def test_steps_give_the_same_bits():
   """Parameters, moments and averages are equal; only the norm is summed in another order."""
-  step, config = make(*overrides)
+  step, config = make(*MUCH)
   assert step.cycle == 2
   (state, metrics), (expected, wanted) = run(step), run(by_name(step, config))
   same(state, expected)
@@ -189,7 +188,7 @@ def test_a_run_keeps_every_parameter_by_its_name_and_resumes_to_the_same_bits(
   tmp_path, monkeypatch
 ):
   cadences = "checkpoint.every=6 steps", "evaluation.every=8 steps", "log_every=2 steps"
-  run = "duration=16 steps", "schedule.warmup=2 steps", "steps_per_dispatch=1"
+  run = "duration=16 steps", "schedule.warmup=2 steps", "model.depth=2", "model.layer_cycle=1"
   config = get_config(runs.replace(SMALL, "model.dropout=0.1", *cadences, *run))
   whole, parts = tmp_path / "whole", tmp_path / "parts"
   result = loop.train(config, whole)
@@ -198,7 +197,7 @@ def test_a_run_keeps_every_parameter_by_its_name_and_resumes_to_the_same_bits(
   assert runs.rows(parts) == runs.rows(whole)
   state = runs.final_state(whole)
   same(runs.final_state(parts), state)
-  blocks = {f"block_{layer}" for layer in range(4)}
+  blocks = {"block_0", "block_1"}
   for tree in (state["params"], state["ema"]):
     assert blocks < tree.keys()
   assert not any("cycles" in name for name in parameter_names(state))

@@ -170,6 +170,7 @@ def test_what_is_frozen_keeps_its_bits_with_average_and_statistics():
   frozen = small.task(
     stem={"name": "normalized", "channels": (4,), "kernels": (3,), "strides": (1,), "patch": 4},
     augment={},
+    depth=1,
   )
   shapes = jax.eval_shape(frozen.init, jax.random.key(0), small.batch(0, 1))["params"]
   config = settings(freeze=("stem/.*",))

@@ -74,7 +74,7 @@ def numbers(rows):
 
 @pytest.mark.slow  # a run, and its end twice; the next tests send such rows without training
 def test_a_tracker_gets_every_row_once_however_often_the_run_goes_on(tmp_path):
-  config = runs.tiny(KEPT, "duration=20 steps")
+  config = runs.tiny(KEPT, "stop_after=20 steps")
   loop.train(config, tmp_path)
   expected = numbers(runs.rows(tmp_path))
   assert {row["kind"] for row in expected} == {"train", "validation", "test"}

@@ -1,0 +1,67 @@
+"""Makes experiments and programs once for each config, so that JAX compiles them once."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+
+from vitx.ops.implementation import current_rule
+from vitx.training import compilation, experiment, loop, phases, validation
+
+# Fields that say how long a run goes, and when it evaluates, saves and logs. No step depends on
+# them: `test_the_rates_of_a_run_that_is_stopped_are_those_of_the_whole_run` checks the only way.
+FREE = {
+  "": ("log_every", "stop_after", "checkpoint", "tracking"),
+  "evaluation": ("every", "limit", "on_test", "stop_early", "attention_entropy", "weights"),
+}
+_made = {}
+
+
+def _once(function, key):
+  """Returns the function with a cache of its results, by a key of its arguments."""
+
+  def call(*given, **options):
+    found = (function.__qualname__, key(*given, **options))
+    if found not in _made:
+      _made[found] = function(*given, **options), given  # kept, so that their `id` stays unique
+    return _made[found][0]
+
+  return call
+
+
+def _make_experiment(config, **options):
+  """Makes an experiment with the step of an earlier one, if they differ in `FREE` fields alone."""
+  made = experiment.make_experiment(config, **options)
+  same = config.to_dict()
+  for group, names in FREE.items():
+    fields = same[group] if group else same
+    for name in names:
+      fields.pop(name, None)
+  step = _made.setdefault(repr((same, options, current_rule())), made.step)
+  return dataclasses.replace(made, step=step)
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[None]:
+  """Caches experiments by config, so that a resumed run takes the programs of the first run.
+
+  This changes none of the run's bits.
+  """
+  if loop.make_experiment is not experiment.make_experiment:  # within another `shared`
+    yield
+    return
+  config = lambda config, **options: repr((config.to_dict(), options, current_rule()))  # noqa: E731
+  by_step = lambda experiment, *_: id(experiment.step)  # noqa: E731
+  by_describer = lambda experiment, *given: (id(experiment.step), *given)  # noqa: E731
+  by_entropy = lambda one: (id(one.step), one.config.evaluation.attention_entropy)  # noqa: E731
+  with pytest.MonkeyPatch.context() as patch:
+    for user in (loop, phases):
+      patch.setattr(user, "make_experiment", _once(_make_experiment, config))
+    patch.setattr(loop, "compile_evaluation", _once(validation.compile_evaluation, by_entropy))
+    patch.setattr(compilation, "forward_flops", _once(compilation.forward_flops, by_step))
+    for name in ("init_state", "implementations", "tokens"):
+      method = getattr(experiment.Experiment, name)
+      key = by_describer if name == "implementations" else by_step
+      patch.setattr(experiment.Experiment, name, _once(method, key))
+    yield
