@@ -87,6 +87,20 @@ def test_kill_and_resume(finished_run, tmp_path, capsys):
   same_run(finished_run[0], tmp_path)
 
 
+def test_a_masked_autoencoder_that_is_killed_ends_as_early(tmp_path):
+  """SIGKILL comes at the evaluation that ends the run early, since nothing improves."""
+  masked = "task=masked_autoencoder", "task.decoder_width=16", "task.decoder_depth=1"
+  still = "augment.mixup=0.0", "learning_rate=0.0", "evaluation.every=3", "evaluation.stop_early=2"
+  whole, killed = tmp_path / "whole", tmp_path / "killed"
+  assert "ends early" in runs.finish(runs.start(whole, *masked, *still))
+  trap = AT_AN_EVALUATION.format(step=9, action=KILL)
+  runs.finish(runs.start(killed, *masked, *still, before=trap), code=-9)
+  assert saved(killed) < 9
+  runs.finish(runs.start(killed, *masked, *still))
+  assert saved(killed) == saved(whole) == 9
+  same_run(whole, killed)
+
+
 def test_a_signal_breaks_off_a_compilation(tmp_path):
   output = runs.finish(start(tmp_path, COMPILING), code=75)
   assert "run the same command again to resume" in output
