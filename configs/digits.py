@@ -11,6 +11,7 @@ top-1 (359 scans; one of them is 0.28 %), eight seeds each, paired:
 - 40 epochs, one core of an Intel Xeon, 2026-11-26, results/digits_default.md: `bigbird`, the
   default row, 98.64 ± 0.62, and `softmax` 98.64 ± 0.62. The other rows have not been run with more
   than one seed.
+
 - 10 epochs, all mixers that existed on 2026-11-25, two cores of an Intel Xeon,
   results/digits_mixers_10_epochs.md: from 98.50 ± 0.39 (`cvt`) to 90.15 ± 2.59 (`fnet`).
 
