@@ -5,8 +5,8 @@ vitx train --config configs/digits.py:performer --workdir runs/performer
 
 Each row puts a token mixer into one network, or attention that is limited to a named pattern of
 (query, key) pairs (`vitx.ops.patterns`). The network has three small convolutions, 64 tokens, 4
-blocks of width 64, 0.2 M parameters. The split is our own, so there is no published figure. Our test
-top-1 (359 scans; one of them is 0.28 %), eight seeds each, paired:
+blocks of width 64, 0.2 M parameters. The split is our own, so there is no published figure. Our
+test top-1 (359 scans; one of them is 0.28 %), eight seeds each, paired:
 
 - 40 epochs, one core of an Intel Xeon, 2026-11-26, results/digits_default.md: `bigbird`, the
   default row, 98.64 ± 0.62, and `softmax` 98.64 ± 0.62. The other rows have not been run with more
