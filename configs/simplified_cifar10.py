@@ -44,9 +44,9 @@ The printed numbers of parameters determine the sizes of all linear maps, but no
 chose: positions for patches only; the class token is read through a normalization and a hidden
 layer; the vanilla block has two normalizations, and no biases of values and output; the simplified
 block's MLP is parallel to its attention; logits are divided by the root of the head's width. The
-printed numbers also allow `model.block.norms=shared,token_mixer.value_bias=True` or `norms=mlp` in
-its place, `model.block.serial=True`, `token_mixer.large_logits=True`, and one attention map in the
-vanilla block, as in the rows `one_map_vanilla`. At width 128 one map does not follow the published
+printed numbers also allow `model.block.serial=True`, `token_mixer.large_logits=True`, and, in the
+vanilla block, `token_mixer.value_bias=True` with `model.block.norms=shared` or `norms=mlp`, and one
+attention map, as in the rows `one_map_vanilla`. At width 128 one map does not follow the published
 curve, and four do; training accuracy in percent after epochs 1 to 5, two seeds (JPEG copy, one core
 of an Intel Xeon a run, 2026-11-26; docs/papers.md):
 
@@ -55,8 +55,9 @@ of an Intel Xeon a run, 2026-11-26; docs/papers.md):
                         ours               26.7  35.2  39.9  43.8  46.3
     with norms=shared,value_bias=True      26.2  34.8  40.2  43.2  45.7
 
-Of both forms we took the one whose two normalizations the post's text names. The names, the class
-token and the schedule look like those of a public course's vision transformer; this is inferred.
+Of our two forms in this table, the rows have the first, with two normalizations, because the post's
+text has the plural "layer normalizations". The post's names, its class token and its schedule look
+like those of a public course's vision transformer; this is inferred.
 
 Training accuracy in percent after epochs 1 to 5, published and by this code, with one map in the
 vanilla block (seed 0, a copy of the set as JPEG, quality 75, 2 CPU cores, 2026-11-21;
@@ -98,8 +99,9 @@ initializations on 2026-11-25; docs/papers.md):
     with model.block=parallel         25.2  30.6  35.4
     with model.block.skips=False      10.0   9.8   9.7  10.0   9.8
 
-These three had a schedule of 20, 50 and 20 epochs. The first has 25.9 after epoch 6, where the post
-prints 47.3 after epoch 5. The other rows are not yet run.
+The last three runs of the table had schedules of 20, 50 and 20 epochs. `one_map_vanilla_w128_d8`
+has 25.9 after epoch 6, where the post prints 47.3 after epoch 5. The rows for which no table has a
+figure of ours are not yet run.
 
 The rows of this file are the post's models, with a test at the end. Each initialization has a row;
 the field `token_mixer.start` sets it in any other row. The other rows are:

@@ -75,7 +75,12 @@ class Windows:
     return f"{self._documents.name(document)}[{start}:{stop}]"
 
   def _place(self, i: int) -> tuple[int, int, int, int]:
-    """Returns a window's document, start and stop in the document, and position `first`."""
+    """Finds window `i` in the documents.
+
+    Returns:
+      The index of the document; the positions in the document where the window starts and
+      stops; and the position in the window of the first token that the window scores.
+    """
     document, number = find_part(self._ends, i)
     length, size = int(self._lengths[document]), self._size
     start = number * self._hop

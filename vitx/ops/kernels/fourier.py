@@ -42,7 +42,17 @@ def _dft(size: int) -> tuple[jax.Array, jax.Array]:
 
 
 def _multiply_matrices(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns cos_N x cos_C - sin_N x sin_C, and the token matrices cos_N and sin_N, (2, N, N)."""
+  """Computes the real part of the discrete Fourier transform by matrix products, in float32.
+
+  The output is cos_N x cos_C - sin_N x sin_C. The matrices cos_N and sin_N, (N, N), have the cosine
+  and the sine of 2π i j / N in row i and column j; cos_C and sin_C, (C, C), those of 2π i j / C.
+
+  Args:
+    x: The tokens, (B, N, C).
+
+  Returns:
+    The output in the dtype of `x`, (B, N, C); and cos_N and sin_N, stacked, (2, N, N).
+  """
   cos, sin = _dft(x.shape[1])
   cos_c, sin_c = _dft(x.shape[2])
   full = x.astype(jnp.float32)
