@@ -30,7 +30,7 @@ ELSEWHERE = {
   "vitx benchmark choose": ("tests/benchmark/test_choose.py", '"choose"'),
   "vitx benchmark": ("tests/benchmark/test_command.py", "main("),
   'vitx sweep --config "configs/digits.py:duration=2': ("tests/cli/test_sweep.py", '"sweep"'),
-  'vitx sweep --config configs/digits.py --over "row=[bigbird]"': (
+  'vitx sweep --config configs/digits.py --over "row=[softmax,bigbird]"': (
     "tests/cli/test_sweep.py",
     '"sweep"',
   ),
