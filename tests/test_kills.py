@@ -92,11 +92,11 @@ def test_a_masked_autoencoder_that_is_killed_ends_as_early(tmp_path):
   masked = "task=masked_autoencoder", "task.decoder_width=16", "task.decoder_depth=1"
   still = "augment.mixup=0.0", "learning_rate=0.0", "evaluation.every=3", "evaluation.stop_early=2"
   whole, killed = tmp_path / "whole", tmp_path / "killed"
-  assert "ends early" in runs.finish(runs.start(whole, *masked, *still))
+  assert "ends early" in runs.finish(runs.start(whole, *masked, *still, devices=2))
   trap = AT_AN_EVALUATION.format(step=9, action=KILL)
-  runs.finish(runs.start(killed, *masked, *still, before=trap), code=-9)
+  runs.finish(runs.start(killed, *masked, *still, devices=2, before=trap), code=-9)
   assert saved(killed) < 9
-  runs.finish(runs.start(killed, *masked, *still))
+  runs.finish(runs.start(killed, *masked, *still, devices=2))
   assert saved(killed) == saved(whole) == 9
   same_run(whole, killed)
 
