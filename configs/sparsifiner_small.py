@@ -7,11 +7,13 @@ predictors on the attention of this network. `phase2`, which uses the config unc
 sparse network with the dense network as teacher. `backbone=WORKDIR` skips `phase0` and uses the
 dense network of an existing run of the row `DATA_dense`. `predictors=WORKDIR` skips `phase1` and
 uses the predictors of an existing run of the row `DATA_predictors`; they do not depend on the share
-of the keys, so several rows may use them.
+of the keys, so several rows may use them. Rows without predictors leave them unused.
 
 Rows are DATA_METHOD, with data `digits` (1,797 scans, which scikit-learn includes), `cifar10` and
 `imagenette` (TFDS; 64 pixels). The methods are:
 - `dense`: phase 0 alone. `predictors`: phases 0 and 1 alone.
+- `tuned`: the dense network, fine-tuned by Sparsifiner's recipe with itself as teacher. The other
+  methods are trained in the same number of steps, so they are compared with this one.
 - `keep_R`: Sparsifiner, which keeps a share R of the keys.
 - `random_R`: a random graph with a share R of the edges, drawn for every layer and head, and
   fine-tuned by Sparsifiner's recipe. Every token also attends to itself and the class token, which
@@ -38,6 +40,7 @@ SHARES = (0.5, 0.25, 0.1, 0.05)
 METHODS = (
   "dense",
   "predictors",
+  "tuned",
   *(f"{kind}_{share}" for kind in ("keep", "random") for share in SHARES),
   "bilevel",
   "evit_0.7",
@@ -90,7 +93,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
     phases["phase1"] = _phase1(*predict)
   if kind != "predictors":
     phases["phase2"] = {}
-  config.init_from = predictors or backbone
+  config.init_from = (predictors if learns else "") or backbone
   config.task = ConfigDict(
     dict(
       name="distillation",
@@ -113,6 +116,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
 def _mixer(row: str) -> dict[str, Any]:
   """Returns the token mixer of a row, with 10 slots for 65 tokens and the published thresholds."""
   _, kind, share = (*row.split("_"), "")[:3]
+  if kind == "tuned":
+    return dict(name="softmax")
   if kind == "random":
     return dict(name="erdos_renyi", p=float(share))
   if kind == "evit":

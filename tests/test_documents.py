@@ -35,6 +35,13 @@ ELSEWHERE = {
     '"sweep"',
   ),
   'vitx sweep --config "digits:duration=100': ("tests/cli/test_sweep.py", '"sweep"'),
+  **{
+    f"vitx sweep --config {config}": ("tests/sweeps/test_points.py", "_seed-{{seed}}")
+    for config in (
+      "configs/sparsifiner_small.py:digits_dense",
+      '"configs/sparsifiner_small.py:digits_tuned',
+    )
+  },
   'vitx sweep --config configs/digits.py:softmax --over "learning': (
     "tests/cli/test_sweep.py",
     '"sweep"',

@@ -165,4 +165,4 @@ def test_shares_outside_0_to_1_are_refused(keep):
 
 def test_rows_are_named_after_data_and_method():
   assert split(",".join(sparsifiner_small.ROWS)) == list(sparsifiner_small.ROWS)
-  assert len(set(sparsifiner_small.ROWS)) == 3 * 13
+  assert len(set(sparsifiner_small.ROWS)) == 3 * 14

@@ -34,6 +34,18 @@ def test_without_values_the_config_itself_is_the_method():
   assert list(expand("configs/digits.py", {})) == ["digits"]
 
 
+def test_the_seed_of_each_run_stands_in_the_config_and_in_values():
+  config = f"digits.py:{TINY},init_from=runs/a_seed-{{seed}}"
+  found = points("data.source=[folder:x{seed},digits]", config=config)
+  assert [(p.config.init_from, p.config.data.source) for p in found] == [
+    ("runs/a_seed-0", "folder:x0"),
+    ("runs/a_seed-0", "digits"),
+    ("runs/a_seed-1", "folder:x1"),
+    ("runs/a_seed-1", "digits"),
+  ]
+  assert found[0].method == found[2].method == "source-folder-x-seed"
+
+
 @pytest.mark.parametrize(
   ("over", "message"),
   [

@@ -5,9 +5,10 @@
       --over "learning_rate=[1e-3,2e-3],optimizer.weight_decay=[0,0.05]" --workdir runs/rates
 
 A method is one combination of values in --over. It is trained once per seed, and each of these runs
-has an ordinary workdir of its own below --workdir. After a stop, the same command resumes the
-sweep. The command may also be started several times at once, on one machine or on several that
-share the directory; each run is trained by one of the processes.
+has an ordinary workdir of its own below --workdir. `{seed}` in the config or in a value stands for
+the seed of each run, such as `init_from=runs/dense/vit_seed-{seed}`. After a stop, the same command
+resumes the sweep. The command may also be started several times at once, on one machine or on
+several that share the directory; each run is trained by one of the processes.
 
 At the end, three files in --out compare the methods: a table (NAME.md), a line for each run
 (NAME.csv) and the training curves (NAME_curves.png). The table has the mean of each method, its
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of this command to a parser."""
   add = parser.add_argument
-  add("--config", required=True, help=f"{CONFIG} It sets no seed.")
+  add("--config", required=True, help=f"{CONFIG} It sets no seed; {{seed}} stands for the run's.")
   add("--over", help="Lists as field=[value,value],...; row=[a,b] are rows of the file.")
   add("--seeds", type=int, default=1, help="The number of seeds, which begin at 0.")
   add(

@@ -24,6 +24,7 @@ from vitx.training.trial import complete_config, count_training_flops
 
 FOLD = "data.fold"  # each of its values is another run of one method, like each seed
 ROW = "row"  # the name by which a grid varies the row of the config file
+SEED = "{seed}"  # stands for the seed of each run in the texts of configs
 LONGEST = 200  # the most characters of a workdir's name
 MOST = 10_000  # the most points of a sweep
 
@@ -173,7 +174,8 @@ def make_points(
 
   Args:
     texts: The config of each method as `FILE:ROW,field=value`, without a seed, by the name of the
-      method.
+      method. `{seed}` in a text stands for the seed of each run, so that a run can begin with
+      another sweep's run of the equal seed: `init_from=runs/dense/vit_seed-{seed}`.
     seeds: The number of seeds.
     folds: The values of `data.fold` to run; None if each config names its fold or has none.
 
@@ -188,10 +190,10 @@ def make_points(
   points = []
   with count_bar("reading configs", total, "point") as bar:
     for method, text in texts.items():
-      load_config(text)  # so that an error quotes the text that the user wrote
+      load_config(text.replace(SEED, "0"))  # so that an error quotes no `seed=0` of ours
       for seed, fold in itertools.product(range(seeds), folds or (None,)):
         own = [] if fold is None else [f"{FOLD}={fold}"]
-        config = load_config(join_text(text, [*own, f"seed={seed}"]))
+        config = load_config(join_text(text.replace(SEED, str(seed)), [*own, f"seed={seed}"]))
         part = "" if fold is None else f"_fold-{config.data.fold}"
         number = None if fold is None else config.data.fold
         points.append(Point(f"{method}{part}_seed-{seed}", method, seed, config, number))
