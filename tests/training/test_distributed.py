@@ -3,6 +3,8 @@
 `tests/cli/test_bad_files.py` has the flags that are refused.
 """
 
+import threading
+
 import pytest
 
 from vitx.config.errors import ConfigError
@@ -32,6 +34,20 @@ def test_processes_that_do_not_meet_end_in_a_line(calls, monkeypatch):
   monkeypatch.setattr(distributed.jax.distributed, "initialize", fail)
   with pytest.raises(ConfigError, match=r"the 2 processes of .* did not meet\. .* within 300 s"):
     distributed.initialize("host:1", 2, 1)
+
+
+def test_a_loss_that_two_threads_notice_is_printed_once(monkeypatch, capsys):
+  ending, codes = threading.Lock(), []
+  monkeypatch.setattr(distributed, "_ending", ending)
+  monkeypatch.setattr(distributed.os, "_exit", codes.append)
+  distributed.end_alone("the main thread lost it")
+  other = threading.Thread(target=distributed.end_alone, args=("a thread of XLA lost it",))
+  other.start()
+  other.join(0.1)
+  assert other.is_alive() and codes == [1]
+  assert capsys.readouterr().err == "the main thread lost it\n"
+  ending.release()
+  other.join()
 
 
 def test_a_host_that_no_name_can_be_is_refused():

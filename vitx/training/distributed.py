@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ GONE = (
   "another process of this run has ended or cannot be reached: {}. Start all processes again with"
   " the same command; they continue from the last checkpoint."
 )
+
+_ending = threading.Lock()  # held by the thread that ends this process
 
 
 def initialize(
@@ -192,9 +195,13 @@ def end(error: Exception | None) -> NoReturn:
 def end_alone(message: str) -> NoReturn:
   """Ends this process at once; JAX's normal exit would wait minutes for the other processes.
 
+  The main thread and threads of XLA may notice one loss at the same time. The first thread prints
+  its message, and the others wait here for the end of the process.
+
   Args:
     message: The text for stderr; "" for none.
   """
+  _ending.acquire()
   sys.stdout.flush()
   if message:
     print(message.rstrip(), file=sys.stderr)
