@@ -19,7 +19,7 @@ from vitx.ops.rule import FAMILIES, Rule
 from vitx.tasks.density import Density
 from vitx.training import compilation
 from vitx.training import experiment as making
-from vitx.training.experiment import make_experiment
+from vitx.training.experiment import make_experiment, open_data
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,14 @@ from vitx.training.experiment import make_experiment
 )
 def test_the_graph_seed_reaches_mixers_that_draw_a_graph(overrides, seed):
   assert resolved(overrides).model.token_mixer.get("seed") == seed
+
+
+def test_the_data_seed_or_else_the_seed_chooses_the_examples_of_validation():
+  def validation(overrides):
+    chosen = open_data(load_config(f"digits.py:{overrides}")).validation
+    return [chosen[i]["image"].tobytes() for i in range(len(chosen))]
+
+  assert validation("seed=5,data_seed=1") == validation("seed=1") != validation("seed=5")
 
 
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])

@@ -18,14 +18,13 @@ from vitx.config.errors import ConfigError
 from vitx.config.fields import check_config
 from vitx.data.class_names import FILE, fit_lines, read_names
 from vitx.data.dataset import DatasetInfo, Source
-from vitx.data.sources import open_source
 from vitx.inference.model_card import CARD, write_card
 from vitx.inference.opening import open_model, read_variables
 from vitx.interop.export import write_safetensors
 from vitx.interop.foreign_names import to_theirs
 from vitx.interop.timm_networks import ForeignNetwork, find_network
 from vitx.tasks import build_task, task_class
-from vitx.training.experiment import resolve
+from vitx.training.experiment import open_data, resolve
 from vitx.training.record import provenance
 from vitx.training.record.recorder import Record
 
@@ -83,7 +82,7 @@ def _resolve(
     opened = info = dataclasses.replace(info, class_names=tuple(names))
     data = {"source": info.name, "fingerprint": "", "class_names": names, "vocabulary": None}
   else:
-    opened = open_source(config.data, config.seed if config.data_seed is None else config.data_seed)
+    opened = open_data(config)
     info, data = opened.info, provenance.describe_data(opened)
   config = resolve(config, opened)
   with config.unlocked():

@@ -32,7 +32,7 @@ from vitx.tasks.density import Density
 from vitx.tasks.masked_autoencoder import MaskedAutoencoding
 from vitx.training import cache as programs
 from vitx.training import teacher
-from vitx.training.experiment import resolve
+from vitx.training.experiment import open_data, resolve
 
 SHOTS = (1, 2, 5, 10)
 
@@ -194,8 +194,7 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   config = teacher.with_model(config)
   if data_dir is not None:
     config.data.data_dir = data_dir
-  seed = config.seed if config.data_seed is None else config.data_seed
-  source = open_source(config.data, seed)
+  source = open_data(config)
   config = resolve(config, source)
   task = build_task(config)
   params, state = read_variables(config, source.info, task)

@@ -229,6 +229,20 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
   return config
 
 
+def open_data(config: ConfigDict, class_names: Sequence[str] | None = None) -> Source:
+  """Opens the data set of a config that is not resolved yet.
+
+  Args:
+    config: The config; its `data_seed`, or else its `seed`, chooses the examples of validation.
+    class_names: The names of the classes in the order to keep; None for the data set's own order.
+
+  Raises:
+    ConfigError: The data set cannot be opened.
+  """
+  seed = config.seed if config.data_seed is None else config.data_seed
+  return open_source(config.data, seed, class_names)
+
+
 def make_experiment(
   config: ConfigDict,
   *,
@@ -256,8 +270,7 @@ def make_experiment(
     check_model(config.model)
   _check_without_data(config)
   tracking.check(config, is_trial=is_trial)
-  seed = config.seed if config.data_seed is None else config.data_seed
-  source = open_source(config.data, seed, class_names)
+  source = open_data(config, class_names)
   config = resolve(config, source)
   task = build_task(config)
   examples = read_examples(task, source)
