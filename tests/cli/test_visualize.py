@@ -251,6 +251,7 @@ def test_a_head_is_named_where_the_first_layer_does_not_have_it():
   assert [row[1].get_ylabel() for row in panels] == ["head 0", "head 1", "head 2"]
   assert all(axes.axison for axes in panels[:, 1])  # otherwise, the label is not drawn
   assert [len(axes.images) for axes in panels[:, 1]] == [1, 0, 0]
+  assert [axes.get_title() for axes in panels[:, 2]] == ["layer 1", "", ""]
 
 
 def test_the_legend_of_many_methods_is_inside_the_picture():
