@@ -6,16 +6,16 @@ The data are 1,797 scans of 8 x 8 pixels that scikit-learn includes; 359 of them
 Each row puts a causal token mixer into one network, a Sparse Transformer of 6 blocks of width 96
 with 0.7 M parameters. The split is our own, so there is no published figure.
 
-Bits per dimension of the test set, mean ± standard deviation of seeds 0 to 2, one H100 shared by
-eight runs at a time, 1 to 3 minutes each (2026-11-22; docs/density.md):
+Bits per dimension of the test set, mean ± standard deviation of seeds 0 to 4, one core of an Intel
+Xeon a run, which other work used too (2026-11-27; results/density_digits.md): `strided` 1.7840 ±
+0.0098, `fixed` 1.8518 ± 0.0172, `dense` 1.8814 ± 0.0166.
 
-  strided  1.781 ± 0.001
-  dense    1.872 ± 0.024
+An earlier run of `strided`, seed 0 (19 minutes on one CPU core, 2026-11-22; docs/density.md), codes
+the test set in 5,268 bytes with `vitx compress`: 1.7813 bits.
 
-Seed 0 on one CPU core, 19 minutes (2026-11-22): `strided` 1.781, `dense` 1.869. The first CPU run
-of `strided` codes the test set in 5,268 bytes with `vitx compress`: 1.7813 bits. Baselines without
-a network, on these pixels: counts of the values at each place 2.406; n-gram models with 0 to 5
-preceding pixels 2.971, 2.688, 2.521, 2.567, 2.650, 2.783; gzip 3.177, bz2 2.817, xz 2.869.
+Baselines without a network, on these pixels: counts of the values at each place 2.406; n-gram
+models with 0 to 5 preceding pixels 2.971, 2.688, 2.521, 2.567, 2.650, 2.783; gzip 3.177, bz2 2.817,
+xz 2.869.
 """
 
 from ml_collections import ConfigDict

@@ -30,9 +30,9 @@ PAGES = (
   *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")),
 )
 CONFIGS = tuple(sorted(f"configs/{path.name}" for path in ROOT.glob("configs/*.py")))
-# Accuracies in percent, bits with three decimals, and differences of accuracies.
+# Accuracies in percent, bits with three or four decimals, and differences of accuracies.
 MEASURED = re.compile(
-  r"(?<![\d.,])(?:(?:\d\d\.\d{1,2}|\d\.\d{3})(?: ± \d+\.\d+)?|[+-]\d+\.\d\d)(?![\d.]*\d)"
+  r"(?<![\d.,])(?:(?:\d\d\.\d{1,2}|\d\.\d{3,4})(?: ± \d+\.\d+)?|[+-]\d+\.\d\d)(?![\d.]*\d)"
 )
 CITED = re.compile(r"\b(\w+)\.md\b")
 
@@ -108,6 +108,17 @@ def test_the_growth_of_the_sparse_transformer_s_time_follows_from_its_runs():
     for n, ratios in by_length.items():
       line = next(line for line in page.splitlines() if line.startswith(f"| {n:,} |"))
       assert cell(ratios, 1, 2) in line
+
+
+def test_the_contrast_of_the_sparse_transformer_follows_from_its_runs():
+  """CLAIMS has strided minus fixed and minus dense; both intervals are below the margin."""
+  bits = read_runs(RESULTS / "density_digits.md", "test_bits")
+  strided = list(bits["strided"].values())
+  for other in ("fixed", "dense"):
+    found = stats.ttest_rel(strided, list(bits[other].values()))
+    low, high = found.confidence_interval(0.95)
+    mean = np.mean(strided) - np.mean(list(bits[other].values()))
+    assert f"{mean:.3f}, interval {low:.3f} to {high:.3f}" in CLAIMS.read_text() and high < -0.01
 
 
 def test_the_choice_of_the_vanilla_block_follows_from_its_runs():
