@@ -23,10 +23,12 @@ Rows are DATA_METHOD, with data `digits` (1,797 scans, which scikit-learn includ
   layers. Since it has fewer tokens than the teacher, the loss does not compare tokens.
 
 The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. There is no published
-figure. Our test top-1 of three seeds on two CPU cores: digits, 2026-11-22, dense 98.70 ± 0.70,
-`keep_0.25` 98.79 ± 0.58, `random_0.25` 98.89 ± 0.74; CIFAR-10, a JPEG copy, 2026-11-23, dense 54.97
-± 0.53, `keep_0.25` 55.12 ± 0.60, `random_0.25` 54.80 ± 0.47. All finished rows are in
-docs/sparsifiner.md. Imagenette: not yet run.
+figure. Test top-1 of three seeds on the digits, one core of an Intel Xeon, 2026-11-27
+(results/sparsifiner_digits.md): `digits_tuned` 98.61 ± 0.74, `digits_keep_0.25` 98.89 ± 0.48,
+`digits_random_0.25` 98.89 ± 0.48.
+
+CIFAR-10, a JPEG copy, three seeds on two CPU cores, 2026-11-23 (docs/sparsifiner.md): dense 54.97 ±
+0.53, `keep_0.25` 55.12 ± 0.60, `random_0.25` 54.80 ± 0.47. Imagenette: not yet run.
 """
 
 from typing import Any
