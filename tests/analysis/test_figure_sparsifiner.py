@@ -1,6 +1,7 @@
 """The figure of Sparsifiner: its captured arrays, its table and its files."""
 
 import csv
+import itertools
 
 import numpy as np
 import pytest
@@ -21,22 +22,31 @@ def test_a_layer_is_described_by_counting():
   full = random.dirichlet(np.ones(7), kept.shape[:3])
   coefficients = (random.random((2, 3, 6, 4)) < 0.3).astype(float)
   layer = dict(sparse=sparse, full=full, coefficients=coefficients, pruned_basis=np.eye(7)[:, :4])
-  inside, overlap, sizes = [], [], []
+  inside, of_queries, of_images, sizes = [], [], [], []
+
+  def overlap(a, b):
+    return len(a & b) / max(len(a | b), 1)
+
   for b, h in np.ndindex(2, 3):
     sets = [set(np.flatnonzero(kept[b, h, q])) for q in range(1, 7)]
     sizes += map(len, sets)
     inside += [full[b, h, q + 1, sorted(keys)].sum() for q, keys in enumerate(sets)]
-    pairs = [(a, c) for i, a in enumerate(sets) for j, c in enumerate(sets) if i != j]
-    overlap += [len(a & c) / max(len(a | c), 1) for a, c in pairs]
+    of_queries += [overlap(*pair) for pair in itertools.combinations(sets, 2)]
+  for h, q in np.ndindex(3, 6):
+    of_images.append(overlap(*(set(np.flatnonzero(kept[b, h, q + 1])) for b in range(2))))
   assert describe_layer(layer, LAYOUT) == pytest.approx(
     {
       "basis_zeros": 1 - 4 / 28,
       "coefficient_zeros": np.mean(coefficients == 0),
       "kept_keys": np.mean(sizes),
       "attention_kept": np.mean(inside),
-      "overlap": np.mean(overlap),
+      "overlap_of_queries": np.mean(of_queries),
+      "overlap_of_images": np.mean(of_images),
     }
   )
+  one = {name: array[:1] for name, array in layer.items() if name != "pruned_basis"}
+  described = describe_layer({**layer, **one}, LAYOUT)
+  assert np.isnan(described["overlap_of_images"]) and described["overlap_of_queries"] > 0
 
 
 def test_what_is_captured_is_attention_with_masks_and_without():
@@ -64,7 +74,9 @@ def test_the_files(tmp_path):
   ]
   rows = list(csv.DictReader(files[-1].read_text().splitlines()))
   assert [row["layer"] for row in rows] == ["0"]
-  assert all(0 < float(row["overlap"]) <= 1 for row in rows)
+  assert all(
+    0 < float(row[f"overlap_of_{name}"]) <= 1 for name in ("queries", "images") for row in rows
+  )
   with pytest.raises(ConfigError, match="queries=16 is not a place"):
     visualize("sparsifiner", tmp_path, config=config, options=Options(queries=(16,)))
 

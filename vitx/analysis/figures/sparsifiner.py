@@ -115,23 +115,34 @@ def describe_layer(layer: Mapping[str, np.ndarray], layout: TokenLayout) -> dict
     - basis_zeros, coefficient_zeros: The shares of zeros in the pruned basis and the coefficients.
     - kept_keys: The number of keys that a query keeps.
     - attention_kept: The share of full attention on kept keys.
-    - overlap: The intersection over union of the keys that two queries of a head keep, averaged
-      over pairs of queries.
+    - overlap_of_queries: The intersection over union of the keys that two queries of an image keep
+      in a head, averaged over pairs of queries.
+    - overlap_of_images: The intersection over union of the keys that one query keeps in two images,
+      averaged over pairs of images: 1 if masks do not depend on the image, NaN for one image.
   """
   rows = layer["sparse"].shape[-1] - layout.prefix
   mask = (layer["sparse"] > 0)[:, :, -rows:].astype(np.float64)  # (B, H, n, N)
   full = layer["full"][:, :, -rows:]
+  return {
+    "basis_zeros": float(np.mean(layer["pruned_basis"] == 0)),
+    "coefficient_zeros": float(np.mean(layer["coefficients"] == 0)),
+    "kept_keys": float(mask.sum(-1).mean()),
+    "attention_kept": float((full * mask).sum(-1).mean()),
+    "overlap_of_queries": _measure_overlap(mask),
+    "overlap_of_images": _measure_overlap(np.moveaxis(mask, 0, -2)),
+  }
+
+
+def _measure_overlap(mask: np.ndarray) -> float:
+  """Returns the mean intersection over union of the pairs of rows of masks (..., rows, N)."""
+  rows = mask.shape[-2]
+  if rows == 1:
+    return float("nan")
   both = mask @ np.swapaxes(mask, -1, -2)
   sizes = mask.sum(-1)
   either = sizes[..., :, None] + sizes[..., None, :] - both
   apart = ~np.eye(rows, dtype=bool)
-  return {
-    "basis_zeros": float(np.mean(layer["pruned_basis"] == 0)),
-    "coefficient_zeros": float(np.mean(layer["coefficients"] == 0)),
-    "kept_keys": float(sizes.mean()),
-    "attention_kept": float((full * mask).sum(-1).mean()),
-    "overlap": float((both / np.maximum(either, 1))[..., apart].mean()),
-  }
+  return float((both / np.maximum(either, 1))[..., apart].mean())
 
 
 def _collect_sown(
