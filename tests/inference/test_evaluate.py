@@ -331,6 +331,13 @@ def test_other_classes_or_channels(run, exported, run_copy, capsys):
     evaluate(loaded, source="digits")
 
 
+def test_another_source_is_not_divided_as_the_runs_is(run, exported):
+  loaded = vitx.load(run[0])
+  choice = "sparse_transformer_cifar10"
+  loaded.config.data.update(folds=4, fold=1, validation_choice=choice)
+  assert evaluate(loaded, source=f"folder:{exported[0]}", split="validation")["examples"] == 10
+
+
 def rename(workdir, class_names, **data):
   """Changes the names of the classes, and other fields, in a run's record of its data."""
   environment = json.loads((workdir / "environment.json").read_text())

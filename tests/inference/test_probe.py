@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -116,6 +117,34 @@ def test_another_source_may_have_other_classes(run, tmp_path):
     ("knn", 2),
     ("logistic", 2),
   ]
+
+
+def divided(loaded, **data):
+  """Returns the model of a run whose config divides its data by these fields."""
+  config = loaded.config.copy_and_resolve_references()
+  config.data.update(data)
+  return dataclasses.replace(loaded, config=config)
+
+
+def test_another_source_is_divided_by_its_own_splits(loaded, tmp_path):
+  draw(tmp_path / "photos" / "train", per_class=8)
+  draw(tmp_path / "photos" / "test", per_class=2)
+  model = divided(loaded, folds=4, fold=1, validation_choice="sparse_transformer_cifar10")
+  result = probe(model, source=f"folder:{tmp_path / 'photos'}", **QUICK, cache=tmp_path / "kept")
+  assert result["examples"] == {"train": 21, "validation": 3, "test": 6}
+
+
+def test_a_copy_with_other_splits_has_features_of_its_own(loaded, tmp_path):
+  """All splits have equal labels, so the labels do not show that the features are others."""
+  for split in ("train", "val", "test"):
+    draw(tmp_path / "photos" / split, per_class=3)
+  shutil.copytree(tmp_path / "photos", tmp_path / "copy")
+  splits = {"train": "train", "validation": "test", "test": "val"}
+  model = divided(loaded, source=f"folder:{tmp_path / 'photos'}", splits=splits)
+  options = {**QUICK, "cache": tmp_path / "kept"}
+  assert not probe(model, **options)["cached"]
+  assert not probe(model, source=f"folder:{tmp_path / 'copy'}", **options)["cached"]
+  assert probe(model, **options)["cached"]
 
 
 def test_shots_are_drawn_for_each_class_and_nested():

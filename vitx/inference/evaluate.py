@@ -23,7 +23,7 @@ from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
-from vitx.inference.opening import copy_data_fields, open_model
+from vitx.inference.opening import change_source, copy_data_fields, open_model
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.training import evaluation, parallel
@@ -349,22 +349,17 @@ def _open(
 def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
   """Opens a source other than the run's, and changes the `data` config in place to suit it.
 
-  `data.splits` names splits of the run's data. These names are kept only if the other source is the
-  run's data under another path or name.
+  The fields that divide the run's data are kept only if the other source is the run's data under
+  another path or name.
   """
-  data.source = source
-  dataset = None
+  data.source, dataset = source, None
   with contextlib.suppress(ConfigError):  # The source may lack the splits in `data.splits`.
     dataset = open_dataset(data)
   if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
     return dataset
-  data.fraction = 1.0
-  for field in {"folds", "fold"} & set(data):
-    del data[field]
-  if dataset is None or any(data.splits.values()):
-    data.splits = {role: "" for role in ROLES}
-    dataset = open_dataset(data)
-  return dataset
+  is_open = dataset is not None and not any(data.splits.values())
+  change_source(data, source)
+  return dataset if is_open else open_dataset(data)
 
 
 def _match(loaded: Loaded, dataset: Dataset) -> Dataset:

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import DATA_PATH_FIELDS, locate_config, log_paths
 from vitx.config import registry
-from vitx.data.dataset import DatasetInfo
+from vitx.data.dataset import ROLES, DatasetInfo
 from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.repository import load
 from vitx.tasks.base import Task
@@ -59,6 +59,17 @@ def copy_data_fields(
   if data_dir is not None:
     data.data_dir = data_dir
   return data
+
+
+def change_source(data: ConfigDict, source: str) -> None:
+  """Changes a run's `data` config in place, to open another source.
+
+  The fields that divide the run's source get their defaults, since they name parts of the run's
+  data and would divide another source in a way that nobody asked for.
+  """
+  with data.unlocked():
+    data.update(source=source, fraction=1.0, validation_choice=None, folds=None, fold=None)
+    data.splits = {role: "" for role in ROLES}
 
 
 def read_variables(

@@ -25,7 +25,12 @@ from vitx.data.cache import cache_directory
 from vitx.data.dataset import ROLES, Source, check_arrays
 from vitx.data.sources import open_source
 from vitx.inference.features import read_features
-from vitx.inference.opening import copy_data_fields, open_model, read_variables
+from vitx.inference.opening import (
+  change_source,
+  copy_data_fields,
+  open_model,
+  read_variables,
+)
 from vitx.tasks import build_task, task_class
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
@@ -153,7 +158,7 @@ def _open(
   """Returns the model and the data for the arguments of `probe`."""
   if workdir is not None and config is None:
     with open_model(workdir, checkpoint, weights=weights) as model:
-      return model, _open_run(model, source, data_dir)
+      return _open_run(model, source, data_dir)
   if config is None or workdir is not None:
     given = "neither" if workdir is None else "both"
     raise ConfigError(f"workdir and config: {given} given; give exactly one of them.")
@@ -162,21 +167,22 @@ def _open(
   return _open_config(config, data_dir)
 
 
-def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> Source:
-  """Opens the data of a run, or another source."""
+def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> tuple[Loaded, Source]:
+  """Opens the data of a run, or another source; the returned model's config has its fields."""
   _refuse_headless(type(model.task), model.workdir)
   own = source in (None, model.config.data.source)
   data = copy_data_fields(model, data_dir, own_source=own)
   if not own:
-    data.source, data.fraction, data.validation_choice = source, 1.0, None
-    data.splits = {role: "" for role in ROLES}
+    change_source(data, str(source))
   opened = open_source(data, model.config.data_seed, model.class_names if own else None)
   if own and model.fingerprint and opened.info.fingerprint != model.fingerprint:
     logging.warning(
       "%s has changed since the run: its test may have examples that the run was trained on",
       opened.info.name,
     )
-  return opened
+  config = model.config.copy_and_resolve_references()
+  config.data = data
+  return dataclasses.replace(model, config=config), opened
 
 
 def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded, Source]:
