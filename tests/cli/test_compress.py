@@ -106,6 +106,19 @@ def test_an_image_file(digits, command, tmp_path):
     np.testing.assert_array_equal(np.asarray(file), image)
 
 
+@pytest.mark.parametrize(
+  ("name", "extra", "message"),
+  [
+    ("own.png", {"transparency": 0}, "8 x 8 pixels of mode L with transparency; give"),
+    ("own.tif", {"save_all": True, "append_images": [Image.new("L", (8, 8))]}, "has 2 images;"),
+  ],
+)
+def test_an_image_that_would_not_come_back_is_refused(digits, tmp_path, name, extra, message):
+  Image.new("L", (8, 8)).save(tmp_path / name, **extra)
+  with pytest.raises(ConfigError, match=message):
+    compress(digits, tmp_path / name)
+
+
 @pytest.mark.slow
 def test_improbable_tokens_can_be_coded(digits, tmp_path):
   """The logits are as far apart as a trained model's, so some probabilities are 0 in float32."""

@@ -64,20 +64,24 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
   """Returns the stored pixels of an image file, uint8 (height, width, channels).
 
   Raises:
-    ConfigError: The file is not an image with the model's size and channels.
+    ConfigError: The file is not an image with the model's size and channels, or has more than
+      these pixels: a transparent color or further frames.
     OSError: The file cannot be read.
   """
   height, width, channels = grid_of(loaded)
   content = read_bytes(path)
   image = Encoded(content, channels, str(path)).decode()
   with Image.open(io.BytesIO(content), formats=FORMATS) as file:
-    mode = file.mode
+    mode, frames = file.mode, getattr(file, "n_frames", 1)
+    mode += " with transparency" * file.has_transparency_data
   if mode != {1: "L", 3: "RGB"}[channels] or image.shape != (height, width, channels):
     wanted = "gray" if channels == 1 else "RGB"
     raise ConfigError(
       f"{path} has {image.shape[0]} x {image.shape[1]} pixels of mode {mode}; give the model"
       f" {height} x {width} pixels of 8-bit {wanted}"
     )
+  if frames > 1:
+    raise ConfigError(f"{path} has {frames} images; give the model a file of one image.")
   return image
 
 
