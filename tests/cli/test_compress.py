@@ -167,17 +167,20 @@ def test_another_models_file_and_damage_are_told(text, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("shape", "message"),
+  ("kind", "shape", "message"),
   [
-    ([10**12], r"a\.vitx has .* becomes 4,000,000,000,000"),
-    ([10**9, 10**9, 10**9, 3], r"a\.vitx has .* VITX_MAX_INFLATED_GIB"),
-    ([-1], r"a\.vitx has a damaged header; restore"),
-    ([1.5], r"a\.vitx has a damaged header; restore"),
-    ("ab", r"a\.vitx has a damaged header; restore"),
+    ("bytes", [10**12], r"a\.vitx has .* becomes 4,000,000,000,000"),
+    ("images", [10**9, 10**9, 10**9, 3], r"a\.vitx has .* VITX_MAX_INFLATED_GIB"),
+    ("bytes", [-1], r"a\.vitx has a damaged header; restore"),
+    ("bytes", [1.5], r"a\.vitx has a damaged header; restore"),
+    ("bytes", "ab", r"a\.vitx has a damaged header; restore"),
+    ("bytes", [2, 2], r"a\.vitx has a damaged header; restore"),
+    ("images", [-1, 8, 8, -1], r"a\.vitx has a damaged header; restore"),
+    ("bytds", [4], r"a\.vitx has a damaged header; restore"),
   ],
 )
-def test_a_file_that_declares_what_it_cannot_hold(tmp_path, shape, message):
-  header = code_file.Header("bytes", shape, 1, 0, "", "", "")
+def test_a_file_that_declares_what_it_cannot_hold(tmp_path, kind, shape, message):
+  header = code_file.Header(kind, shape, 1, 0, "", "", "")
   (tmp_path / "a.vitx").write_bytes(code_file.write(header, bytes(8)))
   with pytest.raises(ConfigError, match=message):
     code_file.read(tmp_path / "a.vitx")
