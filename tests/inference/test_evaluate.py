@@ -15,6 +15,7 @@ from PIL import Image
 
 import vitx
 from tests import runs
+from tests.cli import density_models
 from tests.slow import all_but
 from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
@@ -262,6 +263,15 @@ def test_the_directory_is_all_it_needs(run, run_copy, tmp_path):
   for shown in (f"{here['top1']:.2%}", "359", "checkpoint 40", "digits (test)"):
     assert shown in process.stdout
   assert runs.snapshot(workdir) == before
+
+
+def test_a_limit_counts_the_windows_of_documents(tmp_path):
+  (tmp_path / "book.txt").write_bytes(bytes(range(240)))
+  options = {"source": f"bytes:{tmp_path / 'book.txt'}", "predictions": tmp_path / "p.csv"}
+  result = evaluate(density_models.text(), limit=3, **options)
+  assert (result["examples"], result["tokens"]) == (3, 72)
+  names = [row["name"] for row in read_csv(options["predictions"])]
+  assert names == ["book.txt[0:24]", "book.txt[72:96]", "book.txt[144:168]"]
 
 
 @pytest.fixture

@@ -150,6 +150,7 @@ def evaluate_split(
     dataset, train, examples, split = _open(loaded, split, source, data_dir)
     examples = examples if limit is None else spread(examples, limit)
     read = loaded.task.examples(examples, train=False)
+    read = read if limit is None else spread(read, limit)  # a document has many windows
     collected = _Collector(loaded.task, keep_logits=calibrate)
     with _predictions(file, read, loaded) as write:
       figures = _run(loaded, config, read, write, collected)
@@ -172,7 +173,7 @@ def evaluate_split(
     "class_names": list(loaded.class_names),
     **figures,
   }
-  return Evaluation(loaded, examples, result, predictions)
+  return Evaluation(loaded, read, result, predictions)
 
 
 class _Collector:
