@@ -274,6 +274,17 @@ def test_a_limit_counts_the_windows_of_documents(tmp_path):
   assert names == ["book.txt[0:24]", "book.txt[72:96]", "book.txt[144:168]"]
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_split_without_examples_is_refused(tmp_path, split):
+  for name in ("a", "b"):  # one image of each class stays in train
+    (tmp_path / name).mkdir()
+    Image.new("L", (8, 8)).save(tmp_path / name / "0.png")
+  loaded = density_models.make()
+  loaded.config.data_seed, loaded.config.data.channels = 0, 1
+  with pytest.raises(ConfigError, match=f"split='{split}' of 'folder:.*' has no examples; add"):
+    evaluate(loaded, source=f"folder:{tmp_path}", split=split)
+
+
 @pytest.fixture
 def exported(run, tmp_path):
   """Writes digits of the test split as a folder of images, six of each class.

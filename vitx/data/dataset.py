@@ -249,7 +249,7 @@ class Joined:
     return np.concatenate(known) if len(known) == len(labels) else None
 
   def __len__(self) -> int:
-    return int(self._ends[-1])
+    return sum(map(len, self._parts))
 
   def __getitem__(self, i: int) -> Example:
     part, i = find_part(self._ends, i)

@@ -324,6 +324,9 @@ def _open(
   Returns:
     The data set, its training split (`None` for the split "all", which leaves no examples for
     training), the examples to evaluate, and the name of their split.
+
+  Raises:
+    ConfigError: The data cannot be opened or do not fit the model, or the split has no examples.
   """
   own = source in (None, loaded.config.data.source)
   split = check_choice(split or ("test" if own else "all"), "split", SPLITS)
@@ -342,9 +345,15 @@ def _open(
       "%s is the data of the run and contains the training examples", dataset.info.name
     )
   if split == "all":
-    return dataset, None, Joined([dataset.open_split(name) for name in dataset.splits]), split
-  roles = assign(dataset, data, loaded.config.data_seed)
-  return dataset, roles["train"], roles[split], split
+    train, examples = None, Joined([dataset.open_split(name) for name in dataset.splits])
+  else:
+    roles = assign(dataset, data, loaded.config.data_seed)
+    train, examples = roles["train"], roles[split]
+  if not len(examples):
+    raise ConfigError(
+      f"split={split!r} of {dataset.info.name!r} has no examples; add some, or choose another."
+    )
+  return dataset, train, examples, split
 
 
 def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
