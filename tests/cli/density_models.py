@@ -26,7 +26,7 @@ def make(source="digits", *, window=None, vocabulary=17, grid=(8, 8, 1), mixer=M
     "mlp_dim": 16,
     "token_mixer": dict(mixer),
   }
-  config.task = {"name": "density"}
+  config.task = {"name": "density", "window": window}
   task = Density.from_config(config, window=window, levels=vocabulary)
   tokens = jax.ShapeDtypeStruct((1, task.length), np.int32)
   shapes = jax.eval_shape(task.model.init, jax.random.key(0), tokens)["params"]

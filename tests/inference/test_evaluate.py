@@ -285,6 +285,25 @@ def test_a_split_without_examples_is_refused(tmp_path, split):
     evaluate(loaded, source=f"folder:{tmp_path}", split=split)
 
 
+@pytest.mark.parametrize(
+  ("vocabulary", "source", "message"),
+  [
+    (256, "folder:{}", "no array 'tokens', but the task 'density' needs tokens uint8"),
+    (64, "bytes:{}/book.txt", "has 256 different tokens and the model knows 64; choose"),
+  ],
+)
+def test_a_source_that_a_model_of_text_cannot_read_is_refused(
+  tmp_path, vocabulary, source, message
+):
+  (tmp_path / "book.txt").write_bytes(bytes(range(240)))
+  for name in ("a", "b"):
+    (tmp_path / name).mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / name / "0.png")
+  loaded = density_models.make("bytes:own", window=24, vocabulary=vocabulary, grid=(24,))
+  with pytest.raises(ConfigError, match=message):
+    evaluate(loaded, source=source.format(tmp_path))
+
+
 @pytest.fixture
 def exported(run, tmp_path):
   """Writes digits of the test split as a folder of images, six of each class.

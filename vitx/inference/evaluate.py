@@ -20,7 +20,15 @@ from vitx.config.errors import ConfigError
 from vitx.config.overrides import split as split_overrides
 from vitx.config.overrides import with_overrides
 from vitx.data.class_names import FILE, compare, renumber
-from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
+from vitx.data.dataset import (
+  ROLES,
+  Dataset,
+  DatasetInfo,
+  Examples,
+  Joined,
+  check_arrays,
+  spread,
+)
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
 from vitx.inference.opening import change_source, copy_data_fields, open_model
@@ -369,7 +377,28 @@ def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
     return dataset
   is_open = dataset is not None and not any(data.splits.values())
   change_source(data, source)
-  return dataset if is_open else open_dataset(data)
+  dataset = dataset if is_open else open_dataset(data)
+  _check_inputs(loaded, dataset.info)
+  return dataset
+
+
+def _check_inputs(loaded: Loaded, info: DatasetInfo) -> None:
+  """Checks that another source has the arrays that the model reads, and no unknown tokens.
+
+  Raises:
+    ConfigError: An array is missing or of another kind, or the source has more tokens.
+  """
+  known = loaded.task.state_info(loaded.config)
+  if known is None:  # a task of the user's own need not describe its data
+    return
+  inputs = {name: x for name, x in known.spec.items() if name not in loaded.task.targets}
+  reads = {name: (x.dtype, len(x.shape)) for name, x in inputs.items()}
+  check_arrays(info, reads, loaded.config.task.name)
+  if known.vocabulary and info.vocabulary and info.vocabulary > known.vocabulary:
+    raise ConfigError(
+      f"source={info.name!r} has {info.vocabulary} different tokens and the model knows"
+      f" {known.vocabulary}; choose a source with at most that number."
+    )
 
 
 def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
