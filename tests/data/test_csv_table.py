@@ -124,6 +124,7 @@ BAD = (
   ([*CATS[:4], "../4.png,cat"], "file,label", {}, "line 6: '../4.png' must be inside"),
   ([*CATS[:4], "/etc/4.png,cat"], "file,label", {}, "line 6: '/etc/4.png' must be inside"),
   ([*CATS[:4], "pictures/1.png,cat"], "file,label", {}, "line 6: 'pictures/1.png' is in line 3"),
+  ([*CATS[:4], "./pictures//1.png,cat"], "file,label", {}, "line 6: 'pictures/1.png' is in line 3"),
   ([], "file,label", {}, "has no row below its header"),
   (CATS, "file,file", {}, "must name two or more different columns"),
   ([f"{x},1" for x in CATS], "file,label,b", {}, "columns b, label; name the one"),

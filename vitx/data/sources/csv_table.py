@@ -154,9 +154,9 @@ def _check_rows(path: Path, columns: list[str], chosen: list[str], rows: CsvRows
   problems: list[ConfigError] = []
   seen: dict[str, int] = {}
   for row in rows:
-    file, where = row.cells[columns[0]], f"{path}, line {row.line}"
+    where, given = f"{path}, line {row.line}", Path(row.cells[columns[0]])
+    file = given.as_posix()  # "./a.png" is the file "a.png"
     empty = [each for each in (columns[0], *chosen, SPLIT) if row.cells.get(each, "-") == ""]
-    given = Path(file)
     if empty:
       problems.append(ConfigError(f"{where}: the cell of {empty[0]!r} is empty; fill it"))
     elif given.is_absolute() or ".." in given.parts:
