@@ -67,6 +67,8 @@ def test_several_slices_are_several_documents(path, make_data):
     ({"train": "train[:half]"}, r"data\.splits: 'train\[:half\]' is not a split"),
     ({"train": "train[1:2:3]"}, r"is not a split"),
     ({"train": "train[5]"}, r"is not a split"),
+    ({"train": "train[:5_]"}, r"is not a split"),
+    ({"train": "train[5__0:]"}, r"is not a split"),
     ({"train": "train[:600]+train[599:]"}, r"names a part of .* twice"),
   ],
 )

@@ -21,7 +21,7 @@ from vitx.files import open_file
 # The fingerprint of a large file samples blocks of this many bytes.
 BLOCK = 2**20
 _SLICE = re.compile(r"\s*train\s*(?:\[\s*(?P<low>[^:\]]*?)\s*:\s*(?P<high>[^:\]]*?)\s*\])?\s*")
-_BYTES = re.compile(r"-?\d[\d_]*")
+_BYTES = re.compile(r"-?\d+(_\d+)*")
 _PERCENT = re.compile(r"-?\d+(\.\d+)?%")
 
 
