@@ -163,6 +163,10 @@ def test_folders_may_be_splits(tmp_path, make_data):
   (tmp_path / "train").rename(tmp_path / "piano")
   data.splits.train = "piano"
   assert open_source(data, seed=0).train.name(0) == "piano/deep/a.wav"
+  for expression in ("piano+val", "piano[:50%]"):
+    data.splits.train = expression
+    with pytest.raises(ConfigError, match=r"has no split 'piano.* Name one of them: piano, "):
+      open_source(data, seed=0)
 
 
 def test_fingerprint_is_of_names_and_content(tmp_path):

@@ -70,18 +70,18 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   settings = read_fields(DataSettings, data)
   given = data.get("splits", {})
   names = find_splits(dataset, given)
-  train = dataset.open_split(names["train"])
+  train = _open_split(dataset, names["train"])
   result: dict[str, Examples] = {}
   if settings.folds is not None or settings.fold is not None:
     folds, fold = _read_folds(dataset, train, settings, given)
     train, result["test"] = _divide(train, lambda own: find_folds(_classes(own), folds) == fold)
     names["validation"] = given.get("validation") or ""
   elif names["test"]:
-    result["test"] = dataset.open_split(names["test"])
+    result["test"] = _open_split(dataset, names["test"])
   else:
     train, result["test"] = _carve(dataset, train, TEST_SHARE, 0, order.TEST)
   if names["validation"]:
-    result["validation"] = dataset.open_split(names["validation"])
+    result["validation"] = _open_split(dataset, names["validation"])
   elif choose := find_choice(data):
     train, result["validation"] = _divide(train, choose)
   else:
@@ -195,6 +195,19 @@ def _carve(
   if dataset.carve is not None:
     return dataset.carve(train, share)
   return _divide(train, lambda own: choose_balanced(_classes(own), share, seed, stream, spare))
+
+
+def _open_split(dataset: Dataset, expression: str) -> Examples:
+  """Opens a split; a source that knows names alone raises KeyError for any other expression."""
+  try:
+    return dataset.open_split(expression)
+  except KeyError as error:
+    if expression in dataset.splits:
+      raise
+    raise ConfigError(
+      f"data.splits: {dataset.info.name!r} has no split {expression!r}, as its splits can neither"
+      f" be joined nor sliced. Name one of them: {', '.join(dataset.splits)}."
+    ) from error
 
 
 def _check_split(dataset: Dataset, role: str, expression: str) -> None:
