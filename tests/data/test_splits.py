@@ -56,6 +56,15 @@ def test_which_split_plays_which_role(names, unlabeled, validation, test):
   assert found == {"train": "train", "validation": validation, "test": test}
 
 
+def test_a_validation_split_that_the_config_names_is_not_test(make_data):
+  opened = {"train": Labeled((20, 11, 5, 7)), "val": Labeled()}
+  dataset = dataclasses.replace(fake(*opened), open_split=opened.__getitem__)
+  for folds, tested in (({}, 8), ({"folds": 4, "fold": 0}, 11)):
+    found = splits.assign(dataset, make_data(splits={"validation": "val"}, **folds), seed=0)
+    assert found["validation"] is opened["val"]
+    assert (len(found["train"]), len(found["test"])) == (43 - tested, tested)
+
+
 @pytest.mark.parametrize(
   ("given", "message"),
   [

@@ -41,7 +41,8 @@ CHOICES = {"sparse_transformer_cifar10": _choose_as_sparse_transformer}
 def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
   """Divides the examples of a data set among the roles train, validation and test.
 
-  - test: The split `test`; without it the validation split; without both 20 % of train.
+  - test: The split `test`; without it the validation split, unless `data.splits.validation` names
+    it; without both 20 % of train.
   - validation: The validation split. If there is none, or if it serves as test, validation is the
     share `data.validation` of train, or the examples that `data.validation_choice` chooses.
   - train: The share `data.fraction` of the split `train` without the examples of the other roles.
@@ -121,7 +122,8 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
   names = {role: given.get(role) or "" for role in ROLES}
   validation = "" if names["validation"] and names["test"] else _find_split(dataset, "validation")
   names["train"] = names["train"] or _find_split(dataset, "train") or "train"
-  names["test"] = names["test"] or _find_split(dataset, "test") or validation
+  spare = "" if validation in find_bases(names["validation"]) else validation
+  names["test"] = names["test"] or _find_split(dataset, "test") or spare
   if not names["validation"] and validation not in find_bases(names["test"]):
     names["validation"] = validation
   for role in ROLES:
