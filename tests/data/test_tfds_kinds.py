@@ -45,13 +45,13 @@ class Small(tfds.core.GeneratorBasedBuilder):
 
 
 def pictures(count, shift):
-  return [{"image": _png(np.full((4, 4), shift + i, np.uint8))} for i in range(count)]
+  return [{"image": _png(np.full((4, 4), shift + i, np.uint8)), "id": i} for i in range(count)]
 
 
 class SmallImages(Small):
   """A set like downsampled_imagenet, whose splits train and validation have only images."""
 
-  KINDS: ClassVar[dict] = {"image": IMAGE}
+  KINDS: ClassVar[dict] = {"image": IMAGE, "id": features.Scalar(np.int64)}
   SPLITS: ClassVar[dict] = {"train": pictures(20, 0), "validation": pictures(6, 100)}
 
 
@@ -92,6 +92,7 @@ def test_images_without_labels(directory, make_data):
   assert source.info.class_names is None and source.info.vocabulary is None
   assert source.info.spec == {"image": ArraySpec((4, 4, 3), "uint8")}
   assert list(map(len, roles(source))) == [18, 2, 6]
+  assert source.test.name(3) == "validation#3"  # the feature "id" is no text
   seen = []
   for role in roles(source):
     assert role.labels is None

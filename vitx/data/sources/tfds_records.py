@@ -162,9 +162,9 @@ class Records:
 
   def name(self, i: int) -> str:
     """Returns the name that the set gives an example, or else its split and index."""
-    if self._name_key is None:
-      return f"{self._split}#{i}"
-    return self.read(i)[self._name_key].bytes_list.value[0].decode()
+    # The feature may also be a number, which is not stored as bytes.
+    given = self.read(i)[self._name_key].bytes_list.value if self._name_key else ()
+    return given[0].decode() if given else f"{self._split}#{i}"
 
   def scan(self, indices: np.ndarray, what: str) -> Iterator[Any]:
     """Yields the features of the records at `indices`, with a progress bar if it takes long."""
