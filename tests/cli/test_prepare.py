@@ -151,6 +151,13 @@ def test_conversion_takes_the_version_directory_too(tfrecord_dir, tmp_path):
     prepare.prepare("cifar10", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
 
 
+def test_metadata_of_a_version_directory_may_be_damaged(tfrecord_dir, tmp_path):
+  directory = tfrecord_dir / "digits" / "1.0.0"
+  (directory / "dataset_info.json").write_text('{"name": ')
+  with pytest.raises(ConfigError, match=r"dataset_info\.json is damaged"):
+    prepare.prepare("digits", str(tmp_path / "new"), str(directory))
+
+
 def test_old_copy_does_not_name_its_format(tfrecord_dir, tmp_path, make_data):
   path = tfrecord_dir / "digits" / "1.0.0" / "dataset_info.json"
   info = json.loads(path.read_text())

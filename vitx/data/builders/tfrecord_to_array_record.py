@@ -60,9 +60,10 @@ def _source_directory(name: str, source: epath.Path) -> epath.Path:
       f"--from {source}: there is no copy of {name!r}. Name the TFDS directory or the"
       " directory of the version."
     )
+  formats = tfds_dir.file_formats(directory)  # this also checks that the metadata are readable
   if is_version:
     _check_same(name, source)
-  if "tfrecord" not in tfds_dir.file_formats(directory):
+  if "tfrecord" not in formats:
     raise ConfigError(
       f"--from {source}: {directory} is not a TFRECORD copy, and only such copies can be"
       " converted. Name another directory."
@@ -73,8 +74,8 @@ def _source_directory(name: str, source: epath.Path) -> epath.Path:
 def _check_same(name: str, directory: epath.Path) -> None:
   info = json.loads((directory / "dataset_info.json").read_text())
   base, config, version = tfds_dir.parse_name(name)
-  given = (base, config or "", version or info["version"])
-  found = (info["name"], info.get("configName", ""), info["version"])
+  found = (info["name"], info.get("configName", ""), info.get("version", ""))
+  given = (base, config or "", version or found[2])
   if given != found:
     raise ConfigError(
       f"--from {directory} is a copy of {'/'.join(filter(None, found))}, not of {name!r}."
