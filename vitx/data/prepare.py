@@ -26,7 +26,7 @@ def prepare(name: str, data_dir: str | None = None, source: str | None = None) -
     MissingExtraError: TensorFlow is needed and not installed.
   """
   root = tfds_dir.default_data_dir(data_dir)
-  base = tfds_dir.parse_name(name)[0]
+  base, config, version = tfds_dir.parse_name(name)
   own = BUILDERS.get(base)
   if own is not None and own.archive:
     if not source:
@@ -34,12 +34,14 @@ def prepare(name: str, data_dir: str | None = None, source: str | None = None) -
         f"data set {name!r} is prepared from its official archive. Download the archive yourself"
         f" from {own.url}, then run: {tfds_dir.command(name, data_dir, f'PATH_OF_{own.archive}')}"
       )
-    return own.prepare(root, source)
-  if source:
+  elif source:
     return tfrecord_to_array_record.convert(name, source, root)
-  if own is not None:
-    return own.prepare(root)
-  return _download(name, root)
+  elif own is None:
+    return _download(name, root)
+  made = own.prepare(root, source)
+  if config or version not in (None, made.name):
+    raise ConfigError(f"data set {name!r} does not exist; vitx has only {base}:{made.name}.")
+  return made
 
 
 def _download(name: str, root: epath.Path) -> epath.Path:
