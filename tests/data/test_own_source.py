@@ -150,6 +150,14 @@ def test_a_label_without_a_name_is_told():
   assert len(open_dataset(make("open_labeled", classes=12)).info.class_names) == 12
 
 
+def test_labels_of_only_some_examples_are_told(monkeypatch):
+  few = vectors(label=np.arange(COUNT) % 10)
+  few.labels = few.labels[:40]
+  monkeypatch.setattr(sys.modules[__name__], "vectors", lambda **_: few)
+  with pytest.raises(ConfigError, match=r"'train' have 40 labels, but there are 50 examples. Give"):
+    open_dataset(make("open_labeled", classes=10))
+
+
 class Incomplete:
   """Examples without some of the attributes and arrays that a source needs."""
 

@@ -114,7 +114,7 @@ def _check_examples(info: DatasetInfo, split: str, examples: Examples) -> None:
   """Checks the examples of the user's own source, and reads one of them.
 
   Raises:
-    ConfigError: The examples lack an attribute or an array, or a label has no class name.
+    ConfigError: The examples lack an attribute, an array or a label, or a label has no class name.
   """
   beginning = f"data.source={info.name!r}: the examples of {split!r}"
   for name, meaning in (
@@ -124,6 +124,11 @@ def _check_examples(info: DatasetInfo, split: str, examples: Examples) -> None:
     if not hasattr(examples, name):
       raise ConfigError(f"{beginning} have no {name!r}. Their class must define {meaning}.")
   names, labels = info.class_names, examples.labels
+  if labels is not None and len(labels) != len(examples):
+    raise ConfigError(
+      f"{beginning} have {len(labels)} labels, but there are {len(examples)} examples. Give each"
+      " example one label."
+    )
   if names is not None and labels is not None:
     wrong = np.setdiff1d(labels, np.arange(len(names)))
     if wrong.size:
