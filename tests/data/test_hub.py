@@ -70,6 +70,20 @@ def test_a_split_without_labels_is_not_used(tmp_path):
 
 
 @pytest.mark.parametrize(
+  "change",
+  [
+    lambda table: table.remove_columns("kind"),
+    lambda table: table.rename_column("photo", "picture"),
+    lambda table: table.cast_column("kind", datasets.ClassLabel(names=NAMES[::-1])),
+  ],
+)
+def test_splits_with_other_columns_or_classes_are_refused(tmp_path, change):
+  tables = datasets.DatasetDict(train=make_table(12), test=change(make_table(6)))
+  with pytest.raises(ConfigError, match=r"'test' does not have the columns photo and kind with"):
+    open_saved(tmp_path / "set", tables)
+
+
+@pytest.mark.parametrize(
   ("table", "message"),
   [
     (lambda: make_table(4).remove_columns("kind"), "one column of kind ClassLabel, but has none"),

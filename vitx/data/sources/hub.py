@@ -76,7 +76,8 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
     data: The config's `data`, of which these fields are read: source, channels, value_range.
 
   Raises:
-    ConfigError: The set cannot be loaded, or does not have one column of images and one of classes.
+    ConfigError: The set cannot be loaded, does not have one column of images and one of classes, or
+      its splits have other columns or classes.
     MissingExtraError: The library `datasets` is not installed.
   """
   settings = read_fields(DataSettings, data)
@@ -86,13 +87,19 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   first = next(iter(tables.values()))
   image, label = _choose_column(name, first, "Image"), _choose_column(name, first, "ClassLabel")
   opened: dict[str, HubImages] = {}
-  feature = first.features[image]
+  feature, names = first.features[image], tuple(first.features[label].names)
   for split, table in tables.items():
+    own = tuple(getattr(table.features.get(label), "names", names))  # a number has no names
+    if not {image, label} <= table.features.keys() or own != names:
+      raise ConfigError(
+        f"data.source={name!r}: the split {split!r} does not have the columns {image} and {label}"
+        f" with the classes {listing(names)}, as {next(iter(tables))!r} has. Give all splits equal"
+        " features; a label of -1 marks an image without a class."
+      )
     labels = np.array([-1 if each is None else each for each in table[label]], np.int32)
     encoded = table.cast_column(image, dataclasses.replace(feature, decode=False))
     opened[split] = HubImages(encoded, split, image, labels, settings)
   unlabeled = tuple(split for split, examples in opened.items() if (examples.labels < 0).any())
-  names = tuple(first.features[label].names)
   parts: list[str | bytes] = [*names]
   for split in sorted(opened):
     parts += [split, str(len(opened[split])), digest(_content(opened[split]))]
