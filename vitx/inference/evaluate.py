@@ -352,8 +352,10 @@ def _open(
     logging.warning(
       "%s is the data of the run and contains the training examples", dataset.info.name
     )
+  train: Examples | None = None
+  examples: Examples
   if split == "all":
-    train, examples = None, Joined([dataset.open_split(name) for name in dataset.splits])
+    examples = Joined([dataset.open_split(name) for name in dataset.splits])
   else:
     roles = assign(dataset, data, loaded.config.data_seed)
     train, examples = roles["train"], roles[split]
@@ -375,9 +377,10 @@ def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
     dataset = open_dataset(data)
   if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
     return dataset
-  is_open = dataset is not None and not any(data.splits.values())
+  is_divided = any(data.splits.values())
   change_source(data, source)
-  dataset = dataset if is_open else open_dataset(data)
+  if dataset is None or is_divided:
+    dataset = open_dataset(data)
   _check_inputs(loaded, dataset.info)
   return dataset
 
