@@ -56,6 +56,7 @@ def test_what_else_optax_has_descends(name):
     (dict(name="optax:lionn"), r"optimizer\.name='optax:lionn'.*Did you mean 'lion'"),
     (dict(name="optax:contrib.muan"), r"contrib\.muan"),
     (dict(name="optax:nowhere.lion"), r"nowhere\.lion"),
+    (dict(name="optax:_src.utils.contextlib.os.popen", cmd="exit"), r"has no .*os\.popen"),
     (dict(name="optax:lion", b3=0.5), r"optimizer\.b3=0\.5"),
     (dict(name="optax:lion", learning_rate=0.5), r"optimizer\.learning_rate=0\.5"),
     (dict(name="optax:lion", mask=None), r"optimizer\.mask"),

@@ -82,13 +82,20 @@ def find(spec: str | Mapping[str, Any]) -> tuple[Callable, dict[str, Any]]:
 
 
 def _find(name: str) -> Callable:
+  """Returns the function of optax with a name such as "optax:contrib.muon".
+
+  Names of code in a stranger's config are refused, but those of optax are allowed. So a function of
+  another library, which optax imports, is not returned: `os.popen` would run a command.
+  """
   path = name.removeprefix(PREFIX)
   room: Any = optax
   *parents, last = path.split(".")
   for parent in parents:
     room = getattr(room, parent, None)
   function = getattr(room, last, None)
-  if not inspect.isfunction(function) or last.startswith("_"):
+  origin = str(getattr(function, "__module__", ""))
+  is_own = origin.split(".")[0] == optax.__name__ and not last.startswith("_")
+  if not inspect.isfunction(function) or not is_own:
     known = [each for each, value in vars(optax).items() if inspect.isfunction(value)]
     raise ConfigError(
       f"optimizer.name={name!r}: optax has no transformation {path!r}.{nearest(path, known)}"
