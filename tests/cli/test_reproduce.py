@@ -6,9 +6,13 @@ import re
 import pytest
 
 import vitx
+from tests import runs
 from tests.cli.sweeps import TINY
 from vitx.cli import reproduce
 from vitx.cli.main import main
+from vitx.sweeps import points
+from vitx.sweeps.points import SEED
+from vitx.training import phases
 from vitx.training.trial import complete_config, count_training_flops
 
 OWN = '''
@@ -53,6 +57,25 @@ def test_rows_on_another_data_set_have_no_published_figures_beside_them(monkeypa
   for text, published in (("cifar10.py", {"resnet20"}), ("cifar10.py:dataset=mnist", set())):
     found = caught(monkeypatch, f"--config={text}", "--rows=resnet20", "--seeds=1")
     assert set(found["published"]) == published
+
+
+def test_a_budget_is_spent_by_the_seeds_and_the_batch_of_the_runs(monkeypatch):
+  """Every run has a seed of its own, and few examples halve its batch."""
+  halved, order = "min_steps_per_epoch=40", []
+  monkeypatch.setattr(phases, "use_cores", lambda configs: order.append(len([*configs])))
+  measure = points.make_experiment
+  monkeypatch.setattr(
+    points, "make_experiment", lambda *a, **k: order.append(a) or measure(*a, **k)
+  )
+  text = runs.replace(TINY, f"graph_seed={SEED}").replace("duration=8 steps,", "")
+  text = text.removeprefix("softmax,").replace("batch_size=32", f"batch_size=64,{halved}")
+  command = [f"--config=digits.py:{text}", "--rows=softmax", "--seeds=2"]
+  found = caught(monkeypatch, *command, "--budget=1GFLOP")
+  assert order[0] == 2 and len(order) == 2  # before JAX starts
+  once = text.replace(f",{halved}", "").replace("batch_size=64", "batch_size=32")
+  config = vitx.load_config(f"digits.py:softmax,{once.replace(SEED, '0')}")
+  steps = int(1e9 // count_training_flops(complete_config(config)))
+  assert found["softmax"] == f"{steps} steps" and found["count"] == 2
 
 
 @pytest.mark.parametrize(

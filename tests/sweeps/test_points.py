@@ -7,7 +7,7 @@ import pytest
 from tests.cli.sweeps import TINY, points
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
-from vitx.sweeps.points import expand, find_rows, parse_grid
+from vitx.sweeps.points import expand, find_rows, make_points, parse_grid
 
 
 def test_every_combination_is_a_point_with_a_readable_name():
@@ -44,6 +44,11 @@ def test_the_seed_of_each_run_stands_in_the_config_and_in_values():
     ("runs/a_seed-1", "digits"),
   ]
   assert found[0].method == found[2].method == "source-folder-x-seed"
+  folds = make_points({"a": f"digits.py:{TINY},data.folds=2"}, 2, ["{seed}"])
+  assert [(point.fold, point.name) for point in folds] == [
+    (0, "a_fold-0_seed-0"),
+    (1, "a_fold-1_seed-1"),
+  ]
 
 
 @pytest.mark.parametrize(

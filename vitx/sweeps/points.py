@@ -19,8 +19,9 @@ from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.loader import join_text, load_config, open_config, split_text
 from vitx.config.overrides import split
 from vitx.sweeps.sweep import Point
+from vitx.training.experiment import make_experiment
 from vitx.training.record.progress import count_bar
-from vitx.training.trial import complete_config, count_training_flops
+from vitx.training.trial import count_training_flops
 
 FOLD = "data.fold"  # each of its values is another run of one method, like each seed
 ROW = "row"  # the name by which a grid varies the row of the config file
@@ -140,29 +141,35 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
   return texts
 
 
-def fit_budget(row: str, text: str, budget: float) -> str:
-  """Sets the duration of a row's config to the most steps that a budget of FLOPs allows.
+def fit_budget(texts: Mapping[str, str], points: Sequence[Point], budget: float) -> dict[str, str]:
+  """Sets the duration of each method to the most steps that a budget of FLOPs allows.
 
   Args:
-    row: The name of the row in the config file, for error messages.
-    text: The row's config as `FILE:ROW,field=value`.
-    budget: The floating-point operations of the whole training.
+    texts: The config of each method as `FILE:ROW,field=value`, by the name of the method.
+    points: The points of these methods; the first point of a method is measured.
+    budget: The floating-point operations of a whole training.
 
   Returns:
-    The row's config as `FILE:ROW,field=value`, with the new `duration`.
+    The config of each method as `FILE:ROW,field=value`, with the new `duration`.
 
   Raises:
-    ConfigError: The row runs in phases, or one step exceeds the budget.
+    ConfigError: A method runs in phases, cannot train, or needs more than the budget for one step.
   """
-  config = load_config(text)
-  if config.get("phases"):
-    raise ConfigError(f"budget={budget:.3g}: {row} has phases; set phases.NAME.duration instead.")
-  each = count_training_flops(complete_config(config))
-  if budget < each:
-    raise ConfigError(
-      f"budget={budget:.3g} FLOP is less than the {each:.3g} of one step of {row}; raise it."
-    )
-  return join_text(text, [f"duration={int(budget // each)} steps"])
+  fitted = {}
+  for method, text in texts.items():
+    config = next(point.config for point in points if point.method == method)
+    if config.get("phases"):
+      raise ConfigError(
+        f"budget={budget:.3g}: {method} has phases; set phases.NAME.duration instead."
+      )
+    # The number of examples decides the batch size, see `min_steps_per_epoch`.
+    each = count_training_flops(make_experiment(config, is_trial=True).config)
+    if budget < each:
+      raise ConfigError(
+        f"budget={budget:.3g} FLOP is less than the {each:.3g} of one step of {method}; raise it."
+      )
+    fitted[method] = join_text(text, [f"duration={int(budget // each)} steps"])
+  return fitted
 
 
 def make_points(
@@ -193,7 +200,7 @@ def make_points(
       load_config(text.replace(SEED, "0"))  # so that an error quotes no `seed=0` of ours
       for seed, fold in itertools.product(range(seeds), folds or (None,)):
         own = [] if fold is None else [f"{FOLD}={fold}"]
-        config = load_config(join_text(text.replace(SEED, str(seed)), [*own, f"seed={seed}"]))
+        config = load_config(join_text(text, [*own, f"seed={seed}"]).replace(SEED, str(seed)))
         part = "" if fold is None else f"_fold-{config.data.fold}"
         number = None if fold is None else config.data.fold
         points.append(Point(f"{method}{part}_seed-{seed}", method, seed, config, number))
