@@ -27,9 +27,11 @@ from vitx.config.errors import ConfigError, MissingExtraError
 
 _RESTORE = "Restore it from a copy, or choose another --workdir."
 PHASES = "phases.json"  # in a workdir of several phases, a file with their names in order
-# Fields of a config, and of its phases, that name files or data to read besides the config.
-PATH_FIELDS = ("data.source", "data.data_dir", "init_from", "task.teacher")
-DATA_PATH_FIELDS = PATH_FIELDS[:2]
+# Fields of a config, and of its phases, that name files or data to read besides the config. In
+# `WEIGHT_FIELDS`, a phase may name another phase.
+DATA_PATH_FIELDS = ("data.source", "data.data_dir")
+WEIGHT_FIELDS = ("init_from", "task.teacher")
+PATH_FIELDS = (*DATA_PATH_FIELDS, *WEIGHT_FIELDS)
 PHASE_NAME = r"\w[\w.-]*"
 # Files and folders that a run appends to; through a link the content would go elsewhere.
 GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")

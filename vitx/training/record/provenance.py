@@ -56,8 +56,6 @@ FREE = (
   "data.device",
   "data.threads",
 )
-# Fields in which a phase may name another phase by its path.
-SOURCE_FIELDS = ("init_from", "task.teacher")
 # The reason why the cadence of evaluations may not differ under schedule=plateau.
 HEARS = (
   " (schedule=plateau counts evaluations before it lowers the learning rate, so another cadence"
@@ -132,7 +130,7 @@ def check_same_fields(
     for field in sorted(old.keys() | new.keys())
     if free.isdisjoint((field, field.split(".")[0]))
     and old.get(field, _default(field)) != new.get(field, _default(field))
-    and not (field in SOURCE_FIELDS and _is_same_phase(workdir, old.get(field), new.get(field)))
+    and not (field in wd.WEIGHT_FIELDS and _is_same_phase(workdir, old.get(field), new.get(field)))
     and not (field == "data.source" and _is_same_place(old.get(field), new.get(field)))
   ]
   if lines:
