@@ -120,6 +120,16 @@ def test_a_teachers_classes_are_found_by_their_names(run_copy):
     np.testing.assert_array_equal(heads[1][leaf], heads[0][leaf][..., ::-1])
 
 
+@pytest.mark.slow  # reads a whole run
+def test_a_teacher_that_has_diverged_is_refused(finished_run, monkeypatch):
+  loaded = vitx.load(finished_run[0])
+  loaded.variables["params"]["head"]["bias"][3] = np.nan
+  monkeypatch.setattr(teacher, "load", lambda source: loaded)
+  options = "task=distillation", f"task.teacher={finished_run[0]}", "augment.mixup=0.0"
+  with pytest.raises(ConfigError, match=r"^params/head/bias of task\.teacher=.* hold NaN"):
+    make_experiment(runs.tiny(*options))
+
+
 def test_a_record_that_names_too_few_classes_is_refused(run_copy):
   for names in (["a", "b", "c"], "0123456789", [0] * 10):
     name_classes(run_copy, names)

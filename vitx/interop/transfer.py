@@ -162,7 +162,6 @@ def transfer(
   """
   fresh, trained = tree.name_leaves(target), tree.name_arrays(source)
   result: dict[str, Any] = dict(fresh)
-  broken: list[str] = []
   fates: dict[str, dict[str, str]] = {
     fate: {} for fate in ("loaded", "resized", "head", "skipped", "new")
   }
@@ -176,14 +175,8 @@ def transfer(
     fates[fate][name] = f"{shapes}: {reason}" if reason else shapes
     if value is not None:
       result[name] = value.astype(old.dtype)
-      if not np.isfinite(result[name]).all():
-        broken.append(name)
-  if broken:
-    more = f" and {len(broken) - 1} more arrays" if len(broken) > 1 else ""
-    raise ConfigError(
-      f"{broken[0]}{more} of the source hold NaN or infinity: its training has diverged, or it is"
-      " damaged. Choose another checkpoint or file."
-    )
+  filled = [*fates["loaded"], *fates["resized"]]
+  check_finite({name: result[name] for name in filled}, "the source")
   theirs, ours = names.read_sizes(trained), names.read_sizes(fresh)
   pairs = {field: (theirs[field], ours[field]) for field in ours}
   sizes = {field: pair for field, pair in pairs.items() if all(pair) and pair[0] != pair[1]}
@@ -197,6 +190,25 @@ def transfer(
     )
   unused = {name: "" for name in trained if name not in fresh}
   return tree.fill(target, result), Report(**fates, unused=unused, sizes=sizes)
+
+
+def check_finite(arrays: Mapping[str, np.ndarray], source: str) -> None:
+  """Checks that trained arrays have neither NaN nor infinity.
+
+  Args:
+    arrays: The arrays by name.
+    source: The name of the run or file that has the arrays, for the error.
+
+  Raises:
+    ConfigError: An array has such a value; the message names the first.
+  """
+  broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+  if broken:
+    more = f" and {len(broken) - 1} more arrays" if len(broken) > 1 else ""
+    raise ConfigError(
+      f"{broken[0]}{more} of {source} hold NaN or infinity: its training has diverged, or it is"
+      " damaged. Choose another checkpoint or file."
+    )
 
 
 def _fit_parameter(

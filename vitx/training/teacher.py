@@ -18,6 +18,7 @@ from vitx.data.dataset import DatasetInfo
 from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.init_from import initial_variables
 from vitx.interop.repository import is_weights, load, read_run_config
+from vitx.interop.transfer import check_finite
 from vitx.models import initialize, names, token_layout
 from vitx.tasks import TASKS
 from vitx.tasks.base import Task, Teacher
@@ -65,8 +66,8 @@ def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[st
       run's classes.
 
   Raises:
-    ConfigError: The weights cannot be read, are of another network or other classes, or were
-      trained on other images.
+    ConfigError: The weights cannot be read, are not finite, are of another network or other
+      classes, or were trained on other images.
   """
   teacher = task.teacher
   if teacher is None:
@@ -76,7 +77,9 @@ def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[st
   _read(teacher.source)
   loaded = load(teacher.source)
   _check_data(teacher, loaded.config, config)
-  tree.check_arrays(loaded.variables, _shapes(teacher), f"task.teacher={teacher.source!r}")
+  where = f"task.teacher={teacher.source!r}"
+  tree.check_arrays(loaded.variables, _shapes(teacher), where)
+  check_finite(tree.name_arrays(loaded.variables), where)
   return {CONSTANT: _order_classes(loaded, teacher, info)}
 
 
