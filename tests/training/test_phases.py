@@ -125,6 +125,24 @@ def test_a_workdir_of_phases_is_that_of_the_last_that_has_a_checkpoint(tmp_path)
   assert find_run(tmp_path) == f"{tmp_path}/two"
 
 
+def test_a_workdir_has_either_phases_or_one_run(tmp_path, monkeypatch):
+  """Otherwise, the phases would be loaded in place of the run."""
+  begun = []
+  monkeypatch.setattr(loop, "open_run", lambda *given: begun.append(given))
+  for name, content, config, found in (
+    ("phases.json", '{"phases": ["a"]}', runs.tiny(), "a run of several phases"),
+    ("config.json", '{"seed": 0}', in_phases(a={}), "a run without phases"),
+    ("a/phases.json", '{"phases": ["b"]}', in_phases(a={}), "a run of several phases"),
+  ):
+    path = tmp_path / found / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=rf"has {found} \({path.name}\).*another directory"):
+      phases.train(config, tmp_path / found)
+    path.unlink()
+  assert not begun
+
+
 @pytest.mark.slow
 def test_a_signal_as_a_phase_ends_ends_the_run(tmp_path, monkeypatch):
   ran = []

@@ -346,19 +346,30 @@ def write_json(workdir: str | Path, name: str, value: Any) -> None:
   own_files.replace(workdir, name, json.dumps(value, indent=2) + "\n")
 
 
-def check_writable(workdir: str | Path) -> None:
-  """Creates a directory and checks that files can be written there.
+def check_writable(workdir: str | Path, *, in_phases: bool = False) -> None:
+  """Creates a directory and checks that a run's files can be written there.
+
+  Args:
+    workdir: The directory of the run.
+    in_phases: Whether the run has phases, and its files are in the phases' own directories.
 
   Raises:
     ConfigError: The directory cannot be created or written, or has a link in place of a file or
-      folder to which runs append. It is also raised if the directory is a repository, because
-      the repository would be loaded in place of the run.
+      folder to which runs append. It is also raised if the directory has a repository, or has a run
+      with phases and is to have one without, or the reverse, because only one could be loaded.
   """
-  if os.path.isfile(join(workdir, REPOSITORY)):
-    raise ConfigError(
-      f"workdir={str(workdir)!r} has a published model ({REPOSITORY}), and no run is written beside"
-      " it. Name another directory."
-    )
+  found = {
+    REPOSITORY: "a published model",
+    **(
+      {"config.json": "a run without phases"} if in_phases else {PHASES: "a run of several phases"}
+    ),
+  }
+  for name, what in found.items():
+    if (epath.Path(workdir) / name).is_file():
+      raise ConfigError(
+        f"workdir={str(workdir)!r} has {what} ({name}), and no run of another kind is written"
+        " beside it. Name another directory."
+      )
   path = epath.Path(workdir)
   for name in GROWING:
     own_files.check_no_link(join(workdir, name))

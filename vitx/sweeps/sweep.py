@@ -153,7 +153,7 @@ def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | N
   _check_same_point(workdir, content)
   if is_done(workdir):
     return State.DONE
-  wd.check_writable(workdir)
+  wd.check_writable(workdir, in_phases=bool(point.config.get("phases")))
   try:
     locks.enter_context(lock.hold(workdir, lock.POINT))
   except lock.WorkdirInUseError:

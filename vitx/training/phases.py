@@ -77,7 +77,7 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
   if not dry_run:
     for run in runs:
       own_files.check_no_link(run)
-    wd.check_writable(workdir)
+    wd.check_writable(workdir, in_phases=True)
     if is_writer():
       wd.write_json(workdir, wd.PHASES, {"phases": list(phases)})
   before = count_received()
