@@ -113,6 +113,18 @@ def test_quotes_hold_the_commas_of_a_value():
     load_config("digits:data.source=folder:/a,b")
 
 
+@pytest.mark.parametrize("value", ["folder:/a(b", "folder:/a]b", "'folder:/a", "folder:/[a,b"])
+def test_a_bracket_without_a_partner_takes_in_no_later_value(value):
+  _, overrides = split_flags([f"--config.data.source={value}", "--config.seed=3"])
+  config = load_config(join_text("digits", overrides))
+  assert (config.data.source, config.seed) == (value, 3)
+  if "," not in value:
+    assert load_config(f"digits:data.source={value}").data.source == value
+  for text in (f"data.source={value},seed=3", f"softmax,data.source={value},seed=3"):
+    with pytest.raises(ConfigError, match=r"a bracket or quote without a partner.*in quotes"):
+      load_config(f"digits:{text}")
+
+
 def typed(config):
   """Returns the values of a config by path, each with its type."""
   return {path: (type(value), value) for path, value in flatten(config.to_dict()).items()}

@@ -53,8 +53,12 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
       value = next(given, "--")
     if not field or value.startswith("--"):
       raise ConfigError(f"{argument} needs a value; write {FLAG}{field or 'FIELD'}=VALUE.")
-    whole = len(split(value)) < 2  # a value that commas would split needs quotes
-    overrides.append(f"{field}={value if whole else repr(value)}")
+    try:
+      is_whole = len(split(f"{value},")) < 2
+    except ConfigError:
+      is_whole = False
+    # A value needs quotes if commas would split it, or if it would take in the values behind it.
+    overrides.append(f"{field}={value if is_whole else repr(value)}")
   return rest, overrides
 
 

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from vitx.config import fields, registry
 from vitx.config.checks import base_types
-from vitx.config.errors import listing, nearest
+from vitx.config.errors import ConfigError, listing, nearest
 
 # Short names for nested fields.
 SHORT = {
@@ -274,7 +274,12 @@ def _find_entry(config: ConfigDict, head: str) -> Any:
 
 
 def split(text: str) -> list[str]:
-  """Splits at commas outside brackets and quotes; `data.source='folder:/a,b'` stays whole."""
+  """Splits at commas outside brackets and quotes; `data.source='folder:/a,b'` stays whole.
+
+  Raises:
+    ConfigError: Commas follow a bracket or quote that has no partner, so that it is not known
+      whether the items behind them belong to its value.
+  """
   items, depth, start = [], 0, 0
   quote, before = "", ","
   for i, character in enumerate(text):
@@ -288,6 +293,11 @@ def split(text: str) -> list[str]:
         items.append(text[start:i].strip())
         start = i + 1
     before = before if character.isspace() else character
+  if (quote or depth) and "," in text[start:]:
+    raise ConfigError(
+      f"{text[start:].strip()!r} has a bracket or quote without a partner; give the value in"
+      " quotes, such as init_from='a(b'."
+    )
   return [item for item in [*items, text[start:].strip()] if item]
 
 
