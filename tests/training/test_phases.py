@@ -106,6 +106,11 @@ OTHER = runs.tiny().model.to_dict() | {"width": 32}
     ),
     ({"a": {}, "b": {"task": {"name": "sorting"}}}, r"phases\.b: task\.name='sorting' is unknown"),
     ({"a": {}, "b": {"task": "sorting"}}, r"phases\.b: task\.name='sorting' is unknown"),
+    ({"a": {"batch_size": "abc"}}, r"phases\.a\.batch_size='abc' must be a value like 32"),
+    ({"a": {"data": 3}}, r"phases\.a\.data=3 must be a group with the fields channels"),
+    ({"a": {"task": None}}, r"phases\.a: task=None must have a name"),
+    ({"a": {"task": LEARNS | {"teacher": 3}}}, r"phases\.a: task\.teacher=3 must be a string"),
+    ({"a": {3: 4}}, r"phases\.a\.3: the config has no field 3"),
   ],
 )
 def test_what_cannot_be_is_named_before_the_first_phase_begins(tmp_path, changes, message):
@@ -159,6 +164,11 @@ def test_a_signal_as_a_phase_ends_ends_the_run(tmp_path, monkeypatch):
 
 class Mine(Classification):
   """A user's task."""
+
+
+def test_no_weights_are_the_beginning_of_a_phase():
+  found = phases.split_phases(in_phases(a={}, b={"init_from": None}), "w")
+  assert found["b"].init_from == ""
 
 
 def in_phases(**phases):

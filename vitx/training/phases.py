@@ -235,8 +235,8 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
     workdir: The workdir of the whole run.
 
   Raises:
-    ConfigError: A phase is no group of fields, has a field that does not exist, or refers to a
-      phase that does not come before it.
+    ConfigError: A phase is no group of fields, has a field that does not exist or a value of the
+      wrong type, or refers to a phase that does not come before it.
   """
   phases: dict[str, ConfigDict] = {}
   for name in sorted(config.phases):
@@ -253,9 +253,13 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
       if isinstance(task := phase.task, str):
         del phase.task  # otherwise the field would keep its type
         phase.task = ConfigDict({"name": task})
+      try:
+        check_config(phase)
+      except ConfigError as error:
+        raise ConfigError(f"phases.{name}: {error}") from error
       if phases and "init_from" not in changes:
         phase.init_from = PREFIX + next(reversed(phases))
-      phase.init_from = _locate(phase.init_from, "init_from", name, phases, workdir)
+      phase.init_from = _locate(phase.init_from or "", "init_from", name, phases, workdir)
       if phase.task.get("teacher"):
         _share_teacher(phase.task, name, phases, workdir)
     phases[name] = phase
@@ -272,18 +276,23 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
     old = config.get(key)
     if key not in config and "name" not in config:
       raise ConfigError(
-        f"{where}.{key}: the config has no field {key!r}.{suggest(key, config)} Its fields are"
-        f" {listing(config)}."
+        f"{where}.{key}: the config has no field {key!r}.{suggest(str(key), config)} Its fields"
+        f" are {listing(config)}."
       )
     is_group = isinstance(value, ConfigDict) and isinstance(old, ConfigDict)
     if is_group and value.get("name", old.get("name")) == old.get("name"):
       _change(old, value, f"{where}.{key}")
+    elif isinstance(old, ConfigDict) and "name" not in old:
+      raise ConfigError(f"{where}.{key}={value!r} must be a group with the fields {listing(old)}.")
     else:
       if isinstance(old, ConfigDict | str) and type(old) is not type(value):
         del config[key]  # a choice may be a name, or a name with fields
       if isinstance(value, ConfigDict):  # a copy, in which fields are set later
         value = value.copy_and_resolve_references().unlock()
-      config[key] = value
+      try:
+        config[key] = value
+      except TypeError as error:
+        raise ConfigError(f"{where}.{key}={value!r} must be a value like {old!r}.") from error
 
 
 def _share_teacher(
