@@ -85,3 +85,15 @@ def test_causal_lengths_must_agree():
     flash_attention(q, k[:, :5], v[:, :5], self_edge=False)
   with pytest.raises(ValueError, match="N = 8 queries and M = 5 keys"):
     flash_attention(q, k[:, :5], v[:, :5], causal=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_logits_far_below_zero(causal, monkeypatch):
+  """A bias of the keys may lower all logits of a query alike, which changes no attention."""
+  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 17)  # several tiles, the last one padded
+  q, k, v, d_out = cases.inputs(1, 533, 1, 16)
+  q[..., 0], k[..., 0] = 20, -20
+  mask = np.tri(533, dtype=bool) if causal else None
+  kernel = functools.partial(flash_attention, causal=causal)
+  arrays, d_lse = (q, k, v, d_out), cases.lse_cotangent(1, 533, 1)
+  cases.check(kernel, arrays, d_lse, mask=mask, tolerance=1e-4)  # float32 rounds such logits

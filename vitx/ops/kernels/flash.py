@@ -240,6 +240,11 @@ def _backward_band(arrays, scale, edges):
     def tile(dq, xs):
       rows, values, bias, at = xs
       logits = _logits(rows, columns, bias, at, edges, transposed=True)
+      if size * tiles > k.shape[1]:
+        # The zeros behind the last key have the logit 0. If a query's own logits are far below 0,
+        # its probabilities there would overflow, and the gradient of q would be 0 * inf.
+        real = at + jnp.arange(size) < k.shape[1]
+        logits = jnp.where(real[:, None], logits, -jnp.inf)
       p, ds = tiling.logit_gradient(
         logits, product(values, d_columns), lse[:, None], delta[:, None]
       )
