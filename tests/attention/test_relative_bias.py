@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from vitx.attention import MIXERS
 from vitx.attention.grid import ShiftedWindowAttention
+from vitx.attention.longformer import LongformerAttention
 from vitx.attention.shaped import ShapedAttention
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.config.errors import ConfigError
@@ -104,6 +106,21 @@ def test_the_bias_starts_at_zero_and_learns_alike_in_both_implementations(module
     assert np.abs(masked[name]).max() > 1e-3
     np.testing.assert_allclose(kernelized[name], masked[name], atol=1e-5)
   np.testing.assert_allclose(out, plain, atol=1e-5)
+
+
+def test_separate_projections_share_the_tables():
+  module = LongformerAttention(2, global_projections="separate", relative_bias="axial")
+  variables = draw_variables(lambda *x: module.init(*x, LAYOUT, train=False), X)
+  tables = {name for name in variables["params"] if name.startswith("relative_bias")}
+  assert tables == {"relative_bias_0", "relative_bias_1"}
+
+  @jax.jit
+  def both(variables):
+    names = ("masked", "kernelized")
+    kinds = [module.clone(implementation=name) for name in names]
+    return [kind.apply(variables, X, LAYOUT, train=False) for kind in kinds]
+
+  np.testing.assert_allclose(*both(variables), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name, mixer in MIXERS.items() if mixer.no_logits_reason])

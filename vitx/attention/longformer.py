@@ -26,7 +26,7 @@ class LongformerAttention(PatternAttention):
       With "separate", global queries attend all keys through separate projections
       (`query_global`, `key_global`, `value_global`), which start as copies of the local ones. The
       other queries attend global keys through the local projections, in one softmax with the
-      window.
+      window. All queries share the tables of `relative_bias`.
 
   `PatternAttention` has the other attributes.
   """

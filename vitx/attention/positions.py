@@ -18,6 +18,8 @@ def make_grid_parameter(
 ) -> jax.Array:
   """Makes a float32 parameter whose entries belong to tokens or to places of the grid.
 
+  A later call with the name of an existing parameter returns this parameter.
+
   Args:
     module: The module that owns the parameter.
     name: The name of the parameter.
@@ -28,9 +30,11 @@ def make_grid_parameter(
   Raises:
     ConfigError: If the parameter exists with another shape, since it was made for another grid.
   """
-  if module.has_variable("params", name):
-    check_grid(name, module.get_variable("params", name).shape, shape, fix)
-  return module.param(name, init, shape, jnp.float32)
+  if not module.has_variable("params", name):
+    return module.param(name, init, shape, jnp.float32)
+  found: jax.Array = module.get_variable("params", name)
+  check_grid(name, found.shape, shape, fix)
+  return found
 
 
 def check_grid(name: str, found: Shape, wanted: Shape, fix: str = "another token_mixer") -> None:
