@@ -142,6 +142,7 @@ def test_the_published_budgets(keep, kept):
   """The counts for 197 tokens are the paper's "Att. num."; 50 is that of the released code."""
   assert count_kept(keep, 197) == kept
   assert count_kept(0.7, 10) == 7  # in floats, 0.7 * 10 is a little more than 7
+  assert count_kept(1e-4**3, 197) == 1  # the third reduction of a network, see `ZeroInattentive`
 
 
 @pytest.mark.parametrize(

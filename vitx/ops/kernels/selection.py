@@ -34,8 +34,11 @@ class Cut(NamedTuple):
 
 
 def count_kept(share: float, total: int) -> int:
-  """Returns ceil(share * total), corrected for float rounding: a share of 0.07 of 100 gives 7."""
-  return min(total, math.ceil(share * total - 1e-9))
+  """Returns ceil(share * total), corrected for float rounding: a share of 0.07 of 100 gives 7.
+
+  The result is at least 1, since the share is positive, and at most `total`.
+  """
+  return min(total, max(1, math.ceil(share * total - 1e-9)))
 
 
 def keep_first(
