@@ -94,6 +94,10 @@ def row(pattern, query, head=0):
   return set(np.flatnonzero(edges(pattern, LINE, head + 1)[head, query]).tolist())
 
 
+def test_a_dilation_beyond_the_sequence_leaves_the_query_itself():
+  assert row(DilatedWindow(3000, (1, 10**6)), 10, head=1) == {10}  # 3e9 steps exceed 32 bits
+
+
 @pytest.mark.parametrize(
   "pattern, keys",
   [

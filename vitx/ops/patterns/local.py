@@ -210,8 +210,9 @@ class DilatedWindow(Pattern):
       table = namespace(q, k, head).asarray(self.dilation, dtype="int32")
       step = table[head % len(self.dilation)]
     ahead = k - q
-    near = (ahead % step == 0) & (ahead >= -self.radius * step)
-    near = near & (ahead <= (0 if self.causal else self.radius * step))
+    steps = ahead // step  # the product of radius and step could exceed 32 bits
+    near = (ahead % step == 0) & (steps >= -self.radius)
+    near = near & (steps <= (0 if self.causal else self.radius))
     return near & in_grid(layout, q, k)
 
   def candidates(
