@@ -147,6 +147,14 @@ def test_columns_are_attended_by_reshaping(pattern, cores):
   assert [[describe(part) for part in parts] for parts in steps.heads] == cores
 
 
+def test_a_stride_beyond_the_sequence_pads_nothing():
+  layout, pattern = TokenLayout((4, 5)), Strided(10**6, form="code")
+  (parts,) = plan(pattern, layout).heads
+  assert all(part.order is None for part in parts)
+  masks = [block_mask(part.pattern, layout, part.block, 1).dense() for part in parts]
+  np.testing.assert_array_equal(sum(m.astype(int) for m in masks), dense_mask(pattern, layout, 1))
+
+
 def test_a_plain_function_is_a_pattern():
   """The function has FlexAttention's arguments; heads differ if the function uses `h`."""
   q, k, v, _ = cases.inputs(2, 50, 4, 8)

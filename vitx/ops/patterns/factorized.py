@@ -102,9 +102,9 @@ class Strided(Pattern):
     return found[found <= end // block]
 
   def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
-    if layout.prefix:
-      return super().split(layout, tile)
     l, found = _stride(self.stride, layout), []  # noqa: E741
+    if layout.prefix or l > layout.length:  # columns of one token would pad the sequence to l
+      return super().split(layout, tile)
     if self.part != "local":
       # If the N positions are arranged in rows of l, "every l-th position" is a column.
       rows = -(-layout.length // l)
