@@ -154,6 +154,15 @@ def test_a_mask_of_tokens_is_reduced_with_them():
   assert not np.allclose(logits, definition(params, (1, 2), 0.6, fuse=True))
 
 
+def test_a_masked_token_is_not_fused():
+  layout, attention = TokenLayout((8,), prefix=1), np.arange(9, dtype=np.float32)[None]
+  reduction = TOKEN_REDUCTIONS["evit"](layers=(0,), keep=0.6)
+  x, mask = np.random.default_rng(0).random((1, 9, 2), np.float32), np.ones((1, 9), bool)
+  mask[0, 1], attention[0, 1], x[0, 1] = False, 0, np.nan
+  tokens, _ = reduction.reduce(x, layout, mask, attention, number=0)
+  np.testing.assert_allclose(tokens[0, -1], 2 * x[0, 2] + 3 * x[0, 3], rtol=1e-6)
+
+
 @pytest.mark.parametrize("fuse", [True, False])
 def test_the_weights_of_fused_tokens_alone_have_a_gradient(fuse):
   layout, x = TokenLayout((8,), prefix=1), np.random.default_rng(0).random((1, 9, 2), np.float32)

@@ -112,7 +112,8 @@ class FuseInattentive(TokenReduction):
     stay = kept_mask(chosen, None, n)
     if self.fuse:
       rest = jnp.where(stay, 0, weights)
-      fused = jnp.einsum("bn,bnc->bc", rest, tokens.astype(jnp.float32))
+      fusible = hide_tokens(tokens, None if mask is None else mask[:, P:])
+      fused = jnp.einsum("bn,bnc->bc", rest, fusible.astype(jnp.float32))
       parts.append(fused[:, None].astype(x.dtype))
     if mask is not None:
       shown = mask[:, P:]
