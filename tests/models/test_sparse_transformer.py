@@ -195,6 +195,12 @@ def test_decay_touches_tensors_of_two_axes_but_no_bias():
     (dict(causal=False), "model.causal=False"),
     (dict(layer_cycle=3), "model.layer_cycle=3 does not divide model.depth=2"),
     (dict(layer_cycle=2, stochastic_depth=0.1), "model.stochastic_depth=0.1"),
+    (dict(layer_cycle=1, token_mixer="bigbird"), "cycle=1 gives layer 1 the .* of layer 0"),
+    (
+      dict(depth=4, layer_cycle=2, token_mixer={**CYCLE, "local_layers": 3}),
+      "cycle=2 gives layer 2 the .* of layer 0",
+    ),
+    (dict(layer_cycle=1, token_mixer="performer"), "the blocks have features; set"),
     (dict(token_mixer="fnet"), "causal"),
     (dict(token_mixer="nystromformer"), "causal"),
     (dict(vocabulary=0), "model.vocabulary=0"),

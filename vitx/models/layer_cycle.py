@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from vitx.config.errors import ConfigError, listing
 from vitx.models import names
 from vitx.models.stacked import stack
 from vitx.ops.layout import TokenLayout
@@ -28,10 +29,15 @@ def run_cycle(trunk: Any, x: jax.Array, layout: TokenLayout, train: bool) -> jax
 
   Returns:
     The tokens after the last block, (B, N, C).
+
+  Raises:
+    ConfigError: If the edges of the attention do not repeat after a cycle, or if a block has state.
   """
   cycle, depth = trunk.layer_cycle, trunk.depth
   sizes = {"depth": depth, "num_heads": trunk.num_heads, "mlp_dim": trunk.mlp_dim}
-  blocks = [trunk.make_block(i, **sizes, name=None, parent=None) for i in range(cycle)]
+  blocks = [trunk.make_block(i, **sizes, name=None, parent=None) for i in range(depth)]
+  _check_repeats(blocks, layout, cycle)
+  blocks = blocks[:cycle]
   if trunk.is_initializing():
     _make_parameters(trunk, blocks, x, layout, depth)
   params = trunk.variables["params"]
@@ -56,6 +62,21 @@ def run_cycle(trunk: Any, x: jax.Array, layout: TokenLayout, train: bool) -> jax
   return jax.lax.scan(body, x, (jnp.arange(depth // cycle), stacked))[0]
 
 
+def _check_repeats(blocks: list[Any], layout: TokenLayout, cycle: int) -> None:
+  """Raises ConfigError unless layers that are one cycle apart have equal attention patterns."""
+  mixers = [block.token_mixer(parent=None) for block in blocks]
+  if not all(hasattr(mixer, "full_pattern") for mixer in mixers):
+    return
+  patterns = [mixer.full_pattern(layout) for mixer in mixers]
+  for layer in range(cycle, len(patterns)):
+    if patterns[layer] != patterns[layer % cycle]:
+      raise ConfigError(
+        f"model.layer_cycle={cycle} gives layer {layer} the attention pattern of layer"
+        f" {layer % cycle}, but model.token_mixer has another one there; choose a number of layers"
+        " after which the patterns repeat, or 0, which suits any patterns, random ones too."
+      )
+
+
 def _make_parameters(
   trunk: Any, blocks: list[nn.Module], x: jax.Array, layout: TokenLayout, depth: int
 ) -> None:
@@ -69,13 +90,22 @@ def _make_parameters(
     x: Tokens, (B, N, C).
     layout: The arrangement of the tokens.
     depth: The number of blocks L.
+
+  Raises:
+    ConfigError: If a block has state besides its parameters, which the loop would not keep.
   """
   base = trunk.make_rng("params")
   for first, block in enumerate(blocks):
     layers = range(first, depth, len(blocks))
     keys = jax.vmap(lambda layer: jax.random.fold_in(base, layer))(jnp.asarray(layers))
-    init = lambda key, block=block: block.init(key, x, layout, train=False)["params"]  # noqa: E731
-    made = jax.vmap(init)(keys)
+    init = lambda key, block=block: block.init(key, x, layout, train=False)  # noqa: E731
+    made = dict(jax.vmap(init)(keys))
+    params = made.pop("params")
+    if made:
+      raise ConfigError(
+        f"model.layer_cycle={len(blocks)}: a loop over layers keeps no state, but the blocks have"
+        f" {listing(made)}; set model.layer_cycle=0, or use another model.token_mixer."
+      )
     for number, layer in enumerate(layers):
-      own = jax.tree.map(lambda leaf, number=number: leaf[number], made)
+      own = jax.tree.map(lambda leaf, number=number: leaf[number], params)
       trunk.put_variable("params", f"{names.BLOCK}_{layer}", own)

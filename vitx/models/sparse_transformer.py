@@ -31,8 +31,8 @@ class SparseTransformer(Trunk, kw_only=True):
     num_heads: The number of heads H.
     mlp_dim: The hidden width of the MLPs.
     embedding_stddev: The standard deviation of the initial token embeddings and start vector.
-    layer_cycle: The number of layers after which the kinds of token mixers repeat, such as 4 for
-      one strided and three local mixers. Only one such cycle is compiled, and runs in a loop. 0
+    layer_cycle: The number of layers after which the token mixers and their edges repeat, such as 4
+      for one strided and three local mixers. Only one such cycle is compiled, and runs in a loop. 0
       compiles every layer.
   """
 
