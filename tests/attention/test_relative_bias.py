@@ -108,6 +108,12 @@ def test_the_bias_starts_at_zero_and_learns_alike_in_both_implementations(module
   np.testing.assert_allclose(out, plain, atol=1e-5)
 
 
+def test_a_bias_for_each_pair_of_places_of_a_large_window_is_refused():
+  module = ShiftedWindowAttention(2, size=65, relative_bias="window")
+  with pytest.raises(ConfigError, match=r"token_mixer.size=65 has windows of 4,225 places"):
+    jax.eval_shape(lambda: module.init(jax.random.key(0), X, LAYOUT, train=False))
+
+
 def test_separate_projections_share_the_tables():
   module = LongformerAttention(2, global_projections="separate", relative_bias="axial")
   variables = draw_variables(lambda *x: module.init(*x, LAYOUT, train=False), X)

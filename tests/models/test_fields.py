@@ -110,6 +110,25 @@ def test_fields_of_parts(part, choice):
     ("vit", {"token_mixer": {"name": "bilevel", "local_kernel": 65}}, "model.token_mixer.local_"),
     ("vit", {"token_mixer": {"name": "bigbird", "block": 10**6}}, "model.token_mixer.block="),
     ("vit", {"token_mixer": {"name": "axial", "tile": 10**6}}, "model.token_mixer.tile=1000000"),
+    ("vit", {"extra_tokens": 10**6}, "model.extra_tokens=1000000"),
+    ("swin", {"mlp_ratio": 10**6}, "model.mlp_ratio=1000000"),
+    ("cvt", {"kernel": 10**6}, "model.kernel=1000000"),
+    ("vit", {"stem": {"name": "hybrid", "kernel": 10**6}}, "model.stem.kernel=1000000"),
+    ("vit", {"stem": {"name": "normalized", "kernels": (10**6,)}}, "model.stem.kernels[0]=1000000"),
+    *(
+      ("vit", {"token_mixer": {"name": mixer, field: 10**6}}, f"model.token_mixer.{field}=1000000")
+      for mixer, field in (
+        *(("performer", "features"), ("performer", "local_window"), ("performer", "head_dim")),
+        *(("softmax", "value_dim"), ("strided", "value_dim"), ("shifted_window", "size")),
+        *(("linformer", "slots"), ("sparsifiner", "slots"), ("sparsifiner", "block")),
+        *(("nystromformer", "landmarks"), ("mlp_mixing", "hidden"), ("longformer", "window")),
+      )
+    ),
+    (
+      "vit",
+      {"token_mixer": {"name": "longformer", "dilation": (1, 10**6)}},
+      "model.token_mixer.dilation[1]=1000000",
+    ),
   ],
 )
 def test_a_value_that_cannot_work_is_refused(name, fields, field):

@@ -1,12 +1,12 @@
 """Longformer's attention: a sliding window and a few global tokens."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import numpy as np
 
 from vitx.attention.pattern import PatternAttention
-from vitx.config.checks import NonNegativeInt, PositiveInt
+from vitx.config.checks import Range
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import DilatedWindow, Global, Pattern
@@ -31,8 +31,8 @@ class LongformerAttention(PatternAttention):
   `PatternAttention` has the other attributes.
   """
 
-  window: NonNegativeInt = 8
-  dilation: tuple[PositiveInt, ...] = (1,)
+  window: Annotated[int, Range("[0, 9999]")] = 8
+  dilation: tuple[Annotated[int, Range("[1, 9999]")], ...] = (1,)
   global_tokens: tuple[int, ...] = ()
   global_projections: Literal["shared", "separate"] = "shared"
 

@@ -1,13 +1,13 @@
 """The token mixing of MLP-Mixer: an MLP along the tokens."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from vitx.attention.base import Properties, TokenMixer
 from vitx.attention.positions import check_grid
-from vitx.config.checks import PositiveInt
+from vitx.config.checks import Range
 from vitx.layers.mlp import gelu
 from vitx.ops.inputs import hide_tokens
 from vitx.ops.layout import TokenLayout
@@ -31,7 +31,7 @@ class MLPMixing(TokenMixer):
 
   no_logits_reason: ClassVar = "its matrix is a parameter"
 
-  hidden: PositiveInt | None = None
+  hidden: Annotated[int, Range("[1, 65536]")] | None = None
 
   @nn.compact
   def __call__(

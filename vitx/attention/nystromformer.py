@@ -8,13 +8,14 @@ import jax.numpy as jnp
 
 from vitx import ops
 from vitx.attention.base import AttentionModule
-from vitx.config.checks import PositiveInt, Range
+from vitx.config.checks import Range
 from vitx.layers.projections import from_heads
 from vitx.ops.inputs import hide_tokens
 from vitx.ops.kernels.nystrom import depthwise_convolution
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
+Landmarks = Annotated[int, Range("[1, 4096]")]  # memory grows with the square of their number
 Iterations = Annotated[int, Range("[1, 100]")]  # limited, because the program unrolls iterations
 
 
@@ -40,7 +41,7 @@ class Nystromformer(AttentionModule):
 
   no_logits_reason: ClassVar = "queries and keys meet landmarks, each a mean of many"
 
-  landmarks: PositiveInt = 64
+  landmarks: Landmarks = 64
   iterations: Iterations = 6
   kernel_size: Annotated[int, Range("[0, 1023], odd or 0")] = 33
   padding: Literal["masked", "front"] = "masked"

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar
 
 import flax.linen as nn
 
-from vitx.attention.base import AttentionModule, Properties
-from vitx.config.checks import PositiveInt, Range, Rate
+from vitx.attention.base import AttentionModule, HeadDim, Properties
+from vitx.config.checks import Range, Rate
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
@@ -34,7 +34,7 @@ class PatternAttention(AttentionModule):
   properties: ClassVar = Properties(accepts_causal=True)
   decodes: ClassVar = True
 
-  value_dim: PositiveInt | None = None
+  value_dim: HeadDim | None = None
   out_projection: bool = True
   prefix_global: bool = True
   tile: BlockSize | None = None

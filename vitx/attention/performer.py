@@ -1,6 +1,6 @@
 """Performer: attention that is linear in N, by random features of queries and keys."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from vitx import ops
 from vitx.attention.base import AttentionModule, Properties
-from vitx.config.checks import NonNegative, NonNegativeInt, PositiveInt
+from vitx.attention.pattern import BlockSize
+from vitx.config.checks import NonNegative, NonNegativeInt, Range
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels import features
@@ -51,13 +52,13 @@ class Performer(AttentionModule):
   keeps_state: ClassVar = True  # a frozen Performer does not redraw its features
   no_logits_reason: ClassVar = "keys are summed, as random features, before any query meets them"
 
-  features: PositiveInt | None = None
+  features: Annotated[int, Range("[1, 65536]")] | None = None
   kernel: Literal["softmax", "relu", "exp", "sigmoid", "softplus", "square", "abs"] = "softmax"
   eps: NonNegative | None = None
   stabilizer: Literal["example", "batch"] = "example"
   redraw: NonNegativeInt = 0
   local_heads: NonNegativeInt = 0
-  local_window: PositiveInt = 256
+  local_window: BlockSize = 256
 
   @nn.compact
   def __call__(

@@ -14,6 +14,8 @@ from vitx.layers.convolution import Conv
 from vitx.layers.norms import BatchNorm
 from vitx.ops.kernels.pooling import max_pool
 
+WindowSide = Annotated[int, Range("[1, 63]")]  # of a convolution or of pooling, even or odd
+
 
 class LinearStem(nn.Module):
   """Patches, each projected linearly (Dosovitskiy et al. 2021, equation 1).
@@ -226,7 +228,7 @@ class HybridStem(_Convolutions):
     dtype: The dtype of the computation.
   """
 
-  kernel: PositiveInt = 3
+  kernel: WindowSide = 3
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
@@ -250,7 +252,7 @@ class CCTTokenizer(HybridStem):
   """
 
   channels: tuple[PositiveInt, ...] = (64,)
-  pool: Annotated[int, Range("[1, 63]")] = 3
+  pool: WindowSide = 3
   pool_stride: PositiveInt = 2
 
   @nn.compact
@@ -283,7 +285,7 @@ class NormalizedStem(nn.Module):
 
   width: int
   channels: tuple[PositiveInt, ...] = (64, 64, 64)
-  kernels: tuple[PositiveInt, ...] = (7, 3, 3)
+  kernels: tuple[WindowSide, ...] = (7, 3, 3)
   strides: tuple[PositiveInt, ...] = (2, 1, 1)
   patch: PositiveInt = 8
   dtype: DTypeLike = jnp.float32

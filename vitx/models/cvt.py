@@ -5,8 +5,7 @@ from typing import ClassVar
 import flax.linen as nn
 import jax
 
-from vitx.blocks.stems import square_convolution
-from vitx.config.checks import PositiveInt
+from vitx.blocks.stems import WindowSide, square_convolution
 from vitx.models.stages import Depths, PerStage, StagedNetwork
 from vitx.models.trunk import Parts, with_defaults
 from vitx.ops.layout import TokenLayout
@@ -43,7 +42,7 @@ class CvT(StagedNetwork):
   depth: Depths = (1, 1, 2)
   num_heads: PerStage = 4
   mlp_dim: PerStage = 256
-  kernel: PositiveInt = 3
+  kernel: WindowSide = 3
   strides: PerStage = 1
 
   @nn.compact

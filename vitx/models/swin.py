@@ -1,12 +1,12 @@
 """Swin, the shifted-window transformer: attention in windows, and a grid that shrinks by stage."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import flax.linen as nn
 import jax
 
 from vitx.blocks.patch_merging import PatchMerging
-from vitx.config.checks import PositiveInt
+from vitx.config.checks import PositiveInt, Range
 from vitx.models.stages import Depths, PerStage, StagedNetwork
 from vitx.models.trunk import Parts, with_defaults
 
@@ -38,7 +38,7 @@ class Swin(StagedNetwork):
   width: PositiveInt = 96
   depth: Depths = (2, 2, 6, 2)
   num_heads: PerStage = (3, 6, 12, 24)
-  mlp_ratio: PositiveInt = 4
+  mlp_ratio: Annotated[int, Range("[1, 100]")] = 4
 
   @nn.compact
   def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import flax.linen as nn
 import jax
 
 from vitx.blocks.token_reduction import TOKEN_REDUCTIONS, TokenReduction
-from vitx.config.checks import Depth, NonNegativeInt, PositiveInt
+from vitx.config.checks import Depth, PositiveInt, Range
 from vitx.config.errors import ConfigError
 from vitx.models.network import Network
 from vitx.models.trunk import Parts
@@ -47,7 +47,7 @@ class ViT(Network):
   depth: Depth = 12
   num_heads: PositiveInt = 3
   mlp_dim: PositiveInt = 768
-  extra_tokens: NonNegativeInt = 0
+  extra_tokens: Annotated[int, Range("[0, 4096]")] = 0
   pool_first: bool = False
 
   @nn.compact
