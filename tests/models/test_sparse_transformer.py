@@ -189,6 +189,13 @@ def test_decay_touches_tensors_of_two_axes_but_no_bias():
   assert not any("bias" in name or "norm" in name or name == "start" for name in touched)
 
 
+def test_one_token_without_a_mutable_cache_is_refused():
+  model, variables = make(MIXERS["dense"])
+  given = {**variables, "cache": model.init_cache(1)}
+  with pytest.raises(ValueError, match=r"'cache', .* is not mutable"):
+    jax.eval_shape(model.apply, given, draw(1)[:, :1], at=np.array([2]))
+
+
 @pytest.mark.parametrize(
   ("fields", "message"),
   [

@@ -105,8 +105,14 @@ class SparseTransformer(Trunk, kw_only=True):
     Raises:
       ConfigError: If the tokens do not fill the grid, or if a mixer does not support `causal` or
         `at`.
+      ValueError: If `at` is given and the collection "cache" is not mutable.
     """
     layout = self.layout
+    if at is not None and not self.is_mutable_collection("cache"):
+      raise ValueError(
+        "at is given, but the collection 'cache', which has the earlier tokens, is not mutable;"
+        " apply the model with mutable=['cache'], or to all tokens without at."
+      )
     if at is None and tokens.shape[1] != layout.length:
       raise ConfigError(
         f"model.grid={self.grid} needs {layout.length} tokens, one for each place, but there"
