@@ -161,6 +161,14 @@ def test_from_a_config_and_with_one_map_for_all_values():
       "16 channels, .* 2 heads of 4",
     ),
     (
+      {"token_mixer": {"name": "shaped", "head_dim": 17}},
+      "at most 16 channels, .* 2 query heads of 17 and 2 key heads",
+    ),
+    (
+      {"token_mixer": {"name": "linformer", "one_kv_head": True, "share_kv": True}},
+      "2 query heads of 8 and 1 key heads",
+    ),
+    (
       {"initialization": {"name": "mimetic", "base": "pytorh"}},
       r"base.*'pytorh'.*Did you mean 'pytorch'",
     ),

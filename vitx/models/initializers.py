@@ -170,10 +170,20 @@ def mimetic(
     base: The initialization of all other parameters.
     query_key: The numbers (a, b) for W_Q W_Kᵀ.
     value_out: The numbers (a, b) for W_V W_O; b is negative in trained networks.
+
+  Raises:
+    ConfigError: If the network has no queries and keys, if a head is wider than the tokens, if
+      query heads share the keys, or if the values are not as wide as the tokens.
   """
 
   def pair(key: jax.Array, kernels: Kernels) -> Kernels:
     width, heads, dim = kernels[QUERY].shape
+    if dim > width or kernels[KEY].shape != kernels[QUERY].shape:
+      raise ConfigError(
+        f"model.initialization='mimetic' needs heads of at most {width} channels, each with keys of"
+        f" its own, but there are {heads} query heads of {dim} and {kernels[KEY].shape[1]} key"
+        " heads; use another initialization, or change model.token_mixer."
+      )
     keys = jax.random.split(key, heads)
     left, right = jax.vmap(lambda k: _factors(k, width, *query_key))(keys)  # (H, C, C)
     left, right = left[..., :dim], jnp.swapaxes(right, 1, 2)[..., :dim]
