@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from vitx.attention.fnet import FNet
+from vitx.attention.grid import AxialAttention
 from vitx.attention.linformer import Linformer
 from vitx.attention.mlp_mixing import MLPMixing
 from vitx.attention.nystromformer import Nystromformer
@@ -148,6 +149,10 @@ def test_shaped_identity_projections_start_as_identity():
   ("module", "parts"),
   [
     (partial(Performer, 2, local_heads=3), ["local_heads=3", "num_heads=2"]),
+    (
+      partial(AxialAttention, 2, head_dim=3, out_projection=False),
+      ["out_projection", "2 heads of"],
+    ),
     (partial(Performer, 4, rotary="axial"), ["head_dim=2", "divisible by 4"]),
     (partial(Nystromformer, 2, kernel_size=4), ["kernel_size=4", "odd"]),
     (partial(MLPMixing, 2, implementation="masked"), ["must be 'auto'"]),

@@ -102,10 +102,17 @@ class PatternAttention(AttentionModule):
 
     Raises:
       ConfigError: If the implementation is unknown, if "kernelized" is combined with dropout, if
-        the pattern does not fit the layout, if `at` is given without a mutable cache, or if `at`
-        and a cache are given to a mixer that is not causal.
+        the pattern does not fit the layout, if `at` is given without a mutable cache, if `at` and a
+        cache are given to a mixer that is not causal, or if heads without an output projection are
+        not as wide as the tokens.
     """
     q, k, v = self.project(x, self.value_dim)  # (B, N, H, D)
+    if not self.out_projection and v.shape[2] * v.shape[3] != x.shape[2]:
+      raise ConfigError(
+        f"token_mixer.out_projection=False leaves {v.shape[2]} heads of {v.shape[3]} values as"
+        f" tokens of {x.shape[2]} channels, which they do not fill; set token_mixer.value_dim to"
+        f" model.width / model.num_heads, or use token_mixer.out_projection=True."
+      )
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale, at)
     if at is None:
