@@ -62,6 +62,7 @@ def test_any_positions_in_any_body(name, posemb):
     ("pit", {"width": (8, 12)}, ["model.width=12", "multiple of 8"]),
     ("pit", {"mlp_dim": (8, 8, 8)}, ["model.mlp_dim=(8, 8, 8)", "2 stages"]),
     ("vit", {"causal": True}, ["model.causal=True", "class token", "pool='mean'"]),
+    ("vit", {"token_mixer": {"name": "fixed", "causal": True}}, ["token_mixer.causal=True"]),
     ("cct", {"posemb": "rope", "token_mixer": "fnet"}, ["posemb='rope'", "FNet"]),
   ],
 )

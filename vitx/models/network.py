@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -76,10 +77,11 @@ class Network(Trunk, kw_only=True):
     """
     batch, rows, columns, width = grid.shape
     pool = self.pool(name=names.POOL)
-    if self.causal and isinstance(pool, ClassToken):
+    by_mixer = partial(self.token_mixer).keywords.get("causal", False)
+    if (self.causal or by_mixer) and isinstance(pool, ClassToken):
       raise ConfigError(
-        "model.causal=True: the class token is the first token and would attend only to itself; use"
-        " model.pool='mean' or 'sequence'."
+        f"model{'' if self.causal else '.token_mixer'}.causal=True: the class token is the first"
+        " token and would attend only to itself; use model.pool='mean' or 'sequence'."
       )
     layout = TokenLayout((rows, columns), prefix=pool.prefix + extra_tokens)
     x = grid.reshape(batch, rows * columns, width)
