@@ -48,7 +48,8 @@ def attention(
       that every query attends every key.
     layout: The arrangement of the N tokens; `None` for a sequence. Only patterns use it.
     key_mask: A boolean array (B, M), True = may be attended; `None` for all keys. A key that may
-      not be attended affects no output and no gradient, even if it is NaN or infinite.
+      not be attended affects no output and no gradient, even if it is NaN or infinite. (Keys that
+      only the pattern or `causal` hides must be finite: their weight is 0, and 0 * NaN is NaN.)
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     causal: Whether query i attends only keys 0 ... i, among those that the pattern allows.
     dropout: The rate at which probabilities are dropped if `key` is given. The kernelized path
