@@ -4,6 +4,7 @@ import pytest
 
 from configs import digits
 from vitx.config import default_config, fields, parse_arg, take_override, with_overrides
+from vitx.config.describe import describe
 from vitx.config.loader import load_config
 
 
@@ -29,6 +30,23 @@ def test_a_dict_replaces_and_deeper_fields_add():
   config = digits.get_config("optimizer={'name':'sgd','momentum':0.9},stem.patch=4")
   assert config.optimizer.to_dict() == {"name": "sgd", "momentum": 0.9}
   assert config.model.stem.patch == 4 and config.model.stem.name == "conv"
+
+
+def test_a_field_of_a_part_that_is_not_named_belongs_to_the_default_part():
+  config = with_overrides(load_config("digits"), "model.norm.epsilon=1e-3")
+  assert config.model.norm.to_dict() == {"name": "layer", "epsilon": 1e-3}
+  config = with_overrides(load_config("density_digits"), "model.norm.use_bias=False")
+  assert config.model.norm.to_dict() == {"name": "layer", "epsilon": 1e-5, "use_bias": False}
+  with pytest.raises(ValueError, match=r"no field 'model\.nomr'"):
+    with_overrides(load_config("digits"), "model.nomr.epsilon=1e-3")
+
+
+@pytest.mark.parametrize("row", ["digits", "density_digits", "cifar10:swin", "cifar10:convmixer"])
+def test_every_field_that_is_explained_can_be_set(row):
+  config = load_config(row)
+  for path, described in describe(config).items():
+    if not path.endswith(".name"):
+      with_overrides(config, f"{path}={described.value!r}")
 
 
 def test_parse_arg():

@@ -133,7 +133,8 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
   """Sets a field at a dotted path, keeping its type.
 
   A string for a named choice, such as "softmax" for `model.token_mixer`, is its new name, and drops
-  the fields of the old one.
+  the fields of the old one. A part of the model that the config does not name, such as `model.norm`
+  in `model.norm.epsilon`, gets its default name.
 
   Raises:
     ValueError: The field does not exist (the message suggests one), or the type is wrong.
@@ -146,6 +147,8 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
   for depth, key in enumerate(parents):
     if isinstance(node.get(key), str) and "name" in node and key != "name":
       _replace(node, key, ConfigDict({"name": node[key]}))  # a bare name becomes a dict
+    if parents[:depth] == ["model"] and node.get(key) is None and (part := _find_part(config, key)):
+      _replace(node, key, ConfigDict(registry.fields_of(part[1])))
     if not isinstance(node.get(key), ConfigDict):
       raise ValueError(_unknown(".".join(parents[: depth + 1]), node))
     node = node[key]
@@ -160,8 +163,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
   if "name" not in node:
     _check_kind(path, old, value)
   if parents == ["model"] and old is None and isinstance(value, str):
-    is_part = last in getattr(_find_entry(config, "model"), "PARTS", ())
-    value = {"name": value} if is_part else value
+    value = {"name": value} if _find_part(config, last) else value
   value = _fit(old, value)
   try:
     _replace(node, last, value)
@@ -271,6 +273,14 @@ def _find_entry(config: ConfigDict, head: str) -> Any:
   if choice is None or not isinstance(name, str) or ":" in name:
     return None
   return registry.lookup(registry.import_name(choice.name), name, f"{head}.name")
+
+
+def _find_part(config: ConfigDict, field: str) -> tuple | None:
+  """Returns the table, the default and the hidden fields of a part of the model, such as "norm".
+
+  Returns None for a field that is not a part, and for a network that is the user's own code.
+  """
+  return getattr(_find_entry(config, "model"), "PARTS", {}).get(field)
 
 
 def split(text: str) -> list[str]:
