@@ -28,9 +28,9 @@ quarter from block to block towards the input, stochastic depth 0.1, 20 epochs.
 
 Ours: not yet run. The data set is CIFAR-10 at 224 pixels unless `dataset=` names another; the
 sources print figures for other sizes and recipes, so none is quoted. Images are normalized as in
-the backbone's training. Gray images need a new first convolution and their own mean:
-`dataset=mnist,data.mean=None,data.std=None,init_from_except=('.*stem/embed/kernel',)`. Any mixer
-may replace the backbone's mixer; the projections that both mixers have are loaded:
+the backbone's training. Gray images need their own mean and standard deviation,
+`dataset=mnist,data.mean=None,data.std=None`; the first convolution is summed over the colors. Any
+mixer may replace the backbone's mixer; the projections that both mixers have are loaded:
 `token_mixer=linformer,init_from_except=('.*_slots',)`.
 
   @article{steiner2022train,

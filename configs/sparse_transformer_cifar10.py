@@ -15,12 +15,13 @@ bytes in `fixed` are our guess.
 Labels are ignored. The checkpoint is chosen on 2,000 of the training images, drawn as in the
 released code (`data.validation_choice`).
 
-Memory and devices: `remat` keeps one activation (N, C) per block; `layer_cycle` compiles four
-layers and runs them 32 times. The paper's batch of 16 was two images on each of 8 GPUs. Here the
-config runs on 1, 8 or 16 devices with equal losses, and with `grad_accum_steps=16` on one small
-device. Two CPU cores compile the step of 128 layers in 14 s, as fast as a step of eight layers,
-since the state on the devices has one array for all cycles. They compile the initialization in 60
-s. As compiled there, the step for one image in float32 needs 0.93 GB in addition to the state.
+Memory and devices: `model.remat` keeps one activation (N, C) per block; `model.layer_cycle`
+compiles four layers and runs them 32 times. The paper's batch of 16 was two images on each of 8
+GPUs. Here the config runs on 1, 8 or 16 devices with equal losses, and with `grad_accum_steps=16`
+on one small device. Two CPU cores compile the step of 128 layers in 14 s, as fast as a step of
+eight layers, since the state on the devices has one array for all cycles. They compile the
+initialization in 60 s. As compiled on these cores, the step for one image in float32 needs 0.93 GB
+in addition to the state.
 
   @article{child2019generating,
     title   = {Generating Long Sequences with Sparse Transformers},

@@ -7,8 +7,8 @@ Row `strided`: 48 layers of width 512, 16 heads, stride 128, 151.6 M parameters;
 bits per dim after 70 epochs, 7 days on 64 V100. Row `released`: the released code's recipe for 8
 GPUs, 28 layers and 4 heads. Ours: not yet run. The batch size is not stated: 64 is our guess.
 
-On 64 devices, each has one image, with `remat=True`; parameters, moments and average take 2.4 GB on
-every device, and the kept activations 0.6 GB (48 x 12,288 x 512 values of 2 bytes). On 8 devices
+On 64 devices, each has one image, with `model.remat`; parameters, moments and average take 2.4 GB
+on every device, and the kept activations 0.6 GB (48 x 12,288 x 512 values of 2 bytes). On 8 devices
 add `grad_accum_steps=8` for equal losses. Run the command on each host (`jax.distributed`).
 """
 

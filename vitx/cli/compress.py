@@ -1,6 +1,6 @@
 """Compresses a file with a density model: `vitx compress --workdir runs/text book.txt`.
 
-The compressed file has a header of about 200 bytes, and an arithmetic code that is made with the
+The compressed file has a header of about 150 bytes, and an arithmetic code that is made with the
 model's probabilities. The number of bits of the code is about the model's negative log-likelihood
 in bits. `vitx decompress` needs the same workdir, the same kind of device and the same versions of
 vitx and JAX.

@@ -4,7 +4,7 @@
     vitx plan --config runs/digits/config.json --memory 2GB --no-time
     vitx plan --config configs/vix_cifar10.py:vip --modules --no-compile
     vitx plan --config configs/vix_cifar10.py --all --no-compile    # every row, quickly
-    vitx plan --config digits:posemb=rope --rows softmax,fnet --rates --csv digits.csv
+    vitx plan --config digits:model.depth=2 --rows softmax,fnet --rates --csv digits.csv
 
 A row is a named variant of a config file. Each row is printed as soon as it is measured, beside the
 figures that the config quotes from its paper. A row that trains in phases becomes one row for each

@@ -1,4 +1,4 @@
-"""Samples from a trained density model: `vitx sample --workdir runs/digits --count 64`.
+"""Samples from a trained density model: `vitx sample --workdir runs/digits_density --count 64`.
 
 Images are written as a grid in a PNG file, sounds as WAV files. Text is printed and written to a
 file.
