@@ -31,7 +31,7 @@ def test_what_a_row_says():
   text = documents.read(PAGE)
   assert "| `--workdir WORKDIR` | required | The workdir of a training run, or its" in text
   assert (
-    "| `FILE ...` | required | An image file, an .npz file of arrays, or a folder of such files. |"
+    "| `FILE ...` | required | An image file, a folder of images, or an .npz file of arrays. |"
     in text
   )
   assert "| `--plot, --no-plot` | `--plot` | Draws the curves. |" in text

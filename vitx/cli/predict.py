@@ -20,7 +20,7 @@ from vitx.config.checks import check_integer
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of this command to a parser."""
   add = parser.add_argument
-  words = "An image file, an .npz file of arrays, or a folder of such files."
+  words = "An image file, a folder of images, or an .npz file of arrays."
   add("files", metavar="FILE", nargs="+", help=words)
   add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)
