@@ -11,7 +11,16 @@ from vitx.analysis.edges import distances, from_matrix, from_pattern
 from vitx.analysis.graph import graph_figures
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import PATTERNS, ErdosRenyi, Full, Nothing, WattsStrogatz, Window, bigbird
+from vitx.ops.patterns import (
+  PATTERNS,
+  Causal,
+  ErdosRenyi,
+  Full,
+  Nothing,
+  WattsStrogatz,
+  Window,
+  bigbird,
+)
 
 BBVIT = TokenLayout((23, 23), 1)  # 530 tokens: 53 blocks of 10
 
@@ -138,6 +147,13 @@ def test_closed_forms():
   assert random.path_length == pytest.approx(
     (math.log(800) - 0.5772) / math.log(24) + 0.5, rel=0.05
   )
+
+
+@pytest.mark.parametrize(("pattern", "gap"), [(Window(4) & Causal(), 0.5), (Nothing(), 1.0)])
+def test_a_walk_without_later_keys_needs_no_iterations(pattern, gap, monkeypatch):
+  monkeypatch.setattr(graph, "DENSE_SPECTRUM", 100)
+  edges = from_pattern(pattern, TokenLayout((300,)))
+  assert graph.compute_spectral_gap(edges) == pytest.approx(gap)
 
 
 def test_small_world():

@@ -4,7 +4,7 @@ An edge (q, k) means that query q reads key k. Beyond `EXACT` tokens, some prope
 from `SAMPLE` random tokens: shortest paths are searched from these tokens only (each search is
 exact over the whole graph), and clustering is averaged over these tokens. Degrees, density and the
 spectrum are always exact; beyond `DENSE_SPECTRUM` tokens the spectrum comes from Lanczos
-iterations. Memory grows with the number of edges.
+iterations, unless no query reads a later token. Memory grows with the number of edges.
 """
 
 import dataclasses
@@ -183,7 +183,11 @@ def compute_spectral_gap(edges: scipy.sparse.csr_array) -> float:
   The transition matrix of the walk is the matrix of the edges, with each row divided by its sum.
   """
   P = scipy.sparse.diags_array(divide(1.0, edges.sum(axis=1))) @ edges
-  if edges.shape[0] <= DENSE_SPECTRUM:
+  if not scipy.sparse.triu(edges, 1).nnz:
+    values = (
+      P.diagonal()
+    )  # The eigenvalues of a causal walk, on which iterations need not converge.
+  elif edges.shape[0] <= DENSE_SPECTRUM:
     values = np.linalg.eigvals(P.toarray())
   else:
     values = scipy.sparse.linalg.eigs(P, k=2, which="LM", v0=_start(P), return_eigenvectors=False)
