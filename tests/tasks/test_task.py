@@ -12,6 +12,7 @@ from vitx.checkpoints.load import load
 from vitx.config.errors import ConfigError
 from vitx.tasks import TASKS, task_class
 from vitx.tasks.classification import Classification
+from vitx.tasks.regression import Regression
 from vitx.training import loop
 
 
@@ -88,6 +89,16 @@ def test_constants_and_the_step_reach_the_loss_and_batch_statistics_a_checkpoint
   assert norms.keys() == {f"{name}_norm" for name in ("query", "key", "value", "out")}
   for norm in norms.values():
     assert np.all(np.isfinite(norm["var"])) and np.all(norm["mean"] != 0)
+
+
+def test_equal_targets_far_from_the_mean_have_no_r2():
+  fields = dict(num_classes=1, decode_size=2, image_size=2, channels=1)
+  task = Regression(Sowing(1), lambda *_: None, lambda images: images, **fields)
+  batch = {"image": np.ones((7, 2, 2, 1), np.float32), "mask": np.ones(7, bool)}
+  batch["target"] = np.full(7, 4.3, np.float32)
+  sums = task.evaluate({"kernel": np.ones(1)}, {"counters": {"calls": 0}}, {}, batch)["sums"]
+  figures = task.summarize(jax.device_get(sums))
+  assert (figures["r2"], figures["mae"]) == (None, pytest.approx(3.3))
 
 
 def test_a_task_is_found_by_name_and_its_fields_are_checked():

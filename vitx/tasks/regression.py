@@ -133,15 +133,18 @@ class Regression(Classification):
     return {"sums": sums, "rows": {"prediction": output * self.target_std + self.target_mean}}
 
   def summarize(self, sums):
-    """Returns the number of `examples`, `mae`, `rmse`, and `r2`, None if all targets are equal."""
+    """Returns the number of `examples`, `mae`, `rmse` and `r2`.
+
+    `r2` is None if all targets are equal, or as good as equal for sums in float32.
+    """
     count = count_examples(sums)
-    squared = float(sums["squared"])
-    spread = float(sums["target_squared"]) - float(sums["target"]) ** 2 / count
+    squared, square = float(sums["squared"]), float(sums["target_squared"])
+    spread = square - float(sums["target"]) ** 2 / count
     return {
       "examples": int(count),
       "mae": self.target_std * float(sums["absolute"]) / count,
       "rmse": self.target_std * (squared / count) ** 0.5,
-      "r2": 1 - squared / spread if spread > 1e-6 * count else None,
+      "r2": 1 - squared / spread if spread > 1e-6 * max(count, square) else None,
     }
 
   def describe(self, figures):
