@@ -8,6 +8,7 @@ import sklearn.metrics as reference
 from scipy.special import softmax
 
 from vitx.analysis import classification
+from vitx.tasks.classification_figures import table_lines
 
 CLASSES = 6
 
@@ -93,6 +94,19 @@ def test_the_temperature_is_the_best_one():
 def test_a_split_without_a_mistake_has_a_temperature():
   labels = np.arange(4)
   assert 0.01 <= classification.fit_temperature(labels, np.eye(4)) < 0.1
+
+
+def test_logits_that_are_not_finite_do_not_change_the_temperature():
+  labels, logits = draw(scale=4)
+  logits[0, 1] = np.nan
+  temperature = classification.fit_temperature(labels, logits)
+  assert temperature == classification.fit_temperature(labels[1:], logits[1:])
+  assert np.isnan(classification.fit_temperature(labels[:1], logits[:1]))
+  found = classification.calibrate(temperature, labels, logits, resamples=5)
+  figures = {"class_top1": [0.5] * CLASSES, "top1": 0.5, "intervals": {}}
+  figures["calibration"] = {"temperature": temperature, "fitted_examples": 1, **found}
+  lines = table_lines(figures, [str(number) for number in range(CLASSES)])
+  assert any("nan   with it nan" in line for line in lines)
 
 
 def test_intervals_are_of_resampled_examples():

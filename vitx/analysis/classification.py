@@ -6,6 +6,7 @@ examples, and one product of matrices computes the sums of many resamples.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -141,14 +142,14 @@ def measure_predictions(
 
   Returns:
     The metrics by name, and their 95 % intervals by name ({} if there are no resamples). The
-    metrics are top1, top5, nll (the mean negative log-likelihood), ece (the expected calibration
-    error), and precision, recall, f1, balanced_accuracy, class_precision, class_recall and class_f1
-    as `summarize` defines them.
+    metrics are top1, top5, nll (the mean negative log-likelihood, NaN if a logit is not finite),
+    ece (the expected calibration error), and precision, recall, f1, balanced_accuracy,
+    class_precision, class_recall and class_f1 as `summarize` defines them.
   """
   terms = _Terms(classes)
   matrix = terms.matrix(predictions)
   point = terms.figures(np.asarray(matrix.sum(axis=0)).reshape(1, -1))
-  figures = {name: _to_plain(value[0]) for name, value in point.items()}
+  figures = {name: _to_plain(x[0]) if x.ndim > 1 else float(x[0]) for name, x in point.items()}
   draws = _draw_weights(len(predictions.labels), resamples)
   parts = [terms.figures(weights @ matrix) for weights in draws]
   if not parts:
@@ -205,13 +206,18 @@ def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float:
   """Returns the temperature T that minimizes the mean NLL of logits / T (Guo et al. 2017).
 
   The mean NLL is convex in the inverse temperature, which is searched between 1/100 and 100. A
-  split without mistakes has no optimum; the returned temperature is then about 1/100.
+  split without mistakes has no optimum; the returned temperature is then about 1/100. Examples with
+  a logit that is not finite are left out; without any other example, the temperature is NaN.
 
   Args:
     labels: The indices of the true classes, (n,).
     logits: The logits, (n, K).
   """
-  logits, rows = np.asarray(logits, np.float64), np.arange(len(labels))
+  finite = np.isfinite(logits).all(axis=1)
+  logits, labels = np.asarray(logits, np.float64)[finite], labels[finite]
+  if not len(labels):
+    return math.nan
+  rows = np.arange(len(labels))
 
   def nll(log_inverse: float) -> float:
     return float(-log_softmax(logits * np.exp(log_inverse), axis=1)[rows, labels].mean())

@@ -258,7 +258,9 @@ def _calibrate(collected: _Collector, fitted: _Collector) -> dict[str, Any]:
   validation = classification.calibrate(temperature, known.labels, fitted.logits(), resamples=0)
   return {
     "temperature": temperature,
-    "fitted_examples": len(known.labels),
+    "fitted_examples": int(
+      (known.classes >= 0).sum()
+    ),  # Not those with a logit that is not finite.
     **classification.calibrate(temperature, predictions.labels, collected.logits()),
     "validation": validation,
   }
