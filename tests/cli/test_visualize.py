@@ -232,6 +232,14 @@ def test_memory_of_a_sweeps_rows(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_test_figure_of_zero_is_a_result(tmp_path):
+  results = tmp_path / "results.csv"
+  results.write_text("method,flops,steps,test_top1\na,8,4,0.0\nb,0,4,0.5\n")
+  assert memory.read_results(results, "top1") == {"a": (0.0,), "b": (0.5,)}
+  with pytest.raises(ConfigError, match="'0' in the column 'flops' is not a positive number"):
+    memory.read_costs(results)
+
+
 def test_memory_is_that_of_the_runs_or_refused(tmp_path, monkeypatch):
   """The results contain the cost of a step, so a config that lacks an override is noticed."""
   monkeypatch.setattr(command, "measure_training_bytes", lambda config: 10**6)

@@ -52,7 +52,7 @@ def read_costs(path: str | Path) -> dict[str, float]:
   """
   counted = (row for row in _read(path) if row.get("flops"))
   return {
-    row["method"]: _number(row["flops"], "flops", path) / _number(row["steps"], "steps", path)
+    row["method"]: _number(row["flops"], "flops", path, 0) / _number(row["steps"], "steps", path, 0)
     for row in counted
   }
 
@@ -80,14 +80,15 @@ def check_cost(method: str, flops: int, run_flops: float, config: str) -> None:
     )
 
 
-def _number(text: str | None, column: str, path: str | Path) -> float:
+def _number(text: str | None, column: str, path: str | Path, above: float = -math.inf) -> float:
   try:
     value = float(text or "")
   except ValueError:
     value = math.nan
-  if not value > 0 or math.isinf(value):
+  if not above < value < math.inf:
+    kind = "positive" if above == 0 else "finite"
     raise ConfigError(
-      f"results={str(path)!r} is damaged: {text!r} in the column {column!r} is not a positive"
+      f"results={str(path)!r} is damaged: {text!r} in the column {column!r} is not a {kind}"
       " number; write the file again with vitx sweep or vitx reproduce."
     )
   return value
