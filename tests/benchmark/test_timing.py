@@ -64,6 +64,7 @@ def test_a_budget_cuts_rounds_but_never_the_first():
   times = timed(clock, 5, 10.0, slow=clock.program("slow", 20.0), mid=clock.program("mid", 4.0))
   assert times["slow"].samples == 1
   assert times["mid"].samples == 2  # A third sample would end after 12 s.
+  assert timed(clock, 5, -1.0, a=clock.program("a", 1.0))["a"].samples == 1
 
 
 def test_a_compiled_step_knows_its_cost():

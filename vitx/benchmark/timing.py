@@ -166,8 +166,8 @@ def interleave(
   samples: dict[str, list[float]] = {name: [] for name in runs}
   for _ in range(repeats):
     for name, run in runs.items():
-      expected = counts[name] * statistics.median(samples[name]) if samples[name] else 0.0
-      if spent[name] + expected > seconds:
+      taken = samples[name]
+      if taken and spent[name] + counts[name] * statistics.median(taken) > seconds:
         continue
       if short[name]:
         run()
