@@ -9,7 +9,8 @@ from tests.drawn import draw_variables
 from tests.slow import all_but
 from vitx.analysis.matrices import attention_entropies, expose_matrices
 from vitx.attention import MIXERS
-from vitx.models import model_from_config
+from vitx.config.registry import fields_of
+from vitx.models import MODELS, model_from_config
 from vitx.models.sown import collect
 
 SIZES = dict(num_classes=3, width=16, depth=2, num_heads=2, mlp_dim=16)
@@ -83,6 +84,14 @@ def test_of_shaped_attention_it_is_the_softmax_part():
   values = [x["attention_entropy/block_00"] for _, x in look(model, variables, other)]
   np.testing.assert_allclose(*values, rtol=1e-5)
   assert (values[0] < np.log(N) - 1e-3).all()
+
+
+def test_a_mixer_that_the_config_leaves_to_the_network_is_kept():
+  for name in ("cct", "cvt", "levit", "swin"):
+    default = MODELS[name].PARTS["token_mixer"][1]
+    expected = {**fields_of(default), "implementation": "masked"}
+    assert expose_matrices(ConfigDict({"name": name})).token_mixer.to_dict() == expected
+  assert expose_matrices(ConfigDict({"name": "convmixer"})).to_dict() == {"name": "convmixer"}
 
 
 def test_holding_changes_neither_the_config_nor_what_the_model_says():

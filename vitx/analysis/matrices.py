@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from vitx.attention import MIXERS
 from vitx.config import registry
-from vitx.models import names
+from vitx.models import find_mixer, names
 from vitx.models.sown import collect
 
 
@@ -30,7 +30,9 @@ def expose_matrices(model: ConfigDict) -> ConfigDict:
       changed.layer_cycle = 0  # Nothing can be sown inside the loop over layers.
     if changed.get("remat"):
       changed.remat = False  # Sown matrices cannot leave a rematerialized block.
-    mixer = registry.fields_of(changed.get("token_mixer", "softmax"))
+    mixer = find_mixer(changed)
+    if not mixer:
+      return changed
     found = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
     several = getattr(getattr(found, "properties", None), "implementations", ("masked",))
     if "masked" in several and "implementation" in registry.options(found):

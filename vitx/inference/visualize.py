@@ -33,6 +33,7 @@ from vitx.data.sources import open_source
 from vitx.inference.evaluate import Evaluation, evaluate_split
 from vitx.inference.inputs import list_inputs, make_reader
 from vitx.interop.repository import load
+from vitx.models import find_mixer
 from vitx.sweeps.curves import find_published_curves, find_runs, read_curves
 from vitx.sweeps.points import find_published, find_rows
 from vitx.tasks import build_task
@@ -353,10 +354,10 @@ def _of_config(text: str, options: Options) -> Subject:
 def _describe(config: ConfigDict) -> str:
   """Returns a short description of the network and its data."""
   model = config.model
-  mixer = fields_of(model.get("token_mixer", "softmax"))
+  mixer = find_mixer(model)
   block = fields_of(model.get("block", "pre_norm"))["name"]
   parts = [
-    f"{model.name} with {mixer.get('edges', mixer['name'])}",
+    f"{model.name} with {mixer.get('edges', mixer['name'])}" if mixer else model.name,
     *([f"{block} blocks"] if block != "pre_norm" else []),
   ]
   parts += [f"{name} {model[name]}" for name in ("depth", "width") if name in model]

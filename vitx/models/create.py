@@ -135,6 +135,21 @@ def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[s
   return variables
 
 
+def find_mixer(model: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the name and the fields of the token mixer of a config's `model` entry.
+
+  If the entry does not set the mixer, it is the default of the network. A network without token
+  mixers gives {}.
+
+  Raises:
+    ConfigError: If the model is unknown.
+  """
+  parts = getattr(lookup(MODELS, model.get("name", ""), "model.name"), "PARTS", {})
+  if "token_mixer" not in parts:
+    return {}
+  return fields_of(model.get("token_mixer", parts["token_mixer"][1]))
+
+
 def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
   """Returns a config's `model` entry with the seed of its random graphs filled in.
 

@@ -13,8 +13,7 @@ from ml_collections import ConfigDict
 
 from vitx.config.checks import NonNegative, Positive, Probability, Range
 from vitx.config.errors import ConfigError
-from vitx.config.registry import fields_of
-from vitx.models import model_from_config
+from vitx.models import find_mixer, model_from_config
 from vitx.models.sown import collect
 from vitx.tasks.base import Teacher
 from vitx.tasks.classification import Classification
@@ -79,10 +78,10 @@ class Distillation(Classification):
         f" data.source={config.data.source!r} has {classes}; choose a teacher of these classes."
       )
     model.num_classes = classes
-    if task.get("attention_weight", 0.0):
-      fields = fields_of(model.get("token_mixer", "softmax"))
-      fields["implementation"] = "masked"  # the loss reads its matrices
-      task.teacher_model = ConfigDict({**model.to_dict(), "token_mixer": fields})
+    mixer = find_mixer(model)
+    if mixer and task.get("attention_weight", 0.0):
+      mixer["implementation"] = "masked"  # the loss reads its matrices
+      task.teacher_model = ConfigDict({**model.to_dict(), "token_mixer": mixer})
 
   @classmethod
   def from_config(  # type: ignore[override]  # its terms have losses and weights of their own

@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from vitx.analysis.matrices import attention_entropies, expose_matrices
 from vitx.config.errors import ConfigError
-from vitx.config.registry import fields_of
 from vitx.data.dataset import Examples, spread
+from vitx.models import find_mixer
 from vitx.models.stacked import unstack
 from vitx.tasks import build_task
 from vitx.tasks.base import Batch, Figures
@@ -51,7 +51,7 @@ def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str,
     )
   found = jax.eval_shape(_make_step(config, None), params, model_state, batch)
   if found.keys() == {"count"}:
-    name = fields_of(config.model.get("token_mixer", "none"))["name"]
+    name = find_mixer(config.model).get("name", "none")
     raise ConfigError(
       f"{FIELD}={count}: the layers of this network (model.name={config.model.name!r}, token mixer"
       f" {name!r}) have no softmax over tokens. Set {FIELD}=0, or use a token mixer that has one,"

@@ -14,11 +14,11 @@ from vitx.checkpoints import unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.store import CheckpointStore
-from vitx.config.registry import fields_of
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
 from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.init_from import initial_variables
+from vitx.models import find_mixer
 from vitx.tasks.base import Task
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment
@@ -136,6 +136,6 @@ def fit_options(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, 
   return {
     "allowed": config.init_from_except,
     "network": task.model,
-    "mixer": fields_of(config.model.get("token_mixer", ""))["name"],
+    "mixer": find_mixer(config.model).get("name", ""),
     "match_classes": None if info.class_names is None else find,
   }
