@@ -206,3 +206,11 @@ def test_the_graph_of_a_subject_is_that_of_its_pattern():
   found = graph_figures(Full(), TokenLayout((8, 8)))
   assert row["layers"] == "0 1 2 3" and row["density"] == found.density == 1
   assert row["path_length"] == found.path_length and row["spectral_gap"] == found.spectral_gap
+
+
+def test_a_network_without_mixers_has_no_graph():
+  model = model_from_config({"name": "convmixer", "num_classes": 2, "width": 4, "depth": 1})
+  spec = jax.ShapeDtypeStruct((1, 16, 16, 3), np.float32)
+  subject = Subject("plain", model, spec, None, None, dict, lambda count: None)
+  with pytest.raises(ConfigError, match="plain has no token mixers"):
+    compute_graph(subject)

@@ -9,6 +9,7 @@ from vitx.analysis.figures import style
 from vitx.analysis.figures.patterns import group_layers, list_edges
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.graph import GraphFigures, graph_figures
+from vitx.config.errors import ConfigError
 
 LEFT_OUT = ("in_degree", "clustering_directed")  # The properties without a column.
 SHOWN = {
@@ -26,7 +27,7 @@ def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
   `vitx.analysis.graph.GraphFigures` describes the columns.
 
   Raises:
-    ConfigError: The mixers of a model have no pattern.
+    ConfigError: A model has no mixers, or its mixers have no pattern.
   """
   rows = [row for subject in subjects for row in compute_graph(subject)]
   name = "_".join(["graph", *(subject.label for subject in subjects)])
@@ -38,12 +39,17 @@ def compute_graph(subject: Subject) -> list[dict[str, Any]]:
   """Returns a table row for each distinct pattern and head: its layers and its graph properties.
 
   Raises:
-    ConfigError: The mixers of the model have no pattern.
+    ConfigError: The model has no mixers, or its mixers have no pattern.
   """
+  layers = group_layers(list_edges(subject.model, subject.input_spec))
+  if not layers:
+    raise ConfigError(
+      f"graph: {subject.label} has no token mixers; use a model whose token_mixer is a pattern."
+    )
   return [
-    {"model": subject.label, "layers": " ".join(map(str, layers)), "head": head}
+    {"model": subject.label, "layers": " ".join(map(str, numbers)), "head": head}
     | _flatten(graph_figures(each.pattern, each.layout, head=head))
-    for each, layers in group_layers(list_edges(subject.model, subject.input_spec)).items()
+    for each, numbers in layers.items()
     for head in range(each.distinct_heads)
   ]
 
