@@ -1,5 +1,6 @@
 """The arrays behind the figures of models agree with their definitions."""
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from vitx.analysis.figures.graph import compute_graph
 from vitx.analysis.figures.landmarks import attend_from_landmarks
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.graph import graph_figures
+from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.inference.visualize import open_subject
 from vitx.layers.posemb import sine_cosine_table
@@ -214,3 +216,26 @@ def test_a_network_without_mixers_has_no_graph():
   subject = Subject("plain", model, spec, None, None, dict, lambda count: None)
   with pytest.raises(ConfigError, match="plain has no token mixers"):
     compute_graph(subject)
+
+
+class Mean(nn.Module):
+  """A mixer that is no `TokenMixer`."""
+
+  implementation: str
+  num_heads: int = 1
+  dtype: str = "float32"
+  layer: int = 0
+  depth: int = 1
+
+  @nn.compact
+  def __call__(self, x, layout, *, mask=None, train):
+    self.sow("intermediates", "attention", np.full((len(x), 1, *[x.shape[1]] * 2), 1 / x.shape[1]))
+    return x.mean(axis=1, keepdims=True) + 0 * x
+
+
+def test_a_mixer_that_is_any_module_is_captured():
+  with registry.trusting(True):
+    layers = capture(*make({"name": f"{__name__}:Mean"}))
+  assert [(layer.mixer, layer.q, layer.map.shape) for layer in layers] == [
+    ("Mean", None, (2, 1, 10, 10))
+  ] * 2

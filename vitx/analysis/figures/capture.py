@@ -13,7 +13,7 @@ import numpy as np
 from vitx.analysis.matrices import sow
 from vitx.attention.base import TokenMixer
 from vitx.attention.shaped import ShapedAttention
-from vitx.models.names import DECODER
+from vitx.models.names import DECODER, TOKEN_MIXER
 from vitx.models.sown import collect
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.layout import TokenLayout
@@ -73,8 +73,8 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
 
     def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
       module, method = context.module, context.method_name
-      is_mixer = isinstance(module, TokenMixer) and DECODER not in module.path
-      if not is_mixer or method not in ("__call__", "apply_positions"):
+      is_mixer = isinstance(module, TokenMixer) or module.name == TOKEN_MIXER
+      if not is_mixer or DECODER in module.path or method not in ("__call__", "apply_positions"):
         return call(*args, **kwargs)
       own = known.setdefault("/".join(module.path), {"mixer": type(module).__name__})
       if method == "__call__":
@@ -90,7 +90,7 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
       return collect(sow(model, variables, inputs), "attention"), projected
 
   sown, projected = jax.device_get(jax.jit(look)(variables, inputs))
-  matrices = {path: x for path, x in sown.items() if DECODER not in path.split("/")}
+  matrices = {path: x for path, x in sown.items() if path in known}
   order = [*matrices, *(path for path in known if path not in matrices)]
   return [
     MixerCapture(path, matrix=matrices.get(path), **known[path], **projected.get(path, {}))
