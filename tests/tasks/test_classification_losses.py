@@ -1,5 +1,7 @@
 """Losses and class weights, against scikit-learn, optax and their definitions."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from tests import runs
 from vitx.config.errors import ConfigError
+from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import cross_entropy
 from vitx.tasks.classification_losses import LOSSES, find_class_weights, make_loss
 from vitx.training import trial
@@ -111,6 +114,16 @@ def test_an_experiment_records_the_numbers_of_its_own_training_examples():
   # A plan has no labels, and needs only the cost.
   assert trial.complete_config(runs.tiny(*overrides)).task.class_weights == "balanced"
   assert trial.count_training_flops(trial.complete_config(runs.tiny(*overrides))) > 0
+
+
+@pytest.mark.usefixtures("whole_runs")
+def test_balanced_weights_of_examples_without_labels_are_refused():
+  experiment = make_experiment(runs.tiny())
+  config, unlabeled = experiment.config.copy_and_resolve_references(), SimpleNamespace(labels=None)
+  with config.unlocked(), pytest.raises(ConfigError, match=r"'balanced' counts .* labels=None"):
+    config.task.class_weights = "balanced"
+    source = SimpleNamespace(info=experiment.source.info, train=unlabeled)
+    Classification.resolve(config, source)
 
 
 BAD = (

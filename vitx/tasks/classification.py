@@ -91,7 +91,14 @@ class Classification(Task):
     resolve_images(config, source, {"label": ("integer", 0)}, len(classes))
     weights = config.task.get("class_weights")
     if weights is not None:
-      labels = getattr(getattr(source, "train", None), "labels", None)
+      train = getattr(source, "train", None)
+      labels = getattr(train, "labels", None)
+      if weights == "balanced" and train is not None and labels is None:
+        raise ConfigError(
+          f"task.class_weights={weights!r} counts the examples of each class, but the examples of"
+          f" data.source={info.name!r} have labels=None; give a number for each class, or give the"
+          " source's examples their labels."
+        )
       found = find_class_weights(weights, classes, labels)
       config.task = ConfigDict({**config.task.to_dict(), "class_weights": found})
 
