@@ -143,7 +143,7 @@ def add_legend(canvas: Any, axes: Any, **settings: Any) -> None:
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-  """Writes dicts as a CSV table, whose columns are the keys of the first dict.
+  """Writes dicts as a CSV table, with a column for each key of any dict.
 
   Floats are written with six significant digits.
 
