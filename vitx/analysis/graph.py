@@ -184,9 +184,8 @@ def compute_spectral_gap(edges: scipy.sparse.csr_array) -> float:
   """
   P = scipy.sparse.diags_array(divide(1.0, edges.sum(axis=1))) @ edges
   if not scipy.sparse.triu(edges, 1).nnz:
-    values = (
-      P.diagonal()
-    )  # The eigenvalues of a causal walk, on which iterations need not converge.
+    # The matrix of a causal walk is triangular, and iterations on it need not converge.
+    values = P.diagonal()
   elif edges.shape[0] <= DENSE_SPECTRUM:
     values = np.linalg.eigvals(P.toarray())
   else:

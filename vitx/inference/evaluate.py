@@ -258,9 +258,8 @@ def _calibrate(collected: _Collector, fitted: _Collector) -> dict[str, Any]:
   validation = classification.calibrate(temperature, known.labels, fitted.logits(), resamples=0)
   return {
     "temperature": temperature,
-    "fitted_examples": int(
-      (known.classes >= 0).sum()
-    ),  # Not those with a logit that is not finite.
+    # The class of an example with a logit that is not finite is -1.
+    "fitted_examples": int((known.classes >= 0).sum()),
     **classification.calibrate(temperature, predictions.labels, collected.logits()),
     "validation": validation,
   }
