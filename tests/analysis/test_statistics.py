@@ -62,6 +62,17 @@ def test_ranks():
   assert statistics.rank([0.9, 0.95, 0.9, 0.1], "min") == [2.5, 4, 2.5, 1]
 
 
+def test_a_value_that_is_nan_changes_no_other():
+  nan = math.nan
+  np.testing.assert_equal(statistics.rank([0.9, nan, 0.95, 0.1], "max"), [2, nan, 1, 3])
+  np.testing.assert_equal(statistics.adjust([0.03, nan, 0.01]), [0.06, nan, 0.03])
+  ours, published = [1.0, nan, 2.0, 3.0, 5.0, 4.0], [1.0, 9.0, 2.0, 3.0, 4.0, 5.0]
+  known = [0, 2, 3, 4, 5]
+  wanted = statistics.agree([ours[i] for i in known], [published[i] for i in known])
+  assert statistics.agree(ours, published) == wanted and wanted.count == 5
+  assert statistics.agree([1.0, nan, 2.0], [1.0, 2.0, 3.0]) is None
+
+
 def test_means_that_differ_in_their_rounding_tie():
   values = [0.1 + 0.2, 0.3, 0.9]
   assert values[0] != values[1]

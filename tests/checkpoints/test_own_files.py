@@ -1,6 +1,7 @@
 """Links and special files in a workdir make no command write outside it."""
 
 import json
+import math
 import os
 import shutil
 
@@ -9,7 +10,7 @@ import pytest
 from absl import logging
 
 from tests import runs
-from vitx.checkpoints import lock, unevaluated
+from vitx.checkpoints import lock, outputs, unevaluated
 from vitx.checkpoints.errors import CheckpointError
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.workdir import find_run, read_config, write_json
@@ -239,3 +240,10 @@ def test_a_link_is_told_before_anything_is_compiled(name, run_copy, victim):
   with pytest.raises(ConfigError, match=rf"{name}' is a link to"):
     phases.train(runs.tiny(), run_copy)
   assert runs.snapshot(run_copy) == before
+
+
+def test_a_json_file_has_no_number_that_json_lacks(tmp_path):
+  outputs.write_json(tmp_path / "a.json", {"nll": [math.nan, math.inf, 0.5]})
+  assert (tmp_path / "a.json").read_text() == json.dumps(
+    {"nll": [None, None, 0.5]}, indent=2
+  ) + "\n"

@@ -104,6 +104,9 @@ def test_an_image_file(digits, command, tmp_path):
   assert command(digits, "decompress", tmp_path / "code", *back)[0] == 0
   with Image.open(tmp_path / "back.png") as file:
     np.testing.assert_array_equal(np.asarray(file), image)
+  (tmp_path / "code").rename(tmp_path / "photo.bmp.vitx")
+  assert command(digits, "decompress", tmp_path / "photo.bmp.vitx")[0] == 0
+  assert (tmp_path / "photo.png").read_bytes() == (tmp_path / "back.png").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -315,6 +315,15 @@ def test_names_of_transformers(name):
     jax.tree.map(np.testing.assert_array_equal, foreign_names.to_ours(back, 3)[0], wanted)
 
 
+def test_a_class_token_beside_the_network_is_left_out():
+  """The names of the distilled network have a rule for two tokens, of which one is not there."""
+  theirs = foreign.read_arrays(FILES["timm_distilled"])[0]
+  named = {f"student.{name}": x for name, x in theirs.items()} | {"cls_token": np.ones((1, 1, 12))}
+  found, notes = foreign_names.strip(named, foreign.STATE_DICTS)
+  assert found.keys() == theirs.keys()
+  assert notes["cls_token"] == "outside the network student.*"
+
+
 def dinov3_under_other_names(arrays):
   """Returns timm's arrays under the names of DINOv3's own code, with a mask of the keys' bias."""
   short = {"reg_token": "storage_tokens"}

@@ -117,7 +117,7 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
 
 def adjust(p_values: Sequence[float]) -> list[float]:
   """Corrects p-values for the number of tests by Holm's method (1979); the order is unchanged."""
-  order = np.argsort(p_values, kind="stable")
+  order = np.argsort(p_values, kind="stable")  # NaN comes last, and so changes no other value
   factors = len(p_values) - np.arange(len(p_values))
   raised = np.minimum(np.maximum.accumulate(np.asarray(p_values, float)[order] * factors), 1.0)
   adjusted = np.empty(len(p_values))
@@ -128,6 +128,8 @@ def adjust(p_values: Sequence[float]) -> list[float]:
 def rank(values: Sequence[float], mode: Literal["max", "min"]) -> list[float]:
   """Returns the rank of each value, 1 for the best; tied values share the mean of their ranks.
 
+  The rank of NaN is NaN, and the other values are ranked without it.
+
   Args:
     values: The values of one metric.
     mode: Whether high ("max") or low ("min") values are good.
@@ -137,20 +139,22 @@ def rank(values: Sequence[float], mode: Literal["max", "min"]) -> list[float]:
 
 def _rank(values: Sequence[float]) -> np.ndarray:
   """Returns ranks, 1 for the lowest value; values that differ only by rounding share a rank."""
-  return stats.rankdata([float(f"{value:.12g}") for value in values])
+  return stats.rankdata([float(f"{value:.12g}") for value in values], nan_policy="omit")
 
 
 def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None:
   """Returns Spearman's rank correlation of two lists of values, or `None` if it is undefined.
 
-  The correlation is undefined for fewer than three methods, or if all values of a list are equal.
+  Methods of which a value is NaN are left out. The correlation is undefined for fewer than three
+  other methods, or if all their values in a list are equal.
   The p-value is exact for up to 8 methods, and comes from 9,999 permutations for more.
 
   Args:
     ours: Our value of each method.
     published: The published value of each method, in the order of `ours`.
   """
-  x, y = (_rank(values) for values in (ours, published))
+  known = ~np.isnan([ours, published]).any(axis=0)
+  x, y = (_rank(np.asarray(values)[known]) for values in (ours, published))
   if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
     return None
   rho, centered = float(stats.spearmanr(x, y).statistic), y - y.mean()

@@ -31,8 +31,8 @@ class Nystromformer(AttentionModule):
       code, and removes them at the end; without a mask these zeros count like other tokens, and
       with a mask they are masked. Rotary positions count from the first real token in both cases.
     pinv_scale: The scope of the largest row sum and column sum, which scale the first guess of the
-      pseudo-inverse: "example" takes them for each matrix, "batch" over the whole batch, as
-      published.
+      pseudo-inverse: "example" takes them for each matrix, "batch" over the part of the
+      batch that its device computes, as published.
 
   `AttentionModule` has the other attributes. Queries and keys are rotated before landmarks are
   made. The sown attention matrix has entries for the padding in front, and does not include the

@@ -32,9 +32,9 @@ class Performer(AttentionModule):
     eps: The number added to the features; None means the published values, 1e-4 with "softmax" and
       1e-3 with the other kernels.
     stabilizer: The scope of the maximum that is subtracted in the softmax features of keys:
-      "example" takes it over each example and head, "batch" over the batch, as in the authors'
-      first code. A causal mixer subtracts no maximum, since one over all keys would reveal later
-      tokens.
+      "example" takes it over each example and head, "batch" over the part of the batch that its
+      device computes, as in the authors' first code. A causal mixer subtracts no maximum, since one
+      over all keys would reveal later tokens.
     redraw: The number of training calls between two draws (each micro-batch is one call); 0 draws
       only once.
     local_heads: The number of heads that use softmax attention in a window (see `local_window`).

@@ -14,8 +14,9 @@ LONGEST = 255  # the most bytes in a file's name
 
 
 def write_json(path: str | Path, value: Any) -> None:
-  """Writes a value to an indented JSON file."""
-  write_file(path, json.dumps(value, indent=2) + "\n")
+  """Writes a value to an indented JSON file; NaN and infinity, which JSON lacks, become null."""
+  plain = json.loads(json.dumps(value), parse_constant=lambda _: None)
+  write_file(path, json.dumps(plain, indent=2) + "\n")
 
 
 def write_file(path: str | Path, content: str | bytes | bytearray) -> None:

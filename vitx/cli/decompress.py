@@ -1,11 +1,12 @@
 """Restores a file that `vitx compress` wrote: `vitx decompress --workdir runs/text book.txt.vitx`.
 
-The output is identical to the original file, byte for byte; an image or an array is identical in
-its values. Decompression needs the workdir, the kind of device and the versions of vitx and JAX
-that compressed the file.
+The output is identical to the original file, byte for byte; an image, which is written as PNG, or
+an array is identical in its values. Decompression needs the workdir, the kind of device and the
+versions of vitx and JAX that compressed the file.
 """
 
 import argparse
+from pathlib import Path
 
 from vitx.checkpoints.outputs import write_file
 from vitx.cli.compress import SUFFIX, choose_path
@@ -18,7 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("file", metavar="FILE", help="A file that vitx compress wrote.")
   add("--workdir", required=True, help="The workdir that compressed the file.")
-  add("--out", metavar="FILE", help=f"The restored file; the default drops {SUFFIX}.")
+  add(
+    "--out",
+    metavar="FILE",
+    help=f"The restored file; the default drops {SUFFIX} and names an image .png.",
+  )
   add_trust(add)
 
 
@@ -29,7 +34,8 @@ def run(file: str, workdir: str, out: str | None) -> None:
 
   if out is None and not file.endswith(SUFFIX):
     raise ConfigError(f"{file} does not end in {SUFFIX}; give the file to write as --out.")
-  path = choose_path(out, file.removesuffix(SUFFIX))
+  kind, name = read(file)[0].kind, Path(file.removesuffix(SUFFIX))
+  path = choose_path(out, str(name.with_suffix(".png") if kind == "image" else name))
   found = decompress(workdir, file)
-  write_file(path, to_file(read(file)[0].kind, found, path.suffix))
+  write_file(path, to_file(kind, found, path.suffix))
   print(f"{path}: {path.stat().st_size:,} bytes")

@@ -148,7 +148,10 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
   notes[prefix] = f"in front of {len(inside)} names; removed"
   outside = {n: _cut(n, prefix) for n in plain if not n.startswith(prefix)}
   ours = {short: plain[name] for name, short in outside.items()}
-  _, left = convert_in(FAMILIES[family].rules, ours, 1)
+  try:
+    _, left = convert_in(FAMILIES[family].rules, ours, 1)
+  except ConfigError:  # A rule needs another array beside one of these.
+    left = list(ours)
   if outside and not left and not ours.keys() & inside.keys():
     return inside | ours, notes
   return inside, notes | dict.fromkeys(outside, f"outside the network {prefix}*")
