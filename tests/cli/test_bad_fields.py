@@ -41,7 +41,7 @@ FIELDS = [
   ("posemb=rope,posemb.bse=3", "Did you mean 'base'?"),
   ("pool=mean,pool.x=1", "Valid: none"),
   ("posemb.base=7", "LearnedPosition has no field 'base'", "Valid: prefix"),
-  ("token_mixer=performer,token_mixer.features=0", COUNT),
+  ("token_mixer=performer,token_mixer.features=0", "it must be an integer in [1, 65536]"),
   ("token_mixer.landmarks=3", "SoftmaxAttention has no field 'landmarks'", "Valid: causal"),
   ("token_mixer=bigbird,token_mixer.block=0", "it must be an integer in [1, 4096]"),
   ("stem=conv,token_mixer=cvt,token_mixer.kernel=2", "must be an integer in [1, 31], odd"),
@@ -203,7 +203,7 @@ OTHERS = [
   ("schedule=cosin", "schedule.name='cosin'", "Did you mean 'cosine'?"),
   ("freeze=(3,)", "freeze[0]=3 must be a string"),
   (
-    "freeze=([,)",
+    "freeze='([,)'",
     "freeze='([,)' is not a valid regular expression: unterminated character set at position 1",
   ),
   (
@@ -264,7 +264,7 @@ OTHERS = [
     "stem/embed/kernel', float32 (8192, 8192, 1, 64)",
   ),
   ("init_from=nowhere", "workdir='nowhere' has no config.json: it is no workdir of vitx"),
-  ("init_from_except=([,)", "init_from_except='([,)' is not a valid regular expression"),
+  ("init_from_except='([,)'", "init_from_except='([,)' is not a valid regular expression"),
   ("data.splits.train=train[::]", "data.splits: 'train[::]' is not a split of 'digits'"),
   ("=3", "config has no field ''. Fields there: augment"),
 ]

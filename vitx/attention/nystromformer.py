@@ -15,7 +15,6 @@ from vitx.ops.kernels.nystrom import depthwise_convolution
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
 
-Landmarks = Annotated[int, Range("[1, 4096]")]  # memory grows with the square of their number
 Iterations = Annotated[int, Range("[1, 100]")]  # limited, because the program unrolls iterations
 
 
@@ -41,7 +40,7 @@ class Nystromformer(AttentionModule):
 
   no_logits_reason: ClassVar = "queries and keys meet landmarks, each a mean of many"
 
-  landmarks: Landmarks = 64
+  landmarks: Annotated[int, Range("[1, 4096]")] = 64  # memory grows with the square
   iterations: Iterations = 6
   kernel_size: Annotated[int, Range("[0, 1023], odd or 0")] = 33
   padding: Literal["masked", "front"] = "masked"
