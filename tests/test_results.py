@@ -16,6 +16,7 @@ import pytest
 from scipy import stats
 
 from configs import simplified_cifar10
+from tests.benchmarks.sparsifiner import NETWORKS
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -119,6 +120,52 @@ def test_the_contrast_of_the_sparse_transformer_follows_from_its_runs():
     low, high = found.confidence_interval(0.95)
     mean = np.mean(strided) - np.mean(list(bits[other].values()))
     assert f"{mean:.3f}, interval {low:.3f} to {high:.3f}" in CLAIMS.read_text() and high < -0.01
+
+
+def test_the_contrasts_of_sparsifiner_follow_from_its_runs():
+  """The page has each interval on CIFAR-10, and CLAIMS the verdicts of the margins stated there."""
+  page, claims = (path.read_text() for path in (ROOT / "docs/sparsifiner.md", CLAIMS))
+  top1 = read_runs(RESULTS / "sparsifiner_cifar10.md", "test_top1")
+  values = {name.removeprefix("cifar10_"): list(own.values()) for name, own in top1.items()}
+
+  def contrast(name: str, base: str) -> tuple[str, float, float]:
+    found = stats.ttest_rel(values[name], values[base])
+    mean = 100 * (np.mean(values[name]) - np.mean(values[base]))
+    low, high = (100 * end for end in found.confidence_interval(0.95))
+    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})", low, high
+
+  shares = [name.removeprefix("keep_") for name in values if name.startswith("keep_")]
+  verdicts: dict[str, list[str]] = {"holds": [], "fails": [], "open": []}
+  for share in shares:
+    keep, random = f"keep_{share}", f"random_{share}"
+    text, low, high = contrast(keep, random)
+    verdicts["holds" if low > 0 else "fails" if high < 0.5 else "open"].append(share)
+    cells = [share, contrast(keep, "tuned")[0], contrast(random, "tuned")[0], text]
+    assert f"| {' | '.join(cells)} |" in page
+  assert verdicts == {"holds": [], "fails": ["0.1"], "open": ["0.25"]}
+  text, low, high = contrast("keep_0.25", "tuned")
+  assert low < -1 < high < 0 and text.replace(" (", ", interval ").replace(")", "") in claims
+
+
+def test_the_overlap_of_sparsifiners_masks_follows_from_its_runs():
+  """In each layer the intervals of both overlaps are below the margin of CLAIMS, 0.9."""
+  layers: dict[str, dict[str, list[float]]] = {}
+  for row in csv.DictReader((RESULTS / "sparsifiner_masks.csv").read_text().splitlines()):
+    for name in list(row)[2:]:
+      layers.setdefault(row["layer"], {}).setdefault(name, []).append(float(row[name]))
+  page, claims = (path.read_text() for path in (ROOT / "docs/sparsifiner.md", CLAIMS))
+  for layer, values in layers.items():
+    overlaps = ["overlap_of_images", "overlap_of_queries"]
+    names = [*overlaps, "attention_kept", "coefficient_zeros", "basis_zeros"]
+    assert f"| {layer} | {' | '.join(cell(values[name], 1, 2) for name in names)} |" in page
+    for name in overlaps:
+      low, high = stats.ttest_1samp(values[name], 0).confidence_interval(0.95)
+      assert high < 0.9
+      assert f"{np.mean(values[name]):.2f} ({low:.2f} to {high:.2f})" in claims
+  both = np.array([[v["basis_zeros"], v["coefficient_zeros"]] for v in layers.values()])
+  assert np.mean(np.prod(1 - both, axis=1)) == pytest.approx(
+    NETWORKS["sparsifiner_small"].density, abs=5e-4
+  )
 
 
 def test_the_choice_of_the_vanilla_block_follows_from_its_runs():

@@ -41,6 +41,9 @@ BLOCK = 64
 FLASH = "dense flash"
 PARTS = ("attention", "flops")
 SHARES = (0.9, 0.7, 0.5, 0.25, 0.1, 0.05)  # of keys, in the table of multiply-adds
+# The last is the network of configs/sparsifiner_small.py. Its density is the mean over the layers
+# and runs of results/sparsifiner_masks.csv.
+NETWORKS = SIZES | {"sparsifiner_small": Sizes(4, 65, 64, 4, 0.319, slots=10)}
 
 
 def make_cases(short: int = 1024, long: int = 4096, block: int = BLOCK) -> tuple[Case, ...]:
@@ -177,10 +180,10 @@ def counted_macs(
 
 
 def format_macs(name: str, shares: Sequence[float]) -> str:
-  """Returns a table of a backbone's multiply-adds for several shares of kept keys, in millions."""
-  sizes = SIZES[name]
+  """Returns a table of a network's multiply-adds for several shares of kept keys, in millions."""
+  sizes = NETWORKS[name]
   lines = [
-    f"MHSA of {name}, M multiply-adds for one image; dense {dense_macs(sizes) / 1e6:.1f}",
+    f"MHSA of {name}, M multiply-adds for one image; dense {dense_macs(sizes) / 1e6:.4g}",
     f"{'keep':<8}{'keys':>6}{'as published':>14}{'released':>10}{'masked':>10}{'kernelized':>12}",
   ]
   for share in shares:
@@ -191,7 +194,7 @@ def format_macs(name: str, shares: Sequence[float]) -> str:
       counted_macs(sizes, kept, implementation="masked"),
       counted_macs(sizes, kept, implementation="kernelized"),
     )
-    cells = [f"{count / 1e6:.1f}" for count in counts]
+    cells = [f"{count / 1e6:.4g}" for count in counts]
     lines.append(f"{share:<8g}{kept:>6}{cells[0]:>14}{cells[1]:>10}{cells[2]:>10}{cells[3]:>12}")
   return "\n".join(lines)
 
@@ -201,7 +204,7 @@ def measure(parts: Sequence[str], block: int, effort: Mapping[str, Any]) -> None
   if "attention" in parts:
     print(named.format_named(named.measure(make_cases(block=block), **effort)), flush=True)
   if "flops" in parts:
-    print("\n\n".join(format_macs(name, SHARES) for name in SIZES))
+    print("\n\n".join(format_macs(name, SHARES) for name in NETWORKS))
 
 
 if __name__ == "__main__":
