@@ -154,7 +154,7 @@ def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None
     published: The published value of each method, in the order of `ours`.
   """
   known = ~np.isnan([ours, published]).any(axis=0)
-  x, y = (_rank(np.asarray(values)[known]) for values in (ours, published))
+  x, y = (_rank(np.asarray(values)[known].tolist()) for values in (ours, published))
   if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
     return None
   rho, centered = float(stats.spearmanr(x, y).statistic), y - y.mean()
