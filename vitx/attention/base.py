@@ -1,7 +1,7 @@
 """The base classes of token mixers, with the fields and methods that mixers share."""
 
 import dataclasses
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from vitx import ops
 from vitx.attention.positions import make_grid_parameter
-from vitx.config.checks import NonNegativeInt, Positive, PositiveInt, Range, check_fields
+from vitx.config.checks import NonNegativeInt, Positive, PositiveInt, SquaredSize, check_fields
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import resolve_head_dim, to_heads
 from vitx.ops.implementation import Implementation
@@ -21,8 +21,6 @@ from vitx.ops.patterns import Pattern
 from vitx.ops.relative_bias import Places, axial_places, fold_bias_into_qk, table_shape
 from vitx.ops.rotary import rotary_angles, rotate
 from vitx.ops.sparse.slots import decode_plan
-
-HeadDim = Annotated[int, Range("[1, 4096]")]  # some mixers have D x D arrays for each example
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +178,7 @@ class AttentionModule(TokenMixer):
   `TokenMixer` has the other attributes.
   """
 
-  head_dim: HeadDim | None = None
+  head_dim: SquaredSize | None = None
   use_bias: bool = True
   rotary: Literal["none", "sequence", "axial", "centered"] = "none"
   rotary_base: Positive = 10000.0

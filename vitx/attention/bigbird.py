@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import jax
 import jax.numpy as jnp
 
-from vitx.attention.pattern import BlockSize, PatternAttention
-from vitx.config.checks import PositiveInt, Range, Seed
+from vitx.attention.pattern import PatternAttention
+from vitx.config.checks import PositiveInt, Range, Seed, SquaredSize
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import OnGrid, Pattern, QueryParts, bigbird, redraw_blocks
@@ -44,7 +44,7 @@ class BigBirdAttention(PatternAttention):
   """
 
   variant: str = "R+W+G"
-  block: BlockSize = 64
+  block: SquaredSize = 64
   window: Annotated[int, Range("[1, 9999], odd")] = 3
   random: PositiveInt = 3
   global_blocks: tuple[int, ...] = (0, -1)

@@ -4,8 +4,8 @@ import math
 from typing import ClassVar, Literal
 
 from vitx.attention.base import Properties
-from vitx.attention.pattern import BlockSize, PatternAttention
-from vitx.config.checks import PositiveInt
+from vitx.attention.pattern import PatternAttention
+from vitx.config.checks import PositiveInt, SquaredSize
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Axial, Neighborhood, Pattern, ShiftedWindow, cycle
@@ -58,7 +58,7 @@ class ShiftedWindowAttention(PatternAttention):
   `PatternAttention` has the other attributes.
   """
 
-  size: BlockSize = 7
+  size: SquaredSize = 7
   relative_bias: Literal["none", "axial", "window"] = "none"  # type: ignore[assignment]
 
   def pattern(self, layout: TokenLayout) -> Pattern:

@@ -1,6 +1,6 @@
 """Linformer: softmax attention over slots; a slot is a learned linear combination of all tokens."""
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -8,7 +8,7 @@ import jax
 from vitx import ops
 from vitx.attention.base import AttentionModule, Properties
 from vitx.attention.positions import make_grid_parameter
-from vitx.config.checks import Range, Rate
+from vitx.config.checks import Rate, SquaredSize
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, Tokens
@@ -39,7 +39,7 @@ class Linformer(AttentionModule):
   properties: ClassVar = Properties(fixed_length=True)
   no_logits_reason: ClassVar = "queries meet slots, each a mix of all keys"
 
-  slots: Annotated[int, Range("[1, 4096]")] = 64
+  slots: SquaredSize = 64
   share_projection: bool = False
   share_kv: bool = False
   one_kv_head: bool = False

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from vitx import ops
 from vitx.attention.base import AttentionModule
-from vitx.config.checks import Range
+from vitx.config.checks import Range, SquaredSize
 from vitx.layers.projections import from_heads
 from vitx.ops.inputs import hide_tokens
 from vitx.ops.kernels.nystrom import depthwise_convolution
@@ -40,7 +40,7 @@ class Nystromformer(AttentionModule):
 
   no_logits_reason: ClassVar = "queries and keys meet landmarks, each a mean of many"
 
-  landmarks: Annotated[int, Range("[1, 4096]")] = 64  # memory grows with the square
+  landmarks: SquaredSize = 64
   iterations: Iterations = 6
   kernel_size: Annotated[int, Range("[0, 1023], odd or 0")] = 33
   padding: Literal["masked", "front"] = "masked"

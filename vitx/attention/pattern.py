@@ -1,19 +1,17 @@
 """The base of all sparse attention modules: projections, then attention along a pattern."""
 
 import math
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import flax.linen as nn
 
-from vitx.attention.base import AttentionModule, HeadDim, Properties
-from vitx.config.checks import Range, Rate
+from vitx.attention.base import AttentionModule, Properties
+from vitx.config.checks import Rate, SquaredSize
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Global, Pattern, per_head
 from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
-
-BlockSize = Annotated[int, Range("[1, 4096]")]  # memory grows with the square of a block's size
 
 
 class PatternAttention(AttentionModule):
@@ -34,10 +32,10 @@ class PatternAttention(AttentionModule):
   properties: ClassVar = Properties(accepts_causal=True)
   decodes: ClassVar = True
 
-  value_dim: HeadDim | None = None
+  value_dim: SquaredSize | None = None
   out_projection: bool = True
   prefix_global: bool = True
-  tile: BlockSize | None = None
+  tile: SquaredSize | None = None
   dropout: Rate = 0.0
 
   def pattern(self, layout: TokenLayout) -> Pattern:
@@ -111,7 +109,7 @@ class PatternAttention(AttentionModule):
       raise ConfigError(
         f"token_mixer.out_projection=False leaves {v.shape[2]} heads of {v.shape[3]} values as"
         f" tokens of {x.shape[2]} channels, which they do not fill; set token_mixer.value_dim to"
-        f" model.width / model.num_heads, or use token_mixer.out_projection=True."
+        " model.width / model.num_heads, or use token_mixer.out_projection=True."
       )
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale, at)

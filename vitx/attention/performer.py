@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from vitx import ops
 from vitx.attention.base import AttentionModule, Properties
-from vitx.attention.pattern import BlockSize
-from vitx.config.checks import NonNegative, NonNegativeInt, Range
+from vitx.config.checks import NonNegative, NonNegativeInt, Range, SquaredSize
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels import features
@@ -58,7 +57,7 @@ class Performer(AttentionModule):
   stabilizer: Literal["example", "batch"] = "example"
   redraw: NonNegativeInt = 0
   local_heads: NonNegativeInt = 0
-  local_window: BlockSize = 256
+  local_window: SquaredSize = 256
 
   @nn.compact
   def __call__(

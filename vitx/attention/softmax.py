@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import flax.linen as nn
 
-from vitx.attention.base import AttentionModule, HeadDim, Properties
-from vitx.config.checks import Rate
+from vitx.attention.base import AttentionModule, Properties
+from vitx.config.checks import Rate, SquaredSize
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
@@ -38,7 +38,7 @@ class SoftmaxAttention(AttentionModule):
   decodes: ClassVar = True
   returns_class_attention: ClassVar = True
 
-  value_dim: HeadDim | None = None
+  value_dim: SquaredSize | None = None
   key_bias: bool = True
   value_bias: bool = True
   qk_norm: bool = False

@@ -1,7 +1,7 @@
 """Sparsifiner: every query attends the keys that a small predictor ranks highest."""
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -9,9 +9,8 @@ import jax.numpy as jnp
 
 from vitx import ops
 from vitx.attention.base import AttentionModule, Properties
-from vitx.attention.pattern import BlockSize
 from vitx.attention.positions import make_grid_parameter
-from vitx.config.checks import NonNegative, PositiveInt, Range, Share
+from vitx.config.checks import NonNegative, PositiveInt, Share, SquaredSize
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import from_heads
 from vitx.ops.kernels.key_scores import Predictor, predict_coefficients
@@ -64,14 +63,14 @@ class Sparsifiner(AttentionModule):
 
   keep: Share = 0.25
   sparse: bool = True
-  slots: Annotated[int, Range("[1, 4096]")] = 32
+  slots: SquaredSize = 32
   channel_divisor: PositiveInt = 2
   coefficient_threshold: NonNegative | None = 0.05
   coefficient_top: PositiveInt | None = None
   basis_threshold: NonNegative | None = 0.01
   predictor_implementation: Predictor = "auto"
   granularity: Literal["token", "block"] = "token"
-  block: BlockSize = 16
+  block: SquaredSize = 16
 
   def __post_init__(self):
     """Checks the fields; see `TokenMixer`.

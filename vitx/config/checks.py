@@ -52,6 +52,7 @@ class ChoiceTable:
 # The upper bounds of sizes refuse arrays that no machine could hold.
 PositiveInt = Annotated[int, Range("[1, 1000000]")]
 NonNegativeInt = Annotated[int, Range("[0, 1000000]")]
+SquaredSize = Annotated[int, Range("[1, 4096]")]  # memory grows with the square of such a size
 Depth = Annotated[int, Range("[1, 1000]")]
 Seed = Annotated[int, Range("[0, 4294967295]")]
 Positive = Annotated[float, Range("(0, inf)")]
