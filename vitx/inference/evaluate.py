@@ -20,18 +20,10 @@ from vitx.config.errors import ConfigError
 from vitx.config.overrides import split as split_overrides
 from vitx.config.overrides import with_overrides
 from vitx.data.class_names import FILE, compare, renumber
-from vitx.data.dataset import (
-  ROLES,
-  Dataset,
-  DatasetInfo,
-  Examples,
-  Joined,
-  check_arrays,
-  spread,
-)
+from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
-from vitx.inference.opening import change_source, copy_data_fields, open_model
+from vitx.inference.opening import copy_data_fields, open_model, open_other
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.training import evaluation, parallel
@@ -340,7 +332,7 @@ def _open(
   own = source in (None, loaded.config.data.source)
   split = check_choice(split or ("test" if own else "all"), "split", SPLITS)
   data = copy_data_fields(loaded, data_dir, own_source=own)
-  dataset = open_dataset(data) if own else _open_other(loaded, data, str(source))
+  dataset = open_dataset(data) if own else open_other(loaded, data, str(source))
   dataset = _match(loaded, dataset)
   same = dataset.info.fingerprint == loaded.fingerprint
   if own and not same:
@@ -365,44 +357,6 @@ def _open(
       f"split={split!r} of {dataset.info.name!r} has no examples; add some, or choose another."
     )
   return dataset, train, examples, split
-
-
-def _open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
-  """Opens a source other than the run's, and changes the `data` config in place to suit it.
-
-  The fields that divide the run's data are kept only if the other source is the run's data under
-  another path or name.
-  """
-  data.source, dataset = source, None
-  with contextlib.suppress(ConfigError):  # The source may lack the splits in `data.splits`.
-    dataset = open_dataset(data)
-  if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
-    return dataset
-  is_divided = any(data.splits.values())
-  change_source(data, source)
-  if dataset is None or is_divided:
-    dataset = open_dataset(data)
-  _check_inputs(loaded, dataset.info)
-  return dataset
-
-
-def _check_inputs(loaded: Loaded, info: DatasetInfo) -> None:
-  """Checks that another source has the arrays that the model reads, and no unknown tokens.
-
-  Raises:
-    ConfigError: An array is missing or of another kind, or the source has more tokens.
-  """
-  known = loaded.task.state_info(loaded.config)
-  if known is None:  # a task of the user's own need not describe its data
-    return
-  inputs = {name: x for name, x in known.spec.items() if name not in loaded.task.targets}
-  reads = {name: (x.dtype, len(x.shape)) for name, x in inputs.items()}
-  check_arrays(info, reads, loaded.config.task.name)
-  if known.vocabulary and info.vocabulary and info.vocabulary > known.vocabulary:
-    raise ConfigError(
-      f"source={info.name!r} has {info.vocabulary} different tokens and the model knows"
-      f" {known.vocabulary}; choose a source with at most that number."
-    )
 
 
 def _match(loaded: Loaded, dataset: Dataset) -> Dataset:

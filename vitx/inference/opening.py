@@ -11,7 +11,9 @@ from ml_collections import ConfigDict
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import DATA_PATH_FIELDS, locate_config, log_paths
 from vitx.config import registry
-from vitx.data.dataset import ROLES, DatasetInfo
+from vitx.config.errors import ConfigError
+from vitx.data.dataset import ROLES, Dataset, DatasetInfo, check_arrays
+from vitx.data.sources import open_dataset
 from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.repository import load
 from vitx.tasks.base import Task
@@ -70,6 +72,44 @@ def change_source(data: ConfigDict, source: str) -> None:
   with data.unlocked():
     data.update(source=source, fraction=1.0, validation_choice=None, folds=None, fold=None)
     data.splits = {role: "" for role in ROLES}
+
+
+def open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
+  """Opens a source other than the run's, and changes the `data` config in place to suit it.
+
+  The fields that divide the run's data are kept only if the other source is the run's data under
+  another path or name.
+  """
+  data.source, dataset = source, None
+  with contextlib.suppress(ConfigError):  # The source may lack the splits in `data.splits`.
+    dataset = open_dataset(data)
+  if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
+    return dataset
+  is_divided = any(data.splits.values())
+  change_source(data, source)
+  if dataset is None or is_divided:
+    dataset = open_dataset(data)
+  _check_inputs(loaded, dataset.info)
+  return dataset
+
+
+def _check_inputs(loaded: Loaded, info: DatasetInfo) -> None:
+  """Checks that another source has the arrays that the model reads, and no unknown tokens.
+
+  Raises:
+    ConfigError: An array is missing or of another kind, or the source has more tokens.
+  """
+  known = loaded.task.state_info(loaded.config)
+  if known is None:  # a task of the user's own need not describe its data
+    return
+  inputs = {name: x for name, x in known.spec.items() if name not in loaded.task.targets}
+  reads = {name: (x.dtype, len(x.shape)) for name, x in inputs.items()}
+  check_arrays(info, reads, loaded.config.task.name)
+  if known.vocabulary and info.vocabulary and info.vocabulary > known.vocabulary:
+    raise ConfigError(
+      f"source={info.name!r} has {info.vocabulary} different tokens and the model knows"
+      f" {known.vocabulary}; choose a source with at most that number."
+    )
 
 
 def read_variables(
