@@ -358,19 +358,16 @@ def check_writable(workdir: str | Path, *, in_phases: bool = False) -> None:
       folder to which runs append. It is also raised if the directory has a repository, or has a run
       with phases and is to have one without, or the reverse, because only one could be loaded.
   """
-  found = {
-    REPOSITORY: "a published model",
-    **(
-      {"config.json": "a run without phases"} if in_phases else {PHASES: "a run of several phases"}
-    ),
-  }
-  for name, what in found.items():
-    if (epath.Path(workdir) / name).is_file():
+  path = epath.Path(workdir)
+  other = (PHASES, "a run of several phases")
+  if in_phases:
+    other = ("config.json", "a run without phases")
+  for name, what in ((REPOSITORY, "a published model"), other):
+    if (path / name).is_file():
       raise ConfigError(
         f"workdir={str(workdir)!r} has {what} ({name}), and no run of another kind is written"
         " beside it. Name another directory."
       )
-  path = epath.Path(workdir)
   for name in GROWING:
     own_files.check_no_link(join(workdir, name))
   try:

@@ -6,6 +6,7 @@ versions of vitx and JAX that compressed the file.
 """
 
 import argparse
+from pathlib import Path
 
 from vitx.checkpoints.outputs import write_file
 from vitx.cli.compress import SUFFIX, choose_path
@@ -33,10 +34,10 @@ def run(file: str, workdir: str, out: str | None) -> None:
 
   if out is None and not file.endswith(SUFFIX):
     raise ConfigError(f"{file} does not end in {SUFFIX}; give the file to write as --out.")
-  path = choose_path(out, file.removesuffix(SUFFIX))
-  kind = read(file)[0].kind
-  if out is None and kind == "image":
-    path = choose_path(None, str(path.with_suffix(".png")))
+  default = Path(file.removesuffix(SUFFIX))
+  if out is None and read(file)[0].kind == "image":
+    default = default.with_suffix(".png")
+  path = choose_path(out, str(default))
   found = decompress(workdir, file)
-  write_file(path, to_file(kind, found, path.suffix))
+  write_file(path, to_file(read(file)[0].kind, found, path.suffix))
   print(f"{path}: {path.stat().st_size:,} bytes")
