@@ -8,7 +8,7 @@ its home.
 import ast
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +53,12 @@ def read_runs(path: Path, column: str) -> dict[str, dict[int, float]]:
     if not row["problem"]:
       own[int(row["seed"])] = float(row[column])
   return found
+
+
+def contrast(values: Sequence[float], base: Sequence[float]) -> tuple[float, float, float]:
+  """Returns the mean of the paired differences and the ends of its 95 % t interval."""
+  low, high = stats.ttest_rel(values, base).confidence_interval(0.95)
+  return np.mean(values) - np.mean(base), low, high
 
 
 def cell(values: list[float], scale: float, digits: int) -> str:
@@ -116,9 +122,7 @@ def test_the_contrast_of_the_sparse_transformer_follows_from_its_runs():
   bits = read_runs(RESULTS / "density_digits.md", "test_bits")
   strided = list(bits["strided"].values())
   for other in ("fixed", "dense"):
-    found = stats.ttest_rel(strided, list(bits[other].values()))
-    low, high = found.confidence_interval(0.95)
-    mean = np.mean(strided) - np.mean(list(bits[other].values()))
+    mean, low, high = contrast(strided, list(bits[other].values()))
     assert f"{mean:.3f}, interval {low:.3f} to {high:.3f}" in CLAIMS.read_text() and high < -0.01
 
 
@@ -126,24 +130,25 @@ def test_the_contrasts_of_sparsifiner_follow_from_its_runs():
   """The page has each interval on CIFAR-10, and CLAIMS the verdicts of the margins stated there."""
   page, claims = (path.read_text() for path in (ROOT / "docs/sparsifiner.md", CLAIMS))
   top1 = read_runs(RESULTS / "sparsifiner_cifar10.md", "test_top1")
-  values = {name.removeprefix("cifar10_"): list(own.values()) for name, own in top1.items()}
+  values = {
+    name.removeprefix("cifar10_"): [100 * value for value in own.values()]
+    for name, own in top1.items()
+  }
 
-  def contrast(name: str, base: str) -> tuple[str, float, float]:
-    found = stats.ttest_rel(values[name], values[base])
-    mean = 100 * (np.mean(values[name]) - np.mean(values[base]))
-    low, high = (100 * end for end in found.confidence_interval(0.95))
+  def describe(name: str, base: str) -> tuple[str, float, float]:
+    mean, low, high = contrast(values[name], values[base])
     return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})", low, high
 
   shares = [name.removeprefix("keep_") for name in values if name.startswith("keep_")]
   verdicts: dict[str, list[str]] = {"holds": [], "fails": [], "open": []}
   for share in shares:
     keep, random = f"keep_{share}", f"random_{share}"
-    text, low, high = contrast(keep, random)
+    text, low, high = describe(keep, random)
     verdicts["holds" if low > 0 else "fails" if high < 0.5 else "open"].append(share)
-    cells = [share, contrast(keep, "tuned")[0], contrast(random, "tuned")[0], text]
+    cells = [share, describe(keep, "tuned")[0], describe(random, "tuned")[0], text]
     assert f"| {' | '.join(cells)} |" in page
   assert verdicts == {"holds": [], "fails": ["0.1"], "open": ["0.25"]}
-  text, low, high = contrast("keep_0.25", "tuned")
+  text, low, high = describe("keep_0.25", "tuned")
   assert low < -1 < high < 0 and text.replace(" (", ", interval ").replace(")", "") in claims
 
 

@@ -146,8 +146,8 @@ def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None
   """Returns Spearman's rank correlation of two lists of values, or `None` if it is undefined.
 
   Methods of which a value is NaN are left out. The correlation is undefined for fewer than three
-  other methods, or if all their values in a list are equal.
-  The p-value is exact for up to 8 methods, and comes from 9,999 permutations for more.
+  other methods, or if all their values in a list are equal. The p-value is exact for up to 8
+  methods, and comes from 9,999 permutations for more.
 
   Args:
     ours: Our value of each method.

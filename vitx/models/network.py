@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -77,7 +76,7 @@ class Network(Trunk, kw_only=True):
     """
     batch, rows, columns, width = grid.shape
     pool = self.pool(name=names.POOL)
-    by_mixer = partial(self.token_mixer).keywords.get("causal", False)
+    by_mixer = getattr(self.token_mixer, "keywords", {}).get("causal")
     if (self.causal or by_mixer) and isinstance(pool, ClassToken):
       raise ConfigError(
         f"model{'' if self.causal else '.token_mixer'}.causal=True: the class token is the first"
