@@ -4,6 +4,7 @@ The interpreter reads tensors through a few methods of PyTorch's, which `Tensor`
 that no test needs PyTorch. `TRITON_INTERPRET=1` must be set before Triton is imported.
 """
 
+import dataclasses
 import threading
 
 import jax
@@ -52,38 +53,47 @@ class Tensor:
     assert other.array is self.array
 
 
-def multiply_bfloat16():
-  """Makes the interpreter widen bfloat16 before a product; otherwise it reads bits as integers."""
+def multiply_as_a_gpu():
+  """Makes the interpreter widen bfloat16, and cut off bits where products have TF32.
+
+  By itself it reads the bits of bfloat16 as integers, and multiplies float32 exactly.
+  """
   import triton.language as tl
   from triton.runtime import interpreter
 
   builder = interpreter.interpreter_builder
   product = builder.create_dot
 
-  def widen(x):
-    if x.dtype.scalar != tl.bfloat16:
+  def prepare(x, precision):
+    if x.dtype.scalar == tl.bfloat16:
+      data = interpreter._convert_float(x.data, tl.bfloat16, tl.float32, None).view(np.float32)
+    elif precision.name == "TF32":
+      data = (np.ascontiguousarray(x.data).view(np.int32) & -0x2000).view(np.float32)
+    else:
       return x
-    data = interpreter._convert_float(x.data, tl.bfloat16, tl.float32, None).view(np.float32)
     return interpreter.TensorHandle(data, tl.float32)
 
-  def create_dot(a, b, *rest):
-    return product(widen(a), widen(b), *rest)
+  def create_dot(a, b, c, precision, *rest):
+    return product(prepare(a, precision), prepare(b, precision), c, precision, *rest)
 
   builder.create_dot = create_dot
 
 
-def install(monkeypatch, tiles=None):
+def install(monkeypatch, tiles=None, precision="ieee"):
   """Makes attention for a GPU run its kernels in the interpreter; returns the names of the calls.
 
   Args:
     monkeypatch: The fixture of pytest.
     tiles: The `TileSizes` of every call; `None` for those of an H100.
+    precision: The precision of products, "tf32" as on a GPU, or "ieee", which is exact.
   """
   from vitx.ops.sparse import triton_kernels
 
   traced = []
 
   def call(kernel, arrays, types, grid, launch, sizes):
+    sizes = dataclasses.replace(sizes, precision=precision)
+
     def run(*arrays):
       results = [np.full(each.shape, np.nan, each.dtype) for each in types]
       inputs = [Tensor(np.array(x)) for x in arrays]

@@ -39,7 +39,7 @@ def forward(
   rows = tl.arange(0, sizes.pad_rows)
   queries = (group % sizes.R) * sizes.rows + rows
   inside = (rows < sizes.rows) & (queries < sizes.N)
-  own = _load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes)
+  own = _round(_load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes), sizes)
 
   top = tl.full([sizes.pad_rows], float("-inf"), tl.float32)
   total = tl.zeros([sizes.pad_rows], tl.float32)
@@ -66,7 +66,8 @@ def forward(
       total = total * fade + tl.sum(weights, 1)
       values = _load(v, first, keys, shown, sizes.E, sizes.pad_e, sizes)
       found = found * fade[:, None]
-      found = tl.dot(weights.to(values.dtype), values, found, input_precision=sizes.precision)
+      weights = _round(weights.to(values.dtype), sizes)
+      found = tl.dot(weights, values, found, input_precision=sizes.precision)
       top = higher
 
   empty = total == 0.0
@@ -99,8 +100,8 @@ def query_gradient(
   rows = tl.arange(0, sizes.pad_rows)
   queries = (group % sizes.R) * sizes.rows + rows
   inside = (rows < sizes.rows) & (queries < sizes.N)
-  own = _load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes)
-  own_d_out = _load(d_out, first, queries, inside, sizes.E, sizes.pad_e, sizes)
+  own = _round(_load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes), sizes)
+  own_d_out = _round(_load(d_out, first, queries, inside, sizes.E, sizes.pad_e, sizes), sizes)
   place = (batch * sizes.H + head).to(tl.int64) * sizes.N + queries
   own_lse = tl.load(lse + place, mask=inside, other=float("inf")) * LOG2_E
   own_delta = tl.load(delta + place, mask=inside, other=0.0)
@@ -124,7 +125,8 @@ def query_gradient(
       values = _load(v, first, keys, shown, sizes.E, sizes.pad_e, sizes)
       products = tl.dot(own_d_out, tl.trans(values), input_precision=sizes.precision)
       d_logits = weights * (products - own_delta[:, None])
-      found = tl.dot(d_logits.to(block.dtype), block, found, input_precision=sizes.precision)
+      d_logits = _round(d_logits.to(block.dtype), sizes)
+      found = tl.dot(d_logits, block, found, input_precision=sizes.precision)
 
   _store(dq, first, found * sizes.scale, queries, inside, sizes.D, sizes)
 
@@ -153,8 +155,8 @@ def key_gradients(
   rows = tl.arange(0, sizes.pad_rows)
   keys = (group % sizes.R) * sizes.rows + rows
   inside = (rows < sizes.rows) & (keys < sizes.N)
-  own = _load(k, first, keys, inside, sizes.D, sizes.pad_d, sizes)
-  values = _load(v, first, keys, inside, sizes.E, sizes.pad_e, sizes)
+  own = _round(_load(k, first, keys, inside, sizes.D, sizes.pad_d, sizes), sizes)
+  values = _round(_load(v, first, keys, inside, sizes.E, sizes.pad_e, sizes), sizes)
   if sizes.key_mask:
     seen = _seen(key_mask, batch, head, keys, inside, sizes)
   place = (batch * sizes.H + head).to(tl.int64) * sizes.N
@@ -176,12 +178,12 @@ def key_gradients(
         edges = _edges(tables, tl.load(numbers + i), rows, sizes)
         weights = tl.where(edges, weights, 0.0)
       gradients = _load(d_out, first, queries, shown, sizes.E, sizes.pad_e, sizes)
-      found_v = tl.dot(
-        weights.to(gradients.dtype), gradients, found_v, input_precision=sizes.precision
-      )
+      rounded = _round(weights.to(gradients.dtype), sizes)
+      found_v = tl.dot(rounded, gradients, found_v, input_precision=sizes.precision)
       products = tl.dot(values, tl.trans(gradients), input_precision=sizes.precision)
       d_logits = weights * (products - block_delta[None, :])
-      found_k = tl.dot(d_logits.to(block.dtype), block, found_k, input_precision=sizes.precision)
+      d_logits = _round(d_logits.to(block.dtype), sizes)
+      found_k = tl.dot(d_logits, block, found_k, input_precision=sizes.precision)
 
   _store(dk, first, found_k * sizes.scale, keys, inside, sizes.D, sizes)
   _store(dv, first, found_v, keys, inside, sizes.E, sizes)
@@ -233,6 +235,20 @@ def _store(array, first, found, tokens, inside, WIDTH: tl.constexpr, sizes: tl.c
   places = array + first * WIDTH + tokens[:, None] * (sizes.H * WIDTH) + channels[None, :]
   mask = inside[:, None] & (channels < WIDTH)[None, :]
   tl.store(places, found.to(array.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _round(x, sizes: tl.constexpr):
+  """Rounds float32 to the nearest TF32; other dtypes are returned unchanged.
+
+  The GPU cuts off the 13 bits that TF32 lacks. This makes every number smaller, so the errors of a
+  sum add up instead of averaging out. Operands that a program loads for each block are not rounded,
+  since they go to the shared memory without passing through registers.
+  """
+  if sizes.precision == "tf32":
+    bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)  # NaN 0x7fffffff would give -0
+  return x
 
 
 @triton.jit
