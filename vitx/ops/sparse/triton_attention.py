@@ -36,9 +36,9 @@ OLDEST = 80  # the compute capability times 10 of the A100
 INSTALL = 'on Python 3.12 or newer, pip install -e ".[triton]"'
 PACKAGES = ("jax", "jax-triton", "triton")
 # A key says whether products of warp groups exist (compute capability 9.0 and 10.x), whether the
-# dtype is half precision, and whether a head has more than 64 channels. Nobody has measured these
-# sizes on a GPU: each is the largest of a few that the compiler fits without spilled registers
-# (`test_triton_compiled.py`), and `vitx benchmark choose` finds faster ones.
+# dtype is half precision, and whether a head has more than 64 channels. Each size is the largest of
+# a few that the compiler fits without spilled registers (`test_triton_compiled.py`). docs/gpu.md
+# has the speed of two of them on an H100; `vitx benchmark choose` searches for faster ones.
 TILE_SIZES = {
   (True, True, False): TileSizes(64, Launch(2, 4, 3), Launch(2, 8, 2), Launch(2, 8, 2)),
   (True, True, True): TileSizes(64, Launch(2, 8, 3), Launch(2, 8, 2), Launch(1, 8, 2)),
