@@ -194,6 +194,31 @@ def test_the_choice_of_the_vanilla_block_follows_from_its_runs():
   assert f"{np.mean(runs['two normalizations'][5]):.1f} % after 5" in CLAIMS.read_text()
 
 
+def test_training_at_width_96_follows_from_its_runs():
+  """CLAIMS has simplified minus vanilla, below the margin; a page and a config have the means."""
+  runs: dict[str, dict[int, list[float]]] = {}
+  for row in csv.DictReader((RESULTS / "simplified_w96_training.csv").read_text().splitlines()):
+    values = runs.setdefault(row["row"], {}).setdefault(int(row["epoch"]), [])
+    values.append(100 * float(row["train_top1"]))
+  page, doc = (ROOT / "docs/papers.md").read_text(), simplified_cifar10.__doc__
+  for name, epochs in runs.items():
+    cells = [cell(values, 1, 1) for values in epochs.values()]
+    assert f"| `{name}`, ours | {' | '.join(cells)} |" in page
+    assert "  ".join(text.partition(" ")[0] for text in cells) in doc
+  mean, low, high = contrast(runs["simplified_w96_d8"][50], runs["vanilla_w96_d8"][50])
+  assert high < -2 and f"{mean:.2f}, interval {low:.2f} to {high:.2f}" in CLAIMS.read_text()
+
+
+def test_six_points_are_excluded_on_imagenette():
+  """CLAIMS has each set of keys minus full attention; the intervals end below the margin."""
+  runs = read_runs(RESULTS / "bbvit_imagenette_epochs.md", "test_top1")
+  full = [100 * value for value in runs.pop("tiny_vit").values()]
+  for own in runs.values():
+    mean, low, high = contrast([100 * value for value in own.values()], full)
+    assert high < 6
+    assert f"{mean:+.2f}, interval {low:+.2f} to {high:+.2f}" in CLAIMS.read_text()
+
+
 def test_the_time_of_the_simplified_steps_follows_from_its_runs():
   """CLAIMS has the share of time saved at each width with its 95 % t interval, above 5 %."""
   saved: dict[str, list[float]] = {}
