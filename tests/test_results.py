@@ -24,7 +24,7 @@ CLAIMS = RESULTS / "CLAIMS.md"
 TABLES = [path for path in sorted(RESULTS.glob("*.md")) if path.with_suffix(".csv").exists()]
 NUMBER = r"([+-]?[0-9.]+)"
 # Files with figures that have no CSV; each file says how its figures were measured.
-HOMES = ("docs/papers.md", "docs/sparsifiner.md", "docs/density.md")
+HOMES = ("docs/papers.md", "docs/sparsifiner.md", "docs/density.md", "docs/gpu.md")
 PAGES = (
   "README.md",
   "results/CLAIMS.md",
