@@ -116,7 +116,7 @@ def test_nothing_is_overwritten(run, tmp_path, capsys):
   ("override", "message"),
   [
     ("model.mlp_dim=16", "does not fit this network.*mlp/up/kernel"),
-    ("model.depth=2", "the file has 1 block, the config 2. Set model.depth=1"),
+    ("model.depth=2", "the source has 1 block, the config 2. Set model.depth=1"),
     ("token_mixer=linformer", "key_slots.*model.token_mixer='linformer'"),
     ("stem.patch=2", "stem/embed/kernel.*shapes differ"),
   ],

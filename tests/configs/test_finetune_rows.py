@@ -118,7 +118,7 @@ OTHER_WIDTH = r"fits: the source has 12 channels, the config 24\. Set model\.wid
   ("row", "file", "message"),
   [
     ("dinov3_s", "transformers_siglip", r"posemb/table \(has no place"),
-    ("dinov2_reg_s", "transformers_dinov3", r"posemb/table \(is not in the file\)"),
+    ("dinov2_reg_s", "transformers_dinov3", r"posemb/table \(is not in the source\)"),
     ("siglip2_b", "timm_vit", OTHER_WIDTH),
   ],
 )

@@ -107,6 +107,12 @@ def test_a_config_takes_the_weights_of_init_from(run, kept, frozen, capsys):
   assert result["model"] == text and f"init_from {run}" in capsys.readouterr().out
 
 
+def test_a_network_that_the_weights_leave_random_is_refused(run):
+  deeper = runs.replace(runs.TINY, f"init_from={run},model.depth=3")
+  with pytest.raises(ConfigError, match=r"source has \d blocks?, the config 3\. Set model\.depth="):
+    probe(config=f"configs/digits.py:{deeper}")
+
+
 def test_another_source_may_have_other_classes(run, tmp_path):
   draw(tmp_path / "photos", per_class=8)
   options = {"draws": 2, "shots": (2, 100), "cache": tmp_path, "methods": ("knn", "logistic")}

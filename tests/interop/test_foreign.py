@@ -392,7 +392,7 @@ def test_another_grid_and_other_classes(capsys):
 
 def test_another_mixer_keeps_the_projections_that_it_shares():
   mixer = dict(name="linformer", slots=4)
-  with pytest.raises(ConfigError, match=r"key_slots.*not in the file.*init_from_except"):
+  with pytest.raises(ConfigError, match=r"key_slots.*not in the source.*init_from_except"):
     fill("timm_vit", token_mixer=mixer)
   _, variables = fill("timm_vit", token_mixer=mixer, allowed=(".*_slots",))
   _, plain = fill("timm_vit")
@@ -407,16 +407,20 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
 @pytest.mark.parametrize(
   ("name", "fields", "message"),
   [
-    ("timm_vit", dict(width=24), r"the file has 12 channels, the config 24\. Set model\.width=12"),
-    ("timm_vit", dict(depth=1), r"the file has 2 blocks, the config 1\. Set model\.depth=2"),
+    (
+      "timm_vit",
+      dict(width=24),
+      r"the source has 12 channels, the config 24\. Set model\.width=12",
+    ),
+    ("timm_vit", dict(depth=1), r"the source has 2 blocks, the config 1\. Set model\.depth=2"),
     ("timm_vit", dict(mlp_dim=20), r"mlp/up/kernel.*shapes differ"),
     ("timm_vit", dict(width=10, num_heads=5), r"num_heads=5"),
-    ("lv_vit", dict(token_mixer="softmax"), r"query/bias \(is not in the file\)"),
+    ("lv_vit", dict(token_mixer="softmax"), r"query/bias \(is not in the source\)"),
     ("timm_dinov2", dict(block="pre_norm"), r"block_0/mixer_scale \(has no place"),
-    ("timm_vit", dict(block=DINOV2["block"]), r"block_0/mixer_scale \(is not in the file\)"),
+    ("timm_vit", dict(block=DINOV2["block"]), r"block_0/mixer_scale \(is not in the source\)"),
     ("dinov2_registers", dict(extra_tokens=0), r"params/extra \(has no place"),
-    ("transformers_dinov3", dict(token_mixer="softmax"), r"key/bias \(is not in the file\)"),
-    ("transformers_dinov3", dict(posemb="learned"), r"posemb/table \(is not in the file\)"),
+    ("transformers_dinov3", dict(token_mixer="softmax"), r"key/bias \(is not in the source\)"),
+    ("transformers_dinov3", dict(posemb="learned"), r"posemb/table \(is not in the source\)"),
     (
       "transformers_dinov3",
       dict(posemb="none"),

@@ -84,7 +84,7 @@ def test_a_mixer_that_takes_no_class_token(name):
 
 
 def test_other_weights_are_not_called_the_mixers():
-  with pytest.raises(ConfigError, match="the size and the parts of the file's"):
+  with pytest.raises(ConfigError, match="the size and the parts of the source's"):
     fill("timm_vit", mlp_dim=20, mixer="softmax")
 
 

@@ -197,11 +197,11 @@ def sized(depth=2, width=8, **parts) -> dict:
 @pytest.mark.parametrize(
   ("fields", "said", "fix"),
   [
-    (dict(depth=9), "the file has 2 blocks, the config 9", "Set model.depth=2."),
-    (dict(width=16), "the file has 8 channels, the config 16", "Set model.width=8."),
+    (dict(depth=9), "the source has 2 blocks, the config 9", "Set model.depth=2."),
+    (dict(width=16), "the source has 8 channels, the config 16", "Set model.width=8."),
     (
       dict(depth=9, width=16),
-      "the file has 2 blocks, the config 9 and the file has 8 channels, the config 16",
+      "the source has 2 blocks, the config 9 and the source has 8 channels, the config 16",
       "Set model.depth=2 and model.width=8.",
     ),
   ],
@@ -218,7 +218,7 @@ def test_another_depth_or_width_is_said_in_one_line(fields, said, fix):
 
 def test_an_allowed_depth_is_not_the_reason():
   _, report = transfer(sized(depth=3, gate=np.ones(2)), sized())
-  with pytest.raises(ConfigError, match=r"network: params/gate \(is not in the file\)\. Choose"):
+  with pytest.raises(ConfigError, match=r"network: params/gate \(is not in the source\)\. Choose"):
     check_fit(report, "file.pth", ("params/block_2/.*",))
 
 

@@ -127,7 +127,8 @@ def read_variables(
     The parameters and the other collections of the network's variables.
 
   Raises:
-    ConfigError: The weights cannot be read or do not fit; this is checked before compilation.
+    ConfigError: The weights cannot be read or do not fit. For a file this is checked before
+      compilation.
   """
   options |= fit_options(task, config, info)
   source, layout, key = config.init_from, task.token_layout(), jax.random.key(config.init_seed)
@@ -135,4 +136,5 @@ def read_variables(
   shapes = dict(jax.eval_shape(task.init, key, batch))
   check_source(source, shapes.pop("params"), shapes, layout, **options)
   state = dict(jax.device_get(jax.jit(task.init)(key, batch)))
-  return initial_variables(source, state.pop("params"), state, layout, **options)
+  params = state.pop("params")
+  return initial_variables(source, params, state, layout, may_add=False, **options)

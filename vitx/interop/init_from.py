@@ -35,6 +35,7 @@ def initial_variables(
   mixer: str = "",
   new_head: bool = True,
   match_classes: MatchClasses | None = None,
+  may_add: bool = True,
 ) -> tuple[Any, dict[str, Any]]:
   """Fills a new run's parameters and state with weights of another run or of a published file.
 
@@ -59,9 +60,11 @@ def initial_variables(
     new_head: Whether a head for other classes may be left as initialized.
     match_classes: A function that finds the run's classes among the source's, see
       `transfer.MatchClasses`; `None` if the run has no classes.
+    may_add: Whether the network may have parameters, beside those of its head, that another run
+      lacks. Training learns them; without training they would stay random.
 
   Raises:
-    ConfigError: The source cannot be read, or names of the file do not fit and are not allowed.
+    ConfigError: The source cannot be read, or names do not fit and are not allowed.
     MissingExtraError: A package that reads the file is not installed.
   """
   if is_weights(source):
@@ -80,6 +83,9 @@ def initial_variables(
     with _name_source(source):
       filled, report = transfer(target, found, layout, before, indices)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
+    if not may_add:
+      needed = dataclasses.replace(report, unused={})
+      check_fit(needed, source, allowed, mixer, new_head=new_head)
   state = dict(model_state)
   for name in state.keys() & filled.keys():
     old = tree.name_leaves(state[name])

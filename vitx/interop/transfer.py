@@ -59,14 +59,14 @@ class Report:
 def check_fit(
   report: Report, source: str, allowed: Iterable[str], mixer: str = "", *, new_head: bool = True
 ) -> None:
-  """Checks that all parameters of a network and of a file fit each other, except for allowed ones.
+  """Checks that the parameters of a network and of a source fit, except for allowed ones.
 
   Args:
     report: The report of `transfer`.
-    source: The name of the file, for the error.
+    source: The name of the file or run, for the error.
     allowed: Regular expressions; a name is allowed if an expression matches all of it.
     mixer: The name of the network's token mixer, for the error, or "" if it has none.
-    new_head: Whether a head may be left as initialized if the file lacks it or has other classes.
+    new_head: Whether a head may be left as initialized if the source lacks it or has other classes.
 
   Raises:
     ConfigError: Some parameters do not fit; the message lists them.
@@ -74,7 +74,7 @@ def check_fit(
   patterns = [check_pattern(pattern, "init_from_except") for pattern in allowed]
   wrong = dict.fromkeys(report.unused, "has no place in this network")
   new = [name for name in report.new if not (new_head and names.is_head(name))]
-  wrong |= {**dict.fromkeys(new, "is not in the file"), **report.skipped}
+  wrong |= {**dict.fromkeys(new, "is not in the source"), **report.skipped}
   if not new_head:
     wrong |= {
       name: reason if ": " in reason else f"{reason}: of other classes"
@@ -108,10 +108,10 @@ def _explain(wrong: Mapping[str, str], report: Report, mixer: str) -> str:
   if wrong.keys().isdisjoint(report.skipped):
     sizes.pop("width", None)
   if sizes:
-    return _fix_sizes(sizes, "file")
+    return _fix_sizes(sizes, "source")
   some = ", ".join(f"{name} ({reason})" for name, reason in list(wrong.items())[:LISTED])
   more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
-  cause = "Choose a network with the size and the parts of the file's."
+  cause = "Choose a network with the size and the parts of the source's."
   if all(names.TOKEN_MIXER in name.split("/") for name in wrong):
     cause = f"All of them belong to model.token_mixer={mixer!r}."
   return f"{some}{more}. {cause}"
