@@ -49,16 +49,15 @@ def run(
 ) -> int:
   """Trains, writes the results and returns the exit status."""
   from vitx.sweeps import points
-  from vitx.training import phases
 
   path, _ = split_text(config)
   wanted = points.find_rows(path, [row.strip() for row in rows.split(",") if row.strip()])
   texts = points.expand(config, {points.ROW: wanted})
   if duration is not None:
     texts = {row: join_text(text, [f"duration={duration}"]) for row, text in texts.items()}
-  found = points.make_points(texts, seeds)
   if budget is not None:
-    phases.use_cores(point.config for point in found)  # before a measurement starts JAX
-    found = points.make_points(points.fit_budget(texts, found, budget), seeds)
+    points.count_points(texts, seeds)  # reports a wrong number before rows are measured
+    texts = points.fit_budget(texts, budget)
+  found = points.make_points(texts, seeds)
   workdir = workdir or f"runs/reproduce_{points.name_file(path)}"
   return compare(found, points.match_published(path, found), workdir, **output)

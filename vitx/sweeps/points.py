@@ -17,8 +17,9 @@ from ml_collections import ConfigDict
 from vitx.checkpoints.workdir import to_plain
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.loader import join_text, load_config, open_config, split_text
-from vitx.config.overrides import split
+from vitx.config.overrides import set_field, split
 from vitx.sweeps.sweep import Point
+from vitx.training import phases
 from vitx.training.experiment import make_experiment
 from vitx.training.record.progress import count_bar
 from vitx.training.trial import count_training_flops
@@ -141,12 +142,12 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
   return texts
 
 
-def fit_budget(texts: Mapping[str, str], points: Sequence[Point], budget: float) -> dict[str, str]:
+def fit_budget(texts: Mapping[str, str], budget: float) -> dict[str, str]:
   """Sets the duration of each method to the most steps that a budget of FLOPs allows.
 
   Args:
-    texts: The config of each method as `FILE:ROW,field=value`, by the name of the method.
-    points: The points of these methods; the first point of a method is measured.
+    texts: The config of each method as `FILE:ROW,field=value`, by the name of the method. The run
+      with the seed 0 is measured.
     budget: The floating-point operations of a whole training.
 
   Returns:
@@ -155,9 +156,12 @@ def fit_budget(texts: Mapping[str, str], points: Sequence[Point], budget: float)
   Raises:
     ConfigError: A method runs in phases, cannot train, or needs more than the budget for one step.
   """
+  configs = {method: load_config(text.replace(SEED, "0")) for method, text in texts.items()}
+  for config in configs.values():
+    set_field(config, "seed", 0)
+  phases.use_cores(configs.values())  # before a measurement starts JAX
   fitted = {}
-  for method, text in texts.items():
-    config = next(point.config for point in points if point.method == method)
+  for method, config in configs.items():
     if config.get("phases"):
       raise ConfigError(
         f"budget={budget:.3g}: {method} has phases; set phases.NAME.duration instead."
@@ -168,7 +172,7 @@ def fit_budget(texts: Mapping[str, str], points: Sequence[Point], budget: float)
       raise ConfigError(
         f"budget={budget:.3g} FLOP is less than the {each:.3g} of one step of {method}; raise it."
       )
-    fitted[method] = join_text(text, [f"duration={int(budget // each)} steps"])
+    fitted[method] = join_text(texts[method], [f"duration={int(budget // each)} steps"])
   return fitted
 
 
@@ -190,10 +194,7 @@ def make_points(
     ConfigError: There is no seed, there are more than `MOST` points, a field is unknown or has a
       wrong value, two points have equal configs, or a name is too long for a folder.
   """
-  if seeds < 1:
-    raise ConfigError(f"seeds={seeds}: the sweep is empty; give at least 1.")
-  total = len(texts) * seeds * len(folds or ("",))
-  _check_count(total, f"seeds={seeds}")
+  total = count_points(texts, seeds, folds)
   points = []
   with count_bar("reading configs", total, "point") as bar:
     for method, text in texts.items():
@@ -207,6 +208,19 @@ def make_points(
         bar.update()
   _check_apart(points)
   return sorted(points, key=lambda point: (point.seed, point.fold or 0))
+
+
+def count_points(texts: Mapping[str, str], seeds: int, folds: Sequence[str] | None = None) -> int:
+  """Returns the number of points that `make_points` makes of the same arguments.
+
+  Raises:
+    ConfigError: There is no seed, or there are more than `MOST` points.
+  """
+  if seeds < 1:
+    raise ConfigError(f"seeds={seeds}: the sweep is empty; give at least 1.")
+  total = len(texts) * seeds * len(folds or ("",))
+  _check_count(total, f"seeds={seeds}")
+  return total
 
 
 def _check_count(points: int, field: str) -> None:
