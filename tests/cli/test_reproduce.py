@@ -90,6 +90,13 @@ def test_a_budget_makes_each_run_once(monkeypatch):
   assert len(made) == 1
 
 
+def test_a_budget_allows_what_the_row_s_own_duration_does_not(monkeypatch):
+  monkeypatch.setattr(points, "count_training_flops", lambda config: 1e9)
+  text = runs.replace(UNTIMED, "schedule.warmup=8000 steps", "stop_after=9000 steps")
+  command = [f"--config=digits.py:{text}", "--rows=fnet", "--seeds=1", "--budget=9.5TFLOP"]
+  assert caught(monkeypatch, *command)["fnet"] == "9500 steps"
+
+
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [

@@ -20,6 +20,7 @@ from vitx.config.loader import join_text, load_config, open_config, split_text
 from vitx.config.overrides import set_field, split
 from vitx.sweeps.sweep import Point
 from vitx.training import phases
+from vitx.training.experiment import LONGEST as LONGEST_RUN
 from vitx.training.experiment import make_experiment
 from vitx.training.record.progress import count_bar
 from vitx.training.trial import count_training_flops
@@ -145,6 +146,8 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
 def fit_budget(texts: Mapping[str, str], budget: float) -> dict[str, str]:
   """Sets the duration of each method to the most steps that a budget of FLOPs allows.
 
+  The duration that a method has, whether valid or not, is replaced.
+
   Args:
     texts: The config of each method as `FILE:ROW,field=value`, by the name of the method. The run
       with the seed 0 is measured.
@@ -157,8 +160,10 @@ def fit_budget(texts: Mapping[str, str], budget: float) -> dict[str, str]:
     ConfigError: A method runs in phases, cannot train, or needs more than the budget for one step.
   """
   configs = {method: load_config(text.replace(SEED, "0")) for method, text in texts.items()}
-  for config in configs.values():
-    set_field(config, "seed", 0)
+  # The run that is measured has any length. The schedule is checked later, with the true length.
+  trial = {"seed": 0, "duration": f"{LONGEST_RUN} steps", "schedule": "constant"}
+  for config, (field, value) in itertools.product(configs.values(), trial.items()):
+    set_field(config, field, value)
   phases.use_cores(configs.values())  # before a measurement starts JAX
   fitted = {}
   for method, config in configs.items():
