@@ -130,6 +130,15 @@ def test_folds_divide_train_whatever_the_seed(names, make_data):
   assert sorted(tested) == list(range(43))
 
 
+@pytest.mark.parametrize(("role", "tested"), [("validation", 6), ("train", 4)])
+def test_folds_leave_the_split_for_test_to_another_role(make_data, role, tested):
+  opened = {"train": Labeled((9, 9)), "test": Labeled((6, 6))}
+  dataset = dataclasses.replace(fake(*opened), open_split=opened.__getitem__)
+  found = splits.assign(dataset, make_data(folds=3, fold=0, splits={role: "test"}), seed=0)
+  assert len(found["test"]) == tested
+  assert role == "train" or found["validation"] is opened["test"]
+
+
 def test_folds_without_classes_have_one_size():
   folds = splits.find_folds(np.zeros(17, int), 4)
   assert sorted(np.bincount(folds)) == [4, 4, 4, 5]

@@ -70,13 +70,13 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   """
   settings = read_fields(DataSettings, data)
   given = data.get("splits", {})
-  names = find_splits(dataset, given)
+  has_folds = settings.folds is not None or settings.fold is not None
+  names = find_splits(dataset, given, has_folds=has_folds)
   train = _open_split(dataset, names["train"])
   result: dict[str, Examples] = {}
-  if settings.folds is not None or settings.fold is not None:
+  if has_folds:
     folds, fold = _read_folds(dataset, train, settings, given)
     train, result["test"] = _divide(train, lambda own: find_folds(_classes(own), folds) == fold)
-    names["validation"] = given.get("validation") or ""
   elif names["test"]:
     result["test"] = _open_split(dataset, names["test"])
   else:
@@ -106,13 +106,17 @@ def find_choice(data: Mapping[str, Any]) -> Callable[[Examples], np.ndarray] | N
   return None if name is None else lookup(CHOICES, name, "data.validation_choice")
 
 
-def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
+def find_splits(
+  dataset: Dataset, given: Mapping[str, str], *, has_folds: bool = False
+) -> dict[str, str]:
   """Chooses the split of each role; "" means that the role's examples are carved from train.
 
   Args:
     dataset: The data set.
     given: The config's `data.splits`. For a role that is missing or "", a split whose name states
       the role is chosen.
+    has_folds: Whether train is divided into folds. Then the test examples, and validation unless it
+      is given, are carved from train, and the data set's own splits for these roles stay free.
 
   Raises:
     ConfigError: A key is not a role, or a split is missing, unlabeled or used twice.
@@ -120,12 +124,14 @@ def find_splits(dataset: Dataset, given: Mapping[str, str]) -> dict[str, str]:
   check_options(SplitSettings, given, "data.splits")
   read_fields(SplitSettings, given, "data.splits")
   names = {role: given.get(role) or "" for role in ROLES}
-  validation = "" if names["validation"] and names["test"] else _find_split(dataset, "validation")
   names["train"] = names["train"] or _find_split(dataset, "train") or "train"
-  spare = "" if validation in find_bases(names["validation"]) else validation
-  names["test"] = names["test"] or _find_split(dataset, "test") or spare
-  if not names["validation"] and validation not in find_bases(names["test"]):
-    names["validation"] = validation
+  if not has_folds:
+    is_given = names["validation"] and names["test"]
+    validation = "" if is_given else _find_split(dataset, "validation")
+    spare = "" if validation in find_bases(names["validation"]) else validation
+    names["test"] = names["test"] or _find_split(dataset, "test") or spare
+    if not names["validation"] and validation not in find_bases(names["test"]):
+      names["validation"] = validation
   for role in ROLES:
     if names[role]:
       _check_split(dataset, role, names[role])
