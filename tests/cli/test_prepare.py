@@ -207,11 +207,16 @@ def test_digits_command(tmp_path, capsys):
   assert tfds_dir.find("digits", epath.Path(tmp_path)).name == "1.0.0"
 
 
-@pytest.mark.parametrize("name", ["digits:9.9.9", "digits/small"])
-def test_another_version_of_an_own_set_is_not_called_ready(tmp_path, capsys, name):
+@pytest.mark.parametrize("name", ["digits:9.9.9", "digits/small", "tiny_imagenet:9.9.9"])
+def test_another_version_of_an_own_set_is_refused_before_the_set_is_made(tmp_path, capsys, name):
   assert main(["prepare", name, "--data_dir", str(tmp_path)]) == 1
-  assert f"{name!r} does not exist; vitx has only digits:1.0.0" in capsys.readouterr().err
-  assert main(["prepare", "digits:1.0.0", "--data_dir", str(tmp_path)]) == 0
+  base = tfds_dir.parse_name(name)[0]
+  assert f"{name!r} does not exist; vitx has only {base}:1.0.0" in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
+
+
+def test_the_version_of_an_own_set_may_be_named(tmp_path):
+  assert prepare.prepare("digits:1.0.0", str(tmp_path)).name == "1.0.0"
 
 
 def test_unknown_name_is_an_error(tmp_path, capsys):

@@ -22,26 +22,24 @@ def prepare(name: str, data_dir: str | None = None, source: str | None = None) -
       None for other sets, which are generated or downloaded.
 
   Raises:
-    ConfigError: The name is unknown, `source` is missing, or the copy is damaged.
+    ConfigError: The name or its version is unknown, `source` is missing, or the copy is damaged.
     MissingExtraError: TensorFlow is needed and not installed.
   """
   root = tfds_dir.default_data_dir(data_dir)
   base, config, version = tfds_dir.parse_name(name)
   own = BUILDERS.get(base)
-  if own is not None and own.archive:
-    if not source:
-      raise ConfigError(
-        f"data set {name!r} is prepared from its official archive. Download the archive yourself"
-        f" from {own.url}, then run: {tfds_dir.command(name, data_dir, f'PATH_OF_{own.archive}')}"
-      )
-  elif source:
+  if source and not (own and own.archive):
     return tfrecord_to_array_record.convert(name, source, root)
-  elif own is None:
+  if own is None:
     return _download(name, root)
-  made = own.prepare(root, source)
-  if config or version not in (None, made.name):
-    raise ConfigError(f"data set {name!r} does not exist; vitx has only {base}:{made.name}.")
-  return made
+  if config or version not in (None, own.version()):
+    raise ConfigError(f"data set {name!r} does not exist; vitx has only {base}:{own.version()}.")
+  if own.archive and not source:
+    raise ConfigError(
+      f"data set {name!r} is prepared from its official archive. Download the archive yourself"
+      f" from {own.url}, then run: {tfds_dir.command(name, data_dir, f'PATH_OF_{own.archive}')}"
+    )
+  return own.prepare(root, source)
 
 
 def _download(name: str, root: epath.Path) -> epath.Path:

@@ -22,8 +22,8 @@ class OwnDataset:
   Attributes:
     shape: The shape of the images, (height, width, C).
     classes: The number of classes K.
-    module: The module of the TFDS builder class. It is imported only when the set is prepared,
-      because TFDS registers the class at import.
+    module: The module of the TFDS builder class. It is imported only to prepare the set, because
+      TFDS registers the class at import.
     archive: The file name of the archive that the user provides; "" if none is needed.
     url: The URL of the archive.
   """
@@ -33,6 +33,10 @@ class OwnDataset:
   module: str
   archive: str = ""
   url: str = ""
+
+  def version(self) -> str:
+    """Returns the only version of the set."""
+    return str(importlib.import_module(self.module).Builder.VERSION)
 
   def prepare(self, data_dir: os.PathLike | str, archive: str | None = None) -> epath.Path:
     """Prepares the set if necessary, and returns the directory of its version.
