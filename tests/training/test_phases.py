@@ -57,6 +57,16 @@ def test_phases_run_in_order_each_from_the_one_before():
   assert found["phase2"].freeze and found["phase1"].freeze != found["phase2"].freeze
 
 
+def test_each_phase_is_checked_once_before_the_cores_are_divided(monkeypatch):
+  checked = []
+  check = phases.check_config
+  monkeypatch.setattr(
+    phases, "check_config", lambda config: checked.append(config) or check(config)
+  )
+  phases.use_cores([journey(), runs.tiny()])
+  assert len(checked) == 4
+
+
 def test_the_first_phases_network_teaches_where_none_is_said():
   config = journey()
   with config.unlocked():

@@ -193,10 +193,13 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
   Raises:
     ConfigError: A field has a wrong type or is out of range.
   """
-  runs = (split_phases(c, "").values() if c.get("phases") else [c] for c in configs)
-  each = [phase for run in runs for phase in run]
-  for phase in each:
-    check_config(phase)
+  each: list[ConfigDict] = []
+  for config in configs:
+    if config.get("phases"):
+      each += split_phases(config, "").values()  # it has checked every phase
+    else:
+      check_config(config)
+      each.append(config)
   parallel.use_cores(halve_batch(phase, 0) // phase.grad_accum_steps for phase in each)
 
 
