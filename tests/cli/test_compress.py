@@ -109,6 +109,17 @@ def test_an_image_file(digits, command, tmp_path):
   assert (tmp_path / "photo.png").read_bytes() == (tmp_path / "back.png").read_bytes()
 
 
+def test_an_image_file_with_transparency(command, tmp_path):
+  loaded = density_models.make(vocabulary=256, grid=(2, 2, 4))
+  image = np.random.default_rng(0).integers(0, 256, (2, 2, 4), np.uint8)
+  Image.fromarray(image).save(tmp_path / "own.png")
+  assert command(loaded, "compress", tmp_path / "own.png", "--out", tmp_path / "code")[0] == 0
+  back = ("--out", tmp_path / "back.png")
+  assert command(loaded, "decompress", tmp_path / "code", *back)[0] == 0
+  with Image.open(tmp_path / "back.png") as file:
+    np.testing.assert_array_equal(np.asarray(file), image)
+
+
 @pytest.mark.parametrize(
   ("name", "extra", "message"),
   [

@@ -11,7 +11,7 @@ import vitx
 from tests.cli import density_models
 from vitx.config.errors import ConfigError
 from vitx.data.mu_law import mu_law_decode
-from vitx.inference.sample_files import draw_grid, to_text
+from vitx.inference.sample_files import Samples, draw_grid, to_text, write_samples
 from vitx.tasks.classification import Classification
 from vitx.tasks.density_images import to_values
 from vitx.training.record import progress
@@ -160,6 +160,18 @@ def test_refuses_a_classifier(digits):
 def test_a_density_model_predicts_nothing(digits):
   with pytest.raises(ConfigError, match="vitx sample"):
     vitx.predict(digits, [np.zeros((8, 8, 1), np.uint8)])
+
+
+def test_images_that_no_image_file_holds_are_arrays(tmp_path):
+  tokens = np.random.default_rng(0).integers(0, 256, (3, 2 * 2 * 5))
+  found = Samples(tokens, 10, tokens[:1], "image", 256, (2, 2, 5))
+  path = write_samples(found, tmp_path)
+  np.testing.assert_array_equal(np.load(path), found.images)
+  np.testing.assert_array_equal(np.load(tmp_path / "originals.npy"), found.images[:1])
+  Image.new("RGB", (2, 2)).save(tmp_path / "own.png")
+  loaded = density_models.make(vocabulary=256, grid=(2, 2, 5), mixer={"name": "softmax"})
+  with pytest.raises(ConfigError, match="no image file has 5 channels; give"):
+    vitx.sample(loaded, prompt=tmp_path / "own.png", complete=0.5)
 
 
 def test_large_images_are_not_enlarged():

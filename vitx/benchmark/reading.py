@@ -12,10 +12,10 @@ from vitx.config.loader import load_config
 from vitx.data import order
 from vitx.data.dataset import read_encoded
 from vitx.data.images.decode import FORMATS, Encoded
+from vitx.data.images.settings import FILE_MODES
 from vitx.training.experiment import Experiment, make_experiment
 
 STREAM, PILLOW = "streamed batches", "one thread of Pillow"
-MODES = {1: "L", 3: "RGB"}
 
 
 def make_pillow(contents: Sequence[bytes], mode: str, size: tuple[int, ...]) -> Callable[[], None]:
@@ -23,7 +23,7 @@ def make_pillow(contents: Sequence[bytes], mode: str, size: tuple[int, ...]) -> 
 
   Args:
     contents: The contents of the image files.
-    mode: The mode of the decoded images, "L" or "RGB".
+    mode: The mode of the decoded images, "L", "RGB" or "RGBA".
     size: The (height, width) in pixels to which images are bilinearly resized.
   """
 
@@ -137,6 +137,6 @@ def make_readers(experiment: Experiment, examples: int) -> dict[str, Callable[[]
   stored = [image for image in images if isinstance(image, Encoded)]
   if stored:
     size = experiment.task.train_spec["image"].shape[:2]
-    contents, mode = [image.content for image in stored], MODES[stored[0].channels]
+    contents, mode = [image.content for image in stored], FILE_MODES[stored[0].channels]
     readers[PILLOW] = make_pillow(contents, mode, size)
   return readers

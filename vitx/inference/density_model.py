@@ -10,6 +10,7 @@ from PIL import Image
 from vitx.checkpoints.load import Loaded
 from vitx.config.errors import ConfigError
 from vitx.data.images.decode import FORMATS, Encoded
+from vitx.data.images.settings import FILE_MODES
 from vitx.files import read_bytes
 from vitx.tasks.density import Density
 from vitx.tasks.density_images import to_tokens
@@ -65,17 +66,22 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
 
   Raises:
     ConfigError: The file is not an image with the model's size and channels, or has more than
-      these pixels: a transparent color or further frames.
+      these pixels: a transparent color or further frames. Or no image file has so many channels.
     OSError: The file cannot be read.
   """
   height, width, channels = grid_of(loaded)
+  if channels not in FILE_MODES:
+    raise ConfigError(
+      f"{path} cannot be an image of this model, since no image file has {channels} channels; give"
+      " vitx compress an array, such as images.npy, and vitx sample no prompt."
+    )
   content = read_bytes(path)
   image = Encoded(content, channels, str(path)).decode()
   with Image.open(io.BytesIO(content), formats=FORMATS) as file:
     mode, frames = file.mode, getattr(file, "n_frames", 1)
-    mode += " with transparency" * file.has_transparency_data
-  if mode != {1: "L", 3: "RGB"}[channels] or image.shape != (height, width, channels):
-    wanted = "gray" if channels == 1 else "RGB"
+    mode += " with transparency" * (mode != "RGBA" and file.has_transparency_data)
+  if mode != FILE_MODES[channels] or image.shape != (height, width, channels):
+    wanted = "gray" if channels == 1 else FILE_MODES[channels]
     raise ConfigError(
       f"{path} has {image.shape[0]} x {image.shape[1]} pixels of mode {mode}; give the model"
       f" {height} x {width} pixels of 8-bit {wanted}"

@@ -1,4 +1,4 @@
-"""Writes samples of a density model to files: grids of images, texts, WAV files."""
+"""Writes samples of a density model to files: grids of images, arrays, texts, WAV files."""
 
 import dataclasses
 import io
@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from vitx.checkpoints import own_files
+from vitx.data.images.settings import FILE_MODES
 from vitx.inference.density_model import Kind
 from vitx.tasks.density_images import to_values
 
@@ -58,12 +59,19 @@ class Samples:
 def write_samples(found: Samples, folder: Path) -> Path:
   """Writes the files of samples into a folder, which is created if absent.
 
+  Images are drawn into one file; if no image file has their number of channels, they are written as
+  arrays, uint8 (n, height, width, channels).
+
   Returns:
     The file of all images or texts, or the folder of the sounds.
   """
   folder.mkdir(parents=True, exist_ok=True)
   name = "samples" if found.originals is None else "completions"
-  if found.kind == "image":
+  if found.kind == "image" and found.grid[-1] not in FILE_MODES:
+    files = {f"{name}.npy": to_npy(found.images)}
+    if found.originals is not None:
+      files["originals.npy"] = to_npy(found.to_images(found.originals))
+  elif found.kind == "image":
     files = {f"{name}.png": to_png(draw_grid(*_arrange(found)))}
   elif found.kind == "text":
     files = {f"{name}.txt": title_texts(found).encode()}
@@ -113,7 +121,7 @@ def draw_grid(images: np.ndarray, columns: int) -> Image.Image:
   """Draws images in rows on white, and enlarges small ones.
 
   Args:
-    images: The images, uint8 (n, height, width, c), c = 1 or 3.
+    images: The images, uint8 (n, height, width, c), c = 1, 3 or 4.
     columns: The number of images in a row.
   """
   factor = max(1, SIDE // max(images.shape[1:3]))
@@ -138,6 +146,13 @@ def to_png(image: Image.Image) -> bytes:
   """Returns the PNG file of an image."""
   file = io.BytesIO()
   image.save(file, "PNG")
+  return file.getvalue()
+
+
+def to_npy(images: np.ndarray) -> bytes:
+  """Returns the NPY file of an array."""
+  file = io.BytesIO()
+  np.save(file, images)
   return file.getvalue()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from vitx.data.images.decode import Encoded, ValueRange, to_array, to_mode
-from vitx.data.images.settings import FILE_CHANNELS
+from vitx.data.images.settings import FILE_MODES
 from vitx.files import read_bytes, reading
 
 
@@ -29,7 +29,7 @@ def read_image(
     ValueError: If `check_image` refuses an array, or if no image file can have so many channels.
   """
   is_path = isinstance(given, str | Path) and Path(given).suffix != ".npz"
-  if channels not in FILE_CHANNELS and (is_path or isinstance(given, Image.Image)):
+  if channels not in FILE_MODES and (is_path or isinstance(given, Image.Image)):
     raise ValueError(
       f"image {number} must be an array, because no image file has {channels} channels."
     )

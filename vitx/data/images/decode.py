@@ -20,12 +20,11 @@ from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings, Size, read_fields
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo, Example
-from vitx.data.images.settings import find_size, scale_size, sides
+from vitx.data.images.settings import FILE_MODES, find_size, scale_size, sides
 
 # The usual defaults, from torchvision's RandomResizedCrop: share of the area, width / height.
 SCALE = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 # The modes with more than 8 bits per channel, all of them gray.
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 _SIXTEEN_BITS, _TWELVE_BITS = 65535, 4095
@@ -142,7 +141,7 @@ def to_mode(
   """
   image.load()
   turn = _TURNS.get(_find_orientation(image)) if upright else None
-  flat, mode = _flatten(image, channels, value_range), _MODES[channels]
+  flat, mode = _flatten(image, channels, value_range), FILE_MODES[channels]
   flat = flat if flat.mode == mode else flat.convert(mode)
   return flat if turn is None else flat.transpose(turn)
 

@@ -19,7 +19,8 @@ def scale_size(size: Size, numerator: float, denominator: float) -> Size:
   return height, width
 
 
-FILE_CHANNELS = (1, 3, 4)
+# The numbers of channels that image files have, and the modes of Pillow that hold them.
+FILE_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def check_file_settings(settings: DataSettings) -> None:
@@ -28,7 +29,7 @@ def check_file_settings(settings: DataSettings) -> None:
   Raises:
     ConfigError: A value is invalid.
   """
-  check_choice(settings.channels, "data.channels", FILE_CHANNELS)
+  check_choice(settings.channels, "data.channels", tuple(FILE_MODES))
   given = settings.value_range
   if given is not None and not given[0] < given[1]:
     raise ConfigError(
