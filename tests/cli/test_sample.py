@@ -162,6 +162,20 @@ def test_a_density_model_predicts_nothing(digits):
     vitx.predict(digits, [np.zeros((8, 8, 1), np.uint8)])
 
 
+def test_no_sound_of_an_earlier_call_remains(tmp_path):
+  def write(count, originals=None):
+    tokens = np.full((count, 2), count, np.int32)
+    write_samples(Samples(tokens, 0, originals, "audio", 256, (2,)), tmp_path)
+    return sorted(path.name for path in tmp_path.iterdir())
+
+  write(3, np.zeros((3, 2), np.int32))
+  (tmp_path / "original_9.wav").touch()  # not of an earlier call
+  left = write(1, np.zeros((1, 2), np.int32))
+  assert left == ["completions_0.wav", "original_0.wav", "original_9.wav"]
+  write(3)
+  assert write(2)[-2:] == ["samples_0.wav", "samples_1.wav"]
+
+
 def test_images_that_no_image_file_holds_are_arrays(tmp_path):
   tokens = np.random.default_rng(0).integers(0, 256, (3, 2 * 2 * 5))
   found = Samples(tokens, 10, tokens[:1], "image", 256, (2, 2, 5))

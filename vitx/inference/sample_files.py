@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import math
 import wave
 from pathlib import Path
@@ -60,7 +61,8 @@ def write_samples(found: Samples, folder: Path) -> Path:
   """Writes the files of samples into a folder, which is created if absent.
 
   Images are drawn into one file; if no image file has their number of channels, they are written as
-  arrays, uint8 (n, height, width, channels).
+  arrays, uint8 (n, height, width, channels). The sounds of an earlier call that wrote more of them
+  are removed.
 
   Returns:
     The file of all images or texts, or the folder of the sounds.
@@ -76,12 +78,25 @@ def write_samples(found: Samples, folder: Path) -> Path:
   elif found.kind == "text":
     files = {f"{name}.txt": title_texts(found).encode()}
   else:
-    originals = () if found.originals is None else found.originals
-    files = {f"{name}_{number}.wav": to_wav(codes) for number, codes in enumerate(found.tokens)}
-    files |= {f"original_{number}.wav": to_wav(codes) for number, codes in enumerate(originals)}
+    sounds = {name: found.tokens}
+    if found.originals is not None:
+      sounds["original"] = found.originals
+    files = {}
+    for stem, tokens in sounds.items():
+      files |= {f"{stem}_{number}.wav": to_wav(codes) for number, codes in enumerate(tokens)}
+      _remove_sounds(folder, stem, first=len(tokens))
   for file, content in files.items():
     own_files.replace(folder, file, content)
   return folder if found.kind == "audio" else folder / next(iter(files))
+
+
+def _remove_sounds(folder: Path, stem: str, first: int) -> None:
+  """Removes the sounds `stem` of a folder from the number `first` on, up to the first gap."""
+  for number in itertools.count(first):
+    try:
+      (folder / f"{stem}_{number}.wav").unlink()
+    except FileNotFoundError:
+      return
 
 
 def _arrange(found: Samples) -> tuple[np.ndarray, int]:
