@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.drawn import draw_variables
+from vitx.blocks.token_reduction import FuseInattentive
 from vitx.config.errors import ConfigError
 from vitx.models import create_model, initialize
 
@@ -51,6 +52,19 @@ def test_lv_vit_adds_half_the_largest_of_the_patches():
   expected = said["class_logits"] + 0.5 * said["patch_logits"].max(axis=1)
   np.testing.assert_allclose(logits, expected, rtol=1e-6)
   assert not np.allclose(said["patch_logits"][:, 0], said["patch_logits"][:, 1])
+
+
+def test_masked_patches_do_not_count():
+  model, variables = make("lv_vit", stem=dict(name="linear", patch=4))
+  mask = np.array([[True, True, False, True, True], [True, *[False] * 4]])
+  apply = jax.jit(lambda images: model.apply(variables, images, mask=mask))
+  hidden = ~mask[:, 1:].reshape(2, 2, 2).repeat(4, 1).repeat(4, 2)[..., None]
+  logits = apply(IMAGES)
+  np.testing.assert_array_equal(apply(np.where(hidden, np.float32(np.nan), IMAGES)), logits)
+  assert np.all(np.isfinite(logits))
+  reduced = model.clone(token_reduction=partial(FuseInattentive, layers=(0,)))
+  with pytest.raises(ConfigError, match=r"mask is given, and model\.token_reduction removes"):
+    jax.eval_shape(partial(reduced.apply, mask=mask), variables, IMAGES)
 
 
 def test_both_branches_are_divided():

@@ -10,6 +10,7 @@ from vitx.config.errors import ConfigError
 from vitx.models import names
 from vitx.models.trunk import Parts, with_defaults
 from vitx.models.vit import ViT
+from vitx.ops.inputs import hide_tokens
 
 
 class LVViT(ViT, kw_only=True):
@@ -17,8 +18,9 @@ class LVViT(ViT, kw_only=True):
 
   The class token and every patch have logits for K classes. The network's logit of a class is the
   logit of the class token plus half the largest logit among the patches, as in the released code's
-  evaluation. For a task that uses them separately, the network sows `class_logits` (B, K) and
-  `patch_logits` (B, N - prefix, K) into "intermediates".
+  evaluation. Patches that the argument `mask` hides do not count. For a task that uses them
+  separately, the network sows `class_logits` (B, K) and `patch_logits` (B, N - prefix, K) into
+  "intermediates".
   """
 
   PARTS: ClassVar[Parts] = with_defaults(
@@ -42,11 +44,26 @@ class LVViT(ViT, kw_only=True):
   def __call__(
     self, images: jax.Array, *, mask: jax.Array | None = None, train: bool = False
   ) -> jax.Array:
-    """Returns float32 logits (B, num_classes); `ViT` describes the arguments."""
+    """Returns float32 logits (B, num_classes); `ViT` describes the arguments.
+
+    Raises:
+      ConfigError: If `mask` is given and the token reduction removes tokens.
+    """
     x, layout, pool = self.encode(images, mask=mask, train=train)
     x = self.apply_norm(x)
     logits = self.apply_head(pool(x, layout))
-    patches = self.classify(x[:, layout.prefix :], names.HEAD_PATCHES)
+    if mask is not None and not layout.has_places:
+      raise ConfigError(
+        "mask is given, and model.token_reduction removes tokens, so model.name='lv_vit' cannot"
+        " tell which of the patches it classifies are masked; leave mask out, or use"
+        " model.token_reduction='zeroed', which keeps all places."
+      )
+    shown = None if mask is None else mask[:, layout.prefix :]
+    tokens = hide_tokens(x[:, layout.prefix :], shown)
+    patches = self.classify(tokens, names.HEAD_PATCHES)
     self.sow("intermediates", "class_logits", logits)
     self.sow("intermediates", "patch_logits", patches)
-    return logits + 0.5 * jnp.max(patches, axis=1)
+    if shown is None:
+      return logits + 0.5 * jnp.max(patches, axis=1)
+    largest = jnp.max(patches, axis=1, where=shown[..., None], initial=-jnp.inf)
+    return logits + 0.5 * jnp.where(jnp.any(shown, axis=1, keepdims=True), largest, 0)

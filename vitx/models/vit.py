@@ -59,7 +59,8 @@ class ViT(Network):
     Args:
       images: The images, (B, height, width, channels), normalized floats.
       mask: A boolean mask (B, N), True = may be attended, over all tokens, also those in front of
-        the grid; `None` means that all may. A pool that is a mean still counts masked tokens.
+        the grid; `None` means that all may. A pool of more than the class token still counts
+        masked tokens.
       train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
         normalization uses statistics of the batch; the collection "batch_stats" must then be
         mutable.
