@@ -21,6 +21,7 @@ from vitx.tasks import build_task
 from vitx.tasks.base import Teacher
 from vitx.tasks.classification import Classification
 from vitx.tasks.distillation import Distillation
+from vitx.tasks.distillation_terms import token_error
 from vitx.training.experiment import make_experiment
 from vitx.training.optim.optimizers import make_optimizer
 
@@ -234,6 +235,12 @@ def test_a_phase_leaves_what_it_does_not_train_bit_for_bit(phase):
 
 def is_of_predictor(name):
   return any(f"/{part}" in name for part in ("reduce_query", "reduce_key", "down", "basis"))
+
+
+def test_networks_with_patch_tokens_are_named():
+  fitting = "cct, distilled_vit, levit, lv_vit, vit"
+  with pytest.raises(ConfigError, match=f"one of {fitting}, without pool_first"):
+    token_error(None, None)
 
 
 @pytest.mark.usefixtures("whole_runs")

@@ -14,12 +14,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.attention import SoftmaxAttention
+from vitx.attention import MIXERS, SoftmaxAttention
 from vitx.blocks.pre_norm import PreNormBlock
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, listing
 from vitx.layers.norms import layer_norm
 from vitx.layers.posemb import POSITIONS
-from vitx.models import names
+from vitx.models import MODELS, names
 from vitx.models.initializers import as_made
 from vitx.models.tracing import token_layout
 from vitx.models.trunk import Trunk
@@ -229,6 +229,11 @@ def _count_visible(grid: tuple[int, ...], shape: tuple[int, ...], mask_ratio: fl
   return visible
 
 
+def _own_methods(kind: type) -> list[str]:
+  """Returns the methods in `CALLED` that a class of networks does not have from `ViT`."""
+  return [name for name in CALLED if getattr(kind, name, None) is not getattr(ViT, name)]
+
+
 def _check_body(body: Any) -> None:
   """Checks that a network can be the encoder of a masked autoencoder.
 
@@ -237,21 +242,28 @@ def _check_body(body: Any) -> None:
       has a token reduction.
   """
   kind = type(body)
-  own = [name for name in CALLED if getattr(kind, name, None) is not getattr(ViT, name)]
-  if own:
+  if own := _own_methods(kind):
     why = (
       f"it has its own {own[0]!r}" if isinstance(body, ViT) else "its layers need the whole grid"
     )
     raise ConfigError(
       f"task.name='masked_autoencoder' runs a body on the visible patches alone, which"
-      f" {kind.__name__} does not allow: {why}; use model.name='vit', 'cct', 'distilled_vit' or"
-      " 'lv_vit'."
+      f" {kind.__name__} does not allow: {why}; set model.name to one of"
+      f" {listing(name for name, each in MODELS.items() if not _own_methods(each))}."
     )
   if body.token_reduction().layers:
     raise ConfigError(
       "model.token_reduction removes tokens that the decoder of task.name='masked_autoencoder'"
       " needs; use model.token_reduction='none' here, and the reduction when you fine-tune."
     )
+
+
+def _works_on_subsets(kind: Any) -> bool:
+  """Returns whether a class of token mixers states that it can leave any tokens out."""
+  stated: Any = getattr(kind, "properties", None)
+  if stated is None or stated.fixed_length:
+    return False
+  return stated.masking_is_deletion and stated.permutation_equivariant
 
 
 def _check_mixer(body: ViT) -> nn.Module:
@@ -262,9 +274,8 @@ def _check_mixer(body: ViT) -> nn.Module:
   """
   bound: Any = body._bind_mixer(num_heads=body.num_heads, layer=0, depth=body.depth)
   mixer, kind = bound(parent=None), bound.func
-  properties: Any = getattr(kind, "properties", None)
-  fit = properties and properties.masking_is_deletion and properties.permutation_equivariant
-  if not fit or properties.fixed_length:
+  if not _works_on_subsets(kind):
+    properties: Any = getattr(kind, "properties", None)
     why = "its pattern, landmarks or convolution needs the whole grid"
     if properties is None:
       why = "it has no `properties` that allow it"
@@ -272,8 +283,8 @@ def _check_mixer(body: ViT) -> nn.Module:
       why = "its parameters belong to the places of tokens"
     raise ConfigError(
       "task.name='masked_autoencoder' leaves out the tokens of masked patches, which"
-      f" model.token_mixer={kind.__name__} does not allow: {why}; use model.token_mixer='softmax',"
-      " 'locality', 'xcit', 'performer', 'linear_transformer' or 'shaped'."
+      f" model.token_mixer={kind.__name__} does not allow: {why}; set model.token_mixer to"
+      f" one of {listing(name for name, each in MIXERS.items() if _works_on_subsets(each))}."
     )
   for field in ("rotary", "relative_bias"):
     if getattr(mixer, field, "none") != "none":

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, listing
+from vitx.models import MODELS
 from vitx.models.sown import collect
+from vitx.models.vit import ViT
 
 BASIS = "basis"  # the parameter name of Sparsifiner's basis over the tokens
 
@@ -27,9 +29,10 @@ def token_error(student: jax.Array | None, teacher: jax.Array | None) -> jax.Arr
   """Returns the mean squared difference of all elements of patch tokens."""
   for tokens, whose in ((student, "model"), (teacher, "task.teacher_model")):
     if tokens is None:
+      fitting = listing(name for name, kind in MODELS.items() if issubclass(kind, ViT))
       raise ConfigError(
-        f"task.token_weight compares patch tokens, which {whose} does not have; use"
-        " name='vit', 'distilled_vit' or 'lv_vit' without pool_first, or task.token_weight=0."
+        f"task.token_weight compares patch tokens, which {whose} does not have; set"
+        f" {whose}.name to one of {fitting}, without pool_first, or set task.token_weight=0."
       )
   assert student is not None and teacher is not None
   if student.shape != teacher.shape:
