@@ -61,6 +61,11 @@ def contrast(values: Sequence[float], base: Sequence[float]) -> tuple[float, flo
   return np.mean(values) - np.mean(base), low, high
 
 
+def quote(mean: float, low: float, high: float, form: str = "+.2f") -> str:
+  """Returns a difference and its interval as CLAIMS prints them."""
+  return f"{mean:{form}}, interval {low:{form}} to {high:{form}}"
+
+
 def cell(values: list[float], scale: float, digits: int) -> str:
   spread = f" ± {np.std(values, ddof=1) * scale:.{digits}f}" if len(values) > 1 else ""
   return f"{np.mean(values) * scale:.{digits}f}{spread}"
@@ -122,17 +127,13 @@ def test_the_contrast_of_the_sparse_transformer_follows_from_its_runs():
   bits = read_runs(RESULTS / "density_digits.md", "test_bits")
   strided = list(bits["strided"].values())
   for other in ("fixed", "dense"):
-    mean, low, high = contrast(strided, list(bits[other].values()))
-    assert f"{mean:.3f}, interval {low:.3f} to {high:.3f}" in CLAIMS.read_text() and high < -0.01
+    found = contrast(strided, list(bits[other].values()))
+    assert quote(*found, form=".3f") in CLAIMS.read_text() and found[2] < -0.01
 
 
 def test_the_contrasts_of_sparsifiner_follow_from_its_runs():
   """The page has each interval on CIFAR-10, and CLAIMS the verdicts of the margins stated there."""
   page, claims = (path.read_text() for path in (ROOT / "docs/sparsifiner.md", CLAIMS))
-
-  def quote(mean: float, low: float, high: float) -> str:
-    return f"{mean:+.2f}, interval {low:+.2f} to {high:+.2f}"
-
   verdicts: dict[str, str] = {}
   for table, shares in {"": ("0.25", "0.1"), "_twentieth": ("0.05",)}.items():
     top1 = read_runs(RESULTS / f"sparsifiner_cifar10{table}.md", "test_top1")
@@ -204,8 +205,8 @@ def test_training_at_width_96_follows_from_its_runs():
     cells = [cell(values, 1, 1) for values in epochs.values()]
     assert f"| `{name}`, ours | {' | '.join(cells)} |" in page
     assert "  ".join(text.partition(" ")[0] for text in cells) in doc
-  mean, low, high = contrast(runs["simplified_w96_d8"][50], runs["vanilla_w96_d8"][50])
-  assert high < -2 and f"{mean:.2f}, interval {low:.2f} to {high:.2f}" in CLAIMS.read_text()
+  found = contrast(runs["simplified_w96_d8"][50], runs["vanilla_w96_d8"][50])
+  assert quote(*found) in CLAIMS.read_text() and found[2] < -2
 
 
 def test_six_points_are_excluded_on_imagenette():
@@ -213,9 +214,8 @@ def test_six_points_are_excluded_on_imagenette():
   runs = read_runs(RESULTS / "bbvit_imagenette_epochs.md", "test_top1")
   full = [100 * value for value in runs.pop("tiny_vit").values()]
   for own in runs.values():
-    mean, low, high = contrast([100 * value for value in own.values()], full)
-    assert high < 6
-    assert f"{mean:+.2f}, interval {low:+.2f} to {high:+.2f}" in CLAIMS.read_text()
+    found = contrast([100 * value for value in own.values()], full)
+    assert quote(*found) in CLAIMS.read_text() and found[2] < 6
 
 
 def test_the_time_of_the_simplified_steps_follows_from_its_runs():

@@ -96,14 +96,19 @@ def test_a_test_split_of_images(digits, command, tmp_path):
   assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "test.npy").read_bytes()
 
 
+def check_image_file(command, loaded, folder, image):
+  """Checks that a PNG file, compressed to `folder`/code, comes back as `folder`/back.png."""
+  Image.fromarray(image).save(folder / "own.png")
+  assert command(loaded, "compress", folder / "own.png", "--out", folder / "code")[0] == 0
+  back = ("--out", folder / "back.png")
+  assert command(loaded, "decompress", folder / "code", *back)[0] == 0
+  with Image.open(folder / "back.png") as file:
+    np.testing.assert_array_equal(np.asarray(file), image)
+
+
 def test_an_image_file(digits, command, tmp_path):
   image = to_values(np.random.default_rng(0).integers(0, 17, (8, 8)), 17)
-  Image.fromarray(image).save(tmp_path / "own.png")
-  assert command(digits, "compress", tmp_path / "own.png", "--out", tmp_path / "code")[0] == 0
-  back = ("--out", tmp_path / "back.png")
-  assert command(digits, "decompress", tmp_path / "code", *back)[0] == 0
-  with Image.open(tmp_path / "back.png") as file:
-    np.testing.assert_array_equal(np.asarray(file), image)
+  check_image_file(command, digits, tmp_path, image)
   (tmp_path / "code").rename(tmp_path / "photo.bmp.vitx")
   assert command(digits, "decompress", tmp_path / "photo.bmp.vitx")[0] == 0
   assert (tmp_path / "photo.png").read_bytes() == (tmp_path / "back.png").read_bytes()
@@ -112,12 +117,7 @@ def test_an_image_file(digits, command, tmp_path):
 def test_an_image_file_with_transparency(command, tmp_path):
   loaded = density_models.make(vocabulary=256, grid=(2, 2, 4))
   image = np.random.default_rng(0).integers(0, 256, (2, 2, 4), np.uint8)
-  Image.fromarray(image).save(tmp_path / "own.png")
-  assert command(loaded, "compress", tmp_path / "own.png", "--out", tmp_path / "code")[0] == 0
-  back = ("--out", tmp_path / "back.png")
-  assert command(loaded, "decompress", tmp_path / "code", *back)[0] == 0
-  with Image.open(tmp_path / "back.png") as file:
-    np.testing.assert_array_equal(np.asarray(file), image)
+  check_image_file(command, loaded, tmp_path, image)
 
 
 @pytest.mark.parametrize(

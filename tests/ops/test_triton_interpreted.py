@@ -96,11 +96,11 @@ def test_as_masked_in_half_precision(name, dtype, traced):
   cases.check(attend, arrays, mask=mask, tolerance=2e-2 if dtype == jnp.bfloat16 else 3e-3)
 
 
-def test_operands_in_registers_are_rounded_for_tf32(monkeypatch):
+def test_operands_in_registers_are_compensated_for_tf32(monkeypatch):
   """A GPU cuts off bits of both operands of a product, and these errors of one sign add up.
 
-  Without rounding the errors are 1.05e-3, 1.88e-3, 1.88e-3 and 1.24e-3; with exact rounding they
-  are 0.70e-3, 1.01e-3, 1.09e-3 and 0.78e-3.
+  Without the factor the errors are 1.05e-3, 1.88e-3, 1.88e-3 and 1.24e-3. Exact rounding instead of
+  the factor makes them 0.70e-3, 1.01e-3, 1.09e-3 and 0.78e-3.
   """
   attend, n, mask = attention_along("causal window")
   arrays = cases.inputs(2, n, 4, 64)
@@ -114,7 +114,7 @@ def test_operands_in_registers_are_rounded_for_tf32(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # of the interpreter
-def test_rounding_for_tf32_keeps_nan(monkeypatch):
+def test_the_factor_for_tf32_keeps_nan(monkeypatch):
   attend, n, _ = attention_along("causal window")
   q, k, v, d_out = cases.inputs(1, n, 4, 16)
   q[0, 70] = np.int32(0x7FFFFFFF).view(np.float32)  # the NaN of a GPU's operations

@@ -1,7 +1,6 @@
 """Compresses files with the probabilities of a density model, and decompresses them."""
 
 import dataclasses
-import io
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from vitx.files import read_arrays, read_bytes
 from vitx.inference import code_file, density_model
 from vitx.inference.coding import WindowCoder
 from vitx.inference.opening import open_model
-from vitx.inference.sample_files import to_png
+from vitx.inference.sample_files import to_numpy_file, to_png
 from vitx.tasks.density_images import to_values
 from vitx.training.record.progress import count_bar
 
@@ -185,6 +184,4 @@ def to_file(kind: str, found: np.ndarray, suffix: str) -> bytes:
     return found.tobytes()
   if kind == "image":
     return to_png(Image.fromarray(found[0, ..., 0] if found.shape[-1] == 1 else found[0]))
-  buffer = io.BytesIO()
-  (np.savez if suffix == ".npz" else np.save)(buffer, found)
-  return buffer.getvalue()
+  return to_numpy_file(found, suffix)

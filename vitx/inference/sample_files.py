@@ -70,9 +70,9 @@ def write_samples(found: Samples, folder: Path) -> Path:
   folder.mkdir(parents=True, exist_ok=True)
   name = "samples" if found.originals is None else "completions"
   if found.kind == "image" and found.grid[-1] not in FILE_MODES:
-    files = {f"{name}.npy": to_npy(found.images)}
+    files = {f"{name}.npy": to_numpy_file(found.images)}
     if found.originals is not None:
-      files["originals.npy"] = to_npy(found.to_images(found.originals))
+      files["originals.npy"] = to_numpy_file(found.to_images(found.originals))
   elif found.kind == "image":
     files = {f"{name}.png": to_png(draw_grid(*_arrange(found)))}
   elif found.kind == "text":
@@ -164,10 +164,10 @@ def to_png(image: Image.Image) -> bytes:
   return file.getvalue()
 
 
-def to_npy(images: np.ndarray) -> bytes:
-  """Returns the NPY file of an array."""
+def to_numpy_file(array: np.ndarray, suffix: str = ".npy") -> bytes:
+  """Returns the file of an array: an NPZ file if the suffix is ".npz", otherwise an NPY file."""
   file = io.BytesIO()
-  np.save(file, images)
+  (np.savez if suffix == ".npz" else np.save)(file, array)
   return file.getvalue()
 
 

@@ -41,7 +41,7 @@ def forward(
   rows = tl.arange(0, sizes.pad_rows)
   queries = (group % sizes.R) * sizes.rows + rows
   inside = (rows < sizes.rows) & (queries < sizes.N)
-  own = _round(_load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes), sizes)
+  own = _compensate(_load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes), sizes)
 
   top = tl.full([sizes.pad_rows], float("-inf"), tl.float32)
   total = tl.zeros([sizes.pad_rows], tl.float32)
@@ -68,7 +68,7 @@ def forward(
       total = total * fade + tl.sum(weights, 1)
       values = _load(v, first, keys, shown, sizes.E, sizes.pad_e, sizes)
       found = found * fade[:, None]
-      weights = _round(weights.to(values.dtype), sizes)
+      weights = _compensate(weights.to(values.dtype), sizes)
       found = tl.dot(weights, values, found, input_precision=sizes.precision)
       top = higher
 
@@ -102,8 +102,8 @@ def query_gradient(
   rows = tl.arange(0, sizes.pad_rows)
   queries = (group % sizes.R) * sizes.rows + rows
   inside = (rows < sizes.rows) & (queries < sizes.N)
-  own = _round(_load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes), sizes)
-  own_d_out = _round(_load(d_out, first, queries, inside, sizes.E, sizes.pad_e, sizes), sizes)
+  own = _compensate(_load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes), sizes)
+  own_d_out = _compensate(_load(d_out, first, queries, inside, sizes.E, sizes.pad_e, sizes), sizes)
   place = (batch * sizes.H + head).to(tl.int64) * sizes.N + queries
   own_lse = tl.load(lse + place, mask=inside, other=float("inf")) * LOG2_E
   own_delta = tl.load(delta + place, mask=inside, other=0.0)
@@ -127,7 +127,7 @@ def query_gradient(
       values = _load(v, first, keys, shown, sizes.E, sizes.pad_e, sizes)
       products = tl.dot(own_d_out, tl.trans(values), input_precision=sizes.precision)
       d_logits = weights * (products - own_delta[:, None])
-      d_logits = _round(d_logits.to(block.dtype), sizes)
+      d_logits = _compensate(d_logits.to(block.dtype), sizes)
       found = tl.dot(d_logits, block, found, input_precision=sizes.precision)
 
   _store(dq, first, found * sizes.scale, queries, inside, sizes.D, sizes)
@@ -157,8 +157,8 @@ def key_gradients(
   rows = tl.arange(0, sizes.pad_rows)
   keys = (group % sizes.R) * sizes.rows + rows
   inside = (rows < sizes.rows) & (keys < sizes.N)
-  own = _round(_load(k, first, keys, inside, sizes.D, sizes.pad_d, sizes), sizes)
-  values = _round(_load(v, first, keys, inside, sizes.E, sizes.pad_e, sizes), sizes)
+  own = _compensate(_load(k, first, keys, inside, sizes.D, sizes.pad_d, sizes), sizes)
+  values = _compensate(_load(v, first, keys, inside, sizes.E, sizes.pad_e, sizes), sizes)
   if sizes.key_mask:
     seen = _seen(key_mask, batch, head, keys, inside, sizes)
   place = (batch * sizes.H + head).to(tl.int64) * sizes.N
@@ -180,11 +180,11 @@ def key_gradients(
         edges = _edges(tables, tl.load(numbers + i), rows, sizes)
         weights = tl.where(edges, weights, 0.0)
       gradients = _load(d_out, first, queries, shown, sizes.E, sizes.pad_e, sizes)
-      rounded = _round(weights.to(gradients.dtype), sizes)
-      found_v = tl.dot(rounded, gradients, found_v, input_precision=sizes.precision)
+      operand = _compensate(weights.to(gradients.dtype), sizes)
+      found_v = tl.dot(operand, gradients, found_v, input_precision=sizes.precision)
       products = tl.dot(values, tl.trans(gradients), input_precision=sizes.precision)
       d_logits = weights * (products - block_delta[None, :])
-      d_logits = _round(d_logits.to(block.dtype), sizes)
+      d_logits = _compensate(d_logits.to(block.dtype), sizes)
       found_k = tl.dot(d_logits, block, found_k, input_precision=sizes.precision)
 
   _store(dk, first, found_k * sizes.scale, keys, inside, sizes.D, sizes)
@@ -240,8 +240,8 @@ def _store(array, first, found, tokens, inside, WIDTH: tl.constexpr, sizes: tl.c
 
 
 @triton.jit
-def _round(x, sizes: tl.constexpr):
-  """Prepares an operand of a product for TF32, so that the errors of a sum average out.
+def _compensate(x, sizes: tl.constexpr):
+  """Multiplies an operand of a product for TF32, so that the errors of a sum average out.
 
   The GPU cuts off the 13 bits that TF32 lacks, and so makes every number smaller: by half a unit of
   the last bit on average. A factor adds this half beforehand. It leaves numbers of TF32 unchanged,
