@@ -242,6 +242,14 @@ def test_a_run_without_checkpoints(run_copy, capsys):
   refuse(capsys, run_copy.parent, arguments, f"init_from='{run_copy}' has no checkpoint yet")
 
 
+def test_a_run_of_another_width_begins_no_run(run_copy, capsys):
+  """The shapes follow from the other run's config, so nothing is compiled before the error."""
+  config = "configs/digits.py:" + runs.replace(runs.TINY, f"init_from={run_copy},model.width=32")
+  arguments = ["train", "--config", config, "--workdir", str(run_copy.parent / "new")]
+  part = f"init_from='{run_copy}' does not fit this network: the source has 16 channels, the config"
+  refuse(capsys, run_copy.parent, arguments, part)
+
+
 @pytest.mark.parametrize(
   ("change", "part"),
   [

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from vitx.checkpoints.store import CheckpointStore
-from vitx.interop.init_from import initial_variables
+from vitx.interop.init_from import Fit, initial_variables
 from vitx.models import create_model, initialize
 from vitx.ops.layout import TokenLayout
 from vitx.training import restore
@@ -116,9 +116,7 @@ def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
   model, variables = make(name, side, **fields)
   params, state = variables.pop("params"), variables
   layout = layout or LAYOUTS[name]
-  params, state = initial_variables(
-    FILES[name], params, state, layout, allowed=allowed, network=model, mixer=mixer
-  )
+  params, state = initial_variables(FILES[name], params, state, layout, Fit(allowed, model, mixer))
   if name in HEADLESS:
     classes = model.num_classes
     params["head"] = {"kernel": np.eye(model.width, classes), "bias": np.zeros(classes)}

@@ -97,6 +97,10 @@ OTHER = runs.tiny().model.to_dict() | {"width": 32}
     ),
     ({"a": {}, "b": {"model": {"width": -1}}}, r"phases\.b: model\.width=-1"),
     ({"a": {}, "b": {"freeze": ("none",)}}, r"phases\.b: freeze='none' must match"),
+    (
+      {"a": {"model": {"width": 8}}, "b": {}},
+      r"phases\.b: init_from=.*/a' does not fit.* 8 channels, the config 16\. Set model\.width=8",
+    ),
     ({"a": {}, "b": {"init_from": "nowhere"}}, r"phases\.b: init_from='nowhere': .*no workdir"),
     (
       {"a": {}, "b": {"task": {**LEARNS, "teacher": "nowhere"}}},
@@ -107,7 +111,10 @@ OTHER = runs.tiny().model.to_dict() | {"width": 32}
       r"phases\.b: task\.teacher=.*/a' was trained with data\.mean=.* Set data\.mean",
     ),
     (
-      {"a": {"model": {"width": 8}}, "b": {"task": {**LEARNS, "teacher_model": OTHER}}},
+      {
+        "a": {"model": {"width": 8}},
+        "b": {"init_from": "", "task": {**LEARNS, "teacher_model": OTHER}},
+      },
       r"phases\.b: task\.teacher=.*/a'.*shape",
     ),
     (

@@ -68,6 +68,11 @@ def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
   return from_state_dict(target, jax.tree.map_with_path(find, to_state_dict(target)))
 
 
+def zeros(shapes: Any) -> Any:
+  """Returns a tree of NumPy arrays of zeros, given a tree of shapes and dtypes."""
+  return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+
+
 def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
   """Returns the leaves under some top-level keys, such as `params/head/kernel` under `params`.
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from vitx.checkpoints import tree
 from vitx.config.errors import ConfigError, listing
 from vitx.data.sources.files import describe_others, find_files, warn_of_skipped
 from vitx.tasks.base import Example, Task
@@ -50,7 +51,7 @@ def make_reader(task: Task) -> Callable[[Any, int], Example]:
     input of a wrong type.
   """
   prepare = task.transform(train=False)
-  blank = {name: np.zeros(x.shape, x.dtype) for name, x in task.element_spec.items()}
+  blank = tree.zeros(dict(task.element_spec))
 
   def read(given: Any, number: int) -> Example:
     try:

@@ -1,6 +1,7 @@
 """Functions that open a model and the data of its run."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import DATA_PATH_FIELDS, locate_config, log_paths
 from vitx.config import registry
@@ -18,8 +20,8 @@ from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.repository import load
 from vitx.tasks.base import Task
 from vitx.training import cache
-from vitx.training.experiment import blank, evaluation_shapes
-from vitx.training.restore import fit_options
+from vitx.training.experiment import evaluation_shapes
+from vitx.training.restore import make_fit
 
 
 @contextlib.contextmanager
@@ -113,7 +115,7 @@ def _check_inputs(loaded: Loaded, info: DatasetInfo) -> None:
 
 
 def read_variables(
-  config: ConfigDict, info: DatasetInfo, task: Task, **options: Any
+  config: ConfigDict, info: DatasetInfo, task: Task, *, new_head: bool = True
 ) -> tuple[Any, dict[str, Any]]:
   """Initializes a network, and fills it with the weights that its config names in `init_from`.
 
@@ -121,20 +123,20 @@ def read_variables(
     config: The resolved config.
     info: The description of the data set.
     task: The task of the config.
-    **options: Further arguments of `init_from.check_source`.
+    new_head: Whether a head for other classes may be left as initialized.
 
   Returns:
     The parameters and the other collections of the network's variables.
 
   Raises:
-    ConfigError: The weights cannot be read or do not fit. For a file this is checked before
+    ConfigError: The weights cannot be read or do not fit. The fit is checked before
       compilation.
   """
-  options |= fit_options(task, config, info)
+  fit = dataclasses.replace(make_fit(task, config, info), new_head=new_head, may_add=False)
   source, layout, key = config.init_from, task.token_layout(), jax.random.key(config.init_seed)
-  batch = blank(evaluation_shapes(task, 1))
+  batch = tree.zeros(evaluation_shapes(task, 1))
   shapes = dict(jax.eval_shape(task.init, key, batch))
-  check_source(source, shapes.pop("params"), shapes, layout, **options)
+  check_source(source, shapes.pop("params"), shapes, layout, fit)
   state = dict(jax.device_get(jax.jit(task.init)(key, batch)))
   params = state.pop("params")
-  return initial_variables(source, params, state, layout, may_add=False, **options)
+  return initial_variables(source, params, state, layout, fit)

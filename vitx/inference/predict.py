@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.config.checks import check_integer
 from vitx.config.errors import ConfigError
@@ -126,7 +127,7 @@ def _predict(
   read = make_reader(task)
   # Batches are padded with blank examples to a few sizes, so that few programs are compiled.
   size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
-  blank = {name: np.zeros(x.shape, x.dtype) for name, x in spec.items()}
+  blank = tree.zeros(dict(spec))
   results, answers, named = [], [], []
   problems: list[ConfigError] = []
   with count_bar("predicting", len(examples), "input") as bar:

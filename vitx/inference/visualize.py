@@ -19,6 +19,7 @@ from vitx.analysis.figures.style import make_canvas
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.markdown import shorten_paths
 from vitx.analysis.matrices import expose_matrices
+from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.outputs import check_folder
 from vitx.checkpoints.workdir import DATA_PATH_FIELDS, locate_config, log_paths
@@ -41,7 +42,7 @@ from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.tasks.density import Density
 from vitx.training import cache
-from vitx.training.experiment import blank, evaluation_shapes, resolve
+from vitx.training.experiment import evaluation_shapes, resolve
 from vitx.training.trial import complete_config, count_training_flops, measure_training_bytes
 
 # The arguments that only some figures use, each with these figures.
@@ -345,7 +346,7 @@ def _of_config(text: str, options: Options) -> Subject:
   task = build_task(config)
 
   def variables() -> dict[str, Any]:
-    batch = blank(evaluation_shapes(task, 1))
+    batch = tree.zeros(evaluation_shapes(task, 1))
     return jax.jit(task.init)(jax.random.key(config.init_seed), batch)
 
   return _subject(label, "starting weights", config, task, options, variables)

@@ -6,17 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
-import jax
 import numpy as np
 
 from vitx.checkpoints import tree
 from vitx.checkpoints.directory import Directory
-from vitx.checkpoints.load import read_task
-from vitx.checkpoints.workdir import find_run, locate_checkpoints
+from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.workdir import locate_checkpoints
 from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.interop import foreign
-from vitx.interop.repository import find_folder, is_weights, load, read_run_config
+from vitx.interop.repository import find_folder, is_weights, load, load_shapes
 from vitx.interop.transfer import MatchClasses, Report, check_fit, transfer
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
@@ -24,18 +23,55 @@ from vitx.ops.layout import TokenLayout
 STATISTICS = ("batch_stats",)  # The state collections that belong to the weights.
 
 
+@dataclasses.dataclass(frozen=True)
+class Fit:
+  """The conditions under which a new run begins with given weights.
+
+  Attributes:
+    allowed: Regular expressions of names, in vitx or in the file, that need not fit.
+    network: The new run's network. If a file of weights has no parameters of positions, the
+      position embedding of this network is compared with the published one; `None` compares
+      nothing.
+    mixer: The name of the network's token mixer, for error messages.
+    new_head: Whether a head for other classes may be left as initialized.
+    match_classes: A function that finds the run's classes among the source's, see
+      `transfer.MatchClasses`; `None` if the run has no classes.
+    may_add: Whether the network may have parameters, beside those of its head, that another run
+      lacks. Training learns them; without training they would stay random.
+  """
+
+  allowed: Iterable[str] = ()
+  network: nn.Module | None = None
+  mixer: str = ""
+  new_head: bool = True
+  match_classes: MatchClasses | None = None
+  may_add: bool = True
+
+  def check(self, report: Report, source: str, *, is_run: bool) -> None:
+    """Checks the report of a transfer of weights.
+
+    Parameters of another run that the new network lacks are always allowed.
+
+    Args:
+      report: The report.
+      source: The name of the file or run, for the error.
+      is_run: Whether the source is another run, and not a file of weights.
+
+    Raises:
+      ConfigError: Parameters do not fit and are not allowed; the message lists them.
+    """
+    if is_run:
+      new = {} if self.may_add else report.new
+      report = dataclasses.replace(report, unused={}, new=new)
+    check_fit(report, source, self.allowed, self.mixer, new_head=self.new_head)
+
+
 def initial_variables(
   source: str,
   params: Any,
   model_state: Mapping[str, Any],
   layout: TokenLayout | None,
-  *,
-  allowed: Iterable[str] = (),
-  network: nn.Module | None = None,
-  mixer: str = "",
-  new_head: bool = True,
-  match_classes: MatchClasses | None = None,
-  may_add: bool = True,
+  fit: Fit = Fit(),
 ) -> tuple[Any, dict[str, Any]]:
   """Fills a new run's parameters and state with weights of another run or of a published file.
 
@@ -52,40 +88,20 @@ def initial_variables(
       file of weights, any other state that it has is filled too.
     layout: The layout of the new run's tokens to which positions are added, or `None`; see
       `transfer`.
-    allowed: Regular expressions of names, in vitx or in the file, that need not fit.
-    network: The new run's network. If a file of weights has no parameters of positions, the
-      position embedding of this network is compared with the published one; `None` compares
-      nothing.
-    mixer: The name of the network's token mixer, for error messages.
-    new_head: Whether a head for other classes may be left as initialized.
-    match_classes: A function that finds the run's classes among the source's, see
-      `transfer.MatchClasses`; `None` if the run has no classes.
-    may_add: Whether the network may have parameters, beside those of its head, that another run
-      lacks. Training learns them; without training they would stay random.
+    fit: The conditions.
 
   Raises:
-    ConfigError: The source cannot be read, or names do not fit and are not allowed.
+    ConfigError: The source cannot be read, or parameters do not fit and are not allowed.
     MissingExtraError: A package that reads the file is not installed.
   """
   if is_weights(source):
-    filled, report = _transfer_file(source, params, model_state, layout, network, match_classes)
+    filled, report = _transfer_file(source, params, model_state, layout, fit)
     print(f"init_from {source}:\n{report}", flush=True)
-    check_fit(report, source, allowed, mixer, new_head=new_head)
   else:
-    target = {"params": params}
-    target |= {name: model_state[name] for name in STATISTICS if name in model_state}
     loaded = load(source)
-    with registry.trusting(False):
-      before = loaded.task.token_layout()
-    found = {name: loaded.variables[name] for name in target if name in loaded.variables}
-    known = loaded.class_names if loaded.knows_class_names else None
-    indices = _match_classes(match_classes, known, found)
-    with _name_source(source):
-      filled, report = transfer(target, found, layout, before, indices)
+    filled, report = _transfer_run(loaded, source, params, model_state, layout, fit)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
-    if not may_add:
-      needed = dataclasses.replace(report, unused={})
-      check_fit(needed, source, allowed, mixer, new_head=new_head)
+  fit.check(report, source, is_run=not is_weights(source))
   state = dict(model_state)
   for name in state.keys() & filled.keys():
     old = tree.name_leaves(state[name])
@@ -98,17 +114,12 @@ def check_source(
   params: Any,
   model_state: Mapping[str, Any],
   layout: TokenLayout | None,
-  *,
-  allowed: Iterable[str] = (),
-  network: nn.Module | None = None,
-  mixer: str = "",
-  new_head: bool = True,
-  match_classes: MatchClasses | None = None,
+  fit: Fit = Fit(),
 ) -> None:
   """Checks that the initial weights fit a new run, without initializing the run's network.
 
-  The weights of another run are not read: only its config and the existence of a checkpoint are
-  checked. `initial_variables` describes the other arguments and the errors.
+  The weights of another run are not read: their shapes follow from its config.
+  `initial_variables` describes the other arguments and the errors.
 
   Args:
     source: The workdir of the other run, a repository, a file of weights, or a name of the Hub.
@@ -116,16 +127,36 @@ def check_source(
     model_state: The shapes and dtypes of the other collections.
   """
   if is_weights(source):
-    blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), (params, model_state))
-    _, report = _transfer_file(source, blank[0], blank[1], layout, network, match_classes)
-    check_fit(report, source, allowed, mixer, new_head=new_head)
+    params, model_state = tree.zeros((params, model_state))
+    _, report = _transfer_file(source, params, model_state, layout, fit)
+    fit.check(report, source, is_run=False)
     return
-  with _name_source(source), registry.trusting(False):
-    in_repository = find_folder(source) is not None
-    run = source if in_repository else find_run(source)
-    read_task(read_run_config(source), run)
-  if not in_repository and not Directory(locate_checkpoints(run)).steps():
+  with _name_source(source):
+    loaded = load_shapes(source)
+  if not (find_folder(source) or Directory(locate_checkpoints(loaded.workdir)).steps()):
     raise ConfigError(f"init_from={source!r} has no checkpoint yet; wait until that run saves one.")
+  check_run(loaded, source, params, model_state, layout, fit)
+
+
+def check_run(
+  loaded: Loaded,
+  source: str,
+  params: Any,
+  model_state: Mapping[str, Any],
+  layout: TokenLayout | None,
+  fit: Fit = Fit(),
+) -> None:
+  """Checks that the shapes of another run's parameters fit a new run, before either is trained.
+
+  `check_source` describes the other arguments and the errors.
+
+  Args:
+    loaded: The other run's model, whose variables have zeros in place of weights.
+    source: The name of the other run, for errors.
+  """
+  params, model_state = tree.zeros((params, model_state))
+  _, report = _transfer_run(loaded, source, params, model_state, layout, fit)
+  fit.check(report, source, is_run=True)
 
 
 @contextlib.contextmanager
@@ -137,13 +168,37 @@ def _name_source(source: str) -> Iterator[None]:
     raise ConfigError(f"init_from={source!r}: {error}") from error
 
 
-def _transfer_file(
+def _transfer_run(
+  loaded: Loaded,
   source: str,
   params: Any,
   model_state: Mapping[str, Any],
   layout: TokenLayout | None,
-  network: nn.Module | None,
-  match_classes: MatchClasses | None,
+  fit: Fit,
+) -> tuple[Any, Report]:
+  """Fills the parameters and the batch statistics of a new run with those of another run.
+
+  Args:
+    loaded: The other run's model.
+    source: The name of the other run, for errors.
+    params, model_state, layout, fit: The arguments of `initial_variables`.
+
+  Returns:
+    The variables by collection, and the report.
+  """
+  target = {"params": params}
+  target |= {name: model_state[name] for name in STATISTICS if name in model_state}
+  with registry.trusting(False):
+    before = loaded.task.token_layout()
+  found = {name: loaded.variables[name] for name in target if name in loaded.variables}
+  known = loaded.class_names if loaded.knows_class_names else None
+  indices = _match_classes(fit.match_classes, known, found)
+  with _name_source(source):
+    return transfer(target, found, layout, before, indices)
+
+
+def _transfer_file(
+  source: str, params: Any, model_state: Mapping[str, Any], layout: TokenLayout | None, fit: Fit
 ) -> tuple[Any, Report]:
   """Fills the variables of a new run with the weights in a published file.
 
@@ -161,12 +216,12 @@ def _transfer_file(
     if name in stored or name.split("/")[0] in STATISTICS
   }
   target = {"params": params, **tree.nest(state)}
-  indices = _match_classes(match_classes, None, found)
+  indices = _match_classes(fit.match_classes, None, found)
   before = foreign.guess_layout(found)
   with _name_source(source):
     filled, report = transfer(target, found, layout, before, indices)
   unused = {**report.unused, **dict.fromkeys(extra, "")}
-  skipped = {**report.skipped, **_compare_positions(posemb, network)}
+  skipped = {**report.skipped, **_compare_positions(posemb, fit.network)}
   return filled, dataclasses.replace(report, unused=unused, ignored=ignored, skipped=skipped)
 
 

@@ -21,6 +21,7 @@ from vitx.checkpoints.workdir import (
   find_run,
   join,
   read_config,
+  read_data,
   read_json,
   restore_config,
 )
@@ -136,10 +137,31 @@ def read_run_config(source: str) -> ConfigDict:
   Raises:
     ConfigError: There is no such workdir or repository, or it is damaged.
   """
+  return _read_description(source)[1]
+
+
+def load_shapes(source: str) -> Loaded:
+  """Returns the model of a workdir or a repository with zeros in place of its weights.
+
+  The weights are not read, so the workdir need not have a checkpoint yet. Code that the config
+  names is imported only inside `registry.trusting(True)`.
+
+  Raises:
+    ConfigError: There is no such workdir or repository, it is damaged, or no model can be built
+      from its config.
+  """
+  place, config, data = _read_description(source)
+  return assemble(place, config, data, lambda shapes: (tree.zeros(shapes), 0), trust_code=False)
+
+
+def _read_description(source: str) -> tuple[str, ConfigDict, Mapping[str, Any]]:
+  """Returns the place, the resolved config and the description of the data of a trained model."""
   folder = find_folder(source)
   if folder is None:
-    return read_config(find_run(source))
-  return restore_config(read_json(folder, REPOSITORY)["config"], join(folder, REPOSITORY))
+    run = find_run(source)
+    return run, read_config(run), read_data(run)
+  record = read_json(folder, REPOSITORY)
+  return source, restore_config(record["config"], join(folder, REPOSITORY)), record["data"]
 
 
 def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]:

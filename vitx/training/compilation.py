@@ -14,11 +14,12 @@ from clu import parameter_overview
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
+from vitx.checkpoints import tree
 from vitx.data.dataset import ROLES
 from vitx.ops.implementation import Choice
 from vitx.ops.sparse.triton_attention import FAMILIES, find_obstacle
 from vitx.training import durations, parallel
-from vitx.training.experiment import Experiment, batch_shapes, blank, evaluation_shapes
+from vitx.training.experiment import Experiment, batch_shapes, evaluation_shapes
 from vitx.training.record.progress import Progress, announce
 from vitx.training.step import Step
 
@@ -228,7 +229,7 @@ def dry_run(experiment: Experiment) -> None:
 def blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
   """Returns zeros on the host in the shapes of this process's share of a training batch."""
   rows = experiment.config.batch_size // jax.process_count()
-  return blank(batch_shapes(experiment.task, rows))
+  return tree.zeros(batch_shapes(experiment.task, rows))
 
 
 def forward_flops(experiment: Experiment) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis.implementations import describe_choices, implementations
+from vitx.checkpoints import tree
 from vitx.checkpoints.store import check_keep
 from vitx.config.errors import ConfigError
 from vitx.config.fields import (
@@ -98,7 +99,7 @@ class Experiment:
       return jax.device_get(run_breakable(lowered.compile)(*arguments))
 
     key, cycle = jax.random.key(self.config.init_seed), self.step.cycle
-    batch = blank(_shapes(self.task.element_spec, 1))
+    batch = tree.zeros(_shapes(self.task.element_spec, 1))
     if not cycle:
       return compute(self.step.init, key, batch)
     # Layers are stacked on the host: the compiler takes a minute over hundreds of concatenations.
@@ -397,11 +398,6 @@ def evaluation_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
 def _shapes(spec: Shapes, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
   """Returns the shapes of the arrays of `rows` examples."""
   return {name: jax.ShapeDtypeStruct((rows, *x.shape), x.dtype) for name, x in spec.items()}
-
-
-def blank(shapes: Shapes) -> dict[str, np.ndarray]:
-  """Returns arrays of zeros with the given shapes and dtypes."""
-  return {name: np.zeros(x.shape, x.dtype) for name, x in shapes.items()}
 
 
 def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:

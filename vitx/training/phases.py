@@ -26,7 +26,7 @@ from vitx.training.experiment import Experiment, halve_batch, make_experiment
 from vitx.training.failures import count_received
 from vitx.training.loop import Result
 from vitx.training.record import provenance
-from vitx.training.restore import check_source
+from vitx.training.restore import check_phase, check_source
 
 PREFIX = "phase:"  # precedes a phase's name in a field that also takes a workdir or a file
 # The fields that decide where a run ends.
@@ -136,9 +136,12 @@ def _check_beginnings(
     try:
       if config.init_from not in runs:
         check_source(experiment, run, writes=not dry_run)
-      elif not (registry.is_trusted() or _begins_from_own(config, runs)):
-        before = experiments[runs.index(config.init_from)].config
-        registry.refuse_names_of_code({"task": before.task, "model": before.model}, "")
+      else:
+        before = experiments[runs.index(config.init_from)]
+        if not (registry.is_trusted() or _begins_from_own(config, runs)):
+          parts = {"task": before.config.task, "model": before.config.model}
+          registry.refuse_names_of_code(parts, "")
+        check_phase(experiment, before)
       if not dry_run:
         provenance.check_same_run(run, config, experiment.source.info.fingerprint)
       if source is not None and source.source in runs:

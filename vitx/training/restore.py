@@ -10,14 +10,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
-from vitx.checkpoints import unevaluated
+from vitx.checkpoints import tree, unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.directory import Directory
+from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
+from vitx.interop.init_from import Fit, check_run, initial_variables
 from vitx.interop.init_from import check_source as check_weights
-from vitx.interop.init_from import initial_variables
 from vitx.models import find_mixer
 from vitx.tasks.base import Task
 from vitx.training.distributed import is_writer
@@ -81,6 +82,23 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
     _use_weights(check_weights, experiment, experiment.named_shapes())
 
 
+def check_phase(experiment: Experiment, before: Experiment) -> None:
+  """Checks that a phase can begin with the weights of another phase, which is not trained yet.
+
+  Args:
+    experiment: The experiment of the phase.
+    before: The experiment of the phase that `init_from` names.
+
+  Raises:
+    ConfigError: The parameters do not fit.
+  """
+  state = before.named_shapes()
+  variables = tree.zeros({"params": state.params, **state.model_state})
+  data = provenance.describe_data(before.source)
+  loaded = Loaded(before.task, variables, before.config, data, step=0, workdir="")
+  _use_weights(functools.partial(check_run, loaded), experiment, experiment.named_shapes())
+
+
 def begin(
   experiment: Experiment, workdir: str, store: CheckpointStore, initialize: Callable[[], Any]
 ) -> Beginning:
@@ -126,16 +144,16 @@ def begin(
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
   """Calls a function that fits the weights of `init_from` to a run's state, or checks the fit."""
   config, layout = experiment.config, experiment.task.token_layout()
-  options = fit_options(experiment.task, config, experiment.source.info)
-  return function(config.init_from, state.params, state.model_state, layout, **options)
+  fit = make_fit(experiment.task, config, experiment.source.info)
+  return function(config.init_from, state.params, state.model_state, layout, fit)
 
 
-def fit_options(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
-  """Returns the arguments by which `initial_variables` fits the weights of `init_from` to a run."""
+def make_fit(task: Task, config: ConfigDict, info: DatasetInfo) -> Fit:
+  """Returns the conditions under which a run begins with the weights of `init_from`."""
   find = functools.partial(find_in_weights, info, config.init_from)
-  return {
-    "allowed": config.init_from_except,
-    "network": task.model,
-    "mixer": find_mixer(config.model).get("name", ""),
-    "match_classes": None if info.class_names is None else find,
-  }
+  return Fit(
+    allowed=config.init_from_except,
+    network=task.model,
+    mixer=find_mixer(config.model).get("name", ""),
+    match_classes=None if info.class_names is None else find,
+  )

@@ -15,8 +15,8 @@ from vitx.config.errors import ConfigError
 from vitx.config.registry import fields_of
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
+from vitx.interop.init_from import Fit, initial_variables
 from vitx.interop.init_from import check_source as check_weights
-from vitx.interop.init_from import initial_variables
 from vitx.interop.repository import is_weights, load, read_run_config
 from vitx.interop.transfer import check_finite
 from vitx.models import initialize, names, token_layout
@@ -121,7 +121,7 @@ def check_source(task: Task, config: ConfigDict) -> None:
     return
   state = dict(_shapes(teacher))
   params, layout = state.pop("params"), token_layout(teacher.model, teacher.input_spec.shape)
-  check_weights(teacher.source, params, state, layout, network=teacher.model, new_head=False)
+  check_weights(teacher.source, params, state, layout, Fit(network=teacher.model, new_head=False))
 
 
 def check_run(task: Task, config: ConfigDict, teacher_run: ConfigDict, shapes: TrainState) -> None:
@@ -193,12 +193,8 @@ def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
   params = variables.pop("params")
   layout = token_layout(teacher.model, teacher.input_spec.shape)
   find = functools.partial(find_in_weights, info, teacher.source) if info.class_names else None
-  params, state = initial_variables(
-    *(teacher.source, params, variables, layout),
-    network=teacher.model,
-    new_head=False,
-    match_classes=find,
-  )
+  fit = Fit(network=teacher.model, new_head=False, match_classes=find)
+  params, state = initial_variables(teacher.source, params, variables, layout, fit)
   return {"params": params, **state}
 
 
