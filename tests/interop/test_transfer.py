@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from vitx.config.errors import ConfigError
+from vitx.interop.init_from import Fit
 from vitx.interop.transfer import check_fit, transfer
 from vitx.models import token_tables
 from vitx.ops.layout import TokenLayout
@@ -60,6 +61,13 @@ def test_another_head_and_grid_and_parts():
   for name in ("head", "gate"):
     jax.tree.map(np.testing.assert_array_equal, params[name], target[name])
   np.testing.assert_array_equal(params["blocks_0"]["mlp"]["bias"], 0)
+  Fit(allowed=("blocks_0/mlp/bias",)).check(report, "runs/a", is_run=True)
+  with pytest.raises(
+    ConfigError, match=r"network: blocks_0/mlp/bias \(.*: shapes differ\)\. Choose"
+  ):
+    Fit().check(report, "runs/a", is_run=True)
+  with pytest.raises(ConfigError, match=r"network: gate/scale \(is not in the source\)\. Choose"):
+    Fit((".*bias",), may_add=False).check(report, "runs/a", is_run=True)
   np.testing.assert_array_equal(params["stem"]["kernel"], source["stem"]["kernel"])
   text = str(report)
   for part in (
