@@ -239,3 +239,9 @@ def test_a_mixer_that_is_any_module_is_captured():
   assert [(layer.mixer, layer.q, layer.map.shape) for layer in layers] == [
     ("Mean", None, (2, 1, 10, 10))
   ] * 2
+
+
+def test_more_than_ten_layers_are_captured_in_their_order():
+  with registry.trusting(True):
+    layers = capture(*make({"name": f"{__name__}:Mean"}, depth=11))
+  assert [layer.path for layer in layers] == [f"block_{i}/token_mixer" for i in range(11)]

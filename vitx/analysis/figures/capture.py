@@ -90,9 +90,8 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
       return collect(sow(model, variables, inputs), "attention"), projected
 
   sown, projected = jax.device_get(jax.jit(look)(variables, inputs))
-  matrices = {path: x for path, x in sown.items() if path in known}
-  order = [*matrices, *(path for path in known if path not in matrices)]
+  # JAX sorts the keys of dicts, block_10 before block_2; `known` has the order of the calls.
   return [
-    MixerCapture(path, matrix=matrices.get(path), **known[path], **projected.get(path, {}))
-    for path in order
+    MixerCapture(path, matrix=sown.get(path), **own, **projected.get(path, {}))
+    for path, own in known.items()
   ]
