@@ -94,6 +94,7 @@ def test_rows_of_finetune_have_names(row):
     (imagenet, "deit_ti,token_mixer=performer", "token_mixer='performer'.*'softmax'"),
     (imagenet, "deit_ti,token_mixer.rotary=axial", "token_mixer.rotary='axial'.*'none'"),
     (imagenet, "deit_ti,token_mixer.head_dim=32", "token_mixer.head_dim=32"),
+    (imagenet, "deit_ti,model.token_reduction=evit", "token_reduction='evit'.*'none'"),
     (imagenet, "deit_ti,posemb=sincos", "posemb='sincos'.*'learned'"),
     (imagenet, "deit_ti,posemb=rope", "posemb.kind='sequence'.*'centered'"),
     (imagenet, "deit_ti,token_mixer.key_bias=False", "token_mixer.key_bias=False.*True"),

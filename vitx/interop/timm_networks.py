@@ -232,6 +232,7 @@ _PLAIN = {
   "norm.name": "layer",
   "block.name": "pre_norm",
   "token_mixer.name": "softmax",
+  "token_reduction.name": "none",
 }
 _MIXER = {"token_mixer.name": "mlp_mixing", "posemb.name": "none", "pool.name": "mean"}
 _DINOV3 = {
