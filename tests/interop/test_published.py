@@ -10,13 +10,14 @@ from safetensors.numpy import save_file
 
 from configs import finetune, imagenet
 from tests.documents import PAGES
-from tests.interop.published import FILES
+from tests.interop.published import FILES, make
 from tests.slow import all_but
 from vitx.analysis.counting import count
 from vitx.cli import main as front
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.interop import foreign, hub
+from vitx.interop.init_from import initial_variables
 from vitx.interop.published import WEIGHTS, look_up
 
 ROOT = Path(__file__).parents[2]
@@ -131,6 +132,14 @@ def test_known_weights_need_no_config(timm, capsys):
   error = capsys.readouterr().err
   assert "none of the network's 200 parameters fits: the source has 2 blocks" in error
   assert timm == [("timm/deit_small_patch16_224.fb_in1k", "v2")] and not Path("run").exists()
+
+
+def test_known_weights_need_their_number_of_heads(timm):
+  variables = make("timm_vit", num_heads=2)[1]
+  with pytest.raises(ConfigError, match=r"query/kernel \(.*model\.num_heads=3, not 2\)"):
+    initial_variables("timm:vit_tiny_patch16_224", variables["params"], {}, None)
+  variables = make("timm_vit", num_heads=3)[1]
+  initial_variables("timm:vit_tiny_patch16_224", variables["params"], {}, None)
 
 
 def test_weights_without_a_head_begin_a_training(timm, capsys):

@@ -14,7 +14,9 @@ from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import locate_checkpoints
 from vitx.config import registry
 from vitx.config.errors import ConfigError
+from vitx.config.loader import load_config
 from vitx.interop import foreign
+from vitx.interop.published import look_up
 from vitx.interop.repository import find_folder, is_weights, load, load_shapes
 from vitx.interop.transfer import MatchClasses, Report, check_fit, transfer
 from vitx.models import names
@@ -222,6 +224,7 @@ def _transfer_file(
     filled, report = transfer(target, found, layout, before, indices)
   unused = {**report.unused, **dict.fromkeys(extra, "")}
   skipped = {**report.skipped, **_compare_positions(posemb, fit.network)}
+  skipped |= _compare_heads(source, target)
   return filled, dataclasses.replace(report, unused=unused, ignored=ignored, skipped=skipped)
 
 
@@ -241,6 +244,27 @@ def _compare_positions(wanted: Mapping[str, Any], network: nn.Module | None) -> 
     return {}
   given = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
   return {part: f"set model.posemb=dict({given}), with which these weights were trained"}
+
+
+def _compare_heads(source: str, target: Mapping[str, Any]) -> dict[str, str]:
+  """Compares a network's number of heads with that of published weights that vitx knows.
+
+  The arrays of a file split into any number of heads that divides their width.
+
+  Returns:
+    The dict {name of the first query kernel: reason} if the numbers differ, otherwise {}.
+  """
+  known = look_up(source)
+  wanted = load_config(known.row).model.get("num_heads") if known else None
+  queries = {
+    name: x.shape[1]
+    for name, x in tree.name_leaves(target).items()
+    if name.endswith("query/kernel") and x.ndim == 3
+  }
+  for name, heads in [*queries.items()][:1]:
+    if wanted not in (None, heads):
+      return {name: f"these weights were trained with model.num_heads={wanted}, not {heads}"}
+  return {}
 
 
 def _match_classes(
