@@ -101,6 +101,10 @@ OTHER = runs.tiny().model.to_dict() | {"width": 32}
       {"a": {"model": {"width": 8}}, "b": {}},
       r"phases\.b: init_from=.*/a' does not fit.* 8 channels, the config 16\. Set model\.width=8",
     ),
+    (
+      {"a": {"model": {"posemb": "sincos"}}, "b": {}},
+      r"phases\.b: init_from=.*/a' does not fit.*set model\.posemb=dict\(name='sincos', base=",
+    ),
     ({"a": {}, "b": {"init_from": "nowhere"}}, r"phases\.b: init_from='nowhere': .*no workdir"),
     (
       {"a": {}, "b": {"task": {**LEARNS, "teacher": "nowhere"}}},

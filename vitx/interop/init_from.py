@@ -196,7 +196,9 @@ def _transfer_run(
   known = loaded.class_names if loaded.knows_class_names else None
   indices = _match_classes(fit.match_classes, known, found)
   with _name_source(source):
-    return transfer(target, found, layout, before, indices)
+    filled, report = transfer(target, found, layout, before, indices)
+  differing = _compare_positions(_read_positions(loaded), fit.network)
+  return filled, dataclasses.replace(report, skipped={**report.skipped, **differing})
 
 
 def _transfer_file(
@@ -226,6 +228,18 @@ def _transfer_file(
   skipped = {**report.skipped, **_compare_positions(posemb, fit.network)}
   skipped |= _compare_heads(source, target)
   return filled, dataclasses.replace(report, unused=unused, ignored=ignored, skipped=skipped)
+
+
+def _read_positions(loaded: Loaded) -> dict[str, Any]:
+  """Returns the fields of a run's position embedding; {} if it has parameters, which show it."""
+  network: Any = loaded.task.model
+  part = names.POSITIONS
+  table = getattr(network, "PARTS", {}).get(part, ({},))[0]
+  if not table or part in loaded.variables["params"]:
+    return {}
+  found = getattr(network, part)(parent=None)
+  fields = {name: getattr(found, name) for name in ("kind", "base") if hasattr(found, name)}
+  return next(({"name": name, **fields} for name, x in table.items() if type(found) is x), {})
 
 
 def _compare_positions(wanted: Mapping[str, Any], network: nn.Module | None) -> dict[str, str]:
