@@ -1,5 +1,7 @@
 """The arrays behind the figures of models agree with their definitions."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import numpy as np
@@ -245,3 +247,10 @@ def test_more_than_ten_layers_are_captured_in_their_order():
   with registry.trusting(True):
     layers = capture(*make({"name": f"{__name__}:Mean"}, depth=11))
   assert [layer.path for layer in layers] == [f"block_{i}/token_mixer" for i in range(11)]
+
+
+def test_a_register_is_no_class_token():
+  subject = make_subject({"name": "softmax"}, pool="mean", extra_tokens=1)
+  maps = attention.compute_maps(dataclasses.replace(subject, layout=TokenLayout((3, 3), 1)))
+  expected = maps.layers[-1].mean(axis=-2)[..., 1:].reshape(2, 2, 3, 3)
+  np.testing.assert_array_equal(maps.read_row(maps.layers[-1], -1), expected)

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from vitx.analysis import figures
-from vitx.analysis.figures.attention import compute_maps, read_row
+from vitx.analysis.figures.attention import compute_maps
 from vitx.analysis.figures.gallery import GRID
 from vitx.analysis.figures.memory import check_cost, read_costs, read_results
 from vitx.analysis.figures.mistakes import Picture, PredictedSplit
@@ -250,7 +250,7 @@ def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
     maps = compute_maps(subject)
   except ConfigError:  # A mixer without a matrix over the image has no attention to show.
     return None
-  planes = read_row(maps.layers[-1].mean(axis=1), maps.layouts[-1])
+  planes = maps.read_row(maps.layers[-1].mean(axis=1), -1)
   planes = planes - planes.min(axis=(1, 2), keepdims=True)
   # Scaling by the highest value would leave the rest dark where attention has one peak.
   bright = np.quantile(planes, BRIGHT, axis=(1, 2), keepdims=True)

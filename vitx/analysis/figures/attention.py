@@ -12,6 +12,7 @@ from vitx.analysis.figures.capture import MixerCapture, capture
 from vitx.analysis.figures.subject import Subject, check_queries
 from vitx.attention.fnet import FNet
 from vitx.config.errors import ConfigError
+from vitx.models.network import Network
 from vitx.ops.layout import TokenLayout
 
 DRAWN_LAYERS, DRAWN_HEADS = 12, 8
@@ -27,6 +28,8 @@ class Maps:
     images: The normalized images, (B, height, width, channels).
     layouts: The layouts of the tokens, one per layer.
     layers: The attention matrices, one (B, H, N, N) per layer; each row belongs to a query.
+    has_class: Whether the first of the tokens in front of a grid is a class token. It is not if
+      there are only registers.
   """
 
   label: str
@@ -34,6 +37,11 @@ class Maps:
   images: np.ndarray
   layouts: tuple[TokenLayout, ...]
   layers: tuple[np.ndarray, ...]
+  has_class: bool = True
+
+  def read_row(self, matrix: np.ndarray, layer: int, query: int | None = None) -> np.ndarray:
+    """Returns the attention of one query of a layer to the patches, see `read_row`."""
+    return read_row(matrix, self.layouts[layer], query, has_class=self.has_class)
 
 
 def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
@@ -85,7 +93,9 @@ def compute_maps(subject: Subject) -> Maps:
     )
   maps = tuple(np.asarray(layer.map) for layer in layers)
   layouts = tuple(layer.layout for layer in layers)
-  return Maps(subject.label, subject.note, np.asarray(images), layouts, maps)
+  model = subject.model
+  has_class = not isinstance(model, Network) or model.pool(parent=None).prefix > 0
+  return Maps(subject.label, subject.note, np.asarray(images), layouts, maps, has_class)
 
 
 def _check(layer: MixerCapture, label: str) -> None:
@@ -137,20 +147,23 @@ def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
   return product
 
 
-def read_row(matrix: np.ndarray, layout: TokenLayout, query: int | None = None) -> np.ndarray:
+def read_row(
+  matrix: np.ndarray, layout: TokenLayout, query: int | None = None, *, has_class: bool = True
+) -> np.ndarray:
   """Returns the attention of one query to the patches of the grid, (..., rows, columns).
 
   Args:
     matrix: The attention matrices, (..., N, N).
     layout: The layout of the N tokens.
-    query: The number of a patch on the grid. `None` means the class token or, in a layout without
-      prefix tokens, the mean of all queries.
+    query: The number of a patch on the grid. `None` means the class token or, without one, the mean
+      of all queries.
+    has_class: Whether the first of the tokens in front of the grid, if any, is a class token.
 
   Raises:
     ConfigError: The patch does not exist.
   """
   if query is None:
-    row = matrix[..., 0, :] if layout.prefix else matrix.mean(axis=-2)
+    row = matrix[..., 0, :] if layout.prefix and has_class else matrix.mean(axis=-2)
   else:
     check_queries([query], layout.length - layout.prefix)
     row = matrix[..., layout.prefix + query, :]
@@ -170,7 +183,7 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
   canvas, panels = style.make_panels(rows, len(layers) + 1, width, height, caption)
   for row, head in zip(panels, heads, strict=True):
     for axes, number in zip(row[1:], layers, strict=True):
-      matrix, layout = maps.layers[number][example], maps.layouts[number]
+      matrix = maps.layers[number][example]
       if head >= len(matrix):
         # The label beside the panel is drawn, so the axes cannot be switched off.
         axes.set(xticks=[], yticks=[])
@@ -178,8 +191,8 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
         axes.patch.set_visible(False)
         continue
       title = f"layer {number}" if head == heads[0] else ""
-      style.show_plane(axes, read_row(matrix[head], layout, query), title, vmin=0)
-      style.mark(axes, query, layout.grid)
+      style.show_plane(axes, maps.read_row(matrix[head], number, query), title, vmin=0)
+      style.mark(axes, query, maps.layouts[number].grid)
     row[1].set_ylabel(f"head {head}", fontsize=style.SMALL, labelpad=2)
     row[0].axis("off")
   panels[0, 0].axis("on")
@@ -196,8 +209,8 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
 
   Args:
     found: The attention of each model.
-    query: The number of a patch on the grid. `None` means the class token or, in a layout without
-      prefix tokens, the mean of all queries.
+    query: The number of a patch on the grid. `None` means the class token or, without one, the mean
+      of all queries.
   """
   kinds = [(maps, kind) for maps in found for kind in ("last layer", "rollout")]
   kinds = [(m, kind) for m, kind in kinds if kind != "rollout" or len({*m.layouts}) == 1]
@@ -205,7 +218,8 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
   side = min(0.95, style.PAGE / (len(kinds) + 1))
   width = max(style.COLUMN, side * (len(kinds) + 1))
   note = "; ".join(f"{maps.label}: {maps.note}" for maps in found)
-  caption = f"{note}. Attention of the {_name_query(found[0], query)}, averaged over heads"
+  what = " or ".join(dict.fromkeys(_name_query(maps, query) for maps in found))
+  caption = f"{note}. Attention of the {what}, averaged over heads"
   if any(kind == "rollout" for _, kind in kinds):
     caption += "; rollout with half an identity in each layer"
   caption += ". Each panel's scale goes from zero to its largest value."
@@ -216,7 +230,7 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
     for axes, (maps, kind) in zip(row[1:], kinds, strict=True):
       own = [layer[number : number + 1] for layer in maps.layers]
       matrix = own[-1].mean(axis=1) if kind == "last layer" else rollout(own)
-      plane = read_row(matrix[0], maps.layouts[-1], query)
+      plane = maps.read_row(matrix[0], -1, query)
       style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
       style.mark(axes, query, maps.layouts[-1].grid)
   return canvas
@@ -225,4 +239,4 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
 def _name_query(maps: Maps, query: int | None) -> str:
   if query is not None:
     return f"patch {query} (green)"
-  return "class token" if maps.layouts[0].prefix else "mean of all queries"
+  return "class token" if maps.layouts[0].prefix and maps.has_class else "mean of all queries"
