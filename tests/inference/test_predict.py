@@ -154,6 +154,15 @@ def test_logits_features_and_the_best_classes(loaded, digits):
       result.top_k(k)
 
 
+def test_outputs_that_a_prediction_lacks_are_named():
+  found = predict.Prediction({"values": np.zeros(2)}, (), {}, ("a", "b"))
+  for read in (lambda: found.classes, lambda: found.logits):
+    with pytest.raises(ConfigError, match=r"have no \w+, but values: this model has no classes"):
+      read()
+  with pytest.raises(ConfigError, match="have no features, but values: call predict with"):
+    found.features  # noqa: B018
+
+
 @pytest.mark.slow
 def test_the_command_tells_the_best_classes_and_writes_logits(run, digits, tmp_path, capsys):
   Image.fromarray(digits[0][..., 0]).save(tmp_path / "0.png")

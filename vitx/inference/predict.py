@@ -46,17 +46,28 @@ class Prediction:
   @property
   def probabilities(self) -> np.ndarray:
     """Class probabilities, float32 (B, K)."""
-    return self.rows["probabilities"]
+    return self._read("probabilities")
 
   @property
   def logits(self) -> np.ndarray:
     """The logits of the classes, float32 (B, K)."""
-    return self.rows["logits"]
+    return self._read("logits")
 
   @property
   def features(self) -> np.ndarray:
     """The vectors that the network's last layer reads, (B, C), if `predict` got `features=True`."""
-    return self.rows[FEATURES]
+    return self._read(FEATURES)
+
+  def _read(self, name: str) -> np.ndarray:
+    """Returns the output of a name.
+
+    Raises:
+      ConfigError: There is no such output.
+    """
+    if name in self.rows:
+      return self.rows[name]
+    fix = "call predict with features=True" if name == FEATURES else "this model has no classes"
+    raise ConfigError(f"the predictions have no {name}, but {', '.join(self.rows)}: {fix}.")
 
   def top_k(self, k: int) -> list[list[tuple[str, float]]]:
     """Returns the k most probable classes of each example with their probabilities, best first.
