@@ -32,6 +32,22 @@ def test_an_optimizer_of_optax_gives_the_directions_of_ours(spec, ours, mask):
 
 
 @pytest.mark.parametrize(
+  "spec",
+  [
+    dict(name="optax:lars", weight_decay=0.1),
+    dict(name="optax:adafactor", weight_decay_rate=0.1),
+    dict(name="optax:contrib.muon", weight_decay=0.1),
+  ],
+)
+def test_decay_has_the_mask_whatever_optax_calls_the_argument(spec):
+  """Without a gradient, only the parameters that decay move."""
+  params = {"a": {"kernel": np.ones((4, 4), np.float32), "embedding": np.ones((4, 4), np.float32)}}
+  gradient = jax.tree.map(np.zeros_like, params)
+  moved, _ = directions(settings(optimizer=spec), params, gradient)
+  assert np.all(moved["a"]["kernel"] > 0) and not np.any(moved["a"]["embedding"])
+
+
+@pytest.mark.parametrize(
   "name", ["optax:adabelief", "optax:lamb", "optax:contrib.muon", "optax:adan"]
 )
 def test_what_else_optax_has_descends(name):
@@ -65,6 +81,11 @@ def test_what_else_optax_has_descends(name):
     (dict(name="optax:lion", b2=True), r"optimizer\.b2=True"),
     (dict(name="optax:adabelief", eps_root=float("nan")), r"optimizer\.eps_root=nan"),
     (dict(name="optax:sgd", nesterov=3), r"optimizer\.nesterov=3"),
+    (
+      dict(name="optax:novograd", weight_decay=0.1),
+      r"optimizer\.weight_decay=0\.1 of optax:novograd decays every.*weight_decay_mask=all",
+    ),
+    (dict(name="optax:contrib.muon", adam_weight_decay=0.1), r"optimizer\.adam_weight_decay=0\.1"),
     (dict(name="optax:polyak_sgd"), "optax:polyak_sgd.*cannot train this model"),
     (dict(name="optax:softmax_cross_entropy"), "optax:softmax_cross_entropy.*cannot train"),
   ],

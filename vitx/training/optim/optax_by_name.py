@@ -14,7 +14,9 @@ from vitx.config.errors import ConfigError, nearest
 from vitx.config.registry import check_options, fields_of
 
 PREFIX = "optax:"
-OURS = ("learning_rate", "mask")  # arguments that the step and `weight_decay_mask` supply
+MASKS = ("mask", "weight_decay_mask")  # optax's names for the mask of weight decay
+OURS = ("learning_rate", *MASKS)  # arguments that the step and `weight_decay_mask` supply
+DECAYS = ("weight_decay", "weight_decay_rate")  # the factors that a mask applies to
 # Ranges that optax's own annotations do not give.
 RANGES = {"b1": Rate, "b2": Rate, "eps": NonNegative, "momentum": Rate, "weight_decay": NonNegative}
 
@@ -37,20 +39,22 @@ def build(
 
   Args:
     spec: The text `optax:NAME`, or a mapping with this text as `name` and the function's arguments.
-    decay_mask: The mask for the function's argument `mask`, if the function decays weights.
+    decay_mask: The mask for the function's argument in `MASKS`, if the function decays weights.
     params: The parameters, or their shapes; the transformation is traced with them.
 
   Raises:
-    ConfigError: The name is unknown (the error names the nearest), a field is unknown, or optax
-      refuses the values of the fields.
+    ConfigError: The name is unknown (the error names the nearest), a field is unknown, optax
+      refuses the values of the fields, or weight decay cannot follow the mask.
   """
   name = fields_of(spec)["name"]
   function, fields = find(spec)
   declared = inspect.signature(function).parameters
   descends = "learning_rate" in declared
   extra = {"learning_rate": 1.0} if descends else {}
-  if {"mask", "weight_decay"} <= declared.keys():
-    extra["mask"] = decay_mask
+  mask = next((each for each in MASKS if each in declared), None)
+  if mask and any(each in declared for each in DECAYS):
+    extra[mask] = decay_mask
+  _check_decays(name, fields, DECAYS if mask else (), decay_mask)
   try:
     transformation = function(**fields, **extra)
     _trace(transformation, params)
@@ -101,6 +105,30 @@ def _find(name: str) -> Callable:
       f"optimizer.name={name!r}: optax has no transformation {path!r}.{nearest(path, known)}"
     )
   return function
+
+
+def _check_decays(
+  name: str, fields: Mapping[str, Any], masked: tuple[str, ...], decay_mask: Any
+) -> None:
+  """Checks that no field decays parameters which `weight_decay_mask` leaves out.
+
+  Args:
+    name: The text `optax:NAME`.
+    fields: The function's arguments by name.
+    masked: The fields of weight decay to which the function applies a mask.
+    decay_mask: The mask.
+
+  Raises:
+    ConfigError: A function that takes no mask for its weight decay would decay all parameters.
+  """
+  unmasked = [each for each in fields if "weight_decay" in each and each not in masked]
+  decaying = next((each for each in unmasked if fields[each]), None)
+  if decaying and not all(jax.tree.leaves(decay_mask)):
+    raise ConfigError(
+      f"optimizer.{decaying}={fields[decaying]!r} of {name} decays every parameter, but"
+      f" weight_decay_mask leaves some out; set weight_decay_mask=all, or leave"
+      f" optimizer.{decaying} out."
+    )
 
 
 def _check(value: Any, path: str, field: str, default: Any) -> None:
