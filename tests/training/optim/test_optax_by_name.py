@@ -86,6 +86,7 @@ def test_what_else_optax_has_descends(name):
       r"optimizer\.weight_decay=0\.1 of optax:novograd decays every.*weight_decay_mask=all",
     ),
     (dict(name="optax:contrib.muon", adam_weight_decay=0.1), r"optimizer\.adam_weight_decay=0\.1"),
+    (dict(name="optax:contrib.schedule_free_adamw"), "schedule_free_adamw.*schedule cannot"),
     (dict(name="optax:polyak_sgd"), "optax:polyak_sgd.*cannot train this model"),
     (dict(name="optax:softmax_cross_entropy"), "optax:softmax_cross_entropy.*cannot train"),
   ],

@@ -17,6 +17,10 @@ PREFIX = "optax:"
 MASKS = ("mask", "weight_decay_mask")  # optax's names for the mask of weight decay
 OURS = ("learning_rate", *MASKS)  # arguments that the step and `weight_decay_mask` supply
 DECAYS = ("weight_decay", "weight_decay_rate")  # the factors that a mask applies to
+# Optimizers whose state depends on their own learning rate, not only in proportion to it: if their
+# directions are multiplied by a rate afterwards, the state and the parameters drift apart.
+BOUND_TO_RATE = {"fromage", "cocob", "madgrad", "scale_by_madgrad"}
+BOUND_TO_RATE |= {"schedule_free_adamw", "schedule_free_sgd"}
 # Ranges that optax's own annotations do not give.
 RANGES = {"b1": Rate, "b2": Rate, "eps": NonNegative, "momentum": Rate, "weight_decay": NonNegative}
 
@@ -74,10 +78,17 @@ def find(spec: str | Mapping[str, Any]) -> tuple[Callable, dict[str, Any]]:
     The function, and its arguments by name.
 
   Raises:
-    ConfigError: A name or field is unknown, or a value is out of range.
+    ConfigError: A name or field is unknown, a value is out of range, or the learning rate of the
+      config cannot be applied to the function's directions.
   """
   fields = fields_of(spec)
-  function = _find(fields.pop("name"))
+  name = fields.pop("name")
+  function = _find(name)
+  if function.__name__ in BOUND_TO_RATE:
+    raise ConfigError(
+      f"optimizer.name={name!r} keeps a learning rate in its own state, so the config's"
+      " learning_rate and schedule cannot be applied to it; choose another, such as optax:adamw."
+    )
   check_options(function, fields, "optimizer", hidden=OURS)
   declared = inspect.signature(function).parameters
   for field, value in fields.items():
