@@ -133,6 +133,7 @@ BAD = (
   ("task.class_weights=(1.0,2.0)", "has 2 numbers, and the source has 10 classes; give one"),
   ("task.class_weights=(-2.0,)", r"task.class_weights\[0\]=-2.0 is out of range"),
   ("data.sampling=equal", "data.sampling='equal'.*balanced"),
+  ("task.class_weights=balanced,data.sampling=balanced", "balance the classes twice"),
 )
 
 

@@ -90,6 +90,11 @@ class Classification(Task):
     classes = info.class_names
     resolve_images(config, source, {"label": ("integer", 0)}, len(classes))
     weights = config.task.get("class_weights")
+    if weights == "balanced" == config.data.get("sampling"):
+      raise ConfigError(
+        f"task.class_weights={weights!r} and data.sampling='balanced' would balance the classes"
+        " twice, so that the smallest class would count most; leave one of the two out."
+      )
     if weights is not None:
       train = getattr(source, "train", None)
       labels = getattr(train, "labels", None)
