@@ -129,6 +129,8 @@ def test_what_follows_from_images():
   ("config", "info", "message"),
   [
     (text, IMAGES, "task.window=256 is .* the images .* are read whole"),
+    (lambda arg: digits(f"{arg},data.image_size=4"), IMAGES, "data.image_size=4: .* are 8 x 8"),
+    (lambda arg: digits(f"{arg},augment.hflip=0.5"), IMAGES, "augment.hflip=0.5: .* not augment"),
     (digits, SEQUENCES, "task.window is not set"),
     (lambda arg: text(f"{arg},task.window=0"), SEQUENCES, "task.window=0"),
     (

@@ -1,13 +1,15 @@
 """Sets the fields of a density model's config that follow from the data."""
 
+import dataclasses
 import math
 
 from ml_collections import ConfigDict
 
 from vitx.config.errors import ConfigError
+from vitx.config.fields import AugmentSettings, read_fields
 from vitx.config.registry import lookup, options
 from vitx.data.dataset import DatasetInfo, check_arrays
-from vitx.data.images.settings import find_channels, find_size
+from vitx.data.images.settings import find_channels, find_size, sides
 from vitx.models import MODELS
 from vitx.tasks.base import follow_source
 
@@ -23,8 +25,8 @@ def resolve(config: ConfigDict, info: DatasetInfo) -> None:
 
   Raises:
     ConfigError: If the model predicts no tokens, if the data are neither images of one size nor
-      sequences of tokens, if a window is set for images or not set for sequences, or if the grid or
-      the mixer's stride does not fit the data.
+      sequences of tokens, if a window is set for images or not set for sequences, if images are to
+      be resized or augmented, or if the grid or the mixer's stride does not fit the data.
   """
   model = config.model
   if not {"vocabulary", "grid"} <= set(options(lookup(MODELS, model.name, "model.name"))):
@@ -72,8 +74,31 @@ def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[i
       f"task.window={config.task.window} is for sequences, but the images of"
       f" data.source={info.name!r} are read whole; leave task.window out."
     )
+  _check_unchanged(config, size)
   config.data.channels = channels
   return config.task.get("levels", BYTES), (*size, channels)
+
+
+def _check_unchanged(config: ConfigDict, size: tuple[int, int]) -> None:
+  """Checks that no field resizes or augments the images, whose own values are modeled.
+
+  Raises:
+    ConfigError: `data.image_size` is another size, or an operation of `augment` is on.
+  """
+  wanted = config.data.get("image_size")
+  if wanted is not None and sides(wanted) != size:
+    raise ConfigError(
+      f"data.image_size={wanted!r}: task.name='density' does not resize images, and those of"
+      f" data.source={config.data.source!r} are {size[0]} x {size[1]}; leave data.image_size out."
+    )
+  augment = read_fields(AugmentSettings, config.get("augment", {}), "augment")
+  for each in dataclasses.fields(augment):
+    value = getattr(augment, each.name)
+    if value and not each.default:  # the operations are off by default; the rest says how they act
+      raise ConfigError(
+        f"augment.{each.name}={value!r}: task.name='density' does not augment images; leave"
+        f" augment.{each.name} out, or set it to {each.default!r}."
+      )
 
 
 def _resolve_sequences(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[int, ...]]:
