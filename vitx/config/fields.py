@@ -168,8 +168,8 @@ class DataSettings:
   device: KeepMode = "auto"
   threads: Annotated[int, Range("[1, 1024]")] = declare(4, "workers", "num_workers")
   on_unreadable: Literal["refuse", "skip"] | None = None
-  mean: tuple[Finite, ...] | None = declare(None, "image_mean")
-  std: tuple[Positive, ...] | None = declare(None, "image_std")
+  mean: tuple[Probability, ...] | None = declare(None, "image_mean")
+  std: tuple[Share, ...] | None = declare(None, "image_std")
 
   def __post_init__(self):
     for name in ("image_size", "default_image_size", "decode_size"):
