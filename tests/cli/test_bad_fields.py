@@ -244,6 +244,10 @@ OTHERS = [
   ("data.fraction=0.00001", "batch_size=32 is larger than the 10 training examples of 'digits'"),
   ("data.mean=(1,0.5)", "data.mean=(1.0, 0.5) has 2 values, but the images have 1 channels."),
   ("data.mean=(123.7,)", "data.mean[0]=123.7 is out of range; it must lie in [0, 1]"),
+  (
+    "augment.random_resized_crop=(0.5,1),data.resize_mode=random",
+    "augment.random_resized_crop=(0.5, 1) would crop once more what data.resize_mode='random'",
+  ),
   ("data.std=(0,)", "data.std[0]=0 is out of range; it must lie in (0, 1]"),
   ("data.fit=centre", "config has no field 'data.fit'. Did you mean 'data.resize_mode'?"),
   ("batch_size", "config override 'batch_size' must have the form field=value"),

@@ -324,11 +324,19 @@ def resolve_images(
     outputs: The number of classes or other outputs.
 
   Raises:
-    ConfigError: A field contradicts the data, or the data lack an array.
+    ConfigError: A field contradicts the data, the data lack an array, or both the host and the
+      device would draw a crop.
   """
   info, data = getattr(source, "info", source), config.data
   size, channels = find_size(info), find_channels(info)
   check_arrays(info, {"image": ("uint8", 3), **targets}, config.task.name)
+  area = config.augment.get("random_resized_crop")
+  if area and data.resize_mode == "random":
+    raise ConfigError(
+      f"augment.random_resized_crop={tuple(area)!r} would crop once more what data.resize_mode="
+      "'random' has cropped at random; set augment.random_resized_crop=(), or"
+      " data.resize_mode='center'."
+    )
   if data.image_size is None:
     data.image_size = _side(info.name, size, data.get("default_image_size"))
   data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)
