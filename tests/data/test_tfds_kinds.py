@@ -76,7 +76,17 @@ class SmallReviews(Small):
   SUPERVISED = ("text", "label")
 
 
-BUILDERS = (SmallImages, SmallText, SmallReviews)
+class SmallGaps(Small):
+  """A set with the labels of some images only."""
+
+  KINDS: ClassVar[dict] = {"image": IMAGE, "id": features.Scalar(np.int64), "label": LABEL}
+  SPLITS: ClassVar[dict] = {
+    "train": [{**each, "label": -1 if each["id"] == 3 else 1} for each in pictures(9, 0)]
+  }
+  SUPERVISED = ("image", "label")
+
+
+BUILDERS = (SmallImages, SmallText, SmallReviews, SmallGaps)
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +118,14 @@ def test_all_splits_of_unlabeled_images_are_usable(directory, make_data):
   assert (sorted(dataset.splits), dataset.unlabeled) == (["train", "validation"], ())
   data.splits = {"train": "train[:50%]", "validation": "train[50%:]", "test": "validation"}
   assert len(open_source(data, seed=0).validation) == 10
+
+
+def test_an_image_without_its_label_is_refused(directory, make_data):
+  train = open_dataset(make_data(source="small_gaps", data_dir=directory)).open_split("train")
+  place = train.labels.tolist().index(-1)
+  assert place and train[0]["label"] == 1  # the first example has a label
+  with pytest.raises(ConfigError, match=rf"example train#{place} has no label"):
+    train[place]
 
 
 @pytest.mark.parametrize("name", ["small_images", "small_text"])

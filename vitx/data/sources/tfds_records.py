@@ -144,13 +144,23 @@ class Records:
     return decode_example(self.encoded(i))
 
   def encoded(self, i: int) -> dict[str, Any]:
-    """Returns an example whose image is not decoded yet, but still an `Encoded`."""
+    """Returns an example whose image is not decoded yet, but still an `Encoded`.
+
+    Raises:
+      ConfigError: The record is damaged, or it has no label in a set of labeled images.
+    """
     features, where = self.read(i), f"{self._where}{i}"
     content = self.find_encoded(features)
     image = {"image": Encoded(content, self._channels, where, value_range=self._value_range)}
     if not self.content.label:
       return image
-    return {**image, "label": np.asarray(self.label(features), np.int32)}
+    label = self.label(features)
+    if label < 0:  # a split without any labels is not opened; one in a batch would teach no class
+      raise ConfigError(
+        f"{where} has no label, unlike others of its split. Prepare the set without such examples,"
+        " or name a split in data.splits in which every example has a label."
+      )
+    return {**image, "label": np.asarray(label, np.int32)}
 
   def read(self, i: int) -> Any:
     """Returns the features of one record, by key."""
