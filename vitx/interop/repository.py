@@ -137,7 +137,10 @@ def read_run_config(source: str) -> ConfigDict:
   Raises:
     ConfigError: There is no such workdir or repository, or it is damaged.
   """
-  return _read_description(source)[1]
+  folder = find_folder(source)
+  if folder is None:
+    return read_config(find_run(source))
+  return restore_config(read_json(folder, REPOSITORY)["config"], join(folder, REPOSITORY))
 
 
 def load_shapes(source: str) -> Loaded:
@@ -150,18 +153,10 @@ def load_shapes(source: str) -> Loaded:
     ConfigError: There is no such workdir or repository, it is damaged, or no model can be built
       from its config.
   """
-  place, config, data = _read_description(source)
+  config, folder = read_run_config(source), find_folder(source)
+  place = find_run(source) if folder is None else source
+  data = read_data(place) if folder is None else read_json(folder, REPOSITORY)["data"]
   return assemble(place, config, data, lambda shapes: (tree.zeros(shapes), 0), trust_code=False)
-
-
-def _read_description(source: str) -> tuple[str, ConfigDict, Mapping[str, Any]]:
-  """Returns the place, the resolved config and the description of the data of a trained model."""
-  folder = find_folder(source)
-  if folder is None:
-    run = find_run(source)
-    return run, read_config(run), read_data(run)
-  record = read_json(folder, REPOSITORY)
-  return source, restore_config(record["config"], join(folder, REPOSITORY)), record["data"]
 
 
 def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]:
