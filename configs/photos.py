@@ -17,7 +17,7 @@ shares of the run. `config.json` records their numbers of steps.
   images, while `phase1` still reads all. `pretrained=WORKDIR/phase1` begins from an existing phase
   1 and skips it; `pretrained=none` trains this network from scratch, for comparison. Published: on
   CIFAR-10 alone, such pretraining lifts a transformer of less than 3.7 M parameters to 96.4 %
-  (arXiv 2402.03752). Ours: not yet run.
+  (arXiv 2402.03752). Ours, at a smaller scale: docs/photos.md.
 - `finetune`: DINOv2 S/14 (Oquab et al. 2024) at 224 pixels, all parameters. `init_from` downloads
   timm's copy of the weights by default; it may name a file or a workdir.
 - `frozen`: the network of `finetune`, but only its head is trained. `vitx probe` is faster still.

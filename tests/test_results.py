@@ -218,6 +218,23 @@ def test_six_points_are_excluded_on_imagenette():
     assert quote(*found) in CLAIMS.read_text() and found[2] < 6
 
 
+def test_the_gain_of_masked_pretraining_follows_from_its_runs():
+  """CLAIMS has the differences of the three arms, and the verdicts of a margin of one point."""
+  arms = read_runs(RESULTS / "few_labels.md", "test_top1")
+  arms |= {"scratch": read_runs(RESULTS / "few_labels_scratch.md", "test_top1")["fraction-0.02"]}
+  values = {name: [100 * value for value in own.values()] for name, own in arms.items()}
+  verdicts = []
+  for name, base in (
+    ("fraction-1.0", "scratch"),
+    ("fraction-0.02", "scratch"),
+    ("fraction-1.0", "fraction-0.02"),
+  ):
+    found = contrast(values[name], values[base])
+    assert quote(*found) in " ".join(CLAIMS.read_text().split())
+    verdicts.append("helps" if found[1] > 1 else "does not help" if found[2] < 1 else "open")
+  assert verdicts == ["helps", "helps", "open"]
+
+
 def test_the_time_of_the_simplified_steps_follows_from_its_runs():
   """CLAIMS has the share of time saved at each width with its 95 % t interval, above 5 %."""
   saved: dict[str, list[float]] = {}
