@@ -218,6 +218,19 @@ def test_six_points_are_excluded_on_imagenette():
     assert quote(*found) in CLAIMS.read_text() and found[2] < 6
 
 
+def test_the_contrast_of_l1_and_l2_follows_from_its_runs():
+  """CLAIMS has L2 minus L1, below the margin of one point, and the shares of zeros in the bases."""
+
+  def read(penalty: str, column: str) -> list[float]:
+    runs = read_runs(RESULTS / f"sparsifiner_cifar10_{penalty}.md", column)["cifar10_keep_0.25"]
+    return [100 * value for value in runs.values()]
+
+  found, claims = contrast(read("l2", "test_top1"), read("l1", "test_top1")), CLAIMS.read_text()
+  assert quote(*found) in claims and found[1] < 0 and found[2] < 1
+  zeros = [np.mean(read(penalty, "test_basis_sparsity")) for penalty in ("l2", "l1")]
+  assert f"at {zeros[0]:.0f} and {zeros[1]:.0f} % zeros in the bases" in claims
+
+
 def test_the_gain_of_masked_pretraining_follows_from_its_runs():
   """CLAIMS has the differences of the three arms, and the verdicts of a margin of one point."""
   arms = read_runs(RESULTS / "few_labels.md", "test_top1")
