@@ -5,7 +5,8 @@ import re
 import shlex
 from pathlib import Path
 
-from tests.runs import ROOT, replace
+from tests.runs import ROOT, TINY, replace
+from vitx.config.overrides import split
 
 PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
 SHELL, PYTHON = "bash", "python"
@@ -122,6 +123,9 @@ def shorten(words: list[str]) -> list[str]:
     short["task.decoder_depth"] = 1
   if "teacher_model" in config.task:
     short["task.teacher_model.depth"] = 1
+  if config.init_from == "runs/digits":  # the test has a tiny run there, with a network of its own
+    items = dict(item.split("=", 1) for item in split(TINY) if "=" in item)
+    short |= {name: items[name] for name in items if name.startswith(("stem", "model."))}
   phases = {f"phases.{name}.": phase for name, phase in (config.get("phases") or {}).items()}
   for prefix, changed in ({"": config} | phases).items():
     if prefix:
