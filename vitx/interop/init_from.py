@@ -96,14 +96,15 @@ def initial_variables(
     ConfigError: The source cannot be read, or parameters do not fit and are not allowed.
     MissingExtraError: A package that reads the file is not installed.
   """
-  if is_weights(source):
-    filled, report = _transfer_file(source, params, model_state, layout, fit)
-    print(f"init_from {source}:\n{report}", flush=True)
-  else:
+  is_run = not is_weights(source)
+  if is_run:
     loaded = load(source)
     filled, report = _transfer_run(loaded, source, params, model_state, layout, fit)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
-  fit.check(report, source, is_run=not is_weights(source))
+  else:
+    filled, report = _transfer_file(source, params, model_state, layout, fit)
+    print(f"init_from {source}:\n{report}", flush=True)
+  fit.check(report, source, is_run=is_run)
   state = dict(model_state)
   for name in state.keys() & filled.keys():
     old = tree.name_leaves(state[name])
@@ -134,8 +135,9 @@ def check_source(
     fit.check(report, source, is_run=False)
     return
   with _name_source(source):
-    loaded = load_shapes(source)
-  if not (find_folder(source) or Directory(locate_checkpoints(loaded.workdir)).steps()):
+    folder = find_folder(source)
+    loaded = load_shapes(source, folder)
+  if folder is None and not Directory(locate_checkpoints(loaded.workdir)).steps():
     raise ConfigError(f"init_from={source!r} has no checkpoint yet; wait until that run saves one.")
   check_run(loaded, source, params, model_state, layout, fit)
 

@@ -138,23 +138,32 @@ def read_run_config(source: str) -> ConfigDict:
     ConfigError: There is no such workdir or repository, or it is damaged.
   """
   folder = find_folder(source)
+  return _read_config(find_run(source) if folder is None else source, folder)
+
+
+def _read_config(place: str, folder: str | None) -> ConfigDict:
+  """Returns the config of a run's workdir, or of a repository if its local folder is given."""
   if folder is None:
-    return read_config(find_run(source))
+    return read_config(place)
   return restore_config(read_json(folder, REPOSITORY)["config"], join(folder, REPOSITORY))
 
 
-def load_shapes(source: str) -> Loaded:
+def load_shapes(source: str, folder: str | None) -> Loaded:
   """Returns the model of a workdir or a repository with zeros in place of its weights.
 
   The weights are not read, so the workdir need not have a checkpoint yet. Code that the config
   names is imported only inside `registry.trusting(True)`.
 
+  Args:
+    source: The workdir or the repository.
+    folder: The result of `find_folder(source)`, which may have asked the Hub.
+
   Raises:
-    ConfigError: There is no such workdir or repository, it is damaged, or no model can be built
+    ConfigError: There is no such workdir, it or the repository is damaged, or no model can be built
       from its config.
   """
-  config, folder = read_run_config(source), find_folder(source)
   place = find_run(source) if folder is None else source
+  config = _read_config(place, folder)
   data = read_data(place) if folder is None else read_json(folder, REPOSITORY)["data"]
   return assemble(place, config, data, lambda shapes: (tree.zeros(shapes), 0), trust_code=False)
 
