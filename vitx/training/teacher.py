@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
@@ -50,8 +49,7 @@ def blank_constants(task: Task) -> dict[str, Any]:
   """Returns the dict of `load_constants` with zeros as weights, without reading any file."""
   if task.teacher is None:
     return {}
-  shapes = _shapes(task.teacher)
-  return {CONSTANT: jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)}
+  return {CONSTANT: tree.zeros(_shapes(task.teacher))}
 
 
 def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:

@@ -19,8 +19,10 @@ OURS = ("learning_rate", *MASKS)  # arguments that the step and `weight_decay_ma
 DECAYS = ("weight_decay", "weight_decay_rate")  # the factors that a mask applies to
 # Optimizers whose state depends on their own learning rate, not only in proportion to it: if their
 # directions are multiplied by a rate afterwards, the state and the parameters drift apart.
-BOUND_TO_RATE = {"fromage", "cocob", "madgrad", "scale_by_madgrad"}
-BOUND_TO_RATE |= {"schedule_free_adamw", "schedule_free_sgd"}
+BOUND_TO_RATE = (
+  *("cocob", "fromage", "madgrad", "scale_by_madgrad"),
+  *("schedule_free_adamw", "schedule_free_sgd"),
+)
 # Ranges that optax's own annotations do not give.
 RANGES = {"b1": Rate, "b2": Rate, "eps": NonNegative, "momentum": Rate, "weight_decay": NonNegative}
 
@@ -137,7 +139,7 @@ def _check_decays(
   if decaying and not all(jax.tree.leaves(decay_mask)):
     raise ConfigError(
       f"optimizer.{decaying}={fields[decaying]!r} of {name} decays every parameter, but"
-      f" weight_decay_mask leaves some out; set weight_decay_mask=all, or leave"
+      " weight_decay_mask leaves some out; set weight_decay_mask=all, or leave"
       f" optimizer.{decaying} out."
     )
 
