@@ -55,6 +55,12 @@ def read_runs(path: Path, column: str) -> dict[str, dict[int, float]]:
   return found
 
 
+def read_percents(name: str, column: str = "test_top1") -> dict[str, list[float]]:
+  """Returns a column of a table's runs in percent, by method, in the order of the seeds."""
+  runs = read_runs(RESULTS / f"{name}.md", column)
+  return {method: [100 * own[seed] for seed in sorted(own)] for method, own in runs.items()}
+
+
 def contrast(values: Sequence[float], base: Sequence[float]) -> tuple[float, float, float]:
   """Returns the mean of the paired differences and the ends of its 95 % t interval."""
   low, high = stats.ttest_rel(values, base).confidence_interval(0.95)
@@ -136,8 +142,7 @@ def test_the_contrasts_of_sparsifiner_follow_from_its_runs():
   page, claims = (path.read_text() for path in (ROOT / "docs/sparsifiner.md", CLAIMS))
   verdicts: dict[str, str] = {}
   for table, shares in {"": ("0.25", "0.1"), "_twentieth": ("0.05",)}.items():
-    top1 = read_runs(RESULTS / f"sparsifiner_cifar10{table}.md", "test_top1")
-    values = {name: [100 * value for value in own.values()] for name, own in top1.items()}
+    values = read_percents(f"sparsifiner_cifar10{table}")
     for share in shares:
       names = (f"cifar10_{name}" for name in (f"keep_{share}", f"random_{share}", "tuned"))
       keep, random, tuned = (values[name] for name in names)
@@ -211,31 +216,26 @@ def test_training_at_width_96_follows_from_its_runs():
 
 def test_six_points_are_excluded_on_imagenette():
   """CLAIMS has each set of keys minus full attention; the intervals end below the margin."""
-  runs = read_runs(RESULTS / "bbvit_imagenette_epochs.md", "test_top1")
-  full = [100 * value for value in runs.pop("tiny_vit").values()]
+  runs = read_percents("bbvit_imagenette_epochs")
+  full = runs.pop("tiny_vit")
   for own in runs.values():
-    found = contrast([100 * value for value in own.values()], full)
+    found = contrast(own, full)
     assert quote(*found) in CLAIMS.read_text() and found[2] < 6
 
 
 def test_the_contrast_of_l1_and_l2_follows_from_its_runs():
   """CLAIMS has L2 minus L1, below the margin of one point, and the shares of zeros in the bases."""
-
-  def read(penalty: str, column: str) -> list[float]:
-    runs = read_runs(RESULTS / f"sparsifiner_cifar10_{penalty}.md", column)["cifar10_keep_0.25"]
-    return [100 * value for value in runs.values()]
-
-  found, claims = contrast(read("l2", "test_top1"), read("l1", "test_top1")), CLAIMS.read_text()
+  row, tables = "cifar10_keep_0.25", ("sparsifiner_cifar10_l2", "sparsifiner_cifar10_l1")
+  found, claims = contrast(*(read_percents(name)[row] for name in tables)), CLAIMS.read_text()
   assert quote(*found) in claims and found[1] < 0 and found[2] < 1
-  zeros = [np.mean(read(penalty, "test_basis_sparsity")) for penalty in ("l2", "l1")]
+  zeros = [np.mean(read_percents(name, "test_basis_sparsity")[row]) for name in tables]
   assert f"at {zeros[0]:.0f} and {zeros[1]:.0f} % zeros in the bases" in claims
 
 
 def test_the_gain_of_masked_pretraining_follows_from_its_runs():
   """CLAIMS has the differences of the three arms, and the verdicts of a margin of one point."""
-  arms = read_runs(RESULTS / "few_labels.md", "test_top1")
-  arms |= {"scratch": read_runs(RESULTS / "few_labels_scratch.md", "test_top1")["fraction-0.02"]}
-  values = {name: [100 * value for value in own.values()] for name, own in arms.items()}
+  values = read_percents("few_labels")
+  values["scratch"] = read_percents("few_labels_scratch")["fraction-0.02"]
   verdicts = []
   for name, base in (
     ("fraction-1.0", "scratch"),
