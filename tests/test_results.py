@@ -223,6 +223,22 @@ def test_six_points_are_excluded_on_imagenette():
     assert quote(*found) in CLAIMS.read_text() and found[2] < 6
 
 
+def test_the_contrasts_of_the_vision_x_formers_follow_from_their_runs():
+  """CLAIMS has the lead of each mixer over ViT and the mean gain of the three convolutions."""
+  runs, claims = read_percents("vix_cifar10_stride_4"), CLAIMS.read_text()
+  verdicts = {}
+  for row in ("vin", "vip", "vil"):
+    found = contrast(runs[row], runs["vit"])
+    assert quote(*found) in claims
+    verdicts[row] = "holds" if found[1] > 0 else "fails" if found[2] < 0 else "open"
+  assert verdicts == {"vin": "holds", "vip": "holds", "vil": "open"}
+  plain = [runs[row] for row in ("vit", "vip", "vil", "vin")]
+  hybrid = [runs[f"hybrid_{row}"] for row in ("vit", "vip", "vil", "vin")]
+  found = contrast(np.mean(hybrid, axis=0), np.mean(plain, axis=0))
+  assert quote(*found) in claims and found[1] < 0 < found[2] < 1
+  assert quote(*contrast(runs["hybrid_vin"], runs["vin"])) in claims
+
+
 def test_the_contrast_of_l1_and_l2_follows_from_its_runs():
   """CLAIMS has L2 minus L1, below the margin of one point, and the shares of zeros in the bases."""
   row, tables = "cifar10_keep_0.25", ("sparsifiner_cifar10_l2", "sparsifiner_cifar10_l1")
