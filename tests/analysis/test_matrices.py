@@ -92,6 +92,8 @@ def test_a_mixer_that_the_config_leaves_to_the_network_is_kept():
     expected = {**fields_of(default), "implementation": "masked"}
     assert expose_matrices(ConfigDict({"name": name})).token_mixer.to_dict() == expected
   assert expose_matrices(ConfigDict({"name": "convmixer"})).to_dict() == {"name": "convmixer"}
+  named = ConfigDict({"name": "vit", "token_mixer": "softmax"})  # a mixer by its name alone
+  assert expose_matrices(named).token_mixer.implementation == "masked"
 
 
 def test_holding_changes_neither_the_config_nor_what_the_model_says():

@@ -25,7 +25,7 @@ def expose_matrices(model: ConfigDict) -> ConfigDict:
     model: The `config.model`, which is copied.
   """
   changed = model.copy_and_resolve_references()
-  with changed.unlocked():
+  with changed.unlocked(), changed.ignore_type():  # A mixer may be given by its name alone.
     if changed.get("layer_cycle"):
       changed.layer_cycle = 0  # Nothing can be sown inside the loop over layers.
     if changed.get("remat"):
