@@ -89,6 +89,17 @@ def test_rollout_is_the_product_written_out():
     attention.rollout([layers[0], layers[0][:, :, :4, :4]])
 
 
+def test_a_query_of_several_grids_is_one_place_of_the_image():
+  layouts = (TokenLayout((4, 6), 1), TokenLayout((2, 3), 1))
+  maps = attention.Maps("", "", np.zeros((1, 8, 12, 1)), layouts, ())
+  # Patch 16 is in row 2, column 4 of the first grid, and so in row 1, column 2 of the second.
+  assert [maps.find_query(query, 1) for query in (None, 0, 16, 23)] == [None, 0, 5, 5]
+  matrix = np.arange(49.0).reshape(7, 7)
+  np.testing.assert_array_equal(maps.read_row(matrix, 1, 16), matrix[6, 1:].reshape(2, 3))
+  with pytest.raises(ConfigError, match="queries=24 is not a place on the grid; choose from 0 to"):
+    maps.read_row(matrix, 1, 24)
+
+
 def test_a_row_lies_on_the_grid():
   matrix = np.arange(49.0).reshape(7, 7)
   with_class, without = TokenLayout((2, 3), 1), TokenLayout((1, 7))

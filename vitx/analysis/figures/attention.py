@@ -40,8 +40,31 @@ class Maps:
   has_class: bool = True
 
   def read_row(self, matrix: np.ndarray, layer: int, query: int | None = None) -> np.ndarray:
-    """Returns the attention of one query of a layer to the patches, see `read_row`."""
-    return read_row(matrix, self.layouts[layer], query, has_class=self.has_class)
+    """Returns the attention of one query of a layer to the patches, see `read_row`.
+
+    Args:
+      matrix: The attention matrices of the layer, (..., N, N).
+      layer: The number of the layer.
+      query: The number of a patch on the grid of the first layer, or `None`.
+    """
+    own = self.find_query(query, layer)
+    return read_row(matrix, self.layouts[layer], own, has_class=self.has_class)
+
+  def find_query(self, query: int | None, layer: int) -> int | None:
+    """Returns the place of a patch of the first layer's grid on the grid of another layer.
+
+    The layers of a network of several stages have different grids.
+
+    Raises:
+      ConfigError: The patch does not exist.
+    """
+    if query is None:
+      return None
+    rows, columns = self.layouts[0].grid
+    check_queries([query], rows * columns)
+    own_rows, own_columns = self.layouts[layer].grid
+    row, column = divmod(query, columns)
+    return row * own_rows // rows * own_columns + column * own_columns // columns
 
 
 def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
@@ -192,7 +215,7 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
         continue
       title = f"layer {number}" if head == heads[0] else ""
       style.show_plane(axes, maps.read_row(matrix[head], number, query), title, vmin=0)
-      style.mark(axes, query, maps.layouts[number].grid)
+      style.mark(axes, maps.find_query(query, number), maps.layouts[number].grid)
     row[1].set_ylabel(f"head {head}", fontsize=style.SMALL, labelpad=2)
     row[0].axis("off")
   panels[0, 0].axis("on")
@@ -232,7 +255,7 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
       matrix = own[-1].mean(axis=1) if kind == "last layer" else rollout(own)
       plane = maps.read_row(matrix[0], -1, query)
       style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
-      style.mark(axes, query, maps.layouts[-1].grid)
+      style.mark(axes, maps.find_query(query, -1), maps.layouts[-1].grid)
   return canvas
 
 
