@@ -12,7 +12,7 @@ from vitx.analysis.figures import approximation, attention, posemb, projections,
 from vitx.analysis.figures import shaped_scalars as scalars
 from vitx.analysis.figures.capture import MixerCapture, capture
 from vitx.analysis.figures.graph import compute_graph
-from vitx.analysis.figures.landmarks import attend_from_landmarks
+from vitx.analysis.figures.landmarks import attend_from_landmarks, compute_landmarks
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.graph import graph_figures
 from vitx.config import registry
@@ -205,6 +205,13 @@ def test_as_many_landmarks_as_tokens_lose_little():
   kinds = {"landmarks": approximation.landmarks}
   found = approximation.measure_errors([make_layer()], kinds, (2, 12), 1).values["landmarks"]
   assert found[0, 1, 0] < 0.05 < found[0, 0, 0]
+
+
+def test_landmarks_of_padded_tokens_are_refused():
+  """The padding shifts the segments, which the captured queries do not show."""
+  subject = make_subject({"name": "nystromformer", "landmarks": 4, "padding": "front"}, depth=1)
+  with pytest.raises(ConfigError, match="small pads tokens"):
+    compute_landmarks(dataclasses.replace(subject, layout=TokenLayout((3, 3), 1)))
 
 
 def test_landmarks_attend_by_the_mean_of_their_queries():
