@@ -13,6 +13,7 @@ from vitx.analysis.figures import shaped_scalars as scalars
 from vitx.analysis.figures.capture import MixerCapture, capture
 from vitx.analysis.figures.graph import compute_graph
 from vitx.analysis.figures.landmarks import attend_from_landmarks, compute_landmarks
+from vitx.analysis.figures.sparsifiner import draw_sparsifiner
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.graph import graph_figures
 from vitx.config import registry
@@ -212,6 +213,21 @@ def test_landmarks_of_padded_tokens_are_refused():
   subject = make_subject({"name": "nystromformer", "landmarks": 4, "padding": "front"}, depth=1)
   with pytest.raises(ConfigError, match="small pads tokens"):
     compute_landmarks(dataclasses.replace(subject, layout=TokenLayout((3, 3), 1)))
+
+
+STAGES = dict(name="pit", width=(16, 32), depth=(1, 1), num_heads=(1, 2), pool="mean")
+
+
+def test_stages_that_differ_are_refused(tmp_path):
+  layout = TokenLayout((3, 3))
+  subject = make_subject({"name": "nystromformer", "landmarks": 4}, **STAGES)
+  with pytest.raises(ConfigError, match="landmarks: small has several grids"):
+    compute_landmarks(dataclasses.replace(subject, layout=layout))
+  subject = make_subject({"name": "sparsifiner", "slots": 2}, **STAGES)
+  with pytest.raises(ConfigError, match="sparsifiner: small has several grids"):
+    draw_sparsifiner(dataclasses.replace(subject, layout=layout), tmp_path)
+  with pytest.raises(ConfigError, match="number of heads of small differs by stage"):
+    scalars.compute_scalars(make_subject({"name": "shaped"}, **STAGES))
 
 
 def test_landmarks_attend_by_the_mean_of_their_queries():

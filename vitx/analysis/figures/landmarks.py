@@ -69,7 +69,8 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   """Runs a network on its first example and returns its landmarks.
 
   Raises:
-    ConfigError: The model has no Nyströmformer mixers, or is not a model of images.
+    ConfigError: The model has no Nyströmformer mixers, is not a model of images, or has several
+      grids.
   """
   mixer: Any = getattr(subject.model, "token_mixer", None)
   if getattr(mixer, "func", None) is not Nystromformer or subject.layout is None:
@@ -80,6 +81,8 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   count = mixer.keywords.get("landmarks", Nystromformer.landmarks)
   layers = approximation.capture_layers(subject)
   layout = layers[0].layout
+  if any(layer.layout != layout for layer in layers):
+    raise ConfigError(f"landmarks: {subject.label} has several grids; use a model with one grid.")
   # The captured queries and keys lack the padding, which belongs to the first landmark.
   if mixer.keywords.get("padding") == "front" and layout.length % count:
     raise ConfigError(

@@ -46,7 +46,7 @@ def compute_scalars(subject: Subject) -> Scalars:
     The scalars by name, (L, H) each, or (L, 1) if heads share them.
 
   Raises:
-    ConfigError: The model has no shaped attention.
+    ConfigError: The model has no shaped attention, or its stages have different numbers of heads.
   """
   params = flatten_dict(dict(subject.variables()["params"]), sep="/")
   leaves = {path: (x,) for path, x in params.items()}
@@ -55,6 +55,11 @@ def compute_scalars(subject: Subject) -> Scalars:
     raise ConfigError(
       f"shaped_scalars: {subject.label} has no α, β or γ; use a model with"
       " model.token_mixer='shaped', such as a row of simplified_cifar10."
+    )
+  if any(len({np.shape(each) for each in own.values()}) > 1 for own in found.values()):
+    raise ConfigError(
+      f"shaped_scalars: the number of heads of {subject.label} differs by stage; use a model with"
+      " one model.num_heads."
     )
   return {letter: np.stack(list(map(np.asarray, x.values()))) for letter, x in found.items() if x}
 

@@ -35,8 +35,8 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   A table has the numbers of `describe_layer` for each layer.
 
   Raises:
-    ConfigError: The model has no Sparsifiner mixers, or its masks are off, or a query does not
-      exist.
+    ConfigError: The model has no Sparsifiner mixers, its masks are off, it has several grids, or a
+      query does not exist.
   """
   layout = subject.layout
   if layout is None or len(layout.grid) != 2:
@@ -47,6 +47,8 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   queries = _choose_queries(subject.queries, layout)
   images = subject.inputs(subject.examples)
   layers = capture(subject.model, subject.variables(), images)
+  if any(layer["sparse"].shape[-1] != layout.length for layer in layers):
+    raise ConfigError(f"sparsifiner: {subject.label} has several grids; use a model with one grid.")
   name = f"sparsifiner_{subject.label}"
   files = [
     style.save(
