@@ -142,8 +142,8 @@ def test_sizes_that_do_not_fit_are_not_run(uncompiled, monkeypatch):
 def remedies(monkeypatch):
   """Makes the memory of a step follow from its batch, dtype and recomputation, without compiling.
 
-  The fixture is a function of a device's memory. It returns the MB that each remedy needs, by
-  the remedy's overrides.
+  The fixture is a function of a device's memory and of the config's micro-batches. It returns the
+  MB that each remedy needs, by the remedy's overrides.
   """
 
   def measure_bytes(config):
@@ -154,11 +154,15 @@ def remedies(monkeypatch):
     return int(1e6 + 1e5 * size / (4 if config.model.remat else 1))
 
   monkeypatch.setattr(trial, "measure_training_bytes", measure_bytes)
-  config, needs = complete(SMALL), {"step_mb": 1, "example_mb": 0.1}
-  return lambda memory: dict(
-    (",".join(f"{k}={v}" for k, v in settings.items()), used / 1e6)
-    for settings, used in rows.measure_remedies(config, needs, memory)
-  )
+
+  def measure(memory, accum=1):
+    config, needs = complete(SMALL, f"grad_accum_steps={accum}"), {"example_mb": 0.1 / accum}
+    return {
+      ",".join(f"{k}={v}" for k, v in settings.items()): used / 1e6
+      for settings, used in rows.measure_remedies(config, {"step_mb": 1, **needs}, memory)
+    }
+
+  return measure
 
 
 def test_what_helps_where_it_does_not_fit(remedies):
@@ -169,6 +173,12 @@ def test_what_helps_where_it_does_not_fit(remedies):
     "model.remat=True": 1 + 1.6 / devices,
     "model.dtype=bfloat16,model.remat=True": 1 + 0.8 / devices,
   }
+
+
+def test_a_batch_in_micro_batches_gets_smaller_ones(remedies):
+  size = 64 // jax.device_count() // 8  # An eighth of a device's examples fits.
+  found = remedies(1e6 + 1e5 * size + 10, accum=2)
+  assert next(iter(found.items())) == ("grad_accum_steps=8", 1 + 0.1 * size)
 
 
 def test_nothing_fits(remedies):

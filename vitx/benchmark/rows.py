@@ -272,7 +272,8 @@ def measure_remedies(
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
   half: Costs = {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
   again: Costs = {"model.remat": True} if config.model.get("remat") is False else {}
-  fits = [k for k in counts if scale(needs, "mb", batch // k) <= memory / 1e6][:1]
+  # A step of `needs` has `accum` micro-batches, so it needs as much as k micro-batches of its size.
+  fits = [k for k in counts if scale(needs, "mb", accum * batch // k) <= memory / 1e6][:1]
   tries = [*({"grad_accum_steps": k} for k in fits), half, again, half | again]
   tries += [{"grad_accum_steps": k} | half | again for k in counts[-1:] if half or again]
   for number, settings in enumerate(tries):
