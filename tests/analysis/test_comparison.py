@@ -81,13 +81,22 @@ def test_a_low_figure_may_be_the_good_one():
 def test_our_order_is_compared_with_the_published_one():
   """Of the variants "b" and "d" of one published row, only one enters the rank correlation."""
   runs = [outcome(name, 0, x) for name, x in {"a": 0.5, "b": 0.6, "c": 0.7, "d": 0.4}.items()]
-  printed = {"a": {"top1": 60.0}, "b": {"top1": 50.0}, "c": {"top1": 70.0}, "d": {"top1": 50.0}}
+  printed = {"a": {"top1": 60.0}, "b": {"top1": 50.0}, "c": {"top1": 70.0}}
+  printed["d"] = printed["b"]
   found = compare(*runs, **printed)
   assert found.agreement().rho == pytest.approx(0.5) and found.agreement().count == 3
   assert [line.published_rank for line in found.lines()] == [2, 3, 1, None]
   words = "Spearman's correlation with the published order over 3 lines: 0.500"
   assert words in format_table(found)
   assert compare(*runs, a={"top1": 60.0}, b={"train_top1": {1: 2.0}}).agreement() is None
+
+
+def test_equal_published_figures_tie():
+  """Two published rows with equal figures are no variants of one row."""
+  runs = [outcome(name, 0, x) for name, x in {"a": 0.5, "b": 0.6, "c": 0.7}.items()]
+  found = compare(*runs, a={"top1": 50.0}, b={"top1": 50.0}, c={"top1": 70.0})
+  assert [line.published_rank for line in found.lines()] == [2.5, 2.5, 1]
+  assert found.agreement().count == 3
 
 
 def cells(text):

@@ -196,11 +196,12 @@ class Comparison:
 def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary, float]]:
   """Returns pairs (line, published metric) of the lines that also have a test metric.
 
-  If several methods are variants of one published method, only the first is returned.
+  If several methods are variants of one published method, only the first is returned. Variants
+  share one mapping of published results; another method may have equal results.
   """
   both = [(line, line.published) for line in lines if line.test and line.published is not None]
-  rows = [line.method.published for line, _ in both]
-  return [pair for i, pair in enumerate(both) if rows[i] not in rows[:i]]
+  first = {id(line.method.published): line for line, _ in reversed(both)}
+  return [pair for pair in both if pair[0] is first[id(pair[0].method.published)]]
 
 
 def format_table(comparison: Comparison) -> str:
