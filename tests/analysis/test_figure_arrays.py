@@ -166,6 +166,20 @@ def test_products_of_projections_head_by_head(mixer):
     np.testing.assert_allclose(found["value_out"][layer, head], v @ out, rtol=1e-4, atol=1e-6)
 
 
+def test_products_of_projections_include_the_identity():
+  mixer = {"name": "shaped", "values": "identity", "output": "identity"}
+  subject = make_subject(mixer, depth=1)
+  own = subject.variables()["params"]["block_0"]["token_mixer"]
+  value, out = (
+    own[f"{name}_skip_gain"] * np.eye(16)
+    + own[f"{name}_residual_gain"] * np.reshape(own[name]["kernel"], (16, 16))
+    for name in ("value", "out")
+  )
+  (found,) = projections.compute_products(subject)["value_out"]
+  np.testing.assert_allclose(found.sum(axis=0), value @ out, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(found[1], value[:, 8:] @ out[8:], rtol=1e-4, atol=1e-5)
+
+
 def test_positions_are_what_is_added():
   found = posemb.compute_positions(make_subject({"name": "softmax"}, posemb="sincos"))
   np.testing.assert_allclose(found.table, sine_cosine_table(found.layout, 16), atol=1e-5)

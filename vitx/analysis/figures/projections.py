@@ -49,7 +49,8 @@ def draw_projections(subject: Subject, out: Path) -> list[Path]:
 def compute_products(subject: Subject) -> Products:
   """Multiplies the projection kernels of each layer and head of a network: W_Q W_K^T and W_V W_O.
 
-  A single head of keys or values that all query heads share is multiplied with each of them. Layers
+  A single head of keys or values that all query heads share is multiplied with each of them. The
+  kernel of a projection s I + r ΔW of shaped attention includes the identity and both gains. Layers
   without these projections, and the decoder of a masked autoencoder, are ignored.
 
   Returns:
@@ -64,7 +65,15 @@ def compute_products(subject: Subject) -> Products:
 
   def kernels(name: str) -> dict[str, np.ndarray]:
     found = collect(leaves, f"{names.TOKEN_MIXER}/{name}/{names.KERNEL}")
-    return {path: np.asarray(x) for path, x in found.items() if np.ndim(x) == 3}
+    whole = {path: np.asarray(x) for path, x in found.items() if np.ndim(x) == 3}
+    skip, residual = (
+      collect(leaves, f"{names.TOKEN_MIXER}/{name}_{part}_gain") for part in ("skip", "residual")
+    )
+    for path, gain in skip.items():
+      shape = whole[path].shape
+      identity = np.eye(shape[0] if name == names.VALUE else shape[-1]).reshape(shape)
+      whole[path] = gain * identity + residual[path] * whole[path]
+    return whole
 
   q, k, v, o = (kernels(name) for name in (names.QUERY, names.KEY, names.VALUE, names.OUT))
   pairs = {
