@@ -4,11 +4,14 @@ import math
 
 import pytest
 
-from configs import cifar10, vix_cifar10
+from configs import cifar10, density_digits, vix_cifar10
 from tests.slow import all_but
 from vitx.analysis.counting import count
+from vitx.analysis.implementations import implementations
 from vitx.analysis.tabulate import list_layers
 from vitx.models import model_from_config
+from vitx.tasks import build_task
+from vitx.training.trial import complete_config
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,15 @@ def test_layers_add_up_to_the_count(row):
     own = sum(map(math.prod, layer.own.values()))
     assert layer.parameters == own + sum(x.parameters for x in below), layer.path
     assert layer.output[0] == 1
+
+
+def test_a_loop_over_layers_does_not_change_the_table():
+  def look(cycle):
+    text = f"dense,model.width=8,model.num_heads=1,model.mlp_dim=8,model.layer_cycle={cycle}"
+    task = build_task(complete_config(density_digits.get_config(text)))
+    return [find(task.model, task.input_spec) for find in (list_layers, implementations)]
+
+  assert look(1) == look(0)
 
 
 def test_rematerialization_does_not_change_the_table():

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.analysis.shapes import Input, variable_shapes
+from vitx.analysis.shapes import Input, unroll, variable_shapes
 from vitx.ops.implementation import Choice, recording_implementations
 
 
@@ -58,5 +58,5 @@ def implementations(
     return out
 
   with nn.intercept_methods(look):
-    variable_shapes(model, inputs)
+    variable_shapes(unroll(model), inputs)
   return found

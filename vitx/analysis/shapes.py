@@ -11,6 +11,14 @@ from vitx.models import initialize
 Input = tuple[int, ...] | jax.ShapeDtypeStruct
 
 
+def unroll(model: nn.Module) -> nn.Module:
+  """Returns a network with equal parameters that runs its layers one by one, not in a loop.
+
+  The blocks inside a loop over layers have no paths.
+  """
+  return model.clone(layer_cycle=0) if getattr(model, "layer_cycle", 0) else model
+
+
 def variable_shapes(model: nn.Module, inputs: Input) -> Any:
   """Returns the shapes of all variables of a network, by tracing `initialize` without computing.
 

@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from vitx.analysis.shapes import Input, variable_shapes
+from vitx.analysis.shapes import Input, unroll, variable_shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
     return out
 
   with nn.intercept_methods(record):
-    variables = variable_shapes(model, inputs)
+    variables = variable_shapes(unroll(model), inputs)
   paths, _ = jax.tree.flatten_with_path(variables["params"])
   leaves = {tuple(entry.key for entry in path): leaf.shape for path, leaf in paths}
   found = []
