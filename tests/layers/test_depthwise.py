@@ -82,3 +82,19 @@ def test_accelerators_convolution_is_the_same(grid, stride):
 
   for a, b in zip(*run(x, taps), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_sums_of_half_precision_are_float32():
+  """Only the result is rounded, once, and not the sum after each of the taps."""
+  random = np.random.default_rng(0)
+  x, taps = (jnp.asarray(random.normal(size=(*size, 6)), jnp.bfloat16) for size in ((2, 9), (9,)))
+
+  @jax.jit
+  def run(x, taps):
+    out, pull = jax.vjp(depthwise.grid_convolution, x, taps)
+    return out, pull(jnp.ones_like(out))[0]
+
+  wide = run(x.astype(jnp.float32), taps.astype(jnp.float32))
+  for a, b in zip(run(x, taps), wide, strict=True):
+    assert a.dtype == jnp.bfloat16
+    np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=2**-8)

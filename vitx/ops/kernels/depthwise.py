@@ -55,16 +55,17 @@ def _convolve_groups(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
 
 
 def _add_shifted(x: jax.Array, taps: jax.Array, stride: int) -> jax.Array:
-  """Computes `grid_convolution` as a sum over the taps."""
-  padded = _pad(x, taps.shape[0])
+  """Computes `grid_convolution` as a sum over the taps, in float32."""
+  # A sum in half precision would be rounded after each tap, to a percent with a side of 9.
+  padded, wide = _pad(x, taps.shape[0]), taps.astype(jnp.float32)
   extents = [-(-g // stride) for g in x.shape[1:-1]]
-  total = jnp.zeros((x.shape[0], *extents, x.shape[-1]), x.dtype)
+  total = jnp.zeros((x.shape[0], *extents, x.shape[-1]), jnp.float32)
   for tap in itertools.product(*map(range, taps.shape[:-1])):
     windows = (
       slice(i, i + stride * (n - 1) + 1, stride) for i, n in zip(tap, extents, strict=True)
     )
-    total = total + padded[(slice(None), *windows)] * taps[tap]
-  return total
+    total = total + padded[(slice(None), *windows)].astype(jnp.float32) * wide[tap]
+  return total.astype(x.dtype)
 
 
 def _pad(x: jax.Array, size: int) -> jax.Array:
