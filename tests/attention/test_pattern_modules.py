@@ -9,6 +9,7 @@ import pytest
 
 from tests.attention import small
 from tests.drawn import draw_variables
+from vitx.attention import MIXERS
 from vitx.attention.bigbird import BigBirdAttention
 from vitx.attention.grid import ShiftedWindowAttention
 from vitx.attention.locality import LocalityAttention
@@ -278,3 +279,9 @@ def test_windows_that_do_not_divide_the_grid_have_no_padding_among_their_keys(la
   expected = (row[:, None] == row) & (column[:, None] == column)
   np.testing.assert_array_equal(dense_mask(module.full_pattern(layout), layout, 1)[0], expected)
   assert expected.sum(1).min() == (4 if layer == 0 else 1)
+
+
+@pytest.mark.parametrize("name", ["axial", "strided", "fixed"])
+def test_one_head_has_no_halves(name):
+  with pytest.raises(ConfigError, match=r"model\.num_heads=1: .* set model\.num_heads=2"):
+    MIXERS[name](1).full_pattern(LAYOUT)

@@ -43,7 +43,17 @@ class PatternAttention(AttentionModule):
     raise NotImplementedError
 
   def by_half(self, first: Pattern, second: Pattern) -> Pattern:
-    """Returns a pattern that is `first` in the first half of the heads and `second` in the rest."""
+    """Returns a pattern that is `first` in the first half of the heads and `second` in the rest.
+
+    Raises:
+      ConfigError: If there is only one head, whose first half is none, so that no head is `first`.
+    """
+    if self.num_heads == 1:
+      raise ConfigError(
+        f"model.num_heads=1: {type(self).__name__} has one pattern for the first half of the heads"
+        " and another one for the rest, so it needs at least 2 heads; set model.num_heads=2, or"
+        " choose a token_mixer, or a token_mixer.arrangement, in which all heads are alike."
+      )
     half = self.num_heads // 2
     return per_head(*[first] * half, *[second] * (self.num_heads - half))
 
