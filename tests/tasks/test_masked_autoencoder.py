@@ -14,7 +14,12 @@ from vitx.attention import MIXERS
 from vitx.config.errors import ConfigError
 from vitx.layers.posemb import sine_cosine_table
 from vitx.models import create_model, list_models
-from vitx.models.masked_autoencoder import from_patches, make_autoencoder, to_patches
+from vitx.models.masked_autoencoder import (
+  _count_visible,
+  from_patches,
+  make_autoencoder,
+  to_patches,
+)
 from vitx.models.vit import ViT
 from vitx.ops.layout import TokenLayout
 from vitx.tasks import build_task, task_class
@@ -193,6 +198,12 @@ def test_masks_have_one_size_and_differ(ratio, visible):
   assert len(np.unique(masks, axis=0)) >= 15
   share = masks.mean(axis=0)  # each patch is masked equally often
   assert np.abs(share - (16 - visible) / 16).max() < 0.12
+
+
+@pytest.mark.parametrize(("ratio", "grid", "visible"), [(0.8, (5, 5), 5), (0.9, (2, 5), 1)])
+def test_a_whole_number_of_visible_patches_is_exact(ratio, grid, visible):
+  """In floats, 1 - 0.8 is a little less than 0.2, and 1 - 0.9 a little less than 0.1."""
+  assert _count_visible(grid, (10, 10, 1), ratio) == visible
 
 
 def test_a_mask_of_training_follows_from_the_key_and_the_index():

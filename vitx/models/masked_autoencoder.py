@@ -220,7 +220,7 @@ def _count_visible(grid: tuple[int, ...], shape: tuple[int, ...], mask_ratio: fl
       " model.stem='linear' with a patch that divides data.image_size."
     )
   count = math.prod(grid)
-  visible = int(count * (1 - mask_ratio))
+  visible = math.floor(count * (1 - mask_ratio) + 1e-9)  # 1 - 0.9 is a little less than 0.1
   if not 0 < visible < count:
     raise ConfigError(
       f"task.mask_ratio={mask_ratio} leaves {visible} of {count} patches visible; choose a ratio"
