@@ -1,7 +1,10 @@
 """`vitx compress` restores files exactly, and needs as many bits as the model predicts."""
 
 import math
+import struct
 import sys
+import zlib
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +16,7 @@ from tests.cli import density_models
 from tests.slow import all_but
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.data.sources import open_source
-from vitx.inference import code_file
+from vitx.inference import code_file, density_model
 from vitx.inference.coding import group_windows
 from vitx.inference.compress import compress, decompress
 from vitx.tasks.density_images import to_values
@@ -131,6 +134,30 @@ def test_an_image_that_would_not_come_back_is_refused(digits, tmp_path, name, ex
   Image.new("L", (8, 8)).save(tmp_path / name, **extra)
   with pytest.raises(ConfigError, match=message):
     compress(digits, tmp_path / name)
+
+
+def test_a_color_image_of_16_bits_is_refused(tmp_path):
+  """Pillow decodes it to 8 bits, so its low bits would not come back."""
+  loaded = SimpleNamespace(model=SimpleNamespace(grid=(2, 2, 3)))
+  for most, depth in ((255, 1), (65535, 2)):
+    (tmp_path / f"{most}.ppm").write_bytes(b"P6 2 2 %d\n" % most + bytes(range(12 * depth)))
+  (tmp_path / "own.png").write_bytes(png_of_16_bits(2, 2))
+  assert density_model.read_image(tmp_path / "255.ppm", loaded).ravel().tolist() == [*range(12)]
+  for name in ("65535.ppm", "own.png"):
+    with pytest.raises(ConfigError, match="2 x 2 pixels of mode RGB of 16 bits; give"):
+      density_model.read_image(tmp_path / name, loaded)
+
+
+def png_of_16_bits(width, height):
+  """Returns a PNG file of colors with 16 bits for each value, which Pillow cannot write."""
+
+  def chunk(name, data):
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+  rows = zlib.compress((b"\0" + bytes(range(6 * width))) * height)
+  head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+  parts = chunk(b"IHDR", head), chunk(b"IDAT", rows), chunk(b"IEND", b"")
+  return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 @pytest.mark.slow

@@ -66,7 +66,8 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
 
   Raises:
     ConfigError: The file is not an image with the model's size and channels, or has more than
-      these pixels: a transparent color or further frames. Or no image file has so many channels.
+      these pixels: more than 8 bits per value, a transparent color or further frames. Or no image
+      file has so many channels.
     OSError: The file cannot be read.
   """
   height, width, channels = grid_of(loaded)
@@ -80,6 +81,7 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
   with Image.open(io.BytesIO(content), formats=FORMATS) as file:
     mode, frames = file.mode, getattr(file, "n_frames", 1)
     mode += " with transparency" * (mode != "RGBA" and file.has_transparency_data)
+    mode += " of 16 bits" * _has_16_bits(file)
   if mode != FILE_MODES[channels] or image.shape != (height, width, channels):
     wanted = "gray" if channels == 1 else FILE_MODES[channels]
     raise ConfigError(
@@ -89,6 +91,19 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
   if frames > 1:
     raise ConfigError(f"{path} has {frames} images; give the model a file of one image.")
   return image
+
+
+def _has_16_bits(file: Image.Image) -> bool:
+  """Returns whether a file, open but not decoded, has 16 bits for each value of a color.
+
+  Pillow has no mode for such colors: it decodes them to 8 bits and drops the rest. (The 16 bits of
+  "BGR;16" are those of a whole pixel.)
+  """
+  tiles = [(each[0], each[3]) for each in getattr(file, "tile", ())]  # decoders, their arguments
+  return any(
+    args[-1] > 255 if name == "ppm" else ";16" in str(args) and "BGR" not in str(args)
+    for name, args in tiles
+  )
 
 
 def image_tokens(images: np.ndarray, loaded: Loaded) -> np.ndarray:
