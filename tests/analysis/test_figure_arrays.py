@@ -240,6 +240,8 @@ def test_stages_that_differ_are_refused(tmp_path):
   subject = make_subject({"name": "sparsifiner", "slots": 2}, **STAGES)
   with pytest.raises(ConfigError, match="sparsifiner: small has several grids"):
     draw_sparsifiner(dataclasses.replace(subject, layout=layout), tmp_path)
+  with pytest.raises(ConfigError, match="receptive_field: small has several grids"):
+    receptive_field.compute_fields(make_subject({"name": "neighborhood", "size": 1}, **STAGES))
   with pytest.raises(ConfigError, match="number of heads of small differs by stage"):
     scalars.compute_scalars(make_subject({"name": "shaped"}, **STAGES))
 

@@ -81,8 +81,7 @@ def compute_landmarks(subject: Subject) -> Landmarks:
   count = mixer.keywords.get("landmarks", Nystromformer.landmarks)
   layers = approximation.capture_layers(subject)
   layout = layers[0].layout
-  if any(layer.layout != layout for layer in layers):
-    raise ConfigError(f"landmarks: {subject.label} has several grids; use a model with one grid.")
+  subject.check_one_grid("landmarks", (layer.layout for layer in layers))
   # The captured queries and keys lack the padding, which belongs to the first landmark.
   if mixer.keywords.get("padding") == "front" and layout.length % count:
     raise ConfigError(

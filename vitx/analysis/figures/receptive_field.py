@@ -69,12 +69,7 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
   Returns:
     A boolean array (L, Q, N). Entry (l, q, t) is True if query q reads token t through the last
     l + 1 layers.
-
-  Raises:
-    ConfigError: The layers do not all have one layout.
   """
-  if len({layer.layout for layer in layers}) > 1:
-    raise ConfigError("receptive_field: the layers have several grids; use a model with one grid.")
   n = layers[0].layout.length
   distinct = {layer.pattern: layer for layer in layers}
   steps = {pattern: _step(layer) for pattern, layer in distinct.items()}
@@ -113,6 +108,7 @@ def compute_fields(subject: Subject) -> ReceptiveFields:
   if not layers:
     raise ConfigError(f"receptive_field: {subject.label} has no token mixers; use a ViT.")
   layout = layers[0].layout
+  subject.check_one_grid("receptive_field", (layer.layout for layer in layers))
   check_queries(subject.queries, layout.length - layout.prefix)
   queries = subject.queries or (choose_query(layout),)
   seen = receptive_fields(layers, np.array(queries) + layout.prefix)

@@ -47,8 +47,8 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
   queries = _choose_queries(subject.queries, layout)
   images = subject.inputs(subject.examples)
   layers = capture(subject.model, subject.variables(), images)
-  if any(layer["sparse"].shape[-1] != layout.length for layer in layers):
-    raise ConfigError(f"sparsifiner: {subject.label} has several grids; use a model with one grid.")
+  lengths = (layout.length, *(layer["sparse"].shape[-1] for layer in layers))
+  subject.check_one_grid("sparsifiner", lengths)
   name = f"sparsifiner_{subject.label}"
   files = [
     style.save(

@@ -1,7 +1,7 @@
 """The model that a figure shows, with its variables and examples."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -54,6 +54,11 @@ class Subject:
   def note(self) -> str:
     """Returns a description of the model and its weights, for captions."""
     return ", ".join(filter(None, (self.network, self.weights)))
+
+  def check_one_grid(self, figure: str, grids: Iterable[Any]) -> None:
+    """Raises ConfigError in the figure's name if `grids`, one for each layer, are not all equal."""
+    if len(set(grids)) > 1:
+      raise ConfigError(f"{figure}: {self.label} has several grids; use a model with one grid.")
 
 
 def check_queries(queries: Sequence[int], count: int) -> None:
