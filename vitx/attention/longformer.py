@@ -24,9 +24,10 @@ class LongformerAttention(PatternAttention):
       from the first prefix token; negative indices count from the end.
     global_projections: The projections of global tokens: "shared", or "separate", as published.
       With "separate", global queries attend all keys through separate projections
-      (`query_global`, `key_global`, `value_global`), which start as copies of the local ones. The
-      other queries attend global keys through the local projections, in one softmax with the
-      window. All queries share the tables of `relative_bias`.
+      (`query_global`, `key_global`, `value_global`), which start as copies of the local ones if
+      `model.initialization` is "as_made"; another initialization draws them separately. The other
+      queries attend global keys through the local projections, in one softmax with the window. All
+      queries share the tables of `relative_bias`.
 
   `PatternAttention` has the other attributes.
   """
