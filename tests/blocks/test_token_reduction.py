@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.attention.small import vit
+from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.token_reduction import TOKEN_REDUCTIONS
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
@@ -46,42 +47,75 @@ def norm(x, module):
   return x * np.asarray(module["scale"], float) + np.asarray(module["bias"], float)
 
 
-def attend(x, params):
-  """Returns the output of attention (N, C), and the class token's mean attention (N,)."""
+def attend(x, params, sizes):
+  """Returns the output of attention (N, C), the weights (H, N, N), and the keys (N, H, D)."""
   q, k, v = (dense(x, params[name]) for name in ("query", "key", "value"))
   logits = np.einsum("nhd,mhd->hnm", q, k) / math.sqrt(q.shape[-1])
-  weights = np.exp(logits - logits.max(-1, keepdims=True))
+  weights = np.exp(logits - logits.max(-1, keepdims=True)) * sizes
   weights /= weights.sum(-1, keepdims=True)
   out = np.einsum("hnm,mhd->nhd", weights, v)
   kernel = np.asarray(params["out"]["kernel"], float)
-  return np.einsum("nhd,hdc->nc", out, kernel) + params["out"]["bias"], weights[:, 0].mean(0)
+  return np.einsum("nhd,hdc->nc", out, kernel) + params["out"]["bias"], weights, k
 
 
-def reduce(x, attention, keep, fuse):
-  """Applies EViT's reduction to tokens (N, C), the first of which is the class token."""
-  patches, weights = x[1:], attention[1:]
-  count = math.ceil(keep * len(patches))
-  if count == len(patches):
-    return x
-  order = sorted(range(len(patches)), key=lambda i: -weights[i])
-  rest = sum(weights[i] * patches[i] for i in order[count:])
-  return np.stack([x[0], *(patches[i] for i in order[:count]), *([rest] if fuse else [])])
+def make_evit(layers, keep, fuse):
+  """Returns EViT's reduction of tokens (N, C), the first of which is the class token."""
+
+  def reduce(layer, x, sizes, weights, keys):
+    patches, attention = x[1:], weights[:, 0].mean(0)[1:]
+    count = math.ceil(keep * len(patches))
+    if layer not in layers or count == len(patches):
+      return x, sizes
+    order = sorted(range(len(patches)), key=lambda i: -attention[i])
+    rest = sum(attention[i] * patches[i] for i in order[count:])
+    x = np.stack([x[0], *(patches[i] for i in order[:count]), *([rest] if fuse else [])])
+    return x, np.ones(len(x))
+
+  return reduce
 
 
-def definition(params, layers, keep, fuse):
-  """Returns the logits of a network with EViT's reduction, one image after another."""
+def make_tome(layers, remove, prefix=1):
+  """Returns ToMe's reduction, token by token; the first `prefix` tokens are never merged."""
+
+  def reduce(layer, x, sizes, weights, keys):
+    if layer not in layers:
+      return x, sizes
+    keys = keys.mean(1)
+    unit = keys / np.linalg.norm(keys, axis=-1, keepdims=True)
+    links = []
+    for i in range(0, len(x), 2):
+      others = [j for j in range(1, len(x), 2) if j >= prefix]
+      if i >= prefix:
+        best = max(others, key=lambda j: unit[i] @ unit[j])
+        links.append((-(unit[i] @ unit[best]), i, best))
+    merged = sorted(links)[: min(remove, (len(x) - prefix) // 2)]
+    sums, total = x * sizes[:, None], sizes.copy()
+    for _, i, j in merged:
+      sums[j] += x[i] * sizes[i]
+      total[j] += sizes[i]
+    gone = {i for _, i, _ in merged}
+    places = [*range(prefix), *range(prefix, len(x))]
+    order = places[:prefix] + sorted(places[prefix:], key=lambda i: (i % 2, i))
+    order = [i for i in order if i not in gone]
+    return (sums / total[:, None])[order], total[order]
+
+  return reduce
+
+
+def definition(params, reduce, images=IMAGES):
+  """Returns the logits of a network with a reduction, one image after another."""
   erf = np.vectorize(math.erf)
   found = []
-  for image in np.asarray(IMAGES, float):
+  for image in np.asarray(images, float):
     embed = params["stem"]["embed"]
     x = dense(image.reshape(16, 3), {**embed, "kernel": embed["kernel"][0, 0]})
-    x = np.concatenate([np.asarray(params["cls"][0], float), x]) + params["posemb"]["table"][0]
+    front = [np.asarray(params[name][0], float) for name in ("cls", "extra") if name in params]
+    x = np.concatenate([*front, x]) + params["posemb"]["table"][0]
+    sizes = np.ones(len(x))
     for layer in range(DEPTH):
       block = params[f"block_{layer}"]
-      added, attention = attend(norm(x, block["mixer_norm"]), block["token_mixer"])
-      x = x + added
-      if layer in layers:
-        x = reduce(x, attention, keep, fuse)
+      added, *found_in_attention = attend(norm(x, block["mixer_norm"]), block["token_mixer"], sizes)
+      x, sizes = reduce(layer, x + added, sizes, *found_in_attention)
       hidden = dense(norm(x, block["mlp_norm"]), block["mlp"]["up"])
       hidden = 0.5 * hidden * (1 + erf(hidden / math.sqrt(2)))
       x = x + dense(hidden, block["mlp"]["down"])
@@ -103,11 +137,73 @@ def test_evit_is_its_definition(layers, keep, fuse, remat, tokens):
   reduction = {"name": "evit", "layers": layers, "keep": keep, "fuse": fuse}
   model, params = make(token_reduction=reduction, remat=remat)
   logits, found = run(model, params)
-  close(logits, definition(params, layers, keep, fuse))
+  close(logits, definition(params, make_evit(layers, keep, fuse)))
   assert [x.shape[1] for x in found] == tokens
-  assert not np.allclose(logits, definition(params, (), keep, fuse), rtol=1e-4)
+  assert not np.allclose(logits, definition(params, make_evit((), keep, fuse)), rtol=1e-4)
   loss = lambda p: jnp.sum(model.apply({"params": p}, IMAGES, train=True))  # noqa: E731
   jax.eval_shape(jax.grad(loss), params)
+
+
+@pytest.mark.parametrize(
+  ("fields", "prefix", "layers", "remove", "implementation", "tokens"),
+  [
+    ({}, 1, (0, 1, 2), 3, "masked", [14, 11, 8]),
+    pytest.param({}, 1, (0, 1), 99, "kernelized", [9, 5, 5], marks=pytest.mark.slow),
+    pytest.param(
+      {"extra_tokens": 2}, 3, (0, 2), 5, "kernelized", [14, 14, 9], marks=pytest.mark.slow
+    ),
+  ],
+)
+def test_tome_is_its_definition(fields, prefix, layers, remove, implementation, tokens):
+  mixer = {"name": "softmax", "implementation": implementation}
+  reduction = {"name": "tome", "layers": layers, "remove": remove}
+  model, params = make(mixer, token_reduction=reduction, **fields)
+  logits, found = run(model, params)
+  close(logits, definition(params, make_tome(layers, remove, prefix)))
+  assert [x.shape[1] for x in found] == tokens
+  assert not np.allclose(logits, definition(params, make_tome((), 0)), rtol=1e-4)
+  loss = lambda p: jnp.sum(model.apply({"params": p}, IMAGES, train=True))  # noqa: E731
+  jax.eval_shape(jax.grad(loss), params)
+
+
+@pytest.mark.parametrize(
+  ("implementation", "dtype"),
+  [
+    ("masked", "float32"),
+    ("kernelized", "bfloat16"),
+    pytest.param("masked", "bfloat16", marks=pytest.mark.slow),
+    pytest.param("kernelized", "float32", marks=pytest.mark.slow),
+  ],
+)
+def test_a_token_of_size_s_is_attended_as_s_tokens(implementation, dtype):
+  mixer = SoftmaxAttention(num_heads=2, implementation=implementation, dtype=dtype)
+  x = np.random.default_rng(0).normal(size=(1, 4, 8)).astype(np.float32)
+  counts = np.array([1, 3, 1, 2])
+  repeated, first = np.repeat(x, counts, axis=1), np.cumsum(counts) - counts
+  params = mixer.init(jax.random.key(0), x, TokenLayout((4,)), train=False)
+
+  def loss(x, sizes):
+    out = mixer.apply(params, x, TokenLayout((x.shape[1],)), mask=sizes, train=False)
+    out = out if sizes is not None else out[:, first]
+    return jnp.sum(jnp.sin(out.astype(jnp.float32))), out
+
+  gradient = jax.jit(jax.grad(loss, has_aux=True))
+  slopes, out = gradient(x, jnp.asarray(counts[None], jnp.float32))
+  each, wanted = gradient(repeated, None)
+  error = 1e-5 if dtype == "float32" else 0.03
+  np.testing.assert_allclose(out, wanted, rtol=error, atol=error)
+  np.testing.assert_allclose(slopes, np.add.reduceat(each, first, axis=1), rtol=error, atol=error)
+
+
+def test_merging_equal_tokens_changes_no_logits():
+  """Without positions, tokens of equal neighbors merge without loss, since sizes count."""
+  doubled = np.repeat(IMAGES[:, :, ::2], 2, axis=2)
+  reduction = {"name": "tome", "layers": (0,), "remove": 8}
+  model, params = make(token_reduction=reduction, posemb="none")
+  logits, found = run(model, params, doubled)
+  assert found[0].shape[1] == 9
+  whole, _ = run(make(posemb="none")[0], params, doubled)
+  close(logits, whole)
 
 
 def test_tokens_of_deit_s():
@@ -136,7 +232,7 @@ def test_zeroed_tokens_are_as_if_dropped_and_stay_away():
   """
   model, params = make(token_reduction={"name": "zeroed", "layers": (0, 2), "keep": 0.5})
   logits, tokens = run(model, params)
-  close(logits, definition(params, (0, 2), 0.5, fuse=False))
+  close(logits, definition(params, make_evit((0, 2), 0.5, fuse=False)))
   shown = [np.any(np.asarray(x) != 0, axis=-1) for x in tokens]
   assert [set(x.sum(1)) for x in shown] == [{9}, {9}, {5}]
   assert np.all(shown[0][:, 0]) and np.all(shown[1] | ~shown[2])
@@ -151,7 +247,7 @@ def test_a_mask_of_tokens_is_reduced_with_them():
   apply = jax.jit(lambda images: model.apply({"params": params}, images, mask=mask))
   logits, hidden = apply(IMAGES), ~mask[:, 1:].reshape(2, 4, 4, 1)
   np.testing.assert_array_equal(logits, apply(np.where(hidden, IMAGES + 3, IMAGES)))
-  assert not np.allclose(logits, definition(params, (1, 2), 0.6, fuse=True))
+  assert not np.allclose(logits, definition(params, make_evit((1, 2), 0.6, fuse=True)))
 
 
 def test_a_masked_token_is_not_fused():
@@ -197,6 +293,12 @@ def test_sparsifiner_goes_on_where_tokens_keep_their_places(granularity):
   [
     ("sparsifiner", {}, r"parameters of Sparsifiner belong to the places.*'zeroed'"),
     ("performer", {}, r"Performer does not return; use model\.token_mixer='softmax'"),
+    (
+      {"name": "neighborhood", "size": 3},
+      {"token_reduction": {"name": "tome", "layers": (0,)}},
+      r"keys of all tokens, which NeighborhoodAttention does not return",
+    ),
+    ("softmax", {"token_reduction": "tome"}, r"layers=\(0, 1, .* model\.depth=3"),
     ({"name": "neighborhood", "size": 3}, {}, r"NeighborhoodAttention does not return"),
     ({"name": "bilevel", "regions": 2}, {}, r"BilevelAttention does not return"),
     ("softmax", {"posemb": "rope"}, r"token_mixer\.rotary='sequence' needs the places.*'zeroed'"),

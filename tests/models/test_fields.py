@@ -25,7 +25,7 @@ SIZES = {
 }
 PARTS = MODELS["vit"].PARTS
 # Fields that parts need in a network of one block.
-NEEDED = {name: {"layers": (0,)} for name in ("evit", "zeroed")}
+NEEDED = {name: {"layers": (0,)} for name in ("evit", "tome", "zeroed")}
 # The tests of attention check the fields of token mixers.
 CHOICES = [
   (part, name) for part, (table, _, _) in PARTS.items() if part != "token_mixer" for name in table

@@ -77,9 +77,9 @@ class TokenMixer(nn.Module):
   # The reason why no logit belongs to a query and a key, for an error; "" if there are logits.
   no_logits_reason: ClassVar[str] = ""
   decodes: ClassVar[bool] = False  # whether the mixer can be called token by token
-  # Whether `__call__` accepts `class_attention=True`, with which it also returns the attention of
-  # the first token to all tokens: (B, N) float32, the mean over the heads.
-  returns_class_attention: ClassVar[bool] = False
+  # The values that the argument `also` of `__call__` may have. Each is a quantity by which a token
+  # reduction compares tokens, see `SoftmaxAttention`.
+  also_returns: ClassVar[tuple[str, ...]] = ()
   logged: ClassVar[tuple[str, ...]] = ()  # parameters whose means are logged in training
 
   num_heads: PositiveInt

@@ -5,6 +5,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
 from vitx.attention.base import AttentionModule, Properties
 from vitx.config.checks import Rate, SquaredSize
@@ -36,7 +38,7 @@ class SoftmaxAttention(AttentionModule):
   )
 
   decodes: ClassVar = True
-  returns_class_attention: ClassVar = True
+  also_returns: ClassVar = ("class_attention", "keys")
 
   value_dim: SquaredSize | None = None
   key_bias: bool = True
@@ -52,7 +54,7 @@ class SoftmaxAttention(AttentionModule):
     *,
     mask: TokenMask | None = None,
     at: TokenPlaces | None = None,
-    class_attention: bool = False,
+    also: str = "",
     train: bool,
   ) -> Any:
     """Mixes tokens.
@@ -61,15 +63,16 @@ class SoftmaxAttention(AttentionModule):
       x: The tokens, (B, N, C).
       layout: The arrangement of the tokens, for positions.
       mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
+        Or the sizes of the tokens, float32 (B, N): a token of size s is attended as s equal tokens.
       at: The indices of these tokens in the layout, ascending integers (N,); None means all. If the
         collection "cache" is mutable, N must be 1, and the token also attends the earlier tokens in
         the cache.
-      class_attention: Whether to return the attention of the first token as well.
+      also: A second result: "class_attention", "keys", or "" for none.
       train: Whether dropout is active; it draws from the stream "dropout".
 
     Returns:
-      The mixed tokens (B, N, C); with `class_attention` also the attention of the first token,
-      float32 (B, N), the mean over the heads.
+      The mixed tokens (B, N, C). The second result is the attention of the first token, float32
+      (B, N), or the keys before positions, float32 (B, N, D); both are means over the heads.
 
     Raises:
       ConfigError: If the implementation is unknown, if "kernelized" is combined with dropout, or if
@@ -80,11 +83,34 @@ class SoftmaxAttention(AttentionModule):
       norm = partial(nn.LayerNorm, use_bias=False, dtype=self.dtype)
       q, k = norm(name="query_norm")(q), norm(name="key_norm")(k)
     scale = 1 / math.sqrt(q.shape[-1])
+    keys = jnp.mean(k, axis=2, dtype=jnp.float32) if also == "keys" else None
     q, k = self.apply_positions(q, k, layout, scale, at)
+    if mask is not None and mask.dtype != bool:
+      q, k, mask = *_weigh_keys(q, k, mask, scale), None
     if at is not None and self.is_decoding(x, at):
       out = self.decode(q, k, v, None, layout, scale, at)
     else:
       out, matrix = self.softmax_attention(q, k, v, key_mask=mask, scale=scale, train=train)
       self.sow_matrix(matrix)
     out = from_heads(x.shape[-1], dtype=self.dtype, use_bias=self.value_bias)(out)
-    return (out, self.class_attention(q, k, scale, mask)) if class_attention else out
+    if also == "class_attention":
+      return out, self.class_attention(q, k, scale, mask)
+    return (out, keys) if also else out
+
+
+def _weigh_keys(
+  q: jax.Array, k: jax.Array, sizes: jax.Array, scale: float
+) -> tuple[jax.Array, jax.Array]:
+  """Adds a channel to queries and keys (B, N, H, D), so that log(size) is added to the logits.
+
+  With these logits, a key of size s has the softmax weight of s equal keys (Bolya et al. 2023,
+  equation 1).
+
+  Args:
+    q, k: The queries and keys, (B, N, H, D).
+    sizes: The size of each key, positive, float32 (B, N).
+    scale: The factor of the logits.
+  """
+  logs = jnp.broadcast_to(jnp.log(sizes)[..., None, None] / scale, (*k.shape[:3], 1))
+  ones = jnp.ones((*q.shape[:3], 1), q.dtype)
+  return jnp.concatenate([q, ones], -1), jnp.concatenate([k, logs.astype(k.dtype)], -1)

@@ -59,7 +59,7 @@ class Sparsifiner(AttentionModule):
   """
 
   properties: ClassVar = Properties(fixed_length=True, flops_exponent=2.0)
-  returns_class_attention: ClassVar = True
+  also_returns: ClassVar = ("class_attention",)
 
   keep: Share = 0.25
   sparse: bool = True
@@ -94,7 +94,7 @@ class Sparsifiner(AttentionModule):
     layout: TokenLayout,
     *,
     mask: TokenMask | None = None,
-    class_attention: bool = False,
+    also: str = "",
     train: bool,
   ) -> Any:
     """Mixes tokens.
@@ -104,12 +104,12 @@ class Sparsifiner(AttentionModule):
       layout: The arrangement of the tokens, for its prefix and for rotary positions.
       mask: A boolean mask (B, N), True = may be attended. Masked tokens are left out of every slot,
         and no query attends them.
-      class_attention: Whether to return the attention of the first token as well.
+      also: A second result: "class_attention", or "" for none.
       train: Not used, since nothing is random.
 
     Returns:
-      The mixed tokens (B, N, C); with `class_attention` also the attention of the first token,
-      float32 (B, N), the mean over the heads.
+      The mixed tokens (B, N, C). The second result is the attention of the first token, float32
+      (B, N), the mean over the heads.
 
     Raises:
       ConfigError: If N is not the N of `init`, if `coefficient_top` exceeds the slots, or if
@@ -131,7 +131,7 @@ class Sparsifiner(AttentionModule):
       out, matrix = self.softmax_attention(q, k, v, key_mask=mask, scale=scale, train=train)
     self.sow_matrix(matrix)
     out = from_heads(x.shape[-1], dtype=self.dtype)(out)
-    return (out, self.class_attention(q, k, scale, mask)) if class_attention else out
+    return (out, self.class_attention(q, k, scale, mask)) if also else out
 
   def _attend(self, q, k, v, coefficients, basis, layout: TokenLayout, mask, scale: float):
     """Computes attention to the keys, or the blocks of keys, with the highest scores."""

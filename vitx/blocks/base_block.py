@@ -118,29 +118,32 @@ class Block(nn.Module):
     x: jax.Array,
     layout: TokenLayout,
     mask: jax.Array | None,
+    also: str,
     train: bool,
     dropout: float | None = None,
   ) -> tuple[jax.Array, jax.Array]:
-    """Applies the token mixer, then dropout; also returns the attention of the first token.
+    """Applies the token mixer, then dropout; also returns a quantity that compares tokens.
 
-    The arguments are those of `mix_tokens`.
+    Args:
+      x, layout, mask, train, dropout: The arguments of `mix_tokens`.
+      also: The quantity: "class_attention" or "keys", see `SoftmaxAttention`.
 
     Returns:
-      The mixed tokens (B, N, C), and the attention of the first token to every token, float32
-      (B, N), averaged over the heads.
+      The mixed tokens (B, N, C), and the quantity.
 
     Raises:
-      ConfigError: If the mixer cannot return the attention of the first token.
+      ConfigError: If the mixer cannot return the quantity.
     """
     mixer = self.token_mixer(name="token_mixer")
-    if not getattr(mixer, "returns_class_attention", False):
+    if also not in getattr(mixer, "also_returns", ()):
+      needed = {"class_attention": "attention of the class token", "keys": "keys of all tokens"}
       raise ConfigError(
-        "model.token_reduction ranks tokens by the attention of the class token, which"
-        f" {type(mixer).__name__} does not return; use model.token_mixer='softmax' or"
-        " 'sparsifiner', or model.token_reduction='none'."
+        f"model.token_reduction compares tokens by the {needed[also]}, which"
+        f" {type(mixer).__name__} does not return; use model.token_mixer='softmax', or"
+        " model.token_reduction='none'."
       )
-    y, attention = mixer(x, layout, mask=mask, class_attention=True, train=train)
-    return Dropout(self.dropout if dropout is None else dropout)(y, train), attention
+    y, found = mixer(x, layout, mask=mask, also=also, train=train)
+    return Dropout(self.dropout if dropout is None else dropout)(y, train), found
 
   def apply_mlp(
     self, x: jax.Array, train: bool, activation: Callable[[jax.Array], jax.Array] = gelu

@@ -46,17 +46,17 @@ class PreNormBlock(Block):
 
     Args:
       x, layout, mask, at, train: The arguments of `Block.__call__`.
-      reduce: A function from `TokenReduction.at` that removes some tokens before the MLP. The block
-        then returns the remaining tokens, (B, N', C), and their mask, (B, N') or None.
+      reduce: The result of `TokenReduction.at`, which removes some tokens before the MLP. The block
+        then returns the remaining tokens, (B, N', C), and their mask or sizes, (B, N') or None.
     """
-    y, attention = self.normalize(x, "mixer_norm"), None
+    y, compared = self.normalize(x, "mixer_norm"), None
     if reduce is None:
       y = self.mix_tokens(y, layout, mask, at, train, self.mixer_dropout)
     else:
-      y, attention = self.rank_tokens(y, layout, mask, train, self.mixer_dropout)
+      y, compared = self.rank_tokens(y, layout, mask, reduce.needs, train, self.mixer_dropout)
     x = x + self.divide(self.drop_branch(self.scale(y, "mixer_scale"), train))
     if reduce is not None:
-      x, mask = reduce(x, layout, mask, attention)
+      x, mask = reduce(x, layout, mask, compared)
     y = self.normalize(x, "mlp_norm")
     branch = self.scale(self.apply_mlp(y, train, ACTIVATIONS[self.activation]), "mlp_scale")
     x = self.choose_residual(x, y) + self.divide(self.drop_branch(branch, train))

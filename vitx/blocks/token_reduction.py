@@ -1,26 +1,23 @@
-"""Token reduction: some layers remove the tokens that the class token attends least.
+"""Token reduction: some layers remove tokens that matter little, or merge similar ones.
 
 A reduction works inside a block, between the token mixer and the MLP, and keeps shapes static. It
-needs the attention of the class token, which not every mixer can return.
+needs the attention of the class token, or the keys, which not every mixer can return.
 """
 
 import dataclasses
 import inspect
-from collections.abc import Callable
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from vitx.config.checks import NonNegativeInt, Share
+from vitx.config.checks import NonNegativeInt, PositiveInt, Share
 from vitx.config.errors import ConfigError
 from vitx.ops.inputs import hide_tokens
 from vitx.ops.kernels.selection import count_kept, keep_first
 from vitx.ops.kernels.top_k import kept_mask
 from vitx.ops.layout import TokenLayout
-
-Reduce = Callable[..., tuple[jax.Array, jax.Array | None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +27,15 @@ class TokenReduction:
   Attributes:
     layers: The layers, from 0, in which tokens are removed. Here there are none; each
       subclass makes this a field.
+    needs: The quantity of the token mixer by which tokens are compared, see `SoftmaxAttention`:
+      "class_attention", the attention of the class token, float32 (B, N); or "keys", the mean key
+      of each token over the heads, float32 (B, N, D).
     keeps_places: Whether removed tokens are only masked. Then no token changes its place in the
       sequence, and every mixer that accepts a mask works.
   """
 
   layers: ClassVar[tuple[int, ...]] = ()
+  needs: ClassVar[str] = "class_attention"
   keeps_places: ClassVar[bool] = True
 
   def check(self, depth: int) -> None:
@@ -50,24 +51,22 @@ class TokenReduction:
         f" in ascending order, each once, because model.depth={depth}."
       )
 
-  def at(self, layer: int) -> Reduce | None:
-    """Returns the function by which the block of a layer removes tokens; None if it removes none.
+  def at(self, layer: int) -> "Reduce | None":
+    """Returns the reduction in one layer, for its block; None if the layer removes no tokens."""
+    return Reduce(self, self.layers.index(layer)) if layer in self.layers else None
 
-    The arguments of the function are the tokens (B, N, C), their layout, a mask (B, N) or None, and
-    the attention of the class token, float32 (B, N). It returns the remaining tokens, (B, N', C),
-    and their mask, (B, N') or None.
-    """
-    return partial(self.reduce, number=self.layers.index(layer)) if layer in self.layers else None
-
-  def reduce(self, x, layout: TokenLayout, mask, attention, *, number: int):
-    """Removes tokens, or masks them.
+  def reduce(self, x, layout: TokenLayout, mask, compared, *, number: int):
+    """Removes tokens, masks them, or merges them.
 
     Args:
-      x, layout, mask, attention: The arguments of the function that `at` returns.
+      x: The tokens, (B, N, C).
+      layout: The layout of the tokens.
+      mask: The mask or the sizes of the tokens, (B, N), or None.
+      compared: The quantity that `needs` names.
       number: The number of earlier reductions in the network.
 
     Returns:
-      The remaining tokens, (B, N', C), and their mask, (B, N') or None.
+      The remaining tokens, (B, N', C), and their mask or sizes, (B, N') or None.
     """
     raise NotImplementedError
 
@@ -78,6 +77,27 @@ class TokenReduction:
   def mask_output(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Changes masked tokens in the output (B, N, C) of a block; here, it leaves all unchanged."""
     return x
+
+
+class Reduce(NamedTuple):
+  """A token reduction in one layer.
+
+  Attributes:
+    reduction: The token reduction.
+    number: The number of earlier reductions in the network.
+  """
+
+  reduction: TokenReduction
+  number: int
+
+  @property
+  def needs(self) -> str:
+    """Returns the quantity by which tokens are compared, see `TokenReduction`."""
+    return self.reduction.needs
+
+  def __call__(self, x, layout: TokenLayout, mask, compared):
+    """Removes tokens; `TokenReduction.reduce` describes arguments and results."""
+    return self.reduction.reduce(x, layout, mask, compared, number=self.number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,12 +121,12 @@ class FuseInattentive(TokenReduction):
   fuse: bool = True
   keeps_places: ClassVar = False
 
-  def reduce(self, x, layout, mask, attention, *, number):
+  def reduce(self, x, layout, mask, compared, *, number):
     P, n = layout.prefix, layout.length - layout.prefix
     count = count_kept(self.keep, n)
     if count == n:
       return x, mask
-    front, tokens, weights = x[:, :P], x[:, P:], attention[:, P:]
+    front, tokens, weights = x[:, :P], x[:, P:], compared[:, P:]
     chosen, _ = keep_first(jax.lax.stop_gradient(weights), count)
     parts = [front, jnp.take_along_axis(tokens, chosen[..., None], axis=1)]
     stay = kept_mask(chosen, None, n)
@@ -149,15 +169,105 @@ class ZeroInattentive(TokenReduction):
   layers: tuple[NonNegativeInt, ...] = (3, 6, 9)  # type: ignore[misc]
   keep: Share = 0.7
 
-  def reduce(self, x, layout, mask, attention, *, number):
+  def reduce(self, x, layout, mask, compared, *, number):
     P, n = layout.prefix, layout.length - layout.prefix
     shown = jnp.ones(x.shape[:2], bool) if mask is None else mask
-    weights = jnp.where(shown[:, P:], jax.lax.stop_gradient(attention[:, P:]), -jnp.inf)
+    weights = jnp.where(shown[:, P:], jax.lax.stop_gradient(compared[:, P:]), -jnp.inf)
     stay = kept_mask(*keep_first(weights, count_kept(self.keep ** (number + 1), n)), n)
     return x, jnp.concatenate([shown[:, :P], stay], axis=1)
 
   def mask_output(self, x, mask):
     return hide_tokens(x, mask)
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeSimilar(TokenReduction):
+  """ToMe: in each layer, similar tokens become one (Bolya et al. 2023, section 3 and appendix D).
+
+  The tokens are divided into two sets in turns. Each token of the first set is linked to the token
+  of the second set whose key is most similar (by the cosine of the mean keys over the heads). The
+  tokens with the `remove` most similar links are merged into the tokens at the other ends, at most
+  half of the tokens after the prefix. A merged token is the mean of its patches, and its size is
+  their number. Attention counts a token of size s as s tokens. Prefix tokens are never merged.
+
+  There are no parameters, so published weights can be used without training. The remaining tokens
+  have no places in a grid, so the model needs a mixer without positions.
+
+  Attributes:
+    layers: The layers, from 0, in which tokens are merged.
+    remove: The number r of tokens that each layer removes.
+  """
+
+  layers: tuple[NonNegativeInt, ...] = tuple(range(12))  # type: ignore[misc]
+  remove: PositiveInt = 8
+  needs: ClassVar = "keys"
+  keeps_places: ClassVar = False
+
+  def _count(self, layout: TokenLayout) -> int:
+    """Returns the number of tokens that a layer removes, given the layout before it."""
+    return min(self.remove, (layout.length - layout.prefix) // 2)
+
+  def reduce(self, x, layout, mask, compared, *, number):
+    P, count = layout.prefix, self._count(layout)
+    if mask is not None and mask.dtype == bool:
+      raise ConfigError(
+        "mask is given, but model.token_reduction='tome' would merge masked tokens with others;"
+        " leave mask out, or use model.token_reduction='zeroed'."
+      )
+    if not count:
+      return x, mask
+    sources, kept, targets = match_tokens(compared, P, count)
+    route = jax.nn.one_hot(targets, layout.length // 2)  # (B, count, N / 2), float32
+
+    def merge(y: jax.Array) -> jax.Array:
+      """Adds the merged tokens of (B, N, C) to their targets, and returns the remaining tokens."""
+      first, second = y[:, ::2], y[:, 1::2]
+      moved = jnp.take_along_axis(first, sources[..., None], axis=1)
+      stay = jnp.take_along_axis(first, kept[..., None], axis=1)
+      merged = second + jnp.einsum("bsn,bsc->bnc", route, moved, precision="highest")
+      # The prefix tokens, of which P // 2 are in the second set, stay first and in order.
+      p = P // 2
+      prefix = jnp.stack([stay[:, :p], merged[:, :p]], axis=2).reshape(len(y), 2 * p, y.shape[2])
+      return jnp.concatenate([prefix, stay[:, p:], merged[:, p:]], axis=1)
+
+    sizes = jnp.ones(x.shape[:2], jnp.float32) if mask is None else mask
+    total = merge(sizes[..., None])
+    tokens = merge(x.astype(jnp.float32) * sizes[..., None]) / total
+    return tokens.astype(x.dtype), total[..., 0]
+
+  def layout_after(self, layout, layer):
+    count = self._count(layout) if layer in self.layers else 0
+    if not count:
+      return layout
+    return TokenLayout((layout.length - layout.prefix - count,), layout.prefix, has_places=False)
+
+
+def match_tokens(
+  keys: jax.Array, prefix: int, count: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Chooses the tokens that are merged: bipartite soft matching (Bolya et al. 2023, appendix D).
+
+  The first set has the tokens 0, 2, 4, ..., the second has the tokens 1, 3, 5, ....
+
+  Args:
+    keys: The keys by which tokens are compared, (B, N, D).
+    prefix: The number of prefix tokens, which come first and are not merged.
+    count: The number s of tokens to remove.
+
+  Returns:
+    Three integer arrays: the tokens of the first set that are merged into others, (B, s), the most
+    similar first; those that are kept, ascending, (B, ceil(N / 2) - s); and the tokens of the
+    second set into which the former are merged, (B, s).
+  """
+  keys = jax.lax.stop_gradient(keys.astype(jnp.float32))
+  norms = jnp.linalg.norm(keys, axis=-1, keepdims=True)
+  keys = keys / jnp.where(norms == 0, 1, norms)
+  scores = jnp.einsum("bmd,bnd->bmn", keys[:, ::2], keys[:, 1::2], precision="highest")
+  is_prefix = [np.arange(start, keys.shape[1], 2) < prefix for start in (0, 1)]
+  scores = jnp.where(is_prefix[0][:, None] | is_prefix[1], -jnp.inf, scores)
+  order = jnp.argsort(-jnp.max(scores, axis=-1), axis=-1)  # stable: of equals, the first ones
+  sources, kept = order[:, :count], jnp.sort(order[:, count:], axis=-1)
+  return sources, kept, jnp.take_along_axis(jnp.argmax(scores, axis=-1), sources, axis=1)
 
 
 def check_reduces(block: Any) -> None:
@@ -176,5 +286,6 @@ def check_reduces(block: Any) -> None:
 TOKEN_REDUCTIONS = {
   "evit": FuseInattentive,
   "none": TokenReduction,
+  "tome": MergeSimilar,
   "zeroed": ZeroInattentive,
 }

@@ -31,8 +31,7 @@ class ViT(Network):
       registers (Darcet et al. 2024). If the token mixer is BigBird's with `prefix_global`, these
       tokens are the global tokens of its extended construction (Zaheer et al. 2020, section 2;
       ETC). The pool "mean" leaves the extra tokens out.
-    token_reduction: A function that makes the token reduction. It needs a pool with a class token,
-      whose attention ranks the tokens.
+    token_reduction: A function that makes the token reduction. It needs a pool with a class token.
     pool_first: Whether to pool before the last normalization, as in vit-pytorch, instead of after
       it. With the pool "cls", both choices give equal logits.
   """
@@ -103,8 +102,8 @@ class ViT(Network):
     reduction.check(self.depth)
     if reduction.layers and not class_tokens:
       raise ConfigError(
-        "model.token_reduction ranks tokens by the attention of the class token, and model.pool"
-        " has no class token; use model.pool='cls', or model.token_reduction='none'."
+        "model.token_reduction needs a class token before the others, and model.pool has no class"
+        " token; use model.pool='cls', or model.token_reduction='none'."
       )
     mixer: Any = partial(self.token_mixer).func
     fixed = getattr(getattr(mixer, "properties", None), "fixed_length", False)
