@@ -16,6 +16,7 @@ import vitx
 from tests.checkpoints import untrained
 from tests.cli import density_models
 from vitx.attention import MIXERS
+from vitx.blocks.token_reduction import TOKEN_REDUCTIONS
 from vitx.config.errors import ConfigError
 from vitx.inference.export import PLATFORMS, input_specs, make_program
 from vitx.models import list_models
@@ -86,6 +87,13 @@ def test_one_program_for_all_platforms_and_batches():
   assert program.platforms == ALL
   for count in (1, 3):
     check(loaded, program, count)
+
+
+@pytest.mark.slow  # compiles a program of each network
+@pytest.mark.parametrize("reduction", sorted(set(TOKEN_REDUCTIONS) - {"none"}))
+def test_every_token_reduction(reduction):
+  loaded = untrained.make(**SMALL, pool="cls", token_reduction={"name": reduction, "layers": (0,)})
+  check(loaded, make_program(loaded, ALL, None, "masked"), 3)
 
 
 @pytest.mark.slow  # compiles two programs of each mixer

@@ -227,7 +227,9 @@ class MergeSimilar(TokenReduction):
       merged = second + jnp.einsum("bsn,bsc->bnc", route, moved, precision="highest")
       # The prefix tokens, of which P // 2 are in the second set, stay first and in order.
       p = P // 2
-      prefix = jnp.stack([stay[:, :p], merged[:, :p]], axis=2).reshape(len(y), 2 * p, y.shape[2])
+      prefix = jnp.stack([stay[:, :p], merged[:, :p]], axis=2).reshape(
+        y.shape[0], 2 * p, y.shape[2]
+      )
       return jnp.concatenate([prefix, stay[:, p:], merged[:, p:]], axis=1)
 
     sizes = jnp.ones(x.shape[:2], jnp.float32) if mask is None else mask
