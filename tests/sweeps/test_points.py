@@ -51,6 +51,12 @@ def test_the_seed_of_each_run_stands_in_the_config_and_in_values():
   ]
 
 
+def test_methods_with_folds_of_different_divisions_are_refused():
+  texts = {f"{count}": f"digits.py:{TINY},data.folds={count}" for count in (2, 3)}
+  with pytest.raises(ConfigError, match=r"data\.folds=2, 3: the methods would be compared on diff"):
+    make_points(texts, 1, ["0", "1"])
+
+
 @pytest.mark.parametrize(
   ("over", "message"),
   [

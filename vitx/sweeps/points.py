@@ -197,7 +197,8 @@ def make_points(
 
   Raises:
     ConfigError: There is no seed, there are more than `MOST` points, a field is unknown or has a
-      wrong value, two points have equal configs, or a name is too long for a folder.
+      wrong value, two points have equal configs, folds of equal number are of different divisions
+      of the data, or a name is too long for a folder.
   """
   total = count_points(texts, seeds, folds)
   points = []
@@ -212,6 +213,12 @@ def make_points(
         points.append(Point(f"{method}{part}_seed-{seed}", method, seed, config, number))
         bar.update()
   _check_apart(points)
+  divisions = {point.config.data.folds for point in points if point.fold is not None}
+  if len(divisions) > 1:
+    raise ConfigError(
+      f"data.folds={listing(divisions)}: the methods would be compared on different test examples;"
+      " give all of them one number of folds, or a sweep of its own for each number."
+    )
   return sorted(points, key=lambda point: (point.seed, point.fold or 0))
 
 
