@@ -73,6 +73,32 @@ def test_transparency_shows_white(mode):
   assert result.tolist() == [[[255, 255, 255], [0, 0, 0]]]
 
 
+@pytest.mark.parametrize(
+  ("bits", "color", "value", "pixels"),
+  [
+    (2, 0, (1,), b"\x40"),
+    (4, 0, (5,), b"\x50"),
+    (16, 0, (0x8001,), b"\x80\x01\x00\x00"),
+    (16, 2, (0x8001, 0x4002, 0xFF03), b"\x80\x01\x40\x02\xff\x03" + bytes(6)),
+  ],
+)
+def test_a_transparent_value_of_any_depth_shows_white(bits, color, value, pixels):
+  """Pillow writes no such files. The second pixel is black."""
+
+  def chunk(kind: bytes, content: bytes) -> bytes:
+    check = struct.pack(">I", zlib.crc32(kind + content))
+    return struct.pack(">I", len(content)) + kind + content + check
+
+  encoded = b"\x89PNG\r\n\x1a\n" + b"".join((
+    chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, bits, color, 0, 0, 0)),
+    chunk(b"tRNS", struct.pack(f">{len(value)}H", *value)),
+    chunk(b"IDAT", zlib.compress(b"\0" + pixels)),
+    chunk(b"IEND", b""),
+  ))
+  assert read(encoded, 1)[0, :, 0].tolist() == [255, 0]
+  assert read(encoded, 4)[0, :, 3].tolist() == [0, 255]
+
+
 def test_half_transparent_is_blended():
   encoded = encode(Image.new("RGBA", (1, 1), (0, 100, 255, 128)))
   expected = [round(c * 128 / 255 + 127) for c in (0, 100, 255)]

@@ -139,11 +139,25 @@ def to_mode(
     ValueError: The format of an image of more than 8 bits states no range, or its values contradict
       the range or are not finite.
   """
+  _scale_transparency(image)
   image.load()
   turn = _TURNS.get(_find_orientation(image)) if upright else None
   flat, mode = _flatten(image, channels, value_range), FILE_MODES[channels]
   flat = flat if flat.mode == mode else flat.convert(mode)
   return flat if turn is None else flat.transpose(turn)
+
+
+def _scale_transparency(image: Image.Image) -> None:
+  """Scales the transparent value of a PNG file, open but not decoded, to 8 bits.
+
+  Pillow scales the pixels alone. It keeps the upper 8 of 16 bits of a color, and so they decide.
+  """
+  value = image.info.get("transparency")
+  mode = next((str(each[3]) for each in getattr(image, "tile", ())), "")  # of the stored pixels
+  if mode in ("L;2", "L;4") and value is not None:
+    image.info["transparency"] = value * 255 // (2 ** int(mode[-1]) - 1)
+  elif mode == "RGB;16B" and value is not None:
+    image.info["transparency"] = tuple(each >> 8 for each in value)
 
 
 def _find_orientation(image: Image.Image) -> int:
@@ -166,7 +180,7 @@ def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Imag
     value_range: The values of black and white in an image of more than 8 bits, see `to_mode`.
   """
   if image.mode in _DEEP:
-    return _scale(image, value_range)
+    image = _scale(image, value_range)
   if image.mode == "RGBX" and channels == 4:
     return Image.fromarray(np.asarray(image), "RGBA")
   direct = {"LAB": "RGB", "HSV": "RGB", "RGBX": "RGB", "La": "LA", "RGBa": "RGBA"}.get(image.mode)
@@ -179,7 +193,7 @@ def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Imag
 
 
 def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
-  """Converts a gray image of more than 8 bits to the mode L.
+  """Converts a gray image of more than 8 bits to the mode L, or LA if a value is transparent.
 
   Raises:
     ValueError: The range of the values is unknown, or a value is not finite; see `to_mode`.
@@ -192,7 +206,10 @@ def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
   if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
     values = low + high - values
   shares = (values.clip(low, high) - low) / (high - low)
-  return Image.fromarray(np.rint(shares * 255).astype(np.uint8))
+  gray = Image.fromarray(np.rint(shares * 255).astype(np.uint8))
+  if "transparency" in image.info:
+    gray.putalpha(Image.fromarray(np.asarray(image) != image.info["transparency"]).convert("L"))
+  return gray
 
 
 def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
