@@ -69,8 +69,15 @@ def test_transparency_shows_white(mode):
     image.putpixel((0, 0), 0)
   else:
     image = image.convert(mode)
-  result = read(encode(image, **options), 3)
-  assert result.tolist() == [[[255, 255, 255], [0, 0, 0]]]
+  content = encode(image, **options)
+  for encoded in (content, icon(content)):
+    assert read(encoded, 3).tolist() == [[[255, 255, 255], [0, 0, 0]]]
+
+
+def icon(content: bytes | bytearray, width: int = 2, height: int = 1) -> bytes:
+  """Returns a Windows icon of one PNG file."""
+  entry = struct.pack("<BBBBHHII", width, height, 0, 0, 1, 24, len(content), 22)
+  return struct.pack("<HHH", 0, 1, 1) + entry + content
 
 
 @pytest.mark.parametrize(
@@ -89,12 +96,14 @@ def test_a_transparent_value_of_any_depth_shows_white(bits, color, value, pixels
     check = struct.pack(">I", zlib.crc32(kind + content))
     return struct.pack(">I", len(content)) + kind + content + check
 
-  encoded = b"\x89PNG\r\n\x1a\n" + b"".join((
-    chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, bits, color, 0, 0, 0)),
-    chunk(b"tRNS", struct.pack(f">{len(value)}H", *value)),
-    chunk(b"IDAT", zlib.compress(b"\0" + pixels)),
-    chunk(b"IEND", b""),
-  ))
+  encoded = b"\x89PNG\r\n\x1a\n" + b"".join(
+    (
+      chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, bits, color, 0, 0, 0)),
+      chunk(b"tRNS", struct.pack(f">{len(value)}H", *value)),
+      chunk(b"IDAT", zlib.compress(b"\0" + pixels)),
+      chunk(b"IEND", b""),
+    )
+  )
   assert read(encoded, 1)[0, :, 0].tolist() == [255, 0]
   assert read(encoded, 4)[0, :, 3].tolist() == [0, 255]
 
@@ -239,9 +248,7 @@ def enlarge(kind):
   elif kind == "PPM":
     content = bytearray(b"P6\n%d %d\n255\n" % (SIDE, SIDE) + bytes(64))
   if kind == "ICO":  # its directory says 8 x 8
-    head = struct.pack("<HHH", 0, 1, 1)
-    entry = struct.pack("<BBBBHHII", 8, 8, 0, 0, 1, 24, len(content), 22)
-    content = bytearray(head + entry) + content
+    return icon(content, 8, 8)
   return bytes(content)
 
 

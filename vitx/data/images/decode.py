@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, IcoImagePlugin, Image, UnidentifiedImageError
 
 from vitx import files
 from vitx.config.checks import check_number, check_pixels
@@ -139,6 +139,8 @@ def to_mode(
     ValueError: The format of an image of more than 8 bits states no range, or its values contradict
       the range or are not finite.
   """
+  if isinstance(image, IcoImagePlugin.IcoImageFile):  # it drops what its image says of transparency
+    image = image.ico.getimage(image.size)
   _scale_transparency(image)
   image.load()
   turn = _TURNS.get(_find_orientation(image)) if upright else None
