@@ -29,6 +29,7 @@ from vitx.ops.patterns import (
   per_head,
 )
 from vitx.ops.patterns.examples import HEADS
+from vitx.ops.sparse.plan import plan
 
 LAYOUTS = [TokenLayout((7, 9), 1), TokenLayout((8, 7)), TokenLayout((9, 8), 2)]
 
@@ -177,6 +178,8 @@ def test_class_tokens_can_be_global_in_any_pattern():
     lambda: Fixed(4, 3, distinct=2).allows(LINE, 0, 0),
     lambda: Global(tokens=(16,)).allows(LINE, 0, 0),
     lambda: Axial(2).allows(LINE, 0, 0),
+    lambda: plan(Axial(1), LINE),
+    lambda: plan(Global(tokens=[0]), LINE),  # type: ignore[arg-type]
     lambda: Neighborhood(7, 3).allows(LINE, 0, 0),
     lambda: Neighborhood((3, 3)).allows(LINE, 0, 0),
     lambda: ShiftedWindow(4, 4).allows(LINE, 0, 0),

@@ -136,23 +136,27 @@ class Axial(Pattern):
 
   axis: int = -1
 
-  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
+  def _own(self, layout: TokenLayout) -> int:
+    """Returns the axis, counted from 0."""
     axes = len(layout.grid)
     if not -axes <= self.axis < axes:
       raise ConfigError(
         f"Axial.axis={self.axis} is no axis of the grid {layout.grid}. Use 0 ... {axes - 1}."
       )
+    return self.axis % axes
+
+  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     found = in_grid(layout, q, k)
     pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
     for axis, (i, j) in enumerate(pairs):
-      if axis != self.axis % axes:
+      if axis != self._own(layout):
         found = found & (i == j)
     return found
 
   def candidates(
     self, layout: TokenLayout, first: int, last: int, block: int, head: int
   ) -> np.ndarray | None:
-    first, axis = max(first, layout.prefix), self.axis % len(layout.grid)
+    first, axis = max(first, layout.prefix), self._own(layout)
     if last < first:
       return np.arange(0)
     step = int(np.prod(layout.grid[axis + 1 :]))
@@ -166,7 +170,7 @@ class Axial(Pattern):
     return blocks_of_runs(first + shifts, last + shifts, block, layout.length)
 
   def permutation(self, layout: TokenLayout) -> np.ndarray | None:
-    axis = self.axis % len(layout.grid)
+    axis = self._own(layout)
     if layout.prefix or axis == len(layout.grid) - 1:
       return None
     return np.moveaxis(np.arange(layout.length).reshape(layout.grid), axis, -1).ravel()
@@ -175,7 +179,7 @@ class Axial(Pattern):
     if layout.prefix:
       return super().split(layout, tile)
     order = as_order(self.permutation(layout), layout.length)
-    return (Part(self, "block_diagonal", layout.grid[self.axis], order),)
+    return (Part(self, "block_diagonal", layout.grid[self._own(layout)], order),)
 
 
 @dataclasses.dataclass(frozen=True)

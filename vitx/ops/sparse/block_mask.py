@@ -237,6 +237,7 @@ def remember(size: int) -> Callable[[Callable], Callable]:
 
   The function takes a pattern or `None`, a layout, and hashable arguments. The edges of a pattern
   that is not fixed (see `Pattern.is_fixed`) are evaluated at each call, as part of the cache's key.
+  The function raises ConfigError for a pattern with a field that is not hashable, such as a list.
 
   Args:
     size: The number of results to keep.
@@ -249,6 +250,13 @@ def remember(size: int) -> Callable[[Callable], Callable]:
 
     @functools.wraps(function)
     def call(pattern: Pattern | None, layout: TokenLayout, *arguments: Any) -> Any:
+      try:
+        hash(pattern)
+      except TypeError as error:
+        raise ConfigError(
+          f"{pattern} cannot be cached ({error}); give its fields tuples and numbers, such as"
+          " (0, 1) instead of [0, 1]."
+        ) from error
       edges = ""
       if pattern is not None and not pattern.is_fixed and not pattern.is_drawn:
         edges = BlockMask.from_pattern(pattern, layout, KEY_BLOCK, pattern.head_period).digest
