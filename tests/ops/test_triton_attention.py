@@ -13,7 +13,7 @@ from tests.ops.lowered import record_kernels
 from vitx import ops
 from vitx.ops.implementation import lowering_for
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import PATTERNS
+from vitx.ops.patterns import PATTERNS, Axial, Causal, Others
 from vitx.ops.sparse import triton_attention
 from vitx.ops.sparse.attend import block_mask
 from vitx.ops.sparse.chosen_blocks import attend_chosen
@@ -74,6 +74,16 @@ def test_a_plan_for_the_kernel_has_blocks_of_its_size(name):
   assert {part.block for part in parts if part.core == "block_sparse"} == {32}
   parts = [part for own in plan(PATTERNS[name], GRID, 16, most=32).heads for part in own]
   assert {part.block for part in parts if part.core == "block_sparse"} == {16}
+
+
+@pytest.mark.parametrize("limit", [Causal(), Others()])
+def test_a_plan_for_the_kernel_keeps_the_limits_of_reordered_tokens(limit):
+  layout, pattern = TokenLayout((16, 16)), Axial(0) & limit
+  ((part,),) = plan(pattern, layout, most=32).heads
+  places = part.order.places
+  found = block_mask(part.pattern, layout, part.block, 1, part.order).dense()[0]
+  found = found[np.ix_(places, places)]
+  np.testing.assert_array_equal(found, ops.dense_mask(pattern, layout, 1)[0])
 
 
 def test_a_large_batch_of_lists_made_at_run_time_has_programs_on_one_axis(monkeypatch):

@@ -68,7 +68,7 @@ class Others(Pattern):
       return part  # summaries are in earlier runs, so no edge joins a token to itself
     if part.core != "block_diagonal":
       return super().restrict(part, layout)
-    return dataclasses.replace(part, self_edge=False)
+    return dataclasses.replace(part, pattern=part.pattern & self, self_edge=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,9 @@ class Causal(Pattern):
       return part  # summaries are in earlier runs, so all edges to them are causal
     if part.core != "block_diagonal":
       return super().restrict(part, layout)
-    return dataclasses.replace(part, causal=True) if _ascends(part) else None
+    if not _ascends(part):
+      return None
+    return dataclasses.replace(part, pattern=part.pattern & self, causal=True)
 
 
 def _ascends(part: Part) -> bool:
