@@ -55,6 +55,11 @@ def test_a_class_for_each_image(folder):
       assert examples[i]["image"][0, 0, 0] == 20 * number
 
 
+def test_spaces_in_front_of_quotes(folder):
+  table = write(folder, ["dog", 'pictures/1.png, "cat, small"', 'pictures/2.png, "dog"'])
+  assert open_dataset(data(table)).info.class_names == ("cat, small", "dog")
+
+
 def test_classes_txt_gives_the_order_and_split_the_roles(folder):
   rows = [f"{'cat' if i % 2 else 'dog'},{('train', 'val', 'test')[i % 3]}" for i in range(COUNT)]
   table = write(folder, rows, "picture,kind,split")
