@@ -118,9 +118,13 @@ def test_a_layout_and_tiles_that_cannot_be_are_refused(implementation):
     run(LAYOUT, implementation=implementation, tile=-4)
 
 
-@pytest.mark.parametrize("grid", [(-4, -4), (0,), (), (2.0, 8)])
+@pytest.mark.parametrize("grid", [(-4, -4), (0,), (), (2.0, 8), 16])
 def test_a_grid_that_cannot_be_is_refused(grid):
   with pytest.raises(ConfigError, match=re.escape(f"TokenLayout(grid={grid!r}, prefix=0)")):
     TokenLayout(grid)
   with pytest.raises(ConfigError, match="prefix=-1"):
     TokenLayout((4,), -1)
+
+
+def test_a_grid_may_be_a_list():
+  assert hash(TokenLayout([3, 4])) == hash(TokenLayout((3, 4)))  # type: ignore[arg-type]

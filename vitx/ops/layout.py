@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,12 +27,15 @@ class TokenLayout:
   has_places: bool = True
 
   def __post_init__(self):
-    sizes = (*self.grid, self.prefix + 1)
-    if not self.grid or any(not isinstance(size, int | np.integer) or size < 1 for size in sizes):
+    grid = tuple(self.grid) if isinstance(self.grid, Sequence) else ()
+    sizes = (*grid, self.prefix + 1)
+    if not grid or any(not isinstance(size, int | np.integer) or size < 1 for size in sizes):
       raise ConfigError(
         f"TokenLayout(grid={self.grid!r}, prefix={self.prefix!r}): the extents of the"
-        " grid must be positive integers, and prefix an integer from 0 on."
+        " grid must be positive integers, such as (14, 14) or (196,), and prefix an integer from 0"
+        " on."
       )
+    object.__setattr__(self, "grid", grid)  # a list is no key of a cache
 
   @property
   def length(self) -> int:
