@@ -140,7 +140,7 @@ def test_another_source_is_divided_by_its_own_splits(loaded, tmp_path):
   assert result["examples"] == {"train": 21, "validation": 3, "test": 6}
 
 
-def test_a_copy_with_other_splits_has_features_of_its_own(loaded, tmp_path):
+def test_only_a_copy_of_the_data_of_the_run_has_its_splits(loaded, tmp_path):
   """All splits have equal labels, so the labels do not show that the features are others."""
   for split in ("train", "val", "test"):
     draw(tmp_path / "photos" / split, per_class=3)
@@ -148,8 +148,12 @@ def test_a_copy_with_other_splits_has_features_of_its_own(loaded, tmp_path):
   splits = {"train": "train", "validation": "test", "test": "val"}
   model = divided(loaded, source=f"folder:{tmp_path / 'photos'}", splits=splits)
   options = {**QUICK, "cache": tmp_path / "kept"}
+  copy = f"folder:{tmp_path / 'copy'}"
   assert not probe(model, **options)["cached"]
-  assert not probe(model, source=f"folder:{tmp_path / 'copy'}", **options)["cached"]
+  found = open_source(model.config.data, seed=0).info.fingerprint
+  trained = dataclasses.replace(model, data={**model.data, "fingerprint": found})
+  assert probe(trained, source=copy, **options)["cached"]
+  assert not probe(model, source=copy, **options)["cached"]
   assert probe(model, **options)["cached"]
 
 

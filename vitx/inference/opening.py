@@ -65,22 +65,23 @@ def copy_data_fields(
   return data
 
 
-def change_source(data: ConfigDict, source: str) -> None:
-  """Changes a run's `data` config in place, to open another source.
-
-  The fields that divide the run's source get their defaults, since they name parts of the run's
-  data and would divide another source in a way that nobody asked for.
-  """
-  with data.unlocked():
-    data.update(source=source, fraction=1.0, validation_choice=None, folds=None, fold=None)
-    data.splits = {role: "" for role in ROLES}
-
-
 def open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
+  """Opens a source other than the run's for the run's network; see `change_source`.
+
+  Raises:
+    ConfigError: The source cannot be opened, or the network cannot read its examples.
+  """
+  dataset = change_source(loaded, data, source)
+  _check_inputs(loaded, dataset.info)
+  return dataset
+
+
+def change_source(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
   """Opens a source other than the run's, and changes the `data` config in place to suit it.
 
   The fields that divide the run's data are kept only if the other source is the run's data under
-  another path or name.
+  another path or name. They name parts of these data, and would divide another source in a way that
+  nobody asked for.
   """
   data.source, dataset = source, None
   with contextlib.suppress(ConfigError):  # The source may lack the splits in `data.splits`.
@@ -88,11 +89,10 @@ def open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
   if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
     return dataset
   is_divided = any(data.splits.values())
-  change_source(data, source)
-  if dataset is None or is_divided:
-    dataset = open_dataset(data)
-  _check_inputs(loaded, dataset.info)
-  return dataset
+  with data.unlocked():
+    data.update(fraction=1.0, validation_choice=None, folds=None, fold=None)
+    data.splits = {role: "" for role in ROLES}
+  return open_dataset(data) if dataset is None or is_divided else dataset
 
 
 def _check_inputs(loaded: Loaded, info: DatasetInfo) -> None:

@@ -73,7 +73,8 @@ def probe(
     checkpoint: "best", "latest" or a step of the workdir.
     weights: The weights, "ema" or "raw", see `vitx.load`; `None` means those that selected the best
       checkpoint.
-    source: A source other than the workdir's, with any classes, such as folder:PATH.
+    source: A source other than the workdir's, with any classes, such as folder:PATH. A copy of the
+      run's data in another place has the run's splits.
     data_dir: The directory of TFDS sets; `None` means the run's.
     batch_size: The number of examples in a batch; `None` means the evaluation batch size.
     methods: The names of the methods, any of knn, ridge and logistic.
@@ -173,7 +174,7 @@ def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> tuple[
   own = source in (None, model.config.data.source)
   data = copy_data_fields(model, data_dir, own_source=own)
   if not own:
-    change_source(data, str(source))
+    change_source(model, data, str(source))
   opened = open_source(data, model.config.data_seed, model.class_names if own else None)
   if own and model.fingerprint and opened.info.fingerprint != model.fingerprint:
     logging.warning(
