@@ -42,6 +42,15 @@ def test_boxes_have_the_area_and_ratio_asked_for():
   assert stats.kstest((top / (1 - height))[free], stats.uniform.cdf).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("aspect", [2, 1 / 3])
+def test_large_boxes_of_long_images_keep_the_ratio(aspect):
+  ratio = (0.75 / aspect, 4 / 3 / aspect)
+  _, _, height, width = drawn(lambda key: cropping.random_box(key, (0.08, 1.0), ratio), 300)
+  assert (aspect * width / height).min() >= 0.749 and (aspect * width / height).max() <= 1.334
+  largest = min(ratio[1], 1 / ratio[0])
+  np.testing.assert_allclose((height * width).max(), largest, rtol=1e-5)
+
+
 def test_a_random_resized_crop_shows_the_box_it_drew():
   # On a ramp of coordinates a crop shows where it was taken.
   ramp = np.stack(np.meshgrid(np.arange(64) + 0.5, np.arange(64) + 0.5), axis=-1).astype(np.float32)

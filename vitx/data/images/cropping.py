@@ -112,9 +112,11 @@ def random_box(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
   """Draws a box inside the unit square.
 
-  The area is uniform in the range `area`. The logarithm of width / height is uniform in the part of
-  the range `ratio` in which the box fits into the square. The usual loop, which draws until a box
-  fits, can draw exactly these boxes too, but slightly favors small boxes and needs a fallback.
+  The area is uniform in the range `area`; in a long image, whose range `ratio` does not contain 1,
+  an area for which no ratio fits becomes the largest that fits. The logarithm of width / height is
+  uniform in the part of the range `ratio` in which the box fits into the square. The usual loop,
+  which draws until a box fits, can draw exactly these boxes too, but slightly favors small boxes
+  and needs a fallback.
 
   Args:
     key: The random key.
@@ -127,6 +129,7 @@ def random_box(
   area_draw, ratio_draw, row, column = jax.random.uniform(key, (4,))
   area_share = area[0] + (area[1] - area[0]) * area_draw
   # A box of area a and ratio r is sqrt(a / r) high and sqrt(a r) wide: it fits if a <= r <= 1 / a.
+  area_share = jnp.minimum(area_share, min(ratio[1], 1 / ratio[0]))
   low = jnp.log(jnp.maximum(ratio[0], area_share))
   high = jnp.log(jnp.minimum(ratio[1], 1.0 / area_share))
   shape = jnp.exp(low + (high - low) * ratio_draw)
