@@ -148,10 +148,11 @@ def test_only_a_copy_of_the_data_of_the_run_has_its_splits(loaded, tmp_path):
   splits = {"train": "train", "validation": "test", "test": "val"}
   model = divided(loaded, source=f"folder:{tmp_path / 'photos'}", splits=splits)
   options = {**QUICK, "cache": tmp_path / "kept"}
-  copy = f"folder:{tmp_path / 'copy'}"
+  copy, names = f"folder:{tmp_path / 'copy'}", ["striped", "dark", "bright"]
+  (tmp_path / "photos" / "classes.txt").write_text("\n".join(names))  # and not in the copy
   assert not probe(model, **options)["cached"]
   found = open_source(model.config.data, seed=0).info.fingerprint
-  trained = dataclasses.replace(model, data={**model.data, "fingerprint": found})
+  trained = dataclasses.replace(model, data={"fingerprint": found, "class_names": names})
   assert probe(trained, source=copy, **options)["cached"]
   assert not probe(model, source=copy, **options)["cached"]
   assert probe(model, **options)["cached"]

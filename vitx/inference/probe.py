@@ -173,9 +173,9 @@ def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> tuple[
   _refuse_headless(type(model.task), model.workdir)
   own = source in (None, model.config.data.source)
   data = copy_data_fields(model, data_dir, own_source=own)
-  if not own:
-    change_source(model, data, str(source))
-  opened = open_source(data, model.config.data_seed, model.class_names if own else None)
+  same = own or change_source(model, data, str(source)).info.fingerprint == model.fingerprint
+  # The folds depend on the order of the classes, which a file beside the data may have given.
+  opened = open_source(data, model.config.data_seed, model.class_names if same else None)
   if own and model.fingerprint and opened.info.fingerprint != model.fingerprint:
     logging.warning(
       "%s has changed since the run: its test may have examples that the run was trained on",
