@@ -21,6 +21,7 @@ from vitx.ops.implementation import lowering_for
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import (
   PATTERNS,
+  Axial,
   Causal,
   Full,
   Global,
@@ -49,6 +50,7 @@ CASES = {  # the pattern, its layout and the sizes of the tiles
   "strided per head": (PATTERNS["strided_per_head"], GRID, LARGE),
   "fixed": (PATTERNS["fixed_distinct_summaries"], GRID, SMALL),
   "axial per head": (PATTERNS["axial_per_head"], GRID, SMALL),
+  "axial, causal": (Axial(0) & Causal(), TokenLayout((16, 16)), SMALL),
   "neighborhood and a class token": (Neighborhood(5) | Global(prefix=True), GRID, LARGE),
   "random graph": (PATTERNS["erdos_renyi"], GRID, SMALL),
   "some see nothing": (

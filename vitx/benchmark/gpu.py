@@ -23,9 +23,11 @@ from vitx.ops import TokenLayout, attention
 from vitx.ops.implementation import choosing_by, current_rule
 from vitx.ops.patterns import (
   PATTERNS,
+  Axial,
   Causal,
   Full,
   GivenBlocks,
+  Global,
   Neighborhood,
   Pattern,
   RandomBlocks,
@@ -123,6 +125,7 @@ def list_calls() -> dict[str, Callable]:
   masked = along(PATTERNS["window_and_class"], key_mask=jnp.asarray(seen))
   calls = {name: along(PATTERNS[name]) for name in CHECKED}
   return calls | {
+    "axial, causal": along((Axial(0) | Global(prefix=True)) & Causal()),
     "window_and_class with a key mask": masked,
     "neighborhood with other widths of heads": narrow,
     "blocks drawn at run time": drawn,

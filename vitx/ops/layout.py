@@ -35,7 +35,7 @@ class TokenLayout:
         " grid must be positive integers, such as (14, 14) or (196,), and prefix an integer from 0"
         " on."
       )
-    object.__setattr__(self, "grid", grid)  # a list is no key of a cache
+    object.__setattr__(self, "grid", grid)  # a list cannot be the key of a cache
 
   @property
   def length(self) -> int:

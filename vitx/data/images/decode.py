@@ -139,7 +139,7 @@ def to_mode(
     ValueError: The format of an image of more than 8 bits states no range, or its values contradict
       the range or are not finite.
   """
-  if isinstance(image, IcoImagePlugin.IcoImageFile):  # it drops what its image says of transparency
+  if isinstance(image, IcoImagePlugin.IcoImageFile):  # Pillow drops its transparent color
     image = image.ico.getimage(image.size)
   _scale_transparency(image)
   image.load()
@@ -152,7 +152,7 @@ def to_mode(
 def _scale_transparency(image: Image.Image) -> None:
   """Scales the transparent value of a PNG file, open but not decoded, to 8 bits.
 
-  Pillow scales the pixels alone. It keeps the upper 8 of 16 bits of a color, and so they decide.
+  Pillow scales only the pixels. Of a color's 16 bits it keeps the upper 8, so these are compared.
   """
   value = image.info.get("transparency")
   mode = next((str(each[3]) for each in getattr(image, "tile", ())), "")  # of the stored pixels

@@ -101,7 +101,7 @@ def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
   field = f"data.source={name!r}"
   with reading(f"{field} cannot be read as a table"):
     text = read_bytes(path).decode("utf-8-sig")
-    # A quote after a space would else be a part of the text: file, "a name, with a comma"
+    # Without `skipinitialspace` the quotes of this row would be text: file, "a name, with a comma"
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
   if len(lines) < 2:
