@@ -76,6 +76,15 @@ def test_the_first_phases_network_teaches_where_none_is_said():
 
 
 LEARNS = {"name": "distillation", "teacher": "phase:a", "hard_weight": 1.0}
+
+
+@pytest.mark.parametrize(("graph_seed", "seed"), [(None, 5), (0, 0)])
+def test_a_phases_network_teaches_with_the_random_graphs_of_its_training(graph_seed, seed):
+  own = {"graph_seed": graph_seed, "model": {"token_mixer": {"name": "bigbird", "block": 2}}}
+  found = phases.split_phases(in_phases(a={"seed": 5, **own}, b={"task": LEARNS}), "w")
+  assert found["b"].task.teacher_model.token_mixer.seed == seed
+
+
 MASKED = {"name": "masked_autoencoder", "decoder_width": 16, "decoder_depth": 1, "decoder_heads": 2}
 OTHER = runs.tiny().model.to_dict() | {"width": 32}
 

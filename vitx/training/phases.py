@@ -20,6 +20,8 @@ from vitx.checkpoints import workdir as wd
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing
 from vitx.config.fields import MISSING, check_config, check_is_config, find, suggest
+from vitx.config.registry import fields_of
+from vitx.models import resolve_model
 from vitx.training import durations, loop, parallel, teacher
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment, halve_batch, make_experiment
@@ -308,7 +310,13 @@ def _share_teacher(
   if task.teacher.startswith(PREFIX) and task.get("teacher_model") is None:
     other = task.teacher.removeprefix(PREFIX)
     if other in phases:
-      task.teacher_model = ConfigDict(phases[other].model)
+      before = phases[other]
+      seed = before.seed if before.graph_seed is None else before.graph_seed
+      try:  # the teacher keeps the random graphs of its training
+        model = resolve_model(fields_of(before.model), seed=seed)
+      except ConfigError as error:
+        raise ConfigError(f"phases.{other}: {error}") from error
+      task.teacher_model = ConfigDict(model)
   task.teacher = _locate(task.teacher, "task.teacher", name, phases, workdir)
 
 
