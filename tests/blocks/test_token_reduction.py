@@ -305,6 +305,7 @@ def test_sparsifiner_goes_on_where_tokens_keep_their_places(granularity):
     ({"name": "softmax", "relative_bias": "axial"}, {}, r"relative_bias='axial' needs the places"),
     ("softmax", {"block": "parallel"}, r"ParallelBlock does not support.*model\.block='pre_norm'"),
     ("softmax", {"pool": "mean"}, r"model\.pool has no class token"),
+    ("softmax", {"pool": "mean_of_all", "causal": True}, r"causal=True hides all other tokens"),
     ("softmax", {"depth": 2}, r"layers=\(1, 2\) must name layers of 0 .* model\.depth=2"),
     (
       "softmax",

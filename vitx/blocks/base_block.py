@@ -132,7 +132,7 @@ class Block(nn.Module):
       The mixed tokens (B, N, C), and the quantity.
 
     Raises:
-      ConfigError: If the mixer cannot return the quantity.
+      ConfigError: If the mixer cannot return the quantity, or if it hides later tokens.
     """
     mixer = self.token_mixer(name="token_mixer")
     if also not in getattr(mixer, "also_returns", ()):
@@ -141,6 +141,12 @@ class Block(nn.Module):
         f"model.token_reduction compares tokens by the {needed[also]}, which"
         f" {type(mixer).__name__} does not return; use model.token_mixer='softmax', or"
         " model.token_reduction='none'."
+      )
+    if getattr(mixer, "causal", False):
+      raise ConfigError(
+        "causal=True hides all other tokens from the class token, which is the first, and"
+        " model.token_reduction ranks them by it or changes their order; set model.causal and"
+        " model.token_mixer.causal to False, or model.token_reduction='none'."
       )
     y, found = mixer(x, layout, mask=mask, also=also, train=train)
     return Dropout(self.dropout if dropout is None else dropout)(y, train), found
