@@ -256,6 +256,10 @@ def test_networks_with_patch_tokens_are_named():
     ("task.teacher_model.num_classes=7", r"task\.teacher='there' knows 7 classes.*10"),
     ("task.class_weight=0.0", "every weight of task.name='distillation' is zero"),
     ("task.token_weight=1.0,model.width=8", r"patch tokens are \[4, 16\].*\[4, 8\]"),
+    (
+      "task.token_weight=1.0,model.token_reduction=tome",
+      r"task\.token_weight compares .* which model\.token_reduction drops",
+    ),
     ("task.attention_weight=1.0", "no token mixer of the model predicts attention"),
     pytest.param(
       "task.attention_weight=1.0,token_mixer=sparsifiner,token_mixer.slots=2,model.depth=2",

@@ -125,7 +125,8 @@ class Distillation(Classification):
 
     Raises:
       ConfigError: If a field of the model or of the augmentation is unknown or out of range, if
-        there is no teacher or no `teacher_model`, or if every weight is zero.
+        there is no teacher or no `teacher_model`, if every weight is zero, or if patch tokens that
+        have no places are to be compared.
     """
     weights: FrozenDict[str, float] = FrozenDict(
       classes=class_weight,
@@ -139,6 +140,9 @@ class Distillation(Classification):
     task = super().from_config(config, label_smoothing=label_smoothing)
     assert teacher_model is not None
     network = model_from_config(teacher_model)
+    if token_weight:
+      _check_places(task.model, "model")
+      _check_places(network, "task.teacher_model")
     return dataclasses.replace(
       task,
       teacher=Teacher(teacher, network, task.input_spec, SEEN),
@@ -296,4 +300,14 @@ def _check(teacher: str, model: Any, weights: Mapping[str, float]) -> None:
     raise ConfigError(
       "every weight of task.name='distillation' is zero, so nothing is learned; set"
       " task.class_weight or another weight to a positive number."
+    )
+
+
+def _check_places(network: Any, field: str) -> None:
+  """Raises ConfigError if the last patch tokens of a network have no places, as after merging."""
+  made = getattr(network, "token_reduction", lambda: None)()  # a user's network may have none
+  if made is not None and made.layers and not made.keeps_places:
+    raise ConfigError(
+      f"task.token_weight compares the patch tokens at equal places, which {field}.token_reduction"
+      f" drops; use {field}.token_reduction='none' or 'zeroed', or set task.token_weight=0."
     )
