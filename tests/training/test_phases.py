@@ -196,6 +196,13 @@ class Mine(Classification):
   """A user's task."""
 
 
+def test_a_bare_name_in_a_phase_is_a_choice_without_fields(tmp_path):
+  config = in_phases(a={"optimizer": "sgd", "schedule": "constant"})
+  (experiment,) = phases.check(config, tmp_path)
+  assert experiment.config.optimizer.to_dict() == {"name": "sgd"}
+  assert experiment.config.schedule.to_dict() == {"name": "constant"}
+
+
 def test_no_weights_are_the_beginning_of_a_phase():
   found = phases.split_phases(in_phases(a={}, b={"init_from": None}), "w")
   assert found["b"].init_from == ""

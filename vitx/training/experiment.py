@@ -220,8 +220,9 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
   config = config.copy_and_resolve_references()
   with config.unlocked():
     for choice in named_choices():
-      if isinstance(config.get(choice), str):  # a run of an earlier version may lack one
-        config[choice] = ConfigDict({"name": config[choice]})
+      if isinstance(given := config.get(choice), str):  # a run of an earlier version may lack one
+        del config[choice]  # otherwise the field would keep its type
+        config[choice] = ConfigDict({"name": given})
     for seed in SEEDS:
       if config[seed] is None:
         config[seed] = config.seed

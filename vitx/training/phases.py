@@ -19,8 +19,7 @@ from vitx.checkpoints import own_files, unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing
-from vitx.config.fields import MISSING, check_config, check_is_config, find, suggest
-from vitx.config.registry import fields_of
+from vitx.config.fields import MISSING, check_config, check_is_config, find, named_choices, suggest
 from vitx.models import resolve_model
 from vitx.training import durations, loop, parallel, teacher
 from vitx.training.distributed import is_writer
@@ -258,9 +257,10 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
     with phase.unlocked():
       phase.phases = ConfigDict()
       _change(phase, changes, f"phases.{name}")
-      if isinstance(task := phase.task, str):
-        del phase.task  # otherwise the field would keep its type
-        phase.task = ConfigDict({"name": task})
+      for choice in named_choices():
+        if isinstance(given := phase[choice], str):
+          del phase[choice]  # otherwise the field would keep its type
+          phase[choice] = ConfigDict({"name": given})
       try:
         check_config(phase)
       except ConfigError as error:
@@ -313,7 +313,7 @@ def _share_teacher(
       before = phases[other]
       seed = before.seed if before.graph_seed is None else before.graph_seed
       try:  # the teacher keeps the random graphs of its training
-        model = resolve_model(fields_of(before.model), seed=seed)
+        model = resolve_model(before.model, seed=seed)
       except ConfigError as error:
         raise ConfigError(f"phases.{other}: {error}") from error
       task.teacher_model = ConfigDict(model)
