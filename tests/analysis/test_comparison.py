@@ -120,6 +120,19 @@ def test_the_table_in_words():
   assert "published" not in head and all(len(row) == len(head) - 1 for row in rows.values())
 
 
+def test_small_errors_keep_their_digits():
+  """Four decimals would show a mean absolute error of 3e-05 as 0.0000."""
+  runs = [
+    Outcome(name, seed, 10, {"mae": 0.5}, {"mae": value})
+    for name, values in {"a": (3e-5, 3.5e-5), "b": (0.5, 0.25)}.items()
+    for seed, value in enumerate(values)
+  ]
+  methods = [Method(name, 40, 10**12, 1234) for name in "ab"]
+  _, rows = cells(format_table(Comparison("mae", "min", methods, runs)))
+  assert rows["a"][1:3] == ["0.5000 ± 0.0000", "3.25e-05 ± 3.54e-06"]
+  assert rows["b"][2] == "0.3750 ± 0.1768" and rows["b"][3].startswith("+0.3750 [-1.21")
+
+
 def test_p_values_are_corrected_for_the_number_of_lines():
   runs = [
     outcome(name, seed, base + seed / 10 + noise)

@@ -15,6 +15,7 @@ from PIL import Image
 import vitx
 from tests import runs
 from tests.cli import density_models
+from vitx.analysis.tables import format_figure
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.data.images.decode import resize
@@ -172,7 +173,7 @@ def test_the_command_tells_the_best_classes_and_writes_logits(run, digits, tmp_p
   printed = capsys.readouterr().out
   result = vitx.predict(run, [path], features=True)
   (best,) = result.top_k(2)
-  assert "class 2" in printed and all(f"{p:.4f}" in printed for _, p in best)
+  assert "class 2" in printed and all(format_figure(p) in printed for _, p in best)
   (row,) = json.loads((tmp_path / "p.json").read_text())
   np.testing.assert_allclose(row["logits"], result.logits[0], rtol=1e-6)
   np.testing.assert_allclose(row["features"], result.features[0], rtol=1e-6)

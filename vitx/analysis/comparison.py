@@ -23,14 +23,18 @@ from vitx.analysis.statistics import (
   rank,
   spread,
 )
+from vitx.analysis.tables import format_figure
 
 SHOWN = {"top1": ("top-1 %", 100.0, 2), "bits": ("bits", 1.0, 4)}
 LEFT_OUT = ("kind", "step")  # The fields of a row of metrics that the CSV file leaves out.
 
 
-def figure_format(figure: str) -> tuple[str, float, int]:
-  """Returns the display format of a metric: a name, a factor for its values, and the decimals."""
-  return SHOWN.get(figure, (figure, 1.0, 4))
+def figure_format(figure: str) -> tuple[str, float, int | None]:
+  """Returns the display format of a metric: a name, a factor for its values, and the decimals.
+
+  The decimals are None for a metric whose values may have any size, see `tables.format_figure`.
+  """
+  return SHOWN.get(figure, (figure, 1.0, None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -292,20 +296,21 @@ def _describe_counts(comparison: Comparison) -> list[str]:
   return [f"{text}."]
 
 
-def _spread(value: Spread | None, scale: float, digits: int) -> str:
+def _spread(value: Spread | None, scale: float, digits: int | None) -> str:
   if value is None:
     return ""
-  deviation = "" if value.sd is None else f" ± {value.sd * scale:.{digits}f}"
-  return f"{value.mean * scale:.{digits}f}{deviation}"
+  deviation = "" if value.sd is None else f" ± {format_figure(value.sd * scale, digits)}"
+  return f"{format_figure(value.mean * scale, digits)}{deviation}"
 
 
-def _difference(line: MethodSummary, scale: float, digits: int) -> str:
+def _difference(line: MethodSummary, scale: float, digits: int | None) -> str:
   value = line.difference
   if value is None:
     return ""
-  text = f"{value.mean * scale:+.{digits}f}"
+  text = format_figure(value.mean * scale, digits, "+")
   if value.low is not None and value.high is not None:
-    text += f" [{value.low * scale:+.{digits}f}, {value.high * scale:+.{digits}f}]"
+    low, high = (format_figure(end * scale, digits, "+") for end in (value.low, value.high))
+    text += f" [{low}, {high}]"
   return text
 
 

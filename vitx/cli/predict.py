@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitx.analysis import csv_files
-from vitx.analysis.tables import lay_out
+from vitx.analysis.tables import format_figure, lay_out
 from vitx.checkpoints.outputs import write_json
 from vitx.cli.console import say
 from vitx.cli.flags import CHECKPOINT, RUN, OutFile, add_trust
@@ -81,4 +81,4 @@ def _best_columns(prediction: Any, k: int) -> dict[str, list[Any]]:
 
 
 def _cell(value: Any) -> str:
-  return f"{value:.4f}" if isinstance(value, float) else str(value)
+  return format_figure(value) if isinstance(value, float) else str(value)

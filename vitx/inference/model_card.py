@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitx.analysis.markdown import code, shorten_paths, table, text
+from vitx.analysis.tables import format_figure
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import read_json, to_plain
 from vitx.config.fields import EvaluationSettings, read_fields
@@ -146,7 +147,7 @@ def _figures(rows: Sequence[Mapping[str, Any]], step: int) -> str:
 def _show(value: Any) -> str:
   if isinstance(value, list):
     return ", ".join(map(_show, value))
-  return f"{value:.4f}" if isinstance(value, float) else str(value)
+  return format_figure(value) if isinstance(value, float) else str(value)
 
 
 def _run(environment: Mapping[str, Any], with_command: bool) -> str:
