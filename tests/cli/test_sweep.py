@@ -374,6 +374,15 @@ def test_curves_errors(arguments, message, tmp_path, capsys):
   assert message in capsys.readouterr().err
 
 
+def test_curves_of_equal_names_stay_apart(tmp_path, quick):
+  """The runs of two sweeps are no further seeds of one method, and no run counts twice."""
+  assert train_points(points("row=[fnet]"), tmp_path / "short", Silent())
+  shutil.copytree(tmp_path / "short", tmp_path / "long")
+  found = find_runs([tmp_path / "short", tmp_path / "long", tmp_path / "short" / "fnet_seed-0"])
+  names = ["short/fnet", "short/fnet", "long/fnet", "long/fnet"]
+  assert [each.method for each in read_curves(found)[0]] == names
+
+
 @pytest.mark.slow  # traces two phases several times
 def test_a_point_of_several_phases_is_done_after_the_last(tmp_path, monkeypatch, uncleared):
   taken = {"a": 3.0, "b": 4.5}

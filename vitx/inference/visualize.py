@@ -323,11 +323,13 @@ def _draw_runs(figure: str, out: Path, workdirs: Sequence[str], config: str | No
       " config at most a file whose source printed such curves."
     )
   curves, value = read_curves(find_runs(workdirs))
-  published = find_published_curves(find_published(split_text(config)[0]), value) if config else {}
-  if config and not published.keys() & {curve.method for curve in curves}:
-    methods = listing({curve.method for curve in curves})
+  printed = find_published_curves(find_published(split_text(config)[0]), value) if config else {}
+  methods = {curve.method: curve.method.rpartition("/")[2] for curve in curves}  # without folders
+  published = {name: printed[method] for name, method in methods.items() if method in printed}
+  if config and not published:
     raise ConfigError(
-      f"config={config!r}: its source printed no training {value} of {methods}; leave config out."
+      f"config={config!r}: its source printed no training {value} of {listing(methods)}; leave"
+      " config out."
     )
   first = Path(workdirs[0]).resolve().name
   return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", published)

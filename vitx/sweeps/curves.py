@@ -19,7 +19,8 @@ from vitx.training.record.log import read_figure, read_metrics
 def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
   """Returns the workdirs of single runs, given the workdirs of runs and of sweeps.
 
-  The workdir of a sweep is replaced by the workdirs of its runs that have begun.
+  The workdir of a sweep is replaced by the workdirs of its runs that have begun. A run that is
+  given twice occurs once.
 
   Raises:
     ConfigError: No run of a sweep has begun.
@@ -32,14 +33,15 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
     if points and not runs:
       raise ConfigError(f"workdir={str(workdir)!r}: no run of this sweep has begun yet; start it.")
     found += runs or [str(workdir)]
-  return found
+  return list({Path(run).resolve(): run for run in found}.values())
 
 
 def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
   """Reads the learning curves of runs, and the name of the primary figure of their tasks.
 
   The primary figure is the metric that chooses a run's best checkpoint, such as "top1". The curve
-  of a run in a sweep is named after the run's method, any other curve after the run's workdir.
+  of a run in a sweep is named after the run's method, any other curve after the run's workdir. The
+  names of different workdirs or sweeps that would be equal begin with their folders.
 
   Args:
     runs: The workdirs of the runs.
@@ -48,7 +50,7 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     ConfigError: A directory is no workdir, or the runs have different primary figures.
   """
   curves, figures = [], {}
-  for run in runs:
+  for run, name in zip(runs, _name_curves(runs), strict=True):
     last = wd.find_run(run)
     config = wd.read_config(last)
     with registry.trusting(False):
@@ -61,15 +63,28 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     value = {
       row["step"]: read_figure(row, figure, run) for row in rows if row["kind"] == "validation"
     }
-    method = wd.read_json(run, POINT).get("method", Path(run).resolve().name)
     data = wd.read_json(last, "environment.json").get("data", {})
     per_epoch = data.get("examples", {}).get("train", 0) / (config.get("batch_size") or 1)
-    curves.append(Curve(method, loss, value, training, per_epoch))
+    curves.append(Curve(name, loss, value, training, per_epoch))
   if len(figures) > 1:
     raise ConfigError(
       f"the runs have different primary figures: {json.dumps(figures)}. Give runs that share one."
     )
   return curves, next(iter(figures))
+
+
+def _name_curves(runs: Sequence[str]) -> list[str]:
+  """Returns the name of each run's curve; only runs of one method in one sweep share a name."""
+  lines = []
+  for run in runs:
+    folder, method = Path(run).resolve(), wd.read_json(run, POINT).get("method")
+    lines.append(folder.parts if method is None else (*folder.parent.parts, method))
+  names = []
+  for line in lines:
+    ends = ([other[-size:] for other in {*lines} - {line}] for size in range(1, len(line) + 1))
+    size = next(size for size, others in enumerate(ends, 1) if line[-size:] not in others)
+    names.append("/".join(line[-size:]))
+  return names
 
 
 def find_published_curves(
