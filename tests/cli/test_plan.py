@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -217,3 +218,10 @@ def test_rates_stand_in_the_table(monkeypatch, capsys):
   assert code == 0 and efforts == [(2, 3.0)] * 2
   assert [row["train_peak_mb"] for row in shown.values()] == ["", "7.000"]
   assert (shown["vip"]["train_per_s"], shown["vip"]["inference_batch"]) == ("100.0", "8")
+
+
+def test_a_figure_that_a_source_left_out_is_no_point_of_the_plot(tmp_path, capsys):
+  rows = {"a": {"gflops": 1.0, "published_top1": None}, "b": {"gflops": 2.0, "published_top1": 80}}
+  pareto = ["gflops", "published_top1"]
+  plan._write(rows, SimpleNamespace(pareto=pareto, out=tmp_path, csv=None, json=None), "x.py")
+  assert "rows that no other beats: b\n" in capsys.readouterr().out

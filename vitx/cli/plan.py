@@ -317,7 +317,8 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
   figures = {name: {key: _last(value) for key, value in row.items()} for name, row in rows.items()}
   if options.pareto:
     x, y = options.pareto
-    points = {name: (row[x], row[y]) for name, row in figures.items() if x in row and y in row}
+    pairs: dict[str, Any] = {name: (row.get(x), row.get(y)) for name, row in figures.items()}
+    points = {name: pair for name, pair in pairs.items() if None not in pair}
     if not points:
       raise ConfigError(f"--pareto {x},{y}: no row has both figures; choose other columns.")
     more = x.endswith(MORE), y.endswith(MORE)
