@@ -106,3 +106,4 @@ def test_take_override():
   assert take_override("a=1", "b", ("1", "2")) == ("1", "a=1")
   assert take_override("a=1", "b") == ("", "a=1")
   assert take_override("b=x y,a=1", "b") == ("x y", "a=1")
+  assert take_override("b='x,y',a=1", "b") == ("x,y", "a=1")  # quotes, as of any other field

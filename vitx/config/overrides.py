@@ -99,10 +99,18 @@ def take_override(overrides: str, key: str, choices: Iterable[str] = ()) -> tupl
   own = [item for item in items if item.split("=", 1)[0] == key]
   if len(own) > 1:
     raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; drop one.")
-  value = own[0].partition("=")[2] if own else next(iter(choices), "")
+  value = _unquote(own[0].partition("=")[2]) if own else next(iter(choices), "")
   if choices and value not in choices:
     raise ValueError(f"{key}={value!r} is unknown.{nearest(value, choices)} Valid: {choices}.")
   return value, ",".join(item for item in items if item not in own)
+
+
+def _unquote(text: str) -> str:
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
+  return value if isinstance(value, str) else text
 
 
 def with_source_facts(
