@@ -55,6 +55,12 @@ def test_reproduce_trains_rows_over_three_seeds(monkeypatch):
   assert caught(monkeypatch, "--config=cifar10.py:batch_size=64", "--seeds=1")["count"] == 9
 
 
+def test_a_duration_may_have_bounds(monkeypatch):
+  bounded = "2 epochs, at least 5 steps"
+  found = caught(monkeypatch, "--config=cifar10.py", "--rows=resnet20", f"--duration={bounded}")
+  assert found["resnet20"] == bounded
+
+
 def test_rows_on_another_data_set_have_no_published_figures_beside_them(monkeypatch):
   for text, published in (("cifar10.py", {"resnet20"}), ("cifar10.py:dataset=mnist", set())):
     found = caught(monkeypatch, f"--config={text}", "--rows=resnet20", "--seeds=1")

@@ -54,7 +54,7 @@ def run(
   wanted = points.find_rows(path, [row.strip() for row in rows.split(",") if row.strip()])
   texts = points.expand(config, {points.ROW: wanted})
   if duration is not None:
-    texts = {row: join_text(text, [f"duration={duration}"]) for row, text in texts.items()}
+    texts = {row: join_text(text, [f"duration={duration!r}"]) for row, text in texts.items()}
   if budget is not None:
     points.count_points(texts, seeds)  # reports a wrong number before rows are measured
     texts = points.fit_budget(texts, budget)
