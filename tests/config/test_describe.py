@@ -1,5 +1,7 @@
 """The description of each config field: its value, the values that it takes, its meaning."""
 
+from ml_collections import ConfigDict
+
 from vitx.config.describe import complete, describe, read_meanings, show_kind
 from vitx.config.loader import load_config
 
@@ -43,3 +45,8 @@ def test_fields_of_ones_own_stand_behind_ours():
   assert list(described)[-2:] == ["data.seasons", "mine.depth"]
   assert (described["data.seasons"].value, described["data.seasons"].kind) == (5, "int")
   assert complete(config)["data"]["seasons"] == 5 and complete(config)["mine"] == {"depth": 3}
+
+
+def test_a_config_without_phases_is_described():
+  """A config file may make its config without `default_config`."""
+  assert complete(ConfigDict({"batch_size": 16})) == {"batch_size": 16, "phases": {}}

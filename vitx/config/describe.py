@@ -47,7 +47,8 @@ def complete(config: ConfigDict) -> dict[str, Any]:
   """Returns the whole config as a JSON tree, with every field of named choices like `optimizer`."""
   values = {path: described.value for path, described in describe(config).items()}
   tree: dict[str, Any] = unflatten_dict(values, sep=".")
-  tree["phases"] = _plain(config.phases)  # `describe` has no field for a phase that changes nothing
+  # `describe` has no field for a phase that changes nothing.
+  tree["phases"] = _plain(config.get("phases", {}))
   return tree
 
 

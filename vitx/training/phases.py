@@ -246,7 +246,7 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
       wrong type, or refers to a phase that does not come before it.
   """
   phases: dict[str, ConfigDict] = {}
-  for name in sorted(config.phases):
+  for name in sorted(config.get("phases") or ()):
     changes = config.phases[name]
     if not isinstance(changes, Mapping | ConfigDict) or not re.fullmatch(wd.PHASE_NAME, name):
       raise ConfigError(
