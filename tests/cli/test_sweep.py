@@ -19,7 +19,7 @@ from sklearn import metrics
 import vitx
 from tests import runs
 from tests.cli.sweeps import TINY, points
-from vitx.analysis.comparison import Outcome
+from vitx.analysis.comparison import Method, Outcome
 from vitx.checkpoints import lock
 from vitx.cli import sweep
 from vitx.cli.live import Live
@@ -325,6 +325,13 @@ def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):
   seen.clear()
   sweep.run("cifar10.py", "row=[resnet20],batch_size=[8]", 1, workdir="w", **output)
   assert not seen  # the source has no such run
+
+
+def test_a_file_may_quote_words_of_its_source():
+  """A figure such as "97.1*" was refused by Python's number format after the whole sweep."""
+  published = {"top1": "97.1*", "top5": None, "parameters": 1234}
+  (table,) = writing._quote([Method("a", 40, 10**12, 1234, published)])
+  assert table.splitlines()[-1] == "| a | 97.1\\* |  | 1,234 |"
 
 
 def test_what_a_source_printed_by_epoch():

@@ -153,7 +153,7 @@ def _show(value: Any) -> str:
   if isinstance(value, Mapping):  # the values by epoch
     last = list(value)[-1]
     return f"{value[last]:g} at {last}"
-  return "" if value is None else f"{value:,}"
+  return f"{value:,}" if isinstance(value, int | float) else str(value or "")
 
 
 def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
