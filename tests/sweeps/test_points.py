@@ -124,3 +124,22 @@ def test_the_workdir_of_a_run_takes_no_sweep(name, text, tmp_path, capsys):
   error = capsys.readouterr().err.splitlines()[-1]
   assert error.startswith("ConfigError: ") and "is the workdir of one run" in error
   assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+NUMPY = """
+import numpy
+from ml_collections import ConfigDict
+from vitx.config import default_config
+def get_config(arg=None):
+  config = default_config()
+  config.optimizer = ConfigDict(dict(name="adamw", weight_decay=numpy.float32(0.1)))
+  return config
+"""
+
+
+def test_a_number_of_numpy_in_a_config_is_refused_by_name(tmp_path, capsys):
+  file = tmp_path / "own.py"
+  file.write_text(NUMPY)
+  command = ["sweep", f"--config={file}", f"--workdir={tmp_path / 'w'}", "--no-plot"]
+  assert main([*command, f"--out={tmp_path / 'out'}"]) == 1
+  assert "optimizer.weight_decay=np.float32(0.1) is not a number" in capsys.readouterr().err

@@ -259,7 +259,7 @@ def _fingerprint(config: ConfigDict) -> str:
   for name, value in plain.items():
     if isinstance(value, dict) and set(value) == {"name"}:
       plain[name] = value["name"]  # a choice without fields equals its name
-  return json.dumps(plain, sort_keys=True)
+  return json.dumps(plain, sort_keys=True, default=repr)  # a wrong type is refused later, by name
 
 
 def _shorten(fields: Iterable[str]) -> dict[str, str]:
