@@ -191,7 +191,8 @@ class MergeSimilar(TokenReduction):
   their number. Attention counts a token of size s as s tokens. Prefix tokens are never merged.
 
   There are no parameters, so published weights can be used without training. The remaining tokens
-  have no places in a grid, so the model needs a mixer without positions.
+  have no places in a grid, so the model needs a mixer without positions. The pool "mean_of_all"
+  counts a merged token once.
 
   Attributes:
     layers: The layers, from 0, in which tokens are merged.
