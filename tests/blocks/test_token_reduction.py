@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.attention.small import vit
+from tests.drawn import draw_variables
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.token_reduction import TOKEN_REDUCTIONS
 from vitx.config.errors import ConfigError
@@ -180,7 +181,7 @@ def test_a_token_of_size_s_is_attended_as_s_tokens(implementation, dtype):
   x = np.random.default_rng(0).normal(size=(1, 4, 8)).astype(np.float32)
   counts = np.array([1, 3, 1, 2])
   repeated, first = np.repeat(x, counts, axis=1), np.cumsum(counts) - counts
-  params = mixer.init(jax.random.key(0), x, TokenLayout((4,)), train=False)
+  params = draw_variables(lambda key: mixer.init(key, x, TokenLayout((4,)), train=False))
 
   def loss(x, sizes):
     out = mixer.apply(params, x, TokenLayout((x.shape[1],)), mask=sizes, train=False)
@@ -188,7 +189,7 @@ def test_a_token_of_size_s_is_attended_as_s_tokens(implementation, dtype):
     return jnp.sum(jnp.sin(out.astype(jnp.float32))), out
 
   gradient = jax.jit(jax.grad(loss, has_aux=True))
-  slopes, out = gradient(x, jnp.asarray(counts[None], jnp.float32))
+  slopes, out = gradient(x, counts[None].astype(np.float32))
   each, wanted = gradient(repeated, None)
   error = 1e-5 if dtype == "float32" else 0.03
   np.testing.assert_allclose(out, wanted, rtol=error, atol=error)
