@@ -443,6 +443,23 @@ def named_choices() -> dict[str, ChoiceTable]:
   }
 
 
+def set_groups(config: ConfigDict) -> None:
+  """Replaces each named choice that is a bare name, such as "adamw", by a group, in place.
+
+  A choice that the config lacks stays so; a run of an earlier version may lack one.
+  """
+  with config.unlocked():
+    for choice in named_choices():
+      if isinstance(given := config.get(choice), str):
+        del config[choice]  # otherwise the field would keep its type
+        config[choice] = ConfigDict({"name": given})
+
+
+def seed_of(config: ConfigDict, field: str) -> int:
+  """Returns a seed of `SEEDS`, which is the config's `seed` unless it is set."""
+  return config.seed if config[field] is None else config[field]
+
+
 def suggest(path: str, valid: Iterable[str]) -> str:
   """Returns " Did you mean 'x'?" for the name of an unknown field, or "" if no field is similar.
 

@@ -99,18 +99,12 @@ def take_override(overrides: str, key: str, choices: Iterable[str] = ()) -> tupl
   own = [item for item in items if item.split("=", 1)[0] == key]
   if len(own) > 1:
     raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; drop one.")
-  value = _unquote(own[0].partition("=")[2]) if own else next(iter(choices), "")
+  text = own[0].partition("=")[2] if own else next(iter(choices), "")
+  value = _parse(text)
+  value = value if isinstance(value, str) else text
   if choices and value not in choices:
     raise ValueError(f"{key}={value!r} is unknown.{nearest(value, choices)} Valid: {choices}.")
   return value, ",".join(item for item in items if item not in own)
-
-
-def _unquote(text: str) -> str:
-  try:
-    value = ast.literal_eval(text)
-  except (ValueError, SyntaxError):
-    return text
-  return value if isinstance(value, str) else text
 
 
 def with_source_facts(
@@ -241,14 +235,19 @@ def _fit(old: Any, value: Any) -> Any:
 
 def _read(config: ConfigDict, path: str, text: str) -> Any:
   """Parses the text of a value; a string field keeps the text without enclosing quotes."""
-  try:
-    value = ast.literal_eval(text)
-  except (ValueError, SyntaxError):
-    return text
+  value = _parse(text)
   if value is None or isinstance(value, str | dict):
     return value
   kinds = base_types(_kind_of(config, path))
   return text if str in kinds and type(value) not in kinds else value
+
+
+def _parse(text: str) -> Any:
+  """Returns the value of a Python literal, or the text itself if it is none."""
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text
 
 
 def _kind_of(config: ConfigDict, path: str) -> Any:

@@ -23,7 +23,7 @@ from vitx.config.loader import load_config
 from vitx.data import order
 from vitx.data.cache import cache_directory
 from vitx.data.dataset import ROLES, Source, check_arrays
-from vitx.data.sources import open_source
+from vitx.data.sources import divide, open_dataset
 from vitx.inference.features import read_features
 from vitx.inference.opening import (
   change_source,
@@ -173,9 +173,10 @@ def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> tuple[
   _refuse_headless(type(model.task), model.workdir)
   own = source in (None, model.config.data.source)
   data = copy_data_fields(model, data_dir, own_source=own)
-  same = own or change_source(model, data, str(source)).info.fingerprint == model.fingerprint
+  dataset = open_dataset(data) if own else change_source(model, data, str(source))
+  same = own or dataset.info.fingerprint == model.fingerprint
   # The folds depend on the order of the classes, which a file beside the data may have given.
-  opened = open_source(data, model.config.data_seed, model.class_names if same else None)
+  opened = divide(dataset, data, model.config.data_seed, model.class_names if same else None)
   if own and model.fingerprint and opened.info.fingerprint != model.fingerprint:
     logging.warning(
       "%s has changed since the run: its test may have examples that the run was trained on",

@@ -22,7 +22,8 @@ from vitx.config.fields import (
   check_config,
   declarations,
   find,
-  named_choices,
+  seed_of,
+  set_groups,
 )
 from vitx.config.registry import build
 from vitx.data import in_memory
@@ -219,13 +220,9 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
   """
   config = config.copy_and_resolve_references()
   with config.unlocked():
-    for choice in named_choices():
-      if isinstance(given := config.get(choice), str):  # a run of an earlier version may lack one
-        del config[choice]  # otherwise the field would keep its type
-        config[choice] = ConfigDict({"name": given})
+    set_groups(config)
     for seed in SEEDS:
-      if config[seed] is None:
-        config[seed] = config.seed
+      config[seed] = seed_of(config, seed)
     task_class(config.task).resolve(config, source)
     config.model = ConfigDict(resolve_model(config.model, seed=config.graph_seed))
   return config
@@ -241,8 +238,7 @@ def open_data(config: ConfigDict, class_names: Sequence[str] | None = None) -> S
   Raises:
     ConfigError: The data set cannot be opened.
   """
-  seed = config.seed if config.data_seed is None else config.data_seed
-  return open_source(config.data, seed, class_names)
+  return open_source(config.data, seed_of(config, "data_seed"), class_names)
 
 
 def make_experiment(

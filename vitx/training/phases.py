@@ -19,7 +19,15 @@ from vitx.checkpoints import own_files, unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing
-from vitx.config.fields import MISSING, check_config, check_is_config, find, named_choices, suggest
+from vitx.config.fields import (
+  MISSING,
+  check_config,
+  check_is_config,
+  find,
+  seed_of,
+  set_groups,
+  suggest,
+)
 from vitx.models import resolve_model
 from vitx.training import durations, loop, parallel, teacher
 from vitx.training.distributed import is_writer
@@ -257,10 +265,7 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
     with phase.unlocked():
       phase.phases = ConfigDict()
       _change(phase, changes, f"phases.{name}")
-      for choice in named_choices():
-        if isinstance(given := phase[choice], str):
-          del phase[choice]  # otherwise the field would keep its type
-          phase[choice] = ConfigDict({"name": given})
+      set_groups(phase)
       try:
         check_config(phase)
       except ConfigError as error:
@@ -311,9 +316,8 @@ def _share_teacher(
     other = task.teacher.removeprefix(PREFIX)
     if other in phases:
       before = phases[other]
-      seed = before.seed if before.graph_seed is None else before.graph_seed
       try:  # the teacher keeps the random graphs of its training
-        model = resolve_model(before.model, seed=seed)
+        model = resolve_model(before.model, seed=seed_of(before, "graph_seed"))
       except ConfigError as error:
         raise ConfigError(f"phases.{other}: {error}") from error
       task.teacher_model = ConfigDict(model)

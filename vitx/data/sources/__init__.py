@@ -68,7 +68,13 @@ def open_source(
       names the field and the fix.
   """
   splits.find_choice(data)  # a wrong name raises an error before the set is read
-  dataset = open_dataset(data)
+  return divide(open_dataset(data), data, seed, class_names)
+
+
+def divide(
+  dataset: Dataset, data: Mapping[str, Any], seed: int, class_names: Sequence[str] | None
+) -> Source:
+  """Divides an opened data set into train, validation and test; see `open_source`."""
   if class_names is not None and len(class_names) == len(dataset.info.class_names or ()):
     dataset = renumber(dataset, class_names) or dataset
   roles = splits.assign(dataset, data, seed)

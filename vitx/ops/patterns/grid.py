@@ -146,10 +146,10 @@ class Axial(Pattern):
     return self.axis % axes
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    found = in_grid(layout, q, k)
+    found, own = in_grid(layout, q, k), self._own(layout)
     pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
     for axis, (i, j) in enumerate(pairs):
-      if axis != self._own(layout):
+      if axis != own:
         found = found & (i == j)
     return found
 
