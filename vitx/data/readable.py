@@ -50,14 +50,14 @@ def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]
   readable = np.setdiff1d(np.arange(count), list(problems))
   listed = list_problems(list(problems.values()))
   message = f"{len(problems)} of {count} examples of {split!r}, which cannot be read:\n{listed}"
-  _check_classes(dataset, examples, readable, split, message)
+  _check_classes(dataset, examples, readable, message)
   logging.warning("%s: skipped %s", name, message)
   unreadable += [each for i in problems if (each := examples.name(i)) not in unreadable]
   return Subset(examples, lambda: readable)
 
 
 def _check_classes(
-  dataset: Dataset, examples: Examples, readable: np.ndarray, split: str, message: str
+  dataset: Dataset, examples: Examples, readable: np.ndarray, message: str
 ) -> None:
   """Checks that every class still has an example after unreadable examples were left out.
 
