@@ -76,9 +76,9 @@ def compute_products(subject: Subject) -> Products:
     return whole
 
   q, k, v, o = (kernels(name) for name in (names.QUERY, names.KEY, names.VALUE, names.OUT))
-  pairs = {
-    "query_key": [_multiply("chd,ehd->hce", q[i], k[i], 1, 1) for i in q if i in k],
-    "value_out": [_multiply("chd,hde->hce", v[i], o[i], 1, 0) for i in v if i in o],
+  pairs = {  # `einsum` repeats a single head for the heads of the other kernel.
+    "query_key": [np.einsum("chd,ehd->hce", q[i], k[i]) for i in q if i in k],
+    "value_out": [np.einsum("chd,hde->hce", v[i], o[i]) for i in v if i in o],
   }
   if not any(pairs.values()):
     raise ConfigError(
@@ -91,21 +91,6 @@ def compute_products(subject: Subject) -> Products:
         f"projections: the shape of {kind} differs by layer; use a model with one width."
       )
   return {kind: np.stack(products) for kind, products in pairs.items() if products}
-
-
-def _multiply(sum_over: str, a: np.ndarray, b: np.ndarray, of_a: int, of_b: int) -> np.ndarray:
-  """Multiplies two kernels of projections, head by head, and returns (H, C, C).
-
-  Args:
-    sum_over: The subscripts of `np.einsum`, such as "chd,ehd->hce".
-    a, b: The kernels. A kernel with a single head is repeated for the heads of the other one.
-    of_a, of_b: The axes of the heads, in `a` and in `b`.
-  """
-  heads = max(a.shape[of_a], b.shape[of_b])
-  a, b = (
-    x if x.shape[axis] == heads else np.repeat(x, heads, axis) for x, axis in ((a, of_a), (b, of_b))
-  )
-  return np.einsum(sum_over, a, b)
 
 
 def diagonal_mass(product: np.ndarray) -> float:
