@@ -153,7 +153,7 @@ def _forward(arrays, per_query, per_key, shared, kind, select, scale, row_size):
     return jax.lax.map(tile, rows), None
 
   q, k, v = map(tiling.heads_first, arrays)
-  rows, tables = (q, _flatten_heads(per_query, heads)), (k, v, _repeat_heads(per_key, heads))
+  rows, tables = (q, tiling.fold_heads(per_query, heads)), (k, v, _repeat_heads(per_key, heads))
   (out, lse, saved), _ = _map_heads(head, rows, tables, row_size)
   out = tiling.heads_last(out, heads)
   return out, (arrays, per_query, per_key, shared, out, lse, saved)
@@ -182,7 +182,7 @@ def _backward(kind, select, scale, row_size, residuals, d_out):
 
   q, k, v, out, d_out = map(tiling.heads_first, (*arrays, out, d_out))
   lse, delta = tiling.backward_statistics(out, lse, d_out, 0.0)
-  rows = q, d_out, lse, delta, _flatten_heads(per_query, heads), saved
+  rows = q, d_out, lse, delta, tiling.fold_heads(per_query, heads), saved
   dq, (dk, dv) = _map_heads(head, rows, (k, v, _repeat_heads(per_key, heads)), row_size)
   gradients = tuple(
     tiling.heads_last(x, heads).astype(like.dtype)
@@ -217,13 +217,6 @@ def _map_heads(function, per_query, per_key, row_size: int):
   arrays = jax.tree.map(lambda x: tiling.split_rows(x, tiles, size), per_query), per_key
   rows, keys = tiling.map_groups(lambda x: jax.vmap(function)(*x), arrays, group)
   return jax.tree.map(lambda x: tiling.join_rows(x, n), rows), keys
-
-
-def _flatten_heads(tree: Any, heads: int) -> Any:
-  """Repeats arrays for every head and flattens them: (B, H or 1, N, ...) -> (B·H, N, ...)."""
-  return jax.tree.map(
-    lambda x: jnp.broadcast_to(x, (x.shape[0], heads, *x.shape[2:])).reshape(-1, *x.shape[2:]), tree
-  )
 
 
 def _repeat_heads(tree: Any, heads: int) -> Any:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.kernels import tiling
-from vitx.ops.kernels.tiling import heads_first, heads_last, map_groups, product
+from vitx.ops.kernels.tiling import fold_heads, heads_first, heads_last, map_groups, product
 from vitx.ops.shapes import Array, Bool, Float
 
 _MIN_ROWS = 128  # rows of a tile; with fewer, its products do not keep the matrix units busy
@@ -193,18 +193,11 @@ def _forward_band(q, k, v, bias, scale, edges, first):
   return map_groups(instance, (q, k, v, bias), group)
 
 
-def _fold_heads(bias, heads):
-  """Returns a bias (B, 1, M) or (B, H, M) as (B·H, M), and `None` for `None`."""
-  if bias is None:
-    return None
-  return jnp.broadcast_to(bias, (bias.shape[0], heads, bias.shape[2])).reshape(-1, bias.shape[2])
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def _flash(q, k, v, bias, scale, edges):
   heads = q.shape[2]
   q, k, v = map(heads_first, (q, k, v))
-  bias = _fold_heads(bias, heads)
+  bias = fold_heads(bias, heads)
   own, other = edges.steps or (None, 1)
   parts = []
   for start, stop in _bands(q.shape[1], own):
@@ -268,7 +261,7 @@ def _backward(scale, edges, saved, cotangents):
   q, k, v, out, d_out = map(heads_first, (q, k, v, out, d_out))
   lse, d_lse = (x.reshape(-1, x.shape[-1]) for x in (lse, d_lse))
   lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
-  bias = _fold_heads(bias, heads)
+  bias = fold_heads(bias, heads)
   other, own = edges.steps or (1, None)
   dq, parts = jnp.zeros(q.shape, jnp.float32), []
   for start, stop in _bands(k.shape[1], own):

@@ -96,6 +96,16 @@ def heads_last(x: Shaped[Array, "Z N D"], heads: int) -> Shaped[Array, "B N H D"
   return jnp.swapaxes(x.reshape(-1, heads, *x.shape[1:]), 1, 2)
 
 
+def fold_heads(tree: Any, heads: int) -> Any:
+  """Moves heads into the batch in a tree of arrays: (B, H or 1, N, ...) -> (B·H, N, ...).
+
+  A single head is repeated for all heads.
+  """
+  return jax.tree.map(
+    lambda x: jnp.broadcast_to(x, (x.shape[0], heads, *x.shape[2:])).reshape(-1, *x.shape[2:]), tree
+  )
+
+
 def product(x: Float[Array, "... n d"], y: Float[Array, "... d m"]) -> Float[Array, "... n m"]:
   """Returns x y over leading batch axes in float32: (..., n, d), (..., d, m) -> (..., n, m)."""
   return jnp.matmul(x.astype(jnp.float32), y.astype(jnp.float32))

@@ -7,6 +7,7 @@ own list of blocks.
 import jax
 import jax.numpy as jnp
 
+from vitx.ops.kernels.tiling import fold_heads
 from vitx.ops.shapes import Array, Bool, Float, Int
 from vitx.ops.sparse.block_sparse import block_sparse_attention_dynamic
 from vitx.ops.sparse.merge import Partial
@@ -41,14 +42,13 @@ def attend_chosen(
   def fold(x: jax.Array) -> jax.Array:  # (B, N, H, ...) -> (1, N, B·H, ...)
     return jnp.moveaxis(x, 0, 1).reshape(1, length, batch * heads, *x.shape[3:])
 
-  def lists(x: jax.Array) -> jax.Array:  # (B, H or 1, R, K) -> (B·H, R, K)
-    return jnp.broadcast_to(x, (batch, heads, *x.shape[2:])).reshape(-1, *x.shape[2:])
-
   seen = None
   if key_mask is not None:
     seen = fold(jnp.broadcast_to(key_mask[:, :, None], (batch, length, heads)))
+  q, k, v = map(fold, (q, k, v))
+  indices, valid = fold_heads((indices, valid), heads)
   out, lse = block_sparse_attention_dynamic(
-    fold(q), fold(k), fold(v), lists(indices), lists(valid), block, key_mask=seen, scale=scale
+    q, k, v, indices, valid, block, key_mask=seen, scale=scale
   )
   out = jnp.moveaxis(out.reshape(length, batch, heads, -1), 0, 1)
   return out, lse.reshape(batch, heads, length)
