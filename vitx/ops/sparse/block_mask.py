@@ -191,18 +191,17 @@ def _evaluate(
 ) -> np.ndarray:
   """Returns the edges in some tiles, bool (tiles, b, b), False outside N x N."""
   N, grain = layout.length, math.gcd(pattern.grain(layout), block)
-  inside = np.arange(0, block, grain, dtype=np.int32)  # the first token of each grain
-  q = rows[:, None, None].astype(np.int32) * block + inside[:, None]
-  k = keys[:, None, None].astype(np.int32) * block + inside
+  places = np.arange(block, dtype=np.int32)
+  q = rows[:, None, None].astype(np.int32) * block + places[:, None]
+  k = keys[:, None, None].astype(np.int32) * block + places
   ragged = N % block != 0 and bool(rows.max() == N // block or keys.max() == N // block)
-  inner_q, inner_k = (np.minimum(q, N - 1), np.minimum(k, N - 1)) if ragged else (q, k)
-  allowed = pattern.allows(layout, inner_q, inner_k, np.int32(head))
-  allowed = np.broadcast_to(allowed, (rows.size, inside.size, inside.size))
+  first_q, first_k = q[:, ::grain], k[:, :, ::grain]  # the first token of each grain
+  if ragged:
+    first_q, first_k = np.minimum(first_q, N - 1), np.minimum(first_k, N - 1)
+  allowed = pattern.allows(layout, first_q, first_k, np.int32(head))
+  allowed = np.broadcast_to(allowed, (rows.size, block // grain, block // grain))
   if grain > 1:
     allowed = allowed.repeat(grain, axis=1).repeat(grain, axis=2)
-    inside = np.arange(block, dtype=np.int32)
-    q = rows[:, None, None].astype(np.int32) * block + inside[:, None]
-    k = keys[:, None, None].astype(np.int32) * block + inside
   return allowed & (q < N) & (k < N) if ragged else allowed
 
 
