@@ -220,10 +220,10 @@ def format_table(comparison: Comparison) -> str:
   columns["runs" if has_folds else "seeds"] = lambda line: str(line.test.count if line.test else 0)
   if has_published:
     columns["published"] = lambda line: _number(line.published)
-  columns[f"validation {name}"] = lambda line: _spread(line.validation, scale, digits)
-  columns[f"test {name}"] = lambda line: _spread(line.test, scale, digits)
+  columns[f"validation {name}"] = lambda line: format_spread(line.validation, scale, digits)
+  columns[f"test {name}"] = lambda line: format_spread(line.test, scale, digits)
   if has_best:
-    columns[f"best on test {name}"] = lambda line: _spread(line.best_on_test, scale, digits)
+    columns[f"best on test {name}"] = lambda line: format_spread(line.best_on_test, scale, digits)
   columns |= {
     f"minus {first} [{LEVEL:.0%} interval]": lambda line: _difference(line, scale, digits),
     "p": lambda line: _number(line.p, ".3g"),
@@ -296,7 +296,8 @@ def _describe_counts(comparison: Comparison) -> list[str]:
   return [f"{text}."]
 
 
-def _spread(value: Spread | None, scale: float, digits: int | None) -> str:
+def format_spread(value: Spread | None, scale: float, digits: int | None) -> str:
+  """Returns a mean ± standard deviation, both times `scale`, as text; "" for `None`."""
   if value is None:
     return ""
   deviation = "" if value.sd is None else f" ± {format_figure(value.sd * scale, digits)}"

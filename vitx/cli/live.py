@@ -6,10 +6,9 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
-from vitx.analysis.comparison import Outcome, figure_format
+from vitx.analysis.comparison import Outcome, figure_format, format_spread
 from vitx.analysis.statistics import spread
 from vitx.analysis.tables import format_figure, lay_out
 from vitx.config.errors import escape
@@ -33,8 +32,7 @@ class Live:
       figure: The name of the figure (the metric) on the test set to show, such as "top1".
     """
     self._points, self._directory = points, directory
-    self._name, self._scale, digits = figure_format(figure)
-    self._format = partial(format_figure, digits=digits)
+    self._name, self._scale, self._digits = figure_format(figure)
     self._figure = figure
     self._terminal = sys.stdout
     self._drawn = 0  # The number of lines of the table on the terminal.
@@ -78,7 +76,8 @@ class Live:
   def _describe(self, outcome: Outcome) -> str:
     if outcome.problem:
       return f"failed: {outcome.problem}"
-    return f"test {self._name} {self._format(outcome.test[self._figure] * self._scale)}"
+    value = outcome.test[self._figure] * self._scale
+    return f"test {self._name} {format_figure(value, self._digits)}"
 
   def _draw(self, line: str) -> None:
     """Redraws the table with a line below it; without a terminal, prints the line alone."""
@@ -110,10 +109,7 @@ class Live:
       ended = [self._outcomes[point.name] for point in own if point.name in self._outcomes]
       good = [each.test[self._figure] * self._scale for each in ended if not each.problem]
       busy = sum(point.name in self._busy for point in own)
-      found = spread(good) if good else None
-      mean = self._format(found.mean) if found else ""
-      if found and found.sd is not None:
-        mean += f" ± {self._format(found.sd)}"
+      mean = format_spread(spread(good) if good else None, 1.0, self._digits)
       failed = len(ended) - len(good)
       rows.append((method, f"{len(good)}/{len(own)}", str(busy or ""), str(failed or ""), mean))
     return f"{lay_out(rows, right=(1, 2, 3, 4))}\n{self._remaining()}"
