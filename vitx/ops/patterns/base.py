@@ -170,6 +170,20 @@ class Drawn(Pattern):
     return dataclasses.replace(self, **changes)
 
 
+class Blocked(Pattern):
+  """The base class of patterns over blocks of `block` tokens."""
+
+  block: int
+
+  @property
+  def tile(self) -> int | None:
+    """Returns the smallest multiple of `block` that is at least 16; `None` if `block` is 1."""
+    return None if self.block == 1 else self.block * -(-16 // self.block)
+
+  def grain(self, layout: TokenLayout) -> int:
+    return self.block
+
+
 class Composite(Pattern):
   """The base class of patterns that are made of other patterns."""
 

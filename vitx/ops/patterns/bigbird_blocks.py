@@ -13,10 +13,10 @@ import numpy as np
 
 from vitx.config.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.base import Drawn, Pattern, Union
+from vitx.ops.patterns.base import Blocked, Drawn, Pattern, Union
 from vitx.ops.patterns.bigbird_draws import PLANS, draw
 from vitx.ops.patterns.indices import Index, blocks_between, distinct, namespace
-from vitx.ops.patterns.local import Global, Window, tile_of_blocks
+from vitx.ops.patterns.local import Global, Window
 from vitx.ops.patterns.parts import Part
 
 PARTS = ("random", "window", "global")
@@ -24,7 +24,7 @@ VARIANTS = ("R", "W", "G", "R+W", "W+G", "R+G", "R+W+G")
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomBlocks(Drawn):
+class RandomBlocks(Blocked, Drawn):
   """A pattern in which every query block attends `count` random key blocks.
 
   Attributes:
@@ -53,13 +53,6 @@ class RandomBlocks(Drawn):
     for field in ("count", "block", "heads"):
       if getattr(self, field) < 1:
         raise ConfigError(f"RandomBlocks.{field}={getattr(self, field)} must be at least 1.")
-
-  @property
-  def tile(self) -> int | None:
-    return tile_of_blocks(self.block)
-
-  def grain(self, layout: TokenLayout) -> int:
-    return self.block
 
   def indices(self, layout: TokenLayout) -> np.ndarray:
     """Returns the key blocks that m query blocks drew, int32 (heads, m, r), filled up with -1."""
@@ -102,7 +95,7 @@ def _draw_static(pattern: RandomBlocks, length: int) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class GivenBlocks(Pattern):
+class GivenBlocks(Blocked):
   """A pattern in which every query block attends the key blocks of an array, which may be traced.
 
   Attributes:
@@ -116,13 +109,6 @@ class GivenBlocks(Pattern):
   @property
   def head_period(self) -> int:
     return self.indices.shape[0]
-
-  @property
-  def tile(self) -> int | None:
-    return tile_of_blocks(self.block)
-
-  def grain(self, layout: TokenLayout) -> int:
-    return self.block
 
   @property
   def is_drawn(self) -> bool:

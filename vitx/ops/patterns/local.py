@@ -7,7 +7,7 @@ import numpy as np
 
 from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.base import Pattern
+from vitx.ops.patterns.base import Blocked, Pattern
 from vitx.ops.patterns.indices import (
   Index,
   blocks_between,
@@ -17,11 +17,6 @@ from vitx.ops.patterns.indices import (
   namespace,
 )
 from vitx.ops.patterns.parts import Part
-
-
-def tile_of_blocks(block: int) -> int | None:
-  """Returns the smallest multiple of `block` that is at least 16; `None` if `block` is 1."""
-  return None if block == 1 else block * -(-16 // block)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +98,7 @@ def _ascends(part: Part) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Window(Pattern):
+class Window(Blocked):
   """A sliding window over positions, or over blocks of positions.
 
   With single positions it is Longformer's window (Beltagy et al. 2020, section 3.1). With blocks it
@@ -130,10 +125,6 @@ class Window(Pattern):
   @property
   def on_grid(self) -> bool:
     return not self.count_prefix
-
-  @property
-  def tile(self) -> int | None:
-    return tile_of_blocks(self.block)
 
   def grain(self, layout: TokenLayout) -> int:
     return self.block if self.count_prefix or not layout.prefix else 1
@@ -230,7 +221,7 @@ class DilatedWindow(Pattern):
 
 
 @dataclasses.dataclass(frozen=True)
-class Global(Pattern):
+class Global(Blocked):
   """Tokens that attend all tokens and that all tokens attend.
 
   Global blocks are BigBird's internal construction, learned tokens in front are its extended
@@ -253,10 +244,6 @@ class Global(Pattern):
       raise ConfigError("Global() names no token. Set tokens, blocks or prefix.")
     if self.block < 1:
       raise ConfigError(f"Global.block={self.block} must be at least 1.")
-
-  @property
-  def tile(self) -> int | None:
-    return tile_of_blocks(self.block)
 
   def grain(self, layout: TokenLayout) -> int:
     return 1 if self.tokens or (self.prefix and layout.prefix) else self.block
