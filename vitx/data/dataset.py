@@ -5,6 +5,7 @@ train, from which the model learns; validation, which chooses between models; an
 the final results. `splits.assign` takes the examples of each role from the splits.
 """
 
+import bisect
 import functools
 import operator
 import re
@@ -264,12 +265,12 @@ class Joined:
     return self._parts[part].name(i)
 
 
-def find_part(ends: np.ndarray, i: int) -> tuple[int, int]:
+def find_part(ends: np.ndarray | Sequence[int], i: int) -> tuple[int, int]:
   """Returns the part of a concatenation that contains an element, and the element's index in it.
 
   Args:
     ends: The index in the concatenation at which each part ends, (parts,).
     i: The index of the element in the concatenation.
   """
-  part = int(np.searchsorted(ends, i, side="right"))
+  part = bisect.bisect_right(ends, i)
   return part, i - int(ends[part - 1]) if part else i

@@ -1,6 +1,5 @@
 """Random access to the records of ArrayRecord files, from several threads at once."""
 
-import bisect
 import functools
 import itertools
 import threading
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 from array_record.python import array_record_module
 
 from vitx.config.errors import ConfigError
+from vitx.data.dataset import find_part
 from vitx.data.splits import FileRange
 
 # Records are read in a random order, so reading ahead is useless.
@@ -77,5 +77,5 @@ class RecordFiles:
 
   def find(self, i: int) -> tuple[int, int]:
     """Returns the index of the range with record `i`, and the record's index in its file."""
-    which = bisect.bisect_right(self._ends, i)
-    return which, self._ranges[which][2] - self._ends[which] + i
+    which, place = find_part(self._ends, i)
+    return which, self._ranges[which][1] + place
