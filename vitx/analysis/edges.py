@@ -15,6 +15,7 @@ from vitx.ops.patterns import Pattern
 from vitx.ops.sparse.block_mask import BlockMask
 
 AT_ONCE = 2**22  # The most entries of a temporary array.
+BLOCK = 64  # The number of tokens in a tile of a pattern.
 
 
 def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> scipy.sparse.csr_array:
@@ -30,24 +31,22 @@ def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> scipy.sparse.csr_
   return scipy.sparse.csr_array((matrix[places].astype(np.float64), places), shape=matrix.shape)
 
 
-def from_pattern(
-  pattern: Pattern, layout: TokenLayout, head: int = 0, block: int = 64
-) -> scipy.sparse.csr_array:
+def from_pattern(pattern: Pattern, layout: TokenLayout, head: int = 0) -> scipy.sparse.csr_array:
   """Returns the edges of one head of a pattern, as a sparse matrix (N, N).
 
   The edges are found tile by tile, so memory grows with the number of edges and not with N².
   """
-  mask = BlockMask.from_pattern(pattern, layout, block, head + 1)
+  mask = BlockMask.from_pattern(pattern, layout, BLOCK, head + 1)
   before = (mask.heads - 1) * mask.rows  # The number of query blocks of all earlier heads.
   first = np.searchsorted(mask.queries, before)
   query, N = mask.queries[first:] - before, layout.length
   key, table = mask.keys[first:], mask.table[first:]
   places = [np.zeros((2, 0), np.int64)]
-  step = max(1, AT_ONCE // block**2)
+  step = max(1, AT_ONCE // BLOCK**2)
   for start in range(0, key.size, step):
     part = slice(start, start + step)
     tile, i, j = np.nonzero(mask.tables[table[part]])
-    found = np.stack([query[part][tile] * block + i, key[part][tile] * block + j])
+    found = np.stack([query[part][tile] * BLOCK + i, key[part][tile] * BLOCK + j])
     places.append(found[:, (found < N).all(axis=0)])
   queries, keys = np.concatenate(places, axis=1)
   return scipy.sparse.csr_array((np.ones(keys.size), (queries, keys)), shape=(N, N))
