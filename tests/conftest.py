@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from absl import logging
 
 from vitx.data.builders import BUILDERS
 from vitx.data.images import statistics
@@ -148,6 +149,14 @@ def finished_run(data_dir, tmp_path_factory):
 def run_copy(finished_run, tmp_path):
   """The finished run in another place, to be changed."""
   return shutil.copytree(finished_run[0], tmp_path / "copy")
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+  """The messages of the warnings that a test logs."""
+  messages: list[str] = []
+  monkeypatch.setattr(logging, "warning", lambda text, *values: messages.append(text % values))
+  return messages
 
 
 MAPS = Path("/proc/self/maps")

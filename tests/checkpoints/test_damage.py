@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from absl import logging
 from etils import epath
 
 from tests.checkpoints.test_store import assert_same, fill, small
@@ -37,14 +36,6 @@ def saved(tmp_path):
     for step in (1, 2):
       store.save(step, state(step), record(step))
   return directory
-
-
-@pytest.fixture
-def warnings(monkeypatch):
-  """The messages of the warnings that the store logs."""
-  messages: list[str] = []
-  monkeypatch.setattr(logging, "warning", lambda text, *values: messages.append(text % values))
-  return messages
 
 
 def files(checkpoint: Path) -> list[Path]:

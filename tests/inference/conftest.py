@@ -1,7 +1,6 @@
-"""Fixtures that load the finished run once for each file, and that collect warnings."""
+"""Fixtures that load the finished run once for each file."""
 
 import pytest
-from absl import logging
 
 import vitx
 
@@ -14,11 +13,3 @@ def run(finished_run):
 @pytest.fixture(scope="module")
 def loaded(run):
   return vitx.load(run)
-
-
-@pytest.fixture
-def warnings(monkeypatch):
-  """The messages of the warnings that a test logs."""
-  messages: list[str] = []
-  monkeypatch.setattr(logging, "warning", lambda text, *values: messages.append(text % values))
-  return messages
