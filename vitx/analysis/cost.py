@@ -69,12 +69,12 @@ def _equation(equation: Any, elementwise: bool) -> int:
   if name == "dot_general":
     (contracted, _), _ = params["dimension_numbers"]
     shape = equation.invars[0].aval.shape
-    return 2 * _size(equation) * math.prod(shape[axis] for axis in contracted)
+    return 2 * equation.outvars[0].aval.size * math.prod(shape[axis] for axis in contracted)
   if name == "conv_general_dilated":
     kernel = equation.invars[1].aval.shape
     features = kernel[params["dimension_numbers"].rhs_spec[0]]
     spread = math.prod(params["lhs_dilation"])  # Products with the zeros that it inserts are free.
-    return 2 * _size(equation) * math.prod(kernel) // (features * spread)
+    return 2 * equation.outvars[0].aval.size * math.prod(kernel) // (features * spread)
   if name == "fft":
     return _fourier(equation.invars[0].aval, equation.outvars[0].aval, params["fft_lengths"])
   if name == "cond":
@@ -87,15 +87,16 @@ def _equation(equation: Any, elementwise: bool) -> int:
 
 def _single(name: str, equation: Any) -> int:
   """Counts the operations of an elementwise, reducing or scattering primitive; 0 on integers."""
-  if not jnp.issubdtype(equation.invars[0].aval.dtype, jnp.inexact):
+  operand, result = equation.invars[0].aval, equation.outvars[0].aval
+  if not jnp.issubdtype(operand.dtype, jnp.inexact):
     return 0
   if name in ELEMENTWISE:
-    return _size(equation)
+    return result.size
   if name in REDUCING:
-    return math.prod(equation.invars[0].aval.shape)
+    return operand.size
   if name in SCATTERING:
-    return math.prod(equation.invars[2].aval.shape)
-  return _size(equation) * math.prod(equation.params["window_dimensions"])
+    return equation.invars[2].aval.size
+  return result.size * math.prod(equation.params["window_dimensions"])
 
 
 def _fourier(operand: Any, result: Any, lengths: tuple[int, ...]) -> int:
@@ -103,10 +104,6 @@ def _fourier(operand: Any, result: Any, lengths: tuple[int, ...]) -> int:
   batch = math.prod(operand.shape[: len(operand.shape) - len(lengths)])
   complex_to_complex = operand.dtype == result.dtype
   return round(batch * (5 if complex_to_complex else 2.5) * points * math.log2(points))
-
-
-def _size(equation: Any) -> int:
-  return math.prod(equation.outvars[0].aval.shape)
 
 
 def _inner(params: dict[str, Any]):
