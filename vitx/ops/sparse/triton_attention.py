@@ -191,14 +191,11 @@ def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
   width = max(q.shape[-1], v.shape[-1])
   same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
   large = q.shape[1] * q.shape[2] * width >= MAX_ELEMENTS
-  exact = q.dtype == jnp.float32 and _default_precision() not in ROUNDED
+  precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+  exact = q.dtype == jnp.float32 and precision not in ROUNDED
   if capability is None or not same or width > MAX_WIDTH or large or exact or 0 in q.shape:
     return None
   return current_rule().pick_tiles(str(q.dtype), width, choose_tiles(capability, q.dtype, width))
-
-
-def _default_precision() -> str | None:
-  return jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
 
 
 def on_cuda(kernel: Callable, otherwise: Callable, *arrays: Any) -> Any:
