@@ -80,9 +80,9 @@ def check_cost(method: str, flops: int, run_flops: float, config: str) -> None:
     )
 
 
-def _number(text: str | None, column: str, path: str | Path, above: float = -math.inf) -> float:
+def _number(text: str, column: str, path: str | Path, above: float = -math.inf) -> float:
   try:
-    value = float(text or "")
+    value = float(text)
   except ValueError:
     value = math.nan
   if not above < value < math.inf:
