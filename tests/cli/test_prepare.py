@@ -58,7 +58,7 @@ def test_known_checksums():
     assert tfrecord_to_array_record.masked_crc32c(data) == (rotated + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def test_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, tmp_path, make_data, capsys):
+def test_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, make_data, capsys):
   data = make_data(data_dir=str(tfrecord_dir))
   with pytest.raises(ConfigError, match=r"vitx prepare digits --from") as error:
     open_source(data, seed=0)

@@ -243,7 +243,7 @@ def test_what_a_training_prints_is_told_on_a_terminal_alone(tmp_path, quick, cap
   assert table[1].split() == ["softmax", "1/1", "50.00"] and table[-1] == "2 of 2 points"
 
 
-def test_on_a_terminal_the_table_is_drawn_over_itself(tmp_path, quick, monkeypatch):
+def test_on_a_terminal_the_table_is_drawn_over_itself(tmp_path, quick):
   found = points(seeds=1)
   live = Live(found, tmp_path, "top1")
   written = []
@@ -316,7 +316,7 @@ def test_folds_are_runs_of_one_method():
   assert found[1].config.data.fold == found[1].fold == 3
 
 
-def test_published_figures_stand_beside_rows(tmp_path, quick, monkeypatch):
+def test_published_figures_stand_beside_rows(quick, monkeypatch):
   seen = {}
   monkeypatch.setattr(sweep, "compare", lambda p, published, *_, **__: seen.update(published) or 0)
   output = dict(out="o", name=None, plot=False)

@@ -108,7 +108,7 @@ def test_a_number_for_each_image(folder):
   assert examples[0]["target"] == number / 4 and examples[0]["target"].dtype == np.float32
 
 
-def test_the_fingerprint_follows_labels_and_pixels_but_not_the_place(folder, tmp_path_factory):
+def test_the_fingerprint_follows_labels_and_pixels_but_not_the_place(folder):
   rows = [("cat", "dog")[i % 2] for i in range(COUNT)]
   first = open_dataset(data(write(folder, rows))).info.fingerprint
   assert open_dataset(data(write(folder, rows[1:] + rows[:1]))).info.fingerprint != first

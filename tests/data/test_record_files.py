@@ -56,7 +56,7 @@ def test_no_files_have_no_records():
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_NPROC"])
-def test_a_process_of_few_threads_is_told_and_waits_for_nothing(ranges, limit):
+def test_a_process_of_few_threads_is_told_and_waits_for_nothing(limit):
   """A process that can start few threads gets an error, where ArrayRecord would wait for ever.
 
   Each check runs in a process of its own.

@@ -208,7 +208,7 @@ def test_default_data_dir_is_not_repeated_in_the_command(tmp_path, make_data, mo
     open_source(make_data(source="cifar10"), seed=0)
 
 
-def test_configs_and_versions(tmp_path, data_dir, make_data):
+def test_configs_and_versions(tmp_path):
   for version in ("1.0.0", "1.2.0", "1.10.0"):
     place = tmp_path / "many" / "small" / version
     place.mkdir(parents=True)

@@ -457,7 +457,7 @@ def test_a_size_that_memory_cannot_hold_is_refused(make_data, fields, crop_ratio
   assert decode.decode_size(long, info, 1.0) == (1024, 65536)
 
 
-def test_a_set_without_images_is_named(make_data):
+def test_a_set_without_images_is_named():
   info = DatasetInfo("mine", {"vector": ArraySpec((4,), "float32")})
   for find in (find_size, find_channels):
     with pytest.raises(ConfigError, match=r"'mine' has no images.*vector float32 \(4,\)"):
