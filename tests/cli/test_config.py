@@ -95,5 +95,6 @@ def test_explained(capsys):
   assert set(found) == set(describe(load_config("digits")))
   assert "int in [0, 4294967295]" in found["seed"]
   assert "center | squash | random" in found["data.resize_mode"]
+  assert "adam | adamw | lion | muon | sgd" in found["optimizer.name"]
   assert "probability of a flip" in found["augment.hflip"]
   assert "tokens in a block" in found["model.token_mixer.block"]

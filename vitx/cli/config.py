@@ -2,7 +2,8 @@
 
 The JSON has every field, even those that the config file leaves at their defaults. Training with
 `vitx train --config mine.json` gives the results of FILE:ROW,field=value, bit for bit. With
-`--explain`, a table of the fields is printed instead: the value, the type and the meaning of each.
+`--explain`, a table of the fields is printed instead: the value of each, its type (for a part that
+is chosen by name, the names that ship with vitx) and its meaning.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from vitx.analysis.tables import lay_out
@@ -18,6 +20,8 @@ from vitx.config.loader import load_config
 
 if TYPE_CHECKING:
   from vitx.config.describe import Description
+
+TAKES = 40  # the width of the column of types and names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,12 +46,12 @@ def _table(fields: "Mapping[str, Description]") -> str:
   """Returns a table of fields as text, with the meanings wrapped to the terminal's width."""
   rows = [("field", "value", "takes", "meaning")]
   rows += [(path, _short(field.value), field.kind, field.meaning) for path, field in fields.items()]
-  others = sum(max(len(row[i]) for row in rows) + 2 for i in range(3))
+  others = sum(max(len(row[i]) for row in rows) + 2 for i in range(2)) + TAKES + 2
   width = max(shutil.get_terminal_size((160, 24)).columns - others, 40)
-  lines = []
-  for *cells, meaning in rows:
-    first, *more = textwrap.wrap(meaning, width) or [""]
-    lines += [(*cells, first), *(("", "", "", line) for line in more)]
+  lines: list[tuple[str, str, str, str]] = []
+  for path, value, kind, meaning in rows:
+    columns = [path], [value], textwrap.wrap(kind, TAKES), textwrap.wrap(meaning, width)
+    lines += zip_longest(*columns, fillvalue="")
   return lay_out(lines)
 
 

@@ -34,7 +34,8 @@ class Description:
 
   Attributes:
     value: The value in the config, or the default if the config has none, as a JSON value.
-    kind: The declared type in readable form; "" if there is none.
+    kind: The declared type in readable form, or the names of a named choice that ship with vitx; ""
+      if there is neither.
     meaning: The meaning in a few words; "" if no docstring explains the field.
   """
 
@@ -131,7 +132,8 @@ def _choice(
   function = registry.function_of(entry)
   own = {key: field for key, field in registry.options(function).items() if key != "name"}
   meanings = read_meanings(function)
-  found = {f"{path}.name": Description(name, "", (inspect.getdoc(entry) or "").partition("\n")[0])}
+  first_line = (inspect.getdoc(entry) or "").partition("\n")[0]
+  found = {f"{path}.name": Description(name, " | ".join(sorted(table)), first_line)}
   for key in dict.fromkeys([*own, *given]):
     field = own.get(key)
     default = inspect.Parameter.empty if field is None else field.default

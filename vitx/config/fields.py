@@ -289,7 +289,10 @@ class RunSettings:
     duration: The length of the run and of its schedule.
     stop_after: The point at which the run ends early; "" is the whole duration.
     learning_rate: The peak learning rate of the schedule.
-    weight_decay_mask: The parameters that weight decay applies to.
+    weight_decay_mask: The parameters that weight decay applies to: matrices stands for the weights
+      of projections and convolutions; tensors for all parameters of two or more axes except biases;
+      rank for those except position tables and class tokens; rank_but_bases for those except
+      Sparsifiner's bases; all for every parameter.
     grad_clip_norm: The global norm to which the gradient is clipped; None is no clipping.
     layer_decay: The ratio of a block's learning rate to the next block's.
     freeze: Patterns of the names of parameters that are not trained, such as "block_0/.*"; the
