@@ -139,6 +139,13 @@ def test_a_study_without_classes_is_refused_before_evaluating(run, monkeypatch):
     evaluate(other, calibrate=True)
 
 
+def test_a_loaded_model_has_no_other_checkpoint(run):
+  loaded = vitx.load(run[0])
+  for other in ({"checkpoint": loaded.step - 1}, {"weights": "raw"}):
+    with pytest.raises(ConfigError, match=r"name .* in vitx\.load"):
+      evaluate(loaded, **other)
+
+
 @pytest.mark.slow
 def test_splits_are_those_of_training(run, tmp_path):
   workdir, _ = run

@@ -139,7 +139,8 @@ def decompress(
     OSError: The file cannot be read.
   """
   header, code = code_file.read(path)
-  with open_model(model, header.step, trust_code=trust_code) as loaded:
+  step = "best" if isinstance(model, Loaded) else header.step  # the digests are compared below
+  with open_model(model, step, trust_code=trust_code) as loaded:
     task = density_model.density_task(loaded)
     weights = code_file.digest_weights(loaded)
     if weights != header.weights:

@@ -73,7 +73,8 @@ def evaluate(
   evaluate, since each has only its share of the examples.
 
   Args:
-    workdir: The workdir of a training run, or a model that `vitx.load` returned.
+    workdir: The workdir of a training run, the repository of a model, or a model that `vitx.load`
+      returned, which has its checkpoint and weights already.
     checkpoint: "best" (by the task's primary metric on *validation*), "latest" or a step.
     weights: The weights, "ema" or "raw", see `vitx.load`; `None` means those that selected the best
       checkpoint.

@@ -40,7 +40,7 @@ def export(
   """Writes a program of `jax.export` with the weights inside, and a description beside it.
 
   Args:
-    model: A model that `vitx.load` returned, or a workdir.
+    model: A model that `vitx.load` returned, or the workdir or the repository of one.
     out: The path of the program; `{out}.json` describes it.
     checkpoint: The checkpoint of a workdir: "best", "latest" or a step.
     platforms: The target platforms, any of cpu, cuda and tpu. A program for one platform has that

@@ -35,7 +35,17 @@ def open_model(
   """Yields the model, loaded by `vitx.load` if it is given as a workdir or a repository.
 
   If `trust_code` is set, code that the run's config names may be imported inside the `with` block.
+
+  Raises:
+    ConfigError: The model is loaded already, and `checkpoint` or `weights` name others.
   """
+  if isinstance(model, Loaded) and str(checkpoint) not in ("best", str(model.step)):
+    raise ConfigError(
+      f"checkpoint={checkpoint!r}: the given model has the weights of step {model.step}; name the"
+      " checkpoint in vitx.load."
+    )
+  if isinstance(model, Loaded) and weights is not None:
+    raise ConfigError(f"weights={weights!r}: the given model is loaded; name them in vitx.load.")
   cache.enable()
   with registry.trusting(trust_code):
     if not isinstance(model, Loaded):

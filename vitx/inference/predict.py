@@ -101,7 +101,8 @@ def predict(
   Inputs are prepared as in the run's evaluation.
 
   Args:
-    model: A model that `vitx.load` returned, or a workdir (its best checkpoint is loaded).
+    model: A model that `vitx.load` returned, or the workdir or the repository of one, whose best
+      checkpoint is loaded.
     inputs: The inputs of the task, see `Task.read_input`. A classifier of images takes paths of
       image files, Pillow images and arrays (height, width, C), uint8 or float in 0..1, or one array
       (B, height, width, C). Any task takes dicts of arrays and paths of `.npz` files, whose arrays

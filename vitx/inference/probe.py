@@ -67,7 +67,8 @@ def probe(
   test.
 
   Args:
-    workdir: The workdir of a training run, or a model that `vitx.load` returned.
+    workdir: The workdir of a training run, the repository of a model, or a model that `vitx.load`
+      returned, which has its checkpoint and weights already.
     config: A config, or its text `FILE:ROW,field=value`, to be given instead of a workdir. Its
       `init_from` must name weights.
     checkpoint: "best", "latest" or a step of the workdir.

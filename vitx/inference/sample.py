@@ -38,7 +38,7 @@ def sample(
   """Draws samples from a density model, token by token.
 
   Args:
-    model: A model that `vitx.load` returned, or a workdir.
+    model: A model that `vitx.load` returned, or the workdir or the repository of one.
     count: The number of samples. With `complete` and no `prompt`, the number of test examples to
       complete; an image is completed four times, a window of text or sound once.
     prompt: The beginning of all samples: bytes, a text, or the path of a file (a WAV file for
