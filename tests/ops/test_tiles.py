@@ -39,7 +39,7 @@ def chosen(pattern, layout, tile=None):
   ("pattern", "layout", "expected"),
   [
     (Neighborhood(7), GRID, (16, (4, 4))),  # visits 3.2 % of the matrix; 8 x 8 visits 11.8 %
-    (Neighborhood(13), GRID, (64, (8, 8))),  # visits 20.3 %, not 8.8 %, in a sixteenth of the tiles
+    (Neighborhood(13), GRID, (64, (8, 8))),  # visits 11.8 %, not 8.8 %, in a twelfth of the tiles
     (Neighborhood(5), TokenLayout((32, 32)), (64, None)),  # two rows are a tile
     (ShiftedWindow(8, 4), GRID, (16, (4, 4))),
     (Window(16), LINE, (16, None)),
