@@ -9,7 +9,7 @@ an epoch has 8 steps. The intervals between log lines and between evaluations, a
 shares of the run. `config.json` records their numbers of steps.
 
 - `from_scratch`: a convolutional stem, CvT's attention and a mean of the tokens, 64 pixels.
-  Ours: docs/photos.md. The other rows: not yet run.
+  Ours: docs/photos.md.
 - `pretrain`: a vision transformer with patches of 8 x 8 pixels in images of 64 pixels. `phase1`
   trains it as a masked autoencoder on all training images without their labels (He et al. 2022);
   `phase2`, which uses the config unchanged, fine-tunes it. `phases.phase1.data.source=folder:OTHER`
@@ -19,8 +19,9 @@ shares of the run. `config.json` records their numbers of steps.
   CIFAR-10 alone, such pretraining lifts a transformer of less than 3.7 M parameters to 96.4 %
   (arXiv 2402.03752). Ours, at a smaller scale: docs/photos.md.
 - `finetune`: DINOv2 S/14 (Oquab et al. 2024) at 224 pixels, all parameters. `init_from` downloads
-  timm's copy of the weights by default; it may name a file or a workdir.
+  timm's copy of the weights by default; it may name a file or a workdir. Ours: not yet run.
 - `frozen`: the network of `finetune`, but only its head is trained. `vitx probe` is faster still.
+  Ours: not yet run.
 """
 
 from typing import Any

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     "The distance in tokens up to which a key counts as near; the default is one row of the image."
   )
   add("--local", type=int, help=words)
-  add("--examples", type=int, default=4, help="The number of validation examples.")
+  add("--examples", type=int, default=4, help="The number of examples.")
   words = "Files or folders to look at instead of validation examples."
   add("--inputs", nargs="+", default=(), metavar="FILE", help=words)
   words = "The numbers of the queries whose attention is drawn; the default is a few of them."
