@@ -29,10 +29,7 @@ def step_of(name):
 
 @pytest.mark.slow
 def test_losses_agree_on_one_and_two_devices():
-  """The task has augmentation, mixing, dropout and stochastic depth.
-
-  DESIGN asks for 1e-5 over 20 losses.
-  """
+  """The task has augmentation, mixing, dropout and stochastic depth."""
   step = step_of("usual")
   one, _ = small.run(step, 20, devices=1)
   two, _ = small.run(step, 20, devices=2)

@@ -107,7 +107,10 @@ def _files(workdir: epath.Path) -> list[epath.Path]:
 
 
 def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
-  """Reads the rows of a run: dicts with `kind` (train, validation, test), `step` and figures.
+  """Reads the rows of a run: dicts with `kind`, `step` and figures.
+
+  The kinds are train, validation and test, and test_seen for the evaluations that
+  `evaluation.on_test` adds.
 
   For a run of several phases, these are the rows of the last phase that has a checkpoint.
 

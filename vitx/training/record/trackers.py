@@ -54,7 +54,7 @@ class Tracker:
     """Adds a row of metrics.
 
     Args:
-      kind: The kind of the row: train, validation or test.
+      kind: The kind of the row: train, validation, test or test_seen.
       step: The step of the row.
       figures: The row's numbers by name, times included; lists are left out.
     """
