@@ -13,8 +13,8 @@ The other rows, whose published figures are in `PUBLISHED` (ours: not yet run):
 - `cct_7_3x1`: the authors' recipe of 300 epochs, but they turn mixup and CutMix off after epoch
   175.
 - `swin`: windows of 4 x 4 tokens in three stages (Liu et al. 2021), 2.6 M parameters, with the
-  recipe of Lee et al. 2021 for small data sets, but without repeated augmentation and with our
-  CIFAR policy.
+  recipe of Lee et al. 2021 for small data sets, but without repeated augmentation, and with vitx's
+  version of AutoAugment's CIFAR policy.
 - `resnet20 resnet56` (He et al. 2016) and `convmixer` (Trockman and Kolter 2022; width 256, depth
   8, patches of 2, kernels of 5; after the warm-up the rate falls linearly, while the authors' rate
   falls along two lines of different slope).

@@ -9,7 +9,7 @@ GPUs, 28 layers and 4 heads. Ours: not yet run. The batch size is not stated: 64
 
 On 64 devices, each has one image, with `model.remat`; parameters, moments and average take 2.4 GB
 on every device, and the kept activations 0.6 GB (48 x 12,288 x 512 values of 2 bytes). On 8 devices
-add `grad_accum_steps=8` for equal losses. Run the command on each host (`jax.distributed`).
+add `grad_accum_steps=8` for equal losses. Run the command on each host (docs/hosts.md).
 """
 
 from ml_collections import ConfigDict
