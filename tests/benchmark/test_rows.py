@@ -2,6 +2,7 @@
 
 import types
 
+import flax.linen as nn
 import jax
 import pytest
 
@@ -55,6 +56,22 @@ def test_a_row_is_counted_and_compiled():
   assert compiled["train_mb"] == pytest.approx(sum(compiled[f"train_{p}_mb"] for p in parts))
   assert compiled["train_parameters_mb"] == 4 * counted["parameters"] / 1e6
   assert compiled["inference_1_mb"] < compiled["inference_32_mb"] < compiled["inference_128_mb"]
+
+
+class OwnNetwork(nn.Module):
+  """A network of a user, called as a token mixer is: `train` has no default."""
+
+  num_classes: int
+
+  @nn.compact
+  def __call__(self, images, *, train):
+    return nn.Dense(self.num_classes)(images.mean((1, 2)))
+
+
+def test_a_network_of_ones_own_is_counted():
+  config = complete("model=tests.benchmark.test_rows:OwnNetwork")
+  assert rows.count(config)["parameters"] == 20
+  assert build_task(config).token_layout() is None
 
 
 def test_training_is_compiled_at_one_batch_without_micro_batches(monkeypatch):

@@ -63,8 +63,8 @@ def test_the_layout_that_positions_are_added_to(name, fields, layout):
 class Wrapper(nn.Module):
   network: nn.Module
 
-  def __call__(self, images):
-    return self.network(images)
+  def __call__(self, images, *, train):
+    return self.network(images, train=train)
 
 
 def test_the_layout_inside_another_module():

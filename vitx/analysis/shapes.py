@@ -1,5 +1,6 @@
 """Finds the shapes of a network's variables without computing the variables."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -33,4 +34,5 @@ def variable_shapes(model: nn.Module, inputs: Input) -> Any:
   """
   if isinstance(inputs, tuple):
     inputs = jax.ShapeDtypeStruct(inputs, jnp.float32)
-  return jax.eval_shape(lambda key, x: initialize(model, key, x), jax.random.key(0), inputs)
+  make = functools.partial(initialize, model, train=False)
+  return jax.eval_shape(make, jax.random.key(0), inputs)

@@ -85,7 +85,8 @@ def count(config: ConfigDict) -> Costs:
   """
   task = build_task(config)
   variables = variable_shapes(task.model, task.input_spec)
-  flops = functools.partial(cost.flops, task.model.apply, variables, task.input_spec)
+  infer = functools.partial(task.model.apply, train=False)
+  flops = functools.partial(cost.flops, infer, variables, task.input_spec)
   total, seen = count_variables(variables)
   return {
     "parameters": total,

@@ -25,5 +25,6 @@ def token_layout(model: nn.Module, shape: tuple[int, ...]) -> TokenLayout | None
     return call(*args, **kwargs)
 
   with nn.intercept_methods(look):
-    jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))
+    images = jax.ShapeDtypeStruct(shape, jnp.float32)
+    jax.eval_shape(lambda key, x: model.init(key, x, train=False), jax.random.key(0), images)
   return found[0] if found else None

@@ -163,7 +163,8 @@ def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
     batch: The number of examples.
   """
   model, given = _describe_inference(config, batch)
-  return _measure(jax.jit(model.apply).lower(variable_shapes(model, given), given), {})
+  infer = functools.partial(model.apply, train=False)
+  return _measure(jax.jit(infer).lower(variable_shapes(model, given), given), {})
 
 
 def _measure(lowered: jax.stages.Lowered, options: dict[str, Any]) -> int | None:
@@ -223,7 +224,8 @@ def prepare_inference(
     needs, or None if the compiler does not report them.
   """
   model, given = _describe_inference(config, config.batch_size)
-  program = jax.jit(model.apply).lower(variable_shapes(model, given), given).compile()
+  run = functools.partial(model.apply, train=False)
+  program = jax.jit(run).lower(variable_shapes(model, given), given).compile()
   arguments = functools.cache(lambda: jax.device_put((start(), draw(given))))
 
   def infer() -> None:
@@ -235,7 +237,8 @@ def prepare_inference(
 def begin_inference(config: ConfigDict) -> Any:
   """Returns random variables of the network of a config from `complete_config`."""
   model, given = _describe_inference(config, 1)
-  return jax.jit(lambda key, x: initialize(model, key, x))(jax.random.key(0), draw(given))
+  make = functools.partial(initialize, model, train=False)
+  return jax.jit(make)(jax.random.key(0), draw(given))
 
 
 def count_training_flops(config: ConfigDict) -> int:
