@@ -34,4 +34,5 @@ def test_what_a_row_says():
     "| `FILE ...` | required | An image file, a folder of images, or an .npz file of arrays. |"
     in text
   )
+  assert "| `--seed SEED` | `0` | The seed of the draws. |" in text
   assert "| `--plot, --no-plot` | `--plot` | Draws the curves. |" in text

@@ -65,7 +65,7 @@ def _name(action: argparse.Action) -> str:
 def _default(action: argparse.Action) -> str:
   if action.required:
     return "required"
-  if action.default in (None, False, "", ()):
+  if action.default is False or action.default in (None, "", ()):  # 0 is a default
     return ""
   if action.nargs == 0:
     return f"`{action.option_strings[0]}`"
