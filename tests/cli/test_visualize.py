@@ -255,7 +255,9 @@ def test_a_head_is_named_where_the_first_layer_does_not_have_it():
   layouts = (TokenLayout((2, 2)),) * 2
   layers = tuple(np.full((1, heads, 4, 4), 0.25) for heads in (1, 3))
   maps = attention.Maps("m", "told", np.zeros((1, 4, 4, 1)), layouts, layers)
-  panels = np.array(attention.plot_heads(maps).axes).reshape(3, 3)
+  canvas = attention.plot_heads(maps)
+  assert "in example 0" in canvas._supxlabel.get_text()  # it may be an image of --inputs
+  panels = np.array(canvas.axes).reshape(3, 3)
   assert [row[1].get_ylabel() for row in panels] == ["head 0", "head 1", "head 2"]
   assert all(axes.axison for axes in panels[:, 1])  # otherwise, the label is not drawn
   assert [len(axes.images) for axes in panels[:, 1]] == [1, 0, 0]

@@ -199,7 +199,7 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
   heads = style.choose_some(max(layer.shape[1] for layer in maps.layers), DRAWN_HEADS)
   side = min(0.85, style.PAGE / (len(layers) + 1))
   what = _name_query(maps, query)
-  caption = f"{maps.note}. Attention of the {what} in validation example {example}, by layer and"
+  caption = f"{maps.note}. Attention of the {what} in example {example}, by layer and"
   caption += " head. Each panel's scale goes from zero to its largest value."
   rows = len(heads)
   width, height = max(style.COLUMN, side * (len(layers) + 1)), side * rows + 0.25

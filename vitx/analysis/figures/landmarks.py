@@ -56,7 +56,7 @@ def draw_landmarks(subject: Subject, out: Path) -> list[Path]:
   found = compute_landmarks(subject)
   name = f"landmarks_{subject.label}"
   caption = f"{subject.note}. Relative error of the attention matrix by landmarks M,"
-  caption += f" {subject.examples} validation examples."
+  caption += f" {subject.examples} examples."
   error = approximation.plot_errors(found.errors, "landmarks M", caption)
   return [
     style.save(plot_landmarks(found), out, name),

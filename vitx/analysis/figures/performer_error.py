@@ -20,7 +20,7 @@ def draw_performer_error(subject: Subject, out: Path) -> list[Path]:
   layers = approximation.capture_layers(subject)
   errors = approximation.measure_errors(layers, approximation.PERFORMER, counts, draws)
   caption = f"{subject.note}. Relative error of the attention matrix by M positive random features"
-  caption += f" (FAVOR+), {subject.examples} validation examples, mean ± standard deviation of"
+  caption += f" (FAVOR+), {subject.examples} examples, mean ± standard deviation of"
   caption += f" {draws} draws."
   canvas = approximation.plot_errors(errors, "features M", caption)
   rows = approximation.list_errors(errors)
