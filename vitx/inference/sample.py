@@ -55,6 +55,10 @@ def sample(
     data_dir: The directory of TFDS sets; `None` means the run's.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
+  Returns:
+    The S samples: `tokens` int32 (S, N), and the same as `images` uint8 (S, height, width,
+    channels) or as `texts`.
+
   Raises:
     ConfigError: The model is not a density model, its mixer has no cache, the prompt is longer
       than the model's window or has unknown tokens, or an argument is out of range.

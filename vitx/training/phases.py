@@ -61,7 +61,8 @@ def train(
       `init_from` refers to.
 
   Returns:
-    The outcome of the run, or of the last phase that began.
+    The outcome of the run, or of the last phase that began: `workdir`, `step`, whether the run is
+    `finished`, and `test`, the figures of the best checkpoint on the test examples.
 
   Raises:
     ConfigError: A setting cannot work; nothing was compiled or changed.
