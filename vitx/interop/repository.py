@@ -57,6 +57,10 @@ def load(
       repository has one kind of weights and needs None.
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
 
+  Returns:
+    The model: `model`, the Flax module; `variables`, its collections of arrays; `task`, which
+    prepares its inputs; `config`; `class_names`; `step`; and `data`, the record of the data.
+
   Raises:
     ConfigError: The workdir does not exist, has no checkpoint yet, or lacks the wanted step (the
       message lists all steps) or the wanted weights. This error is also raised if the
