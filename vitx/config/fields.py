@@ -102,8 +102,8 @@ class DataSettings:
   """The data set, its splits, and the reading and resizing of its examples.
 
   Attributes:
-    source: The name of a TFDS set, `KIND:REST` with a KIND of `vitx.data.sources.SOURCES`, or your
-      own `module:function`.
+    source: The name of a TFDS set, `folder:PATH`, `csv:FILE`, `hf:NAME`, `bytes:FILE`,
+      `audio:FOLDER`, or your own `module:function`.
     data_dir: The TFDS directory; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
     validation: The share of train that becomes validation if the source has no split for it.
     validation_choice: The function that chooses validation from the n examples of train, by
@@ -131,7 +131,8 @@ class DataSettings:
     default_image_size: The image_size for sources whose images vary in size.
     decode_size: The size to which the host resizes images: the side of a square or (height, width);
       None is the source's own size, or image_size / evaluation.crop_ratio if its images vary.
-    resize_mode: The way of resizing to decode_size, see `vitx.data.images.resizing.ResizeImages`.
+    resize_mode: The way of resizing to decode_size: center cuts the middle out, squash changes the
+      aspect ratio, random crops at random.
     interpolation: The interpolation of the host's resizing; random draws bilinear or bicubic for
       each random crop.
     memory: Whether examples are read once and kept in memory; auto does so if they take at most
