@@ -199,6 +199,13 @@ def test_lengths_follow_from_the_number_of_examples(overrides, expected):
   assert make_experiment(found).config.to_json() == found.to_json()
 
 
+def test_a_batch_is_halved_while_it_has_all_micro_batches():
+  few = ("batch_size=96", "min_steps_per_epoch=1000")
+  assert making.halve_batch(runs.tiny(*few, "grad_accum_steps=32"), 1294) == 96
+  with pytest.raises(ConfigError, match=r"^min_steps_per_epoch=1000 halves batch_size=96 to 48 .*"):
+    make_experiment(runs.tiny(*few, "grad_accum_steps=16"))
+
+
 @pytest.mark.parametrize(
   ("mixer", "implementation", "count"),
   [("axial", "kernelized", 1), ("axial", "masked", 0), ("softmax", "kernelized", 0)],

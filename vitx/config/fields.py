@@ -283,7 +283,7 @@ class RunSettings:
     graph_seed: The seed of random attention graphs; None means seed.
     batch_size: The number of examples in a step over all devices and processes.
     min_steps_per_epoch: The number of steps per epoch below which the batch is halved, down to 16
-      examples; None never halves it.
+      examples and in multiples of grad_accum_steps; None never halves it.
     grad_accum_steps: The number of micro-batches per step.
     steps_per_dispatch: The maximum number of steps in one call of the compiled program, without any
       effect on the bits of the results; None chooses 1 to 16 by the FLOPs of a step.

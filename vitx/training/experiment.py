@@ -303,12 +303,13 @@ def halve_batch(config: ConfigDict, examples: int) -> int:
   """Returns the batch size of a run, which is smaller than `config.batch_size` for little data.
 
   The batch size is halved until an epoch over `examples` examples has at least
-  `config.min_steps_per_epoch` steps, but not below `SMALLEST_BATCH`. With 0 examples, the result is
-  the smallest batch size that the config can get with any data.
+  `config.min_steps_per_epoch` steps, but not below `SMALLEST_BATCH`, and only while it stays a
+  multiple of `config.grad_accum_steps`. With 0 examples, the result is the smallest batch size that
+  the config can get with any data.
   """
   least = config.get("min_steps_per_epoch") or 0
-  batch = config.batch_size
-  while batch >= 2 * SMALLEST_BATCH and batch % 2 == 0 and batch * least > examples:
+  batch, unit = config.batch_size, 2 * config.grad_accum_steps
+  while batch >= 2 * SMALLEST_BATCH and batch % unit == 0 and batch * least > examples:
     batch //= 2
   return batch
 
@@ -324,10 +325,20 @@ def fit_to_examples(config: ConfigDict, examples: int) -> ConfigDict:
     examples: The number of training examples.
 
   Raises:
-    ConfigError: A duration has no valid form.
+    ConfigError: A duration has no valid form, or the halved batch does not divide evenly among the
+      devices and micro-batches.
   """
   config = config.copy_and_resolve_references()
   batch = halve_batch(config, examples)
+  if batch != config.batch_size:
+    try:
+      parallel.check_batch(batch, config.grad_accum_steps)
+    except ConfigError as error:
+      raise ConfigError(
+        f"min_steps_per_epoch={config.min_steps_per_epoch} halves batch_size={config.batch_size} to"
+        f" {batch} for {examples} training examples, and {error} Set min_steps_per_epoch=None, or"
+        " lower grad_accum_steps."
+      ) from error
   per_epoch = Fraction(examples, batch)
   with config.unlocked():
     config.batch_size = batch
