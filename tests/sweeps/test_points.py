@@ -51,6 +51,12 @@ def test_the_seed_of_each_run_stands_in_the_config_and_in_values():
   ]
 
 
+@pytest.mark.parametrize("fold", ["-1", "2"])
+def test_every_fold_exists_before_the_first_is_trained(fold):
+  with pytest.raises(ConfigError, match=rf"^data\.fold={fold}: data\.folds=2 has the folds 0 to 1"):
+    make_points({"a": f"digits.py:{TINY},data.folds=2"}, 1, ["0", fold])
+
+
 def test_methods_with_folds_of_different_divisions_are_refused():
   texts = {f"{count}": f"digits.py:{TINY},data.folds={count}" for count in (2, 3)}
   with pytest.raises(ConfigError, match=r"data\.folds=2, 3: the methods would be compared on diff"):

@@ -500,6 +500,20 @@ def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "da
   return cls(**own)
 
 
+def check_fold(fold: int | None, folds: int) -> int:
+  """Returns `data.fold` if it is one of the `data.folds` folds.
+
+  Raises:
+    ConfigError: There is no such fold.
+  """
+  if fold is None or not 0 <= fold < folds:
+    raise ConfigError(
+      f"data.fold={fold}: data.folds={folds} has the folds 0 to {folds - 1}; name one, or train all"
+      f" by vitx sweep --over 'data.fold=[{','.join(map(str, range(folds)))}]'."
+    )
+  return fold
+
+
 def check_is_config(config: Any) -> None:
   """Checks that an object is a ConfigDict with the field `data` and each of `named_choices`.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitx.config.errors import ConfigError, nearest
-from vitx.config.fields import DataSettings, SplitSettings, read_fields
+from vitx.config.fields import DataSettings, SplitSettings, check_fold, read_fields
 from vitx.config.registry import check_options, lookup
 from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
@@ -296,11 +296,7 @@ def _read_folds(
     raise ConfigError(
       f"data.fold={fold} needs data.folds, which is not set; set it, such as data.folds=5."
     )
-  if fold is None or fold >= folds:
-    raise ConfigError(
-      f"data.fold={fold}: data.folds={folds} has the folds 0 to {folds - 1}; name one, or train all"
-      f" by vitx sweep --over 'data.fold=[{','.join(map(str, range(folds)))}]'."
-    )
+  fold = check_fold(fold, folds)
   if given.get("test"):
     raise ConfigError(
       f"data.splits.test={given['test']!r} and data.folds={folds} both name the test examples;"

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from vitx.checkpoints.workdir import to_plain
 from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.fields import check_fold
 from vitx.config.loader import join_text, load_config, open_config, split_text
 from vitx.config.overrides import set_field, split
 from vitx.sweeps.sweep import Point
@@ -198,7 +199,7 @@ def make_points(
   Raises:
     ConfigError: There is no seed, there are more than `MOST` points, a field is unknown or has a
       wrong value, two points have equal configs, folds of equal number are of different divisions
-      of the data, or a name is too long for a folder.
+      of the data, a fold does not exist, or a name is too long for a folder.
   """
   total = count_points(texts, seeds, folds)
   points = []
@@ -219,6 +220,9 @@ def make_points(
       f"data.folds={listing(divisions)}: the methods would be compared on different test examples;"
       " give all of them one number of folds, or a sweep of its own for each number."
     )
+  for point in points:  # before any training, only one point of each method is checked
+    if point.fold is not None and point.config.data.folds is not None:
+      check_fold(point.fold, point.config.data.folds)
   return sorted(points, key=lambda point: (point.seed, point.fold or 0))
 
 
