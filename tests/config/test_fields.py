@@ -5,8 +5,9 @@ import dataclasses
 import pathlib
 import re
 
+import numpy as np
 import pytest
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
 import vitx
 from vitx.checkpoints.workdir import flatten
@@ -161,6 +162,7 @@ def test_tables_of_named_choices_are_there():
     (lambda: vitx.train("digits", "run"), r"config='digits' must be a ConfigDict, such as vitx\."),
     (lambda: vitx.train({}, "run"), "config={} must be a ConfigDict"),
     (lambda: vitx.train(ConfigDict(), "run"), r"has no 'data'; begin with vitx\.config\.default_"),
+    (lambda: vitx.train(FrozenConfigDict(default_config()), "run"), "config is a FrozenConfigDict"),
     (lambda: vitx.train(default_config(), None), "workdir=None must be the path of a directory"),
     (lambda: vitx.load(None), "workdir=None must be the path of a directory"),
     (lambda: vitx.evaluate(3), "workdir=3 must be the path of a directory"),
@@ -173,6 +175,14 @@ def test_arguments_of_another_kind_are_one_line(call, message):
   with pytest.raises(ConfigError, match=message) as error:
     call()
   assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("read", [check_config, describe])
+def test_a_number_of_numpy_is_named_since_no_run_could_store_it(read):
+  config = default_config()
+  config.optimizer.unlock().decay = np.float32(0.25)
+  with pytest.raises(ConfigError, match=r"^optimizer\.decay=np.float32\(0\.25\) cannot be stored"):
+    read(config)
 
 
 def test_a_path_names_a_config():

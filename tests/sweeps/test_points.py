@@ -148,4 +148,4 @@ def test_a_number_of_numpy_in_a_config_is_refused_by_name(tmp_path, capsys):
   file.write_text(NUMPY)
   command = ["sweep", f"--config={file}", f"--workdir={tmp_path / 'w'}", "--no-plot"]
   assert main([*command, f"--out={tmp_path / 'out'}"]) == 1
-  assert "optimizer.weight_decay=np.float32(0.1) is not a number" in capsys.readouterr().err
+  assert "optimizer.weight_decay=np.float32(0.1) cannot be stored" in capsys.readouterr().err

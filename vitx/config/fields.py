@@ -15,11 +15,12 @@ fields of its own. The class or function that the name refers to declares these 
 import dataclasses
 import functools
 import importlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 from ml_collections.config_dict import placeholder
 
 from vitx.config.checks import (
@@ -518,8 +519,12 @@ def check_is_config(config: Any) -> None:
   """Checks that an object is a ConfigDict with the field `data` and each of `named_choices`.
 
   Raises:
-    ConfigError: The object is no ConfigDict, or lacks one of these fields.
+    ConfigError: The object is no ConfigDict, is frozen, or lacks one of these fields.
   """
+  if isinstance(config, FrozenConfigDict):
+    raise ConfigError(
+      "config is a FrozenConfigDict; give ConfigDict(config), which can be changed."
+    )
   if not isinstance(config, ConfigDict):
     raise ConfigError(
       f"config={config!r:.60} must be a ConfigDict, such as vitx.load_config('digits')."
@@ -529,6 +534,29 @@ def check_is_config(config: Any) -> None:
       raise ConfigError(
         f"config has no {name!r}; begin with vitx.config.default_config(), which has every field."
       )
+
+
+def check_json(tree: Mapping[str, Any], prefix: str = "") -> None:
+  """Checks that JSON has all values of a config, since a run stores its config as JSON.
+
+  Args:
+    tree: The config, or a group of its fields.
+    prefix: The path of the group with a final dot, or "".
+
+  Raises:
+    ConfigError: A value is of another kind, such as a number of NumPy.
+  """
+  for key, value in tree.items():
+    if hasattr(value, "items"):
+      check_json(value, f"{prefix}{key}.")
+      continue
+    try:
+      json.dumps(value)
+    except TypeError as error:
+      raise ConfigError(
+        f"{prefix}{key}={value!r:.60} cannot be stored with a run ({error}); write a number, text"
+        " or tuple of Python, such as float(x) for a number x of NumPy."
+      ) from error
 
 
 def check_config(config: ConfigDict) -> None:
@@ -551,6 +579,7 @@ def check_config(config: ConfigDict) -> None:
     value = find(config, path)
     if value is not MISSING and path not in choices:
       check_value(value, path, each.type)
+  check_json(config)
   for pattern in config["init_from_except"]:
     check_pattern(pattern, "init_from_except")
   importlib.import_module("vitx.tasks").task_class(config["task"])
