@@ -73,3 +73,10 @@ def test_the_log_says_how_a_run_failed_and_does_not_end_it(tmp_path):
     except OSError:
       pass
   assert (tmp_path / "log.txt").read_text().endswith("step 1\nOSError: disk full\n")
+
+
+def test_a_small_loss_is_told_with_its_digits(capsys):
+  clock = progress.Progress(step=0, total=9, batch_size=8, seconds=0.0)
+  for loss, shown in ((0.693147, "loss 0.6931  lr"), (0.0000321, "loss 3.21e-05  lr")):
+    clock.line(1, {"loss": loss, "learning_rate": 1e-3}, "", clock.window(1), 0.1)
+    assert shown in capsys.readouterr().out

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+from vitx.analysis.tables import format_figure
+
 T = TypeVar("T")
 SOON = 2.0  # seconds after which long work shows its progress
 
@@ -169,7 +171,7 @@ class Progress:
     """
     words = words and f"  {words}"
     text = (
-      f"step {step}/{self._total} (epoch {epoch:.1f})  loss {row['loss']:.4f}{words}"
+      f"step {step}/{self._total} (epoch {epoch:.1f})  loss {format_figure(row['loss'])}{words}"
       f"  lr {row['learning_rate']:.2e}  {times['examples_per_second']:,.0f} examples/s"
       f"  waiting for data {times['waiting']:.0%}  ETA {format_seconds(times['eta'])}"
     )
