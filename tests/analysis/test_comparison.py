@@ -168,6 +168,17 @@ def test_the_file_of_points_has_every_number_and_no_time():
   assert rows[-1]["problem"] and rows[-1]["test_top1"] == ""
 
 
+def test_steps_that_early_stopping_may_save_are_the_most():
+  whole = compare(*FOUR)
+  early = dataclasses.replace(whole.methods[1], ends_early=True)
+  found = dataclasses.replace(whole, methods=[whole.methods[0], early, *whole.methods[2:]])
+  table = format_table(found)
+  assert table.count("| 1,234 | ≤ 40 | ≤ 2 |") == 1 and table.count("| 1,234 | 40 | 2 |") == 3
+  assert "≤: the most steps" in table and "≤" not in format_table(whole)
+  rows = list(csv.DictReader(io.StringIO(format_csv(found))))
+  assert [(row["steps"], row["flops"]) for row in rows[2:4]] == [("40", f"{2 * 10**12}"), ("", "")]
+
+
 def test_curves_are_averaged_where_all_runs_have_come():
   steps, mean, deviation = curves.average([{10: 1.0, 20: 2.0, 30: 9.0}, {10: 3.0, 20: 2.0}])
   assert steps.tolist() == [10, 20] and mean.tolist() == [2.0, 2.0]

@@ -47,6 +47,8 @@ class Method:
     flops: The floating-point operations of a whole training, without evaluations.
     parameters: The number of parameters of the network.
     published: The paper's results by metric: a number, or a mapping from epoch to number.
+    ends_early: Whether early stopping may end a run before `steps`; steps and FLOPs are then the
+      most that a run can have.
   """
 
   name: str
@@ -54,6 +56,7 @@ class Method:
   flops: int
   parameters: int
   published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  ends_early: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,11 +236,15 @@ def format_table(comparison: Comparison) -> str:
     columns["published rank"] = lambda line: _number(line.published_rank)
   columns |= {
     "parameters": lambda line: f"{line.method.parameters:,}",
-    "steps": lambda line: f"{line.method.steps:,}",
-    "TFLOP": lambda line: f"{line.method.flops / 1e12:,.4g}",
+    "steps": lambda line: f"{_at_most(line.method)}{line.method.steps:,}",
+    "TFLOP": lambda line: f"{_at_most(line.method)}{line.method.flops / 1e12:,.4g}",
   }
   rows = [[show(line) for show in columns.values()] for line in lines]
   return "\n\n".join([markdown.table([list(columns), *rows]), _explain(comparison, has_published)])
+
+
+def _at_most(method: Method) -> str:
+  return "≤ " if method.ends_early else ""
 
 
 def _explain(comparison: Comparison, has_published: bool) -> str:
@@ -256,6 +263,8 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
       "Each run tests one fold of train. The runs of different folds share training examples, so"
       " that standard deviations, intervals and p are too small."
     )
+  if any(method.ends_early for method in comparison.methods):
+    text.append("≤: the most steps and TFLOP of a run, which early stopping may end before.")
   text += _describe_counts(comparison)
   if any(line.best_on_test for line in comparison.lines()):
     text.append(
@@ -323,8 +332,8 @@ def format_csv(comparison: Comparison) -> str:
   """Returns a comparison as CSV text with one line for each training run.
 
   A line has the method, the seed and the fold, the method's parameters, steps and FLOPs, and the
-  run's metrics on *validation* and *test*. Measured times are left out, since they differ from
-  machine to machine.
+  run's metrics on *validation* and *test*. Steps and FLOPs are empty if early stopping may end the
+  run before. Measured times are left out, since they differ from machine to machine.
   """
   methods = {method.name: method for method in comparison.methods}
   rows = [_flatten(each, methods[each.method]) for each in comparison.outcomes]
@@ -334,7 +343,8 @@ def format_csv(comparison: Comparison) -> str:
 def _flatten(outcome: Outcome, method: Method) -> dict[str, Any]:
   row: dict[str, Any] = {"method": outcome.method, "seed": outcome.seed}
   row |= {} if outcome.fold is None else {"fold": outcome.fold}
-  row |= {name: getattr(method, name) for name in ("parameters", "steps", "flops")}
+  row["parameters"] = method.parameters
+  row |= {n: None if method.ends_early else getattr(method, n) for n in ("steps", "flops")}
   row |= {"problem": outcome.problem, "best_step": outcome.best}
   for role in ("validation", "test"):
     for name, value in getattr(outcome, role).items():

@@ -66,7 +66,8 @@ def measure_methods(
     steps = sum(run.total_steps for run in runs)
     parameters = count_parameters(task.model, task.input_spec).total
     figures = published.get(point.method, {})
-    methods.append(Method(point.method, steps, flops, parameters, figures))
+    ends_early = any(run.config.evaluation.get("stop_early") for run in runs)
+    methods.append(Method(point.method, steps, flops, parameters, figures, ends_early))
   if len(facts) > 1:
     named = ", ".join(f"{name} of {method}" for (name, _), method in facts.items())
     raise ConfigError(f"the methods have different primary figures: {named}; sweep each alone.")
