@@ -87,6 +87,8 @@ def test_what_else_optax_has_descends(name):
     ),
     (dict(name="optax:contrib.muon", adam_weight_decay=0.1), r"optimizer\.adam_weight_decay=0\.1"),
     (dict(name="optax:contrib.schedule_free_adamw"), "schedule_free_adamw.*schedule cannot"),
+    (dict(name="optax:contrib.dadapt_adamw"), "dadapt_adamw.*schedule cannot"),
+    (dict(name="optax:contrib.prodigy"), "prodigy.*schedule cannot"),
     (dict(name="optax:polyak_sgd"), "optax:polyak_sgd.*cannot train this model"),
     (dict(name="optax:softmax_cross_entropy"), "optax:softmax_cross_entropy.*cannot train"),
   ],

@@ -20,7 +20,7 @@ DECAYS = ("weight_decay", "weight_decay_rate")  # the factors that a mask applie
 # Optimizers whose state depends on their own learning rate, not only in proportion to it: if their
 # directions are multiplied by a rate afterwards, the state and the parameters drift apart.
 BOUND_TO_RATE = (
-  *("cocob", "fromage", "madgrad", "scale_by_madgrad"),
+  *("cocob", "dadapt_adamw", "fromage", "madgrad", "prodigy", "scale_by_madgrad"),
   *("schedule_free_adamw", "schedule_free_sgd"),
 )
 # Ranges that optax's own annotations do not give.
