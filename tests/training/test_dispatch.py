@@ -12,7 +12,8 @@ import pytest
 
 from tests import runs
 from tests.training import small
-from vitx.training import compilation, loop, parallel
+from vitx.config.loader import load_config
+from vitx.training import compilation, loop, parallel, phases
 
 
 def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
@@ -149,6 +150,16 @@ def test_a_cpu_has_a_device_for_each_core_that_shares_the_batch():
   assert dict(zip(cases, found, strict=True)) == cases
   assert left_alone == -1  # if `XLA_FLAGS` sets the number
   assert trained == 6  # by `vitx.train`, as a notebook calls it
+
+
+def test_devices_keep_the_pairs_that_mixup_mixes(monkeypatch):
+  assert parallel.count_devices([50], 2) == 2 and parallel.count_devices([50], 2, 2) == 1
+  assert parallel.count_devices([36], 4, 2) == 3 and parallel.count_devices([27], 4, 2) == 1
+  given = []
+  monkeypatch.setattr(parallel, "use_cores", lambda batches, multiple: given.append(multiple))
+  for override in ("augment.mixup=0", "augment.mixup=0.4", "augment.cutmix=1"):
+    phases.use_cores([load_config(f"digits:{override}")])
+  assert given == [1, 2, 2]
 
 
 def test_devices_stay_as_they_are_once_jax_has_begun():

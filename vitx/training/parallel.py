@@ -44,27 +44,39 @@ def check_batch(batch_size: int, grad_accum_steps: int) -> None:
     )
 
 
-def use_cores(batches: Iterable[int]) -> None:
+def use_cores(batches: Iterable[int], multiple: int = 1) -> None:
   """Makes a CPU appear as several JAX devices, about one per core, to use its cores better.
 
-  XLA runs many operations of a step on one core, but several devices work in parallel. The number
-  of devices divides all of `batches`. Nothing happens if JAX has already started, if the user has
-  set a number of devices (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`) or if there are several processes.
-  GPUs and TPUs are never changed.
+  XLA runs many operations of a step on one core, but several devices work in parallel. Nothing
+  happens if JAX has already started, if the user has set a number of devices
+  (`JAX_NUM_CPU_DEVICES`, `XLA_FLAGS`) or if there are several processes. GPUs and TPUs are never
+  changed.
 
   Args:
-    batches: The number of examples in a micro-batch, for each run. Each device gets at least
-      `LEAST` examples of a micro-batch.
+    batches, multiple: The arguments of `count_devices`.
   """
   flags = os.environ.get("XLA_FLAGS", "")
   is_set = jax.config.values["jax_num_cpu_devices"] >= 0 or HOST_DEVICES in flags
   if is_set or jax.distributed.is_initialized():
     return
-  common = math.gcd(*batches)
   cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-  most = max(1, min(cores, common // LEAST))
+  count = count_devices(batches, cores, multiple)
   with contextlib.suppress(RuntimeError):  # JAX has started, and its devices are fixed
-    jax.config.update("jax_num_cpu_devices", max(n for n in range(1, most + 1) if common % n == 0))
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+def count_devices(batches: Iterable[int], cores: int, multiple: int = 1) -> int:
+  """Returns the largest number of devices, at most one per core, over which batches split evenly.
+
+  Args:
+    batches: The number of examples in a micro-batch, for each run. Each device gets at least
+      `LEAST` examples of a micro-batch.
+    cores: The number of cores.
+    multiple: A number that divides each device's part of a micro-batch, if the batches allow it.
+  """
+  common = math.gcd(*batches)
+  most = max(1, min(cores, common // LEAST))
+  return max((n for n in range(1, most + 1) if common % (n * multiple) == 0), default=1)
 
 
 def place(tree: Any) -> Any:

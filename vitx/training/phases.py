@@ -40,6 +40,7 @@ from vitx.training.restore import check_phase, check_source
 PREFIX = "phase:"  # precedes a phase's name in a field that also takes a workdir or a file
 # The fields that decide where a run ends.
 ENDS = ("stop_after", "duration", "evaluation.stop_early")
+MIX = ("mixup", "cutmix")  # operations on pairs of images, which lie on one device
 
 
 def train(
@@ -213,7 +214,9 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
     else:
       check_config(config)
       each.append(config)
-  parallel.use_cores(halve_batch(phase, 0) // phase.grad_accum_steps for phase in each)
+  mixes = any(find(phase, f"augment.{name}") not in (MISSING, 0) for phase in each for name in MIX)
+  batches = [halve_batch(phase, 0) // phase.grad_accum_steps for phase in each]
+  parallel.use_cores(batches, multiple=2 if mixes else 1)
 
 
 def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
