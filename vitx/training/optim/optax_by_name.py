@@ -40,8 +40,10 @@ def build(
 
   A function with the argument `learning_rate` (`lion`, `contrib.muon`) is called with a rate of 1.
   The updates of such a function are made to be added to the parameters, but a direction is
-  subtracted, so the sign is changed. A function without a learning rate, such as `scale_by_adam`,
-  is used unchanged.
+  subtracted, so the sign is changed. The config's rate then multiplies the whole direction, even
+  what optax adds after its own learning rate: adafactor's `weight_decay_rate`, and the momentum of
+  lars, rmsprop and adafactor. A function without a learning rate, such as `scale_by_adam`, is used
+  unchanged.
 
   Args:
     spec: The text `optax:NAME`, or a mapping with this text as `name` and the function's arguments.
