@@ -19,7 +19,7 @@ from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.tasks.classification import Classification
-from vitx.training import loop, phases
+from vitx.training import compilation, loop, phases
 from vitx.training.failures import StopRequest
 from vitx.training.record import provenance
 
@@ -65,6 +65,14 @@ def test_each_phase_is_checked_once_before_the_cores_are_divided(monkeypatch):
   )
   phases.use_cores([journey(), runs.tiny()])
   assert len(checked) == 4
+
+
+def test_a_dry_run_needs_no_weights_of_earlier_phases(tmp_path, monkeypatch):
+  seen = []
+  monkeypatch.setattr(compilation, "dry_run", seen.append)
+  assert phases.train(journey(), tmp_path / "run", dry_run=True).finished
+  assert [experiment.constants.keys() for experiment in seen] == [set(), {"teacher"}, {"teacher"}]
+  assert not (tmp_path / "run").exists()
 
 
 def test_the_first_phases_network_teaches_where_none_is_said():

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from vitx.checkpoints import unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.ops.implementation import choosing_by
-from vitx.training import cache, compilation, parallel, resident
+from vitx.training import cache, compilation, parallel, resident, teacher
 from vitx.training.attention_entropy import make_measure
 from vitx.training.experiment import make_experiment
 from vitx.training.failures import (
@@ -55,7 +55,13 @@ class Result:
   test: dict[str, Any] | None = None
 
 
-def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> Result:
+def train(
+  config: ConfigDict,
+  workdir: str | Path,
+  *,
+  dry_run: bool = False,
+  blank_teacher: bool = False,
+) -> Result:
   """Trains a config in a workdir, or continues the run that is saved there.
 
   The config of a teacher, or of the run in `init_from`, may name Python code, which is imported
@@ -66,6 +72,8 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
     workdir: A directory or a URL such as `gs://...`; created if absent.
     dry_run: Whether to train nothing and write nothing, but to compile and to print parameters,
       memory and seconds per step.
+    blank_teacher: Whether a dry run takes zeros for the weights of its teacher, which may not exist
+      yet.
 
   Returns:
     The outcome of the run.
@@ -84,7 +92,10 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
     try:
       with request.breakable():
         names = wd.find_class_names(workdir)
-        experiment = make_experiment(config, class_names=names)
+        experiment = make_experiment(config, is_trial=blank_teacher, class_names=names)
+        if blank_teacher:
+          constants = experiment.constants | teacher.blank_constants(experiment.task)
+          experiment = dataclasses.replace(experiment, constants=constants)
         check_beginning(experiment, workdir, writes=not dry_run)
       with explain_out_of_memory(
         experiment.config, experiment.tokens(), "" if dry_run else workdir

@@ -96,10 +96,11 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in runs:
       phase.init_from = ""  # a dry run has no such weights, and needs none
+    is_taught = dry_run and phase.task.get("teacher") in runs  # nor those of this teacher
     # A dry run does not check whether the workdir belongs to this run.
     is_own = not dry_run and _begins_from_own(phase, runs)
     with registry.trusting(is_own or None):
-      result = loop.train(phase, run, dry_run=dry_run)
+      result = loop.train(phase, run, dry_run=dry_run, blank_teacher=is_taught)
     # A signal may have come at the end of a phase, too late to break it off.
     is_stopped = name != list(phases)[-1] and count_received() > before
     if is_stopped or not result.finished:
