@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 
 import numpy as np
@@ -206,6 +207,9 @@ OUTPUTS = {
   "figure": ["visualize", "attention", "--out", "run/PLACE"],
   "below": ["visualize", "attention", "--out", "run/PLACE/figures"],
   "weights": ["convert", "run", "--out", "run/PLACE/x.safetensors"],
+  "deep": ["predict", "x.png", "--csv", "run/PLACE/p.csv"],
+  "page": ["evaluate", "--limit", "1", "--report", "run/PLACE"],
+  "picture": ["visualize", "posemb", "--out", "run/PLACE"],
 }
 
 
@@ -220,15 +224,26 @@ def test_nothing_is_put_out_through_a_link_in_a_workdir(
   monkeypatch.chdir(tmp_path)
   shutil.copytree(finished_run[0], "disk")
   (tmp_path / "run").symlink_to("disk")
-  (tmp_path / "run" / "theirs").symlink_to("../victim")
+  link = {"deep": "theirs/p.csv", "page": "theirs/index.html", "picture": "theirs/posemb_disk.png"}
+  link = tmp_path / "run" / link.get(command, "theirs")
+  link.parent.mkdir(exist_ok=True)
+  link.symlink_to("../victim" if link.name == "theirs" else "../../victim")
   words = OUTPUTS[command] + ["--workdir", "run"] * (command != "weights")
   assert main([word.replace("PLACE", "theirs") for word in words]) == 1
-  assert "run/theirs' is a link to '../victim'" in capsys.readouterr().err
+  where = rf"run/{link.relative_to(tmp_path / 'run')}' is a link to '.*/victim'"
+  assert re.search(where, capsys.readouterr().err)
   if command == "predictions":
     (tmp_path / "mine.csv").symlink_to(tmp_path / "other.csv")
     assert main([word.replace("run/PLACE", "mine.csv") for word in words]) == 0
     assert main([word.replace("PLACE", "p.csv") for word in words]) == 0
     assert (tmp_path / "other.csv").read_text() == (tmp_path / "disk" / "p.csv").read_text()
+
+
+def test_nothing_is_put_out_through_a_link_in_a_repository(workdir, victim):
+  (workdir / "vitx.json").write_text("{}")
+  (workdir / "p.csv").symlink_to(victim)
+  with pytest.raises(ConfigError, match=r"p\.csv' is a link"):
+    outputs.check_file(workdir / "p.csv", "csv")
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "wandb"])

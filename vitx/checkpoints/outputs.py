@@ -88,6 +88,20 @@ def check_folder(path: str | Path, field: str) -> None:
   _check_writable(there, path, field)
 
 
+def check_overwritten(path: str | Path, field: str) -> None:
+  """Checks, as `check_folder` does, a folder in which files are overwritten under unknown names.
+
+  In a workdir the folder must not have links, because files of their names would be written
+  elsewhere.
+
+  Raises:
+    ConfigError: The folder cannot be created or written, or has a link and is in a workdir.
+  """
+  check_folder(path, field)
+  for each in Path(path).iterdir() if Path(path).is_dir() else ():
+    check_output(each)
+
+
 def _check_writable(place: Path, path: str | Path, field: str) -> None:
   if not os.access(place, os.W_OK):
     raise ConfigError(f"{field}={str(path)!r}: no permission to write there; name another place.")

@@ -19,8 +19,8 @@ from vitx.config.errors import ConfigError
 
 # Error codes of opening a link without following it (ELOOP; EMLINK on some systems), or a pipe.
 _STRANGE = (errno.ELOOP, errno.EMLINK, errno.ENXIO)
-# A directory with one of these files is the workdir of a run or of a run in phases.
-_MARKS = ("environment.json", "phases.json")
+# A directory with one of these files is a repository, or the workdir of a run or a run in phases.
+_MARKS = ("environment.json", "phases.json", "vitx.json")
 
 
 def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -> None:
@@ -101,14 +101,16 @@ def check_no_link(path: str | Path) -> None:
 def check_output(path: str | Path) -> None:
   """Checks that neither an output path nor any folder above it is a link in a workdir.
 
-  Other links are allowed, such as `/dev/stdout` or a workdir that is a link itself.
+  The link may be at any depth in the workdir; a repository counts as one. Other links are
+  allowed, such as `/dev/stdout` or a workdir that is a link itself.
 
   Raises:
     ConfigError: The path or a folder above it is a link in a workdir.
   """
   place = Path(os.path.abspath(path))
   for each in (place, *place.parents):
-    if os.path.islink(each) and any((each.parent / name).exists() for name in _MARKS):
+    marks = (folder / name for folder in each.parents for name in _MARKS)
+    if os.path.islink(each) and any(mark.exists() for mark in marks):
       raise _refuse(each)
 
 

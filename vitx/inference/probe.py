@@ -14,7 +14,7 @@ from vitx.analysis.figures.few_shot import plot_few_shot
 from vitx.analysis.probes import METHODS, LabeledFeatures, score
 from vitx.analysis.statistics import mean_interval
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.outputs import check_folder
+from vitx.checkpoints.outputs import check_folder, check_overwritten
 from vitx.config import registry
 from vitx.config.checks import NonNegativeInt, PositiveInt, Seed, check_choice, check_value
 from vitx.config.errors import ConfigError
@@ -144,7 +144,7 @@ def _check_arguments(
   check_value(seed, "seed", Seed)
   check_value(batch_size, "batch_size", PositiveInt | None)
   if out is not None:
-    check_folder(out, "out")
+    check_overwritten(out, "out")
     if not draws or not shots:
       raise ConfigError(f"out={str(out)!r}: a picture needs few-shot curves; set draws and shots.")
 

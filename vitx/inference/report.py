@@ -21,7 +21,7 @@ from vitx.analysis.figures import style
 from vitx.analysis.figures.confusion import plot_confusion
 from vitx.analysis.figures.mistakes import SHOWN, TITLES, Picture, choose_pictures
 from vitx.analysis.figures.reliability import plot_reliability
-from vitx.checkpoints.outputs import check_folder, write_file
+from vitx.checkpoints.outputs import check_overwritten, write_file
 from vitx.checkpoints.workdir import read_json
 from vitx.config.errors import escape
 from vitx.inference.evaluate import Evaluation
@@ -99,7 +99,7 @@ def check_report(out: str | Path) -> None:
     ConfigError: The folder can neither be made nor written.
     MissingExtraError: Matplotlib is not installed.
   """
-  check_folder(out, "report")
+  check_overwritten(out, "report")
   style.make_canvas(1, 1)
 
 

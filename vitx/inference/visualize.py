@@ -21,7 +21,7 @@ from vitx.analysis.markdown import shorten_paths
 from vitx.analysis.matrices import expose_matrices
 from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.outputs import check_folder
+from vitx.checkpoints.outputs import check_overwritten
 from vitx.checkpoints.workdir import DATA_PATH_FIELDS, locate_config, log_paths
 from vitx.config import registry
 from vitx.config.checks import PositiveInt, check_choice, check_fields
@@ -121,7 +121,7 @@ def visualize(
     MissingExtraError: Matplotlib is not installed.
   """
   check_choice(figure, "figure", tuple(figures.ALL_FIGURES))
-  check_folder(out, "out")
+  check_overwritten(out, "out")
   make_canvas(1, 1)  # A missing matplotlib is reported before the long computation.
   options, folder = options or Options(), Path(out)
   workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
