@@ -190,6 +190,16 @@ def test_a_remembered_object_costs_nothing_else(tmp_path):
   assert peak() < 2**20
 
 
+def test_a_storage_that_is_named_often_is_in_memory_once(tmp_path):
+  """The pickle names the storage itself fifty times, without a tensor that views it."""
+  name = b"(X\x07" + rebuild(0, (1,), (1,), 2**18).split(b"(X\x07")[1].split(b"Q")[0] + b"Q"
+  content = b"\x80\x02](" + 50 * name + b"e."
+  path = archive(content, tmp_path / "a.pth", **{"0": bytes(2**20)})
+  with peak_memory() as peak:
+    assert [x.size for x in read_torch(path)] == [2**18] * 50
+  assert peak() < 2**23
+
+
 def test_one_setting_raises_the_limit(tmp_path, monkeypatch):
   path = BOMBS["storage"](tmp_path / "a.pth")
   monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "0.001")

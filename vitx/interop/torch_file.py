@@ -9,6 +9,7 @@ import io
 import math
 import os
 import pickle
+import weakref
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -76,8 +77,14 @@ def _read_archive(path: str | Path) -> Any:
     if order in archive.namelist() and archive.read(order) != b"little":
       raise ValueError("its numbers are big-endian; save it on a little-endian machine")
 
+    # A storage is read once as long as it is in use: a pickle may refer to it any number of times.
+    kept: weakref.WeakValueDictionary[str, np.ndarray] = weakref.WeakValueDictionary()
+
     def load(key: str, dtype: np.dtype, count: int) -> np.ndarray:
-      return np.frombuffer(archive.read(f"{folder}data/{key}"), dtype)
+      stored = kept.get(key)
+      if stored is None:
+        stored = kept[key] = np.frombuffer(archive.read(f"{folder}data/{key}"), np.uint8)
+      return stored.view(dtype)
 
     return _Reader(io.BytesIO(archive.read(names[0])), path, load).load()
 
