@@ -120,6 +120,13 @@ def test_what_lies_beside_weights_is_named_and_not_read(tmp_path):
     assert said in beside[name], name
 
 
+def test_dicts_in_dicts_without_end_are_refused(tmp_path):
+  content = {"weight": np.zeros(1, np.float32)}
+  content["model"] = content
+  with pytest.raises(ConfigError, match=r"a\.pth.*more than 16 dicts in each other"):
+    foreign.read_arrays(torch_writer.save(content, tmp_path / "a.pth"))
+
+
 def test_types_that_no_kind_of_storage_is_of(tmp_path):
   """Float8 and uint16 are read; complex arrays are not, since no network of vitx has them."""
   content = {

@@ -29,6 +29,7 @@ STATE_DICTS = (
   *("model", "state_dict", "model_state_dict", "network", "net", "module", "teacher"),
   *("target_encoder", "student", "encoder", "backbone", "model_ema", "state_dict_ema", "ema"),
 )
+_DEEPEST = 16  # The most dicts in each other around the weights of a file.
 _NUMBERS = (jnp.floating, jnp.integer, np.bool_)
 _DTYPES = {
   **{"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1"},
@@ -159,7 +160,9 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
   """Finds the arrays in the content of a `torch.save` file, and describes the other values."""
   where = ""
   beside: dict[str, str] = {}
-  while isinstance(content, Mapping):
+  for _ in range(_DEEPEST):
+    if not isinstance(content, Mapping):
+      break
     inner = {str(key): value for key, value in content.items() if _holds_arrays(value)}
     known = [key for key in STATE_DICTS if key in inner]
     if not known and (not inner or any(isinstance(x, np.ndarray) for x in content.values())):
@@ -175,9 +178,11 @@ def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[
     others = {name: value for name, value in content.items() if str(name) != key}
     beside |= {f"{where}{name}": _describe(value) for name, value in others.items()}
     content, where = inner[key], f"{where}{key}."
+  is_deep = isinstance(content, Mapping)  # A pickle may contain a dict that contains itself.
+  what = f"more than {_DEEPEST} dicts in each other" if is_deep else _describe(content)
   raise ConfigError(
-    f"init_from={path!r} must hold a dict of arrays, but its content is"
-    f" {_describe(content)}; save the state_dict() of the network."
+    f"init_from={path!r} must hold a dict of arrays, but its content is {what}; save the"
+    " state_dict() of the network."
   )
 
 
