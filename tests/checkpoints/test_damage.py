@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorstore
 from etils import epath
 
 from tests.checkpoints.test_store import assert_same, fill, small
@@ -240,6 +241,19 @@ def test_arrays_of_other_shapes_than_the_record_has_are_not_read(saved, monkeypa
   monkeypatch.setattr(reading._HostArrays, "deserialize", None)
   with pytest.raises(CorruptCheckpoint, match=r"here is corrupt: state leaf 'params/kernel'"):
     reading.read_leaves(epath.Path(saved) / "1", small, "here")
+
+
+def test_a_chunk_that_is_larger_than_its_array_is_not_inflated(saved, monkeypatch):
+  """The chunk takes a few bytes in the file, and megabytes or terabytes in memory."""
+  kind = {"shape": [9], "chunks": [2**20], "dtype": "<f4", "compressor": {"id": "zstd"}}
+  place = {"driver": "ocdbt", "base": f"file://{saved}/2/state/", "path": "params.scale/"}
+  written = tensorstore.open(
+    {"driver": "zarr", "kvstore": place, "metadata": kind, "create": True, "delete_existing": True}
+  ).result()
+  written.write(state(2)["params"]["scale"]).result()
+  monkeypatch.setattr(reading._HostArrays, "deserialize", None)
+  with pytest.raises(CorruptCheckpoint, match="state leaf 'params/scale'"):
+    CheckpointStore(saved, read_only=True).restore(2)
 
 
 @pytest.mark.filterwarnings("error")

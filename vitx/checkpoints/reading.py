@@ -91,7 +91,8 @@ def _check_declared(
   """Checks the sizes of arrays before memory for them is allocated.
 
   The shapes that Orbax's files declare must equal the shapes in the record, and
-  `files.check_inflated` must allow the sum of the sizes. The errors are those of `read_leaves`.
+  `files.check_inflated` must allow the sum of the sizes. A chunk, the part of an array that is
+  inflated at once, must not be larger than the array. The errors are those of `read_leaves`.
   """
   declared = sum(
     math.prod(leaf["shape"]) * jax.numpy.dtype(leaf["dtype"]).itemsize
@@ -106,7 +107,11 @@ def _check_declared(
   except Exception as error:
     raise make_read_error(where, "state", error) from error
   for name, leaf in described.items():
-    if name in found and 0 not in leaf["shape"] and [*found[name].shape] != [*leaf["shape"]]:
+    if name not in found or 0 in leaf["shape"]:
+      continue
+    chunk = found[name].storage.chunk_shape if found[name].storage else None
+    is_large = chunk is not None and math.prod(chunk) > math.prod(leaf["shape"])
+    if is_large or [*found[name].shape] != [*leaf["shape"]]:
       raise make_corrupt_error(where, f"state leaf {name!r}", "not what was saved")
 
 
