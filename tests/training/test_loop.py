@@ -22,8 +22,9 @@ from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.workdir import read_config, to_plain
 from vitx.config import default_config, fields, with_overrides
 from vitx.config.errors import ConfigError
-from vitx.data.dataset import spread
+from vitx.data.dataset import DatasetInfo, spread
 from vitx.data.sources import open_source
+from vitx.interop.init_from import initial_variables
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import FAMILIES, write_families
 from vitx.tasks.classification import Classification
@@ -32,6 +33,7 @@ from vitx.training import loop
 from vitx.training.experiment import make_experiment, resolve
 from vitx.training.failures import NonFiniteError
 from vitx.training.record.recorder import Record, Recorder
+from vitx.training.restore import make_fit
 
 
 def same(a, b):
@@ -487,6 +489,25 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
   for x, y in zip(*(jax.tree.leaves(begun[name]) for name in ("params", "ema")), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-8)
   assert runs.final_state(tmp_path)["step"] == 6
+
+
+def test_weights_that_have_seen_examples_of_the_evaluation_are_told(finished_run, caplog):
+  loaded = load(finished_run[0])
+  state = dict(loaded.variables)
+  given = (str(finished_run[0]), state.pop("params"), state, loaded.task.token_layout())
+
+  def told(fingerprint=loaded.fingerprint, **data):
+    caplog.clear()
+    config = loaded.config.copy_and_resolve_references().unlock()
+    config.update(data)
+    task, info = loaded.task, DatasetInfo("digits", {}, fingerprint=fingerprint)
+    initial_variables(*given, make_fit(task, config, info))
+    return caplog.text
+
+  assert told() == told("another", data_seed=1) == told(data={"fraction": 0.5}) == ""
+  assert "(data_seed=0, here 1): validation of this run may have" in told(data_seed=1)
+  with_folds = told(data={"folds": 3, "fold": 0})
+  assert "data.folds=None, here 3" in with_folds and "validation and test of this" in with_folds
 
 
 @pytest.mark.slow

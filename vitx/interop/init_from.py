@@ -7,6 +7,8 @@ from typing import Any
 
 import flax.linen as nn
 import numpy as np
+from absl import logging
+from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
 from vitx.checkpoints.directory import Directory
@@ -14,6 +16,7 @@ from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import locate_checkpoints
 from vitx.config import registry
 from vitx.config.errors import ConfigError
+from vitx.config.fields import MISSING, default_of, find
 from vitx.config.loader import load_config
 from vitx.interop import foreign
 from vitx.interop.published import look_up
@@ -23,6 +26,11 @@ from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
 STATISTICS = ("batch_stats",)  # The state collections that belong to the weights.
+# The fields of a config that choose the test examples of a data set, and those that choose the
+# validation examples alone.
+_OF_TEST = ("data.splits.train", "data.splits.test", "data.folds", "data.fold")
+_OF_VALIDATION = ("data.splits.validation", "data.validation", "data.validation_choice")
+_DIVISION = (*_OF_TEST, *_OF_VALIDATION, "data_seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +48,9 @@ class Fit:
       `transfer.MatchClasses`; `None` if the run has no classes.
     may_add: Whether the network may have parameters, beside those of its head, that another run
       lacks. Training learns them; without training they would stay random.
+    config: The new run's config.
+    fingerprint: The fingerprint of the new run's data; "" if they are unknown. If another run has
+      the same data, its division into train, validation and test is compared with that of `config`.
   """
 
   allowed: Iterable[str] = ()
@@ -48,6 +59,8 @@ class Fit:
   new_head: bool = True
   match_classes: MatchClasses | None = None
   may_add: bool = True
+  config: ConfigDict = dataclasses.field(default_factory=ConfigDict)
+  fingerprint: str = ""
 
   def check(self, report: Report, source: str, *, is_run: bool) -> None:
     """Checks the report of a transfer of weights.
@@ -78,7 +91,8 @@ def initial_variables(
   """Fills a new run's parameters and state with weights of another run or of a published file.
 
   A head for other classes keeps its random values; a position table for another grid is resized. A
-  report on each parameter is printed. Code that the other run's config names is imported only
+  report on each parameter is printed, and a warning if another run may have been trained on
+  examples that the new run evaluates. Code that the other run's config names is imported only
   inside `registry.trusting(True)`.
 
   Args:
@@ -101,6 +115,7 @@ def initial_variables(
     loaded = load(source)
     filled, report = _transfer_run(loaded, source, params, model_state, layout, fit)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
+    _warn_of_seen_examples(loaded, source, fit)
   else:
     filled, report = _transfer_file(source, params, model_state, layout, fit)
     print(f"init_from {source}:\n{report}", flush=True)
@@ -161,6 +176,31 @@ def check_run(
   params, model_state = tree.zeros((params, model_state))
   _, report = _transfer_run(loaded, source, params, model_state, layout, fit)
   fit.check(report, source, is_run=True)
+
+
+def _warn_of_seen_examples(loaded: Loaded, source: str, fit: Fit) -> None:
+  """Warns if another run may have been trained on examples that the new run evaluates.
+
+  Args:
+    loaded: The other run's model.
+    source: The name of the other run, for the warning.
+    fit: The config and the data of the new run.
+  """
+  if not fit.fingerprint or loaded.fingerprint != fit.fingerprint:
+    return
+  before, now = (
+    {name: default_of(name) if (x := find(config, name)) is MISSING else x for name in _DIVISION}
+    for config in (loaded.config, fit.config)
+  )
+  differing = [name for name in _DIVISION if (before[name] or None) != (now[name] or None)]
+  if differing:
+    logging.warning(
+      "init_from=%r was trained on the same data, divided in another way (%s): %s of this run may"
+      " have examples on which it was trained, and figures that are too good",
+      source,
+      ", ".join(f"{name}={before[name]!r}, here {now[name]!r}" for name in differing),
+      "validation" if set(differing).isdisjoint(_OF_TEST) else "validation and test",
+    )
 
 
 @contextlib.contextmanager

@@ -156,4 +156,6 @@ def make_fit(task: Task, config: ConfigDict, info: DatasetInfo) -> Fit:
     network=task.model,
     mixer=find_mixer(config.model).get("name", ""),
     match_classes=None if info.class_names is None else find,
+    config=config,
+    fingerprint=info.fingerprint,
   )
