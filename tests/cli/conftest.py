@@ -20,8 +20,9 @@ __all__ = ["digits_dir", "draw", "make_data"]
 
 @functools.cache
 def resolve(text):
-  """Returns the config of a run, given as JSON, as its workdir has it."""
-  return trained.wd.to_plain(phases.check(ConfigDict(json.loads(text)), "")[0].config)
+  """Returns a run's config, given as JSON, as its workdir has it, and the data's fingerprint."""
+  experiment = phases.check(ConfigDict(json.loads(text)), "")[0]
+  return trained.wd.to_plain(experiment.config), experiment.source.info.fingerprint
 
 
 @pytest.fixture
@@ -42,12 +43,13 @@ def quick(monkeypatch, uncleared):
     figures = {"step": 4, "top1": value, "top5": 1.0, "examples": 9}
     rows = [{"kind": kind, **figures} for kind in ("validation", "test")]
     rows.insert(0, {"kind": "train", "step": 4, "loss": 1.0})
-    data = {"source": "digits", "fingerprint": "abc", "examples": {"train": 9}}
+    shared = json.dumps(trained.wd.to_plain(config) | {"seed": 0}, sort_keys=True)
+    resolved, fingerprint = resolve(shared)
+    data = {"source": "digits", "fingerprint": fingerprint, "examples": {"train": 9}}
     environment = {"data": data, "devices": ["cpu"], "processor": "p", "cores": 2}
     environment |= {"python": "3", "versions": {"jax": "0"}, "commit": "c"}
     trained.wd.write_json(workdir, "environment.json", environment)
-    shared = json.dumps(trained.wd.to_plain(config) | {"seed": 0}, sort_keys=True)
-    trained.wd.write_json(workdir, "config.json", resolve(shared) | {"seed": config.seed})
+    trained.wd.write_json(workdir, "config.json", resolved | {"seed": config.seed})
     (Path(workdir) / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     return Result(str(workdir), 8, True, figures)
 

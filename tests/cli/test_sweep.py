@@ -62,6 +62,17 @@ def test_a_method_that_cannot_train_is_named_before_the_first_trains(tmp_path, q
   assert not quick and not list(tmp_path.iterdir())
 
 
+def test_data_that_have_changed_since_a_point_was_trained_are_told(tmp_path, quick):
+  """A finished point is not trained again, so its figure would be one of other examples."""
+  (found,) = points("row=[softmax]", seeds=1)
+  assert train_points([found], tmp_path, Silent())
+  writing.measure_methods([found], {}, str(tmp_path))
+  path = tmp_path / found.name / "environment.json"
+  path.write_text(path.read_text().replace('"fingerprint": "', '"fingerprint": "0'))
+  with pytest.raises(ConfigError, match=r"data\.source='digits' has changed since .*_seed-0"):
+    writing.measure_methods([found], {}, str(tmp_path))
+
+
 def test_a_missing_extra_is_said_before_the_long_part(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
   with pytest.raises(MissingExtraError, match=r"--no-plot.*\[plot\]"):
@@ -272,7 +283,7 @@ def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
   text = (tmp_path / "out" / "mixers.md").read_text()
   assert "| fnet | 2 | 60.50 ± 0.71 | 60.50 ± 0.71 | +10.00 |  | 1 |" in text
   assert "- hours of training: 0.04 in all; softmax 0.02, fnet 0.02" in text
-  assert "- hardware: 1 x cpu; 2 cores of p" in text and "fingerprint abc" in text
+  assert "- hardware: 1 x cpu; 2 cores of p" in text and "fingerprint a7f58ee3" in text
   assert "4 of 4 points" in capsys.readouterr().out
   before = runs.contents(tmp_path / "out")
   assert main(command) == 0 and len(quick) == 4  # nothing to train, the same results

@@ -23,6 +23,7 @@ from vitx.config.errors import ConfigError, naming
 from vitx.sweeps.curves import find_published_curves, read_curves
 from vitx.sweeps.sweep import Point
 from vitx.training import phases
+from vitx.training.experiment import Experiment
 from vitx.training.trial import count_training_flops
 
 # Entries of a run's environment.json that the results report.
@@ -38,7 +39,8 @@ def measure_methods(
 ) -> tuple[list[Method], Facts]:
   """Checks the config of each method of a sweep, and counts the method's parameters and FLOPs.
 
-  This happens before any training.
+  This happens before any training. Runs that are in the directory already must have been trained on
+  the data of today.
 
   Args:
     points: The points of the sweep, each a method with a seed and, in cross-validation, a fold.
@@ -50,8 +52,8 @@ def measure_methods(
     metric by which they are compared. The mode is "max" if high values are good, otherwise "min".
 
   Raises:
-    ConfigError: A config cannot train (the message names the method), or the methods' primary
-      figures differ.
+    ConfigError: A config cannot train (the message names the method), the methods' primary figures
+      differ, or the data have changed since a run.
   """
   methods, facts = [], {}
   for name in dict.fromkeys(point.method for point in points):
@@ -60,6 +62,9 @@ def measure_methods(
       runs = phases.check(point.config, wd.join(directory, point.name))
     except ConfigError as error:
       raise ConfigError(f"{point.method}: {error}") from error
+    for each in points:
+      if each.method == name:
+        _check_data(each, wd.join(directory, each.name), runs)
     task = runs[-1].task
     facts[task.primary, task.mode] = point.method
     flops = sum(run.total_steps * count_training_flops(run.config) for run in runs)
@@ -72,6 +77,31 @@ def measure_methods(
     named = ", ".join(f"{name} of {method}" for (name, _), method in facts.items())
     raise ConfigError(f"the methods have different primary figures: {named}; sweep each alone.")
   return methods, next(iter(facts))
+
+
+def _check_data(point: Point, workdir: str, runs: Sequence[Experiment]) -> None:
+  """Checks that the run of a point, if it has begun, was trained on the data of today.
+
+  A finished point is not trained again, so that nothing else would notice other data.
+
+  Args:
+    point: The point.
+    workdir: The workdir of the point.
+    runs: The experiments of a point of the same method, one for each phase.
+
+  Raises:
+    ConfigError: The data have changed.
+  """
+  names = sorted(point.config.get("phases") or ())
+  for place, run in zip([wd.join(workdir, x) for x in names] or [workdir], runs, strict=True):
+    then, now = wd.read_json(place, "environment.json").get("data"), run.source.info
+    # Points of one method have several sources if the name of the source contains the seed.
+    if then and then.get("source") == now.name and then["fingerprint"] != now.fingerprint:
+      raise ConfigError(
+        f"data.source={now.name!r} has changed since {place} was trained: fingerprint"
+        f" {then['fingerprint']} then, {now.fingerprint} now. Restore the data, or choose another"
+        " --workdir, so that all runs of the sweep have the same data."
+      )
 
 
 def write_results(
