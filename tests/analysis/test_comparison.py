@@ -72,6 +72,8 @@ def test_the_best_on_test_stands_apart():
   assert low.best_on_test == statistics.spread([0.4, 0.6])
   assert "best on test top-1 %" in format_table(compare(*runs))
   assert "best on test" not in format_table(compare(*FOUR)).lower()
+  (partly,) = compare(*runs, outcome("a", 2, 0.6)).lines()  # a run without such evaluations
+  assert partly.test.count == 3 and partly.best_on_test is None
 
 
 def test_a_low_figure_may_be_the_good_one():

@@ -102,7 +102,7 @@ class MethodSummary:
     validation: The validation metric of the best checkpoints, or `None` if no run finished.
     test: The test metric of the best checkpoints, or `None` if no run finished.
     best_on_test: The best test metric of each run's evaluations during the training, or `None` if
-      the runs did not evaluate on *test* during the training.
+      not all runs evaluated on *test* during the training.
     difference: The difference of the test metric from the first method's, paired by fold and seed,
       or `None` for the first method and for a method without pairs.
     rank: The rank of the mean test metric.
@@ -184,11 +184,11 @@ class Comparison:
       compare_pairs([own[p] for p in pairs], [base[p] for p in pairs]) if is_compared else None
     )
     best = max if self.mode == "max" else min
-    best_values = [
-      best(row[self.figure] for row in each.test_curve)
-      for each in self.outcomes
-      if each.method == method.name and each.test_curve and not each.problem
+    curves = [
+      each.test_curve for each in self.outcomes if each.method == method.name and not each.problem
     ]
+    # A mean over other runs than those of the other columns could not be compared with them.
+    best_values = [best(row[self.figure] for row in x) for x in curves] if all(curves) else []
     published = method.published.get(self.figure)
     return MethodSummary(
       method,
