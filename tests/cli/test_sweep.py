@@ -407,7 +407,7 @@ def test_a_point_of_several_phases_is_done_after_the_last(tmp_path, monkeypatch,
 
   def train(config, workdir, **_):
     assert not trained.is_done(whole)
-    (Path(workdir) / "checkpoints").mkdir(parents=True)
+    (Path(workdir) / "checkpoints" / "4").mkdir(parents=True)
     figures = {"step": 4, "top1": 0.5, "time": {"seconds": taken[Path(workdir).name]}}
     rows = [json.dumps({"kind": kind, **figures}) for kind in ("validation", "test")]
     (Path(workdir) / "metrics.jsonl").write_text("\n".join(rows) + "\n")

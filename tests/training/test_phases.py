@@ -164,8 +164,11 @@ def test_a_workdir_of_phases_is_that_of_the_last_that_has_a_checkpoint(tmp_path)
   (tmp_path / "phases.json").write_text(json.dumps({"phases": ["one", "two", "three"]}))
   assert find_run(tmp_path) == f"{tmp_path}/one"
   for name in ("one", "two"):
-    (tmp_path / name / "checkpoints").mkdir(parents=True)
+    (tmp_path / name / "checkpoints" / "8").mkdir(parents=True)
+  (tmp_path / "three" / "checkpoints").mkdir(parents=True)  # it has begun, and saved nothing yet
   assert find_run(tmp_path) == f"{tmp_path}/two"
+  (tmp_path / "three" / "checkpoints" / "unevaluated" / "4").mkdir(parents=True)
+  assert find_run(tmp_path) == f"{tmp_path}/three"
 
 
 def test_a_workdir_has_either_phases_or_one_run(tmp_path, monkeypatch):

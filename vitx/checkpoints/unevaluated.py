@@ -15,9 +15,7 @@ from absl import logging
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.checkpoints.store import Checkpoint, CheckpointStore
-from vitx.checkpoints.workdir import join, locate_checkpoints
-
-NAME = "unevaluated"  # the state's folder, beside those of the checkpoints
+from vitx.checkpoints.workdir import UNEVALUATED, join, locate_checkpoints
 
 
 def save(workdir: str | Path, step: int, state: Any, record: dict[str, Any]) -> None:
@@ -79,4 +77,4 @@ def remove(workdir: str | Path) -> None:
 
 
 def _directory(workdir: str | Path) -> Directory:
-  return Directory(join(locate_checkpoints(workdir), NAME))
+  return Directory(join(locate_checkpoints(workdir), UNEVALUATED))

@@ -35,6 +35,7 @@ PATH_FIELDS = (*DATA_PATH_FIELDS, *WEIGHT_FIELDS)
 PHASE_NAME = r"\w[\w.-]*"
 # Files and folders that a run appends to; through a link the content would go elsewhere.
 GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
+UNEVALUATED = "unevaluated"  # the folder of a state without its evaluation, beside the checkpoints
 POINT = "point.json"  # the point of a sweep (one of its runs) that a workdir belongs to
 FAILED = "failed.json"  # the reason why a point ended without a result
 TRACKING = "tracking.json"  # the tracker of a run, and the rows that the tracker has
@@ -84,8 +85,14 @@ def find_run(workdir: str | Path) -> str:
   """
   check_name(workdir)
   runs = [join(workdir, name) for name in read_phases(workdir)]
-  with_some = [run for run in runs if epath.Path(locate_checkpoints(run)).exists()]
+  with_some = [run for run in runs if _has_state(run)]
   return (with_some or runs or [str(workdir)])[-1 if with_some else 0]
+
+
+def _has_state(run: str) -> bool:
+  """Returns whether a run has saved a state; its directory of checkpoints exists before."""
+  place = locate_checkpoints(run)
+  return any(Directory(each).steps() for each in (place, join(place, UNEVALUATED)))
 
 
 def read_phases(workdir: str | Path) -> tuple[str, ...]:
