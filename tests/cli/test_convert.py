@@ -17,6 +17,7 @@ from vitx.checkpoints.tree import name_leaves
 from vitx.cli import main as front
 from vitx.inference import convert as convert_module
 from vitx.inference import model_card
+from vitx.interop.foreign import read_grid
 
 SHORT = ("duration=2 steps", "schedule.warmup=1 steps", "pool=cls", "evaluation.every=2 steps")
 ROW = runs.replace(runs.TINY, *SHORT)
@@ -39,6 +40,7 @@ def convert(source, *more, out):
 @pytest.mark.slow  # reads a whole run
 def test_a_run_there_and_back(run, tmp_path, capsys):
   file = run / "out" / "tiny.safetensors"
+  assert read_grid(str(file)) == (2, 2)
   assert convert(file, f"--config={CONFIG}", out=tmp_path / "again") == 0
   printed = capsys.readouterr().out
   assert printed.count("loaded") == 1 and "vitx evaluate --workdir" in printed

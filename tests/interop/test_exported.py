@@ -18,6 +18,8 @@ from vitx.inference.convert import describe
 from vitx.interop import foreign
 from vitx.interop.export import write_safetensors
 from vitx.interop.foreign_names import to_ours, to_theirs
+from vitx.interop.init_from import initial_variables
+from vitx.ops.layout import TokenLayout
 
 CALLED = json.loads(CALLS.read_text())
 
@@ -43,6 +45,15 @@ def test_timm_ran_what_is_exported_today(name):
     expected = golden[name]
   found = run(model, variables, images())
   np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
+
+
+def test_a_grid_that_is_no_square_stays_as_it_is(tmp_path):
+  """Four patches are two rows of two, unless the file says that they are four rows of one."""
+  _, variables, _ = make("vit")
+  file = str(tmp_path / "a.safetensors")
+  write_safetensors(file, to_theirs(name_arrays(variables), "timm"), grid=(4, 1))
+  params, _ = initial_variables(file, variables["params"], {}, TokenLayout((4, 1), 1))
+  jax.tree.map(np.testing.assert_array_equal, params, variables["params"])
 
 
 def test_a_variable_without_a_place():

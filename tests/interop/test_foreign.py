@@ -180,7 +180,7 @@ def test_what_stands_around_weights_is_taken_off_and_reported(name, tmp_path):
   whole = foreign.read_arrays(FILES["timm_vit"])[0]
   body, head = ({n: x for n, x in whole.items() if (n in HEAD) == is_head} for is_head in (0, 1))
   path = torch_writer.save(wrap(whole, body, head), tmp_path / "a.ckpt")
-  found, left, beside, _ = foreign.read_variables(path, 3)
+  found, left, beside, *_ = foreign.read_variables(path, 3)
   wanted, *_ = foreign.read_variables(FILES["timm_vit"], 3)
   jax.tree.map(np.testing.assert_array_equal, found, wanted)
   assert left == [] and set(reported) <= beside.keys()
@@ -193,7 +193,7 @@ def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
   teacher |= {"head.mlp.0.weight": np.ones((4, 12)), "head.weight": whole["head.weight"]}
   content = {"student": in_front("module.", teacher), "teacher": teacher, "epoch": 3}
   path = torch_writer.save(content, tmp_path / "dino.pth")
-  found, left, beside, _ = foreign.read_variables(path, 3)
+  found, left, beside, *_ = foreign.read_variables(path, 3)
   assert "head" not in found["params"] and left == []
   assert {"teacher.", "student", "backbone.", "head.mlp.0.weight", "head.weight"} <= beside.keys()
   assert "other weights" in beside["student"]

@@ -27,7 +27,7 @@ from vitx.config.errors import ConfigError
 from vitx.inference.convert import describe
 from vitx.inference.publish import FILES, hide_paths, publish
 from vitx.interop import hub
-from vitx.interop.foreign import read_safetensors
+from vitx.interop.foreign import read_grid, read_safetensors
 from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.repository import is_weights
 from vitx.training import teacher
@@ -71,6 +71,7 @@ def edit(folder, **changes):
 
 def test_a_folder_there_and_back(folder, loaded, tmp_path):
   assert sorted(os.listdir(folder)) == sorted(FILES)
+  assert read_grid(os.path.join(folder, FILES[0])) == (2, 2)
   found = vitx.load(folder)
   compare(found, loaded)
   assert found.fingerprint == loaded.fingerprint and found.workdir == folder

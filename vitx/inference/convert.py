@@ -120,7 +120,8 @@ def export_weights(
     network = describe(loaded)
   arrays = to_theirs(tree.name_arrays(loaded.variables), network.family)
   path.parent.mkdir(parents=True, exist_ok=True)
-  write_safetensors(path, arrays)
+  layout = loaded.task.token_layout()
+  write_safetensors(path, arrays, () if layout is None else layout.grid)
   write_file(path.parent / CARD, write_card(loaded, network, path.name))
   if loaded.class_names and fit_lines(loaded.class_names):
     write_file(path.parent / FILE, "".join(f"{name}\n" for name in loaded.class_names))

@@ -1,17 +1,26 @@
 """Writes a network's weights to a `.safetensors` file, under another project's names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.interop.foreign import GRID
 
 SUFFIX = ".safetensors"
 
 
-def write_safetensors(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+def write_safetensors(
+  path: str | Path, arrays: Mapping[str, np.ndarray], grid: Sequence[int] = ()
+) -> None:
   """Writes arrays by name to a `.safetensors` file.
+
+  Args:
+    path: The path of the file.
+    arrays: The arrays by name.
+    grid: The numbers of rows and columns of the network's patches, which the arrays do not show;
+      () if it has none. `foreign.read_grid` reads them.
 
   Raises:
     ConfigError: The path does not end in `.safetensors`, or cannot be written.
@@ -27,7 +36,10 @@ def write_safetensors(path: str | Path, arrays: Mapping[str, np.ndarray]) -> Non
     from safetensors.numpy import save_file
   except ImportError as error:
     raise MissingExtraError(f"out={str(path)!r}", "foreign") from error
+  metadata = {"format": "pt"}  # timm writes and expects this.
+  if grid:
+    metadata[GRID] = "x".join(map(str, grid))
   try:
-    save_file(dict(arrays), str(path), metadata={"format": "pt"})  # timm writes and expects this.
+    save_file(dict(arrays), str(path), metadata=metadata)
   except (OSError, SafetensorError) as error:
     raise ConfigError(f"out={str(path)!r} cannot be written: {error}") from error

@@ -4,6 +4,7 @@ The names `hf:OWNER/NAME` and `timm:NAME` download a file from the Hugging Face 
 """
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ STATE_DICTS = (
   *("model", "state_dict", "model_state_dict", "network", "net", "module", "teacher"),
   *("target_encoder", "student", "encoder", "backbone", "model_ema", "state_dict_ema", "ema"),
 )
+GRID = "vitx_grid"  # the key of the grid of patches, such as "14x14", among a file's metadata
 _DEEPEST = 16  # The most dicts in each other around the weights of a file.
 _NUMBERS = (jnp.floating, jnp.integer, np.bool_)
 _DTYPES = {
@@ -85,12 +87,15 @@ class ForeignWeights(NamedTuple):
     unused: The names of the arrays for which vitx has no parameter.
     ignored: Descriptions, by name, of everything else in the file, such as an epoch.
     posemb: The fields that the network's `posemb` must have, see `foreign_names.Family`.
+    grid: The numbers of rows and columns of the network's patches; () if the file does not have
+      them.
   """
 
   variables: dict[str, Any]
   unused: list[str]
   ignored: dict[str, str]
   posemb: Mapping[str, Any]
+  grid: tuple[int, ...]
 
 
 def read_variables(source: str, num_heads: int) -> ForeignWeights:
@@ -114,7 +119,7 @@ def read_variables(source: str, num_heads: int) -> ForeignWeights:
   except ConfigError as error:
     raise ConfigError(f"init_from={source!r}: {error}") from error
   posemb = FAMILIES[find_family(named)].posemb
-  return ForeignWeights(nest(ours), unused, ignored | around, posemb)
+  return ForeignWeights(nest(ours), unused, ignored | around, posemb, read_grid(path))
 
 
 def count_heads(params: Mapping[str, Any]) -> int:
@@ -125,16 +130,23 @@ def count_heads(params: Mapping[str, Any]) -> int:
   return 1
 
 
-def guess_layout(variables: Mapping[str, Any]) -> TokenLayout | None:
-  """Returns the token layout that a network's weights imply, assuming that its grid is square.
+def guess_layout(variables: Mapping[str, Any], grid: tuple[int, ...] = ()) -> TokenLayout | None:
+  """Returns the token layout that a network's weights imply.
 
   Returns `None` if there is neither a position table nor a mixer with weights per token, or if the
   number of tokens does not give a square grid.
+
+  Args:
+    variables: The network's variables.
+    grid: The grid of the network's patches. If it is () or does not have as many tokens, a square
+      grid is assumed.
   """
   params = variables["params"]
   before = [params[name] for name in (names.CLASS_TOKEN, names.EXTRA_TOKENS) if name in params]
   prefix = sum(x.shape[-2] for x in before if x.ndim > 1)
   rows = _count_rows(name_leaves(params))
+  if grid and rows in (math.prod(grid), prefix + math.prod(grid)):
+    return TokenLayout(grid, prefix)
   # A table has rows for all tokens before the grid or, with registers, for none of them.
   for known in (0, prefix) if names.EXTRA_TOKENS in params else (prefix, 0):
     side = math.isqrt(max(rows - known, 0))
@@ -233,6 +245,22 @@ def _describe(value: Any) -> str:
   if isinstance(value, Mapping):
     return f"other weights, {len(value)} names" if _holds_arrays(value) else "a dict"
   return f"of the type {type(value).__name__}"
+
+
+def read_grid(path: str) -> tuple[int, ...]:
+  """Returns the grid of patches that vitx wrote into a `.safetensors` file, or ().
+
+  Raises:
+    ConfigError: The file cannot be read.
+  """
+  if not path.endswith(".safetensors"):
+    return ()
+  from safetensors import safe_open
+
+  with files.reading(f"{path!r} is no readable safetensors file"), safe_open(path, "np") as file:
+    text = (file.metadata() or {}).get(GRID, "")
+  known = re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*", text, re.ASCII)
+  return tuple(map(int, text.split("x"))) if known else ()
 
 
 def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:

@@ -254,7 +254,8 @@ def _transfer_file(
   Returns:
     The variables by collection, and the report.
   """
-  found, extra, ignored, posemb = foreign.read_variables(source, foreign.count_heads(params))
+  heads = foreign.count_heads(params)
+  found, extra, ignored, posemb, grid = foreign.read_variables(source, heads)
   stored = tree.name_leaves(found)
   state = {
     name: x
@@ -263,7 +264,7 @@ def _transfer_file(
   }
   target = {"params": params, **tree.nest(state)}
   indices = _match_classes(fit.match_classes, None, found)
-  before = foreign.guess_layout(found)
+  before = foreign.guess_layout(found, grid)
   with _name_source(source):
     filled, report = transfer(target, found, layout, before, indices)
   unused = {**report.unused, **dict.fromkeys(extra, "")}
