@@ -227,6 +227,16 @@ def test_a_file_that_declares_what_it_cannot_hold(tmp_path, kind, shape, message
     code_file.read(tmp_path / "a.vitx")
 
 
+@pytest.mark.parametrize("lanes", [0, 3, 10**9, 1.5, "2"])
+def test_a_file_that_declares_more_lanes_than_windows(text, tmp_path, lanes):
+  """Each lane would take memory for the keys and values of a whole window."""
+  weights = code_file.digest_weights(text)
+  header = code_file.Header("bytes", (60,), lanes, text.step, weights, "", "")
+  (tmp_path / "a.vitx").write_bytes(code_file.write(header, bytes(8)))
+  with pytest.raises(ConfigError, match=r"damaged header: lanes=.*, but its content has 2 windows"):
+    decompress(text, tmp_path / "a.vitx")
+
+
 def test_what_it_refuses(text, digits, command, tmp_path):
   def errors(loaded, name, *arguments):
     status, _, errors = command(loaded, name, *arguments)

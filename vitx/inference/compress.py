@@ -64,7 +64,7 @@ def compress(
   with open_model(model, checkpoint, trust_code=trust_code) as loaded:
     kind, shape, tokens = read_tokens(Path(path), loaded)
     size = density_model.density_task(loaded).length
-    lanes = min(lanes, max(tokens.size // size, 1))
+    lanes = min(lanes, _count_windows(tokens.size, size))
     with count_bar("coding", tokens.size, "token") as bar:
       coder = WindowCoder(loaded.model, loaded.variables, size, lanes, bar.update)
       code, bits = coder.encode(tokens)
@@ -149,6 +149,12 @@ def decompress(
         f" than workdir={loaded.workdir!r} has (step {loaded.step}, digest {weights});"
         " use the workdir that compressed it."
       )
+    windows = _count_windows(header.count, task.length)
+    if not isinstance(header.lanes, int) or not 1 <= header.lanes <= windows:
+      raise ConfigError(
+        f"{path} has a damaged header: lanes={header.lanes!r}, but its content has {windows}"
+        " windows; restore the file from a copy."
+      )
     with count_bar("decoding", header.count, "token") as bar:
       lanes = header.lanes
       coder = WindowCoder(loaded.model, loaded.variables, task.length, lanes, bar.update)
@@ -156,6 +162,11 @@ def decompress(
   if header.kind == "bytes":
     return tokens.astype(np.uint8)
   return to_values(tokens, task.levels).reshape(header.shape)
+
+
+def _count_windows(tokens: int, size: int) -> int:
+  """Returns the number of whole windows of `size` tokens, which is the most lanes; at least 1."""
+  return max(tokens // size, 1)
 
 
 def _decode(coder: WindowCoder, header: code_file.Header, code: bytes, path: str) -> np.ndarray:
