@@ -1,6 +1,7 @@
 """A damaged checkpoint is reported, and the one before it is loaded instead of wrong data."""
 
 import gc
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorstore
 from etils import epath
 
 from tests.checkpoints.test_store import assert_same, fill, small
-from vitx.checkpoints import reading
+from vitx.checkpoints import digest, reading
 from vitx.checkpoints.errors import CheckpointError, CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
 from vitx.config.errors import ConfigError
@@ -143,6 +144,28 @@ def test_an_altered_record_is_noticed(saved, warnings):
     with pytest.raises(CorruptCheckpoint, match=r"checkpoint 2 in .*: record: not what was saved"):
       store.restore(2)
     assert_intact(store.restore_latest())
+
+
+@pytest.mark.parametrize(
+  ("fields", "leaf", "message"),
+  [
+    ({"leaves": None}, {}, "record: it lacks leaves"),
+    ({"record": [1]}, {}, "record: record is no object"),
+    ({}, {"shape": None}, "record: it lacks params/scale.shape"),
+    ({}, {"shape": [9.0]}, "record: an entry of params/scale.shape is no integer"),
+    ({}, {"shape": [0, 10**30]}, "record: params/scale: "),
+    ({}, {"dtype": "float31"}, "record: params/scale: .*float31"),
+  ],
+)
+def test_a_record_that_somebody_wrote_is_checked(saved, fields, leaf, message):
+  path = saved / "2" / "record" / "metadata"
+  written = json.loads(path.read_text())
+  written["leaves"]["params/scale"] |= leaf
+  written |= fields
+  del written["digest"]
+  path.write_text(json.dumps({**written, "digest": digest.digest_json(written)}))
+  with pytest.raises(CorruptCheckpoint, match=f"is corrupt: {message}"):
+    CheckpointStore(saved, read_only=True).restore(2)
 
 
 def test_a_checkpoint_under_another_name_is_noticed(saved, warnings):

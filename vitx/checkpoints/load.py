@@ -337,7 +337,7 @@ def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:
         )
       return store.restore(int(choice), only=WANTED)
     latest = store.restore_latest(only=WANTED)
-    best = None if latest is None else latest.record["best_step"]
+    best = None if latest is None else latest.record.get("best_step")
     if choice == "latest" or best is None:
       after = -1 if latest is None else latest.step
       latest = unevaluated.restore(workdir, after, only=WANTED) or latest

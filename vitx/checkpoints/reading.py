@@ -17,6 +17,11 @@ from etils import epath
 from vitx import files
 from vitx.checkpoints import digest, tree
 from vitx.checkpoints.errors import make_corrupt_error, make_read_error
+from vitx.checkpoints.workdir import find_problem
+
+# The forms of a record and of the description of each leaf in it, see `find_problem`.
+_RECORD: dict[str, Any] = {"step": int, "record": dict, "leaves": dict}
+_LEAF: dict[str, Any] = {"shape": [int], "dtype": str, "digest": str}
 
 
 def read_record(path: epath.Path, where: str) -> dict[str, Any]:
@@ -27,7 +32,8 @@ def read_record(path: epath.Path, where: str) -> dict[str, Any]:
     where: The name of the checkpoint, for errors.
 
   Raises:
-    CorruptCheckpoint: The record does not match its digest, or is damaged otherwise.
+    CorruptCheckpoint: The record does not match its digest, or lacks a field or has one of another
+      type. Somebody else may have written it.
     CheckpointError: The record cannot be read now.
   """
   try:
@@ -37,7 +43,20 @@ def read_record(path: epath.Path, where: str) -> dict[str, Any]:
   claimed = stored.pop("digest", None) if isinstance(stored, dict) else None
   if claimed is None or claimed != digest.digest_json(stored):
     raise make_corrupt_error(where, "record", "not what was saved")
+  problem = find_problem(stored, _RECORD)
+  for name, leaf in () if problem else stored["leaves"].items():
+    problem = problem or find_problem(leaf, _LEAF, name) or _find_problem_of_dtype(name, leaf)
+  if problem:
+    raise make_corrupt_error(where, "record", problem)
   return stored
+
+
+def _find_problem_of_dtype(name: str, leaf: Mapping[str, Any]) -> str:
+  try:
+    np.empty((0, *leaf["shape"]), jax.numpy.dtype(leaf["dtype"]))
+  except (TypeError, ValueError) as error:  # an unknown dtype, or sizes that no array can have
+    return f"{name}: {error}"
+  return ""
 
 
 def read_leaves(
