@@ -296,6 +296,7 @@ RECORDS = [
     "class_names is no list",
   ),
   ("environment.json", {"data": []}, "data is no object"),
+  ("environment.json", {"command": 5}, "command is no list"),
 ]
 
 

@@ -63,6 +63,7 @@ RECORDS: dict[str, dict[str, Any]] = {
   "environment.json": {
     "data?": _DATA,
     "commit?": str,
+    "command?": [str],
     "python?": str,
     "versions?": dict,
     "devices?": [str],

@@ -63,8 +63,8 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     value = {
       row["step"]: read_figure(row, figure, run) for row in rows if row["kind"] == "validation"
     }
-    data = wd.read_json(last, "environment.json").get("data", {})
-    per_epoch = data.get("examples", {}).get("train", 0) / (config.get("batch_size") or 1)
+    examples = (wd.read_json(last, "environment.json").get("data") or {}).get("examples") or {}
+    per_epoch = (examples.get("train") or 0) / (config.get("batch_size") or 1)
     curves.append(Curve(name, loss, value, training, per_epoch))
   if len(figures) > 1:
     raise ConfigError(
