@@ -163,6 +163,7 @@ BOMBS = {
     torch_writer.save({"a": ZEROS}, path, compression=zipfile.ZIP_DEFLATED)
   ),
   "pickle": lambda path: archive(b"}" * 2**20, path, zipfile.ZIP_DEFLATED),
+  "old_pickle": lambda path: stream(b"\x80\x02](" + b"}" * 2**16 + b"e.", path),
   "views": many_views,
   "byte_array": lambda path: archive(b"\x80\x05\x96" + bytes([0] * 5 + [1, 0, 0]) + b".", path),
 }

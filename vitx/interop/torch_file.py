@@ -18,7 +18,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from vitx.files import check_inflated, reading
+from vitx.files import RATIO, check_inflated, limit, reading
 
 _DTYPES = {
   "DoubleStorage": np.float64,
@@ -158,7 +158,7 @@ class _Reader(pickle._Unpickler):
   }
 
   def __init__(self, file: Any, path: str | Path, load: Callable | None = None) -> None:
-    super().__init__(file)
+    super().__init__(_Pickle(file, path))
     self._path, self._load = path, load
     self._viewed = 0  # The bytes of all tensors; many may view one storage.
     self._opaque: dict[str, type[Opaque]] = {}
@@ -219,6 +219,30 @@ class _Reader(pickle._Unpickler):
     if any(part is not None for part in view):
       raise ValueError("a tensor views the data of another; save it with a newer PyTorch")
     return self._load(key, kind.dtype, count)
+
+
+class _Pickle:
+  """The file of a pickle, of which no more is read than what `check_inflated` allows in memory.
+
+  The length of a pickle in the older format is not known before it is read.
+  """
+
+  def __init__(self, file: Any, path: str | Path) -> None:
+    self._file, self._path, self._read = file, path, 0
+    self._stored = os.path.getsize(path)
+    self._most = max(limit(), RATIO * self._stored) / _GROWTH
+
+  def read(self, size: int) -> bytes:
+    return self._count(self._file.read(size))
+
+  def readline(self) -> bytes:
+    return self._count(self._file.readline())
+
+  def _count(self, content: bytes) -> bytes:
+    self._read += len(content)
+    if self._read > self._most:
+      check_inflated(repr(str(self._path)), _GROWTH * self._read, self._stored)
+    return content
 
 
 class _Inert:
