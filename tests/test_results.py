@@ -274,6 +274,14 @@ def test_the_gain_of_locality_follows_from_its_runs():
     assert judge_gain(*runs) == wanted
 
 
+def test_the_gains_on_imagenette_follow_from_their_runs():
+  names = ("scratch", "locality_scratch", "convolutions")
+  runs = [read_percents(f"few_imagenette_{name}")["fraction-0.053"] for name in names]
+  patches, locality, convolutions = runs
+  pairs = (locality, patches), (convolutions, patches), (convolutions, locality)
+  assert [judge_gain(*pair) for pair in pairs] == ["open", "helps", "open"]
+
+
 def judge_gain(values: Sequence[float], base: Sequence[float]) -> str:
   """Returns the verdict by a margin of one point on a difference that CLAIMS quotes."""
   found = contrast(values, base)
