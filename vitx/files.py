@@ -99,10 +99,9 @@ def check_inflated(where: str, declared: int, stored: int) -> None:
     stored: The size of the file in bytes.
 
   Raises:
-    ConfigError: The declared size is more than `RATIO` times the file's size, and more than
-      `limit`, which the environment variable `VITX_MAX_INFLATED_GIB` can raise.
+    ConfigError: The declared size is more than `most_inflated` allows.
   """
-  if declared > max(limit(), RATIO * stored):
+  if declared > most_inflated(stored):
     raise ConfigError(
       f"{where} has {stored:,} bytes and becomes {declared:,} in memory: more than {RATIO} times"
       f" as many, and more than {VARIABLE}={limit() / 2**30:g} allows. If you trust the file,"
@@ -110,8 +109,21 @@ def check_inflated(where: str, declared: int, stored: int) -> None:
     )
 
 
+def most_inflated(stored: int) -> float:
+  """Returns the largest unpacked size in bytes that a file of `stored` bytes may have.
+
+  It is `RATIO` times the file's size, or `limit` if that is more.
+
+  Raises:
+    ConfigError: The environment variable `VITX_MAX_INFLATED_GIB` is not a positive number.
+  """
+  return max(limit(), RATIO * stored)
+
+
 def limit() -> float:
   """Returns the unpacked size in bytes that is allowed even for a file that is very small.
+
+  The environment variable `VITX_MAX_INFLATED_GIB` sets it.
 
   Raises:
     ConfigError: The environment variable `VITX_MAX_INFLATED_GIB` is not a positive number.

@@ -51,8 +51,9 @@ def test_a_grid_that_is_no_square_stays_as_it_is(tmp_path):
   """Four patches are two rows of two, unless the file says that they are four rows of one."""
   _, variables, _ = make("vit")
   file = str(tmp_path / "a.safetensors")
-  write_safetensors(file, to_theirs(name_arrays(variables), "timm"), grid=(4, 1))
-  params, _ = initial_variables(file, variables["params"], {}, TokenLayout((4, 1), 1))
+  layout = TokenLayout((4, 1), 1)
+  write_safetensors(file, to_theirs(name_arrays(variables), "timm"), layout)
+  params, _ = initial_variables(file, variables["params"], {}, layout)
   jax.tree.map(np.testing.assert_array_equal, params, variables["params"])
 
 

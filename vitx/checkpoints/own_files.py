@@ -19,8 +19,11 @@ from vitx.config.errors import ConfigError
 
 # Error codes of opening a link without following it (ELOOP; EMLINK on some systems), or a pipe.
 _STRANGE = (errno.ELOOP, errno.EMLINK, errno.ENXIO)
+ENVIRONMENT = "environment.json"  # the hardware, the versions and the data of a run
+PHASES = "phases.json"  # in a workdir of several phases, a file with their names in order
+REPOSITORY = "vitx.json"  # the config and the record of the data of a published model
 # A directory with one of these files is a repository, or the workdir of a run or a run in phases.
-_MARKS = ("environment.json", "phases.json", "vitx.json")
+_MARKS = (ENVIRONMENT, PHASES, REPOSITORY)
 
 
 def append(directory: str | Path, name: str, text: str, *, sync: bool = False) -> None:

@@ -26,7 +26,7 @@ from vitx.config.checks import check_text
 from vitx.config.errors import ConfigError, MissingExtraError
 
 _RESTORE = "Restore it from a copy, or choose another --workdir."
-PHASES = "phases.json"  # in a workdir of several phases, a file with their names in order
+ENVIRONMENT, PHASES, REPOSITORY = own_files.ENVIRONMENT, own_files.PHASES, own_files.REPOSITORY
 # Fields of a config, and of its phases, that name files or data to read besides the config. In
 # `WEIGHT_FIELDS`, a phase may name another phase.
 DATA_PATH_FIELDS = ("data.source", "data.data_dir")
@@ -39,7 +39,6 @@ UNEVALUATED = "unevaluated"  # the folder of a state without its evaluation, bes
 POINT = "point.json"  # the point of a sweep (one of its runs) that a workdir belongs to
 FAILED = "failed.json"  # the reason why a point ended without a result
 TRACKING = "tracking.json"  # the tracker of a run, and the rows that the tracker has
-REPOSITORY = "vitx.json"  # the config and the record of the data of a published model
 _CONFIG: dict[str, Any] = {
   "batch_size?": int,
   "data_seed?": int,
@@ -60,7 +59,7 @@ RECORDS: dict[str, dict[str, Any]] = {
   POINT: {"method?": str, "seed?": int, "config": dict},
   FAILED: {"error": str},
   TRACKING: {"tracking?": dict, "id?": str, "known?": [list]},
-  "environment.json": {
+  ENVIRONMENT: {
     "data?": _DATA,
     "commit?": str,
     "command?": [str],
@@ -306,9 +305,9 @@ def read_data(workdir: str | Path) -> dict[str, Any]:
   Raises:
     ConfigError: `environment.json` is missing or damaged; the message names its path.
   """
-  data = read_json(workdir, "environment.json").get("data")
+  data = read_json(workdir, ENVIRONMENT).get("data")
   if not isinstance(data, dict) or "fingerprint" not in data:
-    path = epath.Path(workdir) / "environment.json"
+    path = epath.Path(workdir) / ENVIRONMENT
     raise ConfigError(f"{path} is missing, or does not describe the run's data. {_RESTORE}")
   return data
 
@@ -325,7 +324,7 @@ def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
   whole, _, own = str(workdir).rstrip("/").rpartition("/")
   phases = read_json(whole, PHASES).get("phases", ()) if whole else ()
   for run in [str(workdir), *(join(whole, name) for name in phases if own in phases)]:
-    data = read_json(run, "environment.json").get("data")
+    data = read_json(run, ENVIRONMENT).get("data")
     names = data.get("class_names") if isinstance(data, dict) else None
     if names:
       return tuple(names)

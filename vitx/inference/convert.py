@@ -60,7 +60,7 @@ def import_weights(
     store.save(0, {"params": params, "model_state": state}, dataclasses.asdict(Record()))
   wd.write_json(workdir, "config.json", wd.to_plain(config))
   picked = implementations(task.model, task.input_spec)
-  wd.write_json(workdir, "environment.json", provenance.environment(data, picked))
+  wd.write_json(workdir, wd.ENVIRONMENT, provenance.environment(data, picked))
 
 
 def _resolve(
@@ -120,8 +120,7 @@ def export_weights(
     network = describe(loaded)
   arrays = to_theirs(tree.name_arrays(loaded.variables), network.family)
   path.parent.mkdir(parents=True, exist_ok=True)
-  layout = loaded.task.token_layout()
-  write_safetensors(path, arrays, () if layout is None else layout.grid)
+  write_safetensors(path, arrays, loaded.task.token_layout())
   write_file(path.parent / CARD, write_card(loaded, network, path.name))
   if loaded.class_names and fit_lines(loaded.class_names):
     write_file(path.parent / FILE, "".join(f"{name}\n" for name in loaded.class_names))

@@ -39,18 +39,22 @@ def open_model(
   Raises:
     ConfigError: The model is loaded already, and `checkpoint` or `weights` name others.
   """
-  if isinstance(model, Loaded) and str(checkpoint) not in ("best", str(model.step)):
+  if isinstance(model, Loaded):
+    _check_loaded(model, checkpoint, weights)
+  cache.enable()
+  with registry.trusting(trust_code):
+    yield model if isinstance(model, Loaded) else load(model, checkpoint, weights=weights)
+
+
+def _check_loaded(model: Loaded, checkpoint: str | int, weights: str | None) -> None:
+  """Checks that no other checkpoint or weights than those of a loaded model are wanted."""
+  if str(checkpoint) not in ("best", str(model.step)):
     raise ConfigError(
       f"checkpoint={checkpoint!r}: the given model has the weights of step {model.step}; name the"
       " checkpoint in vitx.load."
     )
-  if isinstance(model, Loaded) and weights is not None:
+  if weights is not None:
     raise ConfigError(f"weights={weights!r}: the given model is loaded; name them in vitx.load.")
-  cache.enable()
-  with registry.trusting(trust_code):
-    if not isinstance(model, Loaded):
-      model = load(model, checkpoint, weights=weights)
-    yield model
 
 
 def copy_data_fields(

@@ -82,9 +82,8 @@ def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: s
     card = write_repository_card(loaded, network, name, config)
   data = {"source": source, **{key: loaded.data.get(key) for key in _PUBLIC_DATA}}
   folder.mkdir(parents=True, exist_ok=True)
-  layout = loaded.task.token_layout()
-  grid = () if layout is None else layout.grid
-  write_safetensors(folder / WEIGHTS, to_stored(loaded.variables, names), grid)
+  arrays = to_stored(loaded.variables, names)
+  write_safetensors(folder / WEIGHTS, arrays, loaded.task.token_layout())
   record = {"config": config, "data": data, "step": loaded.step, "names": names}
   write_json(folder / REPOSITORY, record)
   write_file(folder / CARD, card)

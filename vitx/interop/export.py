@@ -1,26 +1,28 @@
 """Writes a network's weights to a `.safetensors` file, under another project's names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.interop.foreign import GRID
+from vitx.ops.layout import TokenLayout
 
 SUFFIX = ".safetensors"
 
 
 def write_safetensors(
-  path: str | Path, arrays: Mapping[str, np.ndarray], grid: Sequence[int] = ()
+  path: str | Path, arrays: Mapping[str, np.ndarray], layout: TokenLayout | None = None
 ) -> None:
   """Writes arrays by name to a `.safetensors` file.
 
   Args:
     path: The path of the file.
     arrays: The arrays by name.
-    grid: The numbers of rows and columns of the network's patches, which the arrays do not show;
-      () if it has none. `foreign.read_grid` reads them.
+    layout: The arrangement of the network's tokens, or `None` if it has none. The file has the
+      numbers of rows and columns of its patches, which the arrays do not show; `foreign.read_grid`
+      reads them.
 
   Raises:
     ConfigError: The path does not end in `.safetensors`, or cannot be written.
@@ -37,8 +39,8 @@ def write_safetensors(
   except ImportError as error:
     raise MissingExtraError(f"out={str(path)!r}", "foreign") from error
   metadata = {"format": "pt"}  # timm writes and expects this.
-  if grid:
-    metadata[GRID] = "x".join(map(str, grid))
+  if layout is not None:
+    metadata[GRID] = "x".join(map(str, layout.grid))
   try:
     save_file(dict(arrays), str(path), metadata=metadata)
   except (OSError, SafetensorError) as error:

@@ -18,7 +18,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from vitx.files import RATIO, check_inflated, limit, reading
+from vitx.files import check_inflated, most_inflated, reading
 
 _DTYPES = {
   "DoubleStorage": np.float64,
@@ -230,7 +230,7 @@ class _Pickle:
   def __init__(self, file: Any, path: str | Path) -> None:
     self._file, self._path, self._read = file, path, 0
     self._stored = os.path.getsize(path)
-    self._most = max(limit(), RATIO * self._stored) / _GROWTH
+    self._most = most_inflated(self._stored) / _GROWTH
 
   def read(self, size: int) -> bytes:
     return self._count(self._file.read(size))

@@ -94,7 +94,7 @@ def _check_data(point: Point, workdir: str, runs: Sequence[Experiment]) -> None:
   """
   names = sorted(point.config.get("phases") or ())
   for place, run in zip([wd.join(workdir, x) for x in names] or [workdir], runs, strict=True):
-    then, now = wd.read_json(place, "environment.json").get("data"), run.source.info
+    then, now = wd.read_json(place, wd.ENVIRONMENT).get("data"), run.source.info
     # Points of one method have several sources if the name of the source contains the seed.
     if then and then.get("source") == now.name and then["fingerprint"] != now.fingerprint:
       raise ConfigError(

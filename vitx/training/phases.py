@@ -28,6 +28,7 @@ from vitx.config.fields import (
   set_groups,
   suggest,
 )
+from vitx.data.images.mixup import MIXES
 from vitx.models import resolve_model
 from vitx.training import durations, loop, parallel, teacher
 from vitx.training.distributed import is_writer
@@ -40,7 +41,6 @@ from vitx.training.restore import check_phase, check_source
 PREFIX = "phase:"  # precedes a phase's name in a field that also takes a workdir or a file
 # The fields that decide where a run ends.
 ENDS = ("stop_after", "duration", "evaluation.stop_early")
-MIX = ("mixup", "cutmix")  # operations on pairs of images, which lie on one device
 
 
 def train(
@@ -215,7 +215,8 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
     else:
       check_config(config)
       each.append(config)
-  mixes = any(find(phase, f"augment.{name}") not in (MISSING, 0) for phase in each for name in MIX)
+  alphas = [find(phase, f"augment.{name}") for phase in each for name in MIXES]
+  mixes = any(alpha not in (MISSING, 0) for alpha in alphas)
   batches = [halve_batch(phase, 0) // phase.grad_accum_steps for phase in each]
   parallel.use_cores(batches, multiple=2 if mixes else 1)
 

@@ -137,7 +137,7 @@ def begin(
     wd.write_json(workdir, "config.json", wd.to_plain(config))
     data = provenance.describe_data(experiment.source)
     environment = provenance.environment(data, experiment.implementations())
-    wd.write_json(workdir, "environment.json", environment)
+    wd.write_json(workdir, wd.ENVIRONMENT, environment)
   return Beginning(state, start, record, is_evaluated=later is None)
 
 

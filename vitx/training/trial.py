@@ -162,9 +162,7 @@ def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
     config: A config from `complete_config`.
     batch: The number of examples.
   """
-  model, given = _describe_inference(config, batch)
-  infer = functools.partial(model.apply, train=False)
-  return _measure(jax.jit(infer).lower(variable_shapes(model, given), given), {})
+  return _measure(_lower_inference(config, batch)[0], {})
 
 
 def _measure(lowered: jax.stages.Lowered, options: dict[str, Any]) -> int | None:
@@ -173,6 +171,15 @@ def _measure(lowered: jax.stages.Lowered, options: dict[str, Any]) -> int | None
   if jax.default_backend() == "cpu":
     options = {**options, "xla_backend_optimization_level": 0}
   return cost.compiled_bytes(lowered.compile(compiler_options=options))
+
+
+def _lower_inference(
+  config: ConfigDict, batch: int
+) -> tuple[jax.stages.Lowered, jax.ShapeDtypeStruct]:
+  """Returns the forward pass, lowered for compilation, and the shape and dtype of its input."""
+  model, given = _describe_inference(config, batch)
+  infer = functools.partial(model.apply, train=False)
+  return jax.jit(infer).lower(variable_shapes(model, given), given), given
 
 
 def _describe_inference(config: ConfigDict, batch: int) -> tuple[Any, jax.ShapeDtypeStruct]:
@@ -223,9 +230,8 @@ def prepare_inference(
     A function that runs the forward pass once and waits for its end; and the bytes that the pass
     needs, or None if the compiler does not report them.
   """
-  model, given = _describe_inference(config, config.batch_size)
-  run = functools.partial(model.apply, train=False)
-  program = jax.jit(run).lower(variable_shapes(model, given), given).compile()
+  lowered, given = _lower_inference(config, config.batch_size)
+  program = lowered.compile()
   arguments = functools.cache(lambda: jax.device_put((start(), draw(given))))
 
   def infer() -> None:

@@ -88,7 +88,7 @@ def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) ->
     free.add("evaluation.every")
   if schedule in ("constant", "step", "plateau"):
     free.add("duration")
-  data = wd.read_json(workdir, "environment.json").get("data")
+  data = wd.read_json(workdir, wd.ENVIRONMENT).get("data")
   if fingerprint and isinstance(data, dict) and data.get("fingerprint") == fingerprint:
     free.add("data.source")
   check_same_fields(workdir, stored, wd.to_plain(config), free)
@@ -221,7 +221,7 @@ def choose_rule(workdir: str | Path) -> Rule:
   """
   wd.check_name(workdir)
   today = current_rule()
-  stored = wd.read_json(workdir, "environment.json").get("rule")
+  stored = wd.read_json(workdir, wd.ENVIRONMENT).get("rule")
   if stored is None:
     return today
   began = Rule.from_json(
