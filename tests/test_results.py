@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from configs import simplified_cifar10
+from configs import photos, simplified_cifar10
 from tests.benchmarks.sparsifiner import NETWORKS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -255,6 +255,9 @@ def test_the_contrast_of_l1_and_l2_follows_from_its_runs():
     ("few_labels_450", "0.1", ["does not help"] * 3),
     ("few_labels_locality", "0.02", ["open"] * 3),
     ("few_labels_locality_450", "0.1", ["does not help"] * 3),
+    ("few_imagenette", "0.053", ["helps", "helps", "open"]),
+    ("few_imagenette_180", "0.211", ["helps", "helps", "open"]),
+    ("few_imagenette_locality", "0.053", ["open", "does not help", "open"]),
   ],
 )
 def test_the_gain_of_masked_pretraining_follows_from_its_runs(name, share, wanted):
@@ -274,12 +277,45 @@ def test_the_gain_of_locality_follows_from_its_runs():
     assert judge_gain(*runs) == wanted
 
 
-def test_the_gains_on_imagenette_follow_from_their_runs():
-  names = ("scratch", "locality_scratch", "convolutions")
-  runs = [read_percents(f"few_imagenette_{name}")["fraction-0.053"] for name in names]
-  patches, locality, convolutions = runs
-  pairs = (locality, patches), (convolutions, patches), (convolutions, locality)
-  assert [judge_gain(*pair) for pair in pairs] == ["open", "helps", "open"]
+@pytest.mark.parametrize(
+  ("name", "base", "share", "wanted"),
+  [
+    ("locality_scratch", "scratch", "0.053", "open"),
+    ("convolutions", "scratch", "0.053", "helps"),
+    ("convolutions", "locality_scratch", "0.053", "open"),
+    ("locality_180", "180", "0.211", "does not help"),
+    ("locality_all_scratch", "all_scratch", "1.0", "open"),
+    ("all", "all_scratch", "1.0", "does not help"),
+    ("locality_all", "locality_all_scratch", "1.0", "does not help"),
+    ("locality_all", "all", "1.0", "does not help"),
+  ],
+)
+def test_the_gains_on_imagenette_follow_from_their_runs(name, base, share, wanted):
+  runs = (read_percents(f"few_imagenette_{part}")[f"fraction-{share}"] for part in (name, base))
+  assert judge_gain(*runs) == wanted
+
+
+def test_the_gains_after_pretraining_on_imagenette_follow_from_their_runs():
+  """CLAIMS compares networks with 45 labeled images a class, two of them pretrained."""
+  patches, locality = read_percents("few_imagenette"), read_percents("few_imagenette_locality")
+  convolutions = read_percents("few_imagenette_convolutions")["fraction-0.053"]
+  for arm in ("fraction-1.0", "fraction-0.053"):
+    assert judge_gain(locality[arm], patches[arm]) == "does not help"
+  assert judge_gain(convolutions, patches["fraction-1.0"]) == "does not help"
+
+
+def test_the_default_row_of_photos_validates_best():
+  """By the rule in CLAIMS, `from_scratch` leads on validation with 45 labeled images a class."""
+  names = ("few_imagenette", "few_imagenette_locality")
+  tables = [f"{name}{arm}" for name in names for arm in ("", "_scratch")]
+  others = [
+    np.mean(values)
+    for table in tables
+    for values in read_percents(table, "validation_top1").values()
+  ]
+  default = read_percents("few_imagenette_convolutions", "validation_top1")["fraction-0.053"]
+  assert len(others) == 6 and np.mean(default) > max(others)
+  assert photos.get_config().model == photos.get_config("from_scratch").model
 
 
 def judge_gain(values: Sequence[float], base: Sequence[float]) -> str:
