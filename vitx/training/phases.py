@@ -28,7 +28,6 @@ from vitx.config.fields import (
   set_groups,
   suggest,
 )
-from vitx.data.images.mixup import MIXES
 from vitx.models import resolve_model
 from vitx.training import durations, loop, parallel, teacher
 from vitx.training.distributed import is_writer
@@ -41,6 +40,7 @@ from vitx.training.restore import check_phase, check_source
 PREFIX = "phase:"  # precedes a phase's name in a field that also takes a workdir or a file
 # The fields that decide where a run ends.
 ENDS = ("stop_after", "duration", "evaluation.stop_early")
+MIX = ("mixup", "cutmix")  # operations on pairs of images, which lie on one device
 
 
 def train(
@@ -215,8 +215,7 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
     else:
       check_config(config)
       each.append(config)
-  alphas = [find(phase, f"augment.{name}") for phase in each for name in MIXES]
-  mixes = any(alpha not in (MISSING, 0) for alpha in alphas)
+  mixes = any(find(phase, f"augment.{name}") not in (MISSING, 0) for phase in each for name in MIX)
   batches = [halve_batch(phase, 0) // phase.grad_accum_steps for phase in each]
   parallel.use_cores(batches, multiple=2 if mixes else 1)
 

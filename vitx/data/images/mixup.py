@@ -14,8 +14,6 @@ import jax.numpy as jnp
 
 from vitx.data.images import image_ops
 
-MIXES = ("mixup", "cutmix")  # the fields of `augment` that mix the images of a pair
-
 
 def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax.Array:
   """Smooths labels to targets: (1 - smoothing) * one-hot + smoothing / num_classes.
