@@ -34,6 +34,7 @@ from vitx.training.experiment import make_experiment, resolve
 from vitx.training.failures import NonFiniteError
 from vitx.training.record.recorder import Record, Recorder
 from vitx.training.restore import make_fit
+from vitx.training.step import Step
 
 
 def same(a, b):
@@ -197,6 +198,22 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(t
     loop.train(runs.tiny(f"schedule={__name__}:leap"), tmp_path)
   assert os.listdir(tmp_path / "checkpoints") == ["8"]
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(runs.final_state(tmp_path)))
+
+
+@pytest.mark.slow
+def test_a_gradient_in_float16_that_no_loss_scale_makes_finite_stops_the_run(tmp_path, monkeypatch):
+  """Each of 16 steps halves the scale of 2^16; at a scale of 1 nothing is left to try."""
+  compute = Step._gradient
+
+  def spoil(self, *arguments):
+    loss, grads, *rest = compute(self, *arguments)
+    return loss, jax.tree.map(lambda x: x * jnp.nan, grads), *rest
+
+  monkeypatch.setattr(Step, "_gradient", spoil)
+  with pytest.raises(NonFiniteError, match=r"gradient_norm is nan at step 16\. .*of step 16 is"):
+    loop.train(runs.tiny("model.dtype=float16"), tmp_path)
+  scales = [row["loss_scale"] for row in runs.rows(tmp_path) if row["kind"] == "train"]
+  assert scales == [2.0 ** (16 - step) for step in (4, 9, 14)]
 
 
 @pytest.mark.slow

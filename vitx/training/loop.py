@@ -117,12 +117,12 @@ def _train(run: Run) -> Result:
   state = experiment.replicate(start.state)
   constants = parallel.replicate(experiment.constants)
   examples = functools.cache(experiment.load_examples)
-  # In float16 a gradient may overflow: the step is then skipped and the loss scale lowered.
-  checked = ("loss",) if experiment.step.half else ("loss", "gradient_norm")
   evaluation_program, entropy_program = compile_evaluation(experiment)
   evaluate = make_evaluator(run, evaluation_program, constants, examples)
 
   def finish(step: int, metrics: dict[str, float], figures: dict[str, float]) -> None:
+    # In float16 a gradient may overflow while the loss scale can still be lowered.
+    checked = ("loss",) if metrics.get("loss_scale", 1) > 1 else ("loss", "gradient_norm")
     check_finite(step, {name: metrics[name] for name in checked}, last_good=run.last_good)
     recorder.count_step(step, metrics, figures)
 

@@ -27,8 +27,8 @@ LARGEST = 2.0**24
 class LossScale(struct.PyTreeNode):
   """Dynamic loss scaling for float16 (Micikevicius et al. 2018, section 3.2).
 
-  The factor on the loss is halved when a gradient overflows, and doubled after 2,000 steps without
-  an overflow.
+  The factor on the loss is halved when a gradient overflows, but never below 1, and doubled after
+  2,000 steps without an overflow.
 
   Attributes:
     value: The factor, a float32 scalar.
@@ -146,7 +146,8 @@ class Step:
     Returns:
       The new state; the metrics; and whether any process was asked to end, an int32 scalar. The
       metrics are those of the task, `loss`, `gradient_norm` (of the gradient that the optimizer
-      gets, before clipping) and `learning_rate`. All results are equal on every device.
+      gets, before clipping), `learning_rate` and, in float16, `loss_scale` (the factor of this
+      step). All results are equal on every device.
     """
     # Only Threefry draws the same numbers under `vmap` as one by one, so that results do not
     # depend on the number of devices.
@@ -171,6 +172,7 @@ class Step:
       # An overflow skips the update and changes only the scale.
       new = jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, state)
       new = new.replace(loss_scale=state.loss_scale.adjust(finite))
+      metrics |= {"loss_scale": scale}
     metrics |= {
       "loss": loss,
       "gradient_norm": optax.tree.norm(grads),

@@ -17,7 +17,7 @@ from vitx.training.record.progress import Progress
 from vitx.training.record.tracking import open_tracking
 
 # Metrics of a step that are not averaged over the steps between two rows of kind "train".
-NO_MEANS = ("learning_rate", "gradient_norm")
+NO_MEANS = ("learning_rate", "gradient_norm", "loss_scale")
 
 
 @dataclasses.dataclass
@@ -148,7 +148,8 @@ class Recorder:
     is_only = step + 1 == total == self.record.window[1]  # the end of a run without a row
     is_due = self._experiment.is_due(step + 1, self._experiment.config.log_every)
     if is_only or is_due:
-      own = {name: metrics[name] for name in NO_MEANS}
+      # Only float16 has a loss scale.
+      own = {name: metrics[name] for name in NO_MEANS if name in metrics}
       row = self._make_row(step + 1, own | dict(measured))
       if is_due:
         self.record.window = ({}, 0)
