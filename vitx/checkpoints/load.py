@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from vitx.checkpoints import tree, unevaluated
 from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import (
+  ENVIRONMENT,
   find_run,
   locate_checkpoints,
   locate_config,
@@ -190,7 +191,7 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
     return
   if len(known) != count:
     config = locate_config(workdir).rpartition("/")[2]
-    file = "environment.json" if config == "config.json" else config
+    file = ENVIRONMENT if config == "config.json" else config
     raise ConfigError(
       f"workdir={str(workdir)!r}: data.class_names={known!r:.200} must name the {count} classes of"
       f" the model. Restore {file} from a copy."

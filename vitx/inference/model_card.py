@@ -7,7 +7,7 @@ from typing import Any
 from vitx.analysis.markdown import code, shorten_paths, table, text
 from vitx.analysis.tables import format_figure
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.workdir import read_json, to_plain
+from vitx.checkpoints.workdir import ENVIRONMENT, read_json, to_plain
 from vitx.config.fields import EvaluationSettings, read_fields
 from vitx.data.images.settings import sides
 from vitx.interop.repository import WEIGHTS
@@ -87,7 +87,7 @@ def _training(loaded: Loaded, config: Mapping[str, Any], *, with_command: bool) 
     _images(loaded),
     _data(loaded, config["data"]["source"]),
     _figures(read_metrics(loaded.workdir), loaded.step),
-    _run(read_json(loaded.workdir, "environment.json"), with_command),
+    _run(read_json(loaded.workdir, ENVIRONMENT), with_command),
     "## Config\n\nPaths are cut to their last part.\n\n"
     f"```json\n{json.dumps(shorten_paths(config), indent=2)}\n```",
   ]

@@ -22,7 +22,7 @@ from vitx.analysis.figures.confusion import plot_confusion
 from vitx.analysis.figures.mistakes import SHOWN, TITLES, Picture, choose_pictures
 from vitx.analysis.figures.reliability import plot_reliability
 from vitx.checkpoints.outputs import check_overwritten, write_file
-from vitx.checkpoints.workdir import read_json
+from vitx.checkpoints.workdir import ENVIRONMENT, read_json
 from vitx.config.errors import escape
 from vitx.inference.evaluate import Evaluation
 from vitx.inference.visualize import show_predictions
@@ -185,7 +185,7 @@ class _Content:
 
   def provenance(self) -> list[tuple[str, str]]:
     """Returns pairs (name, value) that say where the results come from, such as the workdir."""
-    environment = read_json(self.loaded.workdir, "environment.json")
+    environment = read_json(self.loaded.workdir, ENVIRONMENT)
     trained = environment.get("versions") or {}
     now = {"vitx": vitx.__version__, "jax": jax.__version__, "python": sys.version.split()[0]}
     facts = {

@@ -63,7 +63,7 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     value = {
       row["step"]: read_figure(row, figure, run) for row in rows if row["kind"] == "validation"
     }
-    examples = (wd.read_json(last, "environment.json").get("data") or {}).get("examples") or {}
+    examples = (wd.read_json(last, wd.ENVIRONMENT).get("data") or {}).get("examples") or {}
     per_epoch = (examples.get("train") or 0) / (config.get("batch_size") or 1)
     curves.append(Curve(name, loss, value, training, per_epoch))
   if len(figures) > 1:

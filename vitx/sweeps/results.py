@@ -209,11 +209,11 @@ def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
 
 
 def _read_environment(run: str) -> dict[str, Any]:
-  found = wd.read_json(wd.find_run(run), "environment.json")
+  found = wd.read_json(wd.find_run(run), wd.ENVIRONMENT)
   missing = [name for name in REPORTED if name not in found]
   if missing:
     raise ConfigError(
-      f"environment.json of workdir={run!r} lacks {', '.join(missing)}. Restore it from a"
+      f"{wd.ENVIRONMENT} of workdir={run!r} lacks {', '.join(missing)}. Restore it from a"
       " copy, or move the workdir away."
     )
   return found
