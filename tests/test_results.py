@@ -248,60 +248,58 @@ def test_the_contrast_of_l1_and_l2_follows_from_its_runs():
   assert f"at {zeros[0]:.0f} and {zeros[1]:.0f} % zeros in the bases" in claims
 
 
+# Runs are named by a table and the share of images in its method's name.
 @pytest.mark.parametrize(
-  ("name", "share", "wanted"),
+  ("runs", "base", "wanted"),
   [
-    ("few_labels", "0.02", ["helps", "helps", "open"]),
-    ("few_labels_450", "0.1", ["does not help"] * 3),
-    ("few_labels_locality", "0.02", ["open"] * 3),
-    ("few_labels_locality_450", "0.1", ["does not help"] * 3),
-    ("few_imagenette", "0.053", ["helps", "helps", "open"]),
-    ("few_imagenette_180", "0.211", ["helps", "helps", "open"]),
-    ("few_imagenette_locality", "0.053", ["open", "does not help", "open"]),
+    ("few_labels/1.0", "few_labels_scratch/0.02", "helps"),
+    ("few_labels/0.02", "few_labels_scratch/0.02", "helps"),
+    ("few_labels/1.0", "few_labels/0.02", "open"),
+    ("few_labels_450/1.0", "few_labels_450_scratch/0.1", "does not help"),
+    ("few_labels_450/0.1", "few_labels_450_scratch/0.1", "does not help"),
+    ("few_labels_450/1.0", "few_labels_450/0.1", "does not help"),
+    ("few_labels_locality/1.0", "few_labels_locality_scratch/0.02", "open"),
+    ("few_labels_locality/0.02", "few_labels_locality_scratch/0.02", "open"),
+    ("few_labels_locality/1.0", "few_labels_locality/0.02", "open"),
+    ("few_labels_locality_450/1.0", "few_labels_locality_450_scratch/0.1", "does not help"),
+    ("few_labels_locality_450/0.1", "few_labels_locality_450_scratch/0.1", "does not help"),
+    ("few_labels_locality_450/1.0", "few_labels_locality_450/0.1", "does not help"),
+    ("few_imagenette/1.0", "few_imagenette_scratch/0.053", "helps"),
+    ("few_imagenette/0.053", "few_imagenette_scratch/0.053", "helps"),
+    ("few_imagenette/1.0", "few_imagenette/0.053", "open"),
+    ("few_imagenette_180/1.0", "few_imagenette_180_scratch/0.211", "helps"),
+    ("few_imagenette_180/0.211", "few_imagenette_180_scratch/0.211", "helps"),
+    ("few_imagenette_180/1.0", "few_imagenette_180/0.211", "open"),
+    ("few_imagenette_locality/1.0", "few_imagenette_locality_scratch/0.053", "open"),
+    ("few_imagenette_locality/0.053", "few_imagenette_locality_scratch/0.053", "does not help"),
+    ("few_imagenette_locality/1.0", "few_imagenette_locality/0.053", "open"),
+    ("few_labels_locality_scratch/0.02", "few_labels_scratch/0.02", "helps"),
+    ("few_labels_locality/1.0", "few_labels/1.0", "open"),
+    ("few_labels_locality/0.02", "few_labels/0.02", "open"),
+    ("few_labels_locality_450_scratch/0.1", "few_labels_450_scratch/0.1", "helps"),
+    ("few_labels_locality_450/1.0", "few_labels_450/1.0", "open"),
+    ("few_labels_locality_450/0.1", "few_labels_450/0.1", "open"),
+    ("few_imagenette_locality_scratch/0.053", "few_imagenette_scratch/0.053", "open"),
+    ("few_imagenette_convolutions/0.053", "few_imagenette_scratch/0.053", "helps"),
+    ("few_imagenette_convolutions/0.053", "few_imagenette_locality_scratch/0.053", "open"),
+    ("few_imagenette_locality_180/0.211", "few_imagenette_180/0.211", "does not help"),
+    ("few_imagenette_locality_all_scratch/1.0", "few_imagenette_all_scratch/1.0", "open"),
+    ("few_imagenette_all/1.0", "few_imagenette_all_scratch/1.0", "does not help"),
+    ("few_imagenette_locality_all/1.0", "few_imagenette_locality_all_scratch/1.0", "does not help"),
+    ("few_imagenette_locality_all/1.0", "few_imagenette_all/1.0", "does not help"),
+    ("few_imagenette_locality/1.0", "few_imagenette/1.0", "does not help"),
+    ("few_imagenette_locality/0.053", "few_imagenette/0.053", "does not help"),
+    ("few_imagenette_convolutions/0.053", "few_imagenette/1.0", "does not help"),
   ],
 )
-def test_the_gain_of_masked_pretraining_follows_from_its_runs(name, share, wanted):
-  """CLAIMS has the differences of the three arms, and the verdicts of a margin of one point."""
-  every, labeled = (read_percents(name)[f"fraction-{part}"] for part in ("1.0", share))
-  scratch = read_percents(f"{name}_scratch")[f"fraction-{share}"]
-  pairs = (every, scratch), (labeled, scratch), (every, labeled)
-  assert [judge_gain(*pair) for pair in pairs] == wanted
-
-
-def test_the_gain_of_locality_follows_from_its_runs():
-  cases = [("_scratch", "0.02", "helps"), ("", "1.0", "open"), ("", "0.02", "open")]
-  cases += [("_450_scratch", "0.1", "helps"), ("_450", "1.0", "open"), ("_450", "0.1", "open")]
-  for arm, share, wanted in cases:
-    names = (f"few_labels{part}{arm}" for part in ("_locality", ""))
-    runs = (read_percents(name)[f"fraction-{share}"] for name in names)
-    assert judge_gain(*runs) == wanted
-
-
-@pytest.mark.parametrize(
-  ("name", "base", "share", "wanted"),
-  [
-    ("locality_scratch", "scratch", "0.053", "open"),
-    ("convolutions", "scratch", "0.053", "helps"),
-    ("convolutions", "locality_scratch", "0.053", "open"),
-    ("locality_180", "180", "0.211", "does not help"),
-    ("locality_all_scratch", "all_scratch", "1.0", "open"),
-    ("all", "all_scratch", "1.0", "does not help"),
-    ("locality_all", "locality_all_scratch", "1.0", "does not help"),
-    ("locality_all", "all", "1.0", "does not help"),
-  ],
-)
-def test_the_gains_on_imagenette_follow_from_their_runs(name, base, share, wanted):
-  runs = (read_percents(f"few_imagenette_{part}")[f"fraction-{share}"] for part in (name, base))
-  assert judge_gain(*runs) == wanted
-
-
-def test_the_gains_after_pretraining_on_imagenette_follow_from_their_runs():
-  """CLAIMS compares networks with 45 labeled images a class, two of them pretrained."""
-  patches, locality = read_percents("few_imagenette"), read_percents("few_imagenette_locality")
-  convolutions = read_percents("few_imagenette_convolutions")["fraction-0.053"]
-  for arm in ("fraction-1.0", "fraction-0.053"):
-    assert judge_gain(locality[arm], patches[arm]) == "does not help"
-  assert judge_gain(convolutions, patches["fraction-1.0"]) == "does not help"
+def test_the_gains_with_few_labels_follow_from_their_runs(runs, base, wanted):
+  """CLAIMS has each difference, paired by seed, and the verdict of a margin of one point."""
+  named = (name.split("/") for name in (runs, base))
+  pair = [read_runs(RESULTS / f"{table}.md", "test_top1")[f"fraction-{x}"] for table, x in named]
+  seeds = sorted(set(pair[0]) & set(pair[1]))
+  found = contrast(*([100 * own[seed] for seed in seeds] for own in pair))
+  assert quote(*found) in " ".join(CLAIMS.read_text().split())
+  assert wanted == ("helps" if found[1] > 1 else "does not help" if found[2] < 1 else "open")
 
 
 def test_the_default_row_of_photos_validates_best():
@@ -316,13 +314,6 @@ def test_the_default_row_of_photos_validates_best():
   default = read_percents("few_imagenette_convolutions", "validation_top1")["fraction-0.053"]
   assert len(others) == 6 and np.mean(default) > max(others)
   assert photos.get_config().model == photos.get_config("from_scratch").model
-
-
-def judge_gain(values: Sequence[float], base: Sequence[float]) -> str:
-  """Returns the verdict by a margin of one point on a difference that CLAIMS quotes."""
-  found = contrast(values, base)
-  assert quote(*found) in " ".join(CLAIMS.read_text().split())
-  return "helps" if found[1] > 1 else "does not help" if found[2] < 1 else "open"
 
 
 def test_the_time_of_the_simplified_steps_follows_from_its_runs():
