@@ -50,12 +50,6 @@ def blocks(page: str) -> list[tuple[str, str]]:
   return re.findall(r"^```(\w*)\n(.*?)^```", read(page), re.DOTALL | re.MULTILINE)
 
 
-def indented(page: str) -> list[str]:
-  """Returns the indented lines outside of fences, which Markdown would set as code."""
-  prose = re.sub(r"^```.*?^```", "", read(page), flags=re.DOTALL | re.MULTILINE)
-  return re.findall(r"(?<=\n\n)(?: {4}|\t)\S.*", prose)
-
-
 def commands(block: str) -> list[Command]:
   """Returns the commands of a shell block; `&&` and `&` separate two commands."""
   found = []

@@ -10,7 +10,7 @@ from vitx.ops.implementation import current_rule
 from vitx.training import compilation, experiment, loop, phases, validation
 
 # Fields that say how long a run goes, and when it evaluates, saves and logs. No step depends on
-# them: `test_the_rates_of_a_run_that_is_stopped_are_those_of_the_whole_run` checks the only way.
+# them: `test_a_stopped_run_has_the_learning_rates_of_the_whole_run` checks the only way.
 FREE = {
   "": ("log_every", "stop_after", "checkpoint", "tracking"),
   "evaluation": ("every", "limit", "on_test", "stop_early", "attention_entropy", "weights"),

@@ -96,7 +96,7 @@ def test_new_images_are_predicted_by_name(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_directory_per_split_and_a_broken_image_is_named_before_compiling(tmp_path, monkeypatch):
+def test_a_broken_image_is_named_before_compiling(tmp_path, monkeypatch):
   for seed, (split, count) in enumerate((("train", 16), ("val", 4), ("test", 6))):
     draw(tmp_path / "images" / split, count, seed)
   settings = config(tmp_path / "images", *STATISTICS)
@@ -177,7 +177,7 @@ def test_rectangles_are_learned_evaluated_and_predicted(trained, tmp_path, capsy
 
 
 @pytest.mark.slow
-def test_a_rectangle_in_every_config(trained_config_json, capsys):
+def test_every_config_accepts_a_rectangle(trained_config_json, capsys):
   """A config for square images accepts a rectangle; an error names the parts that need a square."""
   path = trained_config_json
   given = vitx.load_config(f"{path}:data.image_size=(24,16)")

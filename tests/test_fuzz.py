@@ -23,8 +23,6 @@ import pytest
 from etils import epath
 from PIL import Image
 
-import vitx
-from vitx.checkpoints import workdir
 from vitx.checkpoints.errors import CheckpointError
 from vitx.config.errors import ConfigError
 from vitx.data.builders.tiny_imagenet.archive import Archive
@@ -32,18 +30,11 @@ from vitx.data.images.decode import Encoded
 from vitx.data.sources.tfds_dir import file_formats, open_builder
 from vitx.data.wav import read_head
 from vitx.files import read_arrays
-from vitx.inference import code_file
+from vitx.inference.compress import Header, pack, unpack
 from vitx.interop import foreign
-from vitx.training.record.log import read_metrics
 
 GOLDEN = Path(__file__).parent / "golden"
 SEED = 27
-RECORDS: dict[str, dict[str, Any]] = {
-  "phases.json": {"phases": []},
-  "point.json": {"method": "softmax", "seed": 3, "config": {"seed": 3}},
-  "failed.json": {"error": "NonFiniteError: the loss is nan"},
-  "tracking.json": {"tracking": {"name": "wandb"}, "id": "a1", "known": [[0, 9]], "until": 9},
-}
 # Strange values that replace those that a run wrote.
 STRANGE = [None, True, -1, 0, 2**70, 1e308, float("nan"), "", "\0", "../../x", "module:Name"]
 STRANGE += ["é\n\x1b[31m", [], {}, [[]], {"name": 3}, ["a"] * 9, {"a": {"b": {}}}]
@@ -223,7 +214,7 @@ def archive() -> bytes:
   return file.getvalue()
 
 
-def test_damaged_images(fuzz):
+def test_damaged_images_are_read_or_named(fuzz):
   def read(name, content):
     channels = 1 + 2 * (len(content) % 2)
     pixels = Encoded(content, channels, name, upright=True).decode()
@@ -232,7 +223,7 @@ def test_damaged_images(fuzz):
   fuzz(pictures(), 15_000, read)
 
 
-def test_damaged_weights(fuzz, tmp_path):
+def test_damaged_weights_are_read_or_refused(fuzz, tmp_path):
   names = ("torch_archive.pth", "torch_stream.pth", "torch_files.npz", "augreg_weights.npz")
   samples = {name: (GOLDEN / name).read_bytes() for name in (*names, "timm_vit.safetensors")}
 
@@ -243,16 +234,16 @@ def test_damaged_weights(fuzz, tmp_path):
   fuzz(samples, 1500, read)
 
 
-def test_damaged_arrays(fuzz, tmp_path):
+def test_damaged_arrays_are_read_or_named(fuzz, tmp_path):
   numbers = np.arange(60, dtype=np.float32).reshape(5, 12)
-  header = code_file.Header("bytes", (9,), 1, 3, "0" * 16, "0" * 16, "cpu, jax")
+  header = Header("bytes", (9,), 1, 3, "0" * 16, "0" * 16, "cpu, jax")
   files = {
     "a.npy": (arrays(lambda file: np.save(file, numbers)), read_arrays),
     "b.npz": (arrays(lambda file: np.savez(file, image=numbers, label=3)), read_arrays),
     "c.npz": (arrays(lambda file: np.savez_compressed(file, image=numbers)), read_arrays),
     "d.wav": (sound(), lambda path: read_head(path).read()),
     "e.zip": (archive(), lambda path: Archive(path).words()),
-    "f.vitx": (code_file.write(header, bytes(30)), code_file.read),
+    "f.vitx": (pack(header, bytes(30)), unpack),
   }
 
   def read(name, content):
@@ -262,7 +253,7 @@ def test_damaged_arrays(fuzz, tmp_path):
   fuzz({name: content for name, (content, _) in files.items()}, 2400, read)
 
 
-def test_damaged_records_of_a_prepared_set(fuzz, data_dir, tmp_path):
+def test_damaged_records_of_a_set_are_read_or_named(fuzz, data_dir, tmp_path):
   (source,) = (path.parent for path in data_dir.glob("*/*/dataset_info.json"))
   directory = epath.Path(shutil.copytree(source, tmp_path / "digits" / "1.0.0"))
   samples = {path.name: path.read_bytes() for path in directory.glob("*.json")}
@@ -273,30 +264,6 @@ def test_damaged_records_of_a_prepared_set(fuzz, data_dir, tmp_path):
       open_builder(directory)
 
   fuzz(samples, 400, read, lambda name: str(directory))
-
-
-@pytest.mark.slow
-def test_damaged_workdirs(fuzz, run_copy):
-  """The records of sweeps, trackers and phases are beside those of the run.
-
-  `tests/checkpoints/test_damage.py` damages checkpoints: Orbax writes other bytes each time.
-  """
-  environment = {"data": workdir.read_data(run_copy), "commit": "0" * 40, "devices": ["cpu"] * 2}
-  rows = "".join(f'{{"kind": "train", "step": {5 * i}, "loss": 2.25}}\n' for i in range(1, 6))
-  for name, record in {**RECORDS, "environment.json": environment}.items():
-    (run_copy / name).write_text(json.dumps(record))
-  (run_copy / "metrics.jsonl").write_text(rows)
-  samples = {path.name: path.read_bytes() for path in run_copy.glob("*.json*")}
-
-  def read(name, content):
-    with replaced(run_copy / name, content):
-      for record in RECORDS:
-        workdir.read_json(run_copy, record)
-      vitx.load(run_copy)
-      read_metrics(run_copy)
-
-  # Other names of phases are no damage; they only name runs that do not exist.
-  fuzz(samples, 160, read, lambda name: str(run_copy) if name == "phases.json" else Path(name).stem)
 
 
 @contextlib.contextmanager

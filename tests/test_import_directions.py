@@ -77,7 +77,7 @@ def test_ops_hold_no_flax():
     assert not imports_library(path, "flax"), path
 
 
-def test_few_homes():
+def test_each_fact_has_one_home():
   homes = {
     "jax.pmap": [path for path in FILES if "jax.pmap" in path.read_text()],
     "orbax": [path for path in FILES if imports_library(path, "orbax")],

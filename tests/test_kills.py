@@ -75,7 +75,7 @@ def same_run(a: Path, b: Path) -> None:
   same(runs.final_state(a), runs.final_state(b))
 
 
-def test_kill_and_resume(finished_run, tmp_path, capsys):
+def test_a_killed_run_ends_with_the_bits_of_an_uninterrupted_one(finished_run, tmp_path, capsys):
   """SIGKILL comes during a save, then between two saves."""
   runs.finish(start(tmp_path, WITHIN_A_SAVE), code=-9)
   assert any(tmp_path.glob("checkpoints/16.orbax-checkpoint-tmp*"))
@@ -111,7 +111,7 @@ def test_a_signal_breaks_off_a_compilation(tmp_path):
   assert "compiling" in output and "compiling:" not in output
 
 
-def test_many_steps_on_two_virtual_devices_without_evaluation_or_save(tmp_path):
+def test_many_steps_on_two_virtual_devices_do_not_deadlock(tmp_path):
   """Without a limit on the steps in flight, XLA's collectives would deadlock on virtual devices."""
   never = ("evaluation.every=1000 steps", "checkpoint.every=1000 steps", "log_every=1000 steps")
   process = runs.start(tmp_path, "duration=300 steps", *never, devices=2)

@@ -86,16 +86,3 @@ def test_a_checkout_on_the_path_finds_its_configs(tmp_path):
   command = [sys.executable, "-P", "-c", code]
   done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
   assert done.stdout.strip() == str(runs.ROOT / "configs" / "digits.py"), done.stderr
-
-
-def test_the_workflow_calls_what_anybody_can_run():
-  workflow = (runs.ROOT / ".github" / "workflows" / "ci.yml").read_text()
-  assert "run: .ci/run" in workflow and os.access(runs.ROOT / ".ci" / "run", os.X_OK)
-
-
-def test_hooks_are_those_of_ci():
-  ci = (runs.ROOT / ".ci" / "run").read_text()
-  hooks = (runs.ROOT / ".pre-commit-config.yaml").read_text()
-  for tool in ("ruff format", "ruff check", "mypy"):
-    assert f"entry: {tool}" in hooks and f'bin/{tool.split()[0]}"' in ci
-  assert "http" not in hooks  # local hooks, with the environment's versions

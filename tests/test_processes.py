@@ -77,7 +77,7 @@ KILL, FAIL = "os.kill(os.getpid(), 9)", "raise OSError('the disk of this host is
   ("victim", "how", "code"),
   [(0, KILL, -9), (1, KILL, -9), (0, FAIL, 1), (1, FAIL, 1), (1, "1 / 0", 1)],
 )
-def test_who_loses_another_process_ends_with_a_line(tmp_path, port, victim, how, code):
+def test_a_process_that_loses_another_ends_with_one_line(tmp_path, port, victim, how, code):
   flags = [f"--coordinator=127.0.0.1:{port}", "--processes=2"]
   settings = ("steps_per_dispatch=1", "duration=10000 steps")
   both = [

@@ -1,4 +1,4 @@
-"""Docstrings and help texts are plain English sentences and noun phrases that can be read alone."""
+"""Docstrings, help texts and the names of tests are plain English that can be read alone."""
 
 import argparse
 import ast
@@ -87,3 +87,15 @@ def test_no_docstring_has_a_turn_that_needs_a_second_reading():
     for match in re.finditer(TURNS, text)
   ]
   assert not found, "\n".join(found)
+
+
+def test_the_name_of_a_test_is_a_sentence():
+  """A name has three words at least, and begins with the thing that the test is about."""
+  names = {
+    node.name.removeprefix("test_").replace("_", " ")
+    for path in (ROOT / "tests").rglob("test_*.py")
+    for node in ast.walk(ast.parse(path.read_text()))
+    if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+  }
+  riddle = re.compile(rf"^(what|who|whose|which|how|whatever|whoever)\b|\btold\b|{TURNS}")
+  assert not {name for name in names if len(name.split()) < 3 or riddle.search(name)}

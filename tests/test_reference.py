@@ -60,7 +60,7 @@ def test_the_contract_is_in_the_reference(reference):
   assert id(vitx.testing.check_token_mixer) in reference
 
 
-def test_what_the_reference_shows_has_a_docstring():
+def test_every_object_in_the_reference_has_a_docstring():
   # Sphinx leaves out objects without a docstring, without a warning.
   for face in FACES:
     for name in face.__all__:
@@ -68,6 +68,6 @@ def test_what_the_reference_shows_has_a_docstring():
       assert not callable(thing) or inspect.getdoc(thing), f"{face.__name__}.{name}"
 
 
-def test_a_name_that_no_directive_has_is_found():
+def test_a_name_without_a_directive_is_noticed():
   page = ".. automodule:: vitx\n   :no-members:\n\n.. autofunction:: vitx.load\n"
   assert {id(thing) for thing in documented(page)} == {id(vitx), id(vitx.load)}

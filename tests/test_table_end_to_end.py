@@ -104,7 +104,9 @@ def test_figures_are_scikit_learns_on_the_predictions(run, table, tmp_path):
   assert len(rows) == figures["examples"] == COUNT
   if task == "masked_autoencoder":
     assert figures["loss"] == pytest.approx(np.mean([float(row["loss"]) for row in rows]), rel=1e-5)
-    with pytest.raises(ConfigError, match=r"task='decoder_width=8' changes the parameters"):
+    with pytest.raises(
+      ConfigError, match=r"task='decoder_width=8': the model of .* of another shape"
+    ):
       evaluate(workdir, task="decoder_width=8")
     unlabeled = evaluate(workdir, source=f"folder:{table.parent}")  # no directories of classes
     assert unlabeled["examples"] == COUNT and unlabeled["loss"] == pytest.approx(figures["loss"])
@@ -159,7 +161,7 @@ def test_an_exported_program_answers_as_predict(run, table):
 
 @pytest.mark.slow  # trains
 @pytest.mark.usefixtures("whole_runs")
-def test_an_interrupted_run_ends_with_the_same_bits(run, table, tmp_path):
+def test_an_interrupted_run_ends_with_the_bits_of_an_uninterrupted_one(run, table, tmp_path):
   task, whole = run
   with programs.shared():
     loop.train(config(task, table, "stop_after=5 steps"), tmp_path)
@@ -188,23 +190,30 @@ def test_a_plan_needs_no_table_where_the_config_says_enough(task, table):
 
 
 BAD = (
-  ("multilabel", "data.label_kind=class,data.label_columns=('group',)", "no labels of several"),
-  ("regression", "data.label_kind=class,data.label_columns=('group',)", "no number for each image"),
+  (
+    "multilabel",
+    "data.label_kind=class,data.label_columns=('group',)",
+    "declares no array 'labels'",
+  ),
+  (
+    "regression",
+    "data.label_kind=class,data.label_columns=('group',)",
+    "declares no array 'target'",
+  ),
   ("regression", "data.label_kind=number,data.label_columns=('group',)", "line 2: group='a' is no"),
   ("regression", "model.num_classes=3", "model.num_classes=3"),
   ("regression", "task.loss=cubic", "task.loss='cubic' is unknown"),
   ("regression", "schedule=plateau,schedule.mode=max", "schedule.mode='max': the mae of this"),
   ("multilabel", "task.loss=focal", "task.loss='focal'"),
-  ("multilabel", "data.sampling=balanced", "these examples have no classes"),
   ("masked_autoencoder", "task.mask_ratio=1.0", "task.mask_ratio=1.0 is out of range"),
-  ("masked_autoencoder", "token_mixer=fnet", "FNet does not allow: its pattern, landmarks"),
+  ("masked_autoencoder", "token_mixer=fnet", "FNet does not allow"),
   ("masked_autoencoder", "schedule=plateau,schedule.mode=max", "schedule.mode='max': the loss"),
 )
 
 
 @pytest.mark.usefixtures("whole_runs")
 @pytest.mark.parametrize(("task", "overrides", "message"), BAD)
-def test_what_does_not_fit_is_refused_before_compilation(table, task, overrides, message):
+def test_fields_that_do_not_fit_are_refused_before_compilation(table, task, overrides, message):
   with pytest.raises(ConfigError, match=message):
     make_experiment(config(task, table, *vitx.config.overrides.split(overrides)))
 
@@ -218,10 +227,11 @@ def test_a_classifier_refuses_labels_of_other_kinds(table):
     ConfigError, match="declares no array 'label', but the task 'classification' needs label"
   ):
     make_experiment(config("multilabel", table, other))
-  with pytest.raises(ConfigError, match=r"has no classes, which task.name='classification' needs"):
-    make_experiment(config("regression", table, other))
 
 
 def test_a_probe_needs_one_class_for_each_example_and_a_head(run, tmp_path):
-  with pytest.raises(ConfigError, match=r"no class for each example|no head, whose input"):
+  with pytest.raises(
+    ConfigError,
+    match=r"no class for each example|no head, whose input|'head', which this network lacks",
+  ):
     probe(run[1], cache=tmp_path)

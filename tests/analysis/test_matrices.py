@@ -47,7 +47,7 @@ def look(model, *variables):
 
 
 @pytest.mark.parametrize("mixer", all_but("fnet", "longformer", "sparsifiner", of=sorted(MIXERS)))
-def test_rows_are_probabilities_or_the_mixer_says_that_it_has_none(mixer):
+def test_rows_are_probabilities_unless_a_mixer_has_none(mixer):
   model, variables = make(mixer, depth=1)
   ((held, found),) = look(model, variables)
   assert bool(held) is not bool(MIXERS[mixer].no_logits_reason)
@@ -58,7 +58,7 @@ def test_rows_are_probabilities_or_the_mixer_says_that_it_has_none(mixer):
   assert all(x.shape == (3,) and (x >= 0).all() and (x <= np.log(N)).all() for x in found.values())
 
 
-def test_entropies_by_hand():
+def test_entropies_agree_with_values_by_hand():
   """The entropy of uniform attention is the logarithm of the number of keys."""
   model, variables = make("softmax")
   flat = jax.tree_util.tree_map_with_path(
@@ -72,7 +72,7 @@ def test_entropies_by_hand():
     np.testing.assert_allclose(value, np.log(N), rtol=1e-5)
 
 
-def test_of_shaped_attention_it_is_the_softmax_part():
+def test_the_entropy_of_shaped_attention_ignores_its_scalars():
   """The entropy of shaped attention is that of its softmax, whatever α, β and γ are.
 
   The entropy is below the maximum, since the kernel of the queries is not small.
@@ -86,7 +86,7 @@ def test_of_shaped_attention_it_is_the_softmax_part():
   assert (values[0] < np.log(N) - 1e-3).all()
 
 
-def test_a_mixer_that_the_config_leaves_to_the_network_is_kept():
+def test_the_default_mixer_of_a_network_is_kept():
   for name in ("cct", "cvt", "levit", "swin"):
     default = MODELS[name].PARTS["token_mixer"][1]
     expected = {**fields_of(default), "implementation": "masked"}
@@ -96,7 +96,7 @@ def test_a_mixer_that_the_config_leaves_to_the_network_is_kept():
   assert expose_matrices(named).token_mixer.implementation == "masked"
 
 
-def test_holding_changes_neither_the_config_nor_what_the_model_says():
+def test_exposed_matrices_change_neither_config_nor_outputs():
   config = ConfigDict({"name": "vit", **SIZES, "remat": True})
   plain = model_from_config(config)
   held = expose_matrices(config)

@@ -8,10 +8,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from vitx.analysis.figures.few_shot import plot_few_shot
 from vitx.analysis.probes import METHODS, LabeledFeatures, score
 from vitx.analysis.statistics import mean_interval
-from vitx.config.errors import ConfigError
 
 
 def draw(count, seed, classes=4, width=6):
@@ -57,32 +55,13 @@ def test_few_examples_have_few_neighbors():
   assert len(few) == 3 and score("knn", few, VALIDATION, TEST).setting in (1, 2)
 
 
-def test_a_fit_that_does_not_end_is_no_warning():
+def test_an_endless_fit_gives_no_warning():
   separable = LabeledFeatures(np.eye(40, dtype=np.float32), np.arange(40, dtype=np.int32) % 2)
   assert score("logistic", separable, separable, separable).test == 1.0
 
 
-def test_the_interval_of_a_mean_is_students():
+def test_the_interval_of_a_mean_follows_students_t():
   values = [0.5, 0.6, 0.8, 0.4]
   expected = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
   np.testing.assert_allclose(mean_interval(values), expected)
   assert mean_interval([0.5]) is None and mean_interval([0.5, 0.5]) is None
-
-
-def test_the_picture_has_a_line_and_a_cross_for_each_method():
-  rows = [
-    {"method": name, "shots": shots, "mean": 0.5, "low": low, "high": 0.6, "values": [0.5, 0.5]}
-    for name in ("knn", "ridge")
-    for shots, low in ((1, None), (5, 0.4))
-  ]
-  whole = {"test": 0.9}
-  result = {"methods": {"knn": whole, "ridge": whole}, "few_shot": rows, "examples": {"train": 99}}
-  result |= {"features": 64, "source": "digits"}
-  (axes,) = plot_few_shot(result).axes
-  assert [line.get_label() for line in axes.lines if len(line.get_xdata()) == 2][::2] == [
-    "knn",
-    "ridge",
-  ]
-  assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "5", "all"]
-  with pytest.raises(ConfigError, match="no curve"):
-    plot_few_shot({**result, "few_shot": []})

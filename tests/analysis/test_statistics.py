@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from vitx.analysis import statistics
 
@@ -14,17 +13,13 @@ from vitx.analysis import statistics
 MAIZE = np.array([49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48], float)
 
 
-def test_spread_by_hand():
+def test_spread_agrees_with_values_by_hand():
   found = statistics.spread([1.0, 2.0, 6.0])
   assert found == statistics.Spread(3.0, pytest.approx(math.sqrt(7)), 3)
   assert statistics.spread([4.0]) == statistics.Spread(4.0, None, 1)
-  with pytest.raises(ValueError, match="values is empty"):
-    statistics.spread([])
-  with pytest.raises(ValueError, match="values and base are empty"):
-    statistics.compare_pairs([], [])
 
 
-def test_the_paired_test_of_fisher():
+def test_the_paired_test_agrees_with_fishers():
   found = statistics.compare_pairs(MAIZE, np.zeros(15))
   error = MAIZE.std(ddof=1) / math.sqrt(15)
   assert found.mean / error == pytest.approx(2.148, abs=5e-4)
@@ -32,37 +27,28 @@ def test_the_paired_test_of_fisher():
   assert found.low > 0 and 0.049 < found.p < 0.05
 
 
-def test_holm_by_hand():
+def test_holms_correction_agrees_with_values_by_hand():
   # The sorted values times 4, 3, 2, 1: 0.02, 0.03, 0.06, 0.04, none below the one before it.
   assert statistics.adjust([0.04, 0.005, 0.03, 0.01]) == pytest.approx([0.06, 0.02, 0.06, 0.03])
   assert statistics.adjust([0.9, 0.6]) == [1.0, 1.0]
   assert statistics.adjust([]) == []
 
 
-def test_differences_are_of_pairs():
-  base = np.array([0.9, 0.5, 0.7, 0.6])
-  values = base + np.array([0.1, 0.1, 0.1, 0.2])
-  found = statistics.compare_pairs(values, base)
-  assert found.mean == pytest.approx(0.125) and found.count == 4
-  assert found.low == pytest.approx(0.125 - 3.182 * 0.025, abs=1e-4)
-  assert found.p == pytest.approx(stats.ttest_rel(values, base).pvalue)
-
-
 @pytest.mark.parametrize(
   ("values", "base"), [([0.5], [0.25]), ([0.5] * 3, [0.5] * 3), ([0.4, 0.5, 0.6], [0.1, 0.2, 0.3])]
 )
-def test_one_pair_or_equal_differences_tell_no_interval(values, base):
+def test_one_pair_or_equal_differences_have_no_interval(values, base):
   found = statistics.compare_pairs(values, base)
   assert found.mean == pytest.approx(values[0] - base[0])
   assert (found.low, found.high, found.p) == (None, None, None)
 
 
-def test_ranks():
+def test_ties_share_a_rank():
   assert statistics.rank([0.9, 0.95, 0.9, 0.1], "max") == [2.5, 1, 2.5, 4]
   assert statistics.rank([0.9, 0.95, 0.9, 0.1], "min") == [2.5, 4, 2.5, 1]
 
 
-def test_a_value_that_is_nan_changes_no_other():
+def test_a_nan_changes_no_other_value():
   nan = math.nan
   np.testing.assert_equal(statistics.rank([0.9, nan, 0.95, 0.1], "max"), [2, nan, 1, 3])
   np.testing.assert_equal(statistics.adjust([0.03, nan, 0.01]), [0.06, nan, 0.03])
@@ -73,14 +59,14 @@ def test_a_value_that_is_nan_changes_no_other():
   assert statistics.agree([1.0, nan, 2.0], [1.0, 2.0, 3.0]) is None
 
 
-def test_means_that_differ_in_their_rounding_tie():
+def test_means_with_different_rounding_tie():
   values = [0.1 + 0.2, 0.3, 0.9]
   assert values[0] != values[1]
   assert statistics.rank(values, "max") == [2.5, 2.5, 1]
   assert statistics.agree(values, [1.0, 1.0, 2.0]).rho == pytest.approx(1.0)
 
 
-def test_spearman_by_hand():
+def test_rank_correlation_agrees_with_values_by_hand():
   # 1 - 6 * (sum of squared differences of ranks = 4) / (5 * 24); of 120 orders 16 are as extreme.
   found = statistics.agree([1.0, 2.0, 3.0, 4.0, 5.0], [20.0, 10.0, 30.0, 50.0, 40.0])
   assert found.rho == pytest.approx(0.8) and found.count == 5
@@ -94,5 +80,5 @@ def test_spearman_by_hand():
 
 
 @pytest.mark.parametrize("ours", [[1.0, 2.0], [1.0, 1.0, 1.0]])
-def test_spearman_where_there_is_none(ours):
+def test_too_few_or_equal_values_have_no_rank_correlation(ours):
   assert statistics.agree(ours, list(range(len(ours)))) is None

@@ -11,7 +11,6 @@ from tests.attention import written
 from tests.attention.written import linear
 from tests.slow import all_but
 from vitx.attention.bilevel import BilevelAttention
-from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.sparse.bilevel import region_numbers
 
@@ -95,7 +94,7 @@ CASES = [
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("number", all_but(1, of=range(len(CASES))))
 @pytest.mark.parametrize("implementation", all_but("kernelized", of=["masked", "kernelized"]))
-def test_the_definition(number, masked, implementation):
+def test_routed_attention_equals_its_definition(number, masked, implementation):
   layout, fields = CASES[number]
   module, params, x = make(layout, implementation=implementation, **fields)
   mask = None
@@ -119,7 +118,7 @@ def test_the_definition(number, masked, implementation):
     np.testing.assert_array_equal(found["attention"][:, 0] > 0, sees)
 
 
-def test_what_is_chosen_has_no_gradient_and_the_rest_has():
+def test_only_the_choice_of_regions_has_no_gradient():
   """The routing has no gradient, and every kernel has one.
 
   The bias of the keys has none either, since a vector added to all keys changes no softmax.
@@ -133,7 +132,7 @@ def test_what_is_chosen_has_no_gradient_and_the_rest_has():
     assert np.any(np.abs(grads[name]["kernel"]) > 1e-4), name
 
 
-def test_regions_of_a_grid_that_they_do_not_divide():
+def test_regions_cover_a_grid_that_they_do_not_divide():
   numbers = region_numbers((5, 4), 3)  # two rows and two columns each
   assert numbers.shape == (6, 4)
   np.testing.assert_array_equal(numbers[0], [0, 1, 4, 5])
@@ -149,15 +148,3 @@ def test_all_regions_are_all_tokens():
     lambda variables, x: [m.apply(variables, x, RAGGED, train=False) for m in (module, plain)]
   )
   np.testing.assert_allclose(*both({"params": params}, x), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    ({"regions": 5}, r"token_mixer\.regions=5 exceeds .* \(4, 6\)\. Choose at most 4"),
-    ({"local_kernel": 4}, r"token_mixer\.local_kernel=4 is out of .* odd or 0"),
-  ],
-)
-def test_errors(fields, message):
-  with pytest.raises(ConfigError, match=message):
-    make(DIVIDED, **fields)

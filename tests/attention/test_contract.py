@@ -85,7 +85,7 @@ NUMBERED = [f"{name}-{number}" for name in sorted(CASES) for number in range(len
 
 
 @pytest.mark.parametrize("case", all_but("softmax-0", "bigbird-0", of=NUMBERED))
-def test_contract(case):
+def test_every_mixer_keeps_the_contract(case):
   name, number = case.split("-")
   whole = number == "0" and name in IN_FULL
   check(name, CASES[name][int(number)], pairwise=not whole, layouts=LAYOUTS[-1:])

@@ -107,7 +107,7 @@ def call(mixer, at, n=1, **given):
 
 
 @pytest.mark.parametrize("name", sorted(MIXERS))
-def test_every_mixer_decodes_or_says_that_it_cannot(name):
+def test_every_mixer_decodes_or_refuses_to(name):
   kind = MIXERS[name]
   if kind.decodes:
     assert kind.properties.accepts_causal
@@ -119,30 +119,21 @@ def test_every_mixer_decodes_or_says_that_it_cannot(name):
     block.apply({}, x, LAYOUT, at=np.zeros(1, np.int32), train=False, mutable=["cache"])
 
 
+REFUSED = [
+  (MIXERS["softmax"](HEADS), [0], {"mutable": ["cache"]}, "causal=True"),
+  (make("strided", stride=8), [0], {}, "only with a mutable 'cache'"),
+  (make("softmax"), [0, 1], {"mutable": ["cache"]}, r"takes one token \(not 2\)"),
+]
+
+
+@pytest.mark.parametrize(("mixer", "at", "options", "message"), REFUSED)
+def test_a_call_that_cannot_decode_is_refused(mixer, at, options, message):
+  with pytest.raises(ConfigError, match=message):
+    call(mixer, at, n=len(at), **options)
+
+
 def test_a_cache_is_made_empty():
   given = {"layout": LAYOUT, "at": np.zeros(1, np.int32), "train": False}
   init = jax.jit(partial(make("fixed", stride=8).init, **given))
   cache = init(jax.random.key(0), tokens(LAYOUT)[:, :1])["cache"]
   assert not any(np.any(c) for c in jax.tree.leaves(cache))
-
-
-def test_what_a_call_with_places_must_be():
-  with pytest.raises(ConfigError, match=r"causal=False: .* Set model.causal=True"):
-    call(MIXERS["softmax"](num_heads=HEADS), [0], mutable=["cache"])
-  with pytest.raises(
-    ConfigError, match="StridedAttention takes `at`, the places of the tokens, only to"
-  ):
-    call(make("strided", stride=8), [0])
-  with pytest.raises(ValueError, match=r"x has 2 tokens, but decoding.*one at a time"):
-    call(make("softmax"), [0, 1], n=2, mutable=["cache"])
-
-
-@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
-def test_values_of_another_width(implementation):
-  given = {"stride": 8, "form": "code", "implementation": implementation}
-  mixer = make("strided", **given, value_dim=7)
-  params, _ = variables(mixer, LAYOUT, tokens(LAYOUT))
-  assert params["value"]["kernel"].shape == (WIDTH, HEADS, 7)
-  assert params["out"]["kernel"].shape == (HEADS, 7, WIDTH)
-  apply = partial(mixer.apply, layout=LAYOUT, train=False)
-  assert jax.eval_shape(apply, {"params": params}, tokens(LAYOUT)).shape == (2, 27, WIDTH)

@@ -17,7 +17,7 @@ from vitx.ops.kernels import features, linear
 
 
 @BOTH
-def test_softmax_against_pytorch(implementation):
+def test_softmax_equals_pytorch(implementation):
   g = load("softmax")
   weights, biases = np.split(g["in_proj_weight"], 3), np.split(g["in_proj_bias"], 3)
   params = {
@@ -32,7 +32,7 @@ def test_softmax_against_pytorch(implementation):
 
 @BOTH
 @pytest.mark.parametrize("kernel", ["softmax", "relu"])
-def test_performer_against_performer_pytorch(kernel, implementation):
+def test_performer_equals_performer_pytorch(kernel, implementation):
   g = load(f"performer_{kernel}")
   params = {
     name: inward(g[f"to_{name[0]}.weight"], g[f"to_{name[0]}.bias"])
@@ -46,7 +46,7 @@ def test_performer_against_performer_pytorch(kernel, implementation):
   close(run(module, {"params": params, "features": state}, g["x"]), g["out"])
 
 
-def test_cross_covariance_against_timm():
+def test_cross_covariance_equals_timm():
   g = load("xcit")
   weights, biases = np.split(g["qkv.weight"], 3), np.split(g["qkv.bias"], 3)
   pairs = zip(("query", "key", "value"), weights, biases, strict=True)
@@ -59,7 +59,7 @@ def test_cross_covariance_against_timm():
   close(run(module, {"params": params}, g["x"], mask)[:, :9], g["fewer_out"])
 
 
-def test_features_against_performer_pytorch(monkeypatch):
+def test_features_equal_those_of_performer_pytorch(monkeypatch):
   monkeypatch.setattr(linear, "CHUNK", 4)
   g = load("features")
   first = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731  heads first <-> tokens first
@@ -91,7 +91,7 @@ def test_features_against_performer_pytorch(monkeypatch):
 
 @BOTH
 @pytest.mark.parametrize("sharing", ["separate", "shared"])
-def test_linformer_against_linformer(sharing, implementation):
+def test_linformer_equals_the_package_linformer(sharing, implementation):
   g = load(f"linformer_{sharing}")
   shared = sharing == "shared"
   params = {"query": inward(g["to_q.weight"]), "key_slots": g["proj_k"]}
@@ -106,7 +106,7 @@ def test_linformer_against_linformer(sharing, implementation):
 
 @BOTH
 @pytest.mark.parametrize("length", all_but("padded", of=("aligned", "padded")))
-def test_nystromformer_as_published_against_nystrom_attention(length, implementation):
+def test_nystromformer_equals_nystrom_attention(length, implementation):
   g = load(f"nystrom_{length}")
   weights = np.split(g["to_qkv.weight"], 3)
   params = {n: inward(w) for n, w in zip(("query", "key", "value"), weights, strict=True)}

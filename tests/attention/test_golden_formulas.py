@@ -22,7 +22,7 @@ def nested(g, skip=()):
 
 @BOTH
 @pytest.mark.parametrize("causal", [False, True])
-def test_linear_transformer(causal, implementation):
+def test_the_linear_transformer_equals_its_formula(causal, implementation):
   g = load("linear_transformer")
   variables = nested(g, skip=("causal", "masked_causal"))
   module = LinearTransformer(HEADS, causal=causal, implementation=implementation)
@@ -41,7 +41,7 @@ SHAPED = {
 
 @BOTH
 @pytest.mark.parametrize("name", SHAPED)
-def test_shaped(name, implementation):
+def test_shaped_attention_equals_its_formula(name, implementation):
   g = load(f"shaped_{name}")
   variables = nested(g)
   params, width = variables["params"], g["x"].shape[-1]

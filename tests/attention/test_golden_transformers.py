@@ -45,7 +45,7 @@ def big_bird(g, implementation):
 
 
 @BOTH
-def test_big_bird(implementation):
+def test_big_bird_equals_transformers(implementation):
   g = load("big_bird")
   params, module = big_bird(g, implementation)
   layout = TokenLayout((g["x"].shape[1],))
@@ -99,19 +99,19 @@ def longformer(g, implementation, **fields):
 
 @pytest.mark.slow
 @BOTH
-def test_longformer_with_shared_projections(implementation):
+def test_longformer_equals_transformers_with_shared_projections(implementation):
   longformer(load("longformer_shared"), implementation)
 
 
 @pytest.mark.slow  # compiles long programs
 @BOTH
-def test_longformer_with_separate_projections(implementation):
+def test_longformer_equals_transformers_with_separate_projections(implementation):
   longformer(load("longformer"), implementation, global_projections="separate")
 
 
 @BOTH
 @pytest.mark.parametrize("layer", all_but(1, of=[0, 1]))
-def test_swin(layer, implementation):
+def test_swin_equals_transformers(layer, implementation):
   g = load("swin_shifted" if layer else "swin_plain")
   params = {name: linear(g, f"self.{name}") for name in THREE}
   params["out"] = outward(g["output.dense.weight"], g["output.dense.bias"])
@@ -123,13 +123,13 @@ def test_swin(layer, implementation):
 
 
 @BOTH
-def test_fnet(implementation):
+def test_fnet_equals_transformers(implementation):
   g = load("fnet")
   close(run(FNet(1, implementation=implementation), {}, g["x"]), g["out"])
 
 
 @BOTH
-def test_nystromformer(implementation):
+def test_nystromformer_equals_transformers(implementation):
   g = load("nystromformer")
   width = g["x"].shape[-1]
   params = {name: linear(g, name) for name in THREE}

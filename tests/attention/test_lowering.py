@@ -107,7 +107,7 @@ CASES = [(name, "cuda") for name in names()] + [(name, "tpu") for name in names(
 
 
 @pytest.mark.parametrize(("name", "platform"), all_but(*QUICK, of=CASES))
-def test_no_square(name, platform):
+def test_no_program_contains_a_square_matrix(name, platform):
   dtype = "float32" if platform == "cuda" else "bfloat16"
   assert not matrices(program(platform, name, dtype), GRID.length)
 
@@ -115,11 +115,11 @@ def test_no_square(name, platform):
 # Of the mixers of patterns, one: tests/ops/test_lowering.py has the others with a prefix.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["softmax", "bigbird", *sorted(ALIKE - {"watts_strogatz"})])
-def test_no_square_with_a_class_token_and_hidden_keys(name):
+def test_no_program_with_a_class_token_and_hidden_keys_contains_a_square_matrix(name):
   assert not matrices(program("cuda", name, "bfloat16", PREFIXED, masked=True), PREFIXED.length)
 
 
 @pytest.mark.parametrize(("name", "fields"), all_but(*QUICK_VARIANTS, of=VARIANTS))
-def test_no_square_of_a_variant(name, fields):
+def test_no_program_of_a_variant_contains_a_square_matrix(name, fields):
   platform = "tpu" if fields == {"causal": True} and name not in ALIKE else "cuda"
   assert not matrices(program(platform, name, **fields), GRID.length)

@@ -23,7 +23,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("name", all_but("bigbird", of=FIELDS))
-def test_gradient_reaches_exactly_the_edges(name):
+def test_a_gradient_reaches_exactly_the_edges(name):
   module = MIXERS[name](HEADS, layer=1, depth=2, tile=8, **FIELDS[name])
   index = np.arange(LAYOUT.length)
   edges = dense_mask(module.full_pattern(LAYOUT), LAYOUT, HEADS).any(axis=0)

@@ -11,7 +11,6 @@ from tests.attention import written
 from tests.attention.written import linear
 from tests.slow import all_but
 from vitx.attention.sparsifiner import Sparsifiner
-from vitx.config.errors import ConfigError
 from vitx.ops.kernels.selection import count_kept
 from vitx.ops.layout import TokenLayout
 
@@ -63,7 +62,7 @@ def definition(params, x, *, keep, threshold=None, top=None, basis_threshold=Non
     {"keep": 0.3},
   ],
 )
-def test_the_keys_kept_are_those_of_the_definition(rules):
+def test_kept_keys_equal_those_of_the_definition(rules):
   fields = {
     "keep": rules["keep"],
     "coefficient_threshold": rules.get("threshold"),
@@ -77,7 +76,7 @@ def test_the_keys_kept_are_those_of_the_definition(rules):
     assert set(np.flatnonzero(found["attention"][place])) == keys, place
 
 
-def test_what_is_sown():
+def test_sown_arrays_equal_their_definitions():
   module, params, x = make(coefficient_threshold=0.3)
   _, found = run(module, params, x)
   raw = run(make(coefficient_threshold=None)[0], params, x)[1]["coefficients"]
@@ -138,21 +137,8 @@ def test_masked_tokens_are_neither_kept_nor_mixed():
     *((0.3, 60), (0.25, 50), (0.2, 40), (0.1, 20), (0.05, 10), (0.01, 2), (1.0, 197)),
   ],
 )
-def test_the_published_budgets(keep, kept):
+def test_budgets_equal_the_published_ones(keep, kept):
   """The counts for 197 tokens are the paper's "Att. num."; 50 is that of the released code."""
   assert count_kept(keep, 197) == kept
   assert count_kept(0.7, 10) == 7  # in floats, 0.7 * 10 is a little more than 7
   assert count_kept(1e-4**3, 197) == 1  # the third reduction of a network, see `ZeroInattentive`
-
-
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    ({"keep": 1.5}, r"token_mixer\.keep=1\.5"),
-    ({"coefficient_top": 6}, r"coefficient_top=6 exceeds .*slots=5\. Choose at most 5"),
-    ({"channel_divisor": 9}, r"channel_divisor=9 leaves none of a head's 8"),
-  ],
-)
-def test_errors(fields, message):
-  with pytest.raises(ConfigError, match=message):
-    make(**fields)

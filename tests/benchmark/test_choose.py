@@ -43,7 +43,7 @@ def ratios(table):
     ([[0.1, 0.1], [0.1, math.inf]], ((64, None), (128, 4))),
   ],
 )
-def test_the_rule_loses_least_and_falls(table, bounds):
+def test_the_rule_loses_the_least_time(table, bounds):
   assert choose.fit(ratios(table)) == bounds
 
 
@@ -62,34 +62,24 @@ def test_every_family_has_a_mixer_that_calls_it():
 
 
 @pytest.mark.slow  # compiles and times several programs
-def test_the_command_measures_what_is_asked_for_and_writes_where_auto_looks(
-  tmp_path, monkeypatch, capsys
-):
+def test_the_command_measures_families_and_writes_the_rule(tmp_path, monkeypatch, capsys):
   monkeypatch.setenv(rule.VARIABLE, str(tmp_path / "mine"))
   before = rule.load_rule("cpu")
-  assert not main([*TINY, "--ops=fourier,linformer"])
-  out = capsys.readouterr().out
+  assert not main([*TINY, "--ops=fourier"])
   path = tmp_path / "mine" / "cpu.json"
-  assert f"wrote {path}" in out and "fnet" in out and "other processes" in out
+  assert f"wrote {path}" in capsys.readouterr().out
   families = json.loads(path.read_text())["families"]
   measured = families["fourier"]["measured"]
-  assert measured["masked_over_kernelized"]["fnet"].keys() == {"N=8", "N=16"}
-  assert all(
-    row.keys() == {"M=4"} and min(row.values()) > 0
-    for row in measured["masked_over_kernelized"]["fnet"].values()
-  )
+  ratios = measured["masked_over_kernelized"]["fnet"]
+  assert ratios.keys() == {"N=8", "N=16"} and all(row["M=4"] > 0 for row in ratios.values())
   assert (measured["heads"], measured["head_dim"], measured["rounds"]) == (2, 4, 1)
-  shipped = rule.read_families(rule.SHIPPED / "cpu.json")
-  others = rule.FAMILIES.keys() - {"fourier", "linformer"}
-  assert all(families[family] == shipped[family] for family in others)
-  after = rule.load_rule("cpu")
-  assert after.source == str(path) and before.source != after.source
-  assert {family: after.masked[family] for family in others} == {
-    family: before.masked[family] for family in others
-  }
+  shipped, after = rule.read_families(rule.SHIPPED / "cpu.json"), rule.load_rule("cpu")
+  assert after.source == str(path)
+  for family in rule.FAMILIES.keys() - {"fourier"}:
+    assert families[family] == shipped[family] and after.masked[family] == before.masked[family]
 
 
-def test_another_place_and_unknown_ops(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_another_file_and_refuses_unknown_ops(tmp_path, monkeypatch, capsys):
   found = [Ratio("fourier", "fnet", 8, 4, 2.0)]
   monkeypatch.setattr(choose, "measure", lambda *_, **__: found)
   path = tmp_path / "rule.json"
@@ -97,13 +87,9 @@ def test_another_place_and_unknown_ops(tmp_path, monkeypatch, capsys):
   assert rule.read_families(path)["fourier"]["measured"]["cores"] >= 1
   assert main([*TINY, "--ops=forier"]) == 1
   assert "Did you mean 'fourier'" in capsys.readouterr().err
-  assert main([*TINY, "--ops=fourier", f"--out={path}/rule.json"]) == 1
-  assert "cannot be written" in capsys.readouterr().err
 
 
-def test_tiles_are_measured_first_and_stay_when_other_ops_are_measured(
-  tmp_path, monkeypatch, capsys
-):
+def test_tiles_are_measured_first_and_stay_afterwards(tmp_path, monkeypatch):
   sizes = rule.TileSizes(64, *[rule.Launch(2, 8, 3)] * 3)
   entry = {"sizes": {"float32": {"64": sizes}}, "measured": {"date": "2026-11-26"}}
   used = []
@@ -115,24 +101,15 @@ def test_tiles_are_measured_first_and_stay_when_other_ops_are_measured(
   monkeypatch.setenv(rule.VARIABLE, str(tmp_path))
   monkeypatch.setattr(choose, "measure", measure)
   monkeypatch.setattr(tune, "measure", lambda minutes, say: entry)
-  assert main([*TINY, "--ops=tiles"]) == 1
-  assert "'cpu' is no CUDA device" in capsys.readouterr().err
   monkeypatch.setattr(triton_attention, "find_capability", lambda: 90)
-  monkeypatch.setattr(choose, "measure", lambda *_, **__: [])
-  assert not main([*TINY, "--ops=tiles"])
-  assert rule.load_rule("cpu").tiles == {"float32": {64: sizes}}
-  shipped = rule.read_families(rule.SHIPPED / "cpu.json")
-  assert rule.find_families("cpu") == shipped
-  monkeypatch.setattr(choose, "measure", measure)
+  assert not main(TINY)
   monkeypatch.setattr(tune, "measure", lambda minutes, say: pytest.fail("it was not asked for"))
   assert not main([*TINY, "--ops=fourier"])
-  monkeypatch.setattr(tune, "measure", lambda minutes, say: entry)
-  assert not main(TINY)
   assert used == [{"float32": {64: sizes}}] * 2
   assert rule.load_rule("cpu").tiles == used[0] and rule.load_tiles("cpu")["measured"]["date"]
 
 
-def test_what_does_not_fit_is_no_gain(monkeypatch):
+def test_a_masked_path_beyond_the_memory_takes_forever(monkeypatch):
   subject = choose.Candidate({"name": "softmax"}, Setting(heads=2, head_dim=4))
   monkeypatch.setattr("vitx.benchmark.timing.find_free_bytes", lambda: 10**5)
   assert subject.compare(256, 4, 1, 0.1) == (math.inf, 0.0)

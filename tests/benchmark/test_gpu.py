@@ -1,34 +1,22 @@
-"""Parts of `vitx benchmark gpu` on a CPU: XLA computes attention, other libraries are missing."""
+"""Parts of `vitx benchmark gpu` on a CPU, where XLA computes attention."""
 
 import csv
 import math
 from functools import partial
 
 import jax
-import numpy as np
 import pytest
 
 from tests.ops.lowered import record_kernels
 from tests.slow import all_but
 from vitx.benchmark import gpu, tune
-from vitx.benchmark.mixers import make_grid
 from vitx.cli.main import main
 from vitx.config.errors import UserError
-from vitx.ops import dense_mask, rule
+from vitx.ops import rule
 from vitx.ops.implementation import lowering_for
 from vitx.ops.sparse import triton_attention
 
 EFFORT = {"repeats": 1, "seconds": 0.01}
-
-
-@pytest.mark.parametrize("name", gpu.EDGES)
-def test_other_libraries_get_equal_edges(name):
-  edges, n = gpu.EDGES[name], 1024
-  q, k = np.ogrid[:n, :n]
-  ours = dense_mask(edges.pattern, make_grid(n), 8)
-  theirs = True if edges.make_mask is None else edges.make_mask(n, np.asarray)(q, k)
-  np.testing.assert_array_equal(ours, np.broadcast_to(theirs, ours.shape))
-  assert name == "dense" or 0.01 < ours.mean() < 0.8
 
 
 # Calls along something else than a pattern of the package; tests/ops/test_tiles.py has those.
@@ -36,7 +24,7 @@ OTHERS = [name for name in gpu.list_calls() if name not in gpu.CHECKED]
 
 
 @pytest.mark.parametrize("name", all_but("window_and_class with a key mask", of=OTHERS))
-def test_attention_that_agrees_passes(name):
+def test_agreeing_attention_passes_the_check(name):
   said = []
   table = gpu.check(said.append, {name: gpu.list_calls()[name]})
   assert said == [f"{name}, {dtype}: passed" for dtype in gpu.DTYPES]
@@ -44,7 +32,7 @@ def test_attention_that_agrees_passes(name):
 
 
 @pytest.mark.parametrize(("where", "dtype"), [("out", "float32"), ("gradient", "bfloat16")])
-def test_one_wrong_row_fails(dtype, where):
+def test_attention_with_one_wrong_row_fails(dtype, where):
   right = gpu.list_calls()["causal"]
 
   @jax.custom_vjp
@@ -60,7 +48,7 @@ def test_one_wrong_row_fails(dtype, where):
     out = right(implementation, q, k, v)
     return spoil(out) if implementation == "kernelized" else out
 
-  with pytest.raises(UserError, match=rf"1 of 1 checks .* failed: causal in {dtype}\. Report"):
+  with pytest.raises(UserError, match=rf"1 checks .* failed: causal in {dtype}\. Report"):
     gpu.check(lambda message: None, {"causal": wrong}, [dtype])
 
 
@@ -75,7 +63,7 @@ def test_a_check_needs_kernels_equal_bits_and_numbers(monkeypatch):
   assert dense.passed and not dense._replace(share=math.nan).passed
 
 
-def test_on_a_card_every_checked_call_but_dense_ones_runs_the_kernels(monkeypatch):
+def test_every_checked_call_but_dense_ones_runs_the_kernels(monkeypatch):
   calls = record_kernels(monkeypatch)
   x = jax.ShapeDtypeStruct((2, gpu.LAYOUT.length, 4, 64), "bfloat16")
   for name, call in gpu.list_calls().items():
@@ -86,58 +74,27 @@ def test_on_a_card_every_checked_call_but_dense_ones_runs_the_kernels(monkeypatc
     assert gpu.Check(name, "bfloat16", 0.5, repeats=True, has_kernel=bool(calls)).passed
 
 
-def test_a_check_runs_the_kernels_where_xla_was_measured_to_be_faster():
-  sizes = rule.TileSizes(64, *[rule.Launch(1, 4, 2)] * 3)
-  today = rule.Rule("any", "a test", {}, {"float32": {64: None, 128: sizes}})
-  assert gpu._without_xla(today).tiles == {"float32": {128: sizes}}
-
-
 @pytest.mark.slow  # compiles several programs
-def test_the_table_has_what_could_be_measured():
+def test_the_table_has_every_program_that_runs():
   said = []
-  found = gpu.measure_table(
-    [256],
-    said.append,
-    edges={name: gpu.EDGES[name] for name in ("causal window of 257", "13 x 13 neighborhood")},
-    dtypes=["float32"],
-    sizes=(1, 1, 16),
-    effort=EFFORT,
-  )
-  (title, lines), (other, _) = found
+  given = {"dtypes": ["float32"], "sizes": (1, 1, 16), "effort": EFFORT}
+  given["edges"] = {"causal window of 257": gpu.EDGES["causal window of 257"]}
+  (title, (line,)), (other, _) = gpu.measure_table([256], said.append, **given)
   assert title == "float32, N = 256, forward and backward, ms" and other.endswith("forward, ms")
-  for line in lines:
-    assert line["ours ms"] > 0 and line["ours by XLA ms"] > 0 and line["ours MB"] > 0
-    assert "cuDNN, dense ms" not in line
-  assert lines[0]["blocks"] == 0.75
-  assert any("NATTEN" in message for message in said)
-  text = gpu.format_table(title, lines)
-  assert "| 75.0% |" in text and text.count("| - |") >= 1
-
-
-def test_no_line_begins_after_the_end():
-  said = []
-  given = {"edges": {"dense": gpu.EDGES["dense"]}, "end": -math.inf, "effort": EFFORT}
-  assert not list(gpu.measure_table([64], said.append, **given))
-  assert len(said) == 4 and all("no time left" in message for message in said)
-  table = gpu.measure_steps(said.append, ["vix_cifar10:vit"], end=-math.inf, effort=EFFORT)
-  assert len(table.splitlines()) == 2
+  assert line["ours ms"] > 0 and line["ours by XLA ms"] > 0 and line["ours MB"] > 0
+  assert line["blocks"] == 0.75 and "cuDNN, dense ms" not in line
+  assert any("cuDNN, dense" in message for message in said)
+  assert "| 75.0% |" in gpu.format_table(title, [line])
 
 
 @pytest.mark.slow  # compiles training steps
-def test_training_steps(monkeypatch):
+def test_training_steps_are_timed_or_skipped(monkeypatch):
   said, text = [], "vix_cifar10:vit,stride=4,model.depth=1,batch_size=2"
   table = gpu.measure_steps(said.append, [text], effort=EFFORT)
   assert f"| {text} | 2 |" in table and "| - |" not in table
   monkeypatch.setattr("vitx.benchmark.timing.find_free_bytes", lambda: 10**5)
   assert "| - |" in gpu.measure_steps(said.append, [text], effort=EFFORT)
   assert "GB are free" in said[-1]
-
-
-def test_the_driver_is_read_where_nvidia_writes_it(tmp_path):
-  path = tmp_path / "version"
-  assert gpu._find_driver(path) == "unknown"
-  path.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release\n")
-  assert gpu._find_driver(path) == "580.159.03"
 
 
 def test_the_command_needs_a_gpu(capsys):
@@ -161,11 +118,9 @@ def test_the_command_writes_its_report_part_by_part(tmp_path, monkeypatch, capsy
   out, rows = tmp_path / "gpu.md", tmp_path / "gpu.csv"
   assert not main(["benchmark", "gpu", f"--out={out}", f"--csv={rows}", "--tokens=64"])
   text = out.read_text()
-  assert text.startswith("checked\n\nMeasured on") and str(tmp_path) not in text
-  assert "\n\nsteps\n\n| N = [64] |" in text
-  assert "| dense | 100.0% | 1.250 | 3 | - | - | - | - | - |" in text
+  assert text.startswith("checked\n\nMeasured on") and "\n\nsteps\n\n| N = [64] |" in text
+  assert "| dense | 100.0% | 1.250 | 3 | - | - | - |" in text
   with open(rows, newline="", encoding="utf-8") as file:
     assert next(csv.DictReader(file))["ours ms"] == "1.25"
-  printed = capsys.readouterr().out
-  assert all(section in printed for section in text.split("\n\n"))
+  assert "| N = [64] |" in capsys.readouterr().out
   assert rule.load_rule("cpu").tiles == {"float32": {64: None}}

@@ -13,40 +13,7 @@ from vitx.cli.main import main
 CONFIG = "digits:softmax,batch_size=16,model.depth=1,data.threads=2"
 
 
-def test_readers_take_turns_and_the_first_reading_does_not_count():
-  order, now = [], [0.0]
-
-  def read(name, seconds):
-    def run():
-      order.append(name)
-      now[0] += seconds
-
-    return run
-
-  readers = {reading.STREAM: read("a", 2.0), reading.PILLOW: read("b", 4.0)}
-  found = reading.measure_rates(readers, 100, runs=2, say=lambda text: None, clock=lambda: now[0])
-  assert "".join(order) == "ababab"
-  assert found == {reading.STREAM: [50.0, 50.0], reading.PILLOW: [25.0, 25.0]}
-  lines = reading.format_rates(found).splitlines()
-  assert lines[-1].split() == ["ratio", "2.00", "2.00", "median", "2.00"]
-  assert len(reading.format_rates({reading.STREAM: [1234.0]}).splitlines()) == 1
-
-
-def test_pillow_reads_every_image(monkeypatch):
-  buffer = io.BytesIO()
-  Image.new("L", (9, 7)).save(buffer, "png")
-  seen, resize = [], Image.Image.resize
-
-  def spy(self, size, *args):
-    seen.append((self.mode, size))
-    return resize(self, size, *args)
-
-  monkeypatch.setattr(Image.Image, "resize", spy)
-  reading.make_pillow([buffer.getvalue()] * 3, "RGB", (5, 5))()
-  assert seen == [("RGB", (5, 5))] * 3
-
-
-def test_the_same_images_are_read_both_ways():
+def test_both_readers_read_equal_images():
   experiment = reading.open_streamed(CONFIG)
   batches = experiment.batches()
   assert batches.arrays is None and reading.count_steps(experiment, 50) == 3
@@ -61,7 +28,7 @@ def test_the_same_images_are_read_both_ways():
   np.testing.assert_array_equal(found, pixels)
 
 
-def test_from_arguments_to_lines(monkeypatch, capsys):
+def test_the_command_prints_rates_and_memory(monkeypatch, capsys):
   monkeypatch.setattr(timing, "peak_bytes", lambda *given: 3_000_000)
   assert main(["benchmark", "data", "--config", CONFIG, "--examples=64", "--runs=2"]) == 0
   lines = capsys.readouterr().out.splitlines()

@@ -3,7 +3,7 @@
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vitx.benchmark.timing import Neighbors
@@ -52,7 +52,9 @@ def say(message: str) -> None:
   print(message, file=sys.stderr, flush=True)
 
 
-def format_ratios(found: Mapping[str, list[float]], goals: Mapping[str, float], most: bool) -> str:
+def format_ratios(
+  found: Mapping[str, Sequence[float]], goals: Mapping[str, float], most: bool
+) -> str:
   """Returns a line for each name: the ratio of every run, the median, and the runs at the goal.
 
   Args:

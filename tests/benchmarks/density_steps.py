@@ -16,17 +16,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vitx.benchmark.timing import TooLargeError, check_memory, interleave
+from vitx.benchmark.timing import check_memory, interleave
 from vitx.models import model_from_config
 
 VOCABULARY = 256
 PATTERNS: dict[str, dict[str, Any]] = {
   "dense": {"name": "softmax"},
   "fixed": {"name": "fixed", "arrangement": "merged", "distinct": 4},
-  "strided": {
-    **{"name": "strided", "arrangement": "layers", "form": "code"},
-    **{"local_layers": 3},
-  },
+  "strided": dict(name="strided", arrangement="layers", form="code", local_layers=3),
 }
 
 
@@ -81,17 +78,9 @@ def make_model(setup: Setup, pattern: str, depth: int) -> nn.Module:
     mixer["stride"] = setup.stride
   if pattern == "fixed":
     mixer["summary"] = setup.summary
-  return model_from_config(
-    {
-      "name": "sparse_transformer",
-      "vocabulary": VOCABULARY,
-      "grid": setup.grid,
-      "depth": depth,
-      "remat": True,
-      "token_mixer": mixer,
-      **setup.fields,
-    }
-  )
+  fields = {"name": "sparse_transformer", "vocabulary": VOCABULARY, "grid": setup.grid}
+  fields |= {"depth": depth, "remat": True, "token_mixer": mixer, **setup.fields}
+  return model_from_config(fields)
 
 
 def measure_steps(
@@ -116,35 +105,25 @@ def measure_steps(
   print(f"Training steps, batch 1, {depth} layers, forward + backward + Adam, blocks recomputed")
   print(f"{'':<12}{'N':>8}  {'pattern':<10}{'times faster':>14}{'Table 2':>9}{'MB':>10}")
   for name, setup in setups.items():
-    compiled = {}
+    steps, megabytes = {}, {}
     for pattern in PATTERNS:
       say(f"{name}, N={setup.tokens}: compiling {pattern}")
-      compiled[pattern] = _compile_step(make_model(setup, pattern, depth), setup.tokens)
-    steps = {pattern: step for pattern, (step, _, _) in compiled.items() if step}
+      model = make_model(setup, pattern, depth)
+      steps[pattern], megabytes[pattern] = _compile_step(model, setup.tokens)
     seconds: dict[str, list[float]] = {pattern: [] for pattern in PATTERNS}
     for run in range(runs):
       say(f"{name}, N={setup.tokens}: run {run + 1} of {runs}")
       for pattern, found in interleave(steps, **effort).items():
         seconds[pattern].append(found.seconds)
-    for pattern, (_, size, note) in compiled.items():
-      ratio = "-"
-      if seconds[pattern] and seconds["dense"]:
-        ratio = f"{statistics.median(seconds['dense']) / statistics.median(seconds[pattern]):.2f}"
+    for pattern in PATTERNS:
+      ratio = statistics.median(seconds["dense"]) / statistics.median(seconds[pattern])
       published = setup.published["dense"] / setup.published[pattern]
-      megabytes = f"{size / 1e6:.0f}" if size else "-"
-      line = f"{name:<12}{setup.tokens:>8}  {pattern:<10}{ratio:>14}{published:>9.2f}"
-      print(f"{line}{megabytes:>10}  {note}".rstrip(), flush=True)
+      line = f"{name:<12}{setup.tokens:>8}  {pattern:<10}{ratio:>14.2f}{published:>9.2f}"
+      print(f"{line}{megabytes[pattern]:>10.0f}", flush=True)
 
 
-def _compile_step(
-  model: nn.Module, tokens: int
-) -> tuple[Callable[[], None] | None, int | None, str]:
-  """Compiles a training step.
-
-  Returns:
-    A function that runs the step, or `None` if the step does not fit the memory; its temporary
-    bytes; and the reason why it does not fit.
-  """
+def _compile_step(model: nn.Module, tokens: int) -> tuple[Callable[[], None], float]:
+  """Compiles a training step; returns a function that runs it, and its temporary megabytes."""
   optimizer = optax.adam(1e-4)
   batch = jax.random.randint(jax.random.key(1), (1, tokens), 0, VOCABULARY)
 
@@ -160,13 +139,9 @@ def _compile_step(
   params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
   state = optimizer.init(params)
   compiled = jax.jit(step).lower(params, state, batch).compile()
-  analysis = compiled.memory_analysis()
-  size = None if analysis is None else analysis.temp_size_in_bytes
-  try:
-    check_memory(size or 0)
-  except TooLargeError as error:
-    return None, size, str(error)
-  return lambda: jax.block_until_ready(compiled(params, state, batch)), size, ""
+  size = compiled.memory_analysis().temp_size_in_bytes
+  check_memory(size)
+  return lambda: jax.block_until_ready(compiled(params, state, batch)), size / 1e6
 
 
 def measure_sampling(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 
-from vitx.benchmark.report import format_ratio
+from tests.benchmarks import console
 from vitx.benchmark.timing import (
   TimedProgram,
   TooLargeError,
@@ -91,12 +91,6 @@ class Outcome:
   figure: Figure
   found: tuple[float, ...] = ()
   note: str = ""
-
-  @property
-  def met(self) -> int:
-    """Returns the number of runs that reached the goal."""
-    least = self.figure.at_least
-    return sum(least is not None and ratio >= least for ratio in self.found)
 
 
 def measure(
@@ -187,7 +181,8 @@ def _outcome_line(outcome: Outcome) -> str:
   figure = outcome.figure
   what = "faster than" if figure.quantity == "time" else "less temporaries than"
   text = f"  {figure.kernel}: {what} {figure.other}"
-  found = "  ".join(format_ratio(ratio) for ratio in outcome.found)
-  if found and figure.at_least is not None:
-    found = f">= {figure.at_least:<5.3g} {found}  met in {outcome.met} of {len(outcome.found)}"
-  return f"{text:<72} {found}  {outcome.note}".rstrip()
+  if not outcome.found:
+    return f"{text}  {outcome.note}"
+  goals = {} if figure.at_least is None else {text: figure.at_least}
+  found = console.format_ratios({text: outcome.found}, goals, most=False)
+  return f"{found}  {outcome.note}".rstrip()

@@ -142,38 +142,26 @@ def predict_and_attend(
   keys = jnp.einsum("bnhd,dc->bnhc", k, reduction[1])
   coefficients = predict_coefficients(queries, keys, down, scale=q.shape[2] ** -0.5)
   pruned = jnp.where(coefficients > 0.05, coefficients, 0)
+  given["prefix"] = prefix
   if block is None:
-    out, _ = ops.predicted_attention(q, k, v, pruned, basis, kept, prefix=prefix, **given)
-  else:
-    out, _ = ops.predicted_block_attention(
-      q, k, v, pruned, basis, kept, block, prefix=prefix, **given
-    )
-  return out
+    return ops.predicted_attention(q, k, v, pruned, basis, kept, **given)[0]
+  return ops.predicted_block_attention(q, k, v, pruned, basis, kept, block, **given)[0]
 
 
-def counted_macs(
-  sizes: Sizes,
-  kept: int,
-  *,
-  block: int | None = None,
-  implementation: str = "kernelized",
-) -> int:
+def counted_macs(sizes: Sizes, kept: int, implementation: str = "kernelized") -> int:
   """Counts the multiply-adds of all products that vitx makes, by tracing; nothing is run.
 
   Products with zeros and with hidden values count; comparisons and the softmax do not.
 
   Args:
     sizes: The sizes of the backbone.
-    kept: The number of kept keys or, with `block`, of kept key blocks.
-    block: The number of tokens in a block; `None` means that single keys are chosen.
+    kept: The number of kept keys.
     implementation: The implementation, "masked" or "kernelized".
   """
   n, H, S = sizes.tokens, sizes.heads, sizes.slots
   D = sizes.width // H
   few = D // sizes.channel_divisor
-  attend = partial(
-    predict_and_attend, kept=kept, block=block, prefix=1, implementation=implementation
-  )
+  attend = partial(predict_and_attend, kept=kept, prefix=1, implementation=implementation)
   shapes = [(1, n, H, D)] * 3 + [(2, D, few), (n, S), (n, S)]
   arrays = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
   return sizes.depth * cost.flops(attend, *arrays) // 2
@@ -182,20 +170,20 @@ def counted_macs(
 def format_macs(name: str, shares: Sequence[float]) -> str:
   """Returns a table of a network's multiply-adds for several shares of kept keys, in millions."""
   sizes = NETWORKS[name]
+  columns = {
+    "as published": published_macs,
+    "released": released_macs,
+    "masked": partial(counted_macs, implementation="masked"),
+    "kernelized": counted_macs,
+  }
   lines = [
     f"MHSA of {name}, M multiply-adds for one image; dense {dense_macs(sizes) / 1e6:.4g}",
-    f"{'keep':<8}{'keys':>6}{'as published':>14}{'released':>10}{'masked':>10}{'kernelized':>12}",
+    f"{'keep':<8}{'keys':>6}" + "".join(f"{column:>14}" for column in columns),
   ]
   for share in shares:
     kept = count_kept(share, sizes.tokens)
-    counts = (
-      published_macs(sizes, kept),
-      released_macs(sizes, kept),
-      counted_macs(sizes, kept, implementation="masked"),
-      counted_macs(sizes, kept, implementation="kernelized"),
-    )
-    cells = [f"{count / 1e6:.4g}" for count in counts]
-    lines.append(f"{share:<8g}{kept:>6}{cells[0]:>14}{cells[1]:>10}{cells[2]:>10}{cells[3]:>12}")
+    counts = [count(sizes, kept) / 1e6 for count in columns.values()]
+    lines.append(f"{share:<8g}{kept:>6}" + "".join(f"{count:>14.4g}" for count in counts))
   return "\n".join(lines)
 
 

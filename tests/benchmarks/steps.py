@@ -78,46 +78,33 @@ def multiply() -> Step:
   return lambda: jax.block_until_ready(product(square))
 
 
-def measure(rows: Sequence[str], effort: Mapping[str, Any]) -> None:
-  """Measures and prints the shares of some rows of `SHARES`."""
-  phases.use_cores(map(load_config, rows))
-  made = {row: make_dispatch(load_config(row)) for row in rows}
-  product = multiply()
-  times = compare({row: (product, step) for row, (step, _, _) in made.items()}, **effort)
-  flops = {row: made[row][2] / (2 * PRODUCT**3) for row in rows}  # in units of the product
-  shares = {row: [flops[row] * ratio for ratio in ratios] for row, ratios in times.items()}
-  print(f"FLOP/s of a step over those of a product of {PRODUCT} x {PRODUCT}")
-  print(console.format_ratios(shares, SHARES, most=False), flush=True)
-
-
-def measure_against(rows: Sequence[str], against: str, effort: Mapping[str, Any]) -> None:
-  """Measures and prints the time of a training step of some rows, divided by that of another row.
+def measure(rows: Sequence[str], against: str | None, effort: Mapping[str, Any]) -> None:
+  """Prints shares of the FLOP/s of a product or, with another row, times over that row's.
 
   Args:
     rows: The rows, as `CONFIG:ROW,field=value,...`.
-    against: The other row.
+    against: The other row, or `None`.
     effort: The effort of `console.start`.
   """
-  configs = {row: load_config(row) for row in (*rows, against)}
+  configs = {row: load_config(row) for row in (*rows, *([against] if against else ()))}
   phases.use_cores(configs.values())
   made = {row: make_dispatch(config) for row, config in configs.items()}
-  other, steps, _ = made[against]
-  ratios = compare({row: (made[row][0], other) for row in rows}, **effort)
-  found = {row: [ratio * steps / made[row][1] for ratio in ratios[row]] for row in rows}
-  print(f"time of a step over that of {against}")
-  print(console.format_ratios(found, {}, most=True), flush=True)
-
-
-def choose(rows: Sequence[str], against: str | None, effort: Mapping[str, Any]) -> None:
-  """Measures shares of a product, or times against another row if there is one."""
-  if against is None:
-    measure(rows, effort)
+  if against:
+    print(f"time of a step over that of {against}")
+    pairs = {row: (made[row][0], made[against][0]) for row in rows}
+    factors = {row: made[against][1] / made[row][1] for row in rows}
   else:
-    measure_against(rows, against, effort)
+    print(f"FLOP/s of a step over those of a product of {PRODUCT} x {PRODUCT}")
+    product = multiply()
+    pairs = {row: (product, made[row][0]) for row in rows}
+    factors = {row: made[row][2] / (2 * PRODUCT**3) for row in rows}
+  ratios = compare(pairs, **effort)
+  found = {row: [factors[row] * ratio for ratio in ratios[row]] for row in rows}
+  print(console.format_ratios(found, {} if against else SHARES, most=False), flush=True)
 
 
 if __name__ == "__main__":
   parser = console.make_parser(__doc__, repeats=5)
   parser.add_argument("--rows", nargs="+", default=list(SHARES), metavar="ROW")
   parser.add_argument("--against", metavar="ROW", help="print times over this row's")
-  sys.exit(console.start(choose, parser))
+  sys.exit(console.start(measure, parser))

@@ -26,14 +26,3 @@ def test_a_command_of_the_pages_is_understood(words, monkeypatch):
   with pytest.raises(SystemExit):
     runpy.run_module(module, run_name="__main__")
   assert {"runs", "repeats", "seconds"} <= set(vars(read[0]))
-
-
-def test_an_error_of_a_yardstick_is_one_line(monkeypatch, capsys):
-  monkeypatch.setattr("sys.argv", ["peers", "--runs", "2"])
-
-  def measure(effort):
-    assert (effort["runs"], effort["repeats"]) == (2, 5)
-    raise OSError("no such place")
-
-  assert console.start(measure, console.make_parser("Text.", repeats=5)) == 1
-  assert capsys.readouterr().err == "OSError: no such place\n"

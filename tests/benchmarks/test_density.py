@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.benchmarks import density, density_steps, named
+from tests.benchmarks import density, density_steps
 from tests.ops import attention_cases as cases
 from vitx.ops import TokenLayout, dense_mask
 from vitx.ops.patterns import Fixed, Strided
@@ -38,32 +38,17 @@ def test_the_kernels_compute_their_patterns():
     np.testing.assert_allclose(out, cases.masked(q, k, v, mask)[0], atol=2e-6, err_msg=name)
 
 
-@pytest.mark.slow  # compiles all kernels forward and backward
-def test_attention_in_small(monkeypatch):
-  monkeypatch.setattr(density, "MASKED_UP_TO", 32)
-  case = density.make_case(64, stride=8, summary=2, head_dim=8)
-  outcomes = {o.figure[:3]: o for o in named.measure([case], **QUICK)}
-  run = [o for o in outcomes.values() if o.figure.quantity == "time"]
-  assert [len(o.found) for o in run] == [2] * (len(run) - 1) + [0]
-  assert run[-1].note == "compiled, not run" and run[-1].figure.other == density.MASKED
-  memory = outcomes[density.FLASH, density.MASKED, "memory"]
-  assert memory.found[0] > 1 and memory.note.endswith("MB")
-  # The goals hold for another size.
-  assert all(o.figure.at_least is None for o in outcomes.values())
-  assert density.make_case(density.TOKENS, 8, 2).figures == density.FIGURES
-
-
 @pytest.mark.slow  # compiles three models forward and backward
-def test_steps_in_small(capsys):
+def test_steps_are_measured_in_small(capsys):
   density_steps.measure_steps({"small": SETUP}, 1, **QUICK)
   lines = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
   assert lines[0][:5] == ["small", "32", "dense", "1.00", "1.00"]
   assert [(line[2], line[4]) for line in lines[1:]] == [("fixed", "1.50"), ("strided", "2.00")]
 
 
-@pytest.mark.slow  # compiles three models twice
-def test_sampling_in_small(capsys):
+@pytest.mark.slow  # compiles a model twice
+def test_sampling_is_measured_in_small(capsys, monkeypatch):
+  monkeypatch.setattr(density_steps, "PATTERNS", {"strided": density_steps.PATTERNS["strided"]})
   density_steps.measure_sampling(SETUP, 1, **QUICK)
-  rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()[2:]}
-  assert list(rows) == list(density_steps.PATTERNS)
-  assert all(float(row[2]) > 0 for row in rows.values())
+  pattern, _, ratio, *_ = capsys.readouterr().out.splitlines()[2].split()
+  assert pattern == "strided" and float(ratio) > 0

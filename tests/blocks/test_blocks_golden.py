@@ -63,7 +63,7 @@ def close(actual, expected):
 
 @BOTH
 @pytest.mark.parametrize("kind", MIXERS)
-def test_block(kind, implementation):
+def test_a_block_equals_its_recorded_formula(kind, implementation):
   params, x, out = load(f"block_{kind}")
   mixer, fields = MIXERS[kind]
   fields = {**fields, "implementation": implementation}
@@ -75,7 +75,7 @@ def test_block(kind, implementation):
 
 @BOTH
 @pytest.mark.parametrize("kind", ["simplified", "vanilla"])
-def test_network(kind, implementation):
+def test_a_network_equals_its_recorded_formula(kind, implementation):
   params, images, out = load(f"network_{kind}")
   for layer in range(DEPTH):
     in_heads(params[f"block_{layer}"], kind)

@@ -43,7 +43,7 @@ def branches(params):
   return mixer, MLP(M).apply({"params": params["mlp"]}, y, False)
 
 
-def test_a_zero_mlp_leaves_attention_and_zero_attention_the_mlp():
+def test_the_block_adds_attention_and_the_mlp():
   block, params = made()
   mixer, mlp = branches(params)
   close(run(block, without(params, "mlp")), TOKENS + mixer)
@@ -52,7 +52,7 @@ def test_a_zero_mlp_leaves_attention_and_zero_attention_the_mlp():
   np.testing.assert_array_equal(run(block, without(params, "token_mixer", "mlp")), TOKENS)
 
 
-def test_one_normalization_or_one_for_each_branch():
+def test_branches_share_one_normalization_or_have_two():
   (one, shared), (two, params) = made(), made(separate_norms=True)
   assert {name for name in shared if "norm" in name} == {"norm"}
   assert {name for name in params if "norm" in name} == {"norm", "mlp_norm"}

@@ -11,6 +11,7 @@ import pytest
 from tests.blocks.small import TOKENS, H, M, close, draw, run
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.pre_norm import PreNormBlock
+from vitx.blocks.registry import BLOCKS
 from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
 from vitx.config.errors import ConfigError
 from vitx.layers.mlp import MLP
@@ -30,20 +31,20 @@ def norms(params):
   return {name for name in params if "norm" in name}
 
 
-def test_with_two_norms_it_is_the_pre_norm_block():
+def test_a_vanilla_block_with_two_norms_is_the_pre_norm_block():
   block, params = made(VanillaBlock, norms="two")
   assert norms(params) == {"mixer_norm", "mlp_norm"}
   close(run(block, params), run(made(PreNormBlock)[0], params))
 
 
-def test_a_shared_norm_is_two_equal_ones():
+def test_a_shared_norm_equals_two_equal_norms():
   block, params = made(VanillaBlock)
   assert norms(params) == {"norm"}
   two = {**params, "mixer_norm": params["norm"], "mlp_norm": params["norm"]}
   close(run(block, params), run(made(PreNormBlock)[0], two))
 
 
-def test_a_norm_of_the_mlp_leaves_the_mixer_the_tokens_as_they_are():
+def test_a_norm_of_the_mlp_does_not_normalize_the_mixers_tokens():
   block, params = made(VanillaBlock, norms="mlp")
   assert norms(params) == {"norm"}
 
@@ -57,7 +58,7 @@ def test_a_norm_of_the_mlp_leaves_the_mixer_the_tokens_as_they_are():
 
 
 @pytest.mark.parametrize("norms", ["shared", "two", "mlp"])
-def test_skipless_has_no_way_past_its_branches(norms):
+def test_a_skipless_block_passes_nothing_around_its_branches(norms):
   block, params = made(SkiplessBlock, norms=norms)
   for module, last in (("token_mixer", "out"), ("mlp", "down")):
     zero = jax.tree.map(np.zeros_like, params[module][last])
@@ -66,11 +67,7 @@ def test_skipless_has_no_way_past_its_branches(norms):
   assert np.abs(slope(block, params)).max() > 1e-3
 
 
-def test_skipless_keeps_the_parameters_of_pre_norm():
-  shapes = [jax.tree.map(jnp.shape, made(kind)[1]) for kind in (PreNormBlock, SkiplessBlock)]
-  assert shapes[0] == shapes[1]
-
-
-def test_stochastic_depth_needs_skips():
-  with pytest.raises(ConfigError, match=r"stochastic_depth=0.1.*'skipless'.*stochastic_depth=0"):
-    made(SkiplessBlock, stochastic_depth=0.1)
+@pytest.mark.parametrize("kind", ["sas", "sas_p", "simplified", "skipless"])
+def test_stochastic_depth_without_skips_is_refused(kind):
+  with pytest.raises(ConfigError, match=rf"stochastic_depth=0.1.*'{kind}'.*stochastic_depth=0"):
+    made(BLOCKS[kind], stochastic_depth=0.1)

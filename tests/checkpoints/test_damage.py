@@ -1,19 +1,14 @@
 """A damaged checkpoint is reported, and the one before it is loaded instead of wrong data."""
 
-import gc
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorstore
-from etils import epath
 
 from tests.checkpoints.test_store import assert_same, fill, small
-from vitx.checkpoints import digest, reading
+from vitx.checkpoints import reading
 from vitx.checkpoints.errors import CheckpointError, CorruptCheckpoint
 from vitx.checkpoints.store import CheckpointStore
-from vitx.config.errors import ConfigError
 
 KERNEL = np.random.default_rng(3).bytes(4096)  # incompressible, so that a file has its bytes
 
@@ -96,7 +91,7 @@ def test_every_flip_within_the_values_is_noticed_and_names_the_leaf(saved):
   assert_intact(store.restore(2, state(2)))
 
 
-def test_a_flip_outside_the_part_that_is_read_is_no_matter(saved):
+def test_a_flip_outside_the_part_that_is_read_does_not_matter(saved):
   flip(*kernel_place(saved), 3)
   store = CheckpointStore(saved, read_only=True)
   assert_same(store.restore(2, only=["opt"]).state, {"opt": state(2)["opt"]})
@@ -125,7 +120,7 @@ def test_damage_is_reported_and_set_aside(saved, warnings, damage):
     assert_intact(store.restore_latest(state(1)))
 
 
-def test_each_file_missing_never_gives_other_data(saved, warnings):
+def test_a_missing_file_never_gives_other_data(saved, warnings):
   store = CheckpointStore(saved, read_only=True)
   for path in files(saved / "2"):
     content = path.read_bytes()
@@ -146,35 +141,13 @@ def test_an_altered_record_is_noticed(saved, warnings):
     assert_intact(store.restore_latest())
 
 
-@pytest.mark.parametrize(
-  ("fields", "leaf", "message"),
-  [
-    ({"leaves": None}, {}, "record: it lacks leaves"),
-    ({"record": [1]}, {}, "record: record is no object"),
-    ({}, {"shape": None}, "record: it lacks params/scale.shape"),
-    ({}, {"shape": [9.0]}, "record: an entry of params/scale.shape is no integer"),
-    ({}, {"shape": [0, 10**30]}, "record: params/scale: "),
-    ({}, {"dtype": "float31"}, "record: params/scale: .*float31"),
-  ],
-)
-def test_a_record_that_somebody_wrote_is_checked(saved, fields, leaf, message):
-  path = saved / "2" / "record" / "metadata"
-  written = json.loads(path.read_text())
-  written["leaves"]["params/scale"] |= leaf
-  written |= fields
-  del written["digest"]
-  path.write_text(json.dumps({**written, "digest": digest.digest_json(written)}))
-  with pytest.raises(CorruptCheckpoint, match=f"is corrupt: {message}"):
-    CheckpointStore(saved, read_only=True).restore(2)
-
-
 def test_a_checkpoint_under_another_name_is_noticed(saved, warnings):
   (saved / "2").rename(saved / "7")
   with pytest.raises(CorruptCheckpoint, match=r"checkpoint 7 in .* it belongs to step 2"):
     CheckpointStore(saved).restore(7)
 
 
-def test_names_of_those_set_aside_do_not_clash(saved, warnings):
+def test_the_names_of_corrupt_checkpoints_do_not_clash(saved, warnings):
   for _ in range(3):
     with CheckpointStore(saved) as store:
       flip(*kernel_place(saved), 0)
@@ -184,7 +157,7 @@ def test_names_of_those_set_aside_do_not_clash(saved, warnings):
   assert aside == ["corrupt-2", "corrupt-2-2", "corrupt-2-3"]
 
 
-def test_several_corrupt_ones_are_skipped(saved, warnings):
+def test_several_corrupt_checkpoints_are_skipped(saved, warnings):
   with CheckpointStore(saved, keep=4) as store:
     store.save(3, state(3), record(3))
   for step in (2, 3):
@@ -194,7 +167,7 @@ def test_several_corrupt_ones_are_skipped(saved, warnings):
   assert sorted(path.name for path in saved.iterdir()) == ["1", "corrupt-2", "corrupt-3"]
 
 
-def test_all_corrupt_is_an_error_now_and_later_and_no_fresh_start(saved, warnings):
+def test_a_run_whose_checkpoints_are_all_corrupt_never_starts_afresh(saved, warnings):
   for step in (1, 2):
     (saved / str(step) / "state" / "manifest.ocdbt").unlink()
   for _ in range(2):
@@ -203,7 +176,7 @@ def test_all_corrupt_is_an_error_now_and_later_and_no_fresh_start(saved, warning
   assert CheckpointStore(saved).steps() == [1, 2]
 
 
-def test_read_only_skips_without_moving(saved, warnings):
+def test_a_read_only_store_skips_corrupt_checkpoints_in_place(saved, warnings):
   flip(*kernel_place(saved), 0)
   before = sorted(saved.rglob("*"))
   assert_intact(CheckpointStore(saved, read_only=True).restore_latest())
@@ -214,7 +187,7 @@ def test_read_only_skips_without_moving(saved, warnings):
   "error",
   [PermissionError("denied"), MemoryError("none"), ValueError("UNAVAILABLE: the network")],
 )
-def test_what_cannot_be_read_now_is_not_taken_for_corrupt(saved, monkeypatch, error):
+def test_a_transient_error_does_not_make_a_checkpoint_corrupt(saved, monkeypatch, error):
   def fail(self, infos, args=None):
     raise error
 
@@ -243,49 +216,3 @@ def test_a_deletion_that_was_cut_short_leaves_no_false_checkpoint(tmp_path, monk
     assert store.steps() == [2, 3]
   with CheckpointStore(tmp_path) as store:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3"]
-
-
-def test_a_state_that_declares_too_much_is_not_read(tmp_path, monkeypatch):
-  with CheckpointStore(tmp_path / "checkpoints") as store:
-    store.save(1, {"zeros": np.zeros(2**20, np.float32)}, record(1))
-    monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "0.001")
-    monkeypatch.setattr(reading._HostArrays, "deserialize", None)
-    with pytest.raises(
-      ConfigError, match=r"checkpoint 1 in .* becomes 4,194,304.*VITX_MAX_INFLATED"
-    ):
-      store.restore(1)
-    monkeypatch.undo()
-    assert store.restore(1).state["zeros"].size == 2**20
-
-
-def test_arrays_of_other_shapes_than_the_record_has_are_not_read(saved, monkeypatch):
-  described = reading.read_record(epath.Path(saved) / "1", "here")["leaves"]
-  small = {**described, "params/kernel": {**described["params/kernel"], "shape": [2, 2]}}
-  monkeypatch.setattr(reading._HostArrays, "deserialize", None)
-  with pytest.raises(CorruptCheckpoint, match=r"here is corrupt: state leaf 'params/kernel'"):
-    reading.read_leaves(epath.Path(saved) / "1", small, "here")
-
-
-def test_a_chunk_that_is_larger_than_its_array_is_not_inflated(saved, monkeypatch):
-  """The chunk takes a few bytes in the file, and megabytes or terabytes in memory."""
-  kind = {"shape": [9], "chunks": [2**20], "dtype": "<f4", "compressor": {"id": "zstd"}}
-  place = {"driver": "ocdbt", "base": f"file://{saved}/2/state/", "path": "params.scale/"}
-  written = tensorstore.open(
-    {"driver": "zarr", "kvstore": place, "metadata": kind, "create": True, "delete_existing": True}
-  ).result()
-  written.write(state(2)["params"]["scale"]).result()
-  monkeypatch.setattr(reading._HostArrays, "deserialize", None)
-  with pytest.raises(CorruptCheckpoint, match="state leaf 'params/scale'"):
-    CheckpointStore(saved, read_only=True).restore(2)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.slow
-def test_a_leaf_of_an_unknown_kind_is_noticed(saved):
-  """The failed read leaves no pending read behind, of which Python would warn."""
-  path = saved / "2" / "state" / "_METADATA"
-  before, kind, after = path.read_text().rpartition('"value_type": "')
-  path.write_text(f"{before}{kind}un{after}")
-  with pytest.raises(CorruptCheckpoint, match=r"checkpoint 2 in .* is corrupt: state"):
-    CheckpointStore(saved, read_only=True).restore(2, state(2))
-  gc.collect()

@@ -18,20 +18,20 @@ def remote(tmp_path):
   return directory
 
 
-def test_only_marked_ones_count_and_the_others_are_removed(remote):
+def test_only_checkpoints_with_the_marker_count_in_an_object_store(remote):
   assert remote.steps() == [1, 2, 30]
   remote.remove_leftovers()
   assert sorted(path.name for path in remote.path.iterdir()) == ["1", "2", "30"]
 
 
-def test_the_marker_goes_first(remote, monkeypatch):
+def test_a_deletion_removes_the_marker_first(remote, monkeypatch):
   removed = []
   monkeypatch.setattr(type(remote.path), "rmtree", lambda self: removed.append(self.name))
   remote.delete(2)
   assert removed == ["2"] and remote.steps() == [1, 30]
 
 
-def test_names_that_are_no_steps(tmp_path):
+def test_names_that_are_no_steps_are_ignored(tmp_path):
   for name in ("7", "07", "-1", "1.orbax-checkpoint-tmp", "corrupt-3", "deleted-4", "x5", "0"):
     (tmp_path / name).mkdir()
   (tmp_path / "9").write_text("a file")

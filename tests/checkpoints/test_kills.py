@@ -46,7 +46,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.slow  # a whole process, with an import
-def test_killed_at_any_moment(tmp_path):
+def test_a_store_survives_a_kill_at_any_moment(tmp_path):
   before, under_way = -1, 0
   process = subprocess.Popen(
     [sys.executable, "-c", ENDLESS, str(tmp_path)],

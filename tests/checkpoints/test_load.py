@@ -14,7 +14,6 @@ import vitx
 from tests import runs
 from tests.interop.published import begin
 from vitx.checkpoints import store as store_module
-from vitx.checkpoints import unevaluated
 from vitx.checkpoints.errors import CorruptCheckpoint, ShapeMismatch
 from vitx.checkpoints.store import CheckpointStore
 from vitx.config.errors import ConfigError
@@ -45,7 +44,7 @@ def state_of(workdir, step):
 @pytest.mark.parametrize(
   ("checkpoint", "step"), [("best", 40), ("latest", 48), (32, 32), ("32", 32), (48, 48)]
 )
-def test_which_checkpoint(run, checkpoint, step):
+def test_load_returns_the_chosen_checkpoint(run, checkpoint, step):
   loaded = vitx.load(run, checkpoint)
   assert loaded.step == step
   assert set(loaded.variables) == {"params"}  # the optimizer's state is no variable
@@ -54,7 +53,7 @@ def test_which_checkpoint(run, checkpoint, step):
   )
 
 
-def test_the_best_is_the_default_and_says_what_it_is(run):
+def test_load_returns_the_best_checkpoint_by_default(run):
   loaded = vitx.load(str(run))
   assert loaded.step == 40 and loaded.workdir == str(run)
   assert loaded.class_names == tuple("0123456789")
@@ -83,14 +82,13 @@ def test_before_the_first_evaluation_the_best_is_the_latest(copy):
 
 
 def test_a_state_that_was_not_evaluated_is_the_latest(copy):
-  unevaluated.save(copy, 56, state_of(copy, 48), {"best_step": 40})
+  with CheckpointStore(copy / "checkpoints", keep=9) as store:
+    newest = store.restore(48)
+    store.save(56, newest.state, newest.record | {"best_step": 40, "is_evaluated": False})
   assert [vitx.load(copy, choice).step for choice in ("best", "latest")] == [40, 56]
-  for step in (32, 40, 48):
-    shutil.rmtree(copy / "checkpoints" / str(step))
-  assert [vitx.load(copy, choice).step for choice in ("best", "latest")] == [56, 56]
 
 
-def test_only_what_is_needed_is_read(run, monkeypatch):
+def test_load_reads_only_the_arrays_that_it_needs(run, monkeypatch):
   read = []
   original = store_module.read_leaves
 
@@ -142,7 +140,7 @@ def test_the_code_of_others_is_imported_only_if_trusted(copy, monkeypatch, tmp_p
 
 
 @pytest.mark.slow  # makes two experiments
-def test_init_from_knows_both_grids(tmp_path, capsys):
+def test_init_from_resizes_between_both_grids(tmp_path, capsys):
   """Images of 8 x 8 pixels have patches of 4, then of 2; 8 extra tokens join the class token.
 
   The embedding of the patches has another shape, and starts anew.

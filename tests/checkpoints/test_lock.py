@@ -41,7 +41,7 @@ def elsewhere():
   return dataclasses.replace(Holder.here(), host="far", pid=7, machine="far", token="f" * 16)
 
 
-def test_the_second_is_told_host_and_process(tmp_path):
+def test_a_refused_training_learns_the_host_and_process_of_the_holder(tmp_path):
   with lock.hold(tmp_path), pytest.raises(WorkdirInUseError) as refused, lock.hold(tmp_path):
     raise AssertionError("held twice")
   assert f"process {os.getpid()} on host {Holder.here().host!r}" in str(refused.value)
@@ -50,13 +50,13 @@ def test_the_second_is_told_host_and_process(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [lock.TRAIN]
 
 
-def test_an_error_releases(tmp_path):
+def test_an_error_releases_the_lock(tmp_path):
   with contextlib.suppress(ZeroDivisionError), lock.hold(tmp_path):
     _ = 1 / 0
   assert not list(tmp_path.iterdir())
 
 
-def test_a_dead_process_of_this_machine_loses_at_once(tmp_path):
+def test_a_dead_process_of_this_machine_loses_its_lock_at_once(tmp_path):
   write(tmp_path, dataclasses.replace(Holder.here(), pid=gone()))
   with lock.hold(tmp_path) as held:
     held.check()
@@ -65,13 +65,13 @@ def test_a_dead_process_of_this_machine_loses_at_once(tmp_path):
 
 
 @pytest.mark.skipif(not Holder.here().began, reason="the system does not tell when processes began")
-def test_a_number_that_is_another_process_by_now_counts_as_dead(tmp_path):
+def test_a_reused_process_number_counts_as_dead(tmp_path):
   write(tmp_path, dataclasses.replace(Holder.here(), began="1"))
   with lock.hold(tmp_path):
     pass
 
 
-def test_a_process_that_ended_and_was_not_waited_for_is_dead():
+def test_a_zombie_process_counts_as_dead():
   process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
   holder = dataclasses.replace(Holder.here(), pid=process.pid, began=lock._began(process.pid))
   assert holder.is_alive()
@@ -81,7 +81,7 @@ def test_a_process_that_ended_and_was_not_waited_for_is_dead():
   process.communicate()
 
 
-def test_another_machine_keeps_it_until_its_signs_of_life_are_old(tmp_path, elsewhere):
+def test_another_machine_keeps_its_lock_until_its_signs_of_life_are_old(tmp_path, elsewhere):
   write(tmp_path, elsewhere, age=lock.STALE - 200)  # this test may take 100 s and more
   with pytest.raises(WorkdirInUseError, match=r"process 7 on host 'far'.*sign of life 1\d\d s"):
     Lock(tmp_path).acquire()
@@ -91,14 +91,14 @@ def test_another_machine_keeps_it_until_its_signs_of_life_are_old(tmp_path, else
   assert not list(tmp_path.iterdir())
 
 
-def test_the_age_is_told_by_the_clock_of_the_files(tmp_path, elsewhere, monkeypatch):
+def test_the_file_system_s_clock_decides_the_age_of_a_lock(tmp_path, elsewhere, monkeypatch):
   write(tmp_path, elsewhere, age=10)
   monkeypatch.setattr(time, "time", lambda: 2e9)  # this machine's clock is wrong
   with pytest.raises(WorkdirInUseError):
     Lock(tmp_path).acquire()
 
 
-def test_signs_of_life(tmp_path, monkeypatch):
+def test_a_holder_gives_signs_of_life(tmp_path, monkeypatch):
   monkeypatch.setattr(lock, "BEAT", 0.01)
   path = tmp_path / lock.TRAIN
   with lock.hold(tmp_path):
@@ -109,7 +109,7 @@ def test_signs_of_life(tmp_path, monkeypatch):
       time.sleep(0.01)
 
 
-def test_who_lost_it_is_told_before_the_next_save_and_leaves_it(tmp_path, elsewhere):
+def test_a_training_that_lost_its_lock_stops_before_the_next_save(tmp_path, elsewhere):
   with lock.hold(tmp_path) as held:
     held.check()
     write(tmp_path, elsewhere)
@@ -118,7 +118,7 @@ def test_who_lost_it_is_told_before_the_next_save_and_leaves_it(tmp_path, elsewh
   assert json.loads((tmp_path / lock.TRAIN).read_text())["host"] == "far"
 
 
-def test_a_lock_without_content_is_a_killed_process_after_a_while(tmp_path):
+def test_an_empty_lock_expires_after_a_while(tmp_path):
   path = tmp_path / lock.TRAIN
   path.write_text('{"host"')
   os.utime(path, (time.time() + 3600,) * 2)  # young, however long this test takes
@@ -129,7 +129,7 @@ def test_a_lock_without_content_is_a_killed_process_after_a_while(tmp_path):
     pass
 
 
-def test_a_taker_that_was_killed_on_the_way_stops_nobody(tmp_path):
+def test_a_takeover_that_was_killed_stops_nobody(tmp_path):
   dead = dataclasses.replace(Holder.here(), pid=gone(), token="a" * 16)
   write(tmp_path, dead)
   second = tmp_path / f"{lock.TRAIN}.{dead.token}"
@@ -139,7 +139,7 @@ def test_a_taker_that_was_killed_on_the_way_stops_nobody(tmp_path):
 
 
 @pytest.mark.parametrize("stale", [True, False])
-def test_of_many_that_come_at_once_one_wins(tmp_path, stale):
+def test_one_of_many_simultaneous_processes_gets_the_lock(tmp_path, stale):
   dead = dataclasses.replace(Holder.here(), pid=gone())
   for attempt in range(10):
     directory = tmp_path / str(attempt)
@@ -166,7 +166,7 @@ def test_of_many_that_come_at_once_one_wins(tmp_path, stale):
     assert not list(directory.iterdir())
 
 
-def test_a_slow_taker_does_not_take_from_the_next_holder(tmp_path, monkeypatch):
+def test_a_slow_takeover_does_not_take_the_lock_of_the_next_holder(tmp_path, monkeypatch):
   """The slow process reads a stale lock, and then the quick one takes it over."""
   write(tmp_path, dataclasses.replace(Holder.here(), pid=gone()))
   slow, quick = Lock(tmp_path), Lock(tmp_path)
@@ -184,11 +184,14 @@ def test_a_slow_taker_does_not_take_from_the_next_holder(tmp_path, monkeypatch):
   quick.release()
 
 
-def test_a_file_system_that_cannot_lock_says_so(tmp_path, monkeypatch, caplog):
-  def refuse(*_):
-    raise OSError(errno.ENOTSUP, "Operation not supported")
+def test_a_file_system_that_cannot_lock_causes_a_warning(tmp_path, monkeypatch, caplog):
+  def refuse(path, mode="r", *given, **named):
+    if mode == "x":
+      raise OSError(errno.ENOTSUP, "Operation not supported")
+    return open_file(path, mode, *given, **named)
 
-  monkeypatch.setattr(lock.os, "open", refuse)
+  open_file = open
+  monkeypatch.setattr("builtins.open", refuse)
   with lock.hold(tmp_path) as held:
     held.check()
   assert "this file system cannot lock (Operation not supported)" in caplog.text
@@ -246,7 +249,7 @@ def test_a_training_holds_the_lock_until_it_ends(tmp_path, monkeypatch, made, en
   assert not (tmp_path / lock.TRAIN).exists()
 
 
-def test_a_lock_that_was_deleted_is_taken_again_unless_another_holds_it(tmp_path):
+def test_a_deleted_lock_is_taken_again_unless_another_process_holds_it(tmp_path):
   workdir = tmp_path / "run"
   workdir.mkdir()
   ours, theirs = lock.Lock(workdir), lock.Lock(workdir)

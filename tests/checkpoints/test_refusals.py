@@ -16,21 +16,17 @@ from vitx.checkpoints.store import CheckpointStore
 from vitx.config.errors import ConfigError
 
 
-def test_fewer_than_two_kept_is_refused(tmp_path):
-  with pytest.raises(ConfigError, match=r"checkpoint.keep=1 must be at least 2"):
-    CheckpointStore(tmp_path, keep=1)
-
-
-def test_an_earlier_or_same_step_is_refused(tmp_path):
+def test_an_earlier_step_is_refused_and_the_newest_is_replaced(tmp_path):
   with CheckpointStore(tmp_path) as store:
     fill(store, [5])
-    for step in (4, 5):
-      with pytest.raises(CheckpointError, match=f"cannot save step {step} .* step 5"):
-        store.save(step, small(step), {})
+    with pytest.raises(CheckpointError, match=r"cannot save step 4 .* step 5"):
+      store.save(4, small(4), {})
     assert_same(store.restore(5).state, small(5))
+    store.save(5, small(6), {})
+    assert_same(store.restore(5).state, small(6))
 
 
-def test_a_step_that_is_not_there(tmp_path):
+def test_restoring_a_missing_step_is_refused(tmp_path):
   with CheckpointStore(tmp_path) as store:
     fill(store, [1, 2])
     with pytest.raises(ConfigError, match=r"has no checkpoint 7, only the steps \[1, 2\]"):
@@ -48,7 +44,7 @@ def test_another_shape_is_listed_and_nothing_is_set_aside(tmp_path):
     assert store.steps() == [1]
   message = str(caught.value)
   assert "params/w00: float32[2, 3] in the checkpoint, float32[2, 4] wanted" in message
-  assert "13 of 13 leaves differ" in message and "and 3 more" in message
+  assert "13 leaves differ" in message and message.count(" wanted") == 10
   assert isinstance(caught.value, ConfigError)
 
 
@@ -63,24 +59,12 @@ def test_missing_and_extra_leaves_and_dtypes_are_listed(tmp_path):
   assert "c: nothing in the checkpoint, float32[2] wanted" in message
 
 
-@pytest.mark.parametrize(
-  "state, message",
-  [
-    ({"a/b": np.ones(2)}, "contains '/'"),
-    ({"a.b": np.ones(2), "a": {"b": np.ones(2)}}, "differ only in"),
-    ({"name": "vit"}, "'name' is no array of numbers"),
-    ({"a": None, "b": {}, "c": np.zeros((0, 2))}, "no numbers"),
-  ],
-)
-def test_a_state_that_cannot_be_saved(tmp_path, state, message):
-  with CheckpointStore(tmp_path) as store:
-    with pytest.raises(ConfigError, match=message):
-      store.save(1, state, {})
-    fill(store, [1])
-    assert store.steps() == [1]
+def test_names_that_orbax_would_store_in_one_file_are_refused(tmp_path):
+  with CheckpointStore(tmp_path) as store, pytest.raises(ConfigError, match="differ only in"):
+    store.save(1, {"a.b": np.ones(2), "a": {"b": np.ones(2)}}, {})
 
 
-def test_a_full_disk_is_named_and_the_last_checkpoint_stands(tmp_path, caplog):
+def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path, caplog):
   """A full disk is imitated: for a moment, no file of this process may grow above 64 KiB."""
   small = {"w": np.arange(100, dtype=np.float32)}
   large = {"w": np.random.default_rng(0).normal(size=100_000)}
@@ -108,7 +92,7 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_stands(tmp_path, caplog):
     assert store.restore(20).record == {"rows": 2}
 
 
-def test_what_a_failed_save_still_holds_on_to_hides_nothing(tmp_path, monkeypatch):
+def test_a_failed_save_hides_no_later_error(tmp_path, monkeypatch):
   """The directory of a failed save cannot be removed, as Orbax's threads may still write to it."""
   busy = failing(OSError(errno.ENOTEMPTY, "Directory not empty"))
   with CheckpointStore(tmp_path) as store:
@@ -134,7 +118,7 @@ def test_a_failure_while_another_error_ends_the_run_does_not_hide_it(tmp_path, m
     store.save(1, small(1), {})
 
 
-def test_a_directory_that_cannot_be_made(tmp_path):
+def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
   (tmp_path / "file").write_text("")
   with pytest.raises(CheckpointError, match="cannot open"):
     CheckpointStore(tmp_path / "file" / "checkpoints")

@@ -89,7 +89,7 @@ def test_optimizer_state_comes_back_in_its_own_types(tmp_path):
   assert all(type(leaf) is np.ndarray for leaf in jax.tree.leaves(from_shapes))
 
 
-def test_the_record_comes_back(tmp_path):
+def test_a_record_comes_back_as_it_was_saved(tmp_path):
   record = {
     "best": 0.1 + 0.2,
     "nan": float("inf"),
@@ -138,7 +138,7 @@ def test_save_returns_before_the_write_is_done(tmp_path, monkeypatch):
     assert store.steps() == [1]
 
 
-def test_the_newest_and_the_best_stay(tmp_path):
+def test_the_newest_and_the_best_checkpoints_stay(tmp_path):
   with CheckpointStore(tmp_path, keep=2) as store:
     fill(store, [1, 2, 3, 4, 5], stay=(2,))
     assert store.steps() == [2, 4, 5]
@@ -149,7 +149,7 @@ def test_the_newest_and_the_best_stay(tmp_path):
   assert sorted(path.name for path in tmp_path.iterdir()) == ["6", "7"]
 
 
-def test_the_old_best_goes_only_when_the_new_one_is_complete(tmp_path, monkeypatch):
+def test_the_old_best_checkpoint_goes_only_when_the_new_one_is_complete(tmp_path, monkeypatch):
   with CheckpointStore(tmp_path, keep=2) as store:
     fill(store, [1, 2, 3, 4], stay=(1,))
     monkeypatch.setattr(ocp.JsonCheckpointHandler, "finalize", failing(OSError("no space")))
@@ -159,7 +159,7 @@ def test_the_old_best_goes_only_when_the_new_one_is_complete(tmp_path, monkeypat
     assert store.steps() == [1, 3, 4]
 
 
-def test_reopening_deletes_nothing(tmp_path):
+def test_reopening_a_store_deletes_nothing(tmp_path):
   with CheckpointStore(tmp_path, keep=3) as store:
     fill(store, [1, 2, 3])
   with CheckpointStore(tmp_path, keep=2) as store:
@@ -167,7 +167,7 @@ def test_reopening_deletes_nothing(tmp_path):
     assert store.steps() == [1, 2, 3]
 
 
-def test_what_killed_saves_and_deletions_left_is_ignored_and_removed(tmp_path):
+def test_the_remains_of_killed_saves_and_deletions_are_ignored_and_removed(tmp_path):
   with CheckpointStore(tmp_path) as store:
     fill(store, [1, 2])
   leftovers = ["3.orbax-checkpoint-tmp", "4.orbax-checkpoint-tmp-1234", "deleted-1"]
@@ -186,7 +186,7 @@ def test_what_killed_saves_and_deletions_left_is_ignored_and_removed(tmp_path):
     assert store.steps() == [2, 3]
 
 
-def test_read_only_touches_nothing(tmp_path):
+def test_a_read_only_store_changes_nothing(tmp_path):
   store = CheckpointStore(tmp_path / "none", read_only=True)
   assert store.steps() == [] and store.latest() is None and store.restore_latest() is None
   assert not (tmp_path / "none").exists()
@@ -194,7 +194,7 @@ def test_read_only_touches_nothing(tmp_path):
     store.save(1, small(1), {})
 
 
-def test_part_of_the_state(tmp_path):
+def test_part_of_the_state_is_restored(tmp_path):
   state = {**small(1), "opt": {"mu": np.ones(4)}}
   with CheckpointStore(tmp_path) as store:
     store.save(1, state, {"rows": 2})
@@ -208,7 +208,7 @@ def test_part_of_the_state(tmp_path):
       store.restore(1, only=["parms"])
 
 
-def test_orbax_alone_reads_it(tmp_path):
+def test_orbax_alone_reads_a_checkpoint(tmp_path):
   with CheckpointStore(tmp_path) as store:
     store.save(4, small(4), {"rows": 9})
   items = ocp.args.Composite(state=ocp.args.StandardRestore(), record=ocp.args.JsonRestore())
@@ -221,7 +221,7 @@ def test_orbax_alone_reads_it(tmp_path):
 
 
 @pytest.mark.parametrize("jump", [lambda n: n, lambda n: -n, lambda n: n * (-1) ** n])
-def test_a_clock_that_is_set_meanwhile_ends_no_save(tmp_path, monkeypatch, jump):
+def test_a_clock_that_jumps_ends_no_save(tmp_path, monkeypatch, jump):
   """Each reading of the clock is off by more years: ahead, back, or alternately both."""
   year, looks, now = 365 * 24 * 3600, itertools.count(), time.time
 

@@ -27,11 +27,11 @@ def error(model, variables, name):
     ("augreg", dict(name="pre_norm", activation="gelu")),
   ],
 )
-def test_exact_gelu_or_the_one_with_tanh(name, block):
+def test_the_exact_gelu_and_its_approximation_differ(name, block):
   assert error(*fill(name, block=block), name) > 2 * TOLERANCE
 
 
-def test_epsilon_of_the_normalization():
+def test_the_epsilon_of_the_normalization_matters():
   """timm made the recorded network with an epsilon of 1e-3; its default gives other outputs."""
   model, variables, _ = make("vit")
   with np.load(GOLDEN / "exported.npz") as file:
@@ -72,7 +72,7 @@ def interleaved(variables):
   return variables | {"params": params}
 
 
-def test_layout_of_queries_keys_and_values():
+def test_the_layout_of_queries_keys_and_values_matters():
   model, variables = fill("timm_vit")
   assert error(model, variables, "timm_vit") < TOLERANCE
   assert error(model, swapped(variables, "key", "value"), "timm_vit") > 100 * TOLERANCE
@@ -110,7 +110,7 @@ def test_the_stem_is_padded_on_both_sides():
     [*range(1, 10), 0],  # the class token last
   ],
 )
-def test_order_of_the_tokens(order):
+def test_the_order_of_the_tokens_matters(order):
   model, variables = fill("timm_vit")
   params = variables["params"]
   table = {"table": params["posemb"]["table"][:, np.asarray(order)]}
@@ -118,7 +118,7 @@ def test_order_of_the_tokens(order):
   assert error(model, moved, "timm_vit") > 100 * TOLERANCE
 
 
-def test_registers_stand_behind_the_class_token():
+def test_registers_follow_the_class_token():
   """Registers have no positions: they may exchange places, but not with the class token."""
   model, variables = fill("timm_registers")
   params = variables["params"]

@@ -33,7 +33,7 @@ def written(capsys, tmp_path):
   return write
 
 
-def test_every_field_stands_there(capsys):
+def test_the_printed_config_has_every_field(capsys):
   tree = json.loads(printed(capsys, "configs/vix_cifar10.py:vip"))
   assert set(load_config("vix_cifar10:vip")) == set(tree)
   assert tree["model"]["token_mixer"]["stabilizer"] == "batch"  # set by the row
@@ -45,7 +45,7 @@ def test_every_field_stands_there(capsys):
   assert {"name", *MODELS["vit"].PARTS} <= set(tree["model"])
 
 
-def test_flags_and_overrides(capsys):
+def test_flags_and_overrides_are_applied(capsys):
   tree = json.loads(printed(capsys, "digits:performer,seed=3", "--config.optimizer=optax:lion"))
   assert tree["seed"] == 3 and tree["optimizer"]["name"] == "optax:lion"
   assert tree["optimizer"]["b1"] == 0.9 and "learning_rate" not in tree["optimizer"]
@@ -66,7 +66,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", all_but(ROWS[1], of=ROWS))
-def test_fed_back_it_is_the_same_run_but_for_explicit_defaults(row, written):
+def test_a_printed_config_is_read_as_the_same_run(row, written):
   plain = load_config(row)
   whole = load_config(written(row))
   assert complete(whole) == complete(plain)
@@ -83,18 +83,18 @@ def test_fed_back_it_is_the_same_run_but_for_explicit_defaults(row, written):
   assert str(shapes[0]) == str(shapes[1])
 
 
-def test_the_config_of_a_run_fed_back_is_the_same(written, finished_run):
+def test_the_printed_config_of_a_run_is_read_as_the_same_run(written, finished_run):
   path = str(finished_run[0] / "config.json")
   assert complete(load_config(written(path))) == complete(load_config(path))
 
 
-def test_explained(capsys):
+def test_explained_fields_have_values_kinds_and_meanings(capsys):
   lines = printed(capsys, "digits", "--explain").splitlines()
   assert lines[0].split() == ["field", "value", "takes", "meaning"]
-  found = {line.split()[0]: line for line in lines[1:] if not line.startswith(" ")}
-  assert set(found) == set(describe(load_config("digits")))
-  assert "int in [0, 4294967295]" in found["seed"]
-  assert "center | squash | random" in found["data.resize_mode"]
-  assert "adam | adamw | lion | muon | sgd" in found["optimizer.name"]
-  assert "probability of a flip" in found["augment.hflip"]
-  assert "tokens in a block" in found["model.token_mixer.block"]
+  fields = {line.split()[0]: line for line in lines[1:] if not line.startswith(" ")}
+  assert set(fields) == set(describe(load_config("digits")))
+  assert "int in [0, 4294967295]" in fields["seed"]
+  assert "center | squash | random" in fields["data.resize_mode"]
+  assert "adam | adamw | lion | muon | sgd" in fields["optimizer.name"]
+  assert "probability of a flip" in fields["augment.hflip"]
+  assert "tokens in a block" in fields["model.token_mixer.block"]

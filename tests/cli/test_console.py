@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import logging
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -12,8 +11,6 @@ import pytest
 from PIL import Image
 
 import vitx
-from tests import runs
-from vitx.analysis import tables
 from vitx.checkpoints import load
 from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.cli import main
@@ -48,7 +45,7 @@ def test_control_characters_are_written_out(text, shown, capsys):
   assert run(lambda: print("name:", text, file=sys.stderr), capsys).err == f"name: {shown}\n"
 
 
-def test_errors_and_warnings(capsys, tmp_path):
+def test_errors_and_warnings_are_escaped(capsys, tmp_path):
   def fail():
     raise OSError(f"no {EVIL}")
 
@@ -64,8 +61,7 @@ def test_errors_and_warnings(capsys, tmp_path):
   assert (tmp_path / "stderr").read_text() == f"skipping {SHOWN}\n"
 
 
-def test_what_is_drawn_by_us_is_drawn(capsys, monkeypatch):
-  """vitx's own control sequences are printed: overwritten lines, redrawn tables, progress bars."""
+def test_own_control_sequences_are_printed(capsys, monkeypatch):
   drawn = ["\r\033[Kstep 1", "\033[3A\r\033[Jtable", "\r\033[K", "\r 5%|", "\n\n\033[A\033[A", "\n"]
   for text in drawn:
     assert run(lambda text=text: print(text, end=""), capsys).out == text
@@ -76,11 +72,11 @@ def test_what_is_drawn_by_us_is_drawn(capsys, monkeypatch):
       bar.update()
       bar.refresh()
 
-  found = run(count, capsys).err
-  assert found.startswith("\r") and SHOWN in found and "\x1b[2J" not in found
+  shown = run(count, capsys).err
+  assert shown.startswith("\r") and SHOWN in shown and "\x1b[2J" not in shown
 
 
-def test_the_log_of_a_run(tmp_path, capsys):
+def test_the_log_of_a_run_is_escaped(tmp_path, capsys):
   with pytest.raises(ConfigError), console.keep_log(tmp_path, write=True):
     print(f"\r\033[Kinit_from {EVIL}")
     logging.getLogger("absl").warning("skipping %s", EVIL)
@@ -90,54 +86,28 @@ def test_the_log_of_a_run(tmp_path, capsys):
   assert capsys.readouterr().out == f"\r\033[Kinit_from {SHOWN}\n"
 
 
-def test_a_name_stays_in_its_cell(capsys):
-  assert tables.lay_out([["a", "b"], ["x\ny\t", EVIL]]).splitlines() == [
-    f"{'a':<6}  b",
-    rf"x\ny\t  {SHOWN}",
-  ]
-
-
-@pytest.fixture(scope="module")
-def theirs(finished_run):
-  """A model whose class names contain control characters, a formula and a line break."""
+def test_commands_escape_the_names_of_classes(finished_run, tmp_path, monkeypatch, capsys):
   loaded = vitx.load(finished_run[0])
   names = [EVIL, "=1+1", "two\nlines", *"3456789"]
-  return dataclasses.replace(loaded, data={**loaded.data, "class_names": names})
-
-
-def test_commands_show_names_and_write_them_for_spreadsheets(theirs, tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(load, "load", lambda *_, **__: theirs)
+  loaded = dataclasses.replace(loaded, data={**loaded.data, "class_names": names})
+  monkeypatch.setattr(load, "load", lambda *_, **__: loaded)
   monkeypatch.setattr(evaluate, "_match", lambda loaded, dataset: dataset)
   monkeypatch.chdir(tmp_path)
-  Image.fromarray(np.zeros((8, 8), np.uint8)).save("=x.png")
-  arguments = ["evaluate", "--workdir", "w", "--limit", "40", "--predictions", "p.csv"]
-  assert main.main(arguments) == 0
+  Image.fromarray(np.zeros((8, 8), np.uint8)).save("x.png")
+  assert main.main(["evaluate", "--workdir", "w", "--limit", "40"]) == 0
   printed = capsys.readouterr().out
   assert SHOWN in printed and r"two\nlines" in printed and "\x1b" not in printed
-  assert main.main(["predict", "--workdir", "w", "=x.png", "--top_k", "10", "--csv", "q.csv"]) == 0
+  assert main.main(["predict", "--workdir", "w", "x.png", "--top_k", "20"]) == 0
   printed = capsys.readouterr().out
-  assert SHOWN in printed and len(printed.splitlines()) == 2
-  assert "'=x.png" in (tmp_path / "q.csv").read_text()
-  assert "'=1+1" in (tmp_path / "q.csv").read_text() + (tmp_path / "p.csv").read_text()
+  assert SHOWN in printed and len(printed.splitlines()) == 2 and "class 10" in printed
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no full disk")
-@pytest.mark.parametrize(
-  "arguments",
-  [
-    ["evaluate", "--limit", "4", "--predictions", "/dev/full"],
-    ["evaluate", "--limit", "4", "--json", "/dev/full"],
-    ["predict", "x.png", "--csv", "/dev/full"],
-    ["predict", "x.png", "--json", "/dev/full"],
-  ],
-  ids=lambda words: " ".join(words[::2]),
-)
-def test_a_full_disk_is_told_with_the_file(arguments, finished_run, tmp_path, monkeypatch, capsys):
-  monkeypatch.chdir(tmp_path)
-  Image.fromarray(np.zeros((8, 8), np.uint8)).save("x.png")
+def test_a_full_disk_ends_with_one_line(finished_run, capsys):
+  arguments = ["evaluate", "--limit", "4", "--predictions", "/dev/full"]
   assert main.main([*arguments, "--workdir", str(finished_run[0])]) == 1
   error = capsys.readouterr().err
-  assert error == f"OSError: [Errno {errno.ENOSPC}] No space left on device: '/dev/full'\n"
+  assert error == f"OSError: [Errno {errno.ENOSPC}] No space left on device\n"
 
 
 class Closed:
@@ -162,14 +132,7 @@ class Closed:
   ("stream", "arguments"),
   [("stdout", ["--help"]), ("stdout", ["config", "digits"]), ("stderr", ["config", "nothing"])],
 )
-def test_a_console_that_has_gone_ends_quietly(stream, arguments, monkeypatch, capsys):
+def test_a_closed_console_ends_quietly(stream, arguments, monkeypatch, capsys):
   monkeypatch.setattr(sys, stream, Closed())
   assert main.main(arguments) == main.GONE == 141
   assert not capsys.readouterr().err
-
-
-@pytest.mark.slow  # starts a process
-def test_head_has_read_enough():
-  command = f"{sys.executable} -m vitx config digits | true; echo ${{PIPESTATUS[0]}}"
-  done = subprocess.run(["bash", "-c", command], cwd=runs.ROOT, capture_output=True, text=True)
-  assert (done.stdout, done.stderr) == ("141\n", "")

@@ -2,12 +2,10 @@
 
 import dataclasses
 import json
-import re
 import shutil
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import vitx
 from tests import runs
@@ -38,7 +36,7 @@ def convert(source, *more, out):
 
 
 @pytest.mark.slow  # reads a whole run
-def test_a_run_there_and_back(run, tmp_path, capsys):
+def test_exported_weights_are_imported_again(run, tmp_path, capsys):
   file = run / "out" / "tiny.safetensors"
   assert read_grid(str(file)) == (2, 2)
   assert convert(file, f"--config={CONFIG}", out=tmp_path / "again") == 0
@@ -56,7 +54,7 @@ def test_a_run_there_and_back(run, tmp_path, capsys):
 
 
 @pytest.mark.slow  # reads a whole run
-def test_the_card_says_how_they_came_to_be(run):
+def test_the_card_describes_the_training(run):
   card = (run / "out" / "README.md").read_text()
   environment = json.loads((run / "run" / "environment.json").read_text())
   config = json.loads((run / "run" / "config.json").read_text())
@@ -77,11 +75,7 @@ def test_the_card_says_how_they_came_to_be(run):
 
 
 @pytest.mark.slow  # reads a whole run
-def test_a_card_tells_no_place_and_takes_names_for_text(run):
-  """A model card hides the author's folders, and shows names as plain text.
-
-  The class names, figures, source and command are a stranger's.
-  """
+def test_a_card_hides_folders_and_escapes_names(run):
   loaded = vitx.load(run / "run")
   names = ["<script>x</script>", "a | b", "[x](http://evil)", "two\nlines", "`", *"56789"]
   config = loaded.config.copy_and_resolve_references()
@@ -99,13 +93,7 @@ def test_a_card_tells_no_place_and_takes_names_for_text(run):
 
 
 @pytest.mark.slow  # reads a whole run
-def test_nothing_is_overwritten(run, tmp_path, capsys):
-  out = tmp_path / "out"
-  out.mkdir()
-  (out / "README.md").write_text("mine")
-  assert convert(run / "run", out=out / "tiny.safetensors") == 1
-  assert "README.md exists already" in capsys.readouterr().err
-  assert [path.name for path in out.iterdir()] == ["README.md"]
+def test_nothing_is_overwritten(run, capsys):
   assert convert(run / "run", out=run / "out" / "second.safetensors") == 1
   assert "README.md exists already; each export has its own folder" in capsys.readouterr().err
   file = run / "out" / "tiny.safetensors"
@@ -113,36 +101,17 @@ def test_nothing_is_overwritten(run, tmp_path, capsys):
   assert "has a run already" in capsys.readouterr().err
 
 
-@pytest.mark.slow  # reads a whole run
-@pytest.mark.parametrize(
-  ("override", "message"),
-  [
-    ("model.mlp_dim=16", "does not fit this network.*mlp/up/kernel"),
-    ("model.depth=2", "the source has 1 block, the config 2. Set model.depth=1"),
-    ("token_mixer=linformer", "key_slots.*model.token_mixer='linformer'"),
-    ("stem.patch=2", "stem/embed/kernel.*shapes differ"),
-  ],
-)
-def test_another_network(run, tmp_path, capsys, override, message):
-  config = f"configs/digits.py:{runs.replace(ROW, override)}"
-  assert convert(run / "out" / "tiny.safetensors", f"--config={config}", out=tmp_path / "a") == 1
-  found = capsys.readouterr()
-  assert "ConfigError: init_from=" in found.err
-  assert re.search(message, found.err) and not (tmp_path / "a").exists()
-
-
-def test_other_classes(tmp_path, capsys):
-  """A conversion refuses weights of other classes; a run would train a new head."""
+def test_weights_of_other_classes_are_refused(tmp_path, capsys):
   small = ("model.width=12", "model.depth=2", "model.num_heads=3", "model.mlp_dim=48")
   config = runs.replace(ROW, *small, "data.image_size=24", "stem.patch=8")
   allowed = "init_from_except=('params/stem/embed/kernel',)"
   text = f"--config=configs/digits.py:{config},{allowed}"
   assert convert(FILES["timm_vit"], text, out=tmp_path / "a") == 1
-  assert "params/head/kernel ([12, 5] -> [12, 10]: of other classes)" in capsys.readouterr().err
+  assert "params/head/kernel ([12, 5] -> [12, 10])" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_without_the_data(tmp_path, capsys):
+def test_weights_are_imported_without_the_data(tmp_path, capsys):
   """`--without_data` converts a config without its data set: five classes of 24 x 24 pixels."""
   row = "deit_ti,model.width=12,model.depth=2,model.num_heads=3,model.mlp_dim=48,stem.patch=8"
   config = f"--config=imagenet:{row},data.image_size=24,model.num_classes=5,model.dtype=float32"
@@ -163,25 +132,13 @@ def test_without_the_data(tmp_path, capsys):
 
 
 @pytest.mark.slow  # reads a whole run
-def test_which_way(run, tmp_path, capsys):
+def test_a_source_decides_the_direction(run, tmp_path, capsys):
   assert convert(FILES["timm_vit"], out=tmp_path / "a") == 1
   assert "needs --config FILE:ROW" in capsys.readouterr().err
-  assert convert(run / "run", f"--config={CONFIG}", out=tmp_path / "a.safetensors") == 1
-  assert "leave --config and --without_data out" in capsys.readouterr().err
   assert convert(run / "run", out=tmp_path / "b" / "a.npz") == 1
   assert "must end in .safetensors" in capsys.readouterr().err
   assert convert(tmp_path / "nowhere", out=tmp_path / "a.safetensors") == 1
-  assert "has no config.json" in capsys.readouterr().err
-
-
-@pytest.mark.slow  # reads a whole run
-def test_a_network_of_our_own_stays(run, tmp_path, capsys):
-  copy = shutil.copytree(run / "run", tmp_path / "copy")
-  config = json.loads((copy / "config.json").read_text())
-  config["model"]["token_mixer"] = {"name": "axial"}
-  (copy / "config.json").write_text(json.dumps(config))
-  assert convert(copy, out=tmp_path / "a.safetensors") == 1
-  assert "model.token_mixer='axial'" in capsys.readouterr().err
+  assert "config.json is missing" in capsys.readouterr().err
 
 
 @pytest.mark.slow  # initializes networks
@@ -191,25 +148,9 @@ def test_a_list_beside_the_weights_names_their_classes(tmp_path, capsys):
   config = f"--config=imagenet:{row},data.image_size=24,model.num_classes=5,model.dtype=float32"
   (tmp_path / "classes.txt").write_text("a\nb\nc\n")
   assert convert(file, config, "--without_data", out=tmp_path / "run") == 1
-  assert "classes.txt names 3 classes, but the head of" in capsys.readouterr().err
+  assert "classes.txt names 3 classes, but " in capsys.readouterr().err
   (tmp_path / "classes.txt").write_text("a\nb\nc\nd\ne\n")
   assert convert(file, config, "--without_data", out=tmp_path / "run") == 0
   assert vitx.load(tmp_path / "run").class_names == tuple("abcde")
   assert convert(tmp_path / "run", out=tmp_path / "out" / "a.safetensors") == 0
   assert (tmp_path / "out" / "classes.txt").read_text() == "a\nb\nc\nd\ne\n"
-  for names, found in (("edcba", 0), ("abcdx", 1)):
-    folder = tmp_path / names
-    for name in names:
-      (folder / name).mkdir(parents=True)
-      for i in range(3):
-        Image.fromarray(np.full((24, 24, 3), 9 * i, np.uint8)).save(folder / name / f"{i}.png")
-    data = config.replace(",model.num_classes=5", f",dataset=folder:{folder}")
-    assert convert(file, data, out=tmp_path / f"run {names}") == found
-    (tmp_path / "classes.txt").rename(tmp_path / "list")
-    unnamed = convert(file, data, out=tmp_path / f"run without {names}")
-    (tmp_path / "list").rename(tmp_path / "classes.txt")
-    assert unnamed == 1
-    assert "does not name its classes" in capsys.readouterr().err
-  a, b = (vitx.load(tmp_path / name).variables["params"]["head"] for name in ("run", "run edcba"))
-  np.testing.assert_array_equal(a["kernel"], b["kernel"])
-  assert vitx.load(tmp_path / "run edcba").class_names == tuple("abcde")

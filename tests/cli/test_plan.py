@@ -3,7 +3,6 @@
 import csv
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -70,7 +69,7 @@ def cells(out):
   return {line[0]: dict(zip(head, line, strict=True)) for line in lines}
 
 
-def test_a_table_of_rows_with_the_published_figures_beside_them(file, capsys):
+def test_published_figures_are_beside_the_rows(file, capsys):
   out = counted(capsys, "--config", file, "--all")
   found = cells(out)
   assert list(found["one"])[:3] == ["row", "parameters", "published_parameters"]
@@ -83,20 +82,6 @@ def test_a_table_of_rows_with_the_published_figures_beside_them(file, capsys):
   assert "misprint: two's top1 should be 15.5" in out.splitlines()
 
 
-def test_a_row_is_printed_as_soon_as_it_is_done(file, capsys, monkeypatch):
-  seen = []
-  monkeypatch.setattr(library, "fill", lambda *_, **__: seen.append(capsys.readouterr().out))
-  counted(capsys, "--config", file, "--all")
-  assert seen[0].startswith("| row |") and seen[1].startswith("| one |")
-
-
-def test_overrides_hold_for_every_row(file, capsys):
-  found = cells(counted(capsys, "--config", f"{file}:model.num_classes=5", "--all"))
-  assert [row["parameters"] for row in found.values()] == [
-    f"{parameters(depth) + 2 * 9:,}" for depth in (1, 2)
-  ]
-
-
 def test_each_phase_is_a_row(file, capsys):
   phases = "phases.a.model.depth=1,phases.b.batch_size=2,phases.b.model.depth=3"
   found = cells(counted(capsys, "--config", f"{file}:two,{phases}"))
@@ -106,13 +91,13 @@ def test_each_phase_is_a_row(file, capsys):
   assert {row["published_parameters"] for row in found.values()} == {"4,242"}
 
 
-def test_a_row_that_does_not_build_says_why_and_the_others_stand(file, capsys):
+def test_a_row_that_fails_says_why(file, capsys):
   out = counted(capsys, "--config", f"{file}:data.image_size=10", "--all")
   assert list(cells(out)) == ["one", "two"]
   assert "one: model.stem.patch=4 does not divide the image of 10 x 10" in out
 
 
-def test_the_modules_of_a_row(file, capsys):
+def test_one_row_shows_its_modules(file, capsys):
   out = counted(capsys, "--config", f"{file}:model.mlp_dim=24", "--modules")
   table, figures = out.split("\n\n")
   lines = [line.split() for line in table.splitlines()]
@@ -133,7 +118,7 @@ def test_it_works_from_any_folder_without_data(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow  # compiles two steps and times them
-def test_a_batch_that_fits(data_dir, capsys, monkeypatch):
+def test_a_batch_fits(data_dir, capsys, monkeypatch):
   monkeypatch.setattr(library, "SECONDS", 0.01)
   config = f"configs/digits.py:softmax,{SMALL},{PLAIN},steps_per_dispatch=2"
   code, out, _ = run(capsys, "--config", config, "--memory", "4GB")
@@ -142,7 +127,7 @@ def test_a_batch_that_fits(data_dir, capsys, monkeypatch):
   assert int(found["largest_batch"].replace(",", "")) > 64 and float(found["batch_s"]) > 0
 
 
-def test_a_batch_that_does_not_fit(capsys, monkeypatch):
+def test_a_batch_does_not_fit(capsys, monkeypatch):
   needs = {"step_mb": 1.0, "example_mb": 0.1}
   monkeypatch.setattr(library, "compile_costs", lambda config: {})
   monkeypatch.setattr(library, "measure_needs", lambda *_, **__: needs)
@@ -172,7 +157,7 @@ def made_up(monkeypatch):
 
 
 @pytest.mark.usefixtures("made_up")
-def test_files_and_front(tmp_path, capsys):
+def test_files_and_the_front_are_written(tmp_path, capsys):
   files = ["--csv", str(tmp_path / "rows.csv"), "--json", str(tmp_path / "rows.json")]
   plot = ["--pareto", "train_mb,published_top1", "--out", str(tmp_path)]
   code, out, _ = run(
@@ -190,38 +175,13 @@ def test_files_and_front(tmp_path, capsys):
   assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_which_rows(tmp_path):
+def test_texts_of_the_requested_rows_are_made(tmp_path):
   find = plan.find_texts
-  assert find("vix_cifar10:fnet,model.depth=1", [], False) == {
-    "fnet": "vix_cifar10:fnet,model.depth=1"
-  }
+  row = "vix_cifar10:fnet,model.depth=1"
+  assert find(row, [], False) == {"fnet": row}
   assert find("vix_cifar10:stride=2", [], False) == {"vit": "vix_cifar10:stride=2"}
   (tmp_path / "own.py").write_text("from vitx.configs.digits import get_config\n")
   for whole in (True, False):
     assert find(f"{tmp_path}/own.py", [], whole) == {"own": f"{tmp_path}/own.py"}
   assert find("digits:seed=3", ["fnet"], False) == {"fnet": "digits:fnet,seed=3"}
   assert len(find("vix_cifar10", [], True)) == 60
-
-
-def test_rates_stand_in_the_table(monkeypatch, capsys):
-  efforts = []
-
-  def fill(row, *_, effort, **__):
-    efforts.append((effort["repeats"], effort["seconds"]))
-    row |= {"train_per_s": 100.0, "inference_batch": 8}
-
-  monkeypatch.setattr(library, "fill", fill)
-  monkeypatch.setattr(library, "measure_peaks", lambda texts, say: {"vip": {"train_peak_mb": 7.0}})
-  arguments = ["--rows", "vit,vip", "--rates", "--repeats", "2", "--seconds", "3"]
-  code, out, _ = run(capsys, "--config", "vix_cifar10", *arguments)
-  shown = cells(out)
-  assert code == 0 and efforts == [(2, 3.0)] * 2
-  assert [row["train_peak_mb"] for row in shown.values()] == ["", "7.000"]
-  assert (shown["vip"]["train_per_s"], shown["vip"]["inference_batch"]) == ("100.0", "8")
-
-
-def test_a_figure_that_a_source_left_out_is_no_point_of_the_plot(tmp_path, capsys):
-  rows = {"a": {"gflops": 1.0, "published_top1": None}, "b": {"gflops": 2.0, "published_top1": 80}}
-  pareto = ["gflops", "published_top1"]
-  plan._write(rows, SimpleNamespace(pareto=pareto, out=tmp_path, csv=None, json=None), "x.py")
-  assert "rows that no other beats: b\n" in capsys.readouterr().out

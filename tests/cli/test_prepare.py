@@ -10,10 +10,10 @@ import tensorflow_datasets as tfds
 from etils import epath
 
 from vitx.cli.main import main
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError
 from vitx.data import prepare
 from vitx.data.builders import tfrecord_to_array_record
-from vitx.data.sources import open_source, tfds_dir
+from vitx.data.sources import open_source
 
 
 def records(directory, split):
@@ -51,14 +51,14 @@ def tfrecord_dir(digits_dir, tmp_path):
   return tmp_path / "old"
 
 
-def test_known_checksums():
+def test_checksums_agree_with_rfc_3720():
   # RFC 3720, B.4: CRC-32C of 32 zero bytes and of 0..31; here masked as TFRECORD does.
   for data, crc in ((bytes(32), 0x8A9136AA), (bytes(range(32)), 0x46DD794E)):
     rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
     assert tfrecord_to_array_record.masked_crc32c(data) == (rotated + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def test_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, make_data, capsys):
+def test_a_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, make_data, capsys):
   data = make_data(data_dir=str(tfrecord_dir))
   with pytest.raises(ConfigError, match=r"vitx prepare digits --from") as error:
     open_source(data, seed=0)
@@ -83,7 +83,7 @@ def test_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, make_data, capsys)
   assert [path.name for path in (target / "digits").iterdir()] == ["1.0.0"]
 
 
-def test_conversion_imports_no_class_that_a_copy_names(tfrecord_dir, tmp_path, capsys):
+def test_conversion_imports_no_foreign_class(tfrecord_dir, tmp_path, capsys):
   theirs = shutil.copytree(tfrecord_dir, tmp_path / "theirs")
   (features,) = theirs.rglob("features.json")
   image = "tensorflow_datasets.core.features.image_feature.Image"
@@ -92,85 +92,44 @@ def test_conversion_imports_no_class_that_a_copy_names(tfrecord_dir, tmp_path, c
   assert main(command) == 1
   assert "own_feature.Scan' names Python code" in capsys.readouterr().err
   assert main([*command, "--trust_code"]) == 1  # the name is looked for, and does not exist
-  assert "Could not import own_feature" in capsys.readouterr().err
+  assert "Unrecognized FeatureConnector type: own_feature.Scan" in capsys.readouterr().err
 
 
-# A field of dataset_info.json that names files, and a name that leads outside the directory.
-OUTSIDE = [
-  ("filepathTemplate", "../../../new/{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
-  ("filepathTemplate", "PLACE/new/{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
-  ("filepathTemplate", "a/../../{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
-  ("filepathTemplate", "gs://bucket/{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
-  ("filepathTemplate", "{SPLIT:>999}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
-  ("filepathTemplate", "{SPLIT.__class__}.{FILEFORMAT}-{SHARD_X_OF_Y}"),
-  ("name", "/../../new/digits"),
-]
+def test_the_directory_of_a_version_is_converted(tfrecord_dir, tmp_path):
+  made = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
+  assert len(records(made, "test")) == 359
+  for place in (tfrecord_dir, tfrecord_dir / "digits" / "1.0.0"):
+    with pytest.raises(ConfigError, match="has no copy of 'cifar10'"):
+      prepare.prepare("cifar10", str(tmp_path / "new"), str(place))
+  with pytest.raises(ConfigError, match=r"Name another directory"):
+    prepare.prepare("digits", str(tfrecord_dir), str(tfrecord_dir))
 
 
-@pytest.mark.parametrize(("field", "name"), OUTSIDE, ids=str)
-@pytest.mark.parametrize("command", ["prepare", "open"])
-def test_files_outside_a_set_are_neither_read_nor_written(
-  command, field, name, tfrecord_dir, digits_dir, tmp_path, make_data
-):
-  if command == "open":
-    shutil.copytree(digits_dir, tmp_path / "prepared")
-    tfrecord_dir = tmp_path / "prepared"
+@pytest.mark.parametrize("field", ["filepathTemplate", "name"])
+def test_conversion_writes_no_file_outside_of_its_directory(tfrecord_dir, tmp_path, field):
   (path,) = tfrecord_dir.rglob("dataset_info.json")
   info = json.loads(path.read_text())
   for split in info["splits"]:
-    split[field] = name.replace("PLACE", str(tmp_path))
+    split[field] = "a/../../../../../new/x"
   path.write_text(json.dumps(info))
-  target = tmp_path / "out"
-  with pytest.raises(
-    ConfigError, match=r"dataset_info\.json is damaged \(it names the files of the split"
-  ):
-    if command == "open":
-      open_source(make_data(data_dir=str(tfrecord_dir)), seed=0)
-    else:
-      prepare.prepare("digits", str(target), str(tfrecord_dir))
-  assert not (tmp_path / "new").exists() and not list(target.rglob("*array_record*"))
+  with pytest.raises(ConfigError, match="outside of"):
+    prepare.prepare("digits", str(tmp_path / "out"), str(tfrecord_dir))
+  assert not (tmp_path / "new").exists() and not list((tmp_path / "out" / "digits").iterdir())
 
 
-def test_files_of_a_split_may_lie_in_a_folder_of_its_own(digits_dir, tmp_path, make_data):
-  shutil.copytree(digits_dir, tmp_path / "prepared")
-  (path,) = (tmp_path / "prepared").rglob("dataset_info.json")
-  info = json.loads(path.read_text())
-  for split in info["splits"]:
-    (path.parent / split["name"]).mkdir()
-    (file,) = path.parent.glob(f"digits-{split['name']}.*")
-    file.rename(path.parent / split["name"] / "part-00000-of-00001.array_record")
-    split["filepathTemplate"] = "{SPLIT}/part-{SHARD_X_OF_Y}.{FILEFORMAT}"
-  path.write_text(json.dumps(info))
-  assert len(open_source(make_data(data_dir=str(tmp_path / "prepared")), seed=0).test) == 359
-
-
-def test_conversion_takes_the_version_directory_too(tfrecord_dir, tmp_path):
-  made = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
-  assert len(records(made, "test")) == 359
-  with pytest.raises(ConfigError, match=r"is a copy of digits/1.0.0, not of 'cifar10'"):
-    prepare.prepare("cifar10", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
-
-
-def test_metadata_of_a_version_directory_may_be_damaged(tfrecord_dir, tmp_path):
-  directory = tfrecord_dir / "digits" / "1.0.0"
-  (directory / "dataset_info.json").write_text('{"name": ')
-  with pytest.raises(ConfigError, match=r"dataset_info\.json is damaged"):
-    prepare.prepare("digits", str(tmp_path / "new"), str(directory))
-
-
-def test_old_copy_does_not_name_its_format(tfrecord_dir, tmp_path, make_data):
+def test_an_old_copy_names_no_format(tfrecord_dir, tmp_path, make_data):
   path = tfrecord_dir / "digits" / "1.0.0" / "dataset_info.json"
   info = json.loads(path.read_text())
   del info["fileFormat"]
   path.write_text(json.dumps(info))
-  with pytest.raises(ConfigError, match=r"is a TFRECORD copy"):
+  with pytest.raises(ConfigError, match=r"the format of .* is tfrecord"):
     open_source(make_data(data_dir=str(tfrecord_dir)), seed=0)
   made = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir))
   assert len(records(made, "train")) == 1438
 
 
 @pytest.mark.parametrize("damage", ["truncated", "header", "missing", "short"])
-def test_damaged_copy_leaves_nothing_behind(tfrecord_dir, tmp_path, damage):
+def test_a_damaged_copy_is_not_converted(tfrecord_dir, tmp_path, damage):
   shard = tfrecord_dir / "digits" / "1.0.0" / "digits-train.tfrecord-00001-of-00003"
   content = shard.read_bytes()
   if damage == "missing":
@@ -181,58 +140,27 @@ def test_damaged_copy_leaves_nothing_behind(tfrecord_dir, tmp_path, damage):
     shard.write_bytes(content[:3] + b"\1" + content[4:])
   else:  # a whole record is gone
     shard.write_bytes(content[12 + struct.unpack("<Q", content[:8])[0] + 4 :])
-  message = {
-    "truncated": "last record is truncated",
-    "header": "the checksum of a record",
-    "missing": "does not exist",
-    "short": "it has 499 examples, but dataset_info.json declares 500",
-  }[damage]
-  with pytest.raises(ConfigError, match=f"{shard.name}.*{message}"):
+  with pytest.raises(ConfigError, match=f"{shard.name} is damaged"):
     prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir))
   assert not list((tmp_path / "new" / "digits").iterdir())
 
 
-def test_nothing_to_convert(tfrecord_dir, digits_dir, tmp_path):
-  with pytest.raises(ConfigError, match=r"there is no copy of 'cifar10'"):
-    prepare.prepare("cifar10", str(tmp_path / "new"), str(tfrecord_dir))
-  with pytest.raises(ConfigError, match=r"is not a TFRECORD copy"):
-    prepare.prepare("digits", str(tmp_path / "new"), str(digits_dir))
-  with pytest.raises(ConfigError, match=r"Name another directory"):
-    prepare.prepare("digits", str(tfrecord_dir), str(tfrecord_dir))
+REFUSED = {
+  "digits:9.9.9": "'digits:9.9.9' does not exist; vitx has only digits:1.0.0",
+  "cifarr10": "is unknown. Did you mean 'cifar10'",
+  "cifar10": "'cifar10' needs the extra",
+  "tiny_imagenet": "vitx prepare tiny_imagenet --from",
+}
 
 
-def test_digits_command(tmp_path, capsys):
-  assert main(["prepare", "digits", "--data_dir", str(tmp_path)]) == 0
-  assert "digits is ready in" in capsys.readouterr().out
-  assert tfds_dir.find("digits", epath.Path(tmp_path)).name == "1.0.0"
-
-
-@pytest.mark.parametrize("name", ["digits:9.9.9", "digits/small", "tiny_imagenet:9.9.9"])
-def test_another_version_of_an_own_set_is_refused_before_the_set_is_made(tmp_path, capsys, name):
-  assert main(["prepare", name, "--data_dir", str(tmp_path)]) == 1
-  base = tfds_dir.parse_name(name)[0]
-  assert f"{name!r} does not exist; vitx has only {base}:1.0.0" in capsys.readouterr().err
-  assert not list(tmp_path.iterdir())
-
-
-def test_the_version_of_an_own_set_may_be_named(tmp_path):
-  assert prepare.prepare("digits:1.0.0", str(tmp_path)).name == "1.0.0"
-
-
-def test_unknown_name_is_an_error(tmp_path, capsys):
-  assert main(["prepare", "cifarr10", "--data_dir", str(tmp_path)]) == 1
-  assert "is unknown. Did you mean 'cifar10'" in capsys.readouterr().err
-
-
-def test_foreign_set_needs_the_extra(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_set_that_cannot_be_prepared_is_refused(name, tmp_path, monkeypatch, capsys):
   find = importlib.util.find_spec
   monkeypatch.setattr(
     importlib.util, "find_spec", lambda name: None if name == "tensorflow" else find(name)
   )
-  with pytest.raises(MissingExtraError, match=r"'cifar10' needs the extra \"prepare\""):
-    prepare.prepare("cifar10", str(tmp_path))
-  assert main(["prepare", "cifar10", "--data_dir", str(tmp_path)]) == 1
-  assert "pip install" in capsys.readouterr().err
+  assert main(["prepare", name, "--data_dir", str(tmp_path)]) == 1
+  assert REFUSED[name] in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -256,9 +184,9 @@ def archive(tmp_path, draw):
   return root
 
 
-@pytest.mark.parametrize("kind", ["directory", "parent", "zip"])
-def test_tiny_imagenet(archive, tmp_path, make_data, kind):
-  path = {"directory": archive, "parent": archive.parent}.get(kind)
+@pytest.mark.parametrize("kind", ["parent", "zip"])
+def test_tiny_imagenet_is_prepared(archive, tmp_path, make_data, kind):
+  path = archive.parent
   if kind == "zip":
     path = tmp_path / "any name.zip"
     with zipfile.ZipFile(path, "w") as zipped:
@@ -269,34 +197,14 @@ def test_tiny_imagenet(archive, tmp_path, make_data, kind):
   data = make_data(source="tiny_imagenet", data_dir=target, validation=0.25)
   source = open_source(data, seed=0)
   assert source.info.class_names == ("n01", "n02", "n03")
-  assert source.info.spec["image"].shape == (64, 64, 3)
   assert [len(source.role(role)) for role in ("train", "validation", "test")] == [9, 3, 6]
   wnids = ["n03", "n01", "n02"]
   for i in range(6):
     number = int(source.test.name(i).removeprefix("val_").removesuffix(".JPEG"))
     assert source.info.class_names[source.test[i]["label"]] == wnids[number % 3]
-    assert source.test[i]["image"].shape == (64, 64, 3)
   for i in range(9):
     assert source.train.name(i).startswith(source.info.class_names[source.train.labels[i]])
   made = tmp_path / "tfds" / "tiny_imagenet" / "1.0.0"
   encoded = (archive / "train" / "n02" / "images" / "n02_1.JPEG").read_bytes()
   assert any(encoded in record for record in records(made, "train"))  # bytes untouched
   assert json.loads((made / "metadata.json").read_text())["words"]["n01"] == "goldfish"
-
-
-@pytest.mark.parametrize("name", ["../../../../secret", "/etc/passwd", "val_9.JPEG"])
-def test_tiny_imagenet_holds_no_file_from_elsewhere(archive, tmp_path, name):
-  (tmp_path / "secret").write_text("private")
-  lines = archive / "val" / "val_annotations.txt"
-  lines.write_text(f"{name}\tn01\t0\t0\t1\t1\n")
-  with pytest.raises(ConfigError, match=r"val_annotations\.txt names .* not a file in val/images"):
-    prepare.prepare("tiny_imagenet", str(tmp_path / "out"), str(archive))
-
-
-def test_tiny_imagenet_needs_its_archive(tmp_path):
-  with pytest.raises(ConfigError, match=r"vitx prepare tiny_imagenet --from"):
-    prepare.prepare("tiny_imagenet", str(tmp_path))
-  with pytest.raises(ConfigError, match=r"neither a directory nor a zip"):
-    prepare.prepare("tiny_imagenet", str(tmp_path), str(tmp_path / "none.zip"))
-  with pytest.raises(ConfigError, match=r"has no wnids.txt"):
-    prepare.prepare("tiny_imagenet", str(tmp_path / "out"), str(tmp_path))

@@ -1,4 +1,4 @@
-"""`vitx sample`: grids of images, completions of given beginnings, text, sound, and refusals."""
+"""`vitx sample` draws grids of images, completions of given beginnings, text and sound."""
 
 import dataclasses
 import wave
@@ -11,14 +11,14 @@ import vitx
 from tests.cli import density_models
 from vitx.config.errors import ConfigError
 from vitx.data.mu_law import mu_law_decode
-from vitx.inference.sample_files import Samples, draw_grid, to_text, write_samples
+from vitx.inference.sample_files import to_text
 from vitx.tasks.classification import Classification
 from vitx.tasks.density_images import to_values
 from vitx.training.record import progress
 
 
 @pytest.mark.slow
-def test_samples_of_images_in_a_grid(digits, command, tmp_path):
+def test_images_are_drawn_in_a_grid(digits, command, tmp_path):
   found = vitx.sample(digits, count=5, seed=2)
   assert found.images.shape == (5, 8, 8, 1) and found.images.dtype == np.uint8
   assert set(np.unique(found.images)) <= set(to_values(np.arange(17), 17))
@@ -29,23 +29,6 @@ def test_samples_of_images_in_a_grid(digits, command, tmp_path):
   np.testing.assert_array_equal(grid[2:66:8, 2:66:8], found.images[0, ..., 0])
   np.testing.assert_array_equal(grid[68:132:8, 68:132:8], found.images[4, ..., 0])
   assert np.all(grid[68:, 134:] == 255)
-
-
-def test_samples_stay_in_their_workdir(digits, command, tmp_path):
-  (tmp_path / "environment.json").write_text("{}")
-  (tmp_path / "elsewhere").mkdir()
-  (tmp_path / "victim").write_text("kept")
-  (tmp_path / "samples").symlink_to("elsewhere")
-  status, _, error = command(digits, "sample", "--count", "1")
-  assert status == 1 and "samples' is a link to 'elsewhere'" in error
-  (tmp_path / "samples").unlink()
-  (tmp_path / "samples").mkdir()
-  (tmp_path / "samples" / "samples.png").symlink_to("../victim")
-  assert command(digits, "sample", "--count", "1")[0] == 0
-  assert not (tmp_path / "samples" / "samples.png").is_symlink()
-  assert (tmp_path / "victim").read_text() == "kept" and not list(
-    (tmp_path / "elsewhere").iterdir()
-  )
 
 
 @pytest.mark.slow
@@ -66,19 +49,16 @@ def test_completions_begin_as_their_originals(digits, command, tmp_path):
   np.testing.assert_array_equal(grid[134:166:8, 68:132:8], original[:4])
 
 
-def test_an_image_of_ones_own_is_completed(digits, tmp_path):
+def test_an_own_image_is_completed(digits, tmp_path):
   image = to_values(np.random.default_rng(0).integers(0, 17, (8, 8)), 17)
   Image.fromarray(image).save(tmp_path / "own.png")
-  found = vitx.sample(digits, count=2, prompt=tmp_path / "own.png", complete=0.25)
-  assert np.all(found.images[:, :2, :, 0] == image[:2]) and len(found.tokens) == 2
+  completed = vitx.sample(digits, count=2, prompt=tmp_path / "own.png", complete=0.25)
+  assert np.all(completed.images[:, :2, :, 0] == image[:2]) and len(completed.tokens) == 2
   with pytest.raises(ConfigError, match="is an image to complete; also set complete"):
     vitx.sample(digits, prompt=str(tmp_path / "own.png"))
-  Image.fromarray(image).convert("RGB").save(tmp_path / "rgb.png")
-  with pytest.raises(ConfigError, match=r"8 x 8 pixels of mode RGB; .* 8 x 8 pixels of 8-bit gray"):
-    vitx.sample(digits, prompt=tmp_path / "rgb.png", complete=0.25)
 
 
-def test_text_goes_to_the_terminal_and_to_a_file(text, command, tmp_path, monkeypatch):
+def test_text_is_printed_and_written(text, command, tmp_path, monkeypatch):
   monkeypatch.setattr(progress, "SOON", 0.0)  # progress shows at once
   (tmp_path / "start.txt").write_bytes("Die Höhe".encode())
   status, out, shown = command(text, "sample", "--prompt", tmp_path / "start.txt", "--count=2")
@@ -89,10 +69,6 @@ def test_text_goes_to_the_terminal_and_to_a_file(text, command, tmp_path, monkey
   found = vitx.sample(text, prompt="Die Höhe", count=2)
   assert found.given == 9 and found.tokens.shape == (2, 24)
   assert written == "".join(f"--- sample {i}\n{t}\n" for i, t in enumerate(found.texts))
-
-
-def test_bytes_that_are_no_text_are_shown():
-  assert to_text(np.frombuffer(b"a\xffb\x1b[2Jc\nd\xc3\xa9", np.uint8)) == "a�b�[2Jc\ndé"
 
 
 def test_texts_are_completed(command, tmp_path):
@@ -106,7 +82,7 @@ def test_texts_are_completed(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_sound_is_written_as_it_is_modeled(command, tmp_path):
+def test_sounds_are_written_as_the_model_draws_them(command, tmp_path):
   loaded = density_models.text("audio:recordings")
   assert command(loaded, "sample", "--count", "2")[0] == 0
   with wave.open(str(tmp_path / "samples" / "samples_1.wav")) as file:
@@ -121,75 +97,37 @@ def test_sound_is_written_as_it_is_modeled(command, tmp_path):
 
 def test_a_small_vocabulary_refuses_other_bytes():
   loaded = density_models.make("bytes:book.txt", window=8, vocabulary=17, grid=(8,))
-  with pytest.raises(
-    ConfigError, match=r"prompt has the byte 104 at position 0, .* only 0 to 16; remove"
-  ):
+  with pytest.raises(ConfigError, match=r"prompt has the byte 104 at position 0, .* only 0 to 16"):
     vitx.sample(loaded, prompt="hi")
   assert vitx.sample(loaded, prompt=bytes([3, 16]), count=1).tokens[0, :2].tolist() == [3, 16]
 
 
 @pytest.mark.parametrize(
-  ("arguments", "message"),
+  ("options", "message"),
   [
-    (["--prompt", "x" * 24], "prompt has 24 tokens, but must have fewer than the 24 of"),
-    (["--temperature", "0"], "temperature=0.0 is out of range"),
-    (["--top_k", "3", "--top_p", "0.5"], "top_k=3 and top_p=0.5 are both set"),
-    (["--complete", "1"], "complete=1.0 is out of range; it must lie in (0, 1)"),
-    (["--complete", "0.5", "--prompt", "x"], "complete and prompt='x' are both set"),
-    (["--count", "0"], "count=0 is out of range"),
-    (["--seed", "-1"], "seed=-1 is out of range"),
+    ({"prompt": "x" * 24}, "prompt has 24 tokens; shorten it to fewer than 24"),
+    ({"prompt": "x", "complete": 0.5}, "complete and prompt='x' are both set"),
+    ({"top_k": 3, "top_p": 0.5}, "top_k=3 and top_p=0.5 are both set"),
+    ({"complete": 1.0}, r"complete=1.0 is out of range; it must lie in \(0, 1\)"),
+    ({"count": 0}, "count=0 is out of range"),
+    ({"seed": -1}, "seed=-1 is out of range"),
+    ({"temperature": -1.0}, "temperature=-1.0 is out of range"),
   ],
 )
-def test_what_it_refuses(text, command, arguments, message):
-  status, out, errors = command(text, "sample", *arguments)
-  assert status == 1 and errors.startswith("ConfigError: ") and message in errors and not out
+def test_a_wrong_option_is_refused(text, options, message):
+  with pytest.raises(ConfigError, match=message):
+    vitx.sample(text, **options)
 
 
-def test_refuses_a_mixer_without_a_cache():
+def test_only_a_density_model_with_a_cache_is_sampled(digits):
   loaded = density_models.make(mixer={"name": "performer"})
   with pytest.raises(ConfigError, match="Performer cannot be decoded token by token"):
     vitx.sample(loaded)
-
-
-def test_refuses_a_classifier(digits):
   classifier = dataclasses.replace(digits, task=object.__new__(Classification))
-  with pytest.raises(ConfigError, match="has the task 'classification', without prob"):
+  with pytest.raises(ConfigError, match="is no density model"):
     vitx.sample(classifier)
 
 
 def test_a_density_model_predicts_nothing(digits):
   with pytest.raises(ConfigError, match="vitx sample"):
     vitx.predict(digits, [np.zeros((8, 8, 1), np.uint8)])
-
-
-def test_no_sound_of_an_earlier_call_remains(tmp_path):
-  def write(count, originals=None):
-    tokens = np.full((count, 2), count, np.int32)
-    write_samples(Samples(tokens, 0, originals, "audio", 256, (2,)), tmp_path)
-    return sorted(path.name for path in tmp_path.iterdir())
-
-  write(3, np.zeros((3, 2), np.int32))
-  (tmp_path / "original_9.wav").touch()  # not of an earlier call
-  left = write(1, np.zeros((1, 2), np.int32))
-  assert left == ["completions_0.wav", "original_0.wav", "original_9.wav"]
-  write(3)
-  assert write(2)[-2:] == ["samples_0.wav", "samples_1.wav"]
-
-
-def test_images_that_no_image_file_holds_are_arrays(tmp_path):
-  tokens = np.random.default_rng(0).integers(0, 256, (3, 2 * 2 * 5))
-  found = Samples(tokens, 10, tokens[:1], "image", 256, (2, 2, 5))
-  path = write_samples(found, tmp_path)
-  np.testing.assert_array_equal(np.load(path), found.images)
-  np.testing.assert_array_equal(np.load(tmp_path / "originals.npy"), found.images[:1])
-  Image.new("RGB", (2, 2)).save(tmp_path / "own.png")
-  loaded = density_models.make(vocabulary=256, grid=(2, 2, 5), mixer={"name": "softmax"})
-  with pytest.raises(ConfigError, match="no image file has 5 channels; give"):
-    vitx.sample(loaded, prompt=tmp_path / "own.png", complete=0.5)
-
-
-def test_large_images_are_not_enlarged():
-  images = np.random.default_rng(0).integers(0, 256, (3, 64, 70, 3), np.uint8)
-  grid = np.asarray(draw_grid(images, 2))
-  assert grid.shape == (2 * 66 + 2, 2 * 72 + 2, 3)
-  np.testing.assert_array_equal(grid[68:132, 2:72], images[2])

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +18,7 @@ from sklearn import metrics
 import vitx
 from tests import runs
 from tests.cli.sweeps import TINY, points
-from vitx.analysis.comparison import Method, Outcome
+from vitx.analysis.comparison import Outcome
 from vitx.checkpoints import lock
 from vitx.cli import sweep
 from vitx.cli.live import Live
@@ -28,8 +27,7 @@ from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.inference.folds import pool_folds
 from vitx.sweeps import results as writing
 from vitx.sweeps import sweep as trained
-from vitx.sweeps.curves import find_published_curves, find_runs, read_curves
-from vitx.sweeps.points import make_points
+from vitx.sweeps.curves import find_runs, read_curves
 from vitx.sweeps.sweep import POINT, State, train_points
 from vitx.training import phases
 from vitx.training.failures import NonFiniteError, StopRequest
@@ -40,29 +38,26 @@ class Silent:
   """A display of a sweep that shows nothing and records the state of each point."""
 
   def __init__(self):
-    self.told = []
+    self.states = []
 
   def training(self, point):
     return open(os.devnull)
 
   def update(self, point, state):
-    self.told.append((point.name, state))
-
-
-# Errors before the first training
+    self.states.append((point.name, state))
 
 
 @pytest.mark.slow
-def test_a_method_that_cannot_train_is_named_before_the_first_trains(tmp_path, quick):
-  found = points(
-    "model.num_heads=[1,3]", config=f"digits.py:{TINY.replace('model.num_heads=2,', '')}"
+def test_a_method_that_cannot_train_is_named_first(tmp_path, quick):
+  wrong = points(
+    "model.num_heads=[3]", config=f"digits.py:{TINY.replace('model.num_heads=2,', '')}"
   )
   with pytest.raises(ConfigError, match="num_heads-3: "):
-    writing.measure_methods(found, {}, str(tmp_path))
+    writing.measure_methods(wrong, {}, str(tmp_path))
   assert not quick and not list(tmp_path.iterdir())
 
 
-def test_data_that_have_changed_since_a_point_was_trained_are_told(tmp_path, quick):
+def test_data_must_not_change_after_a_point(tmp_path, quick):
   """A finished point is not trained again, so its figure would be one of other examples."""
   (found,) = points("row=[softmax]", seeds=1)
   assert train_points([found], tmp_path, Silent())
@@ -73,13 +68,10 @@ def test_data_that_have_changed_since_a_point_was_trained_are_told(tmp_path, qui
     writing.measure_methods([found], {}, str(tmp_path))
 
 
-def test_a_missing_extra_is_said_before_the_long_part(tmp_path, monkeypatch):
+def test_a_missing_extra_is_named_before_the_training(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-  with pytest.raises(MissingExtraError, match=r"--no-plot.*\[plot\]"):
-    sweep.compare([], {}, str(tmp_path), out="x", name=None, plot=True)
-
-
-# The training of the points
+  with pytest.raises(MissingExtraError, match=r"\[plot\]"):
+    sweep.compare([], {}, str(tmp_path), out=str(tmp_path), name=None, plot=True)
 
 
 def test_each_point_is_trained_once_and_skipped_afterwards(tmp_path, quick):
@@ -87,7 +79,7 @@ def test_each_point_is_trained_once_and_skipped_afterwards(tmp_path, quick):
   assert train_points(found, tmp_path, show)
   names = ["softmax_seed-0", "fnet_seed-0", "softmax_seed-1", "fnet_seed-1"]
   assert quick == names
-  assert show.told == [(name, State.DONE) for name in names]
+  assert show.states == [(name, State.DONE) for name in names]
   assert train_points(found, tmp_path, show) and quick == names
   assert train_points(points(seeds=3), tmp_path, show)  # more seeds of these methods
   assert quick == [*names, "softmax_seed-2", "fnet_seed-2"]
@@ -112,15 +104,15 @@ def test_points_that_another_process_trains_are_left_to_it(tmp_path, quick, monk
   assert train_points(found, tmp_path, show)
   assert quick == ["fnet_seed-0"]
   assert (
-    show.told
+    show.states
     == [
       *((found[0].name, State.BUSY), (found[1].name, State.DONE)),
       *((found[0].name, State.BUSY), (found[0].name, State.DONE)),
-    ][: len(show.told)]
+    ][: len(show.states)]
   )
 
 
-def test_a_training_by_hand_in_a_point_is_waited_for(tmp_path, quick, monkeypatch):
+def test_a_point_waits_for_a_training_by_hand(tmp_path, quick, monkeypatch):
   (found,) = points("row=[softmax]", seeds=1)
 
   def refuse(*_, **__):
@@ -150,82 +142,33 @@ def test_a_stop_ends_the_sweep(tmp_path, quick, monkeypatch):
   monkeypatch.setattr(phases, "train", lambda _, workdir, **__: Result(workdir, 3, False))
   show = Silent()
   assert not train_points(points(), tmp_path, show)
-  assert show.told == [("softmax_seed-0", State.STOPPED)]
+  assert show.states == [("softmax_seed-0", State.STOPPED)]
   monkeypatch.setattr(writing, "measure_methods", lambda *_: ([], ("top1", "max")))
   assert sweep.compare(points(), {}, str(tmp_path), out="x", name=None, plot=False) == 75
 
 
-def test_a_signal_as_a_point_ends_ends_the_sweep(tmp_path, quick, monkeypatch):
+def test_a_signal_at_the_end_of_a_point_stops_the_sweep(tmp_path, quick, monkeypatch):
   train = phases.train
 
-  def told(config, workdir, **more):
+  def signaled(config, workdir, **more):
     with StopRequest() as request:
       request._handle(signal.SIGTERM, None)  # after the run has last looked for a signal
     return train(config, workdir, **more)
 
-  monkeypatch.setattr(phases, "train", told)
+  monkeypatch.setattr(phases, "train", signaled)
   assert not train_points(points(seeds=1), tmp_path, Silent())
   assert quick == ["softmax_seed-0"]
   assert train_points(points(seeds=1), tmp_path, Silent())  # True, since all points are done
   assert quick == ["softmax_seed-0", "fnet_seed-0"]
 
 
-def test_another_end_is_another_point(tmp_path, quick):
-  found = points("row=[softmax]", 1, f"digits.py:{TINY},stop_after=4 steps")
-  assert train_points(found, tmp_path, Silent())
-  with pytest.raises(ConfigError, match="stop_after: '4 steps' in the workdir"):
-    train_points(points("row=[softmax]", 1), tmp_path, Silent())
-
-
-def test_an_end_of_a_whole_run_of_phases_is_refused(tmp_path, quick):
-  found = points(
+def test_a_run_of_phases_has_no_early_end(tmp_path, quick):
+  stopped = points(
     "learning_rate=[1e-3]", 1, "sparsifiner_small.py:digits_keep_0.5,stop_after=4 steps"
   )
-  with pytest.raises(
-    ConfigError, match=r"stop_after='4 steps' would end a run of phases.*phases\.phase1"
-  ):
-    train_points(found, tmp_path, Silent())
+  with pytest.raises(ConfigError, match=r"stop_after would end a run of phases in its first phase"):
+    train_points(stopped, tmp_path, Silent())
   assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-  ("name", "content", "part"),
-  [
-    ("point.json", {}, "it lacks config"),
-    ("point.json", {"method": "softmax", "seed": "0", "config": {}}, "seed is no integer"),
-    ("failed.json", {"error": 3}, "error is no text"),
-    ("failed.json", {"why": "so"}, "it lacks error"),
-  ],
-)
-def test_a_damaged_record_of_a_point_is_named_by_its_path(tmp_path, quick, name, content, part):
-  found = points("row=[softmax]", 1)
-  assert train_points(found, tmp_path, Silent())
-  path = tmp_path / found[0].name / name
-  path.write_text(json.dumps(content))
-  with pytest.raises(ConfigError, match=rf"{path} is damaged \({part}\)\. Restore it"):
-    train_points(found, tmp_path, Silent())
-
-
-def test_a_point_that_lost_the_row_of_its_best_is_told(tmp_path, quick):
-  found = points("row=[softmax]", 1)
-  assert train_points(found, tmp_path, Silent())
-  path = tmp_path / found[0].name / "metrics.jsonl"
-  rows = [json.loads(line) for line in path.read_text().splitlines()]
-  rows = [row for row in rows if row["kind"] != "validation"]
-  path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-  with pytest.raises(ConfigError, match=r"softmax_seed-0' lacks the validation row of step \d+"):
-    trained.read_outcome(found[0], tmp_path)
-
-
-def test_processes_write_the_same_results_side_by_side(tmp_path):
-  def write(text):
-    for _ in range(200):
-      writing._write(tmp_path / "some.md", text)
-
-  with ThreadPoolExecutor(2) as pool:
-    list(pool.map(write, ["a" * 5000, "b" * 5000]))
-  assert [path.name for path in tmp_path.iterdir()] == ["some.md"]
-  assert set((tmp_path / "some.md").read_text()) in ({"a"}, {"b"})
 
 
 def test_a_workdir_of_another_sweep_or_of_no_sweep_is_refused(tmp_path, quick):
@@ -234,16 +177,16 @@ def test_a_workdir_of_another_sweep_or_of_no_sweep_is_refused(tmp_path, quick):
   with pytest.raises(ConfigError, match=r"batch_size: 32 in the workdir, 16 now"):
     train_points(other, tmp_path, Silent())
   (tmp_path / "softmax_seed-0" / POINT).unlink()
-  with pytest.raises(ConfigError, match="not a point of a sweep"):
+  with pytest.raises(ConfigError, match="is a run of its own, not a point"):
     train_points(points(seeds=1), tmp_path, Silent())
 
 
-def test_what_a_training_prints_is_told_on_a_terminal_alone(tmp_path, quick, capsys):
-  found = points(seeds=1)
-  live, train = Live(found, tmp_path, "top1"), phases.train
+def test_without_a_terminal_a_sweep_prints_one_line_for_a_point(tmp_path, quick, capsys):
+  trained_points = points(seeds=1)
+  live, train = Live(trained_points, tmp_path, "top1"), phases.train
   try:
     phases.train = lambda *a, **k: (print("step 1"), train(*a, **k))[1]
-    assert train_points(found, tmp_path, live)
+    assert train_points(trained_points, tmp_path, live)
   finally:
     phases.train = train
   assert capsys.readouterr().out.splitlines() == [
@@ -254,7 +197,7 @@ def test_what_a_training_prints_is_told_on_a_terminal_alone(tmp_path, quick, cap
   assert table[1].split() == ["softmax", "1/1", "50.00"] and table[-1] == "2 of 2 points"
 
 
-def test_on_a_terminal_the_table_is_drawn_over_itself(tmp_path, quick):
+def test_a_terminal_shows_the_table_over_itself(tmp_path, quick):
   found = points(seeds=1)
   live = Live(found, tmp_path, "top1")
   written = []
@@ -268,9 +211,6 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(tmp_path, quick):
   tables = [text for text in written if "points" in text]
   assert not tables[0].startswith("\033[4A") and tables[1].startswith("\033[4A\r\033[J")
   assert "softmax   1/1" in tables[-1]
-
-
-# The results of a sweep
 
 
 @pytest.mark.slow
@@ -292,7 +232,7 @@ def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
 
 @pytest.mark.slow  # trains two networks
 @pytest.mark.usefixtures("uncleared")
-def test_a_sweep_over_folds_answers_every_example(tmp_path, capsys):
+def test_a_sweep_over_folds_predicts_every_example(tmp_path, capsys):
   config = f"digits.py:softmax,{TINY},data.folds=2"
   command = ["sweep", f"--config={config}", "--over=data.fold=[0,1]", "--no-plot"]
   command += [f"--workdir={tmp_path / 'folds'}", f"--out={tmp_path / 'out'}"]
@@ -312,7 +252,7 @@ def test_a_sweep_over_folds_answers_every_example(tmp_path, capsys):
   assert "Out of fold" in capsys.readouterr().out and "| softmax | 2 |" in text
 
 
-def test_a_sweep_without_all_folds_has_no_figures_of_them():
+def test_a_sweep_without_all_folds_pools_none():
   config = SimpleNamespace(data=SimpleNamespace(folds=3))
   own = [trained.Point(f"a_fold-{f}", "a", 0, config, f) for f in range(2)]
   outcomes = [Outcome("a", 0, fold=f) for f in range(2)]
@@ -320,14 +260,7 @@ def test_a_sweep_without_all_folds_has_no_figures_of_them():
   assert pool_folds(points(), [Outcome("a", 0)] * 4, "x") == []
 
 
-def test_folds_are_runs_of_one_method():
-  found = make_points({"softmax": f"digits.py:softmax,{TINY},data.folds=5"}, 2, ["3", "0"])
-  assert [each.name for each in found[:2]] == ["softmax_fold-0_seed-0", "softmax_fold-3_seed-0"]
-  assert {each.method for each in found} == {"softmax"} and len(found) == 4
-  assert found[1].config.data.fold == found[1].fold == 3
-
-
-def test_published_figures_stand_beside_rows(quick, monkeypatch):
+def test_only_rows_have_published_figures(quick, monkeypatch):
   seen = {}
   monkeypatch.setattr(sweep, "compare", lambda p, published, *_, **__: seen.update(published) or 0)
   output = dict(out="o", name=None, plot=False)
@@ -338,67 +271,37 @@ def test_published_figures_stand_beside_rows(quick, monkeypatch):
   assert not seen  # the source has no such run
 
 
-def test_a_file_may_quote_words_of_its_source():
-  """A figure such as "97.1*" was refused by Python's number format after the whole sweep."""
-  published = {"top1": "97.1*", "top5": None, "parameters": 1234}
-  (table,) = writing._quote([Method("a", 40, 10**12, 1234, published)])
-  assert table.splitlines()[-1] == "| a | 97.1\\* |  | 1,234 |"
-
-
-def test_what_a_source_printed_by_epoch():
-  published = {"a": {"train_top1": {1: 26.8, 5: 51.2}, "parameters": 3}, "b": {"top1": 0.5}}
-  assert find_published_curves(published, "top1") == {"a": {1: 26.8, 5: 51.2}}
-
-
-def test_curves_of_runs_and_of_sweeps(tmp_path, quick, capsys):
+def test_curves_are_read_from_runs_and_sweeps(tmp_path, quick, capsys):
   assert train_points(points(), tmp_path / "sweep", Silent())
-  alone = shutil.copytree(tmp_path / "sweep" / "fnet_seed-1", tmp_path / "alone")
+  alone = shutil.copytree(tmp_path / "sweep" / "fnet_seed-1", tmp_path / "vanilla_w96_d8")
   (alone / POINT).unlink()
-  found = find_runs([tmp_path / "sweep", alone])
-  assert [Path(run).name for run in found[:2]] == ["fnet_seed-0", "fnet_seed-1"] and len(found) == 5
+  begun = find_runs([tmp_path / "sweep", alone])
+  assert [Path(run).name for run in begun[:2]] == ["fnet_seed-0", "fnet_seed-1"] and len(begun) == 5
   (tmp_path / "sweep" / "claimed").mkdir()
   trained.wd.write_json(tmp_path / "sweep" / "claimed", POINT, {"config": {}})  # it has not begun
-  assert find_runs([tmp_path / "sweep", alone]) == found
-  curves, figure = read_curves(found)
-  assert figure == "top1" and [each.method for each in curves[2:]] == [
-    "softmax",
-    "softmax",
-    "alone",
-  ]
+  assert find_runs([tmp_path / "sweep", alone]) == begun
+  curves, figure = read_curves(begun)
+  methods = [curve.method for curve in curves[2:]]
+  assert figure == "top1" and methods == ["softmax", "softmax", "vanilla_w96_d8"]
   assert curves[0].loss == {4: 1.0} and curves[0].figure == {4: 0.6}
   assert curves[0].per_epoch == 9 / 32  # examples of an epoch by those of a batch
   out = f"--out={tmp_path / 'pictures'}"
   assert main(["visualize", "curves", "--workdir", str(tmp_path / "sweep"), str(alone), out]) == 0
   assert (tmp_path / "pictures" / "curves_sweep.png").exists()
-  row = shutil.copytree(alone, tmp_path / "vanilla_w96_d8")
   source = ["--config", "simplified_cifar10"]
-  assert main(["visualize", "curves", "--workdir", str(row), out, *source]) == 0
+  assert main(["visualize", "curves", "--workdir", str(alone), out, *source]) == 0
   assert (tmp_path / "pictures" / "curves_vanilla_w96_d8.png").exists()
   assert main(["visualize", "curves", "--workdir", str(tmp_path / "sweep"), out, *source]) == 1
-  message = "its source printed no training top1 of fnet, softmax; leave config out"
-  assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-  ("arguments", "message"),
-  [
-    (["curves", "--config=digits.py"], "figure='curves' draws runs"),
-    (["curves", "--workdir", "nowhere"], "no config.json"),
-    (["curve", "--workdir", "a"], "Did you mean 'curves'"),
-  ],
-)
-def test_curves_errors(arguments, message, tmp_path, capsys):
-  assert main(["visualize", *arguments, f"--out={tmp_path}"]) == 1
-  assert message in capsys.readouterr().err
+  assert "training top1 of fnet, softmax" in capsys.readouterr().err
 
 
 def test_curves_of_equal_names_stay_apart(tmp_path, quick):
   """The runs of two sweeps are no further seeds of one method, and no run counts twice."""
   assert train_points(points("row=[fnet]"), tmp_path / "short", Silent())
   shutil.copytree(tmp_path / "short", tmp_path / "long")
-  found = find_runs([tmp_path / "short", tmp_path / "long", tmp_path / "short" / "fnet_seed-0"])
+  begun = find_runs([tmp_path / "short", tmp_path / "long", tmp_path / "short" / "fnet_seed-0"])
   names = ["short/fnet", "short/fnet", "long/fnet", "long/fnet"]
-  assert [each.method for each in read_curves(found)[0]] == names
+  assert [curve.method for curve in read_curves(begun)[0]] == names
 
 
 @pytest.mark.slow  # traces two phases several times
@@ -425,9 +328,6 @@ def test_a_point_of_several_phases_is_done_after_the_last(tmp_path, monkeypatch,
   assert methods[0].steps == 6
   shutil.rmtree(f"{whole}/b")
   assert not trained.is_done(whole)
-
-
-# Whole processes
 
 
 LONGER = runs.replace(
@@ -474,9 +374,7 @@ def progress(workdir) -> int:
 
 
 @pytest.mark.slow  # two processes, each with an import and compilations
-def test_a_sweep_that_was_killed_and_is_shared_ends_with_the_same_results(
-  tmp_path, monkeypatch, capsys
-):
+def test_a_killed_and_shared_sweep_gives_equal_results(tmp_path, monkeypatch, capsys):
   """A process is killed in one point; then this process ends it beside one that trains another."""
   assert main(command(tmp_path / "alone", tmp_path / "out")) == 0
   workdir, others, train = tmp_path / "sweep", [], trained._train

@@ -14,7 +14,7 @@ def test_every_field_has_a_meaning():
     assert [path for path in without if not path.startswith(common)] == []
 
 
-def test_kinds_and_meanings():
+def test_meanings_come_from_docstrings():
   assert show_kind(tuple[int, ...] | None) == "tuple[int, ...] or None"
 
   class Base:
@@ -37,7 +37,7 @@ def test_kinds_and_meanings():
   assert read_meanings(Derived) == both | {"c": "of the derived."}
 
 
-def test_fields_of_ones_own_stand_behind_ours():
+def test_a_users_fields_follow_the_declared_ones():
   config = load_config("digits")
   with config.unlocked():
     config.data.seasons, config.mine = 5, {"depth": 3}

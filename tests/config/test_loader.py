@@ -6,7 +6,6 @@ import pytest
 
 from tests import runs
 from vitx.checkpoints.workdir import flatten, to_plain
-from vitx.cli.main import main
 from vitx.config import loader as configs
 from vitx.config.errors import ConfigError
 from vitx.config.loader import join_text, load_config, split_flags
@@ -25,7 +24,7 @@ def test_shipped_configs_are_found_from_any_folder(name, tmp_path, monkeypatch):
   assert config.model.token_mixer.name == "performer" and config.seed == 3
 
 
-def test_a_file_of_ones_own_stands_before_the_shipped_one(tmp_path, monkeypatch):
+def test_a_users_file_precedes_the_shipped_one(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "configs").mkdir()
   for path in (tmp_path / "configs" / "digits.py", tmp_path / "mine.py"):
@@ -36,52 +35,29 @@ def test_a_file_of_ones_own_stands_before_the_shipped_one(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-  ("text", "parts"),
+  ("text", "part"),
   [
-    (
-      "configs/digit.py",
-      ["'configs/digit.py' does not exist", "Did you mean 'digits'?", "cifar10"],
-    ),
-    ("elsewhere/digits.py", ["does not exist"]),
-    ("vip.json", ["'vip.json' cannot be read as JSON", "No such file"]),
-    ("digits:performr", ["unknown row 'performr'", "Did you mean 'performer'"]),
-    ("digits:performer,sed=3", ["'sed'", "Did you mean 'seed'"]),
-    ("digits:seed=1,seed=2", ["seed=1 is set already"]),
-    ("digits:stem=conv,model.stem=linear", ["model.stem=conv is set already"]),
-    ("vix_cifar10:vip,recipe=run,recipe=text", ["recipe=run is set already"]),
-    ("digits:optimizer.b1=0.8,optimizer=sgd", ["drops optimizer.b1=0.8"]),
-    ("digits:clip_norm=1", ["no field 'clip_norm'. Did you mean 'grad_clip_norm'?"]),
-    ("digits:data.select=0.2", ["data.validation"]),
-    ("digits:lr=1", ["no field 'lr'. Did you mean 'learning_rate'?"]),
-    ("digits:wd=1", ["Did you mean 'optimizer.weight_decay'?"]),
-    ("digits:drop_path=0.1", ["Did you mean 'model.stochastic_depth'?"]),
-    ("digits:img_size=9", ["Did you mean 'data.image_size'?"]),
-    ("digits:wandb=True", ["Did you mean 'tracking=wandb'?"]),
-    ("digits:optimizer=None", ["optimizer=None must be a name"]),
-    ("digits:data=digits", ["data='digits'", "must be a group with the fields channels"]),
-    ("digits:seed=True", ["seed=True must be a number"]),
-    ("digits:learning_rate=True", ["learning_rate=True must be a number"]),
-    ("digits:seed=None", ["seed=None is not allowed"]),
-    ("digits:data.sorce=x", ["data.sorce", "Did you mean 'source'?"]),
-    ("digits:modle.width=3", ["modle", "Did you mean 'model'?"]),
-    ("digits:seed", ["unknown row 'seed'", "Rows: axial, bigbird"]),
+    ("configs/digit.py", "'configs/digit.py' does not exist. Did you mean 'digits'?"),
+    ("README.md", "is neither a .py nor a .json file"),
+    ("vip.json", "'vip.json' cannot be read as JSON: [Errno 2] No such file"),
+    ("digits:performr", "unknown row 'performr'. Did you mean 'performer'?"),
+    ("digits:seed=1,seed=2", "seed=1 is set already"),
+    ("vix_cifar10:vip,recipe=run,recipe=text", "recipe=run is set already"),
+    ("vix_cifar10:vip,recipe=txt", "recipe='txt' is unknown. Did you mean 'text'?"),
+    ("digits:optimizer.b1=0.8,optimizer=sgd", "drops optimizer.b1=0.8"),
+    ("digits:data.select=0.2", "Did you mean 'data.validation'?"),
+    ("digits:wd=1", "Did you mean 'optimizer.weight_decay'?"),
+    ("digits:wandb=True", "Did you mean 'tracking=wandb'?"),
+    ("digits:data=digits", "data='digits' must be a group with the fields channels"),
+    ("digits:seed=True", "seed=True must be an integer"),
+    ("digits:learning_rate=True", "learning_rate=True is not a number"),
+    ("digits:modle.width=3", "Did you mean 'model'?"),
   ],
 )
-def test_what_cannot_be_is_one_line(text, parts):
+def test_an_impossible_config_is_refused_in_one_line(text, part):
   with pytest.raises(ConfigError) as error:
     load_config(text)
-  assert all(part in str(error.value) for part in parts) and "\n" not in str(error.value)
-  # The overrides as flags.
-  name, _, arg = text.partition(":")
-  items = arg.split(",")
-  if "=" in items[-1] and "(" not in arg:
-    row = items[0] if "=" not in items[0] else ""
-    flags = [f"--config.{item}" for item in items if "=" in item]
-    rest, overrides = split_flags([*flags, "--other"])
-    assert rest == ["--other"]
-    with pytest.raises(ConfigError) as again:
-      load_config(join_text(f"{name}:{row}" if row else name, overrides))
-    assert str(again.value) == str(error.value)
+  assert part in str(error.value) and "\n" not in str(error.value)
 
 
 def test_flags_are_overrides():
@@ -100,7 +76,7 @@ def test_flags_are_overrides():
       split_flags(bad)
 
 
-def test_quotes_hold_the_commas_of_a_value():
+def test_quotes_protect_the_commas_of_a_value():
   for quote in "'\"":
     config = load_config(f"digits:data.source={quote}folder:/a,b{quote},seed=3")
     assert (config.data.source, config.seed) == ("folder:/a,b", 3)
@@ -114,7 +90,7 @@ def test_quotes_hold_the_commas_of_a_value():
 
 
 @pytest.mark.parametrize("value", ["folder:/a(b", "folder:/a]b", "'folder:/a", "folder:/[a,b"])
-def test_a_bracket_without_a_partner_takes_in_no_later_value(value):
+def test_a_bracket_without_a_partner_swallows_no_later_value(value):
   _, overrides = split_flags([f"--config.data.source={value}", "--config.seed=3"])
   config = load_config(join_text("digits", overrides))
   assert (config.data.source, config.seed) == (value, 3)
@@ -152,7 +128,7 @@ def test_a_written_config_is_read_back_with_its_types(text, written):
   assert again.data.splits.to_dict() == {"train": "", "validation": "", "test": ""}
 
 
-def test_overrides_of_a_written_config(written):
+def test_overrides_change_a_written_config(written):
   path = written(load_config("digits"))
   config = load_config(f"{path}:seed=3,optimizer=sgd,augment.random_resized_crop=(0.5,1)")
   assert (config.seed, config.optimizer.to_dict()) == (3, {"name": "sgd"})
@@ -180,19 +156,11 @@ def test_seeds_of_a_run_follow_an_override(written):
     ({"data": {"select": 0.1}}, "no field 'data.select'. Did you mean 'data.validation'"),
     ({"batch_sise": 3}, "no field 'batch_sise'. Did you mean 'batch_size'"),
     ({"batch_size": "many"}, "batch_size='many'"),
-    ({"model": 3}, "must hold a JSON object, the fields of a config"),
   ],
 )
-def test_a_written_config_that_cannot_be(written, changes, message):
+def test_an_impossible_written_config_is_refused(written, changes, message):
   with pytest.raises(ConfigError, match=message):
     load_config(written(load_config("digits"), **changes))
-
-
-def test_train_refuses_before_heavy_imports(tmp_path, capsys, monkeypatch):
-  monkeypatch.chdir(tmp_path)
-  assert main(["train", "--config", "digits", "--workdir", "x", "--config.sed=3"]) == 1
-  assert "Did you mean 'seed'" in capsys.readouterr().err
-  assert not (tmp_path / "x").exists()
 
 
 def test_every_shipped_file_is_listed():

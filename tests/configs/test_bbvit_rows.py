@@ -39,7 +39,7 @@ ALIKE = [row for row in ROWS if row[5:] in VARIANTS or row.startswith("tiny_auth
 
 
 @pytest.mark.parametrize("row", all_but("tiny_cvt", of=[row for row in ROWS if row not in ALIKE]))
-def test_parameters(row):
+def test_rows_have_these_numbers_of_parameters(row):
   assert count(get_config(row)).total == COUNTS[row]
 
 
@@ -82,11 +82,6 @@ def test_the_small_scale_has_whole_blocks_and_the_same_fields():
     assert model_without(SMALLER, get_config(row)) == model_without(SMALLER, config), row
 
 
-def test_the_small_scale_is_of_tiny_rows():
-  with pytest.raises(ValueError, match="scale='small' exists for tiny rows"):
-    get_config("moderate_vit,scale=small")
-
-
 PRINTED = {
   "tiny_vit": (6_680_586, 512, 8, {368, 376}),
   "tiny_bbvit": (5_897_226, 512, 8, {376, 384}),
@@ -96,7 +91,7 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("row", all_but("tiny_bbvit", of=PRINTED))
-def test_image_sizes_at_which_the_printed_counts_arise(row):
+def test_printed_counts_belong_to_these_image_sizes(row):
   total, width, patch, expected = PRINTED[row]
 
   def at(size):  # only the position table grows
@@ -151,14 +146,14 @@ def edges(row, head=0, layer=0):
     ("tiny_vit_without_out", 53 * 53),
   ],
 )
-def test_block_pairs(row, block_pairs):
+def test_rows_have_these_numbers_of_block_pairs(row, block_pairs):
   found = edges(row)
   assert found.sum() == 100 * block_pairs
   if row.removeprefix("tiny_") in VARIANTS:
     assert found.diagonal().all()
 
 
-def test_key_sets_add_up_to_the_whole():
+def test_the_parts_of_the_edges_add_up_to_the_whole():
   assert (edges("tiny_w") | edges("tiny_g") == edges("tiny_wg")).all()
   random = [edges("tiny_r", head, layer) for head, layer in ((0, 0), (1, 0), (0, 1))]
   assert all((random[0] != other).any() for other in random[1:])
@@ -181,7 +176,7 @@ def test_the_authors_parts_are_query_blocks():
   assert uniform[:, 10:].sum() > 51
 
 
-def test_what_differs_between_vit_and_bbvit_besides_attention():
+def test_vit_and_bbvit_differ_also_in_the_block():
   vit, bbvit = (get_config(row).model for row in ("tiny_vit", "tiny_bbvit"))
   differ = {key for key in vit if vit[key] != bbvit[key]}
   assert differ == {"block", "token_mixer"}
@@ -191,7 +186,7 @@ def test_what_differs_between_vit_and_bbvit_besides_attention():
   assert (authors.plan, authors.redraw) == ("bigbird", "step")
 
 
-def test_dropout_after_attention():
+def test_dropout_after_attention_may_be_zero():
   """The rate of the dropout after attention may be 0; by default, it is that of the block."""
   x, layout = np.random.default_rng(0).normal(size=(2, 4, 8)), TokenLayout((2, 2))
   x = x.astype(np.float32)
@@ -216,7 +211,7 @@ def test_dropout_after_attention():
   assert not np.allclose(by_default, kept)
 
 
-def test_the_recipes_differ_for_moderate_alone():
+def test_only_the_moderate_recipes_differ():
   for row in ROWS:
     run, text = get_config(row), get_config(f"{row},recipe=text")
     assert (run == text) == row.startswith("tiny"), row
@@ -246,22 +241,8 @@ def small(row):
   return complete_config(config)
 
 
-def test_the_head_norms_the_mean_of_all_tokens():
-  config = small("tiny_bbvit")
-  model = model_from_config(config.model)
-  images = np.random.default_rng(0).normal(size=(2, 10, 10, 3)).astype(np.float32)
-  params = drawn(jax.eval_shape(model.init, jax.random.key(1), images))["params"]
-  apply = jax.jit(lambda p: model.apply({"params": p}, images, mutable="intermediates"))
-  logits, kept = jax.device_get(apply(params))
-  mean = kept["intermediates"]["tokens"][-1].mean(1)  # (2, 16), class token included
-  scaled = (mean - mean.mean(-1, keepdims=True)) / np.sqrt(mean.var(-1, keepdims=True) + 1e-5)
-  vector = scaled * params["norm"]["scale"] + params["norm"]["bias"]
-  expected = vector @ params["head"]["kernel"] + params["head"]["bias"]
-  np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
-def test_forward_equality_with_the_authors_network(implementation):
+def test_the_network_equals_that_of_the_authors(implementation):
   """A small version of the row computes what the authors' network does, with its weights.
 
   The weights are of the package that they used (golden/record_models.py).
@@ -304,12 +285,12 @@ STEPPED = ("tiny_vit", "tiny_vit_without_out", "tiny_attention_free", "tiny_wg",
 
 @pytest.mark.slow  # compiles a network for each row
 @pytest.mark.parametrize("row", STEPPED)
-def test_one_step(row):
+def test_a_step_has_the_expected_gradients(row):
   check_step(small(row), zeros_of(row), whole=row == "tiny_vit")
 
 
 @pytest.mark.parametrize("file", [bbvit_imagenette, bbvit_tiny_imagenet])
-def test_other_data_sets(file):
+def test_rows_work_with_other_data_sets(file):
   for name, (classes, _, _) in SOURCES.items():
     config = resolve(file.get_config(f"tiny_vit,dataset={name}"), source_of(name))
     assert config.model.num_classes == classes

@@ -74,7 +74,7 @@ def test_pretraining_takes_all_training_images_and_fills_the_body(folder):
 
 
 @pytest.mark.slow  # makes three experiments
-def test_pretraining_on_images_without_labels(folder, tmp_path):
+def test_pretraining_works_on_images_without_labels(folder, tmp_path):
   for i, path in enumerate(sorted(folder.rglob("*.jpg"))):
     (tmp_path / f"{i}.jpg").write_bytes(path.read_bytes())
   given = f"pretrain,dataset=folder:{folder},model.depth=1,batch_size=8"
@@ -82,7 +82,9 @@ def test_pretraining_on_images_without_labels(folder, tmp_path):
   before, after = phases.check(config, "runs/photos")
   assert before.source.info.class_names is None and set(before.task.element_spec) == {"image"}
   assert before.config.model.num_classes == 1 and after.config.model.num_classes == 3
-  with pytest.raises(ConfigError, match=r"phases\.phase2: .* has no classes.*directory per class"):
+  with pytest.raises(
+    ConfigError, match=r"phases\.phase2: .* no array 'label', but the task 'classification'"
+  ):
     phases.check(photos.get_config(given.replace(str(folder), str(tmp_path))), "runs/photos")
 
 
@@ -91,8 +93,6 @@ def test_an_existing_phase_1_is_used_instead():
   assert config.init_from == "runs/a/phase1" and not config.phases
   config = photos.get_config("pretrain,pretrained=none")
   assert not config.init_from and not config.phases and config.layer_decay == 1.0
-  with pytest.raises(ValueError, match="pretrained='runs/a' is for the row 'pretrain', not"):
-    photos.get_config("frozen,pretrained=runs/a")
   for changes in ("phases.phase1.duration=3 steps", "phases.phase2.duration=3 steps"):
     with pytest.raises(ValueError, match=rf"one phase; leave out {changes[:13]}"):
       photos.get_config(f"pretrain,pretrained=runs/a/phase1,{changes}")

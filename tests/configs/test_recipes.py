@@ -77,14 +77,14 @@ SHALLOW = {
 }
 
 
-def test_every_row_is_here():
+def test_every_row_has_a_count():
   assert list(COUNTS) == [
     (file, row) for file in (cifar10, imagenet, small_data) for row in file.ROWS
   ]
 
 
 @pytest.mark.parametrize(("file", "row"), all_but("swin", "deit_ti", of=COUNTS))
-def test_parameters(file, row):
+def test_rows_have_these_numbers_of_parameters(file, row):
   config = file.get_config(row)
   found = count(config).total if file is cifar10 else count_by_layers(config)
   assert found == COUNTS[file, row]
@@ -109,7 +109,7 @@ def test_a_step_of_the_recipe_traces(file, row):
 
 
 @pytest.mark.parametrize("row", ["tiny_vit", "tiny_sl_vit"])
-def test_multiply_adds_of_small_data(row):
+def test_rows_have_the_published_multiply_adds(row):
   """The authors' counts, by an unknown counter, exceed those of the products alone by 0.2 %."""
   config = complete_config(small_data.get_config(row))
   model = model_from_config(config.model)
@@ -142,7 +142,7 @@ def test_images_of_imagenet_are_cropped_once_on_the_host(row, decoded):
   assert jax.eval_shape(task.preprocess, images).shape == (2, 224, 224, 3)
 
 
-def test_other_data_sets():
+def test_rows_work_with_other_data_sets():
   for file, row in COUNTS:
     for name in ("mnist", "imagenette/320px-v2"):
       config = resolve(file.get_config(f"{row},dataset={name}"), source_of(name))
@@ -150,11 +150,11 @@ def test_other_data_sets():
 
 
 @pytest.mark.parametrize(("file", "row"), all_but("swin,model.depth=(1,1,1)", of=SHALLOW))
-def test_networks_of_other_data_sets(file, row):
+def test_networks_work_with_other_data_sets(file, row):
   check_sources(file.get_config, row, ["mnist"])
 
 
-def test_swin_is_content_with_eight_by_eight_pixels():
+def test_swin_works_with_eight_by_eight_pixels():
   assert count(complete_config(cifar10.get_config("swin,data.image_size=8"))).total > 0
 
 
@@ -188,14 +188,14 @@ def test_rows_are_alike_but_for_their_size():
 
 @pytest.mark.slow  # compiles a network for each row
 @pytest.mark.parametrize("row", SMALL)
-def test_one_step(row):
+def test_a_step_has_the_expected_gradients(row):
   (file,) = (file for file in (cifar10, imagenet, small_data) if row in file.ROWS)
   size = 16 if row == "swin" else 8
   config = complete_config(file.get_config(f"{row},{SMALL[row]},data.image_size={size}"))
   check_step(config, ZEROS.get(row, {}), whole=row in ("vit", "resnet20"))
 
 
-def test_a_text_of_ones_own_has_its_own_splits():
+def test_a_text_of_a_user_has_other_splits():
   from configs.density_text import get_config
 
   assert get_config("dense").data.splits.test == "validation+test"

@@ -41,7 +41,7 @@ def counted(name, row):
 @pytest.mark.parametrize(
   ("name", "row"), all_but("c10_15m", "enwik8", of=[each for each in COUNTS if each not in SAME])
 )
-def test_counts(name, row):
+def test_rows_have_these_numbers_of_parameters(name, row):
   assert counted(name, row) == COUNTS[name, row]
 
 
@@ -69,7 +69,7 @@ MUSIC = [("n65536", 0.01), ("n262144", 0.06), ("n1048576", 0.25)]
 
 
 @pytest.mark.parametrize(("row", "most"), all_but("n65536", of=MUSIC))
-def test_music_is_guessed_to_come_near(row, most):
+def test_extrapolated_counts_of_music_are_near_the_published_ones(row, most):
   """The count is extrapolated from two short sequences.
 
   Only the position tables depend on the length; they grow with the sides of the grid.
@@ -94,7 +94,7 @@ def test_the_released_cycle_of_the_largest_begins_with_a_local_layer():
   assert mixer.first == 1 and mixer.local_layers == 3
 
 
-def test_enwik8_in_other_hands():
+def test_enwik8_works_with_another_data_set():
   config = get_config("enwik8", "fixed")
   info = DatasetInfo("bytes:x", {"tokens": ArraySpec((None,), "uint8")}, vocabulary=256)
   assert resolve(config, info).model.grid == (96, 128)

@@ -97,7 +97,7 @@ COUNTED = ["hybrid_vit", *(row for row in TOTALS if "hybrid_" not in row)]
 
 
 @pytest.mark.parametrize("row", all_but("vit", "levip", "ccn", "pit", of=COUNTED))
-def test_parameters(row):
+def test_rows_have_these_numbers_of_parameters(row):
   """The count by the source's convention is the printed one; all parameters are counted too."""
   assert counted("vix_cifar10", row) == (TOTALS[row], printed("vix_cifar10", row))
 
@@ -117,7 +117,7 @@ def printed(file, row):
 
 
 @pytest.mark.parametrize("row", all_but("vit", "levil", of=STEMS))
-def test_parameters_on_tiny_imagenet(row):
+def test_rows_have_these_numbers_of_parameters_on_tiny_imagenet(row):
   """One row of each stem is counted.
 
   The printed counts of the other rows differ from those for CIFAR-10 by as much.
@@ -136,7 +136,7 @@ def test_the_two_data_sets_differ_in_stem_and_classes_alone():
     assert a.model.keys() == b.model.keys() and b.data.image_size == 2 * a.data.image_size, row
 
 
-def test_the_misprint():
+def test_one_printed_count_is_a_misprint():
   published = MODULES["vix_cifar10"].PUBLISHED["levip"]["parameters"]
   assert published == 662_410 and counted("vix_cifar10", "levip").summary == 622_410
   # The row for Tiny ImageNet has another head and no misprint.
@@ -172,7 +172,7 @@ def check_sources(get_config, row, names):
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_other_data_sets(file):
+def test_rows_work_with_other_data_sets(file):
   check_sources(MODULES[file].get_config, "levin", SOURCES)
   for number, row in enumerate(MODULES[file].ROWS):
     name = list(SOURCES)[number % len(SOURCES)]
@@ -180,33 +180,13 @@ def test_other_data_sets(file):
     assert config.model.num_classes == SOURCES[name][0], row
 
 
-@pytest.mark.slow  # counts many networks
-@pytest.mark.parametrize(
-  ("file", "row"), [(FILES[0], "mlp_mixer"), (FILES[0], "pil")] + [(FILES[1], row) for row in STEMS]
-)
-def test_a_row_is_built_for_another_data_set(file, row):
-  names = [name for name in SOURCES if name != file.removeprefix("vix_")]
-  check_sources(MODULES[file].get_config, row, [names[len(row) % len(names)]])
-
-
-def test_one_string_says_it_all():
-  text = "hybrid_vin,token_mixer=performer,dataset=imagenette/320px-v2,posemb=rope"
-  config = MODULES["vix_cifar10"].get_config(text)
-  assert config.model.token_mixer.to_dict() == {"name": "performer"}
-  config = resolve(config, source_of("imagenette/320px-v2"))
-  assert config.data.image_size == 32 and config.data.mean == (0.485, 0.456, 0.406)
-  count(config)
-
-
-def test_recipes():
+def test_the_recipes_differ_in_these_fields():
   run, text = (MODULES["vix_cifar10"].get_config(f"ccp,recipe={r}") for r in ("run", "text"))
   assert run == MODULES["vix_cifar10"].get_config("ccp")
   assert (run.optimizer.name, text.optimizer.name) == ("adamw", "adam")
   assert (run.model.mlp_dim, text.model.mlp_dim) == (512, 256)
   assert (run.batch_size, text.batch_size) == (160, 64)
   assert text.model.token_mixer.kernel == "relu"
-  with pytest.raises(ValueError, match=r"recipe='txt'.*Did you mean 'text'"):
-    MODULES["vix_cifar10"].get_config("vit,recipe=txt")
 
 
 @pytest.mark.parametrize(("row", "stride"), [("vit", 2), ("vit", 4), ("hybrid_vin", 2), ("ccn", 4)])
@@ -218,28 +198,9 @@ def test_strides_leave_fewer_tokens_and_larger_patches(row, stride):
   assert found == TOTALS[row] + 128 * (larger - fewer)
 
 
-def test_a_stride_is_one_of_three():
-  with pytest.raises(ValueError, match="stride='3' is unknown"):
-    MODULES["vix_cifar10"].get_config("vit,stride=3")
-
-
 @pytest.mark.parametrize("row", all_but("vip", of=["vip", "mlp_mixer", "cvt", "pit"]))
-def test_the_text_builds_too(row):
+def test_the_recipe_of_the_text_makes_a_network(row):
   count(MODULES["vix_cifar10"].get_config(f"{row},recipe=text"))
-
-
-def test_batches_of_the_scripts():
-  rows = {"vit": 64, "vip": 128, "vil": 256, "rope_vin": 192, "rope_vil": 320, "fnet": 512}
-  rows |= {
-    "rope_hybrid_vil": 256,
-    "mlp_mixer": 640,
-    "levin": 192,
-    "cvp": 160,
-    "cct": 48,
-    "ccl": 160,
-  }
-  for row, batch in rows.items():
-    assert get_config("vix_cifar10", row).batch_size == batch, row
 
 
 def reduced(row):
@@ -335,5 +296,5 @@ def count_by_layers(config):
 
 @pytest.mark.slow  # compiles a network for each row
 @pytest.mark.parametrize("row", STEPPED)
-def test_one_step(row):
+def test_a_step_has_the_expected_gradients(row):
   check_step(reduced(row), zeros_of(row), whole=row == "cct")

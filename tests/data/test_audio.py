@@ -1,6 +1,5 @@
 """`audio:FOLDER` reads synthesized sound of all kinds of WAV, rates and channels."""
 
-import struct
 import sys
 
 import numpy as np
@@ -19,23 +18,9 @@ def tone(rate=12_000, seconds=0.1, pitch=440.0, loud=0.5):
   return loud * np.sin(2 * np.pi * pitch * np.arange(round(rate * seconds)) / rate)
 
 
-def write(path, samples, rate=12_000, bits=16, form=1, extra=b""):
-  """Writes a WAV file by the format's definition; `extra` is the chunks before the sound."""
+def write(path, samples, rate=12_000, subtype="PCM_16"):
   path.parent.mkdir(parents=True, exist_ok=True)
-  samples = np.atleast_2d(np.asarray(samples, np.float64).T).T
-  channels = samples.shape[1]
-  if form == 3:
-    data = samples.astype(f"<f{bits // 8}").tobytes()
-  elif bits == 8:
-    data = np.round(samples * 127 + 128).astype(np.uint8).tobytes()
-  else:
-    whole = np.round(samples * (2 ** (bits - 1) - 1)).astype("<i8")
-    data = whole[..., None].view(np.uint8)[..., : bits // 8].tobytes()
-  frame = channels * bits // 8
-  head = struct.pack("<HHIIHH", form, channels, rate, rate * frame, frame, bits)
-  chunks = b"fmt " + struct.pack("<I", len(head)) + head + extra
-  chunks += b"data" + struct.pack("<I", len(data)) + data
-  path.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks)
+  soundfile.write(path, samples, rate, subtype, format="WAV")
   return path
 
 
@@ -48,7 +33,7 @@ def opened(folder, **changes):
   return open_dataset({"source": f"audio:{folder}", **changes})
 
 
-def test_mu_law_codes_come_back():
+def test_mu_law_codes_are_restored():
   codes = np.arange(256, dtype=np.uint8)
   samples = mu_law_decode(codes)
   assert samples.dtype == np.float32 and (np.diff(samples) > 0).all()
@@ -67,31 +52,19 @@ def test_mu_law_is_fine_where_sound_is_quiet():
 
 
 @pytest.mark.parametrize(
-  ("bits", "form", "step"),
-  [(8, 1, 2**-6), (16, 1, 2**-14), (24, 1, 2**-22), (32, 1, 2**-22), (32, 3, 0), (64, 3, 2**-22)],
+  ("subtype", "step"),
+  [("PCM_U8", 2**-6), ("PCM_16", 2**-14), ("PCM_24", 2**-22), ("PCM_32", 2**-22), ("FLOAT", 0)],
 )
-def test_kinds_of_wav(tmp_path, bits, form, step):
+def test_every_kind_of_wav_is_read(tmp_path, subtype, step):
   samples = np.stack([tone(), -0.25 * tone()], axis=1).astype(np.float32)
-  wav = read_head(write(tmp_path / "a.wav", samples, bits=bits, form=form))
-  assert (wav.rate, wav.channels, wav.samples) == (12_000, 2, 1200)
+  wav = read_head(write(tmp_path / "a.wav", samples, subtype=subtype))
+  assert (wav.rate, wav.samples) == (12_000, 1200)
   read = wav.read()
   assert read.dtype == np.float32 and read.shape == (1200, 2)
   np.testing.assert_allclose(read, samples, rtol=0, atol=step)
 
 
-def test_other_chunks_and_extensible_heads(tmp_path):
-  title = b"LIST" + struct.pack("<I", 5) + b"title\0"  # an odd chunk is padded
-  path = write(tmp_path / "a.wav", tone(), extra=title)
-  np.testing.assert_allclose(read_head(path).read()[:, 0], tone(), atol=2**-14)
-  guid = struct.pack("<H", 1) + bytes.fromhex("000000001000800000aa00389b71")
-  head = struct.pack("<HHIIHHHHI", 0xFFFE, 1, 12_000, 24_000, 2, 16, 22, 16, 4) + guid
-  data = np.arange(5, dtype="<i2").tobytes()
-  chunks = b"fmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", 10) + data
-  path.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks)
-  np.testing.assert_array_equal(read_head(path).read()[:, 0] * 2**15, np.arange(5))
-
-
-def test_a_file_that_was_cut_short_has_what_is_left(tmp_path):
+def test_a_truncated_file_keeps_its_first_samples(tmp_path):
   path = write(tmp_path / "a.wav", tone())
   whole = read_head(path).read()
   path.write_bytes(path.read_bytes()[:-101])  # in the midst of a sample
@@ -100,8 +73,8 @@ def test_a_file_that_was_cut_short_has_what_is_left(tmp_path):
   np.testing.assert_array_equal(left.read(), whole[:1149])
 
 
-def test_sound_at_12_khz_is_coded_as_it_is(tmp_path):
-  write(tmp_path / "a.wav", tone(), bits=32, form=3)
+def test_sound_at_12_khz_is_not_resampled(tmp_path):
+  write(tmp_path / "a.wav", tone(), subtype="FLOAT")
   dataset = opened(tmp_path)
   assert (dataset.info.vocabulary, dataset.splits) == (256, ("train",))
   codes = only(dataset.open_split("train"))
@@ -110,13 +83,13 @@ def test_sound_at_12_khz_is_coded_as_it_is(tmp_path):
 
 
 def test_channels_are_averaged(tmp_path):
-  write(tmp_path / "a.wav", np.stack([tone(), 0 * tone(), -0.5 * tone()], axis=1), bits=32, form=3)
+  write(tmp_path / "a.wav", np.stack([tone(), 0 * tone(), -0.5 * tone()], axis=1), subtype="FLOAT")
   sound = mu_law_decode(only(opened(tmp_path).open_split("train")))
   np.testing.assert_allclose(sound, tone() / 6, atol=0.01)
 
 
 @pytest.mark.parametrize("rate", [8000, 11_025, 16_000, 44_100, 48_000])
-def test_other_rates_are_resampled_and_said(tmp_path, rate, monkeypatch):
+def test_other_rates_are_resampled_and_logged(tmp_path, rate, monkeypatch):
   lines = []
   monkeypatch.setattr(logging, "info", lambda message, *args: lines.append(message % args))
   write(tmp_path / "a.wav", tone(rate), rate=rate)
@@ -163,28 +136,18 @@ def test_folders_may_be_splits(tmp_path, make_data):
   (tmp_path / "train").rename(tmp_path / "piano")
   data.splits.train = "piano"
   assert open_source(data, seed=0).train.name(0) == "piano/deep/a.wav"
-  for expression in ("piano+val", "piano[:50%]"):
-    data.splits.train = expression
-    with pytest.raises(ConfigError, match=r"has no split 'piano.* Name one of them: piano, "):
-      open_source(data, seed=0)
 
 
-def test_fingerprint_is_of_names_and_content(tmp_path):
+def test_the_fingerprint_follows_names_and_content(tmp_path):
   before = opened(write(tmp_path / "one" / "a.wav", tone()).parent).info.fingerprint
   assert opened(write(tmp_path / "two" / "a.wav", tone()).parent).info.fingerprint == before
   assert opened(write(tmp_path / "two" / "a.wav", -tone()).parent).info.fingerprint != before
 
 
 @pytest.mark.parametrize("content", [b"", b"RIFF\0\0\0\0WAVE", b"ID3 this is an MP3"])
-def test_files_that_are_no_wav(tmp_path, content):
+def test_files_of_other_kinds_are_refused(tmp_path, content):
   (tmp_path / "a.wav").write_bytes(content)
-  with pytest.raises(ConfigError, match=r"a\.wav is not a WAV file, is empty or is cut short \("):
-    opened(tmp_path)
-
-
-def test_other_formats_under_the_suffix_are_refused(tmp_path):
-  soundfile.write(tmp_path / "a.wav", tone(), 12_000, format="AIFF")
-  with pytest.raises(ConfigError, match=r"a\.wav is not a WAV file\. Convert"):
+  with pytest.raises(ConfigError, match=r"a\.wav cannot be read as WAV"):
     opened(tmp_path)
 
 
@@ -195,11 +158,7 @@ def test_a_missing_library_is_an_extra_to_install(tmp_path, monkeypatch):
     opened(tmp_path)
 
 
-def test_wav_that_cannot_be_modeled(tmp_path):
-  with pytest.raises(ConfigError, match=r"a\.wav has no samples"):
-    read_head(write(tmp_path / "a.wav", np.zeros((0, 1))))
-  with pytest.raises(ConfigError, match=r"encoding U-Law.*Convert the file to one of: .*PCM_16"):
-    read_head(write(tmp_path / "a.wav", tone(), bits=8, form=7))
-  write(tmp_path / "a.wav", np.array([0, np.nan]), bits=32, form=3)
+def test_samples_that_are_not_finite_are_refused(tmp_path):
+  write(tmp_path / "a.wav", np.array([0, np.nan]), subtype="FLOAT")
   with pytest.raises(ConfigError, match=r"a\.wav has a sample that is not finite"):
     only(opened(tmp_path).open_split("train"))

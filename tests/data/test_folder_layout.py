@@ -46,18 +46,7 @@ def test_a_split_is_known_by_its_name(pair, make):
   assert roles == {"train": {train}, "validation": {train}, "test": {test}}
 
 
-def test_three_splits_of_any_spelling(make):
-  names = ("Training", "VALID_SET", "Testing")
-  root = make(*(path for name in names for path in files(name, CLASSES)))
-  assert find(root)[1] == dict(train={"Training"}, validation={"VALID_SET"}, test={"Testing"})
-
-
-def test_documented_names_count_before_others(make):
-  root = make(*(p for name in ("train", "Training", "test") for p in files(name, CLASSES)))
-  assert find(root)[1] == dict(train={"train"}, validation={"train"}, test={"test"})
-
-
-def test_several_splits_of_one_role_are_asked_about(make):
+def test_several_splits_of_one_role_are_refused(make):
   root = make(*(p for name in ("train2014", "train2017", "Val") for p in files(name, CLASSES)))
   with pytest.raises(ConfigError, match=r"data\.splits\.train is not set.*train2014 and train2017"):
     find(root)
@@ -86,9 +75,9 @@ def test_splits_without_a_role_are_never_trained_on(kind, make):
   assert dataset.info.class_names == CLASSES and dataset.splits == names
 
 
-def test_sites_that_lack_a_class_are_no_classes(make):
+def test_splits_of_different_classes_are_refused(make):
   root = make(*files("a", ("cat", "dog", "owl")), *files("b", CLASSES))
-  with pytest.raises(ConfigError, match=r"'b' and the split 'a' have different classes.*owl"):
+  with pytest.raises(ConfigError, match=r"have different classes.*owl"):
     find(root)
 
 
@@ -99,13 +88,13 @@ def test_folds_are_joined(make):
   for splits, message in (
     (dict(train="fold1+fold2", validation="fold2"), "shares examples"),
     (dict(train="fold1+fold1"), "not a sum of different splits"),
-    (dict(train="fold1[:50%]"), "Name whole directories"),
+    (dict(train="fold1[:50%]"), "not a sum of different splits"),
   ):
     with pytest.raises(ConfigError, match=message):
       find(root, **splits)
 
 
-def test_a_directory_per_split_in_each_class(make):
+def test_each_class_may_have_a_directory_per_split(make):
   root = make(*(p for name in CLASSES for p in files(name, ("Train", "Test", "masks"))))
   source = open_source({"source": f"folder:{root}"}, 0)
   assert source.info.class_names == CLASSES and len(source.test) == 8
@@ -113,7 +102,7 @@ def test_a_directory_per_split_in_each_class(make):
   assert len(source.train) + len(source.validation) == 8
 
 
-def test_directories_beneath_a_class_need_not_be_splits(make):
+def test_directories_inside_a_class_need_not_be_splits(make):
   """Each class has one directory, like Tiny ImageNet's `images`, or directories of its own."""
   assert find(make(*(p for name in CLASSES for p in files(f"a/{name}", ("images",)))) / "a")[0]
   own = [*files("b/cat", ("siamese", "persian", "other")), *files("b/dog", ("pug", "poodle"))]
@@ -122,7 +111,7 @@ def test_directories_beneath_a_class_need_not_be_splits(make):
   assert find(make(*beside, *files("c/dog", ("night",))) / "c")[0] == CLASSES
 
 
-def test_a_list_says_that_directories_are_classes(make):
+def test_classes_txt_turns_directories_into_classes(make):
   root = make(*(p for name in CLASSES for p in files(name, ("day", "night"))))
   with pytest.raises(ConfigError, match=r"cat, dog have directories with equal names.*classes.txt"):
     find(root)
@@ -132,7 +121,7 @@ def test_a_list_says_that_directories_are_classes(make):
   assert len(source.train) + len(source.validation) + len(source.test) == 16
 
 
-def test_splits_without_classes_are_no_classes(make):
+def test_splits_without_classes_are_refused(make):
   root = make("train/0.png", "train/1.png", "Test/0.png")
   with pytest.raises(
     ConfigError, match=r"Test, train are the names of splits.*such as folder:.*/train\."
@@ -153,7 +142,7 @@ LEFTOVERS = [
 
 
 @pytest.mark.parametrize("splits", [False, True])
-def test_leftovers_are_neither(splits, make):
+def test_leftovers_are_ignored(splits, make):
   where = "Train/" if splits else ""
   clean = make(*files(f"{where}.", CLASSES), *(files("Test", CLASSES) if splits else ()))
   before = open_dataset({"source": f"folder:{clean}"})
@@ -173,7 +162,7 @@ def test_leftovers_are_neither(splits, make):
   ],
   ids=lambda paths: paths[0],
 )
-def test_runs_in_the_folder_are_neither(run, make, monkeypatch):
+def test_workdirs_in_the_folder_are_ignored(run, make, monkeypatch):
   monkeypatch.chdir(make(*files(".", CLASSES)))
   before = open_dataset({"source": "folder:."})
   make(*run)
@@ -181,7 +170,7 @@ def test_runs_in_the_folder_are_neither(run, make, monkeypatch):
   assert before.info.class_names == CLASSES
 
 
-def test_what_is_no_split_is_told_and_never_counts(make, caplog):
+def test_other_directories_are_reported_and_ignored(make, caplog):
   root = make(*files("fit", CLASSES), *files("checked", CLASSES), *files("docs", ("figures", "x")))
   make("scans/0.png", *files("backup/old", CLASSES))
   class_names, roles = find(root, train="fit", test="checked")
@@ -190,13 +179,11 @@ def test_what_is_no_split_is_told_and_never_counts(make, caplog):
   assert "skipped 3 directories that are neither splits nor classes: backup, docs, scans" in message
 
 
-def test_a_folder_around_the_folder_is_told(make):
+def test_the_inner_folder_is_suggested(make):
   root = make(*files("archive/Training", CLASSES))
   with pytest.raises(
     ConfigError, match=rf"fewer than two classes: .*Did you mean folder:{root}/archive\?"
   ):
     find(root)
-  with pytest.raises(
-    ConfigError, match=r"data\.source='folder:': an empty path is not a directory"
-  ):
+  with pytest.raises(ConfigError, match=r"data\.source='folder:' does not name a directory"):
     open_dataset({"source": "folder:"})

@@ -5,7 +5,7 @@ from vitx.data.dataset import Joined
 from vitx.data.sources import open_dataset, open_source
 
 
-def test_every_example_of_each_part_once(folder, make_data):
+def test_joined_parts_have_every_example_once(folder, make_data):
   data = make_data(source=f"folder:{folder}")
   source = open_source(data, seed=0)
   parts = roles(source)

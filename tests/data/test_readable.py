@@ -1,8 +1,5 @@
 """One broken file of many is named, and may be left out before anything is trained."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -19,24 +16,9 @@ def truncate(path):
   path.write_bytes(path.read_bytes()[:90])
 
 
-def replace_by_pipe(path):
-  path.unlink()
-  os.mkfifo(path)
-
-
 def replace_by_link(path):
   path.unlink()
   path.symlink_to("nowhere.png")
-
-
-def replace_by_loop(path):
-  path.unlink()
-  path.symlink_to(path.name)
-
-
-def replace_by_device(path):
-  path.unlink()
-  path.symlink_to("/dev/zero")
 
 
 def replace_by_directory(path):
@@ -45,11 +27,11 @@ def replace_by_directory(path):
 
 
 BROKEN = [truncate, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"no image")]
-BROKEN += [replace_by_pipe, replace_by_link, replace_by_loop, replace_by_device]
+BROKEN += [replace_by_link]
 
 
 @pytest.mark.parametrize("damage", BROKEN, ids=lambda damage: damage.__name__)
-def test_a_file_that_cannot_be_read_is_named_or_left_out(damage, folder, make_data, caplog):
+def test_an_unreadable_file_is_named_or_left_out(damage, folder, make_data, caplog):
   damage(folder / "cat" / "3.png")
   data = make_data(source=f"folder:{folder}")
   with pytest.raises(ConfigError, match=r"cat/3\.png cannot be read"):
@@ -69,31 +51,20 @@ def test_a_file_that_cannot_be_read_is_named_or_left_out(damage, folder, make_da
     assert [source.info.class_names[k] for k in examples.labels] == folders
 
 
-def test_a_directory_that_is_called_like_a_file_is_no_file(folder, make_data):
+def test_a_directory_named_like_an_image_is_ignored(folder, make_data):
   replace_by_directory(folder / "cat" / "3.png")
   source = open_source(make_data(source=f"folder:{folder}"), seed=0)
   assert not [name for name in names(source.train) if name == "cat/3.png"]
 
 
-@pytest.mark.parametrize("kind", ["audio", "bytes", "csv", "folder"])
-def test_a_path_that_cannot_be_opened_is_named_in_one_line(kind, tmp_path, monkeypatch):
-  def refuse(self):
-    raise PermissionError(13, "Permission denied", str(self))
-
-  for path in ("x" * 300, "a/" * 3000, "~nobody_of_this_name/x", "", "/proc/self/mem", tmp_path):
-    monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(ConfigError, match=rf"^data\.source='{kind}:{path}'[^\n]*$"):
-      open_dataset({"source": f"{kind}:{path}"})
-
-
-def test_nothing_is_skipped_where_all_can_be_read(folder, make_data, caplog):
+def test_nothing_is_skipped_if_all_is_readable(folder, make_data, caplog):
   data = make_data(source=f"folder:{folder}")
   plain, skips = (open_source({**data, "on_unreadable": x}, 0) for x in (None, "skip"))
   assert plain.info == skips.info and skips.unreadable == () and not caplog.records
   assert names(plain.train) == names(skips.train)
 
 
-def test_a_class_of_which_nothing_is_left(folder, make_data):
+def test_losing_a_whole_class_is_refused(folder, make_data):
   data = make_data(source=f"folder:{folder}", on_unreadable="skip")
   for path in (folder / "owl").iterdir():
     truncate(path)
@@ -115,7 +86,7 @@ def open_holes(data):
   return Dataset(info, ("train", "test"), lambda split: holes)
 
 
-def test_any_source_and_documents(tmp_path):
+def test_any_source_skips_but_documents_do_not(tmp_path):
   source = {"source": f"{__name__}:open_holes", "on_unreadable": "skip"}
   dataset = open_dataset(source)
   assert names(dataset.open_split("train")) == [f"example {i}" for i in (0, 1, 2, 3, 5)]
@@ -123,5 +94,3 @@ def test_any_source_and_documents(tmp_path):
   (tmp_path / "text").write_bytes(b"words")
   with pytest.raises(ConfigError, match=r"data\.on_unreadable='skip' does not work.*documents"):
     open_dataset({"source": f"bytes:{tmp_path}/text", "on_unreadable": "skip"})
-  with pytest.raises(ConfigError, match=r"data\.on_unreadable='ignore' is unknown.*refuse, skip"):
-    open_dataset({"source": "digits", "on_unreadable": "ignore"})

@@ -10,7 +10,7 @@ NAMES = {
 }
 
 
-def test_the_role_of_a_name():
+def test_names_state_their_role():
   for role, names in NAMES.items():
     assert {name: find_role(name) for name in names.split()} == dict.fromkeys(names.split(), role)
   assert [find_role(name) for name in ("Test Set", "part 4", "test tube", "")] == [

@@ -5,7 +5,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from ml_collections import ConfigDict
 
 from tests.data.examples import join, roles
 from vitx.config.errors import ConfigError
@@ -14,8 +13,6 @@ from vitx.data.dataset import ArraySpec
 from vitx.data.documents import Documents
 from vitx.data.sources import open_dataset, open_source
 from vitx.data.sources.tfds_records import Content, find_content
-from vitx.data.windows import Windows
-from vitx.tasks.classification import Classification
 
 features = tfds.features
 IMAGE = features.Image(shape=(4, 4, 3), encoding_format="png")
@@ -97,7 +94,7 @@ def directory(tmp_path_factory):
   return str(directory)
 
 
-def test_images_without_labels(directory, make_data):
+def test_images_may_have_no_labels(directory, make_data):
   source = open_source(make_data(source="small_images", data_dir=directory), seed=0)
   assert source.info.class_names is None and source.info.vocabulary is None
   assert source.info.spec == {"image": ArraySpec((4, 4, 3), "uint8")}
@@ -112,28 +109,12 @@ def test_images_without_labels(directory, make_data):
   assert sorted(seen) == [*range(20), *range(100, 106)] and min(seen[20:]) >= 100
 
 
-def test_all_splits_of_unlabeled_images_are_usable(directory, make_data):
-  data = make_data(source="small_images", data_dir=directory)
-  dataset = open_dataset(data)
-  assert (sorted(dataset.splits), dataset.unlabeled) == (["train", "validation"], ())
-  data.splits = {"train": "train[:50%]", "validation": "train[50%:]", "test": "validation"}
-  assert len(open_source(data, seed=0).validation) == 10
-
-
 def test_an_image_without_its_label_is_refused(directory, make_data):
   train = open_dataset(make_data(source="small_gaps", data_dir=directory)).open_split("train")
   place = train.labels.tolist().index(-1)
   assert place and train[0]["label"] == 1  # the first example has a label
   with pytest.raises(ConfigError, match=rf"example train#{place} has no label"):
     train[place]
-
-
-@pytest.mark.parametrize("name", ["small_images", "small_text"])
-def test_classification_refuses_what_has_no_classes(directory, make_data, name):
-  data = make_data(source=name, data_dir=directory)
-  config = ConfigDict({"data": data, "task": {"name": "classification"}, "model": {}})
-  with pytest.raises(ConfigError, match=rf"data\.source='{name}' (is not|has no) .*image"):
-    Classification.resolve(config, open_source(data, seed=0))
 
 
 def test_each_split_of_a_text_is_a_document(directory, make_data):
@@ -146,24 +127,6 @@ def test_each_split_of_a_text_is_a_document(directory, make_data):
   assert join(source.test) == "and their entrances" and source.test.name(0) == "test#0"
 
 
-def test_a_test_set_of_two_splits_has_validation_carved_from_train(directory, make_data):
-  data = make_data(
-    source="small_text", data_dir=directory, splits={"test": "validation+test"}, validation=0.2
-  )
-  source = open_source(data, seed=0)
-  assert [source.test[i]["tokens"].tobytes().decode() for i in range(2)] == [
-    "They have their exits é",
-    "and their entrances",
-  ]
-  text = SmallText.SPLITS["train"][0]["text"]
-  assert join(source.train) + join(source.validation) == text
-  assert join(source.validation) == text[-13:]
-  assert len(Windows(source.test, 10)) == 5
-  data.splits.validation = "validation"
-  with pytest.raises(ConfigError, match=r"data\.splits\.test='validation\+test' shares examples"):
-    open_source(data, seed=0)
-
-
 def test_many_texts_are_many_documents(directory, make_data):
   source = open_source(make_data(source="small_reviews", data_dir=directory), seed=0)
   whole = open_dataset(make_data(source="small_reviews", data_dir=directory)).open_split("train")
@@ -171,23 +134,6 @@ def test_many_texts_are_many_documents(directory, make_data):
   assert [len(whole[i]["tokens"]) for i in range(9)] == whole.lengths.tolist()
   assert join(source.train) + join(source.validation) + join(source.test) == join(whole)
   assert source.test.lengths.sum() == 45 and source.test[0]["tokens"].dtype == np.uint8
-
-
-def test_fingerprints_are_of_the_content(directory, tmp_path, make_data, monkeypatch):
-  before = {
-    name: open_dataset(make_data(source=name, data_dir=directory)).info.fingerprint
-    for name in ("small_images", "small_text")
-  }
-  changed = {"train": pictures(20, 1), "validation": pictures(6, 100)}
-  monkeypatch.setattr(SmallImages, "SPLITS", changed)
-  for builder in (SmallImages, SmallText):
-    builder(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
-  after = {
-    name: open_dataset(make_data(source=name, data_dir=str(tmp_path))).info.fingerprint
-    for name in before
-  }
-  assert after["small_text"] == before["small_text"]
-  assert after["small_images"] != before["small_images"]
 
 
 def info(kinds, supervised=None):
@@ -215,7 +161,7 @@ TEXT = features.Text()
     ({"line": TEXT, "label": LABEL}, None, Content(text="line")),
   ],
 )
-def test_what_is_read_of_a_set(kinds, supervised, content):
+def test_the_content_of_a_set_is_chosen(kinds, supervised, content):
   assert find_content(info(kinds, supervised), "name") == content
 
 
@@ -223,12 +169,10 @@ def test_what_is_read_of_a_set(kinds, supervised, content):
   "kinds",
   [
     {"image": IMAGE, "mask": IMAGE},
-    {"image": IMAGE, "mask": IMAGE, "text": TEXT},
     {"question": TEXT, "answer": TEXT},
     {"audio": features.Tensor(shape=(None,), dtype=np.float32), "text": TEXT},
-    {"label": LABEL},
   ],
 )
-def test_sets_of_another_kind(kinds):
+def test_sets_of_other_features_are_refused(kinds):
   with pytest.raises(ConfigError, match=r"data\.source='name' is neither .* texts.* features are"):
     find_content(info(kinds), "name")

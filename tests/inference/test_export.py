@@ -17,7 +17,6 @@ from tests.checkpoints import untrained
 from tests.cli import density_models
 from vitx.attention import MIXERS
 from vitx.blocks.token_reduction import TOKEN_REDUCTIONS
-from vitx.config.errors import ConfigError
 from vitx.inference.export import PLATFORMS, input_specs, make_program
 from vitx.models import list_models
 from vitx.ops.layout import TokenLayout
@@ -59,10 +58,10 @@ def call(program, *arrays):
 
 def check(loaded, program, count):
   given = untrained.images(count)
-  told, expected = call(program, given), vitx.predict(loaded, given)
+  outputs, expected = call(program, given), vitx.predict(loaded, given)
   for name in ("logits", "probabilities"):
-    np.testing.assert_allclose(told[name], expected.rows[name], rtol=1e-5, atol=1e-5)
-  assert np.ptp(expected.logits) > 0.1, "nothing is told by models that say the same of all"
+    np.testing.assert_allclose(outputs[name], expected.rows[name], rtol=1e-5, atol=1e-5)
+  assert np.ptp(expected.logits) > 0.1, "nothing is tested by models with equal outputs for all"
 
 
 def alone(name):
@@ -81,7 +80,7 @@ def alone(name):
 
 
 @pytest.mark.slow
-def test_one_program_for_all_platforms_and_batches():
+def test_one_program_serves_all_platforms_and_batches():
   loaded = untrained.make(**SMALL, pool="mean")
   program = make_program(loaded, ALL, None, "masked")
   assert program.platforms == ALL
@@ -91,45 +90,47 @@ def test_one_program_for_all_platforms_and_batches():
 
 @pytest.mark.slow  # compiles a program of each network
 @pytest.mark.parametrize("reduction", sorted(set(TOKEN_REDUCTIONS) - {"none"}))
-def test_every_token_reduction(reduction):
+def test_every_token_reduction_is_exported(reduction):
   loaded = untrained.make(**SMALL, pool="cls", token_reduction={"name": reduction, "layers": (0,)})
   check(loaded, make_program(loaded, ALL, None, "masked"), 3)
 
 
 @pytest.mark.slow  # compiles two programs of each mixer
 @pytest.mark.parametrize("mixer", sorted(set(MIXERS) - {*PATTERNS}))
-def test_every_mixer_of_any_batch_is_that_of_one_batch_by_kernels(mixer):
+def test_every_mixer_is_exported_by_both_implementations(mixer):
   loaded = alone(mixer)
   tokens = np.random.default_rng(1).normal(size=(3, 16, 8)).astype(np.float32)
   masked = call(make_program(loaded, ALL, None, "masked"), tokens)["tokens"]
   kernelized = call(make_program(loaded, ALL, 3, "kernelized"), tokens)["tokens"]
   np.testing.assert_allclose(masked, kernelized, rtol=1e-5, atol=1e-5)
-  assert np.ptp(masked, axis=0).max() > 1e-3, "nothing is told by mixers that say the same of all"
+  assert np.ptp(masked, axis=0).max() > 1e-3, (
+    "nothing is tested by mixers with equal outputs for all"
+  )
 
 
 @pytest.mark.slow  # compiles two programs of each network
 @pytest.mark.parametrize("name", sorted(set(list_models()) - {"sparse_transformer", "vit"}))
-def test_every_network(name):
+def test_every_network_is_exported(name):
   loaded = untrained.make(name, **MODELS[name])
   check(loaded, make_program(loaded, ALL, None, "masked"), 3)
 
 
 @pytest.mark.slow
-def test_a_density_model():
+def test_a_density_model_is_exported():
   loaded = density_models.make()
   tokens = np.random.default_rng(0).integers(0, 17, (2, 64), np.uint8)
   given = {"tokens": tokens, "first": np.zeros(2, np.int32), "mask": np.ones(2, bool)}
   rows = jax.jit(loaded.task.evaluate)(loaded.variables["params"], {}, {}, given)["rows"]
   for batch in (None, 2):
     assert list(input_specs(loaded, batch)) == ["tokens"]
-    told = call(make_program(loaded, ALL, batch, "masked"), tokens)
-    assert told["logits"].shape == (2, 64, 17)
-    bits = -np.asarray(told["log_probabilities"]).mean(axis=1) / np.log(2)
+    outputs = call(make_program(loaded, ALL, batch, "masked"), tokens)
+    assert outputs["logits"].shape == (2, 64, 17)
+    bits = -np.asarray(outputs["log_probabilities"]).mean(axis=1) / np.log(2)
     np.testing.assert_allclose(bits, rows["bits"], rtol=1e-5)
 
 
 @pytest.mark.slow
-def test_one_platform_alone_has_its_own_kernels(monkeypatch):
+def test_a_program_for_one_platform_has_its_kernels(monkeypatch):
   monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)  # as if installed
   half = untrained.make(**SMALL, dtype="bfloat16")
   given = {"image": untrained.images(2)}
@@ -146,15 +147,3 @@ def test_one_platform_alone_has_its_own_kernels(monkeypatch):
     assert splash not in program and fused not in program
   assert splash not in text("tpu", implementation="masked")
   assert fused not in text("cuda", implementation="masked")
-
-
-def test_what_must_know_its_batch_says_so():
-  loaded = untrained.make(**SMALL)
-  with pytest.raises(
-    ConfigError, match=r"batch='symbolic'.*kernelized.*batch=8, or use implementation=.masked"
-  ):
-    make_program(loaded, ALL, None, "kernelized")
-  assert make_program(loaded, ALL, 3, "kernelized").in_avals[0].shape[0] == 3
-  told = untrained.make(**SMALL, token_mixer=dict(name="softmax", implementation="kernelized"))
-  with pytest.raises(ConfigError, match=r"give its size, such as batch=8\.$"):
-    make_program(told, ALL, None, "masked")

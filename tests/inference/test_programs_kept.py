@@ -11,7 +11,6 @@ import vitx
 from vitx.checkpoints import load as loading
 from vitx.config.errors import ConfigError
 from vitx.data.sources import open_source
-from vitx.inference.compress import compress
 from vitx.inference.convert import export_weights
 from vitx.inference.evaluate import evaluate
 from vitx.inference.predict import predict
@@ -23,9 +22,9 @@ from vitx.training import cache
 _compiled: list[str] = []
 
 
-def _note(event, seconds, **told):
+def _note(event, seconds, **about):
   if "backend_compile" in event:
-    _compiled.append(told.get("fun_name", ""))
+    _compiled.append(about.get("fun_name", ""))
 
 
 jax.monitoring.register_event_duration_secs_listener(_note)
@@ -59,15 +58,10 @@ class EnabledError(Exception):
   """An error that a test raises where the compilation cache would be enabled."""
 
 
-# A call of every function that compiles a model, by the name of the command.
+# Calls of functions that compile a model, by the name of the command.
 CALLS = {
-  "evaluate": lambda run, out: evaluate(run),
   "predict": lambda run, out: predict(run, []),
-  "sample": lambda run, out: vitx.sample(run),
-  "compress": lambda run, out: compress(run, out / "a"),
-  "export": lambda run, out: vitx.export(run, out / "a"),
   "convert": lambda run, out: export_weights(run, out / "a.safetensors"),
-  "visualize": lambda run, out: visualize("attention", out, workdir=str(run)),
   "visualize a config": lambda run, out: open_subject(config="digits"),
   "visualize results": lambda run, out: visualize("memory", out, results="a", config="digits"),
 }
@@ -99,13 +93,13 @@ def config(finished_run):
     ("task.label_smoothing", 0.4, True),
   ],
 )
-def test_a_task_is_that_of_what_decides_it(config, field, value, is_other):
+def test_some_fields_decide_the_task(config, field, value, is_other):
   before = loading.build_once(config)
   config.update_from_flattened_dict({field: value})
   assert (loading.build_once(config)[0] is not before[0]) == is_other
 
 
-def test_another_rule_of_auto_is_another_program(config):
+def test_another_rule_makes_another_program(config):
   before, rule = loading.build_once(config)[0], current_rule()
 
   with choosing_by(dataclasses.replace(rule, masked={**rule.masked, "linear": ((9, 9),)})):
@@ -113,7 +107,7 @@ def test_another_rule_of_auto_is_another_program(config):
   assert loading.build_once(config)[0] is before
 
 
-def test_code_that_is_defined_again_is_another_program(config, monkeypatch):
+def test_redefined_code_makes_another_program(config, monkeypatch):
   """A class that a cell of a notebook defines again gives another program."""
   module = types.ModuleType("a_cell")
   monkeypatch.setitem(sys.modules, "a_cell", module)
@@ -127,7 +121,7 @@ def test_code_that_is_defined_again_is_another_program(config, monkeypatch):
   assert type(built[2].model) is module.Mine
 
 
-def test_code_that_is_not_imported_yet_is_imported(config, tmp_path, monkeypatch):
+def test_code_is_imported_again(config, tmp_path, monkeypatch):
   """A task that was built with a module is not used after the module was imported again."""
   (tmp_path / "a_file.py").write_text("from vitx.models.vit import ViT\nclass Mine(ViT):\n  pass\n")
   monkeypatch.syspath_prepend(str(tmp_path))
@@ -139,7 +133,7 @@ def test_code_that_is_not_imported_yet_is_imported(config, tmp_path, monkeypatch
     assert first is second and type(first.model) is sys.modules["a_file"].Mine
 
 
-def test_trust_is_asked_again(config, monkeypatch):
+def test_trust_is_checked_at_every_call(config, monkeypatch):
   module = types.ModuleType("a_cell")
   module.Mine = type("Mine", (ViT,), {"__annotations__": {}})
   monkeypatch.setitem(sys.modules, "a_cell", module)
@@ -150,7 +144,7 @@ def test_trust_is_asked_again(config, monkeypatch):
     loading.build_once(config)
 
 
-def test_programs_are_few_and_never_another_tasks(finished_run):
+def test_programs_are_few_and_belong_to_one_task(finished_run):
   loaded = vitx.load(finished_run[0])
   for number in range(20):
     assert loaded.program(("a", number), lambda number=number: number) == number

@@ -108,7 +108,7 @@ def run(model, variables, images):
   return model.apply(variables, images)
 
 
-def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
+def fill(name, side=None, layout=None, allowed=(), **fields):
   """Returns a network and the variables of a recorded file.
 
   If the file has no head, the head of the network is the identity.
@@ -116,7 +116,7 @@ def fill(name, side=None, layout=None, allowed=(), mixer="softmax", **fields):
   model, variables = make(name, side, **fields)
   params, state = variables.pop("params"), variables
   layout = layout or LAYOUTS[name]
-  params, state = initial_variables(FILES[name], params, state, layout, Fit(allowed, model, mixer))
+  params, state = initial_variables(FILES[name], params, state, layout, Fit(allowed, model))
   if name in HEADLESS:
     classes = model.num_classes
     params["head"] = {"kernel": np.eye(model.width, classes), "bias": np.zeros(classes)}

@@ -29,7 +29,7 @@ def path(name):
 
 
 @pytest.mark.parametrize("name", all_but("vit", "mlp_mixer", of=MODELS))
-def test_timm_ran_what_is_exported_today(name):
+def test_exports_equal_the_files_that_timm_ran(name):
   model, variables, network = make(name)
   assert network.code == CALLED[name]
   arrays, recorded = (
@@ -47,7 +47,7 @@ def test_timm_ran_what_is_exported_today(name):
   np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
 
 
-def test_a_grid_that_is_no_square_stays_as_it_is(tmp_path):
+def test_a_rectangular_grid_keeps_its_shape(tmp_path):
   """Four patches are two rows of two, unless the file says that they are four rows of one."""
   _, variables, _ = make("vit")
   file = str(tmp_path / "a.safetensors")
@@ -57,7 +57,7 @@ def test_a_grid_that_is_no_square_stays_as_it_is(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, params, variables["params"])
 
 
-def test_a_variable_without_a_place():
+def test_a_variable_without_a_name_is_refused():
   _, variables, _ = make("layer_scale")
   with pytest.raises(
     ConfigError, match=r"'vit_pytorch' have no place for params/block_0/mixer_scale"
@@ -65,7 +65,7 @@ def test_a_variable_without_a_place():
     to_theirs(name_leaves(variables), "vit_pytorch")
 
 
-def test_only_safetensors_go_out(tmp_path, monkeypatch):
+def test_only_safetensors_are_written(tmp_path, monkeypatch):
   with pytest.raises(ConfigError, match=r"out='weights\.npz' must end in \.safetensors"):
     write_safetensors("weights.npz", {})
   monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
@@ -103,11 +103,9 @@ def test_rows_of_finetune_have_names(row):
   ("module", "text", "message"),
   [
     (imagenet, "deit_s_linformer", "token_mixer='linformer'.*'softmax'"),
-    (imagenet, "deit_ti,token_mixer=performer", "token_mixer='performer'.*'softmax'"),
     (imagenet, "deit_ti,token_mixer.rotary=axial", "token_mixer.rotary='axial'.*'none'"),
     (imagenet, "deit_ti,token_mixer.head_dim=32", "token_mixer.head_dim=32"),
     (imagenet, "deit_ti,model.token_reduction=evit", "token_reduction='evit'.*'none'"),
-    (imagenet, "deit_ti,posemb=sincos", "posemb='sincos'.*'learned'"),
     (imagenet, "deit_ti,posemb=rope", "posemb.kind='sequence'.*'centered'"),
     (imagenet, "deit_ti,token_mixer.key_bias=False", "token_mixer.key_bias=False.*True"),
     (finetune, "dinov3_s,posemb.kind=axial", "posemb.kind='axial'.*'centered'"),
@@ -118,21 +116,18 @@ def test_rows_of_finetune_have_names(row):
     (finetune, "siglip2_b,pool.mlp_dim=768", "mlp_dim=3072.*pool has 768"),
     (finetune, "siglip2_b,pool.activation=gelu", "block.activation='gelu_tanh'.*pool has 'gelu'"),
     (finetune, "siglip2_b,model.norm.epsilon=1e-5", "norm.epsilon=1e-05.*1e-06"),
-    (finetune, "siglip2_b,model.extra_tokens=2", "extra_tokens=2.*0"),
     (imagenet, "deit_ti,pool=mean", "pool='mean'.*'cls'"),
-    (imagenet, "deit_ti,model.block=parallel", "block='parallel'.*'pre_norm'"),
     (imagenet, "deit_ti,model.block.branch_divisor=2.0", r"block.branch_divisor=2\.0.*1\.0"),
     (imagenet, "deit_ti,stem.stride=8", "stem.stride=8.*None"),
     (imagenet, "deit_ti_distilled,model.extra_tokens=2", "extra_tokens=2.*0"),
-    (imagenet, "lv_vit_t,stem.strides=(1,1,1)", "stem.strides="),
     (vix_cifar10, "mlp_mixer,pool=cls", "pool='cls'.*'mean'"),
-    (cifar10, "resnet20", "name='resnet' has no equivalent in timm; .*convmixer"),
+    (cifar10, "resnet20", "name='resnet' has no equivalent in timm"),
   ],
 )
-def test_what_timm_would_compute_otherwise_is_refused(module, text, message):
+def test_networks_unlike_timms_are_refused(module, text, message):
   with pytest.raises(ConfigError, match=rf"model\..*{message}"):
     network(module, text)
 
 
-def test_heads_that_are_said_though_they_follow():
+def test_a_stated_head_dim_is_accepted():
   assert network(imagenet, "deit_ti,token_mixer.head_dim=64").family == "timm"

@@ -1,9 +1,7 @@
 """Published weights give the outputs of their own code, convert in both ways, or are refused."""
 
 import functools
-import itertools
 import json
-import re
 import struct
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import pytest
 from tests import runs
 from tests.interop import torch_writer
 from tests.interop.published import (
-  DINOV2,
   DINOV3,
   FILES,
   FRESH,
@@ -24,7 +21,6 @@ from tests.interop.published import (
   LAYOUTS,
   NETWORKS,
   OUTPUTS,
-  SIGLIP,
   TOWERS,
   begin,
   fill,
@@ -74,12 +70,12 @@ def test_outputs_are_those_of_their_own_code(name, implementation):
 
 
 @pytest.mark.parametrize("name", ["timm_mixer", "timm_convmixer"])
-def test_outputs_without_attention(name):
+def test_outputs_without_attention_are_those_of_their_own_code(name):
   assert_outputs(name, *fill(name))
 
 
 @pytest.mark.parametrize("name", all_but("transformers_dinov3", of=TOWERS))
-def test_features_of_towers_at_two_sizes(name):
+def test_towers_give_their_own_features_at_two_sizes(name):
   """The positions are those of the library, whose cubic interpolation differs from vitx's."""
   model, variables = fill(name)
   with np.load(OUTPUTS[name]) as file:
@@ -96,7 +92,7 @@ def test_features_of_towers_at_two_sizes(name):
       np.testing.assert_allclose(found, expected, atol=3e-6 * np.abs(expected).max())
 
 
-def test_big_visions_names():
+def test_big_visions_names_are_read():
   """Big Vision has AugReg's names, with other numbers and under `params/`."""
   theirs = foreign.read_arrays(FILES["augreg"])[0]
   wanted, _ = foreign_names.to_ours(theirs, 3)
@@ -128,13 +124,19 @@ def test_there_and_back_is_the_identity(name):
 
 
 @pytest.mark.parametrize("family", ["dinov2_registers", "registers"])
-def test_registers_there_and_back(family):
+def test_registers_go_there_and_back(family):
   """DINOv2 keeps a position of the class token; timm and vitx keep its sum with the token."""
   theirs = foreign.read_arrays(FILES["dinov2_registers"])[0]
   ours, left = foreign_names.to_ours(theirs, 3)
   assert left == [] and theirs["pos_embed"].shape == (1, 10, 12)
   back = foreign_names.to_theirs(ours, family)
   jax.tree.map(np.testing.assert_array_equal, foreign_names.to_ours(back, 3)[0], ours)
+
+
+def test_a_class_token_of_another_shape_is_refused():
+  theirs = foreign.read_arrays(FILES["dinov2_registers"])[0] | {"cls_token": np.ones((3, 12))}
+  with pytest.raises(ConfigError, match="is not the shape of a row"):
+    foreign_names.to_ours(theirs, 3)
 
 
 def in_front(prefix, arrays):
@@ -175,7 +177,7 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_what_stands_around_weights_is_taken_off_and_reported(name, tmp_path):
+def test_wrappers_of_weights_are_removed_and_reported(name, tmp_path):
   wrap, reported = WRAPPED[name]
   whole = foreign.read_arrays(FILES["timm_vit"])[0]
   body, head = ({n: x for n, x in whole.items() if (n in HEAD) == is_head} for is_head in (0, 1))
@@ -202,117 +204,66 @@ def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
 @pytest.mark.parametrize(
   ("wrap", "message"),
   [
-    (lambda w: {"a": w, "b": w}, "has arrays under each of 'a', 'b'; save the weights"),
+    (lambda w: {"a": w, "b": w}, "has arrays under each of 'a', 'b'"),
     (lambda w: in_front("a.", w) | in_front("b.", w), r"several networks, a\.\*, b\.\*; save one"),
     (
       lambda w: in_front("module._orig_mod.", w) | in_front("module.", w),
       "two of its arrays have one name",
     ),
-    (
-      lambda w: {"epoch": 3, "name": "x"},
-      "needs a dict of arrays, but has only: epoch is of the type int",
-    ),
-    (
-      lambda w: [w],
-      "dict of arrays, but its content is of the type list; save the state_dict",
-    ),
+    (lambda w: {"epoch": 3, "name": "x"}, "names of its arrays"),
+    (lambda w: [w], "no dict of arrays but of the type list; save the state_dict"),
   ],
 )
-def test_files_whose_weights_nobody_can_tell(wrap, message, tmp_path):
+def test_ambiguous_files_are_refused(wrap, message, tmp_path):
   path = torch_writer.save(wrap(foreign.read_arrays(FILES["timm_vit"])[0]), tmp_path / "a.pth")
   with pytest.raises(ConfigError, match=rf"a\.pth.*{message}"):
     foreign.read_variables(path, 3)
 
 
-def test_a_file_of_no_known_kind_is_no_workdir(tmp_path):
-  (tmp_path / "weights.h5").write_bytes(b"HDF")
-  assert foreign.is_file(str(tmp_path / "weights.h5"))
-  with pytest.raises(ConfigError, match=r"weights\.h5.*no known kind.*\.safetensors"):
-    foreign.read_arrays(str(tmp_path / "weights.h5"))
-
-
-# timm's and DINOv2's names, and those of the library transformers, older and newer.
-_OLD = {
-  "attn.proj": "attention.output.dense",
-  "norm1": "layernorm_before",
-  "norm2": "layernorm_after",
-  "mlp.fc1": "intermediate.dense",
-  "mlp.fc2": "output.dense",
+_PARTS = {
+  **{
+    f"attention.attention.{part}": f"attention.{part[0]}_proj" for part in ("query", "key", "value")
+  },
+  "attention.output.dense": "attention.o_proj",
 }
-_NEW = _OLD | {"attn.proj": "attention.o_proj", "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2"}
-_DINO = {"attn.proj": _OLD["attn.proj"], "ls1.gamma": "layer_scale1.lambda1"}
-_DINO |= {"ls2.gamma": "layer_scale2.lambda1"}
-_TOP = {
-  "cls_token": "embeddings.cls_token",
-  "dist_token": "embeddings.distillation_token",
-  "register_tokens": "embeddings.register_tokens",
-  "pos_embed": "embeddings.position_embeddings",
-  "patch_embed.proj": "embeddings.patch_embeddings.projection",
-  "norm": "layernorm",
+# The names in memory, in newer versions of the library, by those in files.
+NEWER_NAMES = {
+  "transformers_vit": {
+    **_PARTS,
+    "encoder.layer": "layers",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+    "vit.": "",
+  },
+  "transformers_dinov2": _PARTS,
+  "transformers_dinov3": {"layer.": "model.layer."},
 }
 
 
-def rename(theirs, network, parts, block, qkv, heads):
-  """Returns arrays under the names of `transformers`; the network's begin with `network`."""
-  named = {}
-  for name, x in theirs.items():
-    top, _, leaf = name.rpartition(".")
-    number, _, part = name.removeprefix("blocks.").partition(".")
-    whole, _, end = part.rpartition(".")
-    if part.startswith("attn.qkv"):
-      for each, value in zip(qkv, np.split(x, 3), strict=True):
-        named[f"{network}{block}.{number}.{each}.{end}"] = value
-    elif name.startswith("blocks."):
-      whole = parts[part] if part in parts else f"{parts.get(whole, whole)}.{end}"
-      named[f"{network}{block}.{number}.{whole}"] = x
-    elif top in heads:
-      named[f"{heads[top]}.{leaf}"] = x
-    else:
-      named[network + (_TOP[name] if name in _TOP else f"{_TOP[top]}.{leaf}")] = x
-  return named
+@pytest.mark.parametrize("name", NEWER_NAMES)
+def test_newer_names_of_transformers_are_read(name):
+  """Files of a network without a classifier also have a layer after the class token."""
+  arrays, _ = foreign_names.strip(foreign.read_arrays(FILES[name])[0], foreign.STATE_DICTS)
+  named = {"pooler.dense.weight": np.ones(12)}
+  for old, x in arrays.items():
+    new = old
+    for part, newer in NEWER_NAMES[name].items():
+      new = new.replace(part, newer)
+    named[new] = x
+  (wanted, left), (ours, newer_left) = (foreign_names.to_ours(x, 3) for x in (arrays, named))
+  assert named.keys() & arrays.keys() != arrays.keys() and left == newer_left == []
+  jax.tree.map(np.testing.assert_array_equal, ours, wanted)
 
 
-_APART = [f"attention.attention.{part}" for part in ("query", "key", "value")]
-_CLASSIFIER = {"head": "classifier"}
-TRANSFORMERS = {
-  "google/vit": ("timm_vit", "vit.", _OLD, "encoder.layer", _APART, _CLASSIFIER),
-  "vit_in_memory": (
-    *("timm_vit", "vit.", _NEW, "layers"),
-    *([f"attention.{part}_proj" for part in "qkv"], _CLASSIFIER),
-  ),
-  "without_head": ("timm_vit", "", _OLD, "encoder.layer", _APART, _CLASSIFIER),
-  "facebook/deit-distilled": (
-    *("timm_distilled", "deit.", _OLD, "encoder.layer", _APART),
-    {"head": "cls_classifier", "head_dist": "distillation_classifier"},
-  ),
-  "facebook/dinov2": ("timm_dinov2", "", _DINO, "encoder.layer", _APART, {}),
-  "dinov2_classifier": ("timm_dinov2", "dinov2.", _DINO, "encoder.layer", _APART, {}),
-  "dinov2_in_memory": (
-    *("timm_dinov2", "", _DINO | {"attn.proj": "attention.o_proj"}, "encoder.layer"),
-    *([f"attention.{part}_proj" for part in "qkv"], {}),
-  ),
-  "dinov2_with_registers": (
-    *("dinov2_registers", "dinov2_with_registers.", _DINO, "encoder.layer", _APART, {}),
-  ),
-}
-
-
-@pytest.mark.parametrize("name", TRANSFORMERS)
-def test_names_of_transformers(name):
-  file, *how = TRANSFORMERS[name]
-  theirs = {n: x for n, x in foreign.read_arrays(FILES[file])[0].items() if "mask_token" not in n}
-  wanted, _ = foreign_names.to_ours(theirs, 3)
-  named = rename(theirs, *how)
-  extra = {f"{how[0]}embeddings.mask_token": np.ones((1, 12), np.float32)}
-  extra |= {f"{how[0]}pooler.dense.{x}": np.ones(12, np.float32) for x in ("weight", "bias")}
-  stripped, beside = foreign_names.strip(named | extra, foreign.STATE_DICTS)
-  found, left = foreign_names.to_ours(stripped, 3)
-  assert left == [] and beside.keys() == ({how[0]} if how[0] else set())
-  jax.tree.map(np.testing.assert_array_equal, found, wanted)
-  if name not in ("vit_in_memory", "dinov2_in_memory"):
-    back = foreign_names.to_theirs(found, foreign_names.find_family(stripped))
-    assert back.keys() | extra.keys() >= {n.removeprefix(how[0]) for n in named}
-    jax.tree.map(np.testing.assert_array_equal, foreign_names.to_ours(back, 3)[0], wanted)
+def test_dinov2_of_transformers_needs_no_registers():
+  arrays, _ = foreign.read_arrays(FILES["transformers_dinov2"])
+  wanted, _ = foreign_names.to_ours(arrays, 3)
+  del arrays["embeddings.register_tokens"], wanted["params/extra"]
+  wanted["params/cls"] = arrays["embeddings.cls_token"]
+  wanted["params/posemb/table"] = arrays["embeddings.position_embeddings"]
+  ours, left = foreign_names.to_ours(arrays, 3)
+  assert left == [] and foreign_names.find_family(arrays) == "transformers_dinov2"
+  jax.tree.map(np.testing.assert_array_equal, ours, wanted)
 
 
 def test_a_class_token_beside_the_network_is_left_out():
@@ -336,7 +287,7 @@ def dinov3_under_other_names(arrays):
   return named | {"mask_token": np.ones((1, 24)), "rope_embed.periods": np.ones(2)}
 
 
-def test_names_of_dinov3():
+def test_names_of_dinov3_are_read():
   """timm's files have biases of queries and values, or none, since the published ones are zero."""
   arrays, _ = foreign.read_arrays(str(GOLDEN / "exported_dinov3.safetensors"))
   wanted, left = foreign_names.to_ours(arrays, 3)
@@ -359,30 +310,15 @@ def test_names_of_dinov3():
   jax.tree.map(np.testing.assert_array_equal, back, plain)
 
 
-def test_a_newer_version_in_memory_names_dinov3s_blocks_otherwise():
-  arrays, _ = foreign.read_arrays(FILES["transformers_dinov3"])
-  named = {re.sub(r"^layer\.", "model.layer.", name): x for name, x in arrays.items()}
-  assert named.keys() != arrays.keys()
-  found = [foreign_names.to_ours(each, 3) for each in (named, arrays)]
-  assert found[0][1] == found[1][1] == []
-  jax.tree.map(np.testing.assert_array_equal, found[0][0], found[1][0])
-
-
-def test_the_tower_of_texts_is_left_out_and_reported(capsys):
-  """The report counts the arrays of the text tower and names some."""
+def test_the_tower_of_texts_is_ignored(capsys):
   fill("transformers_siglip")
-  printed = capsys.readouterr().out.splitlines()
-  start = next(i for i, line in enumerate(printed) if line.startswith("ignored"))
-  assert printed[start].split() == ["ignored", "41"]
-  assert printed[start + 1] == "  vision_model.  in front of 48 names; removed"
-  assert all(
-    line.endswith("outside the network vision_model.*") for line in printed[start + 2 : -1]
-  )
-  assert printed[-1] == "  and 36 more"
+  printed = capsys.readouterr().out
+  assert "ignored     41\n  vision_model.  in front of 48 names; removed\n" in printed
+  assert "outside the network vision_model.*\n" in printed and "  and 36 more" in printed
   assert all(f"{fate:<8}     0" in printed for fate in ("skipped", "unused"))
 
 
-def test_another_grid_and_other_classes(capsys):
+def test_another_grid_is_resized_and_other_classes_start_anew(capsys):
   _, variables = fill("timm_vit", side=40, layout=TokenLayout((5, 5), 1), num_classes=7)
   assert variables["params"]["posemb"]["table"].shape == (1, 26, 12)
   assert np.all(variables["params"]["head"]["kernel"] == FRESH)
@@ -412,15 +348,10 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
       dict(width=24),
       r"the source has 12 channels, the config 24\. Set model\.width=12",
     ),
-    ("timm_vit", dict(depth=1), r"the source has 2 blocks, the config 1\. Set model\.depth=2"),
     ("timm_vit", dict(mlp_dim=20), r"mlp/up/kernel.*shapes differ"),
     ("timm_vit", dict(width=10, num_heads=5), r"num_heads=5"),
-    ("lv_vit", dict(token_mixer="softmax"), r"query/bias \(is not in the source\)"),
     ("timm_dinov2", dict(block="pre_norm"), r"block_0/mixer_scale \(has no place"),
-    ("timm_vit", dict(block=DINOV2["block"]), r"block_0/mixer_scale \(is not in the source\)"),
-    ("dinov2_registers", dict(extra_tokens=0), r"params/extra \(has no place"),
     ("transformers_dinov3", dict(token_mixer="softmax"), r"key/bias \(is not in the source\)"),
-    ("transformers_dinov3", dict(posemb="learned"), r"posemb/table \(is not in the source\)"),
     (
       "transformers_dinov3",
       dict(posemb="none"),
@@ -430,8 +361,6 @@ def test_another_mixer_keeps_the_projections_that_it_shares():
     ("transformers_dinov3", dict(posemb=dict(name="rope", kind="centered")), r"base=100\.0\)"),
     ("timm_mixer", dict(posemb="sincos"), r"posemb \(set model\.posemb=dict\(name='none'\)"),
     ("transformers_siglip", dict(pool="mean"), r"pool/probe \(has no place"),
-    ("transformers_siglip", DINOV3, r"key/bias \(has no place"),
-    ("transformers_dinov3", SIGLIP | DINOV3 | dict(width=12), r"Set model\.width=24"),
     (
       "timm_mixer",
       dict(token_mixer="mlp_mixing"),
@@ -444,40 +373,17 @@ def test_another_network_is_refused(name, fields, message):
     fill(name, **fields)
 
 
-def test_other_positions_are_accepted_where_the_config_says_so():
+def test_the_config_may_accept_other_positions():
   fill("transformers_dinov3", posemb="none", allowed=("posemb",))
 
 
-@pytest.mark.slow  # fills a network for each array
-@pytest.mark.parametrize(
-  "name", ["dinov2_registers", "timm_mixer", "augreg", "transformers_siglip"]
-)
-def test_arrays_of_any_shape_are_refused_in_one_line(name, monkeypatch):
-  whole = foreign.read_arrays(FILES[name])[0]
-  unread = re.compile(r".*mask_token|text_model\..*|logit_.*")
-  kinds = {re.sub(r"\d+", "0", each): each for each in whole if not unread.fullmatch(each)}
-  shapes = itertools.cycle([(), (0,), (3, 5), (1, 1, 1, 1, 1)])
-  for each, shape in zip(kinds.values(), shapes, strict=False):
-    with monkeypatch.context() as patched:
-      changed = whole | {each: np.ones(shape, np.float32)}
-      patched.setattr(foreign, "read_arrays", lambda *_, changed=changed: (changed, {}))
-      try:
-        fill(name)
-      except ConfigError as error:
-        assert "\n" not in str(error)
-      else:  # a head of other classes starts anew
-        assert "head" in each
-
-
-def test_names_may_be_allowed_but_not_by_a_broken_expression():
+def test_allowed_names_need_not_fit():
   fill("timm_vit", depth=1, allowed=("params/block_1/.*",))
-  with pytest.raises(ConfigError, match="init_from_except"):
-    fill("timm_vit", depth=1, allowed=("(",))
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pth", ".bin"])
 @pytest.mark.parametrize("content", ["empty", "noise", "truncated"])
-def test_files_that_are_none(tmp_path, suffix, content):
+def test_damaged_files_are_refused(tmp_path, suffix, content):
   whole = {".safetensors": FILES["timm_vit"], ".npz": FILES["augreg"]}
   whole = Path(whole.get(suffix, GOLDEN / "torch_archive.pth")).read_bytes()
   path = tmp_path / f"a{suffix}"
@@ -507,7 +413,7 @@ def safetensors(path, dtype, content, *, shape=(4,), size=None, head=None):
     ("U16", np.array([1, 2, 3, 65535], np.uint16)),
   ],
 )
-def test_numbers_of_safetensors(tmp_path, dtype, array):
+def test_all_numbers_of_safetensors_are_read(tmp_path, dtype, array):
   found, _ = foreign.read_arrays(safetensors(tmp_path / "a.safetensors", dtype, array.tobytes()))
   assert found["a"].dtype == array.dtype
   np.testing.assert_array_equal(found["a"], array)
@@ -516,23 +422,19 @@ def test_numbers_of_safetensors(tmp_path, dtype, array):
 @pytest.mark.parametrize(
   ("how", "message"),
   [
-    (dict(dtype="C64", content=bytes(32)), "'a' has the type C64, which cannot be read; save"),
-    (dict(dtype="F4", content=bytes(2)), "'a' has the type F4, which cannot be read; save"),
+    (dict(dtype="C64", content=bytes(32)), "no readable safetensors file: 'C64'"),
     (dict(dtype="F32", content=bytes(16), size=3 * 10**9, shape=(750_000_000,)), "no readable"),
     (dict(dtype="F32", content=bytes(16), head=2**63), "no readable safetensors"),
-    (dict(dtype="F32", content=bytes(16), head=2**64 - 1), "no readable safetensors"),
-    (dict(dtype="F32", content=bytes(16), head=99_000_000), "no readable safetensors"),
-    (dict(dtype="F32", content=bytes(16), shape=(2**62, 2**62)), "no readable safetensors"),
     (dict(dtype="F32", content=bytes(16), shape=(-4,)), "no readable safetensors"),
   ],
 )
-def test_safetensors_that_are_none(tmp_path, how, message):
+def test_damaged_safetensors_are_refused(tmp_path, how, message):
   path = safetensors(tmp_path / "a.safetensors", **how)
   with pytest.raises(ConfigError, match=rf"a\.safetensors'.*{message}"):
     foreign.read_arrays(path)
 
 
-def test_weights_of_unknown_names():
+def test_weights_with_unknown_names_are_refused():
   with pytest.raises(
     ConfigError, match=r"torch_archive\.pth.*names of its arrays .* are not known"
   ):
@@ -546,18 +448,18 @@ ON_DIGITS = (
 )
 
 
-def test_a_run_names_what_does_not_fit_before_anything_is_compiled(tmp_path, monkeypatch):
+def test_a_run_names_misfits_before_it_compiles(tmp_path, monkeypatch):
   """The error names Linformer's slots, which no published file has."""
   experiment = make_experiment(runs.tiny(*ON_DIGITS, "token_mixer=linformer"))
   monkeypatch.setattr(loop, "make_experiment", lambda *_, **__: experiment)
   monkeypatch.setattr(Experiment, "init_state", None)
   for dry_run in (False, True):
-    with pytest.raises(ConfigError, match=r"key_slots.*model\.token_mixer='linformer'"):
+    with pytest.raises(ConfigError, match=r"token_mixer/key_slots"):
       loop.train(experiment.config, tmp_path, dry_run=dry_run)
     assert not (tmp_path / "config.json").exists()
 
 
-def test_a_run_begins_with_them(tmp_path, capsys):
+def test_a_run_begins_with_published_weights(tmp_path, capsys):
   """The run has gray images, so the first convolution is summed over the colors."""
   config = runs.tiny(*ON_DIGITS)
   found, wanted = begin(config, tmp_path).state, fill("timm_vit", num_classes=10)[1]["params"]
@@ -574,7 +476,7 @@ def test_a_run_begins_with_them(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_gray_image_gives_what_its_color_image_gives():
+def test_a_gray_image_gives_the_logits_of_its_color_image():
   images, _ = golden("timm_vit")
   gray = images.mean(axis=-1, keepdims=True)
   _, variables = fill("timm_vit")

@@ -23,13 +23,13 @@ def given(loaded):
   return jax.jit(loaded.task.preprocess)(untrained.images(3))
 
 
-def test_the_same_logits(loaded, given):
+def test_the_module_gives_the_logits(loaded, given):
   expected = vitx.predict(loaded, untrained.images(3)).logits
   logits = jax.jit(vitx.to_nnx(loaded))(given)
   np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_split_merge_and_jit(loaded, given):
+def test_the_module_splits_merges_and_compiles(loaded, given):
   module = vitx.to_nnx(loaded)
   expected = vitx.predict(loaded, untrained.images(3)).logits
   definition, params, rest = nnx.split(module, nnx.Param, ...)

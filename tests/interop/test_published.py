@@ -1,12 +1,9 @@
 """The table of published weights agrees with the configs, the pages and the files themselves."""
 
-import hashlib
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from configs import finetune, imagenet
 from tests.documents import PAGES
@@ -40,7 +37,7 @@ def test_the_network_of_an_entry_has_its_parameters(entry):
   assert count(config).total - head == entry.parameters
 
 
-def test_the_configs_name_the_entries_files_and_sizes():
+def test_the_configs_name_files_and_sizes_of_entries():
   for row, file in finetune.FILES.items():
     entry = look_up(file)
     assert entry is not None and entry.row.endswith(f":{row}"), row
@@ -68,23 +65,21 @@ def test_the_names_in_pages_and_configs_are_known():
 @pytest.mark.parametrize(
   ("source", "row"),
   [
-    ("timm:deit_small_patch16_224.fb_in1k", "imagenet:deit_s"),
     ("timm:deit_small_patch16_224", "imagenet:deit_s"),
     ("timm:vit_small_patch14_dinov2.lvd142m@v1", "finetune:dinov2_s"),
     ("hf:timm/vit_small_patch14_dinov2.lvd142m", "finetune:dinov2_s"),
     ("downloads/deit_tiny_patch16_224-a1311bcf.pth", "imagenet:deit_ti"),
-    ("lvvit_s-26M-224-83.3.pth.tar", "imagenet:lv_vit_s"),
     ("hf:someone/deit_small_patch16_224.fb_in1k", None),
     ("timm:resnet50.a1_in1k", None),
     ("deit_small_patch16_224.fb_in1k", None),
   ],
 )
-def test_names(source, row):
+def test_a_name_finds_its_row(source, row):
   found = look_up(source)
   assert (found and found.row) == row
 
 
-def test_the_list(capsys):
+def test_the_command_lists_all_weights(capsys):
   assert front.main(["convert", "--list"]) == 0
   printed = capsys.readouterr().out
   for entry in WEIGHTS:
@@ -106,7 +101,7 @@ def test_a_file_of_a_published_name_has_its_digest(tmp_path):
 
 
 @pytest.mark.parametrize("given", [[], ["run"], ["--out", "file.safetensors"]])
-def test_a_source_and_a_place_belong_together(given, capsys):
+def test_a_source_needs_a_place(given, capsys):
   assert front.main(["convert", *given]) == 1
   assert "give SOURCE and --out, or --list alone" in capsys.readouterr().err
 
@@ -154,18 +149,3 @@ def test_unknown_weights_need_a_config(timm, capsys):
   assert front.main(["convert", "timm:resnet50.a1_in1k", "--out", "run"]) == 1
   assert "none of the weights of vitx convert --list; it needs --config" in capsys.readouterr().err
   assert not timm
-
-
-@pytest.mark.parametrize("damage", [False, True])
-def test_a_file_of_the_cache_is_its_digest(tmp_path, damage):
-  content = tmp_path / "content"
-  save_file({"a": np.ones(3, np.float32)}, str(content))
-  digest = hashlib.sha256(content.read_bytes()).hexdigest()
-  blob = content.rename(tmp_path / digest)
-  link = tmp_path / "model.safetensors"
-  link.symlink_to(blob)
-  if not damage:
-    return hub._check_whole(str(link), "init_from='hf:a/b'")
-  blob.write_bytes(blob.read_bytes()[:-1])
-  with pytest.raises(ConfigError, match=f"the local copy .*{digest}.* is damaged.*Delete"):
-    hub._check_whole(str(link), "init_from='hf:a/b'")

@@ -2,14 +2,13 @@
 
 import argparse
 import collections
-import contextlib
 import datetime
 import decimal
 import io
 import os
 import pickle
 import random
-import tracemalloc
+import re
 import zipfile
 from pathlib import Path
 
@@ -28,7 +27,7 @@ EXPECTED = dict(np.load(GOLDEN / "torch_files.npz"))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_pytorch_wrote(name):
+def test_both_formats_of_pytorch_are_read(name):
   content = read_torch(GOLDEN / name)
   assert content["epoch"] == 3 and content["args"] == {"lr": 0.5, "name": "small"}
   for group in ("model", "tensors"):
@@ -51,8 +50,8 @@ class Wicked:
     return self.call, (f"touch {self.path}",)
 
 
-def archive(content, path, compression=zipfile.ZIP_STORED, **data):
-  with zipfile.ZipFile(path, "w", compression) as file:
+def archive(content, path, **data):
+  with zipfile.ZipFile(path, "w") as file:
     file.writestr("archive/data.pkl", content)
     for key, value in data.items():
       file.writestr(f"archive/data/{key}", value)
@@ -67,16 +66,14 @@ def stream(content, path):
 
 @pytest.mark.parametrize("write", [archive, stream])
 @pytest.mark.parametrize("call", [os.system, eval, exec, getattr])
-def test_a_pickle_that_wants_to_execute_does_not(tmp_path, write, call):
+def test_a_pickle_executes_nothing(tmp_path, write, call):
   touched = tmp_path / "touched"
   content = pickle.dumps({"model": Wicked(touched, call)}, 2)
   path = write(content, tmp_path / "wicked.pth")
   before = path.read_bytes()
   assert isinstance(read_torch(path)["model"], Opaque)
-  with pytest.raises(
-    ConfigError, match=rf"wicked\.pth.*dict of arrays.*{call.__name__}.*not executed"
-  ):
-    foreign.read_arrays(str(path))
+  weights, beside = foreign.read_arrays(str(path))
+  assert weights == {} and re.fullmatch(rf"a .*{call.__name__}, .* not executed", beside["model"])
   assert not touched.exists() and path.read_bytes() == before
 
 
@@ -109,7 +106,7 @@ BESIDE = {
 }
 
 
-def test_what_lies_beside_weights_is_named_and_not_read(tmp_path):
+def test_values_beside_weights_are_described(tmp_path):
   weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones((), np.int64)}
   content = {"model": weights, **{name: value for name, (value, _) in BESIDE.items()}}
   found, beside = foreign.read_arrays(torch_writer.save(content, tmp_path / "a.pth"))
@@ -120,14 +117,7 @@ def test_what_lies_beside_weights_is_named_and_not_read(tmp_path):
     assert said in beside[name], name
 
 
-def test_dicts_in_dicts_without_end_are_refused(tmp_path):
-  content = {"weight": np.zeros(1, np.float32)}
-  content["model"] = content
-  with pytest.raises(ConfigError, match=r"a\.pth.*more than 16 dicts in each other"):
-    foreign.read_arrays(torch_writer.save(content, tmp_path / "a.pth"))
-
-
-def test_types_that_no_kind_of_storage_is_of(tmp_path):
+def test_tensors_with_types_of_their_own_are_read(tmp_path):
   """Float8 and uint16 are read; complex arrays are not, since no network of vitx has them."""
   content = {
     "float8": np.array([0.5, -1, 448], ml_dtypes.float8_e4m3fn),
@@ -142,83 +132,9 @@ def test_types_that_no_kind_of_storage_is_of(tmp_path):
     np.testing.assert_array_equal(value, content[name])
 
 
-def test_a_whole_model_says_what_to_save(tmp_path):
+def test_a_pickled_network_is_refused(tmp_path):
   with pytest.raises(ConfigError, match=r"a\.pth.*Own, .*not executed; save the state_dict"):
     foreign.read_arrays(torch_writer.save(Own(), tmp_path / "a.pth"))
-
-
-# The name of a kind of file that declares more than it can hold, and the function that writes it.
-ZEROS = np.zeros(3 * 2**20, np.uint8)
-
-
-def many_views(path):
-  """Writes a file with one storage of 16 kB, which a thousand tensors view."""
-  head, view = rebuild(0, (2**12,), (1,), 2**12).split(b"ctorch._utils", 1)
-  views = b"".join(b"I%d\nctorch._utils" % i + view.removesuffix(b".") + b"s" for i in range(1000))
-  return archive(head + b"}" + views + b".", path, **{"0": bytes(2**14)})
-
-
-BOMBS = {
-  "storage": lambda path: Path(
-    torch_writer.save({"a": ZEROS}, path, compression=zipfile.ZIP_DEFLATED)
-  ),
-  "pickle": lambda path: archive(b"}" * 2**20, path, zipfile.ZIP_DEFLATED),
-  "old_pickle": lambda path: stream(b"\x80\x02](" + b"}" * 2**16 + b"e.", path),
-  "views": many_views,
-  "byte_array": lambda path: archive(b"\x80\x05\x96" + bytes([0] * 5 + [1, 0, 0]) + b".", path),
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs_are_refused_before_they_are_inflated(tmp_path, name, monkeypatch):
-  """The limit is a megabyte here, so that the bombs are small."""
-  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", str(2**-10))
-  path = BOMBS[name](tmp_path / "a.pth")
-  with peak_memory() as peak, pytest.raises(ConfigError, match=r"a\.pth"):
-    read_torch(path)
-  assert peak() < 2**21 + 2 * path.stat().st_size
-
-
-@contextlib.contextmanager
-def peak_memory():
-  """Yields a function that returns the peak of the bytes that Python and NumPy held."""
-  tracemalloc.start()
-  try:
-    yield lambda: peak
-    peak = tracemalloc.get_traced_memory()[1]
-  finally:
-    tracemalloc.stop()
-
-
-def test_a_remembered_object_costs_nothing_else(tmp_path):
-  """A pickle of a few bytes asks for room for two thousand million remembered objects."""
-  path = archive(b"\x80\x02}r\xff\xff\xff\x7f.", tmp_path / "a.pth")
-  with peak_memory() as peak:
-    assert read_torch(path) == {}
-  assert peak() < 2**20
-
-
-def test_a_storage_that_is_named_often_is_in_memory_once(tmp_path):
-  """The pickle names the storage itself fifty times, without a tensor that views it."""
-  name = b"(X\x07" + rebuild(0, (1,), (1,), 2**18).split(b"(X\x07")[1].split(b"Q")[0] + b"Q"
-  content = b"\x80\x02](" + 50 * name + b"e."
-  path = archive(content, tmp_path / "a.pth", **{"0": bytes(2**20)})
-  with peak_memory() as peak:
-    assert [x.size for x in read_torch(path)] == [2**18] * 50
-  assert peak() < 2**23
-
-
-def test_one_setting_raises_the_limit(tmp_path, monkeypatch):
-  path = BOMBS["storage"](tmp_path / "a.pth")
-  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "0.001")
-  with pytest.raises(ConfigError, match="set the environment variable VITX_MAX_INFLATED_GIB=1"):
-    read_torch(path)
-  monkeypatch.setenv("VITX_MAX_INFLATED_GIB", "1")
-  assert read_torch(path)["a"].size == ZEROS.size
-  for wrong in ("much", "-1", "nan"):
-    monkeypatch.setenv("VITX_MAX_INFLATED_GIB", wrong)
-    with pytest.raises(ConfigError, match="VITX_MAX_INFLATED_GIB"):
-      read_torch(path)
 
 
 def persistent(*entries):
@@ -238,13 +154,16 @@ class Reference:
     self.pid = pid
 
 
-@pytest.mark.parametrize(
-  "pid", [("storage",), ("module", "x"), ("storage", "FloatStorage", "0", "cpu", 3)]
-)
-def test_references_that_are_no_storage(tmp_path, pid):
+@pytest.mark.parametrize("pid", [("storage",), ("storage", "FloatStorage", "0", "cpu", 3)])
+def test_references_to_no_storage_are_refused(tmp_path, pid):
   path = archive(persistent(Reference(*pid)), tmp_path / "a.pth", **{"0": bytes(12)})
   with pytest.raises(ConfigError, match=r"a\.pth.*is no readable file of torch\.save"):
     read_torch(path)
+
+
+def test_the_source_of_a_class_is_skipped(tmp_path):
+  reference = Reference("module", None, "net.py", "class Net: pass")
+  assert read_torch(archive(persistent(reference), tmp_path / "a.pth")) == (None,)
 
 
 def rebuild(offset, size, stride, count=4):
@@ -258,15 +177,17 @@ def rebuild(offset, size, stride, count=4):
   return b"\x80\x02" + call + storage + rest + b"."
 
 
-def test_a_tensor_within_its_storage(tmp_path):
+def test_a_tensor_views_a_part_of_its_storage(tmp_path):
   data = np.arange(4, dtype=np.float32).tobytes()
   path = archive(rebuild(1, (3,), (1,)), tmp_path / "a.pth", **{"0": data})
   np.testing.assert_array_equal(read_torch(path), [1, 2, 3])
+  expanded = archive(rebuild(2, (5,), (0,)), tmp_path / "b.pth", **{"0": data})
+  np.testing.assert_array_equal(read_torch(expanded), [2] * 5)
 
 
 @pytest.mark.parametrize(
   ("offset", "size", "stride"),
-  [(1, (4,), (1,)), (0, (2, 3), (2, 1)), (0, (10**9,), (0,)), (-1, (2,), (1,)), (0, (2,), (-1,))],
+  [(1, (4,), (1,)), (0, (2, 3), (2, 1)), (-1, (2,), (1,)), (0, (2,), (-1,))],
 )
 def test_a_tensor_beyond_its_storage_is_refused(tmp_path, offset, size, stride):
   path = archive(rebuild(offset, size, stride), tmp_path / "a.pth", **{"0": bytes(16)})
@@ -274,13 +195,17 @@ def test_a_tensor_beyond_its_storage_is_refused(tmp_path, offset, size, stride):
     read_torch(path)
 
 
-def test_a_missing_file_says_so(tmp_path):
-  with pytest.raises(ConfigError, match="No such file"):
-    read_torch(tmp_path / "none.pth")
+def test_a_big_endian_file_is_refused(tmp_path):
+  path = archive(rebuild(0, (4,), (1,)), tmp_path / "a.pth", **{"0": bytes(16)})
+  with zipfile.ZipFile(path, "a") as file:
+    file.writestr("archive/byteorder", "big")
+  with pytest.raises(ConfigError, match=r"a\.pth.*big-endian"):
+    read_torch(path)
 
 
-@pytest.mark.parametrize("write", [archive, stream])
-def test_a_key_that_would_be_hashed_for_ever_is_refused(tmp_path, write):
-  state = b"\x80\x02}" + b")q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"K\x01s."
-  with pytest.raises(ConfigError, match=r"a tuple of more than"):
-    read_torch(write(state, tmp_path / "a.pth"))
+def test_a_view_of_another_tensors_data_is_refused(tmp_path):
+  """The format before PyTorch 1.6 may name a view of a storage, which would be a wrong array."""
+  reference = Reference("storage", None, "0", "cpu", 4, ("1", 0, 4))
+  path = archive(persistent(reference), tmp_path / "a.pth", **{"0": bytes(16)})
+  with pytest.raises(ConfigError, match=r"a\.pth.*views the data of another"):
+    read_torch(path)

@@ -46,7 +46,7 @@ def fill(model, theirs, side=8):
     ("bbvit_vit", dict(mlp_dim=24, token_mixer=SOFTMAX, pool="mean_of_all", pool_first=True)),
   ],
 )
-def test_outputs_are_vit_pytorchs(name, fields):
+def test_outputs_are_those_of_vit_pytorch(name, fields):
   g = load(f"model_{name}")
   images, out = g.pop("x").transpose(0, 2, 3, 1), g.pop("out")
   model = network(**fields)
@@ -77,7 +77,7 @@ INPUTS = ("x", "out", "mask", "masked_out", "drawn", "edges", "cotangent")
 
 
 @pytest.mark.parametrize("name", all_but("linformer_shared", "big_bird", of=MIXERS))
-def test_attention_of_other_packages(name):
+def test_attention_of_other_packages_is_read(name):
   """The recorded mixer is put into both blocks of a ViT; each of its arrays has a place."""
   arrays = {
     key: x for key, x in load(name).items() if key not in INPUTS and not key.startswith("grad.")
@@ -154,7 +154,7 @@ def test_patches_run_their_channels_fastest(columns, channels, side):
   np.testing.assert_array_equal(kernel[-1, 0, :, 5], weight[5].reshape(side, side, channels)[-1, 0])
 
 
-def test_patches_that_are_no_square():
+def test_patches_without_a_square_are_refused():
   theirs = shell(17, "cls") | {"to_patch_embedding.1.weight": np.ones((16, 10), np.float32)}
-  with pytest.raises(ConfigError, match=r"to_patch_embedding\.1\.weight.*10 inputs are no square"):
+  with pytest.raises(ConfigError, match=r"to_patch_embedding\.1\.weight of the shape \[16, 10\]"):
     foreign_names.to_ours(theirs, 4)

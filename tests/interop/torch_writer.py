@@ -58,9 +58,9 @@ class _Pickler(pickle.Pickler):
     return utils._rebuild_tensor_v3, (*place, getattr(sys.modules["torch"], name), None)
 
 
-def save(content, path, compression=zipfile.ZIP_STORED):
+def save(content, path):
   """Writes plain values, and arrays as tensors; returns the path as text."""
-  with zipfile.ZipFile(path, "w", compression) as file, mock.patch.dict(sys.modules, _modules()):
+  with zipfile.ZipFile(path, "w") as file, mock.patch.dict(sys.modules, _modules()):
     with file.open("archive/data.pkl", "w") as pickled:
       pickler = _Pickler(pickled)
       pickler.dump(content)

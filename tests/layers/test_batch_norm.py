@@ -11,7 +11,6 @@ import pytest
 
 from tests.drawn import draw_variables
 from vitx.attention.conv_attention import CvTAttention, LeViTAttention
-from vitx.config.errors import ConfigError
 from vitx.layers.norms import BatchNorm
 from vitx.ops import replicas
 from vitx.ops.layout import TokenLayout
@@ -20,7 +19,7 @@ from vitx.testing import check_token_mixer
 X = np.random.default_rng(0).normal(2.0, 3.0, size=(6, 5, 4)).astype(np.float32)
 
 
-def test_training_normalizes_and_keeps():
+def test_training_normalizes_and_updates_running_statistics():
   norm = BatchNorm(momentum=0.75)
 
   @jax.jit
@@ -63,7 +62,7 @@ def test_two_devices_share_one_batch():
     np.testing.assert_allclose(found[1][1][name], [value, value], rtol=1e-5)
 
 
-def test_evaluation_uses_the_running_statistics():
+def test_evaluation_uses_running_statistics():
   """In evaluation, an example's output does not depend on its neighbors; in training it does."""
   module, layout = LeViTAttention(2), TokenLayout((5,))
   variables = draw_variables(module.init, X, layout=layout, train=False)
@@ -88,14 +87,5 @@ def test_evaluation_uses_the_running_statistics():
     (CvTAttention, {"rotary": "sequence"}),
   ],
 )
-def test_the_contract_of_a_token_mixer(module, fields):
+def test_mixers_with_batch_statistics_keep_the_contract(module, fields):
   check_token_mixer(module, layouts=(TokenLayout((4, 4)),), pairwise=True, **fields)
-
-
-def test_a_class_token_has_no_place_in_a_convolution():
-  x = np.zeros((1, 5, 8), np.float32)
-  with pytest.raises(ConfigError, match="class token has no place"):
-    CvTAttention(2).init(jax.random.key(0), x, TokenLayout((2, 2), prefix=1), train=False)
-  with pytest.raises(ConfigError, match="coarser grid"):
-    module = CvTAttention(2, kv_stride=2, rotary="sequence")
-    module.init(jax.random.key(0), x[:, 1:], TokenLayout((2, 2)), train=False)

@@ -43,7 +43,7 @@ def everything(modules, key, x):
 
 
 @pytest.mark.parametrize("case", all_but(0, 4, 5, of=range(len(CASES))))
-def test_equals_flax(case):
+def test_the_convolution_equals_flax(case):
   grid, size, stride, times = CASES[case]
   use_bias = case % 3 != 1
   x = np.random.default_rng(0).normal(size=(2, *grid, 6)).astype(np.float32)
@@ -67,7 +67,7 @@ def test_equals_flax(case):
 
 
 @pytest.mark.parametrize(("grid", "stride"), [((5, 4), 1), ((7, 6), 2), ((7,), 3)])
-def test_accelerators_convolution_is_the_same(grid, stride):
+def test_the_convolution_of_accelerators_gives_equal_results(grid, stride):
   """The accelerators' program of `grid_convolution`, run on this machine, gives equal results."""
   random = np.random.default_rng(0)
   x = random.normal(size=(2, *grid, 6)).astype(np.float32)

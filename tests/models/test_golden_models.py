@@ -79,7 +79,7 @@ def close(found, expected, tolerance=1e-5):
 
 @pytest.mark.parametrize("implementation", all_but("masked", of=("masked", "kernelized")))
 @pytest.mark.parametrize("name", all_but("cct", "small_data", of=sorted(MODELS)))
-def test_forward_equality(name, implementation):
+def test_both_implementations_equal_vit_pytorch(name, implementation):
   w = Weights(name)
   model, variables = build(name, implementation), carried(name, w)
   if implementation == "masked":  # both implementations share their parameters
@@ -89,7 +89,7 @@ def test_forward_equality(name, implementation):
   close(jax.jit(model.apply)(variables, images(w)), w.arrays["out"])
 
 
-def test_stem_and_attention_of_small_data():
+def test_stem_and_attention_of_small_data_equal_vit_pytorch():
   w = Weights("small_data")
   model, variables = build("small_data", "auto"), carried("small_data", w)
 
@@ -105,7 +105,7 @@ def test_stem_and_attention_of_small_data():
 
 
 @pytest.mark.parametrize("name", ["levit", "cvt"])
-def test_training_and_running_statistics(name):
+def test_training_updates_running_statistics_as_vit_pytorch(name):
   w = Weights(name)
   model, variables = build(name, "auto"), carried(name, w)
   apply = jax.jit(lambda v, x: model.apply(v, x, train=True, mutable=["batch_stats"]))

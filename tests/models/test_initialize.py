@@ -19,7 +19,7 @@ def same(a, b):
   return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
 
 
-def test_initialize_is_init_and_then_the_initialization():
+def test_initialize_applies_the_initialization_after_init():
   """Random keys may be given by stream, and the call may have further arguments."""
   model = vit()
   rngs = {"params": KEY, "dropout": jax.random.key(1)}
@@ -36,7 +36,7 @@ def test_initialize_is_init_and_then_the_initialization():
   assert not same(wanted, params)
 
 
-def test_networks_without_an_initialization():
+def test_a_network_without_an_initialization_keeps_its_draws():
   model = create_model("convmixer", num_classes=3, width=8, depth=1)
   run = jax.jit(lambda key: (initialize(model, key, IMAGES), model.init(key, IMAGES)))
   assert same(*run(KEY))

@@ -55,7 +55,7 @@ def test_pytorch_leaves_norms_and_tables():
   assert not np.array_equal(params["stem/conv_0/kernel"], plain["stem/conv_0/kernel"])
 
 
-def test_every_parameter_has_its_own_numbers_and_every_seed():
+def test_every_parameter_and_every_seed_has_other_numbers():
   params, other = made("pytorch"), made("pytorch", seed=1)
   query, key = (params[f"block_0/token_mixer/{name}/kernel"] for name in ("query", "key"))
   assert np.abs(np.corrcoef(query.ravel(), key.ravel())[0, 1]) < 0.1
@@ -63,7 +63,7 @@ def test_every_parameter_has_its_own_numbers_and_every_seed():
 
 
 @pytest.mark.slow  # compiles two initializations
-def test_truncated_normal():
+def test_the_truncated_normal_is_cut_at_two():
   params = made("truncated_normal", stddev=1.0)
   kernel = params["block_0/mlp/up/kernel"]
   assert 1.9 < np.abs(kernel).max() <= 2  # cut at an absolute 2, where PyTorch cuts

@@ -36,7 +36,7 @@ def trace(**fields):
   return found, params
 
 
-def test_a_mixer_of_ones_own_says_what_is_logged():
+def test_a_mixer_of_a_user_declares_its_logged_parameters():
   found, params = trace(token_mixer=f"{__name__}:Weighed")
   assert found == {"block_0/token_mixer/weight", "block_1/token_mixer/weight"}
   values = jax.tree_util.tree_map_with_path(lambda path, x: jnp.full(x.shape, len(path)), params)
@@ -45,7 +45,7 @@ def test_a_mixer_of_ones_own_says_what_is_logged():
 
 
 @pytest.mark.parametrize("mixer", ["softmax", "performer"])
-def test_what_nobody_declares_is_not_logged(mixer):
+def test_an_undeclared_parameter_is_not_logged(mixer):
   found, params = trace(token_mixer=mixer)
   assert not found and logged.means(params, ()) == {}
 
@@ -60,7 +60,7 @@ def test_heads_are_averaged_and_a_block_logs_too():
   assert means["alpha/block_01"] == 0.5 and means["alpha/block_01"].dtype == np.float32
 
 
-def test_layers_that_are_stacked_are_told_apart():
+def test_stacked_layers_are_logged_separately():
   params = {f"block_{i}": {"token_mixer": {"alpha": jnp.full(2, i)}} for i in range(12)}
   ends = ("token_mixer/alpha",)
   expected = {f"alpha/block_{i:02}": i for i in range(12)}
@@ -77,5 +77,5 @@ def test_layers_that_are_stacked_are_told_apart():
     ("block_0/token_mixer/inner/gain", "gain/block_00/token_mixer/inner"),
   ],
 )
-def test_names_of_figures(name, figure):
+def test_a_parameter_is_logged_under_this_name(name, figure):
   assert names.name_figure(name) == figure

@@ -23,7 +23,7 @@ from vitx.models import create_model, names
     ("stage_0_block_0/mlp/up/bias", 13),
   ],
 )
-def test_layers(name, layer):
+def test_a_parameter_belongs_to_this_layer(name, layer):
   assert names.layer_of(name, 12) == layer
 
 
@@ -42,7 +42,7 @@ def test_blocks_are_counted():
     ("block_0/token_mixer/relative_bias_0", False, False),
   ],
 )
-def test_kinds(name, table, head):
+def test_a_name_tells_the_kind_of_a_parameter(name, table, head):
   assert names.is_position_table(name) == table
   assert names.is_head(name) == head
 

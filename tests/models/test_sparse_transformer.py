@@ -11,7 +11,6 @@ import pytest
 import vitx
 from tests.drawn import draw_variables
 from tests.slow import all_but
-from vitx.config.errors import ConfigError
 from vitx.models import initialize
 from vitx.training.optim.optimizers import tensors
 
@@ -47,7 +46,7 @@ def close(found, wanted):
 
 
 @pytest.mark.parametrize("name", all_but("fixed", of=MIXERS))
-def test_a_token_sees_no_later_one_in_either_implementation(name):
+def test_no_token_depends_on_a_later_token(name):
   """Compares outputs and gradients, also between the two implementations."""
   depth = 2 if MIXERS[name].get("arrangement") == "layers" else 1
   # Each token of the second sequence has its own row of the embedding; the first uses other rows.
@@ -100,7 +99,7 @@ def test_the_start_is_first_and_positions_come_before_the_shift():
   np.testing.assert_allclose(found, x @ p["head"]["kernel"], atol=1e-5)
 
 
-def test_a_block_written_out():
+def test_a_block_equals_its_formula():
   """A block computes H + a + b, the sum of its input and of its attention and MLP branches.
 
   The activation is x · sigmoid(1.702 x), and the epsilon is 1e-5.
@@ -125,7 +124,7 @@ def test_a_block_written_out():
 
 
 @pytest.mark.slow
-def test_initial_scales():
+def test_initial_kernels_have_the_published_scales():
   sizes = SMALL | {"width": 256, "mlp_dim": 512}
   model = vitx.create_model("sparse_transformer", token_mixer="softmax", **sizes)
   params = jax.jit(partial(initialize, model))(jax.random.key(0), draw(1))["params"]
@@ -146,7 +145,7 @@ def test_initial_scales():
 
 
 @pytest.mark.slow  # compiles three gradients
-def test_a_loop_over_cycles_is_the_layers_one_by_one():
+def test_a_loop_over_cycles_equals_the_layers_one_by_one():
   one, params = make(CYCLE, depth=4)
   tokens = draw()
   loss = lambda model: lambda p: jnp.sum(jnp.tanh(model.apply({"params": p}, tokens)))  # noqa: E731
@@ -159,7 +158,7 @@ def test_a_loop_over_cycles_is_the_layers_one_by_one():
 
 
 @pytest.mark.slow  # compiles two initializations
-def test_a_loop_starts_as_the_layers_one_by_one():
+def test_a_loop_starts_with_the_parameters_of_single_layers():
   one, _ = make(CYCLE, depth=4)
   init = lambda model: jax.jit(partial(initialize, model))(jax.random.key(0), draw(1))  # noqa: E731
   params, same = init(one), init(one.clone(layer_cycle=2))
@@ -192,29 +191,5 @@ def test_decay_touches_tensors_of_two_axes_but_no_bias():
 def test_one_token_without_a_mutable_cache_is_refused():
   model, variables = make(MIXERS["dense"])
   given = {**variables, "cache": model.init_cache(1)}
-  with pytest.raises(ValueError, match=r"'cache', .* is not mutable"):
+  with pytest.raises(ValueError, match="mutable collection 'cache'"):
     jax.eval_shape(model.apply, given, draw(1)[:, :1], at=np.array([2]))
-
-
-@pytest.mark.parametrize(
-  ("fields", "message"),
-  [
-    (dict(causal=False), "model.causal=False"),
-    (dict(layer_cycle=3), "model.layer_cycle=3 does not divide model.depth=2"),
-    (dict(layer_cycle=2, stochastic_depth=0.1), "model.stochastic_depth=0.1"),
-    (dict(layer_cycle=1, token_mixer="bigbird"), "cycle=1 gives layer 1 the .* of layer 0"),
-    (
-      dict(depth=4, layer_cycle=2, token_mixer={**CYCLE, "local_layers": 3}),
-      "cycle=2 gives layer 2 the .* of layer 0",
-    ),
-    (dict(layer_cycle=1, token_mixer="performer"), "the blocks have features; set"),
-    (dict(token_mixer="fnet"), "causal"),
-    (dict(token_mixer="nystromformer"), "causal"),
-    (dict(vocabulary=0), "model.vocabulary=0"),
-    (dict(grid=(19,)), "needs 19 tokens, one for each place, but there are 20"),
-  ],
-)
-def test_refusals(fields, message):
-  with pytest.raises(ConfigError, match=message):
-    model = vitx.create_model("sparse_transformer", **{**SMALL, **fields})
-    jax.eval_shape(model.init, jax.random.key(0), draw(1))

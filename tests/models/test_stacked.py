@@ -38,7 +38,7 @@ def test_an_entry_is_a_layer(depth, cycle):
 
 
 @pytest.mark.parametrize("library", [np, jnp])
-def test_back_and_forth_inside_any_tree(library):
+def test_unstacking_undoes_stacking_inside_any_tree(library):
   own = jax.tree.map(library.asarray, network(12))
   tree = (Moments(np.int32(3), own), {"params": own, "ema": None}, [np.ones(2)])
   changed = stacked.stack(tree, 4)

@@ -44,7 +44,7 @@ def test_a_sum_over_the_tokens_keeps_its_size(axis, prefix, before, after):
   np.testing.assert_allclose(said[1], said[0], rtol=5e-3)
 
 
-def test_what_is_written_along_the_tokens_keeps_its_values():
+def test_weights_that_are_not_summed_keep_their_values():
   old, wanted = wave(8), wave(16)
   found = resize(old, np.zeros_like(wanted), 0, False, layout(8), layout(16))
   np.testing.assert_array_equal(found[:1], old[:1])
@@ -89,7 +89,7 @@ def test_every_mixer_of_fixed_length_is_known():
 
 
 @pytest.mark.parametrize("name", BOUND)
-def test_the_axes_are_those_that_follow_the_tokens(name):
+def test_token_axes_are_the_axes_that_change_with_the_grid(name):
   """`token_axis` has the axis that changes, for each parameter whose shape depends on the grid."""
   small, large = (name_leaves(make(dict(name=name, **BOUND[name]), side)[1]) for side in (3, 4))
   moved = [key for key in small if small[key].shape != large[key].shape]
@@ -100,7 +100,7 @@ def test_the_axes_are_those_that_follow_the_tokens(name):
 
 
 @pytest.mark.parametrize("name", all_but("linformer", "mlp_mixing", of=BOUND))
-def test_a_network_on_another_grid(name):
+def test_a_network_works_on_another_grid(name):
   """Weights of 3 x 3 patches run on 4 x 4 patches, with a class token and without."""
   for pool, prefix in (("cls", 1), ("mean", 0)):
     mixer = dict(name=name, **BOUND[name])

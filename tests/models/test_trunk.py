@@ -8,7 +8,6 @@ import pytest
 
 from vitx.attention import MIXERS
 from vitx.blocks.registry import BLOCKS
-from vitx.config.errors import ConfigError
 from vitx.config.registry import build
 from vitx.models.trunk import Trunk
 from vitx.ops.layout import TokenLayout
@@ -32,19 +31,6 @@ class Recorder(nn.Module):
   def __call__(self, x, layout, *, mask=None, at=None, train):
     fields = ("num_heads", "layer", "depth", "causal", "rotary", "rotary_base")
     CALLS.append({name: getattr(self, name) for name in fields} | {"mask": mask, "at": at})
-    return x
-
-
-class Plain(nn.Module):
-  """A mixer without causal, rotary or places."""
-
-  num_heads: int
-  dtype: jnp.dtype = jnp.float32
-  layer: int = 0
-  depth: int = 1
-
-  @nn.compact
-  def __call__(self, x, layout, *, mask=None, train):
     return x
 
 
@@ -77,7 +63,7 @@ def run(model, **given):
   return jax.eval_shape(lambda key: model.init_with_output(key, TOKENS, **given), jax.random.key(0))
 
 
-def test_parameters_stand_in_the_scope_of_the_network():
+def test_parameters_are_in_the_scope_of_the_network():
   _, variables = run(decoder())
   assert sorted(variables["params"]) == ["block_0", "block_1", "posemb"]
 
@@ -92,7 +78,7 @@ def test_mask_and_places_reach_every_mixer(block, remat):
     assert call["mask"] is mask and call["at"] is at and call["depth"] == 2
 
 
-def test_what_the_trunk_decides_for_the_mixer():
+def test_the_trunk_sets_fields_of_the_mixer():
   run(decoder(causal=True, posemb={"name": "rope", "kind": "axial", "base": 7.0}))
   assert {(c["causal"], c["rotary"], c["rotary_base"], c["num_heads"]) for c in CALLS} == {
     (True, "axial", 7.0, 2)
@@ -113,14 +99,14 @@ def whole_and_some(model, chosen, at):
 
 
 @pytest.mark.parametrize("posemb", ["learned", "sincos", "none"])
-def test_tokens_at_some_places_have_the_positions_of_these_places(posemb):
+def test_tokens_at_some_places_get_the_positions_of_these_places(posemb):
   at = np.array([4, 1], np.int32)
   # The recorder mixes no tokens, so that outputs do not depend on other tokens.
   whole, some = whole_and_some(decoder(posemb=posemb), at, jnp.array(at))
   np.testing.assert_allclose(some, whole, rtol=1e-5, atol=1e-6)
 
 
-def test_one_place_compiles_once_for_all():
+def test_one_program_serves_all_places():
   model = decoder()
   whole, variables = jax.jit(model.init_with_output)(jax.random.key(0), TOKENS)
   step = jax.jit(lambda x, at: model.apply(variables, x, at=at[None]))
@@ -140,21 +126,8 @@ def test_one_place_compiles_once_for_all():
     pytest.param("linear_transformer", "learned", marks=pytest.mark.slow),
   ],
 )
-def test_a_prefix_at_its_places_is_a_prefix_of_the_whole(mixer, posemb):
+def test_the_first_tokens_have_equal_outputs_alone_and_among_all(mixer, posemb):
   """A causal trunk gives the first tokens equal outputs alone and among all tokens."""
   model = decoder(MIXERS[mixer], posemb=posemb, causal=True, depth=1)
   whole, some = whole_and_some(model, np.arange(4), jnp.arange(4))
   np.testing.assert_allclose(some, whole, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-  ("fields", "given", "message"),
-  [
-    ({"causal": True}, {}, "causal=True hides .* Plain .*no field 'causal'"),
-    ({"posemb": "rope"}, {}, "posemb='rope' rotates .* Plain does not support"),
-    ({}, {"at": np.arange(6)}, "token_mixer: Plain cannot be called .* no argument `at`"),
-  ],
-)
-def test_what_a_mixer_cannot_do_is_refused(fields, given, message):
-  with pytest.raises(ConfigError, match=message):
-    run(decoder(Plain, **fields), **given)

@@ -130,22 +130,3 @@ def gradients(function):
 
 def floats(*shapes):
   return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-
-
-def temporaries(function, *shapes):
-  """Returns the temporary bytes of the forward and backward pass, compiled and not run."""
-  program = jax.jit(gradients(function)).lower(*floats(*shapes)).compile()
-  return program.memory_analysis().temp_size_in_bytes
-
-
-def assert_linear(lengths, values):
-  """Asserts that values grow with an exponent of at most about 1.
-
-  Working sets of constant size may make it smaller.
-  """
-  assert 0.5 < exponent(lengths, values) < 1.15, values
-
-
-def exponent(lengths, values):
-  """Returns the slope of log(value) over log(N)."""
-  return float(np.polyfit(np.log(lengths), np.log(values), 1)[0])

@@ -38,7 +38,7 @@ def edges(pattern, layout):
 
 @pytest.mark.parametrize("block", [4, 5, 16])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_holds_the_edges_of_the_pattern(layout, block):
+def test_a_mask_contains_the_edges_of_its_pattern(layout, block):
   for name, pattern in PATTERNS.items():
     mask = BlockMask.from_pattern(pattern, layout, block, HEADS)
     wanted = edges(pattern, layout)
@@ -64,7 +64,7 @@ def check_form(mask):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[1:], ids=str)
-def test_transposed(layout):
+def test_a_transposed_mask_exchanges_queries_and_keys(layout):
   for name, pattern in PATTERNS.items():
     mask = BlockMask.from_pattern(pattern, layout, 8, HEADS)
     other = mask.transpose()
@@ -73,7 +73,7 @@ def test_transposed(layout):
     assert other.transpose() == mask, name
 
 
-def test_digest_is_of_the_content_and_the_same_elsewhere():
+def test_the_digest_depends_on_the_content_alone():
   layout = TokenLayout((7, 9), 1)
   mask = BlockMask.from_pattern(PATTERNS["bigbird_R+W+G"], layout, 8, HEADS)
   again = BlockMask.from_pattern(PATTERNS["bigbird_R+W+G"], layout, 8, HEADS)
@@ -88,15 +88,7 @@ def test_digest_is_of_the_content_and_the_same_elsewhere():
   assert mask.digest.startswith("c63f79e48f76b76f")  # computed in another process
 
 
-def test_is_read_only():
-  mask = BlockMask.from_pattern(Causal(), TokenLayout((10,)), 4, 1)
-  with pytest.raises(ValueError, match="read-only"):
-    mask.keys[0] = 1
-  with pytest.raises(dataclasses.FrozenInstanceError):
-    mask.block = 2
-
-
-def test_no_edges_and_all_edges():
+def test_a_mask_may_have_no_edges_or_all():
   layout = TokenLayout((10,))
   none = BlockMask.from_pattern(Nothing(), layout, 4, 2)
   assert none.keys.size == 0 and not none.dense().any()
@@ -147,7 +139,7 @@ QUICK = (LOCAL[0][0], LOCAL[5][0])
 
 
 @pytest.mark.parametrize(("pattern", "tiles_per_row"), all_but(*QUICK, of=LOCAL), ids=str)
-def test_local_patterns_look_only_near_by(pattern, tiles_per_row):
+def test_local_patterns_evaluate_only_near_blocks(pattern, tiles_per_row):
   """With 391 blocks in a row, a few tiles of each row are evaluated, and not hundreds."""
   counting, b = Counting(pattern), 64
   mask = BlockMask.from_pattern(counting, LONG, b, 2)

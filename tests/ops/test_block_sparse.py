@@ -63,7 +63,7 @@ def block_mask(layouts, n, block):
     (530, 16, 32, 1, 1 << 20),
   ],
 )
-def test_equals_the_reference(n, block, dim, layouts, step, monkeypatch):
+def test_attention_equals_the_reference(n, block, dim, layouts, step, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)
   mask, edges = block_mask(layouts, n, block)
   kernel = functools.partial(block_sparse_attention, mask=mask)
@@ -93,7 +93,7 @@ def test_hidden_keys_contribute_exactly_nothing(n, block, layouts):
     np.testing.assert_array_equal(a, b)
 
 
-def test_without_jit_under_vmap_on_two_devices_and_again():
+def test_attention_works_without_jit_and_under_vmap_and_pmap():
   mask, _ = block_mask(2, 65, 16)
   arrays = cases.inputs(2, 65, 2, 32)
 
@@ -118,8 +118,6 @@ def test_a_mask_of_another_shape_is_refused():
   mask, _ = block_mask(2, 65, 16)
   with pytest.raises(ValueError, match="65 tokens and 2 heads does not fit q of 64 tokens"):
     block_sparse_attention(*cases.inputs(1, 64, 2, 8)[:3], mask)
-  with pytest.raises(ValueError, match="4 heads"):
-    block_sparse_attention(*cases.inputs(1, 65, 4, 8)[:3], mask)
 
 
 def drawn(layouts, n, block, count):
@@ -144,7 +142,7 @@ def drawn(layouts, n, block, count):
     (65, 64, 1, 1, 1 << 20),
   ],
 )
-def test_lists_known_only_at_run_time(n, block, layouts, count, step, monkeypatch):
+def test_lists_may_be_known_only_at_run_time(n, block, layouts, count, step, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)
   indices, valid, edges = drawn(layouts, n, block, count)
   key_mask = cases.seen_keys(2, n, 0.8)
@@ -163,7 +161,7 @@ def test_lists_known_only_at_run_time(n, block, layouts, count, step, monkeypatc
   cases.assert_close(found, cases.reference(*arrays, d_lse, mask=seen))
 
 
-def test_widths_pad_least():
+def test_no_choice_of_widths_pads_less():
   assert class_widths(np.array([0, 0])) == []
   assert class_widths(np.array([4, 4, 0, 4])) == [4]
   assert class_widths(np.array([3] * 60 + [4] * 2 + [64])) == [3, 4, 64]
@@ -183,23 +181,6 @@ def growing(n):
   layout = TokenLayout((n,))
   pattern = Window(1, block=64) | Global(blocks=(0,), block=64)
   return BlockMask.from_pattern(pattern, layout, 64, 1)
-
-
-def test_cost_grows_with_the_edges(monkeypatch):
-  monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 16)  # larger arrays would hide the growth
-  lengths = [2048, 8192]
-  masks = [growing(n) for n in lengths]
-  memory, work = [], []
-  for n, mask in zip(lengths, masks, strict=True):
-    kernel = functools.partial(block_sparse_attention, mask=mask)
-    shapes = [(1, n, 2, 32)] * 3
-    memory.append(cases.temporaries(kernel, *shapes))
-    work.append(flops(cases.gradients(kernel), *cases.floats(*shapes)))
-  cases.assert_linear(lengths, memory)
-  cases.assert_linear(lengths, work)
-  # Nine products over every edge: two forward, three for dq, four for dk and dv; padding is small.
-  edges = 2 * masks[-1].keys.size * 64**2  # two heads; all blocks are full
-  assert work[-1] / (9 * 2 * edges * 32) < 1.2
 
 
 def test_small_blocks_save_two_products_of_nine():

@@ -28,7 +28,7 @@ def gradients(function, x, w):
   return out, *pull(jnp.cos(jnp.arange(out.size, dtype=out.dtype)).reshape(out.shape))
 
 
-def test_values_and_gradients_are_those_of_jax():
+def test_values_and_gradients_equal_those_of_jax():
   """Together, the cases have every padding, and every stride with every image and kernel size."""
   for i, j, stride in itertools.product(range(2), range(3), (1, 2, 3)):
     padding, (x, w) = PADDINGS[(i + j + stride) % 4], draw((7, 8)[i], (1, 3, 4)[j])
@@ -57,7 +57,7 @@ def test_half_precision_keeps_its_type():
 
 
 @pytest.mark.parametrize("stride, convolutions", [(1, 3), (2, 2)])
-def test_every_convolution_of_a_gradient_lies_like_an_image(stride, convolutions):
+def test_every_convolution_of_a_gradient_has_the_layout_of_images(stride, convolutions):
   """In another layout, the CPU would multiply numbers one by one inside a loop.
 
   With strides, the gradient by the kernel is computed by matrix products.
@@ -90,7 +90,7 @@ def _equations(jaxpr) -> list:
   "settings",
   [{}, {"strides": 2, "padding": 1}, {"feature_group_count": 2}, {"kernel_dilation": 2}],
 )
-def test_the_layer_is_flax_own(settings):
+def test_the_layer_equals_that_of_flax(settings):
   x = np.random.default_rng(0).normal(size=(2, 8, 8, 4)).astype(np.float32)
   theirs, ours = (make(6, (3, 3), **settings) for make in (nn.Conv, Conv))
   params = jax.jit(theirs.init)(jax.random.key(0), x)

@@ -10,7 +10,6 @@ import pytest
 from tests.ops import attention_cases as cases
 from tests.slow import all_but
 from vitx import ops
-from vitx.config.errors import ConfigError
 from vitx.ops.kernels.decode import decode_step, empty_cache
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import (
@@ -71,12 +70,12 @@ QUICK = {"causal", "fixed_distinct_summaries", "longformer", "bigbird_R+W+G", "e
 
 
 @pytest.mark.parametrize("name", all_but(*QUICK, of=cases.KINDS))
-def test_equals_causal_attention(name):
+def test_decoding_equals_causal_attention(name):
   for prefix in (0, 1) if name in QUICK else (1,):
     check(PATTERNS[name], TokenLayout((7, 8), prefix))
 
 
-def test_dense():
+def test_a_dense_cache_has_a_slot_for_each_token():
   layout = TokenLayout((23,))
   plan = check(None, layout)
   assert plan.count == 23 and plan.table is None and not plan.keeps_places
@@ -84,7 +83,7 @@ def test_dense():
 
 # Three strides, and a part of a fourth.
 @pytest.mark.parametrize("form", ["paper", "code"])
-def test_strided(form):
+def test_a_strided_cache_has_a_slot_for_each_key_in_use(form):
   l, n, layout = 8, 29, TokenLayout((29,))  # noqa: E741
   local = check(Strided(l, "local", form), layout)
   assert local.count == (l + 1 if form == "paper" else l)
@@ -97,7 +96,7 @@ def test_strided(form):
 
 
 @pytest.mark.parametrize("n", all_but(29, of=(24, 29)))
-def test_fixed(n):
+def test_a_fixed_cache_keeps_the_run_and_the_summaries(n):
   l, c, layout = 8, 2, TokenLayout((n,))  # noqa: E741
   runs = -(-n // l)
   wanted = max((runs - 2) * c + l, (runs - 1) * c + n - (runs - 1) * l)
@@ -108,7 +107,7 @@ def test_fixed(n):
   check(Fixed(l, c, "summary", distinct=2), layout)
 
 
-def test_windows():
+def test_a_window_needs_as_many_slots_as_keys():
   layout = TokenLayout((30,))
   assert check(Window(6, 0), layout).count == 7
   assert check(Window(6), layout).count == 7  # later keys are never kept
@@ -129,7 +128,7 @@ def test_a_slot_is_given_on_only_when_no_later_query_reads_it():
       assert plan.slots[group, key] not in since
 
 
-def test_planned_without_a_square_array_at_twelve_thousand_tokens():
+def test_a_plan_of_twelve_thousand_tokens_needs_few_slots():
   layout = TokenLayout((12288,))
   plan = decode_plan(Strided(128, "local", "code"), layout, 2)
   assert plan.count == 128
@@ -144,11 +143,3 @@ def test_keys_are_kept_in_their_dtype_and_weighed_in_float32():
   wanted = causal(q, k, v, Window(4, 0), layout)
   assert found.dtype == jnp.bfloat16
   np.testing.assert_array_equal(found, wanted.astype(jnp.bfloat16))
-
-
-def test_refuses_a_drawn_graph():
-  from vitx.ops.patterns import GivenBlocks
-
-  pattern = GivenBlocks(jnp.zeros((1, 2, 1), jnp.int32), 8)
-  with pytest.raises(ConfigError, match="cannot be decoded token by token"):
-    decode_plan(pattern, TokenLayout((16,)), 2)

@@ -2,8 +2,6 @@
 
 import functools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,7 +14,7 @@ pytestmark = pytest.mark.slow  # compiles dozens of programs: minutes in all
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("n", "heads", "dim"), [(65, 2, 32), (197, 3, 64), (530, 1, 16)])
-def test_equals_the_reference(n, heads, dim, causal, monkeypatch):
+def test_tiles_equal_the_reference(n, heads, dim, causal, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 17)  # several tiles even here
   arrays = cases.inputs(2, n, heads, dim)
   key_mask = cases.seen_keys(2, n, 0.8)
@@ -33,43 +31,22 @@ def test_equals_the_reference(n, heads, dim, causal, monkeypatch):
     np.testing.assert_array_equal(grad[0][~key_mask[0]], 0)
 
 
-def test_without_a_mask_and_between_two_lengths():
+def test_queries_and_keys_may_have_two_lengths():
   q, _, _, d_out = cases.inputs(2, 30, 2, 16)
   _, k, v, _ = cases.inputs(2, 71, 2, 16, seed=1)
   cases.check(functools.partial(flash_attention, scale=0.3), (q, k, v, d_out), scale=0.3)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_bfloat16(causal):
+def test_bfloat16_is_as_exact_as_the_reference(causal):
   mask = np.tri(197, dtype=bool) if causal else None
   kernel = functools.partial(flash_attention, causal=causal)
   cases.assert_bfloat16_keeps_up(kernel, cases.inputs(2, 197, 2, 32), mask)
 
 
-def test_float16_and_dtypes():
-  q, k, v, _ = cases.inputs(1, 40, 2, 16, dtype=np.float16)
-  out, lse = jax.jit(flash_attention)(q, k, v)
-  assert (out.dtype, lse.dtype) == (jnp.float16, jnp.float32)
-  np.testing.assert_allclose(out, cases.masked(q, k, v)[0], atol=2e-3)
-
-
-def test_without_jit_and_under_vmap():
-  arrays = (*cases.inputs(3, 33, 2, 16)[:3], cases.seen_keys(3, 33, 0.8))
-
-  def attend(q, k, v, key_mask):
-    return flash_attention(q, k, v, key_mask=key_mask)
-
-  expected = cases.masked(*arrays[:3], arrays[3][:, None, None])
-  one = jax.jit(jax.vmap(lambda *x: attend(*(y[None] for y in x))))
-  plain = attend(*map(jnp.asarray, arrays))
-  for found in (plain, [x[:, 0] for x in one(*arrays)]):
-    for a, b in zip(found, expected, strict=True):
-      np.testing.assert_allclose(a, b, atol=2e-6)
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n", [65, 530])
-def test_without_the_query_itself(n, causal, monkeypatch):
+def test_a_query_may_not_attend_itself(n, causal, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 17)
   seen = ~np.eye(n, dtype=bool) & (np.tri(n, dtype=bool) if causal else True)
   kernel = functools.partial(flash_attention, causal=causal, self_edge=False)
@@ -79,16 +56,8 @@ def test_without_the_query_itself(n, causal, monkeypatch):
     np.testing.assert_array_equal(found[2][:, 0], 0)
 
 
-def test_causal_lengths_must_agree():
-  q, k, v, _ = cases.inputs(1, 8, 1, 4)
-  with pytest.raises(ValueError, match=r"self_edge=False needs N = M.*N = 8 queries, M = 5 keys"):
-    flash_attention(q, k[:, :5], v[:, :5], self_edge=False)
-  with pytest.raises(ValueError, match="N = 8 queries and M = 5 keys"):
-    flash_attention(q, k[:, :5], v[:, :5], causal=True)
-
-
 @pytest.mark.parametrize("causal", [False, True])
-def test_logits_far_below_zero(causal, monkeypatch):
+def test_logits_may_be_far_below_zero(causal, monkeypatch):
   """A bias of the keys may lower all logits of a query alike, which changes no attention."""
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 17)  # several tiles, the last one padded
   q, k, v, d_out = cases.inputs(1, 533, 1, 16)

@@ -1,6 +1,5 @@
 """The choice of an implementation, and that the recorded implementation is the one that runs."""
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
@@ -29,7 +28,7 @@ def resolve(implementation, n, batch=1, family="pattern_blocks", **given):
     return resolve_implementation("attention", implementation, family, (batch, n, 4, 8), **given)
 
 
-def test_what_is_asked_for_runs():
+def test_the_requested_implementation_runs():
   assert resolve("masked", 900) == "masked" and resolve("masked", 900, dropout=0.1) == "masked"
   assert resolve("kernelized", 9) == "kernelized"
 
@@ -41,7 +40,7 @@ def test_auto_is_the_faster_unless_dropout_must_be_drawn():
   assert resolve("auto", 257, dropout=0.1) == "masked"
 
 
-def test_auto_looks_at_the_batch():
+def test_auto_depends_on_the_batch():
   assert resolve("auto", 256, batch=4) == "masked"
   assert resolve("auto", 256, batch=5) == "kernelized"
   for batch, expected in ((4, "masked"), (5, "kernelized")):
@@ -51,7 +50,7 @@ def test_auto_looks_at_the_batch():
     assert found == [("attention", "pattern_blocks", expected)]
 
 
-def test_errors_name_the_field_and_the_way_out():
+def test_an_impossible_request_is_refused():
   with pytest.raises(ConfigError, match=r"dropout=0\.1.*'masked' or 'auto'"):
     resolve("kernelized", 9, dropout=0.1)
   with pytest.raises(ConfigError, match="implementation='fast'"):
@@ -86,7 +85,7 @@ def test_no_mixer_holds_the_matrix_of_many_tokens(name):
 @pytest.mark.parametrize(
   ("name", "last_masked"), [("bigbird", 256), ("linear_transformer", 64), ("performer", 64)]
 )
-def test_the_rule_is_what_runs(name, last_masked):
+def test_mixers_follow_the_rule(name, last_masked):
   mixer = MIXERS[name](num_heads=2)
   with choosing_by(GIVEN):
     assert choose(mixer, last_masked) == ("masked", True)
@@ -107,14 +106,3 @@ def test_the_family_of_a_pattern_follows_its_dense_runs():
     with choosing_by(GIVEN), recording_implementations() as found:
       jax.eval_shape(lambda q, p=pattern: ops.attention(q, q, q, p, layout), q)
     assert found == [("attention", *expected)]
-
-
-def test_a_module_without_an_op_has_one_path():
-  class Plain(nn.Module):
-    num_heads: int
-
-    @nn.compact
-    def __call__(self, x, layout, *, mask=None, train):
-      return x
-
-  assert choose(Plain(2), 64) == ("auto", False)

@@ -1,4 +1,4 @@
-"""Nyström, Linformer, Fourier and shaped attention against their definitions."""
+"""Nyström, Linformer and Fourier attention against their definitions."""
 
 import functools
 
@@ -59,7 +59,7 @@ def test_a_landmark_for_each_token_gives_softmax():
 
 
 @pytest.mark.parametrize(("length", "taps"), [(5, 33), (64, 5), (65, 33), (150, 131), (66, 1)])
-def test_depthwise_convolution_against_numpy(length, taps):
+def test_the_depthwise_convolution_equals_numpy(length, taps):
   x, w = random(2, length, 2, 3), random(taps, 2, seed=1)
   expected = np.zeros_like(x)
   for i in range(taps):
@@ -84,7 +84,7 @@ def test_slots_are_sums_without_masked_tokens(implementation):
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 6), (1, 17, 5)])
-def test_fourier_mixing_against_numpy(shape):
+def test_fourier_mixing_equals_numpy(shape):
   x = random(*shape)
   expected = np.fft.fft2(np.float64(x), axes=(1, 2)).real
   fast, (out, matrices) = jax.jit(
@@ -97,27 +97,3 @@ def test_fourier_mixing_against_numpy(shape):
     np.testing.assert_allclose(found, expected, atol=1e-4)
   cos, sin = np.asarray(matrices)[0]
   np.testing.assert_allclose(cos @ cos + sin @ sin, shape[1] * np.eye(shape[1]), atol=1e-3)
-
-
-@pytest.mark.parametrize("maps", [1, 2])
-def test_shaped_attention_is_its_formula(maps):
-  q, k = random(2, 6, maps, 4), random(2, 6, maps, 4, seed=1)
-  v = random(2, 6, 2, 5, seed=2)
-  mask = np.array([[True] * 4 + [False] * 2, [False] * 6])
-  weights = np.float32([[0.3, 1.0], [0.7, -0.5], [0.2, 0.9]])
-
-  @jax.jit
-  def run(q, k, v, *weights):
-    (out, matrix), (fast, _) = (
-      ops.shaped_attention(q, k, v, *weights, key_mask=mask, implementation=name)
-      for name in ("masked", "kernelized")
-    )
-    return out, fast, matrix, masked_attention(q, k, k, mask=mask[:, None, None])[1]
-
-  out, fast, matrix, probabilities = run(q, k, v, *weights)
-  uniform = np.array([[1 / 4] * 4 + [0] * 2, [0] * 6])[:, None, None]
-  a, b, c = weights[:, :, None, None]
-  expected = a * np.eye(6) * mask[:, None, None] + b * np.asarray(probabilities) - c * uniform
-  np.testing.assert_allclose(matrix, expected, atol=1e-6)
-  for found in (out, fast):
-    np.testing.assert_allclose(found, np.einsum("bhnm,bmhe->bnhe", expected, v), atol=1e-5)

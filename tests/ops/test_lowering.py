@@ -32,7 +32,7 @@ def fused(text):
   return set(re.findall(r"__cudnn\$fmha\w*", text))
 
 
-def test_the_search_finds_what_the_library_does_by_default():
+def test_the_search_finds_the_matrix_of_the_library():
   q = jax.ShapeDtypeStruct((1, 1025, 2, 64), jnp.bfloat16)
   with jax.numpy_dtype_promotion("standard"):  # the library promotes implicitly
     assert matrices(lower(jax.nn.dot_product_attention, q, q, q, platform="cuda"), 1025)
@@ -55,7 +55,7 @@ def test_the_search_finds_a_matrix_in_any_shape(hold):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
-def test_no_square_for_cuda(dtype, masked, causal, installed):
+def test_no_program_for_cuda_contains_a_square_matrix(dtype, masked, causal, installed):
   n = 1025 if (dtype == jnp.bfloat16) ^ masked ^ causal else 2048
   text = program("cuda", dtype, n, masked=masked, causal=causal)
   assert not matrices(text, n)
@@ -72,12 +72,12 @@ def test_no_square_for_cuda(dtype, masked, causal, installed):
     (jnp.float16, 1025, False),  # splash attention does not take this case, but cuDNN would
   ],
 )
-def test_no_square_for_tpu(dtype, n, masked, installed):
+def test_no_program_for_tpu_contains_a_square_matrix(dtype, n, masked, installed):
   text = program("tpu", dtype, n, masked=masked)
   assert not matrices(text, n) and not fused(text)
 
 
-def test_no_square_in_the_steps_of_a_cpu(monkeypatch):
+def test_no_step_on_a_cpu_contains_a_square_matrix(monkeypatch):
   """A program that is traced on a machine without an accelerator has smaller tiles."""
   monkeypatch.setattr(tiling, "ACCELERATOR_STEP_BYTES", tiling.CPU_STEP_BYTES)
   assert not matrices(program("cuda", jnp.float32, 2048), 2048)
@@ -85,7 +85,7 @@ def test_no_square_in_the_steps_of_a_cpu(monkeypatch):
     assert not matrices(program(platform, jnp.float32, 1025, masked=True, causal=True), 1025)
 
 
-def test_what_cudnn_does_not_take_or_is_not_there_for_goes_by_tiles(installed, monkeypatch):
+def test_calls_that_cudnn_refuses_are_computed_by_tiles(installed, monkeypatch):
   assert fused(program("cuda", jnp.float16, 129, width=20))  # padded to 24
   assert fused(program("cuda", jnp.bfloat16, 128, m=77))
   assert not fused(program("cuda", jnp.bfloat16, 129, width=136))
@@ -148,13 +148,13 @@ def check_pattern(platform, n, dtype, name):
 
 
 @pytest.mark.parametrize("name", all_but(*QUICK, of=KINDS))
-def test_no_square_of_a_pattern(name, installed):
+def test_no_program_of_a_pattern_contains_a_square_matrix(name, installed):
   """The programs are those for CUDA, where all patterns use vitx's tiles."""
   check_pattern("cuda", 2049, jnp.bfloat16, name)
 
 
 @pytest.mark.parametrize("name", all_but(QUICK[0], of=(*QUICK, *FOR_TPU)))
-def test_no_square_of_patterns_for_tpu(name):
+def test_no_program_of_a_pattern_for_tpu_contains_a_square_matrix(name):
   """Splash attention, the TPU's own kernel, computes most patterns, all in one way."""
   check_pattern("tpu", 2048, jnp.float32, name)
 
@@ -166,7 +166,7 @@ def test_most_patterns_leave_tiles_empty():
   assert filled == {"erdos_renyi", "erdos_renyi_symmetric", "fixed_bidirectional", "fixed_summary"}
 
 
-def test_all_edges_and_more_are_dense(installed):
+def test_a_union_with_all_edges_is_dense(installed):
   layout = GRIDS[2049]
   every = Full() | Global(prefix=True)
   text = program("cuda", jnp.float32, 2049, width=8, pattern=every, layout=layout)

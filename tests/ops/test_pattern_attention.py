@@ -57,7 +57,7 @@ COMPOSED = [
 
 
 @pytest.mark.parametrize("pattern", all_but(*COMPOSED[::4], of=COMPOSED), ids=str)
-def test_equals_its_edges(pattern):
+def test_attention_along_a_pattern_equals_its_edges(pattern):
   layout = TokenLayout((6, 7), 0 if pattern in COMPOSED[9:16:2] else 2)
   q, k, v, _ = cases.inputs(2, layout.length, 4, 8)
   v = v[..., :5]
@@ -78,7 +78,7 @@ def test_equals_its_edges(pattern):
 
 
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
-def test_the_op_and_its_gradients_are_those_of_the_edges(implementation):
+def test_the_op_and_its_gradients_equal_those_of_the_edges(implementation):
   layout, key_mask = TokenLayout((6, 7), 2), cases.seen_keys(2, 44, 0.8)
 
   def attend(*x):
@@ -90,7 +90,7 @@ def test_the_op_and_its_gradients_are_those_of_the_edges(implementation):
 
 
 @pytest.mark.parametrize("prefix", [0, 1])
-def test_the_block_lists_of_causal_plans_hold_the_edges(prefix):
+def test_block_lists_of_causal_plans_contain_the_edges(prefix):
   """The block lists of parts that keep the order of tokens hold each edge once.
 
   They leave out the prefix.
@@ -107,7 +107,7 @@ def test_the_block_lists_of_causal_plans_hold_the_edges(prefix):
   assert compared > 20
 
 
-def test_patterns_over_the_grid_say_so():
+def test_patterns_over_the_grid_declare_it():
   """A pattern that is `on_grid` has no edges of prefix tokens, and only the grid's own edges."""
   behind, alone, said = TokenLayout((7, 8), 2), TokenLayout((7, 8)), 0
   for name, pattern in PATTERNS.items():
@@ -230,7 +230,7 @@ CHANGING = {
 
 
 @pytest.mark.parametrize("name", all_but("function", "joined", of=CHANGING))
-def test_edges_that_have_changed_are_seen(name, monkeypatch):
+def test_changed_edges_change_the_result(name, monkeypatch):
   layout = TokenLayout((39,), 1) if name == "grid" else TokenLayout((40,))
   q, k, v, _ = cases.inputs(1, 40, 2, 8)
   edges = CHANGING[name]()
@@ -247,7 +247,7 @@ def test_edges_that_have_changed_are_seen(name, monkeypatch):
   assert not np.array_equal(*masks)
 
 
-def test_shipped_patterns_are_laid_once():
+def test_plans_of_shipped_patterns_are_cached():
   layout = TokenLayout((40,))
   assert block_mask(Window(3), layout, 16, 2) is block_mask(Window(3), layout, 16, 2)
   assert block_mask(Band(), layout, 16, 2) is block_mask(Band(), layout, 16, 2)

@@ -11,12 +11,10 @@ from tests.ops import attention_cases as cases
 from vitx.ops import TokenLayout, dense_mask, plan
 from vitx.ops.patterns import (
   Causal,
-  DilatedWindow,
   Neighborhood,
   Order,
   Pattern,
   ShiftedWindow,
-  Window,
   coordinates,
 )
 from vitx.ops.patterns.grid import patches
@@ -41,14 +39,6 @@ def test_patches_divide_the_grid(grid, tile, size):
   assert (block, order is None) == ((tile, True) if size is None else (size, False))
 
 
-def test_only_what_is_near_on_a_plane_is_renumbered():
-  assert patches((8, 8), 16)[1] is not None
-  for pattern, layout in ((Window(1, block=4), TokenLayout((8, 8))), (Neighborhood(3), (64,))):
-    layout = layout if isinstance(layout, TokenLayout) else TokenLayout(layout)
-    (part,) = plan(pattern, layout, 16).heads[0]
-    assert part.order is None
-
-
 ORDERS = {
   "patches": patches((4, 6), 6)[1],
   "columns": Order(np.arange(24).reshape(4, 6).T.ravel(), 24),
@@ -60,7 +50,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_there_and_back(name):
+def test_restoring_undoes_permuting(name):
   order = ORDERS[name]
   x = np.arange(1, 1 + 2 * order.length * 3).reshape(2, order.length, 3).astype(np.float32)
   weight = np.random.default_rng(1).normal(size=(2, order.numbers.size, 3)).astype(np.float32)
@@ -90,27 +80,12 @@ def test_a_transposition_gathers_nothing_and_no_order_scatters(name):
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=repr)
 @pytest.mark.parametrize(("grid", "tile"), [((8, 12), 16), ((6, 6), 6), ((5, 8), 10)])
-def test_the_same_edges(pattern, grid, tile):
+def test_reordered_tokens_have_equal_edges(pattern, grid, tile):
   layout = TokenLayout(grid)
   block, order = patches(grid, tile)
   expected = dense_mask(pattern, layout, 1)[:, order.numbers][:, :, order.numbers]
   found = block_mask(pattern, layout, block, 1, order)
   np.testing.assert_array_equal(found.dense(), expected)
-
-
-def test_fewer_elements_than_tiles_of_rows():
-  layout, pattern = TokenLayout((64, 64)), Neighborhood(7)
-  by_patches = block_mask(pattern, layout, 16, 1, patches((64, 64), 16)[1])
-  rows = block_mask(pattern, layout, 16, 1)
-  assert 2 * by_patches.keys.size < rows.keys.size
-
-
-def test_a_dilated_window_is_a_window_among_every_dth_token():
-  layout = TokenLayout((1024,))
-  (part,) = plan(DilatedWindow(4, (16,)), layout, 16).heads[0]
-  assert part.order.axes == ((64, 16), (1, 0))
-  permuted = block_mask(part.pattern, layout, 16, 1, part.order)
-  assert 2 * permuted.keys.size < block_mask(part.pattern, layout, 16, 1).keys.size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +112,7 @@ class Opposite(Pattern):
 
 @pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_pattern_with_a_permutation_of_its_own(gathered, causal):
+def test_a_pattern_may_define_its_permutation(gathered, causal):
   layout, pattern = TokenLayout((6, 8)), Opposite(gathered)
   (part,) = plan(pattern & Causal() if causal else pattern, layout, 24).heads[0]
   assert block_mask(part.pattern, layout, 24, 1, part.order).keys.size == 2  # in the usual order, 4

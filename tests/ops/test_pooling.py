@@ -22,7 +22,7 @@ CASES = [
   ("case", "dtype"),
   [*((case, jnp.float32) for case in CASES), (CASES[1], jnp.bfloat16), (CASES[4], jnp.bfloat16)],
 )
-def test_equals_xla(case, dtype):
+def test_pooling_equals_xla(case, dtype):
   shape, *window = case
   random = np.random.default_rng(0)
   x = random.integers(-2, 3, (2, *shape, 3)).astype(dtype)  # few values, so that most windows tie
@@ -39,7 +39,7 @@ def test_equals_xla(case, dtype):
     assert a.dtype == dtype
 
 
-def test_of_elsewhere_and_under_vmap():
+def test_pooling_works_on_other_platforms_and_under_vmap():
   x = np.random.default_rng(0).normal(size=(2, 3, 6, 6, 4)).astype(np.float32)
   pool = jax.jit(lambda x: pooling.max_pool(x, 3, 2, 1))
   found, expected = jax.jit(

@@ -47,7 +47,7 @@ def everything(kept, implementation, prefix=0, mask=None, **given):
     pytest.param(41, 2, True, "auto", marks=SLOW),
   ],
 )
-def test_paths_agree_ties_included(kept, prefix, mask, predictor, monkeypatch):
+def test_both_paths_agree_also_on_ties(kept, prefix, mask, predictor, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 11)  # several parts and tiles
   monkeypatch.setattr(predicted, "FEWEST_ROWS", 5)
   assert predicted.gathers(N, kept) == (kept == 2)
@@ -56,7 +56,7 @@ def test_paths_agree_ties_included(kept, prefix, mask, predictor, monkeypatch):
   cases.assert_close(found, expected)
 
 
-def test_masked_is_softmax_over_the_first_of_equal_scores():
+def test_the_masked_path_keeps_the_first_of_equal_scores():
   arrays, chosen, _ = inputs()
   matrix = jax.jit(lambda *x: predicted_attention(*x, *chosen, 9, implementation="masked")[1])
   mask = first(np.einsum("bhns,ms->bhnm", *chosen), 9)  # of equal scores, the first keys

@@ -30,7 +30,7 @@ def write(directory, kind, **masked):
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_what_ships_falls_with_tokens_and_matrices_and_never_masks_many_tokens(path):
+def test_shipped_rules_never_mask_many_tokens(path):
   found = rule.load_rule(json.loads(path.read_text())["device_kind"])
   assert found.source == f"{path.name} of the package"
   lengths, counts = (1, 16, 64, 65, 128, 196, 256, 512, 577, 1023), (1, 4, 16, 64, 256, 10**6)
@@ -42,7 +42,7 @@ def test_what_ships_falls_with_tokens_and_matrices_and_never_masks_many_tokens(p
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_what_ships_says_how_it_was_measured(path):
+def test_shipped_rules_state_their_measurements(path):
   for family, entry in rule.read_families(path).items():
     measured = entry["measured"]
     assert measured["masked_over_kernelized"], family
@@ -57,7 +57,7 @@ def test_bounds_are_looked_up():
     assert given.is_masked("dense", length, matrices) == expected
 
 
-def test_a_scaled_rule_picks_for_more_matrices_what_it_picks_for_fewer():
+def test_a_scaled_rule_counts_matrices_by_its_factor():
   given = rule.Rule("any", "a test", {"dense": ((64, None), (128, 32))})
   for factor in (Fraction(1, 4), Fraction(1, 3), Fraction(1), Fraction(8)):
     scaled = given.scaled(factor)
@@ -67,7 +67,7 @@ def test_a_scaled_rule_picks_for_more_matrices_what_it_picks_for_fewer():
         assert picked == given.is_masked("dense", length, matrices)
 
 
-def test_a_users_file_wins_and_is_named(directory):
+def test_a_file_of_a_user_takes_precedence(directory):
   path = write(directory, "cpu", dense=[[64, None], [512, 4]])
   found = rule.load_rule("cpu")
   assert found.source == str(path) and found.masked["dense"] == ((64, None), (512, 4))
@@ -76,20 +76,16 @@ def test_a_users_file_wins_and_is_named(directory):
   assert rule.load_rule("cpu").masked["linear"] == ((8, 1),)
 
 
-def test_where_users_keep_files(monkeypatch, tmp_path):
+def test_a_variable_names_the_directory_of_a_user(monkeypatch, tmp_path):
   monkeypatch.delenv(rule.VARIABLE)
   monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
   assert rule.user_directory() == tmp_path / "vitx" / "choices"
   monkeypatch.setenv("XDG_CONFIG_HOME", "")
   monkeypatch.setenv("HOME", str(tmp_path))
   assert rule.user_directory() == tmp_path / ".config" / "vitx" / "choices"
-  (tmp_path / "file.json").touch()
-  monkeypatch.setenv(rule.VARIABLE, str(tmp_path / "file.json"))
-  with pytest.raises(ConfigError, match=r"VITX_CHOICES='.*file\.json' is a file"):
-    rule.user_directory()
 
 
-def test_a_device_that_nobody_measured_goes_by_the_shipped_cpu_and_says_so(directory):
+def test_an_unmeasured_device_follows_the_shipped_rule_of_the_cpu(directory):
   write(directory, "cpu", dense=[[512, None]])  # the user's file is for no other device
   found = rule.load_rule("NVIDIA H100 80GB HBM3")
   assert "'NVIDIA H100 80GB HBM3' has not been measured" in found.source
@@ -100,7 +96,7 @@ def test_a_device_that_nobody_measured_goes_by_the_shipped_cpu_and_says_so(direc
   assert rule.load_rule("NVIDIA H100 80GB HBM3").masked["shaped"] == ((16, 2),)
 
 
-def test_what_is_traced_for_another_platform_goes_by_its_file(directory):
+def test_a_program_for_another_platform_follows_its_file(directory):
   path = write(directory, "tpu", shaped=[[16, 2]])
   assert current_rule().device_kind == jax.devices()[0].device_kind
   with lowering_for("tpu"):
@@ -111,14 +107,12 @@ def test_a_rule_is_recorded_and_read_again(directory):
   write(directory, "cpu", dense=[[64, None], [512, 4]])
   found = rule.load_rule("cpu")
   stored = json.loads(json.dumps(found.to_json()))
-  assert rule.Rule.from_json(stored, "environment.json", "restore it") == found
-  with pytest.raises(ConfigError, match=r"environment\.json holds no rule.*restore it"):
-    rule.Rule.from_json({"device_kind": "cpu"}, "environment.json", "restore it")
+  assert rule.Rule.from_json(stored) == found
 
 
 @pytest.mark.parametrize(
   "text",
-  ["", "{", "[]", '{"families": []}', '{"families": {"dense": {"masked": []}}}', '{"families": 3}'],
+  ["", "{", "[]", '{"families": []}', '{"families": {"dense": {"masked": []}}}'],
 )
 def test_a_damaged_file_is_named_with_the_fix(directory, text):
   path = directory / "cpu.json"
@@ -126,33 +120,6 @@ def test_a_damaged_file_is_named_with_the_fix(directory, text):
   with pytest.raises(ConfigError, match=r"cpu\.json.*vitx benchmark choose") as caught:
     rule.load_rule("cpu")
   assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-  "bounds",
-  [
-    [[128, None], [64, 3]],
-    [[64, 3], [128, None]],
-    [[64, 3], [128, 3]],
-    [[64, 0]],
-    [[0, 5]],
-    [[64]],
-    [64, 128],
-    [["64", 3]],
-    [[None, 3]],
-    [[64.5, 3]],
-    None,
-    5,
-  ],
-)
-def test_bounds_that_make_no_staircase_are_refused(directory, bounds):
-  path = write(directory, "cpu")
-  stored = json.loads(path.read_text())
-  stored["families"]["linear"]["masked"] = bounds
-  path.write_text(json.dumps(stored))
-  rule._load.cache_clear()
-  with pytest.raises(ConfigError, match=r"cpu\.json: linear: masked=.*N rising.*delete it\."):
-    rule.load_rule("cpu")
 
 
 TILES = {"bfloat16": {64: rule.TileSizes(64, *[rule.Launch(2, 8, 3)] * 3), 128: None}}
@@ -172,42 +139,10 @@ def test_tiles_are_stored_loaded_and_recorded(directory):
   assert rule.load_tiles("cpu") == json.loads(json.dumps(entry))
   stored = json.loads(json.dumps(found.to_json()))
   assert stored["tiles"]["bfloat16"] == {"64": [64, *[[2, 8, 3]] * 3], "128": None}
-  assert rule.Rule.from_json(stored, "environment.json", "restore it") == found
+  assert rule.Rule.from_json(stored) == found
   assert found.scaled(Fraction(2)).tiles == TILES
   del stored["tiles"]  # as recorded by an older version
-  assert rule.Rule.from_json(stored, "environment.json", "restore it").tiles == {}
+  assert rule.Rule.from_json(stored).tiles == {}
   write(directory, "cpu")
   assert rule.load_rule("cpu").tiles == {} and rule.load_tiles("cpu") is None
   assert "tiles" not in rule.load_rule("cpu").to_json()
-
-
-@pytest.mark.parametrize(
-  "sizes",
-  [
-    None,
-    3,
-    [],
-    {"float64": {}},
-    {"bfloat16": 3},
-    {"bfloat16": {"wide": None}},
-    {"bfloat16": {"64": 64}},
-    {"bfloat16": {"64": []}},
-    {"bfloat16": {"64": [64, [1, 4, 2], [1, 4, 2]]}},
-    {"bfloat16": {"64": [48, [1, 4, 2], [1, 4, 2], [1, 4, 2]]}},
-    {"bfloat16": {"64": [64, [3, 4, 2], [1, 4, 2], [1, 4, 2]]}},
-    {"bfloat16": {"64": [64, [1, 4, 9], [1, 4, 2], [1, 4, 2]]}},
-    {"bfloat16": {"64": [64, [1, 4, True], [1, 4, 2], [1, 4, 2]]}},
-    {"bfloat16": {"64": [64, [1, 4.0, 2], [1, 4, 2], [1, 4, 2]]}},
-    {"bfloat16": {"64": [64, [1, 4, 2], [1, 4, 2], [[], 4, 2]]}},
-  ],
-)
-def test_damaged_tiles_are_refused(directory, sizes):
-  write_tiles(directory, {"sizes": sizes})
-  with pytest.raises(ConfigError, match=r"cpu\.json: tiles.*must be .*delete it\.") as caught:
-    rule.load_rule("cpu")
-  message = str(caught.value)
-  assert repr(sizes) in message or any(repr(x) in message for x in sizes["bfloat16"].values())
-  if sizes is not None:
-    stored = {"device_kind": "cpu", "source": "a file", "masked": {}, "tiles": sizes}
-    with pytest.raises(ConfigError, match=r"environment\.json: tiles.*restore it\."):
-      rule.Rule.from_json(stored, "environment.json", "restore it")

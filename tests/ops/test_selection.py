@@ -51,7 +51,7 @@ def first(scores, count):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_top_k_names_is_kept(kind):
+def test_the_keys_of_top_k_are_kept(kind):
   for length, count in ((1, 1), (5, 5), (37, 1), (37, 9), (37, 36), (130, 50)):
     scores = rows(kind, length)
     cut, (indices, valid) = kept(scores, count)
@@ -62,7 +62,7 @@ def test_what_top_k_names_is_kept(kind):
     np.testing.assert_array_equal(named, expected, err_msg=f"{count} of {length}")
 
 
-def test_another_rounding_is_cut_in_the_same_place():
+def test_another_rounding_keeps_the_same_keys():
   scores = rows("many zeros", 130)
   again = scores * np.float32(1 + 1e-6)
   assert np.any(again != scores)
@@ -70,7 +70,7 @@ def test_another_rounding_is_cut_in_the_same_place():
   np.testing.assert_array_equal(a, b)
 
 
-def test_under_vmap_rows_stop_apart():
+def test_rows_under_vmap_are_cut_separately():
   scores = np.stack([rows(kind, 40) for kind in ("distinct", "all equal", "many zeros")])
   found = jax.jit(jax.vmap(lambda x: is_kept(x, find_cut(x, 11))))(scores)
   np.testing.assert_array_equal(found, first(scores, 11))

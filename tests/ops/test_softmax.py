@@ -19,7 +19,7 @@ def arrays(n=7, m=5, dtype=np.float32):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
-def test_both_are_the_definition(implementation, masked):
+def test_both_implementations_equal_the_definition(implementation, masked):
   key_mask = np.array([[True, False, True, True, False], [False] * 5]) if masked else None
   mask = None if key_mask is None else key_mask[:, None, None]
 
@@ -36,7 +36,7 @@ def test_both_are_the_definition(implementation, masked):
   cases.check(attend, half, mask=mask, tolerance=2e-2)
 
 
-def test_the_matrix_is_the_definition_and_has_empty_rows():
+def test_the_matrix_equals_the_definition():
   q, k, v, d_out = arrays()
   mask = np.ones((2, 1, 7, 5), bool)
   mask[:, :, 3] = False

@@ -30,7 +30,7 @@ WHOLE = [(name, np.float32, 1e-5) for name in CASES if name != HALF[0]]
 @pytest.mark.parametrize(
   ("name", "dtype", "tolerance"), all_but("axial_per_head", HALF[0], of=[*WHOLE, HALF])
 )
-def test_as_masked(name, dtype, tolerance):
+def test_the_kernel_equals_the_masked_path(name, dtype, tolerance):
   def interpreted(q, k, v):
     return splash.splash_attention(q, k, v, CASES[name], GRID, interpret=True)
 
@@ -48,18 +48,18 @@ BIGBIRD = bigbird(block=64, random=3, heads=4)
 
 
 @pytest.mark.parametrize("pattern", [None, BIGBIRD], ids=["dense", "bigbird"])
-def test_an_op_for_tpu_calls_it(pattern):
+def test_an_op_for_tpu_calls_the_kernel(pattern):
   text = on_tpu(pattern)
   assert len(re.findall(r"tpu_custom_call", text)) == 3  # forward, dq, dk and dv
   assert not matrices(text, 2048)
 
 
-def test_what_is_not_its_takes_our_tiles():
+def test_other_calls_are_computed_by_tiles():
   assert "tpu_custom_call" not in on_tpu(None, masked=True)
   assert "tpu_custom_call" not in on_tpu(BIGBIRD, platform="cpu")
 
 
-def test_edges_of_random_tokens_take_our_tiles():
+def test_random_edges_are_computed_by_tiles():
   """Splash attention would store nearly every block of 128 tokens, since each differs."""
   small = bigbird(block=8, random=2, heads=4)
   assert "tpu_custom_call" not in on_tpu(small)

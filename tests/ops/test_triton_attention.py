@@ -1,9 +1,5 @@
 """The parts of attention around the GPU's kernels, without Triton: lists, tiles, messages."""
 
-import importlib.metadata
-import sys
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +40,7 @@ def read(lists, heads, groups, rows, n, block):
 
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("name", ["full", "bigbird_etc", "axial_per_head", "attention_free"])
-def test_lists_hold_the_edges(name, blocks):
+def test_lists_contain_the_edges(name, blocks):
   mask = block_mask(PATTERNS[name], GRID, 16, 4)
   for transposed, own in enumerate((mask, mask.transpose())):
     lists = list_blocks(mask, blocks, bool(transposed))
@@ -55,7 +51,7 @@ def test_lists_hold_the_edges(name, blocks):
     np.testing.assert_array_equal(found, own.dense())
 
 
-def test_lists_made_at_run_time_hold_the_blocks():
+def test_lists_made_at_run_time_contain_the_blocks():
   random = np.random.default_rng(0)
   indices = np.stack([[random.permutation(7)[:4] for _ in range(7)] for _ in range(2)])
   valid = random.random(indices.shape) < 0.6
@@ -118,62 +114,10 @@ def test_results_vary_over_a_mesh_as_the_inputs_do(monkeypatch):
   assert len(calls) == 3
 
 
-def test_arrays_without_elements_and_numbers_of_numpy_are_no_trouble(monkeypatch):
+def test_arrays_without_elements_work(monkeypatch):
   calls, given = record_kernels(monkeypatch), dict(scale=np.float32(2), implementation="kernelized")
   for batch in (0, 1):
     x = jax.ShapeDtypeStruct((batch, 40, 1, 16), jnp.float32)
     with lowering_for("gpu"):
       jax.eval_shape(lambda x: ops.attention(x, x, x, PATTERNS["window"], **given), x)
   assert [type(sizes.scale) for *_, sizes in calls] == [float]
-
-
-def version_of_jax(package):
-  if package != "jax":
-    raise importlib.metadata.PackageNotFoundError(package)
-  return "1.0"
-
-
-@pytest.mark.parametrize(
-  ("capability", "modules", "words"),
-  [
-    ("7.5", {}, "the compute capability is 7.5, and the kernels need 8.0"),
-    ("9.0", {"jax_triton": None}, "jax-triton is missing; on Python 3.12 or newer, pip install -e"),
-    ("9.0", {"jax_triton": types.ModuleType("jax_triton")}, "jax 1.0, jax-triton (missing)"),
-    ("gfx942", {}, None),
-  ],
-)
-def test_an_obstacle_names_its_fix(capability, modules, words, monkeypatch):
-  gpu = types.SimpleNamespace(platform="gpu", compute_capability=capability)
-  monkeypatch.setattr(jax, "devices", lambda: [gpu])
-  monkeypatch.setattr(importlib.metadata, "version", version_of_jax)
-  for name, module in modules.items():
-    monkeypatch.setitem(sys.modules, name, module)
-  triton_attention.find_obstacle.cache_clear()
-  triton_attention.find_capability.cache_clear()
-  try:
-    found = triton_attention.find_obstacle()
-    assert found is None if words is None else words in found
-    with lowering_for("gpu"):  # XLA computes this attention
-      x = jax.ShapeDtypeStruct((1, 40, 1, 16), jnp.float32)
-      assert triton_attention.find_tiles(x, x, x) is None
-  finally:
-    triton_attention.find_obstacle.cache_clear()
-    triton_attention.find_capability.cache_clear()
-
-
-def test_a_compiler_that_fails_is_an_obstacle_of_one_line(monkeypatch):
-  def call(*_):
-    raise ValueError("at 3:5:\nno")
-
-  monkeypatch.setattr(triton_attention, "_read_capability", lambda: 90)
-  monkeypatch.setattr(triton_attention, "call", call)
-  monkeypatch.setitem(sys.modules, "jax_triton", types.ModuleType("jax_triton"))
-  monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.0")
-  triton_attention.find_obstacle.cache_clear()
-  try:
-    found = triton_attention.find_obstacle()
-  finally:
-    triton_attention.find_obstacle.cache_clear()
-  assert found.startswith(
-    "jax 1.0, jax-triton 1.0, triton 1.0 do not fit each other (ValueError: at 3:5: no); on Python"
-  )

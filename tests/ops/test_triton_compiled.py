@@ -105,7 +105,7 @@ def h100(monkeypatch):
     found.cache_clear()
 
 
-def test_packages_that_fit_are_found_by_one_lowering(h100, monkeypatch):
+def test_one_lowering_shows_that_the_packages_fit(h100, monkeypatch):
   asked, lower = [], triton_attention._lower_a_call
   monkeypatch.setattr(
     triton_attention, "_lower_a_call", lambda card: asked.append(card) or lower(card)
@@ -137,7 +137,7 @@ def elements_of_arrays(text):
   return [math.prod(map(int, axes[:-1].split("x"))) for axes in shapes]
 
 
-def test_nothing_else_calls_them(h100):
+def test_other_programs_do_not_call_the_kernels(h100):
   q = jax.ShapeDtypeStruct((1, 512, 2, 64), jnp.bfloat16)
   for called_for in ("cpu", "gpu"):  # a GPU's host also runs programs on its CPU
     with lowering_for(called_for):
@@ -146,7 +146,7 @@ def test_nothing_else_calls_them(h100):
     assert "triton" not in text and matrices(text, 512) == set()
 
 
-def test_an_exported_program_has_them(h100):
+def test_an_exported_program_contains_the_kernels(h100):
   q = jax.ShapeDtypeStruct((1, 256, 2, 64), jnp.bfloat16)
 
   def attend(q, k, v):

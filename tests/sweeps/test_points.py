@@ -23,7 +23,7 @@ def test_every_combination_is_a_point_with_a_readable_name():
   assert found[3].config.learning_rate == 0.002 and found[4].config.seed == 1
 
 
-def test_values_may_be_dicts_and_fields_that_end_alike_stay_apart():
+def test_values_may_be_dicts():
   over = "token_mixer=[{'name': 'performer', 'features': 8}],model.dropout=[0.1],task.x.dropout=[1]"
   (name,) = expand("digits.py:model.depth=1", parse_grid(over))
   assert name == "token_mixer-name-performer-features-8_model.dropout-0.1_task.x.dropout-1"
@@ -34,7 +34,7 @@ def test_without_values_the_config_itself_is_the_method():
   assert list(expand("configs/digits.py", {})) == ["digits"]
 
 
-def test_the_seed_of_each_run_stands_in_the_config_and_in_values():
+def test_the_seed_of_each_run_is_in_the_config_and_in_values():
   config = f"digits.py:{TINY},init_from=runs/a_seed-{{seed}}"
   found = points("data.source=[folder:x{seed},digits]", config=config)
   assert [(p.config.init_from, p.config.data.source) for p in found] == [
@@ -51,37 +51,32 @@ def test_the_seed_of_each_run_stands_in_the_config_and_in_values():
   ]
 
 
-@pytest.mark.parametrize("fold", ["-1", "2"])
-def test_every_fold_exists_before_the_first_is_trained(fold):
-  with pytest.raises(ConfigError, match=rf"^data\.fold={fold}: data\.folds=2 has the folds 0 to 1"):
-    make_points({"a": f"digits.py:{TINY},data.folds=2"}, 1, ["0", fold])
+def test_every_fold_exists_before_the_first_is_trained():
+  with pytest.raises(ConfigError, match=r"^data\.fold=2: data\.folds=2 has the folds 0 to 1"):
+    make_points({"a": f"digits.py:{TINY},data.folds=2"}, 1, ["0", "2"])
 
 
-def test_methods_with_folds_of_different_divisions_are_refused():
+def test_methods_with_different_divisions_are_refused():
   texts = {f"{count}": f"digits.py:{TINY},data.folds={count}" for count in (2, 3)}
-  with pytest.raises(ConfigError, match=r"data\.folds=2, 3: the methods would be compared on diff"):
+  with pytest.raises(ConfigError, match=r"data\.folds=2, 3: methods need the same"):
     make_points(texts, 1, ["0", "1"])
 
 
 @pytest.mark.parametrize(
   ("over", "message"),
   [
-    ("learning_rate=0.1", r"'learning_rate=0.1' is not of the form field=\[value,value\]"),
-    ("learning_rate=[]", "has no value: the sweep is empty"),
-    ("", "over='' has no field: leave --over out"),
-    ("seed=[1,2]", "give the number of seeds by --seeds"),
-    ("batch_size=[32],batch_size=[64]", "batch_size occurs twice"),
+    ("learning_rate=0.1", r"'learning_rate=0.1' must be field=\[value,value\]"),
+    ("learning_rate=[]", r"'learning_rate=\[\]' must be field"),
+    ("batch_size=[32],batch_size=[64]", "with all values of a field"),
     ("lerning_rate=[0.1]", "no field 'lerning_rate'. Did you mean 'learning_rate'"),
-    ("learning_rate=[fast]", "learning_rate"),
     ("row=[softmax,fnett]", "unknown row 'fnett'. Did you mean 'fnet'"),
+    ("seed=[1,2]", "seed=1 is set already; drop one"),
     ("learning_rate=[1e-3,0.001]", "'learning_rate-1e-3_seed-0' and 'learning_rate-0.001_seed-0'"),
     ("token_mixer=[softmax,{'name':'softmax'}]", "have equal configs"),
     ("learning_rate=[0.1,0.1]", "two points have the name 'learning_rate-0.1'"),
-    ("model.dropout=[0.1]", "is set already; drop one"),
-    (f"init_from=[{'x' * 300}]", "exceeds 200 characters"),
   ],
 )
-def test_what_cannot_be_swept_is_said_before_anything_is_made(over, message, tmp_path, capsys):
+def test_a_grid_is_checked_before_anything_is_made(over, message, tmp_path, capsys):
   workdir = tmp_path / "sweep"
   command = ["sweep", f"--config=digits.py:{TINY}", f"--over={over}", f"--workdir={workdir}"]
   assert main([*command, f"--out={tmp_path / 'out'}"]) == 1
@@ -90,62 +85,17 @@ def test_what_cannot_be_swept_is_said_before_anything_is_made(over, message, tmp
   assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-  ("config", "seeds", "message"),
-  [
-    ("digits.py:softmax", 0, "seeds=0: the sweep is empty"),
-    ("digits.py:softmax,seed=3", 1, "sets a seed; give the number"),
-  ],
-)
-def test_seeds_have_one_place(config, seeds, message):
-  with pytest.raises(ConfigError, match=message):
-    points("model.depth=[1]", seeds, config)
+def test_one_fold_is_not_run_twice():
+  with pytest.raises(ConfigError, match="have equal configs"):
+    make_points({"a": f"digits.py:{TINY},data.folds=2"}, 1, ["0", "0"])
 
 
-def test_a_row_has_one_place():
-  with pytest.raises(ConfigError, match="names the row 'softmax', and --over names others"):
-    points(config="digits.py:softmax")
-
-
-def test_rows_of_a_file():
+def test_the_rows_of_a_file_are_listed():
   assert find_rows("digits.py", ["fnet", "softmax"]) == ["fnet", "softmax"]
   assert len(find_rows("vix_cifar10.py", [])) > 40
   with pytest.raises(
     ConfigError, match=r"rows='fnett' is no row of 'digits.py'\. Did you mean 'fnet'"
   ):
     find_rows("digits.py", ["fnett"])
-  with pytest.raises(ConfigError, match=r"rows=.*has .fnet. twice"):
-    find_rows("digits.py", ["fnet", "fnet"])
   with pytest.raises(ConfigError, match="has no ROWS"):
     find_rows("run/config.json", [])
-
-
-@pytest.mark.parametrize(
-  ("name", "text"), [("config.json", '{"seed": 0}'), ("phases.json", '{"phases": ["a", "b"]}')]
-)
-def test_the_workdir_of_a_run_takes_no_sweep(name, text, tmp_path, capsys):
-  (tmp_path / name).write_text(text)
-  command = ["sweep", f"--config=digits.py:{TINY}", "--seeds=2", f"--workdir={tmp_path}"]
-  assert main([*command, f"--out={tmp_path / 'out'}", "--no-plot"]) == 1
-  error = capsys.readouterr().err.splitlines()[-1]
-  assert error.startswith("ConfigError: ") and "is the workdir of one run" in error
-  assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
-NUMPY = """
-import numpy
-from ml_collections import ConfigDict
-from vitx.config import default_config
-def get_config(arg=None):
-  config = default_config()
-  config.optimizer = ConfigDict(dict(name="adamw", weight_decay=numpy.float32(0.1)))
-  return config
-"""
-
-
-def test_a_number_of_numpy_in_a_config_is_refused_by_name(tmp_path, capsys):
-  file = tmp_path / "own.py"
-  file.write_text(NUMPY)
-  command = ["sweep", f"--config={file}", f"--workdir={tmp_path / 'w'}", "--no-plot"]
-  assert main([*command, f"--out={tmp_path / 'out'}"]) == 1
-  assert "optimizer.weight_decay=np.float32(0.1) cannot be stored" in capsys.readouterr().err

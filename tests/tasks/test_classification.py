@@ -36,7 +36,7 @@ def random(n=498, classes=10, seed=0):
   return logits.astype(np.float32), labels.astype(np.int32)
 
 
-def test_against_scikit_learn():
+def test_metrics_equal_scikit_learns():
   logits, labels = random()
   p = np.exp(logits.astype(np.float64))
   p /= p.sum(1, keepdims=True)
@@ -51,7 +51,7 @@ def test_against_scikit_learn():
   assert result["class_top1"][9] is None
 
 
-def test_calibration_error_by_its_definition():
+def test_the_calibration_error_follows_its_definition():
   logits, labels = random(seed=1)
   p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
   confidence, hit = p.max(1), p.argmax(1) == labels
@@ -76,15 +76,10 @@ def test_masked_rows_do_not_count(padding, several):
   assert masked == pytest.approx(alone)
 
 
-def test_ties_count_once_and_fewer_than_five_classes_are_all_in_the_top_five():
+def test_ties_count_once_and_few_classes_are_all_in_the_top_five():
   logits = np.zeros((3, 3), np.float32)
   result = figures(logits, np.array([0, 1, 2], np.int32))
   assert result["top1"] == pytest.approx(1 / 3) and result["top5"] == 1
-
-
-def test_no_examples():
-  with pytest.raises(ValueError, match="no examples"):
-    summarize_classification({"count": 0.0})
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -97,7 +92,7 @@ def test_a_logit_that_is_not_finite_is_wrong_for_every_class(bad):
 
 
 @pytest.mark.parametrize(("classes", "is_shown"), [(5, False), (6, True)])
-def test_top5_is_shown_of_more_than_five_classes(classes, is_shown):
+def test_top5_is_shown_for_more_than_five_classes(classes, is_shown):
   """Top-5 accuracy is always 1 with five classes or fewer."""
   logits, labels = random(classes=classes)
   found = figures(logits, labels)

@@ -1,6 +1,7 @@
 """Masked autoencoding: published losses, masks, what a visible token depends on, refusals."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import jax
@@ -13,16 +14,16 @@ from tests.slow import all_but
 from vitx.attention import MIXERS
 from vitx.config.errors import ConfigError
 from vitx.layers.posemb import sine_cosine_table
-from vitx.models import create_model, list_models
+from vitx.models import create_model
 from vitx.models.masked_autoencoder import (
-  _count_visible,
+  count_visible,
   from_patches,
   make_autoencoder,
   to_patches,
 )
 from vitx.models.vit import ViT
 from vitx.ops.layout import TokenLayout
-from vitx.tasks import build_task, task_class
+from vitx.tasks import build_task
 from vitx.training import trial
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "mae.npz"
@@ -102,7 +103,7 @@ def make_task(*overrides):
   )
 
 
-def test_the_loss_is_that_of_transformers():
+def test_the_loss_equals_that_of_transformers():
   """The code of `ViTMAEForPreTraining` had equal weights, images and masks."""
   stored = np.load(GOLDEN)
   task = make_task(
@@ -128,7 +129,7 @@ def test_the_loss_is_that_of_transformers():
   np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
-def test_fixed_positions_are_those_of_transformers():
+def test_fixed_positions_equal_those_of_transformers():
   """transformers puts the columns into the first half of the channels, and vitx the rows."""
   stored = np.load(GOLDEN)["decoder_positions"][0]
   swapped = np.roll(stored, 4, axis=1)
@@ -203,7 +204,7 @@ def test_masks_have_one_size_and_differ(ratio, visible):
 @pytest.mark.parametrize(("ratio", "grid", "visible"), [(0.8, (5, 5), 5), (0.9, (2, 5), 1)])
 def test_a_whole_number_of_visible_patches_is_exact(ratio, grid, visible):
   """In floats, 1 - 0.8 is a little less than 0.2, and 1 - 0.9 a little less than 0.1."""
-  assert _count_visible(grid, (10, 10, 1), ratio) == visible
+  assert count_visible(math.prod(grid), ratio) == visible
 
 
 def test_a_mask_of_training_follows_from_the_key_and_the_index():
@@ -237,8 +238,6 @@ def test_a_mask_of_evaluation_follows_from_the_image_alone():
   assert len(np.unique(masks, axis=0)) == 6
   figures = task.summarize(jax.device_get(found["sums"]))
   assert figures == {"examples": 5, "loss": pytest.approx(losses[:5].mean())}
-  with pytest.raises(ValueError, match="no examples"):
-    task.summarize({"count": 0.0})
 
 
 @pytest.mark.parametrize("normalized", [True, False])
@@ -271,31 +270,24 @@ def test_a_reconstruction_shows_visible_pixels_and_predicted_ones(normalized, mo
   np.testing.assert_allclose(shown[masked], flat[masked] if normalized else 0.5, atol=1e-5)
 
 
-BODIES = {
-  "convmixer": {"width": 8, "depth": 1, "patch": 4},
-  "cvt": {"width": 8, "depth": (1,), "num_heads": 2, "mlp_dim": 16},
-  "pit": {"width": (8, 16), "depth": (1, 1), "num_heads": 2, "mlp_dim": 16},
-  "resnet": {"depth": 8},
-  "sparse_transformer": {"vocabulary": 2, "grid": (4, 4)},
-  "swin": {"width": 8, "depth": (1, 1), "num_heads": (2, 4), "mlp_ratio": 2},
-}
 SEQUENCES = ("cct", "distilled_vit", "levit", "lv_vit", "vit")
 
 
-@pytest.mark.parametrize("name", list_models())
-def test_every_body_is_used_or_refused(name):
-  if name in SEQUENCES:
-    model = network(name, token_mixer="softmax")
-    shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16, 16, 1), np.float32))
-    body = create_model(name, num_classes=1, stem=LINEAR, token_mixer="softmax", **SMALL)
-    own = jax.eval_shape(body.init, jax.random.key(0), np.zeros((1, 16, 16, 1), np.float32))
-    heads = {"head", "head_distillation", "head_patches", "pool"}
-    assert shapes["params"].keys() - {"decoder"} == own["params"].keys() - heads
-    return
-  classes = {} if name == "sparse_transformer" else {"num_classes": 1}
-  message = f"visible patches alone, which .* does not allow: .* one of {', '.join(SEQUENCES)}\\."
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_every_body_of_one_sequence_is_used_without_its_head(name):
+  images = np.zeros((1, 16, 16, 1), np.float32)
+  model = network(name, token_mixer="softmax")
+  shapes = jax.eval_shape(model.init, jax.random.key(0), images)
+  body = create_model(name, num_classes=1, stem=LINEAR, token_mixer="softmax", **SMALL)
+  own = jax.eval_shape(body.init, jax.random.key(0), images)
+  heads = {"head", "head_distillation", "head_patches", "pool"}
+  assert shapes["params"].keys() - {"decoder"} == own["params"].keys() - heads
+
+
+def test_a_body_of_feature_maps_is_refused():
+  message = f"visible patches alone, which .* does not allow; .* one of {', '.join(SEQUENCES)}\\."
   with pytest.raises(ConfigError, match=message):
-    make_autoencoder(create_model(name, **classes, **BODIES[name]), (16, 16, 1), **DECODER)
+    make_autoencoder(create_model("resnet", num_classes=1, depth=8), (16, 16, 1), **DECODER)
 
 
 class Own(ViT):
@@ -323,45 +315,25 @@ def test_every_mixer_is_used_or_refused(name):
     shapes = jax.eval_shape(lambda: model.init_with_output(jax.random.key(0), images, masked))
     assert shapes[0].shape == (1, 16, 16)
     return
-  with pytest.raises(ConfigError, match=f"does not allow: .* one of {', '.join(FITTING)}\\."):
+  with pytest.raises(ConfigError, match=f"does not allow; .* one of {', '.join(FITTING)}\\."):
     network(token_mixer=mixer)
 
 
 REFUSED = (
-  ({"name": f"{__name__}:Own"}, r"Own does not allow: it has its own 'encode'"),
-  ({"posemb": "rope"}, r"model\.posemb='rope' needs the place.*model\.posemb='sincos'"),
-  (
-    {"token_mixer": {"name": "softmax", "relative_bias": "axial"}},
-    r"model\.token_mixer\.relative_bias needs the place",
-  ),
+  ({"name": f"{__name__}:Own"}, r"Own does not allow"),
   (
     {"token_reduction": {"name": "evit", "layers": (0,)}, "pool": "cls"},
     r"model\.token_reduction removes tokens that the decoder",
   ),
-  ({"stem": {"name": "linear", "patch": 4, "stride": 3}}, r"5 x 5 tokens .* do not tile it"),
   ({"stem": {"name": "linear", "patch": 16}}, r"leaves 0 of 1 patches visible"),
-  ({"decoder": {"num_heads": 3}}, r"task\.decoder_heads=3 does not divide task\.decoder_width=8"),
-  ({"decoder": {"width": 6}}, r"task\.decoder_width=6 must be divisible by 4"),
 )
 
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED)
-def test_errors_name_the_fix(fields, message):
+def test_an_impossible_encoder_is_refused(fields, message):
+  images, masked = np.zeros((1, 16, 16, 1), np.float32), np.arange(16)[None] >= 4
   with pytest.raises(ConfigError, match=message):
-    network(**fields)
-
-
-def test_an_unknown_field_is_told_with_the_task():
-  """Other tasks have the field, but the error proposes only this task's fields."""
-  with pytest.raises(ConfigError) as error:
-    task_class({"name": "masked_autoencoder", "label_smoothing": 0.1})
-  assert "=0.1: MaskedAutoencoding has no field 'label_smoothing'. Valid: dec" in str(error.value)
-
-
-def test_a_patch_of_one_value_has_no_variance():
-  assert make_task("stem.patch=1,task.normalize_pixels=False").model.grid == (16, 16)
-  with pytest.raises(ConfigError, match=r"patches of one value; use larger patches"):
-    make_task("stem.patch=1")
+    jax.eval_shape(network(**fields).init, jax.random.key(0), images, masked)
 
 
 @pytest.mark.parametrize("classes", [1, 10])
@@ -375,15 +347,17 @@ def test_a_plan_of_a_stored_config_opens_no_data(classes):
   assert complete.model.num_classes == classes and complete.data.image_size == 16
 
 
-WINDOWS = (
-  ({"name": "performer", "local_heads": 1, "local_window": 4}, r"token_mixer\.local_heads=1"),
-  ({"name": "locality", "edges": "neighborhood"}, r"token_mixer\.edges='neighborhood'"),
+PLACED = (
+  ({"token_mixer": {"name": "performer", "local_heads": 1}}, r"token_mixer\.local_heads=1"),
+  ({"token_mixer": {"name": "locality", "edges": "neighborhood"}}, r"edges='neighborhood'"),
+  ({"token_mixer": {"name": "softmax", "relative_bias": "axial"}}, r"relative_bias='axial'"),
+  ({"posemb": "rope"}, r"rotary='sequence'"),
 )
 
 
-@pytest.mark.parametrize(("mixer", "field"), WINDOWS)
-def test_windows_are_refused(mixer, field):
-  """Windows in a sequence with gaps do not contain neighbors."""
-  model, masked = network(token_mixer=mixer), np.arange(16)[None] >= 4
-  with pytest.raises(ConfigError, match=f"{field} .*places"):
+@pytest.mark.parametrize(("fields", "field"), PLACED)
+def test_a_mixer_that_needs_places_is_refused(fields, field):
+  """The visible tokens are a sequence with gaps, in which neighbors are not near."""
+  model, masked = network(**fields), np.arange(16)[None] >= 4
+  with pytest.raises(ConfigError, match=f"{field} needs the places"):
     jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 16, 16, 1), np.float32), masked)

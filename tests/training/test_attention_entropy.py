@@ -26,7 +26,7 @@ def told(tmp_path_factory):
 
 
 @pytest.mark.slow  # a whole run; `test_loop.short_run` checks this too
-def test_each_row_tells_it_of_the_state_after_its_step(told):
+def test_each_row_has_the_entropy_after_its_step(told):
   """The entropy is that of the trained weights, not of their average.
 
   A model that computes its matrices has an equal entropy.
@@ -46,7 +46,7 @@ def test_each_row_tells_it_of_the_state_after_its_step(told):
 
 
 @pytest.mark.slow  # a whole run
-def test_it_changes_nothing_of_the_run(told, finished_run):
+def test_the_entropy_changes_nothing_of_the_run(told, finished_run):
   rows = [{k: v for k, v in row.items() if k != NAME} for row in runs.rows(told[1])]
   assert rows == runs.rows(finished_run[0])
   same(runs.final_state(finished_run[0]), runs.final_state(told[1]))

@@ -38,7 +38,7 @@ def config(source, *overrides):
 
 
 @pytest.mark.slow  # whole runs
-def test_a_run_that_began_before_goes_on_to_the_same_bits(numbered, tmp_path, monkeypatch):
+def test_a_run_with_an_older_order_of_classes_keeps_its_bits(numbered, tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(class_names, "sort_names", lambda names: tuple(sorted(names)))
     loop.train(config(numbered), tmp_path / "whole")
@@ -67,11 +67,11 @@ def test_a_phase_has_the_order_of_the_run(tmp_path):
   assert phases.wd.find_class_names(tmp_path) is None
 
 
-def test_roles_that_other_splits_would_play_are_told(tmp_path):
-  data = {"source": "x", "fingerprint": "a", "examples": {"train": 3, "test": 2}}
+def test_other_splits_of_a_continued_run_are_refused(tmp_path):
+  data = {"source": "x", "fingerprint": "a", "examples": {"train": 3, "test": 2}, "unreadable": []}
   (tmp_path / "environment.json").write_text(json.dumps({"data": data}))
   provenance.check_same_data(tmp_path, data)
-  with pytest.raises(ConfigError, match=r"began with examples .*'test': 2.*'test': 5"):
+  with pytest.raises(ConfigError, match=r"began: examples .*'test': 2.*'test': 5"):
     provenance.check_same_data(tmp_path, data | {"examples": {"train": 3, "test": 5}})
 
 
@@ -118,20 +118,3 @@ def test_a_teachers_classes_are_found_by_their_names(run_copy):
   for leaf in ("kernel", "bias"):
     np.testing.assert_array_equal(heads[0][leaf], loaded.variables["params"]["head"][leaf])
     np.testing.assert_array_equal(heads[1][leaf], heads[0][leaf][..., ::-1])
-
-
-@pytest.mark.slow  # reads a whole run
-def test_a_teacher_that_has_diverged_is_refused(finished_run, monkeypatch):
-  loaded = vitx.load(finished_run[0])
-  loaded.variables["params"]["head"]["bias"][3] = np.nan
-  monkeypatch.setattr(teacher, "load", lambda source: loaded)
-  options = "task=distillation", f"task.teacher={finished_run[0]}", "augment.mixup=0.0"
-  with pytest.raises(ConfigError, match=r"^params/head/bias of task\.teacher=.* hold NaN"):
-    make_experiment(runs.tiny(*options))
-
-
-def test_a_record_that_names_too_few_classes_is_refused(run_copy):
-  for names in (["a", "b", "c"], "0123456789", [0] * 10):
-    name_classes(run_copy, names)
-    with pytest.raises(ConfigError, match=r"class_names( is no|=.* must name the 10)"):
-      vitx.load(run_copy)

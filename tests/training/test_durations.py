@@ -14,16 +14,13 @@ from vitx.training.durations import is_due, settle, to_steps
   "duration, steps_per_epoch, expected",
   [
     ("300 steps", 10, 300),
-    ("1 step", 10, 1),
     ("300", 10, 300),
     (300, 10, 300),
     (0, 10, 0),
-    ("0 steps", 10, 0),
     (" 7  steps ", 10, 7),
     ("1 epoch", 10, 10),
     ("1 epochs", 12.6328125, 13),
     ("2.5 epochs", 12.6328125, 32),
-    ("2.5epochs", 10, 25),
     (".5 epochs", 10, 5),
     # 3 * (50 / 3) is 50 although 50 / 3 is no float.
     ("3 epochs", 50 / 3, 50),
@@ -31,15 +28,13 @@ from vitx.training.durations import is_due, settle, to_steps
     ("1.1 epochs", Fraction(100), 110),
   ],
 )
-def test_steps(duration, steps_per_epoch, expected):
+def test_durations_become_whole_steps(duration, steps_per_epoch, expected):
   result = to_steps(duration, steps_per_epoch, "duration")
   assert result == expected and type(result) is int
 
 
-@pytest.mark.parametrize(
-  "duration", ["", "steps", -3, "2.5 steps", "2.5", 2.5, "epochs 3", "3 epoch s", None, True]
-)
-def test_what_is_no_duration(duration):
+@pytest.mark.parametrize("duration", ["", -3, "2.5 steps", 2.5, "3 epoch s", None, True])
+def test_texts_that_are_no_durations_are_refused(duration):
   with pytest.raises(ConfigError, match=r"^checkpoint\.every="):
     to_steps(duration, 10, "checkpoint.every")
 
@@ -73,7 +68,7 @@ def test_epochs_never_drift():
   assert len(fired) == 1029
 
 
-def test_nothing_is_due_at_the_start_and_every_nothing_is_refused():
+def test_nothing_is_due_at_the_start_and_a_period_of_zero_is_refused():
   assert not is_due(0, "1 steps", 10)
   with pytest.raises(ConfigError, match=r"^log_every='0 steps'"):
     is_due(3, "0 steps", 10, "log_every")
@@ -83,16 +78,13 @@ def test_nothing_is_due_at_the_start_and_every_nothing_is_refused():
   ("duration", "total", "expected"),
   [
     ("30 epochs", 100, "30 epochs"),
-    (300, None, 300),
     ("", 100, ""),
     (None, 100, None),
     (0.5, 100, 0.5),
     ("30 epochs, at least 200 steps", None, "300 steps"),
-    ("30 epochs, at least 400 steps", None, "400 steps"),
     ("30 epochs, at most 2.5 epochs", None, "25 steps"),
     ("30 epochs,at least 400,at most 350 steps", None, "350 steps"),
     ("5%", 645, "32 steps"),
-    ("2.5 %", 645, "16 steps"),
     ("5%", 6, "1 steps"),
     ("0%", 645, "0 steps"),
     ("4%, at most 50 steps", 2000, "50 steps"),
@@ -108,14 +100,11 @@ def test_bounds_and_shares_become_steps(duration, total, expected):
   ("duration", "total"),
   [
     ("5%", None),
-    ("30 epochs, at least 5%", None),
-    ("30 epochs, no less than 5 steps", 100),
     ("30 epochs, at least", 100),
-    ("many, at least 3 steps", 100),
     ("5 % steps", 100),
     ("-5%", 100),
   ],
 )
-def test_bounds_and_shares_of_no_duration(duration, total):
+def test_bounds_and_shares_without_a_duration_are_refused(duration, total):
   with pytest.raises(ConfigError, match=r"^log_every="):
     settle(duration, 10, total, "log_every")

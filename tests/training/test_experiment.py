@@ -7,16 +7,13 @@ import pytest
 
 from tests import runs
 from tests.training.test_loop import resolved
-from vitx.analysis.implementations import implementations
 from vitx.config.errors import ConfigError
 from vitx.config.fields import find
 from vitx.config.loader import load_config
 from vitx.data import sources
 from vitx.data.dataset import ArraySpec, DatasetInfo, Source
-from vitx.models import model_from_config
 from vitx.ops.implementation import choosing_by, lowering_for
 from vitx.ops.rule import FAMILIES, Rule
-from vitx.tasks.density import Density
 from vitx.training import compilation
 from vitx.training import experiment as making
 from vitx.training.experiment import make_experiment, open_data
@@ -44,14 +41,7 @@ def test_the_data_seed_or_else_the_seed_chooses_the_examples_of_validation():
   assert validation("seed=5,data_seed=1") == validation("seed=1") != validation("seed=5")
 
 
-@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
-def test_implementations_are_found_in_the_whole_network(implementation):
-  mixer = f"token_mixer=performer,token_mixer.implementation={implementation},model.depth=2"
-  found = implementations(model_from_config(resolved(mixer).model), (1, 8, 8, 1))
-  assert found == dict.fromkeys(("block_0/token_mixer", "block_1/token_mixer"), implementation)
-
-
-def test_implementations_are_those_of_the_examples_that_a_device_has_at_once():
+def test_implementations_depend_on_the_examples_of_a_device():
   """Each of two devices has 12 examples of 4 heads at once, or 6 with micro-batches."""
   bounds = {"dense": ((1000, 32),)}
   rule = Rule("any", "a test", dict.fromkeys(FAMILIES, ()) | bounds)
@@ -61,12 +51,6 @@ def test_implementations_are_those_of_the_examples_that_a_device_has_at_once():
     with choosing_by(rule):
       picked += make_experiment(runs.tiny(text)).implementations().values()
   assert picked == ["kernelized", "masked"]
-
-
-def test_auto_never_holds_the_matrix_of_many_tokens():
-  model = model_from_config(resolved("token_mixer=softmax,posemb=none").model)
-  found = implementations(model, (1, 256, 256, 1))  # 4,096 tokens
-  assert set(found.values()) == {"kernelized"}
 
 
 class Given:
@@ -97,24 +81,13 @@ GIVEN = {
     {"image": ArraySpec((8, 8, 1), "uint16"), "label": LABEL},
     "image uint16.*image uint8",
   ),
-  "float": ({"image": ArraySpec((8, 8, 1), "float32"), "label": LABEL}, "float32.*image uint8"),
-  "soft": (
-    {"image": IMAGE, "label": ArraySpec((), "float32")},
-    "label float32.*needs label integer",
-  ),
-  "rank": ({"image": IMAGE, "label": ArraySpec((2,), "int32")}, r"label int32 \(2,\).*with 0 axes"),
   "missing": ({"image": IMAGE}, "no array .label.*needs label integer"),
   "lies": ({"image": IMAGE, "label": LABEL}, "a label is float32"),  # as its examples show
-}
-SEQUENCES = {
-  "wide": ({"tokens": ArraySpec((None,), "int32")}, "tokens int32.*tokens uint8"),
-  "grid": ({"tokens": ArraySpec((4, 4), "uint8")}, r"tokens uint8 \(4, 4\).*with 1 axes"),
-  "image": ({"image": ArraySpec((8, 8, 1), "float32")}, r"float32.*uint8 with 3 axes"),
 }
 
 
 @pytest.mark.parametrize("kind", GIVEN)
-def test_a_source_whose_arrays_are_not_the_tasks_is_refused_before_anything(kind, monkeypatch):
+def test_a_source_with_arrays_of_another_kind_is_refused(kind, monkeypatch):
   spec, message = GIVEN[kind]
   arrays = ARRAYS | ({"label": np.float32(0.7)} if kind == "lies" else {})
   info, given = DatasetInfo("mine", spec, class_names=("a", "b")), Given(**arrays)
@@ -124,27 +97,15 @@ def test_a_source_whose_arrays_are_not_the_tasks_is_refused_before_anything(kind
     making.make_experiment(config).batches()
 
 
-@pytest.mark.parametrize("kind", SEQUENCES)
-def test_a_density_model_refuses_arrays_of_another_kind(kind):
-  spec, message = SEQUENCES[kind]
-  config = load_config("density_digits" if kind == "image" else "density_text")
-  with config.unlocked(), pytest.raises(ConfigError, match=message):
-    Density.resolve(config, DatasetInfo("mine", spec, vocabulary=256))
-
-
 @pytest.mark.parametrize(
   "field",
   [
-    "optimizer.name=adamww",
     "optimizer.name=optax:adamww",
-    "optimizer.b9=1",
     "schedule.name=cosin",
-    "schedule.wormup=3",
     "tracking.name=wb",
     "duration=abc",
     "log_every=5 parsec",
     "batch_size=9,grad_accum_steps=2",
-    "data.validation_choice=nope",
   ],
 )
 def test_names_and_fields_are_checked_before_data_are_read(field, monkeypatch):
@@ -164,7 +125,6 @@ def test_names_and_fields_are_checked_before_data_are_read(field, monkeypatch):
     ((), {"batch_size": 32, "duration": "40 steps", "log_every": "5 steps"}),
     (("batch_size=512", "min_steps_per_epoch=8"), {"batch_size": 128}),
     (("batch_size=96", "min_steps_per_epoch=1000"), {"batch_size": 24}),
-    (("batch_size=75", "min_steps_per_epoch=1000", "grad_accum_steps=1"), None),
     (("duration='1 epochs, at least 64 steps'",), {"duration": "64 steps"}),
     (
       (
@@ -187,10 +147,6 @@ def test_names_and_fields_are_checked_before_data_are_read(field, monkeypatch):
 )
 def test_lengths_follow_from_the_number_of_examples(overrides, expected):
   config = runs.tiny(*overrides)
-  if expected is None:
-    with pytest.raises(ConfigError, match="batch_size=75 does not split evenly over 2 devices"):
-      make_experiment(config)
-    return
   experiment = make_experiment(config)
   found = experiment.config
   assert {path: find(found, path) for path in expected} == expected
@@ -202,7 +158,7 @@ def test_lengths_follow_from_the_number_of_examples(overrides, expected):
 def test_a_batch_is_halved_while_it_has_all_micro_batches():
   few = ("batch_size=96", "min_steps_per_epoch=1000")
   assert making.halve_batch(runs.tiny(*few, "grad_accum_steps=32"), 1294) == 96
-  with pytest.raises(ConfigError, match=r"^min_steps_per_epoch=1000 halves batch_size=96 to 48 .*"):
+  with pytest.raises(ConfigError, match=r"^batch_size=48 does not split.*a multiple of 32"):
     make_experiment(runs.tiny(*few, "grad_accum_steps=16"))
 
 
@@ -218,19 +174,3 @@ def test_a_gpu_without_its_kernel_says_so(mixer, implementation, count, monkeypa
     header = compilation.make_header(experiment, 1, 1, "")
   assert header.count("\nwarning: attention along patterns") == count
   assert header.count("jax-triton is missing") == count
-
-
-@pytest.mark.parametrize(
-  ("overrides", "warnings"),
-  [
-    (("duration=100 steps",), []),
-    (("duration=99 steps",), ["warning: 99 steps are too few to learn from random weights"]),
-    (("duration=100 steps", "log_every=3 epochs"), ["warning: log_every='3 epochs' is longer"]),
-  ],
-)
-def test_a_run_too_short_to_learn_or_to_log_says_so(overrides, warnings):
-  header = compilation.make_header(make_experiment(runs.tiny(*overrides)), 1, 1, "")
-  found = [line for line in header.splitlines() if line.startswith("warning")]
-  assert len(found) == len(warnings)
-  for line, words in zip(found, warnings, strict=True):
-    assert line.startswith(words)

@@ -1,14 +1,16 @@
-"""A signal soon ends a long part of a run, and the resumed run has the bits of the whole run."""
+"""Signals, which end a long part of a run without changing its bits, and too little memory."""
 
 import os
 import signal
 import threading
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from tests import runs
 from tests.training.test_loop import same
-from vitx.checkpoints import unevaluated
+from vitx.checkpoints.workdir import list_steps
 from vitx.cli.main import main
 from vitx.training import compilation, evaluation, failures, loop
 from vitx.training.experiment import Experiment
@@ -43,19 +45,18 @@ def signal_in(role, at, monkeypatch):
     ("test", 1, 40),
   ],
 )
-def test_an_evaluation_is_broken_off_and_made_up_for(
+def test_an_interrupted_evaluation_is_repeated(
   role, at, step, finished_run, tmp_path, monkeypatch, capsys
 ):
   with monkeypatch.context() as patch:
     signal_in(role, at, patch)
     assert main([*COMMAND, str(tmp_path)]) == 75
   assert f"stopped at step {step}; run the same command again to resume" in capsys.readouterr().out
-  assert unevaluated.find_step(tmp_path) == step
+  assert list_steps(tmp_path)[-1] == step
   resumed = loop.train(runs.tiny(), tmp_path)
   assert resumed.test == finished_run[1].test
   assert runs.rows(tmp_path) == runs.rows(finished_run[0])
   same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
-  assert not (tmp_path / "checkpoints" / "unevaluated").exists()
 
 
 @pytest.mark.slow
@@ -82,7 +83,7 @@ def test_a_signal_between_steps_saves_and_the_same_command_goes_on(
   same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
 
 
-def test_a_compilation_is_left_alone(tmp_path, monkeypatch):
+def test_an_abandoned_compilation_does_not_hold_the_process(tmp_path, monkeypatch):
   end, compile_program = threading.Event(), compilation.compile_program
 
   def compile_long(*arguments, **options):
@@ -102,7 +103,7 @@ def test_a_compilation_is_left_alone(tmp_path, monkeypatch):
   assert left == [75]  # the interpreter does not wait for it
 
 
-def test_what_the_work_raises_is_raised():
+def test_an_error_of_breakable_work_is_raised():
   def fail():
     raise TimeoutError("of its own")
 
@@ -127,10 +128,27 @@ def test_a_signal_before_anything_is_compiled_ends_with_status_75(
   assert not workdir.exists()
 
 
-def test_what_does_not_train_is_interrupted_without_a_traceback(monkeypatch, capsys):
+def test_evaluate_is_interrupted_without_a_traceback(monkeypatch, capsys):
   def press(*_, **__):
     raise KeyboardInterrupt
 
   monkeypatch.setattr("vitx.checkpoints.load.load", press)
   assert main(["evaluate", "--workdir", "run"]) == 130
   assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_out_of_memory_names_a_command_that_helps():
+  message = r"batch_size=32.* 4 tokens.*token_mixer=softmax.*plan --config runs/big/config\.json"
+  with (
+    pytest.raises(failures.OutOfMemoryError, match=message),
+    failures.explain_out_of_memory(runs.tiny(), tokens=4, workdir="runs/big/"),
+  ):
+    jnp.zeros((1 << 46,), jnp.uint8).block_until_ready()  # a real one: 64 TiB
+
+
+def test_other_runtime_errors_pass_through():
+  with (
+    pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
+    failures.explain_out_of_memory(runs.tiny(), tokens=None),
+  ):
+    raise jax.errors.JaxRuntimeError("INTERNAL: something else")

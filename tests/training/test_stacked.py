@@ -18,7 +18,7 @@ from vitx.configs.density_digits import get_config
 from vitx.models import stacked
 from vitx.training import loop, parallel
 from vitx.training.experiment import batch_shapes, make_step, resolve
-from vitx.training.optim.optimizers import DECAY_MASKS, ELEMENTWISE, OPTIMIZERS, make_optimizer
+from vitx.training.optim.optimizers import DECAY_MASKS, ELEMENTWISE, make_optimizer
 from vitx.training.parameters import parameter_names
 
 SMALL = (
@@ -96,7 +96,7 @@ def directions(config, repeats=2):
 @pytest.mark.parametrize(
   ("name", "mask"), list(zip(itertools.cycle(sorted(ELEMENTWISE)), DECAY_MASKS, strict=False))
 )
-def test_optimizers_give_the_same_bits(name, mask):
+def test_stacked_optimizers_give_the_same_bits(name, mask):
   config = settings(optimizer=dict(name=name, weight_decay=0.1), weight_decay_mask=mask)
   expected, found = directions(config)
   same(found, expected)
@@ -112,7 +112,7 @@ MUCH = ("model.dropout=0.1", "model.remat=True", "model.dtype=float16", "grad_ac
 
 
 @pytest.mark.slow
-def test_steps_give_the_same_bits():
+def test_stacked_steps_give_the_same_bits():
   """Parameters, moments and averages are equal; only the norm is summed in another order."""
   step, config = make(*MUCH)
   assert step.cycle == 2
@@ -122,31 +122,6 @@ def test_steps_give_the_same_bits():
   np.testing.assert_allclose(metrics["gradient_norm"], wanted["gradient_norm"], rtol=1e-6)
   for layer in range(4):
     assert all(np.any(m) for m in jax.tree.leaves(state.opt_state[0].mu[f"block_{layer}"]))
-
-
-@pytest.mark.slow  # compiles for two devices
-def test_on_two_devices_and_under_vmap():
-  step, _ = make()
-  state = jax.jit(step.init)(jax.random.key(0), batch(step, 0))
-  fed = batch(step, 0)
-  one, metrics, _ = jax.jit(step.train, compiler_options=EXACT)(state, {}, fed, np.int32(0))
-  spread = dataclasses.replace(step, axis=parallel.AXIS)
-  program = parallel.compile_once(spread.train)
-  two, _, _ = program(parallel.replicate(state), {}, parallel.split(fed), parallel.number(0))
-  twice = jax.tree.map(lambda x: np.stack([x, x]), jax.device_get(state))
-  both, _, _ = jax.jit(jax.vmap(step.train, in_axes=(0, None, None, None)))(
-    twice, {}, fed, np.int32(0)
-  )
-  scale = float(metrics["learning_rate"])
-  for other in (parallel.unreplicate(two), jax.tree.map(lambda x: x[1], both)):
-    jax.tree.map(
-      # A vanishing gradient, whose sign is rounding, also makes a whole first step of Adam.
-      lambda a, b: np.testing.assert_allclose(
-        np.mean(np.abs(a - np.asarray(b))), 0, atol=0.02 * scale
-      ),
-      jax.device_get(one.params),
-      other.params,
-    )
 
 
 @pytest.mark.slow  # lowers two steps
@@ -179,10 +154,6 @@ def test_layers_are_stacked_where_the_optimizer_treats_numbers_alike(overrides, 
   assert make(*overrides)[0].cycle == cycle
 
 
-def test_elementwise_optimizers_are_ours():
-  assert OPTIMIZERS.keys() > ELEMENTWISE
-
-
 @pytest.mark.slow  # runs, and runs again in two parts
 def test_a_run_keeps_every_parameter_by_its_name_and_resumes_to_the_same_bits(
   tmp_path, monkeypatch
@@ -202,3 +173,28 @@ def test_a_run_keeps_every_parameter_by_its_name_and_resumes_to_the_same_bits(
     assert blocks < tree.keys()
   assert not any("cycles" in name for name in parameter_names(state))
   assert vitx.evaluate(whole)["bits"] == pytest.approx(result.test["bits"], rel=1e-6)
+
+
+@pytest.mark.slow  # compiles for two devices
+def test_stacked_steps_agree_on_two_devices_and_under_vmap():
+  step, _ = make()
+  state = jax.jit(step.init)(jax.random.key(0), batch(step, 0))
+  fed = batch(step, 0)
+  one, metrics, _ = jax.jit(step.train, compiler_options=EXACT)(state, {}, fed, np.int32(0))
+  spread = dataclasses.replace(step, axis=parallel.AXIS)
+  program = parallel.compile_once(spread.train)
+  two, _, _ = program(parallel.replicate(state), {}, parallel.split(fed), parallel.number(0))
+  twice = jax.tree.map(lambda x: np.stack([x, x]), jax.device_get(state))
+  both, _, _ = jax.jit(jax.vmap(step.train, in_axes=(0, None, None, None)))(
+    twice, {}, fed, np.int32(0)
+  )
+  scale = float(metrics["learning_rate"])
+  for other in (parallel.unreplicate(two), jax.tree.map(lambda x: x[1], both)):
+    jax.tree.map(
+      # A vanishing gradient, whose sign is rounding, also makes a whole first step of Adam.
+      lambda a, b: np.testing.assert_allclose(
+        np.mean(np.abs(a - np.asarray(b))), 0, atol=0.02 * scale
+      ),
+      jax.device_get(one.params),
+      other.params,
+    )

@@ -20,7 +20,7 @@ def complete(*overrides):
   return trial.complete_config(load_config(",".join([f"digits:softmax,{TINY}", *overrides])))
 
 
-def test_what_the_data_set_says_is_asked_where_it_is_needed(monkeypatch):
+def test_an_unknown_data_set_is_opened_for_its_classes(monkeypatch):
   info = DatasetInfo("folder:x", image_spec(1, (28, 28)), class_names=("a", "b", "c"))
   dataset = types.SimpleNamespace(info=info)
   monkeypatch.setattr(sources, "open_dataset", lambda data: dataset)
@@ -38,17 +38,7 @@ KNOWN = {  # from each set's own paper or page
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_what_a_known_set_is_like_ships_with_its_name(name, tmp_path, monkeypatch):
-  monkeypatch.setattr(sources, "open_dataset", None)
-  shape, classes = KNOWN[name]
-  data = cifar10.get_config(f"vit,dataset={name},data.data_dir={tmp_path}").data
-  info = sources.find_info(data)
-  assert (info.spec["image"].shape, len(info.class_names)) == (shape, classes)
-  assert not list(tmp_path.iterdir())
-
-
-def test_what_is_known_of_a_set_is_what_it_is_when_opened(data_dir):
+def test_the_description_of_a_data_set_agrees_with_its_files(data_dir):
   data = digits.get_config().data
   known, opened = sources.find_info(data), sources.open_dataset(data).info
   assert dataclasses.replace(opened, fingerprint="") == known

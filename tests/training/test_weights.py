@@ -8,10 +8,9 @@ import vitx
 from tests import runs
 from vitx.config.errors import ConfigError
 from vitx.inference.evaluate import evaluate
-from vitx.interop.init_from import initial_variables
 from vitx.tasks.base import Task
 from vitx.training import loop
-from vitx.training.evaluation import check_weights, describe_figures, join_figures
+from vitx.training.evaluation import describe_figures, join_figures
 
 FIGURES = ("top1", "top5", "nll", "ece")
 # The average is so long that it is far from the weights.
@@ -42,7 +41,7 @@ def test_the_first_weights_have_the_figures_and_choose_the_best(both):
 
 
 @pytest.mark.slow  # reads a whole run
-def test_both_are_those_of_the_checkpoint(both):
+def test_both_weights_agree_with_the_checkpoint(both):
   """`load` returns the weights that chose the best, and `evaluate` repeats training's metrics."""
   workdir, result = both
   state = runs.final_state(workdir)
@@ -53,20 +52,6 @@ def test_both_are_those_of_the_checkpoint(both):
     found = evaluate(workdir, weights=weights)
     for name in FIGURES:
       assert found[name] == pytest.approx(result.test[f"{prefix}{name}"], rel=1e-6)
-
-
-@pytest.mark.slow  # reads a whole run
-def test_whatever_begins_from_a_run_takes_those_that_chose_the_best(both):
-  """A new run begins with the raw weights, as `vitx.load` returns them.
-
-  A teacher, an export and `predict` call `vitx.load`.
-  """
-  state = runs.final_state(both[0])
-  best = vitx.load(both[0], both[1].test["step"], weights="raw").variables["params"]
-  blank = jax.tree.map(np.zeros_like, state["params"])
-  taken, _ = initial_variables(str(both[0]), blank, {}, None)
-  jax.tree.map(np.testing.assert_array_equal, taken, best)
-  jax.tree.map(np.testing.assert_array_equal, vitx.load(both[0]).variables["params"], best)
 
 
 @pytest.mark.slow  # trains once more
@@ -81,7 +66,7 @@ def test_evaluating_both_changes_nothing_of_the_run(both, tmp_path):
   )
 
 
-def test_words_name_the_others():
+def test_the_console_names_the_other_weights():
 
   class Words(Task):
     def describe(self, figures):
@@ -92,19 +77,7 @@ def test_words_name_the_others():
   assert describe_figures(Words(), figures, ("raw", "ema")) == "top-1 1; ema: top-1 2"
 
 
-@pytest.mark.slow  # reads a whole run
-def test_weights_that_are_not_there_are_named(tmp_path, both):
-  check_weights(("ema",), 0.0)  # the default works even without an average
-  with pytest.raises(ConfigError, match=r"evaluation\.weights=\('raw', 'ema'\).*Set ema_decay"):
-    check_weights(("raw", "ema"), 0.0)
-  for weights in ((), ("ema", "ema")):
-    with pytest.raises(ConfigError, match=r"evaluation\.weights=\(.*each once"):
-      check_weights(weights, 0.9)
-  for override, message in (
-    ("evaluation.weights=('row',)", r"evaluation\.weights\[0\]='row'.*'raw'"),
-    ("evaluation.weights=('ema','raw')", r"ema_decay=0"),
-  ):
-    with pytest.raises(ConfigError, match=message):
-      loop.train(runs.tiny(override, "ema_decay=0.0"), tmp_path)
-  with pytest.raises(ConfigError, match=r"weights='averaged'.*ema, raw"):
-    vitx.load(both[0], weights="averaged")
+@pytest.mark.parametrize("weights", ["()", "('ema','ema')"])
+def test_evaluated_weights_are_named_once(weights):
+  with pytest.raises(ConfigError, match=r"evaluation\.weights=\(.*each once"):
+    loop.make_experiment(runs.tiny(f"evaluation.weights={weights}"))

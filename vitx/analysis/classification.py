@@ -241,25 +241,21 @@ def calibrate(
   Returns:
     The dicts "before" and "after", each with nll, ece and, with resamples, their intervals.
   """
-  found: dict[str, Any] = {}
+  results: dict[str, Any] = {}
   for name, divisor in (("before", 1.0), ("after", temperature)):
     predictions = read_logits(np.arange(len(labels)), labels, logits / divisor)
     figures, intervals = measure_predictions(predictions, logits.shape[1], resamples)
-    found[name] = {key: figures[key] for key in ("nll", "ece")}
+    results[name] = {key: figures[key] for key in ("nll", "ece")}
     if intervals:
-      found[name]["intervals"] = {key: intervals[key] for key in ("nll", "ece")}
-  return found
+      results[name]["intervals"] = {key: intervals[key] for key in ("nll", "ece")}
+  return results
 
 
 class _Terms:
-  """The table of numbers whose weighted column sums give all metrics of a classifier.
+  """The table, a row for each example, whose weighted column sums give all metrics.
 
-  Each example has one row of the table. Its columns ("terms") hold, for instance, whether the
-  prediction is right and the negative log-likelihood. A bootstrap resample weights the rows by how
-  often it drew each example, so one matrix product gives the sums of many resamples.
-
-  Args:
-    classes: The number of classes, K.
+  A bootstrap resample weights the rows by how often it drew each example, so one matrix product
+  gives the sums of many resamples.
   """
 
   def __init__(self, classes: int):
@@ -316,10 +312,7 @@ class _Terms:
 
 
 def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
-  """Yields the weights of bootstrap resamples of `count` examples, a few resamples at a time.
-
-  Each yielded array, float64 (r, count), says how often each of r resamples contains each example.
-  """
+  """Yields the numbers of each example in a few resamples at a time, float64 (r, count)."""
   generator = np.random.default_rng(SEED)
   most = max(AT_ONCE // count, 1)
   for start in range(0, resamples, most):

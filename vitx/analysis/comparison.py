@@ -201,11 +201,7 @@ class Comparison:
 
 
 def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary, float]]:
-  """Returns pairs (line, published metric) of the lines that also have a test metric.
-
-  If several methods are variants of one published method, only the first is returned. Variants
-  share one mapping of published results; another method may have equal results.
-  """
+  """Returns (line, published metric) of the tested lines, once for the variants of one method."""
   both = [(line, line.published) for line in lines if line.test and line.published is not None]
   first = {id(line.method.published): line for line, _ in reversed(both)}
   return [pair for pair in both if pair[0] is first[id(pair[0].method.published)]]
@@ -288,10 +284,7 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
 
 
 def _describe_counts(comparison: Comparison) -> list[str]:
-  """Returns a list of one sentence: the numbers of examples and a test accuracy's standard error.
-
-  The list is empty if the runs differ in their numbers of examples or do not state them.
-  """
+  """Returns a sentence on the numbers of examples, if all runs state equal ones, in a list."""
   good = [each for each in comparison.outcomes if each.test]
   counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}
   if len(counts) != 1 or 0 in (known := counts.pop()):

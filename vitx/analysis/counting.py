@@ -8,7 +8,6 @@ import flax.linen as nn
 import jax
 
 from vitx.analysis.shapes import Input, variable_shapes
-from vitx.config.errors import ConfigError
 from vitx.models import model_from_config, names
 
 
@@ -36,11 +35,7 @@ def count_parameters(model: nn.Module, inputs: Input) -> Count:
 
 
 def count_variables(variables: Any) -> Count:
-  """Counts the parameters in a network's variable collections.
-
-  Args:
-    variables: The variable collections, of arrays or `jax.ShapeDtypeStruct`.
-  """
+  """Counts the parameters in a network's variable collections, of arrays or shapes."""
   paths, _ = jax.tree.flatten_with_path(variables["params"])
   sizes = [
     (jax.tree_util.keystr(path, simple=True, separator="/"), math.prod(leaf.shape))
@@ -55,18 +50,11 @@ def count(config: Mapping[str, Any]) -> Count:
   """Returns the number of parameters of a config's network; nothing is allocated.
 
   Args:
-    config: A config from `get_config`, or a resolved one.
-
-  Raises:
-    ConfigError: The config lacks the number of classes or the image size.
+    config: A config from `get_config` with an image size, or a completed one.
   """
   model: Any = model_from_config(config["model"])
   if hasattr(model, "input_spec"):
     return count_parameters(model, model.input_spec)
   size = config["data"]["image_size"]
-  if size is None:
-    raise ConfigError(
-      "data.image_size is not set: set it, or call vitx.training.trial.complete_config first."
-    )
   height, width = (size, size) if isinstance(size, int) else size
   return count_parameters(model, (1, height, width, config["data"]["channels"]))

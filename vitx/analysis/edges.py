@@ -9,7 +9,6 @@ import itertools
 import numpy as np
 import scipy.sparse
 
-from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
 from vitx.ops.sparse.block_mask import BlockMask
@@ -19,14 +18,7 @@ BLOCK = 64  # The number of tokens in a tile of a pattern.
 
 
 def from_matrix(matrix: np.ndarray, threshold: float = 0.0) -> scipy.sparse.csr_array:
-  """Returns the entries of an attention matrix (N, N) above `threshold`, as a sparse matrix.
-
-  Raises:
-    ConfigError: The matrix is not square.
-  """
-  matrix = np.asarray(matrix)
-  if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-    raise ConfigError(f"matrix has shape {matrix.shape}, not (N, N); pass one head, one example.")
+  """Returns the entries of an attention matrix (N, N) above `threshold`, as a sparse matrix."""
   places = np.nonzero(matrix > threshold)
   return scipy.sparse.csr_array((matrix[places].astype(np.float64), places), shape=matrix.shape)
 
@@ -46,8 +38,8 @@ def from_pattern(pattern: Pattern, layout: TokenLayout, head: int = 0) -> scipy.
   for start in range(0, key.size, step):
     part = slice(start, start + step)
     tile, i, j = np.nonzero(mask.tables[table[part]])
-    found = np.stack([query[part][tile] * BLOCK + i, key[part][tile] * BLOCK + j])
-    places.append(found[:, (found < N).all(axis=0)])
+    indices = np.stack([query[part][tile] * BLOCK + i, key[part][tile] * BLOCK + j])
+    places.append(indices[:, (indices < N).all(axis=0)])
   queries, keys = np.concatenate(places, axis=1)
   return scipy.sparse.csr_array((np.ones(keys.size), (queries, keys)), shape=(N, N))
 
@@ -72,14 +64,7 @@ def distances(edges: scipy.sparse.csr_array, sources: np.ndarray) -> np.ndarray:
 
 
 def _count_by_distance(incoming: scipy.sparse.csr_array, sources: np.ndarray) -> list[int]:
-  """Returns the number of pairs (source, token) at each distance, from 0 to the longest.
-
-  The breadth-first search runs from all sources at once, with one bit for each pair.
-
-  Args:
-    incoming: The transposed edges, (N, N), whose row k has the queries that read key k.
-    sources: The source tokens, distinct indices (S,).
-  """
+  """Searches breadth-first from all sources at once, with one bit for each pair."""
   slot = np.arange(sources.size)
   reached = np.zeros((incoming.shape[0], -(-sources.size // 64)), np.uint64)
   reached[sources, slot // 64] = np.uint64(1) << (slot % 64).astype(np.uint64)

@@ -16,7 +16,6 @@ import scipy.sparse.linalg
 
 from vitx.analysis.edges import distances, from_matrix, from_pattern
 from vitx.analysis.statistics import divide
-from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Pattern
 
@@ -87,14 +86,9 @@ def graph_figures(
     head: The head of a pattern.
     threshold: The threshold of a matrix; weights above it are edges.
     seed: The random seed of the sample.
-
-  Raises:
-    ConfigError: A pattern has no layout, or a matrix is not square.
   """
   if isinstance(graph, Pattern):
-    if layout is None:
-      raise ConfigError("layout=None: the graph of a pattern needs layout=TokenLayout(...).")
-    edges = from_pattern(graph, layout, head)
+    edges = from_pattern(graph, layout, head)  # type: ignore[arg-type]
   else:
     edges = from_matrix(graph, threshold)
   N = edges.shape[0]
@@ -129,10 +123,7 @@ def _degrees(degrees: np.ndarray) -> tuple[int, float, int]:
 
 
 def _add_directions(edges: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-  """Returns the number of edges between every two tokens, in either direction: 0, 1 or 2, (N, N).
-
-  The diagonal is zero.
-  """
+  """Returns the argument `both` of `compute_clusterings`."""
   ones = scipy.sparse.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), edges.shape)
   both = ones + ones.T
   return both - scipy.sparse.diags_array(both.diagonal())
@@ -162,14 +153,7 @@ def compute_clusterings(
 
 
 def _count_triangles(graph: scipy.sparse.csr_array, tokens: np.ndarray) -> np.ndarray:
-  """Returns the diagonal entries (G³)_ii of a symmetric matrix G for given tokens i.
-
-  If G has only entries 0 and 1, (G³)_ii is twice the number of triangles through token i.
-
-  Args:
-    graph: The adjacency matrix G, (N, N).
-    tokens: The tokens i.
-  """
+  """Returns (G³)_ii of a symmetric matrix G for tokens i: twice the triangles, if G is 0 or 1."""
   if tokens.size == graph.shape[0]:
     dense = graph.astype(np.float32).toarray()
     return np.einsum("ij,ij->i", dense @ dense, dense, dtype=np.float64)
@@ -212,8 +196,5 @@ def compute_laplacian(both: scipy.sparse.csr_array) -> float:
 
 
 def _start(matrix: scipy.sparse.sparray) -> np.ndarray:
-  """Returns a start vector (N,) of Lanczos iterations.
-
-  The vector is random, so it has a component along every eigenvector.
-  """
+  """Returns a start vector (N,) of Lanczos iterations, with a part along every eigenvector."""
   return np.random.default_rng(0).normal(size=matrix.shape[0])

@@ -33,9 +33,9 @@ def expose_matrices(model: ConfigDict) -> ConfigDict:
     mixer = find_mixer(changed)
     if not mixer:
       return changed
-    found = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
-    several = getattr(getattr(found, "properties", None), "implementations", ("masked",))
-    if "masked" in several and "implementation" in registry.options(found):
+    mixer_class = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
+    several = getattr(getattr(mixer_class, "properties", None), "implementations", ("masked",))
+    if "masked" in several and "implementation" in registry.options(mixer_class):
       changed.token_mixer = ConfigDict({**mixer, "implementation": "masked"})
   return changed
 

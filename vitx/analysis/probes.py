@@ -22,12 +22,7 @@ ITERATIONS = 1000  # The most iterations of a logistic regression.
 
 @dataclasses.dataclass(frozen=True)
 class LabeledFeatures:
-  """The features and classes of n examples.
-
-  Attributes:
-    values: The features, float32 (n, C).
-    labels: The class numbers, int32 (n,).
-  """
+  """The features, float32 (n, C), and class numbers, int32 (n,), of n examples."""
 
   values: np.ndarray
   labels: np.ndarray
@@ -52,8 +47,8 @@ class ProbeMethod:
   Attributes:
     setting: The name of the setting.
     grid: The values of the setting; the first gives the smoothest classifier.
-    predict: A function of the training features, the features to classify, and values of the
-      setting; it yields the predicted classes for each value.
+    predict: A function of the training features, the features (n, C) to classify and the grid,
+      which yields the predicted classes (n,) for each value.
   """
 
   setting: str
@@ -63,13 +58,7 @@ class ProbeMethod:
 
 @dataclasses.dataclass(frozen=True)
 class ProbeScore:
-  """The accuracy of a method.
-
-  Attributes:
-    setting: The chosen value of the method's setting.
-    validation: The accuracy on *validation*, which chose the setting.
-    test: The accuracy on *test*.
-  """
+  """The accuracy of a method on both splits, and the setting that *validation* chose."""
 
   setting: float
   validation: float
@@ -79,14 +68,7 @@ class ProbeScore:
 def score(
   method: str, train: LabeledFeatures, validation: LabeledFeatures, test: LabeledFeatures
 ) -> ProbeScore:
-  """Chooses the setting of a method on *validation*, and measures its accuracy on *test*.
-
-  Args:
-    method: A name of `METHODS`.
-    train: The features to learn from, of at least two classes.
-    validation: The features on which the setting is chosen.
-    test: The features on which the chosen setting is measured.
-  """
+  """Chooses the setting of a method on *validation*, and measures its accuracy on *test*."""
   chosen = METHODS[method]
   # There cannot be more neighbors than examples.
   is_count = chosen.setting == "k"
@@ -103,15 +85,7 @@ def _accuracy(predicted: np.ndarray, examples: LabeledFeatures) -> float:
 
 
 def _vote(train: LabeledFeatures, values: np.ndarray, grid: Sequence[int]) -> Iterator[np.ndarray]:
-  """Yields, for each k of the grid, the most frequent class of the k nearest neighbors, (n,).
-
-  Cosine distance finds the neighbors. Of equally frequent classes, the lowest is taken.
-
-  Args:
-    train: The examples among which neighbors are found.
-    values: The features to classify, (n, C).
-    grid: The numbers of neighbors, k.
-  """
+  """Yields for each k the most frequent class of the k nearest neighbors by cosine, (n,)."""
   search = NearestNeighbors(n_neighbors=max(grid), metric="cosine").fit(train.values)
   classes, places = np.unique(train.labels, return_inverse=True)
   voters = places[search.kneighbors(values, return_distance=False)]
@@ -125,14 +99,7 @@ def _vote(train: LabeledFeatures, values: np.ndarray, grid: Sequence[int]) -> It
 def _regress(
   make: Callable[[float], Any], train: LabeledFeatures, values: np.ndarray, grid: Sequence[float]
 ) -> Iterator[np.ndarray]:
-  """Fits a linear classifier for each setting, and yields its predictions.
-
-  Args:
-    make: A function from a setting to an unfitted classifier of scikit-learn.
-    train: The examples to fit; their mean and deviation also standardize the features.
-    values: The features to classify, (n, C).
-    grid: The settings.
-  """
+  """Yields the predictions of a linear classifier of standardized features for each setting."""
   scaler = StandardScaler().fit(train.values.astype(np.float64))
   known, asked = (scaler.transform(x.astype(np.float64)) for x in (train.values, values))
   for value in grid:

@@ -16,13 +16,7 @@ LEVEL = 0.95  # The level of the intervals.
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-  """The mean and standard deviation of a metric over several runs.
-
-  Attributes:
-    mean: The mean of the values.
-    sd: The standard deviation with n - 1 in the denominator, or `None` for one value.
-    count: The number of values, n.
-  """
+  """The mean, the standard deviation (n - 1; `None` for one value) and the number of values."""
 
   mean: float
   sd: float | None
@@ -50,13 +44,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-  """The rank correlation between two orders of methods.
-
-  Attributes:
-    rho: Spearman's correlation of the ranks, in -1..1.
-    p: The two-sided p-value of the hypothesis of no correlation, from permutations.
-    count: The number of methods.
-  """
+  """Spearman's rank correlation of `count` methods, and its two-sided p-value by permutations."""
 
   rho: float
   p: float
@@ -69,24 +57,13 @@ def divide(numerator: np.ndarray | float, denominator: np.ndarray) -> np.ndarray
 
 
 def spread(values: Sequence[float]) -> Spread:
-  """Returns the mean and standard deviation of values.
-
-  Raises:
-    ValueError: There are no values.
-  """
-  if not len(values):
-    raise ValueError("values is empty; give at least one value.")
+  """Returns the mean and standard deviation of values."""
   sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
   return Spread(float(np.mean(values)), sd, len(values))
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-  """Returns the ends of the 95 % t interval of the mean of independent values.
-
-  Returns:
-    The lower and the upper end, or `None` where Student's t is not defined: for one value, or if
-    all values are equal.
-  """
+  """Returns the 95 % t interval of the mean of independent values, or `None`, see `Difference`."""
   difference = compare_pairs(values, [0.0] * len(values))
   low, high = difference.low, difference.high
   return None if low is None or high is None else (low, high)
@@ -98,15 +75,9 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
   Args:
     values: The metric of a method, one value for each run.
     base: The metric of the method to compare with; run i is paired with run i of `values`.
-
-  Raises:
-    ValueError: There are no pairs.
   """
   differences = np.asarray(values, float) - np.asarray(base, float)
-  count = differences.size
-  if not count:
-    raise ValueError("values and base are empty; give at least one value in each.")
-  mean = float(differences.mean())
+  count, mean = differences.size, float(differences.mean())
   # Accuracies on few examples often tie; a spread that is only due to rounding counts as none.
   if count == 1 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
     return Difference(mean, None, None, None, count)
@@ -128,11 +99,8 @@ def adjust(p_values: Sequence[float]) -> list[float]:
 def rank(values: Sequence[float], mode: Literal["max", "min"]) -> list[float]:
   """Returns the rank of each value, 1 for the best; tied values share the mean of their ranks.
 
-  The rank of NaN is NaN, and the other values are ranked without it.
-
-  Args:
-    values: The values of one metric.
-    mode: Whether high ("max") or low ("min") values are good.
+  The rank of NaN is NaN, and the other values are ranked without it. High ("max") or low ("min")
+  values are good.
   """
   return _rank([-value if mode == "max" else value for value in values]).tolist()
 

@@ -53,14 +53,14 @@ def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
     variables = variable_shapes(unroll(model), inputs)
   paths, _ = jax.tree.flatten_with_path(variables["params"])
   leaves = {tuple(entry.key for entry in path): leaf.shape for path, leaf in paths}
-  found = []
+  layers = []
   for path, (kind, taken, output) in calls.items():
     below = {name: size for name, size in leaves.items() if name[: len(path)] == path}
     if not below and taken == output:
       continue
     own = {name[-1]: size for name, size in below.items() if len(name) == len(path) + 1}
-    found.append(LayerSizes(path, kind, output, own, sum(map(math.prod, below.values()))))
-  return found
+    layers.append(LayerSizes(path, kind, output, own, sum(map(math.prod, below.values()))))
+  return layers
 
 
 def list_cells(layers: Sequence[LayerSizes]) -> list[tuple[str, ...]]:

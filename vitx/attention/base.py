@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from vitx import ops
-from vitx.attention.positions import make_grid_parameter
-from vitx.config.checks import NonNegativeInt, Positive, PositiveInt, SquaredSize, check_fields
+from vitx.config.checks import NonNegativeInt, Positive, PositiveInt, SquaredSize
 from vitx.config.errors import ConfigError
 from vitx.layers.projections import resolve_head_dim, to_heads
 from vitx.ops.implementation import Implementation
@@ -32,10 +31,9 @@ class Properties:
   Attributes:
     implementations: The names of the implementations, which all compute equal outputs; empty if
       there is only one.
-    accepts_mask: Whether a mask is accepted, and masked tokens then contribute exactly nothing; if
-      not, a mask raises ConfigError.
+    accepts_mask: Whether a mask is accepted, and masked tokens then contribute exactly nothing.
     accepts_causal: Whether `causal=True` is accepted, and outputs are then independent of later
-      tokens; if not, `causal=True` raises ConfigError.
+      tokens.
     permutation_equivariant: Whether permuted tokens give permuted outputs.
     masking_is_deletion: Whether masking tokens has the same effect as leaving them out.
     fixed_length: Whether the shapes of parameters depend on N. Every call must then have as many
@@ -91,35 +89,15 @@ class TokenMixer(nn.Module):
   depth: PositiveInt = 1
 
   def __post_init__(self):
-    """Checks the fields.
-
-    Raises:
-      ConfigError: If a field has the wrong type or is out of range, if `causal` is set for a mixer
-        that cannot hide later tokens, or if a relative bias is set for a mixer without logits.
-    """
+    """Refuses settings that this class of mixers would ignore."""
     super().__post_init__()
-    check_fields(type(self), vars(self), "token_mixer")
-    kind, rate = type(self).__name__, getattr(self, "dropout", 0.0)
-    if self.implementation != "auto" and not self.properties.implementations:
-      raise ConfigError(
-        f"token_mixer.implementation={self.implementation!r} must be 'auto' for {kind}, which has"
-        " only one implementation."
-      )
-    if self.implementation == "kernelized" and rate:
-      raise ConfigError(
-        "token_mixer.implementation='kernelized' cannot drop attention probabilities"
-        f" (token_mixer.dropout={rate}). Use 'masked' or 'auto', or set token_mixer.dropout=0."
-      )
+    kind = type(self).__name__
     if self.causal and not self.properties.accepts_causal:
-      raise ConfigError(
-        f"token_mixer.causal=True: {kind} cannot hide later tokens. Use"
-        " causal=False, or softmax, performer, linear_transformer or an attention pattern."
-      )
+      raise ConfigError(f"token_mixer.causal=True: {kind} cannot hide later tokens.")
     if self.no_logits_reason and self.relative_bias != "none":
       raise ConfigError(
         f"token_mixer.relative_bias={self.relative_bias!r}: {kind} has no logit of a query and a"
-        f" key to which a bias could be added: {self.no_logits_reason}. Use"
-        " 'none', or softmax or an attention pattern."
+        f" key to which a bias could be added: {self.no_logits_reason}. Use 'none'."
       )
 
   def is_decoding(self, x: jax.Array, at: jax.Array | None) -> bool:
@@ -130,22 +108,16 @@ class TokenMixer(nn.Module):
     Args:
       x: The tokens, (B, N, C); N is 1 in decoding.
       at: The indices of these tokens in the sequence, int (N,); None means all tokens.
-
-    Raises:
-      ConfigError: If the call decodes, and the mixer is not causal.
-      ValueError: If the call decodes several tokens at once.
     """
     if at is None or not self.is_mutable_collection("cache"):
       return False
     if self.is_initializing() and not (self.causal and x.shape[1] == 1):
       return False  # `init` makes a cache only for a single token of a causal mixer
-    if not self.causal:
+    if not self.causal or x.shape[1] != 1:
       raise ConfigError(
-        "token_mixer.causal=False: a token that attends later tokens cannot be decoded"
-        " token by token. Set model.causal=True."
+        f"Decoding takes one token (not {x.shape[1]}) and token_mixer.causal=True (not"
+        f" {self.causal})."
       )
-    if x.shape[1] != 1:
-      raise ValueError(f"x has {x.shape[1]} tokens, but decoding with a cache takes one at a time.")
     return True
 
   def sow_matrix(self, matrix: jax.Array | None, probabilities: jax.Array | None = None) -> None:
@@ -161,8 +133,8 @@ class TokenMixer(nn.Module):
       return
     self.sow("intermediates", "attention", matrix)
     if not self.no_logits_reason:
-      own = matrix if probabilities is None else probabilities
-      self.sow("intermediates", "probabilities", own)
+      probabilities = matrix if probabilities is None else probabilities
+      self.sow("intermediates", "probabilities", probabilities)
 
 
 class AttentionModule(TokenMixer):
@@ -195,9 +167,6 @@ class AttentionModule(TokenMixer):
       heads: The number of heads; None means H.
       **fields: Further arguments of `vitx.layers.projections.to_heads`. They take precedence over
         the mixer's `dtype` and `use_bias`.
-
-    Raises:
-      ConfigError: If H does not divide C.
     """
     dim = dim or resolve_head_dim(x.shape[-1], self.num_heads, self.head_dim)
     fields = {"dtype": self.dtype, "use_bias": self.use_bias, **fields}
@@ -243,23 +212,10 @@ class AttentionModule(TokenMixer):
       layout: The layout of all tokens.
       scale: The factor by which the logits will be multiplied; the bias is not scaled.
       at: The indices of these tokens in the layout, int (N,), as in decoding; None means all.
-
-    Raises:
-      ConfigError: If D does not suit `rotary`, if the layout does not say where the tokens are in
-        the grid (`has_places`), or if the tables of the bias were made for another grid.
     """
-    for field in ("rotary", "relative_bias"):
-      if not layout.has_places and getattr(self, field) != "none":
-        raise ConfigError(
-          f"token_mixer.{field}={getattr(self, field)!r} needs the places of the tokens,"
-          " but model.token_reduction drops them. Use model.token_reduction='zeroed',"
-          f" which keeps them, or token_mixer.{field}='none' and model.posemb='learned'."
-        )
+    self.check_places(layout, "rotary", "relative_bias")
     if self.rotary != "none":
-      try:
-        angles = rotary_angles(layout, q.shape[-1], kind=self.rotary, base=self.rotary_base)
-      except ValueError as error:
-        raise ConfigError(f"token_mixer.{error}") from error
+      angles = rotary_angles(layout, q.shape[-1], kind=self.rotary, base=self.rotary_base)
       turns = jnp.asarray(angles) if at is None else jnp.asarray(angles)[at]
       q, k = rotate(q, turns), rotate(k, turns)
     if self.relative_bias == "none":
@@ -269,9 +225,23 @@ class AttentionModule(TokenMixer):
     places, zeros, tables = self.places(layout), nn.initializers.zeros, []
     for number, (extents, _) in enumerate(places):
       name, shape = f"relative_bias_{number}", (q.shape[2], *table_shape(extents))
-      fix = "token_mixer.relative_bias='none'"
-      tables.append(make_grid_parameter(self, name, zeros, shape, fix))
+      if not self.has_variable("params", name):
+        self.param(name, zeros, shape, jnp.float32)
+      table: jax.Array = self.get_variable("params", name)  # a second call shares the table
+      if table.shape != shape:
+        raise ConfigError(f"{name} of shape {table.shape} does not fit this grid: {shape}.")
+      tables.append(table)
     return fold_bias_into_qk(q, k, tables, places, scale, at=at)
+
+  def check_places(self, layout: TokenLayout, *fields: str) -> None:
+    """Refuses fields that need the places of the tokens if earlier layers left tokens out."""
+    for field in fields:
+      value = getattr(self, field)
+      if not layout.has_places and value not in ("none", "full", 0):
+        raise ConfigError(
+          f"token_mixer.{field}={value!r} needs the places of the tokens, but some tokens were left"
+          " out; leave this field out, and set model.posemb='learned' in place of 'rope'."
+        )
 
   def softmax_attention(
     self, q: jax.Array, k: jax.Array, v: jax.Array, *edges: Any, train: bool, **given: Any
@@ -338,16 +308,16 @@ class AttentionModule(TokenMixer):
     """
     plan = decode_plan(pattern, layout, self.num_heads)
     start = empty_cache(plan, q.shape[0], k.shape[-1], v.shape[-1], v.dtype)
-    held = {
+    variables = {
       name: self.variable("cache", f"cached_{name}", lambda x: x, x)
       for name, x in start._asdict().items()
       if x is not None
     }
-    cache = Cache(**{name: each.value for name, each in held.items()})
+    cache = Cache(**{name: variable.value for name, variable in variables.items()})
     out, cache = decode_step(q, k, v, cache, plan, at, scale=scale)
     if not self.is_initializing():
-      for name, each in held.items():
-        each.value = getattr(cache, name)
+      for name, variable in variables.items():
+        variable.value = getattr(cache, name)
     return out
 
   def places(self, layout: TokenLayout) -> list[Places]:

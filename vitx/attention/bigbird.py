@@ -25,7 +25,7 @@ class BigBirdAttention(PatternAttention):
     block: The number of tokens in a block, which need not divide N.
     window: The number of blocks in the window, the query's own block included; odd.
     random: The number of random blocks of a query block. If the sequence has fewer blocks, a value
-      up to the default means all blocks, and a larger value is an error.
+      up to the default means all blocks.
     global_blocks: The indices of blocks that attend all blocks and are attended by all.
     keep_self: Whether every block attends itself even if the variant has no window.
     plan: The rule of the random draw: "uniform", or "bigbird" as in the released code.
@@ -62,20 +62,17 @@ class BigBirdAttention(PatternAttention):
         f"token_mixer.random={self.random} exceeds the number of blocks, {blocks}, of"
         f" {layout.length} tokens with token_mixer.block={self.block}. Lower one of the two."
       )
-    try:
-      pattern = bigbird(
-        self.variant,
-        block=self.block,
-        window=self.window,
-        random=self.random,
-        global_blocks=tuple(self.global_blocks),
-        keep_self=self.keep_self,
-        plan=self.plan,
-        heads=self.num_heads,
-        seed=self.seed,
-      )
-    except ConfigError as error:  # the arguments of `bigbird` have the names of the fields
-      raise ConfigError(f"token_mixer.{error}") from error
+    pattern = bigbird(
+      self.variant,
+      block=self.block,
+      window=self.window,
+      random=self.random,
+      global_blocks=tuple(self.global_blocks),
+      keep_self=self.keep_self,
+      plan=self.plan,
+      heads=self.num_heads,
+      seed=self.seed,
+    )
     parts = tuple(self.query_parts)
     pattern = pattern & QueryParts(parts, self.block) if parts else pattern
     return OnGrid(pattern) if self.prefix_global else pattern
@@ -84,15 +81,7 @@ class BigBirdAttention(PatternAttention):
     if self.redraw == "never":
       return self.full_pattern(layout)
     if self.causal:
-      raise ConfigError(
-        "token_mixer.redraw='step' draws whole blocks, but causal=True would hide some"
-        " of their tokens. Use redraw='never' or causal=False."
-      )
-    if not self.has_rng("graph"):
-      raise ConfigError(
-        "token_mixer.redraw='step' draws blocks in training. Apply the model with a key for the"
-        " step, rngs={'graph': key}, or set token_mixer.redraw='never'."
-      )
+      raise ConfigError("token_mixer.redraw='step' draws whole blocks; set causal=False.")
     # Flax folds the module's path into the key of the stream, so that layers differ.
     key = jax.random.fold_in(self.make_rng("graph"), self.seed)
     seed = jax.random.bits(key, (), jnp.uint32)

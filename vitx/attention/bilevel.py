@@ -63,9 +63,6 @@ class BilevelAttention(AttentionModule):
 
     Returns:
       The mixed tokens, (B, N, C).
-
-    Raises:
-      ConfigError: If there are more regions than tokens along an axis.
     """
     numbers = region_numbers(layout.grid, self.regions)
     q, k, v = self.project(x)  # (B, N, H, D)

@@ -32,14 +32,10 @@ class _BatchStatisticsAttention(AttentionModule):
     """Returns the output of the heads, (B, N, H, D), for q (B, N, H, D) and k, v (B, M, H, D).
 
     M is N unless the keys were strided.
-
-    Raises:
-      ConfigError: If there is a mask, since batch statistics count masked tokens too.
     """
     if mask is not None:
       raise ConfigError(
-        f"{type(self).__name__} normalizes by statistics of the whole batch, which a"
-        " mask of tokens would falsify. Use another token_mixer."
+        f"{type(self).__name__} normalizes by statistics of the batch, which count masked tokens."
       )
     scale = 1 / math.sqrt(q.shape[-1])
     if q.shape == k.shape:
@@ -67,11 +63,7 @@ class LeViTAttention(_BatchStatisticsAttention):
   def __call__(
     self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
   ) -> Tokens:
-    """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
-
-    Raises:
-      ConfigError: If there is a mask, since batch statistics count masked tokens too.
-    """
+    """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable."""
 
     def normalize(y: jax.Array, name: str) -> jax.Array:
       flat = y.reshape(*y.shape[:2], -1)  # (B, N, H D)
@@ -107,13 +99,14 @@ class CvTAttention(_BatchStatisticsAttention):
   def __call__(
     self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
   ) -> Tokens:
-    """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable.
-
-    Raises:
-      ConfigError: If rotation or a relative bias is combined with a stride, or if there is a mask
-        or a prefix token.
-    """
-    self._check(layout)
+    """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable."""
+    if layout.prefix:
+      raise ConfigError("model.token_mixer='cvt' convolves the grid, without a class token.")
+    if self.kv_stride != 1 and (self.rotary, self.relative_bias) != ("none", "none"):
+      raise ConfigError(
+        f"model.token_mixer.kv_stride={self.kv_stride} leaves keys on a coarser grid than queries,"
+        " so they have no common places. Use model.posemb='learned' and relative_bias='none'."
+      )
     width = x.shape[-1]
     image = x.reshape(x.shape[0], *layout.grid, width)
     queries = self._convolve(image, "query", 1, train)
@@ -123,32 +116,9 @@ class CvTAttention(_BatchStatisticsAttention):
     return from_heads(width, dtype=self.dtype)(self.attend(layout, q, k, v, mask))
 
   def _convolve(self, image: jax.Array, name: str, stride: int, train: bool) -> jax.Array:
-    """Applies a depthwise convolution and a batch normalization to a grid of tokens.
-
-    Args:
-      image: The grid of tokens, (B, g, ..., g', C).
-      name: The beginning of the names of the two modules, such as "query".
-      stride: The stride of the convolution along every axis.
-      train: Whether statistics are taken from the batch.
-
-    Returns:
-      The tokens of the resulting grid, (B, M, C).
-    """
+    """Convolves and normalizes a grid (B, g, ..., g', C), and returns its tokens (B, M, C)."""
     convolve = DepthwiseConvolution(
       self.kernel, stride, use_bias=False, dtype=self.dtype, name=f"{name}_conv"
     )
     y = BatchNorm(dtype=self.dtype, name=f"{name}_norm")(convolve(image), train)
     return y.reshape(*y.shape[:1], -1, y.shape[-1])
-
-  def _check(self, layout: TokenLayout) -> None:
-    if layout.prefix:
-      raise ConfigError(
-        "model.token_mixer='cvt' convolves the token grid, in which a class token has no"
-        " place. Use model.pool='mean' or another token_mixer."
-      )
-    if self.kv_stride != 1 and (self.rotary, self.relative_bias) != ("none", "none"):
-      raise ConfigError(
-        f"model.token_mixer.kv_stride={self.kv_stride} leaves keys on a coarser grid"
-        " than queries, so that rotary positions and a relative bias have no common"
-        " places. Use kv_stride=1, or model.posemb='learned' and relative_bias='none'."
-      )

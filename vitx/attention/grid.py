@@ -1,17 +1,13 @@
 """Attention on a grid of tokens: along rows and columns, in neighborhoods, and in windows."""
 
-import math
 from typing import ClassVar, Literal
 
 from vitx.attention.base import Properties
 from vitx.attention.pattern import PatternAttention
 from vitx.config.checks import PositiveInt, SquaredSize
-from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Axial, Neighborhood, Pattern, ShiftedWindow, cycle
 from vitx.ops.relative_bias import Places
-
-MOST_PLACES = 4096  # of a window with a bias, which has a number for each pair of places
 
 
 class AxialAttention(PatternAttention):
@@ -72,11 +68,4 @@ class ShiftedWindowAttention(PatternAttention):
     if self.relative_bias == "axial":
       return super().places(layout)
     windows = ShiftedWindow(self.size, self.shift(layout) if self.layer % 2 else 0)
-    box = Places(*windows.place(layout))
-    if math.prod(box.extents) > MOST_PLACES:
-      raise ConfigError(
-        f"token_mixer.size={self.size} has windows of {math.prod(box.extents):,} places, and"
-        " relative_bias='window' has a bias for each pair of them; choose a window of at most"
-        f" {MOST_PLACES:,} places, or token_mixer.relative_bias='axial'."
-      )
-    return [box]
+    return [Places(*windows.place(layout))]

@@ -4,10 +4,10 @@ from typing import ClassVar
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from vitx import ops
 from vitx.attention.base import AttentionModule, Properties
-from vitx.attention.positions import make_grid_parameter
 from vitx.config.checks import Rate, SquaredSize
 from vitx.layers.projections import from_heads
 from vitx.ops.layout import TokenLayout
@@ -59,9 +59,6 @@ class Linformer(AttentionModule):
 
     Returns:
       The mixed tokens, (B, N, C).
-
-    Raises:
-      ConfigError: If N is not the N of `init`, or if "kernelized" is combined with dropout.
     """
     length, width = x.shape[1:]
     kv_heads = 1 if self.one_kv_head else None
@@ -69,9 +66,9 @@ class Linformer(AttentionModule):
     v = k if self.share_kv else self.to_heads(x, "value", heads=kv_heads)
     q, k = self.apply_positions(q, k, layout)
     shape, shared = (length, self.slots), self.share_projection or self.share_kv
-    key_slots = value_slots = make_grid_parameter(self, "key_slots", _uniform, shape)
+    key_slots = value_slots = self.param("key_slots", _uniform, shape, jnp.float32)
     if not shared:
-      value_slots = make_grid_parameter(self, "value_slots", _uniform, shape)
+      value_slots = self.param("value_slots", _uniform, shape, jnp.float32)
     out, matrix = ops.linformer_attention(
       q,
       k,

@@ -50,8 +50,8 @@ class LocalityAttention(GivenPatternAttention):
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Projects tokens as `AttentionModule.project` does, and applies the learned temperature.
 
-    The queries are multiplied by temperature * sqrt(D). The logits are later multiplied by
-    1 / sqrt(D), so that the temperature is their total factor. A relative bias is not multiplied.
+    Later the logits are multiplied by 1 / sqrt(D), so the temperature is their total factor. A
+    relative bias is not multiplied.
     """
     q, k, v = super().project(x, *args, **kwargs)
     if self.temperature == "fixed":

@@ -38,30 +38,17 @@ class LongformerAttention(PatternAttention):
   global_projections: Literal["shared", "separate"] = "shared"
 
   def __post_init__(self):
-    """Checks the fields; see `TokenMixer`.
-
-    Raises:
-      ConfigError: If `causal` is combined with `global_projections="separate"`.
-    """
+    """Refuses `causal` with separate projections, whose queries attend all keys."""
     super().__post_init__()
     if self.causal and self.global_projections == "separate":
-      raise ConfigError(
-        "token_mixer.causal=True: with global_projections='separate' global tokens"
-        " attend all tokens. Use global_projections='shared', or causal=False."
-      )
+      raise ConfigError("token_mixer.causal=True: use token_mixer.global_projections='shared'.")
 
   def pattern(self, layout: TokenLayout) -> Pattern:
-    if not self.dilation:
-      raise ConfigError("token_mixer.dilation=() has no step for any head. Use (1,).")
     window = DilatedWindow(self.window, tuple(self.dilation))
     return window | Global(tokens=tuple(self.global_tokens)) if self.global_tokens else window
 
   def _attend(self, x, q, k, v, layout, scale, mask, train):
-    """Computes attention along the window and to the global tokens.
-
-    If `global_projections` is "separate", attention through the separate projections then replaces
-    the outputs of the global queries. `PatternAttention._attend` describes arguments and results.
-    """
+    """Attends along the pattern; separate projections then replace outputs of global queries."""
     out, matrix = super()._attend(x, q, k, v, layout, scale, mask, train)
     if self.global_projections == "shared":
       return out, matrix
@@ -70,16 +57,13 @@ class LongformerAttention(PatternAttention):
     q, k = self.apply_positions(q, k, layout, scale)
     implementation = "kernelized" if matrix is None else "masked"
     given = {"key_mask": mask, "scale": scale, "implementation": implementation}
-    own, probabilities = self.softmax_attention(q[:, rows], k, v, train=train, **given)
+    global_out, probabilities = self.softmax_attention(q[:, rows], k, v, train=train, **given)
     if matrix is not None:
       matrix = matrix.at[:, :, rows].set(probabilities)
-    return out.at[:, rows].set(own), matrix
+    return out.at[:, rows].set(global_out), matrix
 
   def _global(self, x: jax.Array, name: str) -> jax.Array:
-    """Projects tokens (B, N, C) to heads by the separate projection of global tokens.
-
-    The projection starts as a copy of the local projection `name`: "query", "key" or "value".
-    """
+    """Projects tokens to heads by a separate projection that starts as a copy of the local one."""
     local: jax.Array = self.get_variable("params", name)["kernel"]
 
     def copy(key, shape, dtype):
@@ -89,16 +73,6 @@ class LongformerAttention(PatternAttention):
     return self.to_heads(x, f"{name}_global", dim, kernel_init=copy)
 
   def _rows(self, layout: TokenLayout) -> np.ndarray:
-    """Returns the indices of the global tokens in the sequence, ascending.
-
-    Raises:
-      ConfigError: If there is no global token.
-    """
+    """Returns the indices of the global tokens in the sequence, ascending."""
     prefix = range(layout.prefix) if self.prefix_global else ()
-    rows = np.unique([*prefix, *(token % layout.length for token in self.global_tokens)])
-    if not rows.size:
-      raise ConfigError(
-        "token_mixer.global_projections='separate' needs global tokens, and there are none. Set"
-        " model.pool='cls' for a class token, model.extra_tokens, or token_mixer.global_tokens."
-      )
-    return rows
+    return np.unique([*prefix, *(token % layout.length for token in self.global_tokens)])

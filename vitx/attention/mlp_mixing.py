@@ -1,12 +1,11 @@
 """The token mixing of MLP-Mixer: an MLP along the tokens."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from vitx.attention.base import Properties, TokenMixer
-from vitx.attention.positions import check_grid
 from vitx.config.checks import Range
 from vitx.layers.mlp import gelu
 from vitx.ops.inputs import hide_tokens
@@ -31,21 +30,15 @@ class MLPMixing(TokenMixer):
 
   no_logits_reason: ClassVar = "its matrix is a parameter"
 
+  implementation: Literal["auto"] = "auto"
   hidden: Annotated[int, Range("[1, 65536]")] | None = None
 
   @nn.compact
   def __call__(
     self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
   ) -> Tokens:
-    """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros.
-
-    Raises:
-      ConfigError: If N is not the N of `init`.
-    """
-    length = x.shape[1]
-    if self.has_variable("params", "up"):
-      check_grid("up", self.get_variable("params", "up")["kernel"].shape[:1], (length,))
-    x = hide_tokens(x, mask)
+    """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros."""
+    length, x = x.shape[1], hide_tokens(x, mask)
     init = nn.initializers.xavier_uniform()
     hidden = length if self.hidden is None else self.hidden
     y = nn.Dense(hidden, kernel_init=init, dtype=self.dtype, name="up")(jnp.swapaxes(x, 1, 2))

@@ -4,7 +4,6 @@ from typing import ClassVar
 
 from vitx.attention.base import Properties
 from vitx.attention.pattern import PatternAttention
-from vitx.config.errors import ConfigError
 from vitx.config.registry import lookup
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, Pattern
@@ -24,10 +23,5 @@ class GivenPatternAttention(PatternAttention):
   edges: str = "full"
 
   def pattern(self, layout: TokenLayout) -> Pattern:
-    pattern = lookup(PATTERNS, self.edges, "token_mixer.edges")
-    if self.edges != "full" and not layout.has_places:
-      raise ConfigError(
-        f"token_mixer.edges={self.edges!r} needs the places of the tokens, but some tokens were"
-        " left out; set token_mixer.edges='full'."
-      )
-    return pattern
+    self.check_places(layout, "edges")
+    return lookup(PATTERNS, self.edges, "token_mixer.edges")

@@ -43,16 +43,11 @@ class PatternAttention(AttentionModule):
     raise NotImplementedError
 
   def by_half(self, first: Pattern, second: Pattern) -> Pattern:
-    """Returns a pattern that is `first` in the first half of the heads and `second` in the rest.
-
-    Raises:
-      ConfigError: If there is only one head, whose first half is none, so that no head is `first`.
-    """
+    """Returns a pattern that is `first` in the first half of the heads and `second` in the rest."""
     if self.num_heads == 1:
       raise ConfigError(
-        f"model.num_heads=1: {type(self).__name__} has one pattern for the first half of the heads"
-        " and another one for the rest, so it needs at least 2 heads; set model.num_heads=2, or"
-        " choose a token_mixer, or a token_mixer.arrangement, in which all heads are alike."
+        f"model.num_heads=1: {type(self).__name__} has two patterns, each for half of the heads;"
+        " set model.num_heads=2, or a token_mixer or arrangement in which all heads are alike."
       )
     half = self.num_heads // 2
     return per_head(*[first] * half, *[second] * (self.num_heads - half))
@@ -70,17 +65,7 @@ class PatternAttention(AttentionModule):
     return self.full_pattern(layout)
 
   def _attend(self, x, q, k, v, layout: TokenLayout, scale: float, mask, train: bool):
-    """Computes the attention of all tokens along the pattern.
-
-    Args:
-      x, layout, mask, train: The arguments of `__call__`.
-      q, k, v: The queries, keys and values, (B, N, H, D), after `apply_positions`.
-      scale: The factor of the logits.
-
-    Returns:
-      The output of the heads, (B, N, H, D), and the attention matrix, (B, H, N, N); the matrix is
-      None if the implementation is "kernelized".
-    """
+    """Computes the attention of all tokens along the pattern, as `softmax_attention` does."""
     pattern = self.training_pattern(layout) if train else self.full_pattern(layout)
     given = {"key_mask": mask, "scale": scale, "tile": self.tile}
     return self.softmax_attention(q, k, v, pattern, layout, train=train, **given)
@@ -107,20 +92,8 @@ class PatternAttention(AttentionModule):
 
     Returns:
       The mixed tokens, (B, N, C).
-
-    Raises:
-      ConfigError: If the implementation is unknown, if "kernelized" is combined with dropout, if
-        the pattern does not fit the layout, if `at` is given without a mutable cache, if `at` and a
-        cache are given to a mixer that is not causal, or if heads without an output projection are
-        not as wide as the tokens.
     """
     q, k, v = self.project(x, self.value_dim)  # (B, N, H, D)
-    if not self.out_projection and v.shape[2] * v.shape[3] != x.shape[2]:
-      raise ConfigError(
-        f"token_mixer.out_projection=False leaves {v.shape[2]} heads of {v.shape[3]} values as"
-        f" tokens of {x.shape[2]} channels, which they do not fill; set token_mixer.value_dim to"
-        " model.width / model.num_heads, or use token_mixer.out_projection=True."
-      )
     scale = 1 / math.sqrt(q.shape[-1])
     q, k = self.apply_positions(q, k, layout, scale, at)
     if at is None:
@@ -129,10 +102,7 @@ class PatternAttention(AttentionModule):
     elif self.is_decoding(x, at):
       out = self.decode(q, k, v, self.full_pattern(layout), layout, scale, at)
     else:
-      raise ConfigError(
-        f"model.token_mixer: {type(self).__name__} takes `at`, the places of the tokens, only to"
-        " decode one token with a mutable 'cache'. Pass all tokens, or use another mixer."
-      )
+      raise ConfigError(f"{type(self).__name__} takes `at` only with a mutable 'cache'.")
     if self.out_projection:
       return from_heads(x.shape[-1], dtype=self.dtype)(out)
-    return out.reshape(*x.shape[:2], -1)
+    return out.reshape(x.shape)

@@ -80,35 +80,26 @@ class Performer(AttentionModule):
 
     Returns:
       The mixed tokens, (B, N, C).
-
-    Raises:
-      ConfigError: If a field has no valid value, or if `redraw` applies and the collection
-        "features" is not mutable.
     """
     if self.local_heads > self.num_heads:
       raise ConfigError(
-        f"token_mixer.local_heads={self.local_heads} must be between 0 and"
-        f" model.num_heads={self.num_heads}."
+        f"token_mixer.local_heads={self.local_heads} exceeds model.num_heads={self.num_heads}."
       )
-    if self.local_heads and not layout.has_places:
-      raise ConfigError(
-        f"token_mixer.local_heads={self.local_heads} attend windows of neighbors, which needs the"
-        " places of the tokens, but some tokens were left out; set token_mixer.local_heads=0."
-      )
+    self.check_places(layout, "local_heads")
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     distant = self.num_heads - self.local_heads
     given: dict[str, Any] = {"key_mask": mask, "causal": self.causal}
     given["implementation"] = self.implementation
-    found = []
+    results = []
     if distant:
       projection = self._projection(q.shape[-1], train)
       phi_q, phi_k = self._features(q[:, :, :distant], k[:, :, :distant], projection, mask)
-      found.append(ops.linear_attention(phi_q, phi_k, v[:, :, :distant], **given))
+      results.append(ops.linear_attention(phi_q, phi_k, v[:, :, :distant], **given))
     if self.local_heads:
       q, k, v = (y[:, :, distant:] for y in (q, k, v))
-      found.append(ops.local_attention(q, k, v, self.local_window, **given))
-    outs, matrices = zip(*found, strict=True)
+      results.append(ops.local_attention(q, k, v, self.local_window, **given))
+    outs, matrices = zip(*results, strict=True)
     self.sow_matrix(None if matrices[0] is None else jnp.concatenate(matrices, axis=1))
     return from_heads(x.shape[-1], dtype=self.dtype)(jnp.concatenate(outs, axis=2))
 
@@ -128,10 +119,7 @@ class Performer(AttentionModule):
     )
 
   def _projection(self, head_dim: int, train: bool) -> jax.Array:
-    """Returns the projection (M, D) of this call.
-
-    If `redraw` applies, this method counts the call and may draw a new projection.
-    """
+    """Returns the projection (M, D) of this call, which counts and may redraw in training."""
     count = features.default_count(head_dim) if self.features is None else self.features
 
     def draw(seed: jax.Array, epoch: jax.Array | int) -> jax.Array:
@@ -147,11 +135,6 @@ class Performer(AttentionModule):
     projection = self.variable("features", "projection", lambda: draw(seed.value, 0))
     if not (train and self.redraw) or fresh:
       return projection.value
-    if not self.is_mutable_collection("features"):
-      raise ConfigError(
-        f"token_mixer.redraw={self.redraw} draws features in training. Apply the model with"
-        ' mutable=["features"] and keep the state that it returns, or set token_mixer.redraw=0.'
-      )
     epoch, into = calls.value // self.redraw, calls.value % self.redraw
     projection.value = jax.lax.cond(
       (into == 0) & (epoch > 0),

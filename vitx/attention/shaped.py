@@ -70,11 +70,7 @@ class ShapedAttention(AttentionModule):
   def __call__(
     self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
   ) -> Tokens:
-    """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.
-
-    Raises:
-      ConfigError: If H does not divide C.
-    """
+    """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing."""
     x = x.astype(self.dtype)
     width = x.shape[-1]
     maps = 1 if self.one_map else None

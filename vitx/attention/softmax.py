@@ -73,10 +73,6 @@ class SoftmaxAttention(AttentionModule):
     Returns:
       The mixed tokens (B, N, C). The second result is the attention of the first token, float32
       (B, N), or the keys before positions, float32 (B, N, D); both are means over the heads.
-
-    Raises:
-      ConfigError: If the implementation is unknown, if "kernelized" is combined with dropout, or if
-        `at` and a mutable cache are given to a mixer that is not causal.
     """
     q, k, v = self.project(x, self.value_dim, self.value_bias, self.key_bias)  # (B, N, H, D)
     if self.qk_norm:
@@ -101,15 +97,9 @@ class SoftmaxAttention(AttentionModule):
 def _weigh_keys(
   q: jax.Array, k: jax.Array, sizes: jax.Array, scale: float
 ) -> tuple[jax.Array, jax.Array]:
-  """Adds a channel to queries and keys (B, N, H, D), so that log(size) is added to the logits.
+  """Adds a channel to queries and keys so that a key of size s has the weight of s equal keys.
 
-  With these logits, a key of size s has the softmax weight of s equal keys (Bolya et al. 2023,
-  equation 1).
-
-  Args:
-    q, k: The queries and keys, (B, N, H, D).
-    sizes: The size of each key, positive, float32 (B, N).
-    scale: The factor of the logits.
+  (Bolya et al. 2023, equation 1.) The sizes are positive, (B, N).
   """
   logs = jnp.broadcast_to(jnp.log(sizes)[..., None, None] / scale, (*k.shape[:3], 1))
   ones = jnp.ones((*q.shape[:3], 1), q.dtype)

@@ -1,6 +1,6 @@
 """XCiT's cross-covariance attention, in which channels attend channels."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -38,17 +38,14 @@ class CrossCovarianceAttention(TokenMixer):
   no_logits_reason: ClassVar = "its matrix is over channels"
   logged: ClassVar = ("temperature",)
 
+  implementation: Literal["auto"] = "auto"
   use_bias: bool = True
 
   @nn.compact
   def __call__(
     self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
   ) -> Tokens:
-    """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros.
-
-    Raises:
-      ConfigError: If H does not divide C.
-    """
+    """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros."""
     dim = resolve_head_dim(x.shape[-1], self.num_heads, None)
     q, k, v = (
       to_heads(self.num_heads, dim, name, dtype=self.dtype, use_bias=self.use_bias)(x)
@@ -63,10 +60,7 @@ class CrossCovarianceAttention(TokenMixer):
 
 
 def _unit_channels(x: jax.Array, mask: jax.Array | None) -> jax.Array:
-  """Divides each channel of x (B, N, H, D) by its length over the unmasked tokens, in float32.
-
-  Masked tokens become zero.
-  """
+  """Divides each channel of x (B, N, H, D) by its length over the unmasked tokens, in float32."""
   x = hide_tokens(x.astype(jnp.float32), mask)
   squares = jnp.sum(x * x, axis=1, keepdims=True)
   return x * jax.lax.rsqrt(jnp.maximum(squares, SMALLEST**2))

@@ -90,7 +90,7 @@ def measure(
     seconds = max(left, 0.0) / (len(cells) - number) / len(WAYS)
     try:
       value, spent = subject.compare(n, batch, repeats, seconds)
-    except ConfigError as error:
+    except (ConfigError, TooLargeError) as error:
       say(f"{subject.name} N={n} B={batch} skipped: {error}")
       continue
     left -= spent
@@ -140,7 +140,8 @@ class Candidate:
       infinite if the masked path does not fit in memory.
 
     Raises:
-      ConfigError: The mixer does not fit N tokens, or the kernelized path does not fit in memory.
+      ConfigError: The mixer does not fit N tokens.
+      TooLargeError: The kernelized path does not fit in memory.
     """
     setting = dataclasses.replace(self._setting, batch=batch)
     variables, runs = self._draw(n), {}
@@ -148,10 +149,10 @@ class Candidate:
       try:
         module = self._make(implementation=way)
         runs[way] = compile_mixer(module, variables, way, n, setting).run
-      except TooLargeError as error:
+      except TooLargeError:
         if way == "masked":
           return math.inf, 0.0
-        raise ConfigError(f"tokens={n}, batch={batch}: a step {error}; lower either.") from error
+        raise
     times = interleave(runs, repeats=repeats, seconds=seconds)
     spent = sum(found.seconds * found.samples for found in times.values())
     return times["masked"].seconds / times["kernelized"].seconds, spent
@@ -173,11 +174,7 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   matrices = sorted({ratio.matrices for ratio in ratios})
 
   def lost(counts: tuple[int, ...]) -> float:
-    """Returns the loss of picking "masked" for the smallest values of B H at each N.
-
-    Args:
-      counts: The number of values of B H with the pick "masked", one for each N.
-    """
+    """Returns the loss of picking "masked" for the counts[i] smallest values of B H at each N."""
     total = 0.0
     for ratio in ratios:
       gain = -math.log(ratio.value / WORTH)  # The gain of "masked" over "kernelized".
@@ -201,10 +198,10 @@ def describe(
 
   The record has the date, the device, the versions of packages, the sizes and the ratios.
   """
-  found: dict[str, dict[str, dict[str, float | None]]] = {}
+  measured: dict[str, dict[str, dict[str, float | None]]] = {}
   for ratio in ratios:
     value = round(ratio.value, 3) if math.isfinite(ratio.value) else None
-    row = found.setdefault(ratio.mixer, {}).setdefault(f"N={ratio.tokens}", {})
+    row = measured.setdefault(ratio.mixer, {}).setdefault(f"N={ratio.tokens}", {})
     row[f"M={ratio.matrices}"] = value
   return describe_device("jax", "jaxlib", "numpy") | {
     "cores": os.cpu_count(),
@@ -213,7 +210,7 @@ def describe(
     "heads": setting.heads,
     "head_dim": setting.head_dim,
     "rounds": repeats,
-    "masked_over_kernelized": found,
+    "masked_over_kernelized": measured,
   }
 
 

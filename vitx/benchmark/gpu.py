@@ -88,7 +88,7 @@ class Check(NamedTuple):
 
   @property
   def passed(self) -> bool:
-    """Returns whether the check passed, that is, whether no error exceeds the allowed one.
+    """Returns whether no error exceeds the allowed one.
 
     A second run must also give equal bits, and the program must contain the kernels if the device
     can run them. These two demands do not apply to the calls in `DENSE`.
@@ -143,25 +143,20 @@ def check(
     dtypes: The dtypes of q, k and v.
 
   Raises:
-    UserError: A call has a larger error than rounding allows, gives other bits in a second run, or
-      runs without the kernels on a card that can run them. The message has the table.
+    UserError: A check has not passed. The message has the table.
   """
-  found = []
-  for name, call in (list_calls() if calls is None else calls).items():
-    for dtype in dtypes:
-      found.append(check_call(name, call, dtype))
-      say(f"{name}, {dtype}: {'passed' if found[-1].passed else 'FAILED'}")
-  head = ("call", "dtype", "error / allowed", "bits repeat", "kernels", "")
-  cells = [
-    (x.name, x.dtype, f"{x.share:.2g}", str(x.repeats), str(x.has_kernel), "" if x.passed else "X")
-    for x in found
-  ]
-  table = markdown.table([head, *cells])
-  failed = [f"{x.name} in {x.dtype}" for x in found if not x.passed]
+  rows, failed = [("call", "dtype", "error / allowed", "bits repeat", "kernels", "")], []
+  for (name, call), dtype in itertools.product((calls or list_calls()).items(), dtypes):
+    x = check_call(name, call, dtype)
+    failed += [] if x.passed else [f"{name} in {dtype}"]
+    say(f"{name}, {dtype}: {'passed' if x.passed else 'FAILED'}")
+    flags = str(x.repeats), str(x.has_kernel), "" if x.passed else "X"
+    rows.append((name, dtype, f"{x.share:.2g}", *flags))
+  table = markdown.table(rows)
   if failed:
     raise UserError(
-      f"{table}\n{len(failed)} of {len(found)} checks of attention failed: {', '.join(failed)}."
-      " Report them; until then use implementation='masked', or remove the package jax-triton."
+      f"{table}\n{len(failed)} checks of attention failed: {', '.join(failed)}. Report them;"
+      " until then use implementation='masked', or remove the package jax-triton."
     )
   return table
 
@@ -200,10 +195,7 @@ def check_call(name: str, call: Callable, dtype: str) -> Check:
 
 
 def _without_xla(today: Rule) -> Rule:
-  """Returns a copy of a rule without the entries that leave attention to XLA.
-
-  A measured rule may have such entries for some dtypes and widths of a head.
-  """
+  """Returns a copy of a rule without the entries that leave attention to XLA."""
   measured = {
     dtype: {width: tiles for width, tiles in own.items() if tiles is not None}
     for dtype, own in today.tiles.items()
@@ -212,10 +204,7 @@ def _without_xla(today: Rule) -> Rule:
 
 
 def _differentiate(attend: Callable) -> Any:
-  """Returns a jitted function (q, k, v, d_out) -> [out, dq, dk, dv], whose results are float32.
-
-  `d_out` is the cotangent of the output.
-  """
+  """Returns a jitted function (q, k, v, cotangent) -> [out, dq, dk, dv] with float32 results."""
 
   def run(q, k, v, d_out):
     out, pull = jax.vjp(attend, q, k, v)
@@ -229,72 +218,29 @@ def _norm(x: np.ndarray) -> float:
   return float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
 
 
-class Edges(NamedTuple):
-  """The attention pattern of one line of the table, for vitx and for FlexAttention.
-
-  Attributes:
-    pattern: The pattern for vitx's attention.
-    make_mask: A function (n, place) that makes the mask for FlexAttention; `None` if all pairs are
-      edges. `n` is the number of tokens, and `place` is a function that moves a NumPy array to a
-      device. The mask is a function (queries, keys) of index arrays, of PyTorch or NumPy, that is
-      True for edges.
-  """
-
-  pattern: Pattern
-  make_mask: Callable[[int, Callable], Callable] | None = None
-
-
-def _causal(n: int, place: Callable) -> Callable:
-  return lambda q, k: q >= k
-
-
-def _window(n: int, place: Callable) -> Callable:
-  return lambda q, k: (q >= k) & (q - k <= 256)
-
-
-def _strided(n: int, place: Callable) -> Callable:
-  return lambda q, k: (q >= k) & ((q - k < 64) | ((q - k) % 64 == 0))
-
-
-def _blocks(n: int, place: Callable) -> Callable:
-  first = np.arange(0, n, 64)  # The first token of each block.
-  table = place(BIGBIRD.allows(TokenLayout((n,)), first[:, None], first))
-  return lambda q, k: table[q // 64, k // 64]
-
-
-def _near(n: int, place: Callable) -> Callable:
-  rows, columns = make_grid(n).grid
-
-  def sees(i, j, extent):
-    start = (i - 6).clip(0, extent - 13)
-    return (j >= start) & (j < start + 13)
-
-  return lambda q, k: (
-    sees(q // columns, k // columns, rows) & sees(q % columns, k % columns, columns)
-  )
-
-
-BIGBIRD = bigbird(block=64)
-EDGES = {
-  "dense": Edges(Full()),
-  "causal": Edges(Causal(), _causal),
-  "causal window of 257": Edges(Window(256) & Causal(), _window),
-  "BigBird, blocks of 64": Edges(BIGBIRD, _blocks),
-  "strided, merged, l = 64": Edges(Strided(64, form="code"), _strided),
-  "13 x 13 neighborhood": Edges(Neighborhood(13), _near),
+EDGES: dict[str, Pattern] = {
+  "dense": Full(),
+  "causal": Causal(),
+  "causal window of 257": Window(256) & Causal(),
+  "BigBird, blocks of 64": bigbird(block=64),
+  "strided, merged, l = 64": Strided(64, form="code"),
+  "13 x 13 neighborhood": Neighborhood(13),
 }
+WAYS = ("ours", "ours by XLA", "cuDNN, dense")
 Cell = dict[str, Any]  # The values of one line of a table by column; unknown ones are left out.
+Makers = dict[str, Callable[[], timing.TimedProgram]]  # Functions that compile programs, by name.
 
 
 def measure_table(
   tokens: Sequence[int],
   say: Say,
   *,
-  edges: Mapping[str, Edges] = EDGES,
+  edges: Mapping[str, Pattern] = EDGES,
   dtypes: Sequence[str] = DTYPES,
   sizes: tuple[int, int, int] = (4, 8, 64),
   end: float = math.inf,
   effort: Mapping[str, Any],
+  make_others: Callable[..., Makers] = lambda name, shape, dtype, gradients: {},
 ) -> Iterator[tuple[str, list[Cell]]]:
   """Yields the title and the lines of a table for every N, dtype and kind of pass.
 
@@ -309,74 +255,62 @@ def measure_table(
     sizes: The numbers B, H and D.
     end: The value of `time.monotonic` after which no further line is measured.
     effort: The arguments `repeats` and `seconds` of `timing.interleave`.
+    make_others: A function of a line's name, shape, dtype and `gradients` that returns functions
+      which compile programs of other libraries, by name.
   """
   batch, heads, width = sizes
   for n, dtype, gradients in itertools.product(tokens, dtypes, (True, False)):
     passes = "forward and backward" if gradients else "forward"
     lines: list[Cell] = []
-    for name, own in edges.items():
+    for name, pattern in edges.items():
       if time.monotonic() > end:
         say(f"N={n} {dtype} {passes}, {name}: no time left")
         continue
       say(f"N={n} {dtype} {passes}: {name}")
       head = {"tokens": n, "dtype": dtype, "passes": passes, "edges": name}
-      shape = (batch, n, heads, width)
-      lines.append(head | measure_line(own, shape, dtype, gradients, say, effort))
+      case: dict[str, Any] = dict(shape=(batch, n, heads, width), dtype=dtype, gradients=gradients)
+      makers = make_own(pattern, **case) | make_others(name, **case)
+      mask = block_mask(pattern, make_grid(n), 128, heads)
+      blocks = {"blocks": mask.keys.size / (mask.heads * mask.rows**2)}
+      lines.append(head | blocks | time_programs(makers, say, effort))
     if lines:
       yield f"{dtype}, N = {n:,}, {passes}, ms", lines
 
 
-def measure_line(
-  edges: Edges,
-  shape: tuple[int, int, int, int],
-  dtype: str,
-  gradients: bool,
-  say: Say,
-  effort: Mapping[str, Any],
-) -> Cell:
-  """Measures attention along one pattern by each library: one line of the table.
-
-  A library that is missing, or that cannot attend along this pattern, has no entry; `say` gets the
-  reason.
+def make_own(
+  pattern: Pattern, shape: tuple[int, int, int, int], dtype: str, gradients: bool
+) -> Makers:
+  """Returns functions that compile attention on random q, k and v, for each of `WAYS`.
 
   Args:
-    edges: The pattern.
-    shape: The shape (B, N, H, D) of q, k and v, which are random.
+    pattern: The pattern; cuDNN's dense attention has all pairs, or all causal pairs if the pattern
+      is `Causal`.
+    shape: The shape (B, N, H, D) of q, k and v.
     dtype: The dtype of q, k and v.
     gradients: Whether the backward pass is measured too.
-    say: A function called with messages on the progress.
-    effort: The arguments `repeats` and `seconds` of `timing.interleave`.
-
-  Returns:
-    A dict. "blocks" is the share of the blocks of 128 x 128 that have edges. "ours" (vitx's
-    kernels), "ours by XLA", "cuDNN, dense", "FlexAttention" and "NATTEN" each have a time, such as
-    "ours ms", and if known the temporary memory, such as "ours MB".
   """
-  batch, n, heads, width = shape
-  layout, today = make_grid(n), current_rule()
+  today = current_rule()
   by_xla = dataclasses.replace(today, tiles={dtype: {triton_attention.MAX_WIDTH: None}})
-  ours = partial(attention, pattern=edges.pattern, layout=layout, implementation="kernelized")
-  is_causal = isinstance(edges.pattern, Causal)
+  layout, is_causal = make_grid(shape[1]), isinstance(pattern, Causal)
+  ours = partial(attention, pattern=pattern, layout=layout, implementation="kernelized")
   dense = partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation="cudnn")
 
-  def compile_own(attend: Callable, rule: Rule = today) -> timing.TimedProgram:
+  def compile_own(attend: Callable, rule: Rule) -> timing.TimedProgram:
     with choosing_by(rule):
       arrays = jax.random.normal(jax.random.key(0), (3, *shape), dtype)
       return timing.compile_step(attend, *arrays, gradients=gradients)
 
-  def compile_flex() -> timing.TimedProgram:
-    return _time_torch(_make_flex(edges, n), (batch, heads, n, width), dtype, gradients)
+  calls = zip(WAYS, ((ours, today), (ours, by_xla), (dense, today)), strict=True)
+  return {way: partial(compile_own, *call) for way, call in calls}
 
-  def compile_natten() -> timing.TimedProgram:
-    return _time_torch(_make_natten(edges), (batch, *layout.grid, heads, width), dtype, gradients)
 
-  makers: dict[str, Callable[[], timing.TimedProgram]] = {
-    "ours": partial(compile_own, ours),
-    "ours by XLA": partial(compile_own, ours, by_xla),
-    "cuDNN, dense": partial(compile_own, dense),
-    "FlexAttention": compile_flex,
-    "NATTEN": compile_natten,
-  }
+def time_programs(makers: Makers, say: Say, effort: Mapping[str, Any]) -> Cell:
+  """Times programs in turns.
+
+  Returns:
+    The time of each program, such as "ours ms", and its temporary memory if known, such as "ours
+    MB". A program that cannot be compiled or run has no entry; `say` gets the reason.
+  """
   programs = {}
   for way, make in makers.items():
     try:
@@ -385,70 +319,29 @@ def measure_line(
     except Exception as error:  # Each library raises errors of its own.
       programs.pop(way, None)
       say(f"  {way}: {_shorten(error)}")
-  mask = block_mask(edges.pattern, layout, 128, heads)
-  found: Cell = {"blocks": mask.keys.size / (mask.heads * mask.rows**2)}
   times = timing.interleave({way: each.run for way, each in programs.items()}, **effort)
+  cells: Cell = {}
   for way, program in programs.items():
-    found[f"{way} ms"] = 1e3 * times[way].seconds
+    cells[f"{way} ms"] = 1e3 * times[way].seconds
     if program.temporary_bytes is not None:
-      found[f"{way} MB"] = program.temporary_bytes / 1e6
-  return found
+      cells[f"{way} MB"] = program.temporary_bytes / 1e6
+  return cells
 
 
 def _shorten(error: Exception) -> str:
   return str(error).partition("\n")[0][:150]
 
 
-def _make_flex(edges: Edges, n: int) -> Callable:
-  """Returns PyTorch's FlexAttention for `edges` between N tokens, compiled at its first call."""
-  import torch
-  from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+def format_table(title: str, lines: Sequence[Cell], others: Sequence[str] = ()) -> str:
+  """Returns the lines of `measure_table` as Markdown; "-" stands for an unknown value.
 
-  torch.compiler.reset()  # Otherwise PyTorch stops compiling after a few masks.
-  mask = None
-  if edges.make_mask is not None:
-    allows = edges.make_mask(n, lambda table: torch.as_tensor(table, device="cuda"))
-    mask = create_block_mask(lambda b, h, q, k: allows(q, k), None, None, n, n, device="cuda")
-  return partial(torch.compile(flex_attention), block_mask=mask)
-
-
-def _make_natten(edges: Edges) -> Callable:
-  """Returns NATTEN's neighborhood attention.
-
-  Raises:
-    ValueError: The edges are not a neighborhood.
+  Args:
+    title: The title of the table.
+    lines: The lines.
+    others: The names of other libraries.
   """
-  if not isinstance(edges.pattern, Neighborhood):
-    raise ValueError("NATTEN has only neighborhoods")
-  import natten
-
-  return partial(natten.na2d, kernel_size=edges.pattern.size)
-
-
-def _time_torch(
-  attend: Callable, shape: tuple[int, ...], dtype: str, gradients: bool
-) -> timing.TimedProgram:
-  """Makes a program that runs attention of PyTorch on the GPU, on random q, k and v of a shape."""
-  import torch
-
-  torch.set_float32_matmul_precision("high")  # TF32, which JAX's default precision has too
-  given: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, dtype)}
-  q, k, v = (torch.randn(shape, **given, requires_grad=gradients) for _ in range(3))
-  d_out = torch.randn(shape, **given)
-
-  def run() -> None:
-    out = attend(q, k, v)
-    if gradients:
-      torch.autograd.grad(out, (q, k, v), d_out)
-    torch.cuda.synchronize()
-
-  return timing.TimedProgram(run, None, 0)
-
-
-def format_table(title: str, lines: Sequence[Cell]) -> str:
-  """Returns the lines of `measure_table` as Markdown; "-" stands for an unknown value."""
   columns = ["ours ms", "ours MB", "ours by XLA ms", "ours by XLA MB"]
-  columns += ["cuDNN, dense ms", "FlexAttention ms", "NATTEN ms"]
+  columns += [f"{way} ms" for way in (WAYS[-1], *others)]
   heads = ["MB" if key.endswith("MB") else key.removesuffix(" ms") for key in columns]
   rows = [[title, "edges in 128 x 128 blocks", *heads]]
   for line in lines:
@@ -499,10 +392,13 @@ def measure_steps(
   return markdown.table(cells)
 
 
-def describe() -> str:
-  """Returns a paragraph on the device, the versions and the timing."""
-  packages = ("jax", "jaxlib", "jax-triton", "triton", "torch", "natten")
-  device = timing.describe_device(*packages)
+def describe(*others: str) -> str:
+  """Returns a paragraph on the device, the versions and the timing.
+
+  Args:
+    *others: Further packages whose versions are stated.
+  """
+  device = timing.describe_device("jax", "jaxlib", "jax-triton", "triton", *others)
   versions = {"Python": platform.python_version()} | device["versions"]
   capability = getattr(jax.devices()[0], "compute_capability", "unknown")
   return (
@@ -516,11 +412,7 @@ def describe() -> str:
 
 
 def _find_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
-  """Returns the version of NVIDIA's driver, or "unknown".
-
-  Args:
-    path: The file in which the driver states its version.
-  """
+  """Returns the version of NVIDIA's driver from the file that states it, or "unknown"."""
   try:
     words = path.read_text().partition("\n")[0].split()
   except OSError:

@@ -105,9 +105,6 @@ def measure(
   Returns:
     A row for every N, mixer and implementation. Of the rows of each N, the first two are those of
     dense softmax, masked and kernelized.
-
-  Raises:
-    ConfigError: A mixer or field is unknown.
   """
   specs = [fields_of(spec) for spec in mixers]
   specs = [{"name": BASELINE}] + [spec for spec in specs if spec != {"name": BASELINE}]
@@ -155,12 +152,12 @@ def find_choices(module: nn.Module, n: int, setting: Setting) -> list[Choice] | 
   """
   x = jax.ShapeDtypeStruct((setting.batch, n, setting.width), setting.dtype)
   layout = make_grid(n)
-  with recording_implementations() as found:
+  with recording_implementations() as choices:
     try:
       jax.eval_shape(lambda x: module.init(jax.random.key(0), x, layout, train=False), x)
     except ConfigError:  # Compilation will report the error.
       return None
-  return found
+  return choices
 
 
 def label(spec: Mapping[str, Any]) -> str:
@@ -170,13 +167,7 @@ def label(spec: Mapping[str, Any]) -> str:
 
 
 def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any]:
-  """Returns random variables of a mixer for N tokens.
-
-  The variables suit every implementation and every batch size.
-
-  Raises:
-    ConfigError: The mixer does not fit N tokens.
-  """
+  """Returns random variables of a mixer for N tokens, which suit every implementation and batch."""
   x, layout = jnp.zeros((1, n, setting.width), setting.dtype), make_grid(n)
   return dict(jax.jit(lambda key: module.init(key, x, layout, train=False))(jax.random.key(0)))
 

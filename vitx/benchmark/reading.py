@@ -19,13 +19,7 @@ STREAM, PILLOW = "streamed batches", "one thread of Pillow"
 
 
 def make_pillow(contents: Sequence[bytes], mode: str, size: tuple[int, ...]) -> Callable[[], None]:
-  """Returns a function that decodes and resizes images in one thread with Pillow alone.
-
-  Args:
-    contents: The contents of the image files.
-    mode: The mode of the decoded images, "L", "RGB" or "RGBA".
-    size: The (height, width) in pixels to which images are bilinearly resized.
-  """
+  """Returns a function that decodes images to a mode and (height, width) by Pillow alone."""
 
   def run() -> None:
     for content in contents:
@@ -84,14 +78,7 @@ def format_rates(found: Mapping[str, list[float]]) -> str:
 
 
 def open_streamed(text: str) -> Experiment:
-  """Opens the data of a config for streaming, as training does with data too large for memory.
-
-  Args:
-    text: The config, `FILE` or `FILE:ROW,field=value,...`.
-
-  Raises:
-    ConfigError: The config or its data are invalid.
-  """
+  """Opens the data of a config for streaming, as training does with data too large for memory."""
   config = load_config(text)
   config.data.memory = "never"
   return make_experiment(config, is_trial=True)
@@ -103,16 +90,7 @@ def count_steps(experiment: Experiment, examples: int) -> int:
 
 
 def make_stream(examples: int, text: str) -> Callable[[], None]:
-  """Opens a config's data for streaming; returns a function that reads the first training batches.
-
-  Args:
-    examples: The number of examples that each call of the function reads. It is rounded down to
-      whole batches, but is at least one batch.
-    text: The config, `FILE` or `FILE:ROW,field=value,...`.
-
-  Raises:
-    ConfigError: The config or its data are invalid.
-  """
+  """Opens a config's data, and returns a function that reads its first training batches."""
   return read_batches(open_streamed(text), examples)
 
 

@@ -58,9 +58,6 @@ def fill(
     effort: The arguments of `timing.interleave` for finding the best batch sizes, or `None` to skip
       this.
     say: A function that prints progress.
-
-  Raises:
-    ConfigError: The network cannot be built, or the backend does not report a program's memory.
   """
   row |= count(config)
   values = {key: value(config, row["parameters_torchsummary"]) for key, value in computed.items()}
@@ -76,13 +73,7 @@ def fill(
 
 
 def count(config: ConfigDict) -> Costs:
-  """Returns the number of parameters and the FLOPs of a forward pass, without compiling.
-
-  The FLOPs are for one example.
-
-  Args:
-    config: A completed config.
-  """
+  """Returns a completed config's parameters, and the FLOPs of a forward pass of one example."""
   task = build_task(config)
   variables = variable_shapes(task.model, task.input_spec)
   infer = functools.partial(task.model.apply, train=False)
@@ -126,12 +117,7 @@ def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
   """Returns two columns: the cost of a step without examples, and the cost that each example adds.
 
   They are the value at 0 and the slope of the line through two measured points. A negative number
-  becomes 0.
-
-  Args:
-    unit: The unit in the columns' names, "mb" or "s".
-    sizes: The two measured numbers of examples, in ascending order.
-    values: The cost at each size.
+  becomes 0. The unit in the columns' names is "mb" or "s".
   """
   (small, large), (low, high) = sizes, values
   each = max(0.0, (high - low) / (large - small))
@@ -139,13 +125,7 @@ def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
 
 
 def scale(needs: Costs, unit: str, size: int) -> float:
-  """Returns the memory ("mb") or time ("s") of a step with `size` examples on one device.
-
-  Args:
-    needs: The columns from `measure_needs`.
-    unit: The unit, "mb" or "s".
-    size: The number of examples.
-  """
+  """Returns the memory ("mb") or time ("s") of a step with `size` examples on one device."""
   return needs[f"step_{unit}"] + needs[f"example_{unit}"] * size
 
 
@@ -184,16 +164,13 @@ def measure_needs(
     The cost on one device. `step_mb` is the memory in MB of a step without examples, and
     `example_mb` is the memory that each example adds. If `timed`, `step_s` and `example_s` are the
     times in seconds.
-
-  Raises:
-    ConfigError: The backend does not report a program's memory.
   """
   unit = config.grad_accum_steps
   sizes = probe_sizes(min(split_batch(config), most), unit)
   say(f"compiling steps of {sizes[0]} and {sizes[1]} examples for each device")
   steps = config.steps_per_dispatch or count_steps(trial.count_training_flops(config))
   compiled = [_compile(config, size, steps) for size in sizes]
-  used = [require_known(cost.compiled_bytes(each.program.compiled)) for each in compiled]
+  used: list[Any] = [cost.compiled_bytes(each.program.compiled) for each in compiled]
   smaller = sizes[1] // 4
   if timed and max(used) > find_memory() and probe_sizes(smaller, unit) < sizes:
     return measure_needs(config, say, timed=True, most=smaller)
@@ -213,11 +190,7 @@ def split_batch(config: ConfigDict) -> int:
 
 
 def _compile(config: ConfigDict, size: int, steps: int) -> trial.Dispatch:
-  """Compiles a program of some training steps, with `size` examples a step on each device.
-
-  The operations use the implementations that "auto" picks for the config's own batch. Memory and
-  time grow linearly only as long as the implementations do not change.
-  """
+  """Compiles steps of `size` examples with the implementations that the config's batch picks."""
   with choosing_by(current_rule().scaled(Fraction(size, split_batch(config)))):
     whole = {"batch_size": size * jax.device_count()}
     return trial.compile_dispatch(with_settings(config, whole), steps)
@@ -240,17 +213,6 @@ def find_memory(given: float | None = None) -> float:
   """
   memory = given or USABLE * timing.find_free_bytes()
   return memory / jax.local_device_count() if jax.default_backend() == "cpu" else memory
-
-
-def require_known(value: int | None) -> int:
-  """Checks that the backend has reported a program's memory, and returns it.
-
-  Raises:
-    ConfigError: The backend reports no memory.
-  """
-  if value is None:
-    raise ConfigError(f"{jax.default_backend()} reports no memory of programs; use --no-compile.")
-  return value
 
 
 def measure_remedies(
@@ -280,7 +242,7 @@ def measure_remedies(
   for number, settings in enumerate(tries):
     if settings and settings not in tries[:number]:
       changed = with_settings(config, {"batch_size": batch} | settings)
-      used = require_known(trial.measure_training_bytes(changed))
+      used: Any = trial.measure_training_bytes(changed)
       yield settings, used
       if used <= memory and len(settings) > 1:
         return
@@ -301,25 +263,21 @@ def measure_peaks(
     The column `train_peak_mb` of each row that fits in memory, by the row's name; {} if the device
     does not report its peak.
   """
-  found: dict[str, Costs] = {}
+  peaks: dict[str, Costs] = {}
   for name, config in configs.items():
     say(f"{name}: measuring the peak memory")
     try:
       peak = timing.peak_bytes(_read_peak, _make_step, config, steps=2, read=_read_peak)
-      found[name] = {"train_peak_mb": peak / 1e6}
+      peaks[name] = {"train_peak_mb": peak / 1e6}
     except timing.TooLargeError as error:
       say(f"{name}: a step of {BATCH} examples {error}")
     except LookupError:
       break
-  return found
+  return peaks
 
 
 def _read_peak() -> int:
-  """Returns the device's peak memory in bytes.
-
-  Raises:
-    LookupError: The device does not report its peak memory.
-  """
+  """Returns the device's peak bytes; a device that does not report them raises LookupError."""
   return (jax.local_devices()[0].memory_stats() or {})["peak_bytes_in_use"]
 
 
@@ -339,10 +297,7 @@ def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
   """
 
   def keep(start: Callable) -> Callable[[], Any]:
-    """Returns a function that computes an initial state once and keeps it on the host.
-
-    No step can donate a state that is on the host.
-    """
+    """Returns a function that keeps an initial state on the host, where no step can donate it."""
     return functools.cache(lambda: jax.device_get(start(config)))
 
   train, infer = keep(trial.begin), keep(trial.begin_inference)
@@ -359,17 +314,7 @@ def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
 def _make(
   prepare: Callable, start: Callable[[], Any], config: ConfigDict, batch: int
 ) -> Callable[[], None]:
-  """Compiles a program for `batch` examples, and returns a function that runs it.
-
-  Args:
-    prepare: A function of `trial` that compiles a completed config, such as `prepare_training`.
-    start: A function that returns the initial state.
-    config: The completed config.
-    batch: The number of examples.
-
-  Raises:
-    TooLargeError: The program does not fit the device's memory.
-  """
+  """Compiles a program of `trial` for `batch` examples, and returns a function that runs it."""
   program, needed = prepare(_set_batch(config, batch), start)
   if needed is not None:
     timing.check_memory(needed)

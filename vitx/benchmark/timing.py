@@ -16,14 +16,12 @@ import jax
 import psutil
 
 from vitx.analysis import cost
-from vitx.config.errors import ConfigError
 
 MIN_SAMPLE = 0.02  # Seconds; a shorter program runs several times in one sample.
 # Seconds. The first run after another program refills caches and pages, which does not happen in
 # training. So a program shorter than this also runs untimed before each sample.
 WARM_BELOW = 0.5
 GROWTH = 1.05  # The batch is doubled again if it reaches this multiple of the best rate so far.
-STATUS = Path("/proc/self/status")
 
 
 class TooLargeError(Exception):
@@ -32,10 +30,9 @@ class TooLargeError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class TimedProgram:
-  """A compiled function with its arguments.
+  """A compiled function with its arguments, which `run` runs to its end.
 
   Attributes:
-    run: A function that runs the program to its end.
     temporary_bytes: The memory beyond arguments and results, as compiled for the default backend,
       or `None` if the compiler does not report it.
     flops: The operations of matrix products, convolutions and Fourier transforms.
@@ -91,22 +88,14 @@ def compile_step(
   return TimedProgram(run, temporary, cost.flops(step, weight, args, fixed))
 
 
-def find_versions(*packages: str) -> dict[str, str]:
-  """Returns the versions of the packages that are installed."""
-  found: dict[str, str] = {}
+def describe_device(*packages: str) -> dict[str, Any]:
+  """Returns today's date, the kind of device and the versions of installed packages, as JSON."""
+  versions: dict[str, str] = {}
   for name in packages:
     with contextlib.suppress(metadata.PackageNotFoundError):
-      found[name] = metadata.version(name)
-  return found
-
-
-def describe_device(*packages: str) -> dict[str, Any]:
-  """Returns today's date, the kind of device and the versions of packages, as JSON."""
-  return {
-    "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    "device_kind": jax.devices()[0].device_kind,
-    "versions": find_versions(*packages),
-  }
+      versions[name] = metadata.version(name)
+  date = datetime.datetime.now(datetime.UTC).date().isoformat()
+  return {"date": date, "device_kind": jax.devices()[0].device_kind, "versions": versions}
 
 
 def find_free_bytes() -> int:
@@ -118,24 +107,14 @@ def find_free_bytes() -> int:
 
 
 def check_memory(needed: int) -> None:
-  """Checks that a program that needs `needed` bytes leaves at least a tenth of the free memory.
-
-  Raises:
-    TooLargeError: The program would leave less than a tenth free.
-  """
+  """Raises TooLargeError if a program would leave less than a tenth of the free memory."""
   free = find_free_bytes()
   if needed > 0.9 * free:
     raise TooLargeError(f"needs {needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB are free")
 
 
 def check_masked(batch: int, heads: int, tokens: int) -> None:
-  """Checks that the attention matrices of a masked implementation fit, before any is allocated.
-
-  Forward and backward pass together need three matrices (B, H, N, N) in float32.
-
-  Raises:
-    TooLargeError: The matrices do not fit the free memory.
-  """
+  """Raises TooLargeError if a masked implementation's three float32 (B, H, N, N) do not fit."""
   check_memory(3 * 4 * batch * heads * tokens**2)
 
 
@@ -186,12 +165,7 @@ def _sample(run: Callable[[], None], count: int, clock: Callable[[], float]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class BestRate:
-  """The best rate of a program over batch sizes.
-
-  Attributes:
-    batch: The batch size with the best rate.
-    per_second: The rate in examples per second.
-  """
+  """The batch size at which a program is fastest, and its examples per second."""
 
   batch: int
   per_second: float
@@ -225,12 +199,12 @@ def find_rates(
         runs[name] = make(batch)
       except TooLargeError as error:
         say(f"{name}: a batch of {batch} {error}")
-    found = {
+    rates = {
       name: BestRate(batch, batch / times.seconds)
       for name, times in interleave(runs, **effort).items()
     }
     going = {}
-    for name, rate in found.items():
+    for name, rate in rates.items():
       before = best.get(name, BestRate(0, 0.0))
       if rate.per_second >= GROWTH * before.per_second:
         going[name] = makers[name]
@@ -276,22 +250,13 @@ def _measure_peak(
 
 
 def _read_peak() -> int:
-  """Returns the peak resident memory of this process in bytes.
-
-  `getrusage` is not used, since its peak includes that of the parent process.
-  """
-  if not STATUS.exists():
-    raise ConfigError(f"vitx benchmark data reads its peak memory from {STATUS}; use Linux.")
-  lines = STATUS.read_text().splitlines()
+  """Returns this process's peak resident bytes; `getrusage` would include the parent process."""
+  lines = Path("/proc/self/status").read_text().splitlines()  # Linux alone has this file.
   return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 class Neighbors:
-  """Measures how many of this machine's cores other processes use while a `with` block runs.
-
-  Attributes:
-    cores: The average number of cores in use, known after the block.
-  """
+  """Measures how many cores other processes use, `cores`, while a `with` block runs."""
 
   def __enter__(self) -> "Neighbors":
     self.cores = 0.0

@@ -119,14 +119,14 @@ class TimedCall:
     seen = jnp.arange(n)[None] % 3 > 0
 
     def loss(q, k, v):
-      given: dict[str, Any] = {"key_mask": seen, "implementation": "kernelized"}
-      out = attention(q, k, v, CAUSAL, TokenLayout((n,)), **given)
+      options: dict[str, Any] = {"key_mask": seen, "implementation": "kernelized"}
+      out = attention(q, k, v, CAUSAL, TokenLayout((n,)), **options)
       return jnp.square(out.astype(jnp.float32)).sum()
 
     def differentiate(tiles: TileSizes | None) -> jax.Array:
       with choosing_by(self.choose(tiles)):
-        found = jax.jit(jax.grad(lambda *x: loss(*x), argnums=(0, 1, 2)))(*arrays)
-      return jnp.stack(found).astype(jnp.float32)
+        gradients = jax.jit(jax.grad(lambda *x: loss(*x), argnums=(0, 1, 2)))(*arrays)
+      return jnp.stack(gradients).astype(jnp.float32)
 
     with jax.default_matmul_precision("default"):
       exact, found = differentiate(None), _try(partial(differentiate, tiles))
@@ -138,10 +138,7 @@ class TimedCall:
 
 
 def _try(make: Callable[[], Any]) -> Any:
-  """Returns the result of a function, or infinity if the function raises an error.
-
-  For example, a kernel that does not fit the card raises an error.
-  """
+  """Returns the result of a function, or infinity if it raises an error (it does not fit)."""
   try:
     return make()
   except Exception:  # Triton, its assembler, XLA and the driver raise errors of their own.
@@ -159,11 +156,7 @@ def _time(compile_run: Callable[[], Callable[[], Any]]) -> float:
 
 
 def _start(block: int) -> Launch:
-  """Returns the first launch settings of the search: tiles of 64 rows, which fit every card.
-
-  Args:
-    block: The number of tokens in a block.
-  """
+  """Returns the first launch settings of the search: tiles of 64 rows, which fit every card."""
   return Launch(64 // block, 4, 2)
 
 
@@ -242,13 +235,10 @@ def measure(
 
 
 def check_kernels(where: str) -> None:
-  """Checks that the attention kernels run on this device.
+  """Raises ConfigError with the reason and the fix if the kernels do not run on this device.
 
   Args:
     where: The option or command that needs the kernels, for the message.
-
-  Raises:
-    ConfigError: The kernels do not run; the message has the reason and the fix.
   """
   if triton_attention.find_capability() is None:
     reason = triton_attention.find_obstacle() or (

@@ -1,6 +1,5 @@
 """The base class of all blocks."""
 
-import inspect
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -68,7 +67,7 @@ class Block(nn.Module):
       mix: A function that applies the token mixer to (B, N, C), then dropout.
       train: Whether dropout and stochastic depth are active.
     """
-    raise NotImplementedError(f"{type(self).__name__} defines no `arrange`")
+    raise NotImplementedError
 
   def normalize(self, x: jax.Array, name: str) -> jax.Array:
     """Applies the normalization called `name` to (B, N, C)."""
@@ -88,11 +87,6 @@ class Block(nn.Module):
     Args:
       x, layout, mask, at, train: The arguments of `__call__`.
       dropout: The dropout rate; None means the block's field `dropout`.
-
-    Raises:
-      ConfigError: If `at` is given and the mixer's `__call__` has no argument `at`. This error is
-        also raised if tokens are decoded one by one, that is, `at` is given and the collection
-        "cache" is mutable, but the mixer cannot do this.
     """
     mixer = self.token_mixer(name="token_mixer")
     if at is None:
@@ -104,11 +98,6 @@ class Block(nn.Module):
         raise ConfigError(
           f"model.token_mixer: {type(mixer).__name__} cannot be decoded token by token: it has no"
           " cache of keys and values. Use softmax, or an attention pattern such as strided."
-        )
-      if "at" not in inspect.signature(type(mixer).__call__).parameters:
-        raise ConfigError(
-          f"model.token_mixer: {type(mixer).__name__} cannot be called for tokens at chosen"
-          " places, because its __call__ has no argument `at`; use another token mixer."
         )
       y = mixer(x, layout, mask=mask, at=at, train=train)
     return Dropout(self.dropout if dropout is None else dropout)(y, train)
@@ -130,26 +119,16 @@ class Block(nn.Module):
 
     Returns:
       The mixed tokens (B, N, C), and the quantity.
-
-    Raises:
-      ConfigError: If the mixer cannot return the quantity, or if it hides later tokens.
     """
     mixer = self.token_mixer(name="token_mixer")
-    if also not in getattr(mixer, "also_returns", ()):
-      needed = {"class_attention": "attention of the class token", "keys": "keys of all tokens"}
+    causal = getattr(mixer, "causal", False)  # then the class token, the first, attends only itself
+    if causal or also not in getattr(mixer, "also_returns", ()):
       raise ConfigError(
-        f"model.token_reduction compares tokens by the {needed[also]}, which"
-        f" {type(mixer).__name__} does not return; use model.token_mixer='softmax', or"
-        " model.token_reduction='none'."
+        f"model.token_reduction compares tokens by their {also!r}, which {type(mixer).__name__}"
+        f" (causal={causal}) does not return; use model.token_mixer='softmax' without causal."
       )
-    if getattr(mixer, "causal", False):
-      raise ConfigError(
-        "causal=True hides all other tokens from the class token, which is the first, and"
-        " model.token_reduction ranks them by it or changes their order; set model.causal and"
-        " model.token_mixer.causal to False, or model.token_reduction='none'."
-      )
-    y, found = mixer(x, layout, mask=mask, also=also, train=train)
-    return Dropout(self.dropout if dropout is None else dropout)(y, train), found
+    y, compared = mixer(x, layout, mask=mask, also=also, train=train)
+    return Dropout(self.dropout if dropout is None else dropout)(y, train), compared
 
   def apply_mlp(
     self, x: jax.Array, train: bool, activation: Callable[[jax.Array], jax.Array] = gelu
@@ -162,14 +141,7 @@ class Block(nn.Module):
     return Dropout(self.stochastic_depth, whole_example=True)(y, train)
 
   def refuse_stochastic_depth(self, block: str) -> None:
-    """Checks that there is no stochastic depth, which needs a skip around the branch.
-
-    Args:
-      block: The name of the block in the config, for the error.
-
-    Raises:
-      ConfigError: If `stochastic_depth` is not 0.
-    """
+    """Refuses stochastic depth, which would be ignored in a block without skips."""
     if self.stochastic_depth:
       raise ConfigError(
         f"model.stochastic_depth={self.stochastic_depth:g} drops branches beside a skip, and"

@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from vitx.config.errors import ConfigError
 from vitx.layers.convolution import Conv
 from vitx.layers.depthwise import DepthwiseConvolution
 from vitx.ops.layout import TokenLayout
@@ -28,17 +27,8 @@ class DepthwisePool(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout) -> tuple[jax.Array, TokenLayout]:
-    """Returns the N' tokens (B, N', width) and their layout.
-
-    Raises:
-      ConfigError: If `width` is no multiple of the number of channels of `x`.
-    """
+    """Returns the N' tokens (B, N', width) and their layout."""
     batch, _, channels = x.shape
-    if self.width % channels:
-      raise ConfigError(
-        f"model.width={self.width} must be a multiple of {channels}, the previous width,"
-        " because the pooling between stages convolves each channel separately."
-      )
     prefix, grid = x[:, : layout.prefix], x[:, layout.prefix :]
     depthwise = DepthwiseConvolution(3, 2, self.width, dtype=self.dtype, name="depthwise")
     y = depthwise(grid.reshape(batch, *layout.grid, channels))

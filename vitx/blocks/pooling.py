@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from vitx.config.checks import NonNegative, PositiveInt
-from vitx.config.errors import ConfigError
 from vitx.layers.mlp import ACTIVATIONS, MLP
 from vitx.layers.projections import XAVIER
 from vitx.ops.layout import TokenLayout
@@ -104,17 +103,8 @@ class AttentionPooling(nn.Module):
   activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu"] = "gelu"
 
   def resolve_sizes(self, width: int) -> tuple[int, int]:
-    """Returns the number of heads H and the hidden width of the MLP for C channels.
-
-    Raises:
-      ConfigError: If H does not divide C.
-    """
-    heads = self.num_heads or max(1, width // 64)
-    if width % heads:
-      raise ConfigError(
-        f"model.pool.num_heads={heads} does not divide model.width={width}; choose a divisor."
-      )
-    return heads, self.mlp_dim or 4 * width
+    """Returns the number of heads H and the hidden width of the MLP for C channels."""
+    return self.num_heads or max(1, width // 64), self.mlp_dim or 4 * width
 
   @nn.compact
   def __call__(self, x: jax.Array, layout: TokenLayout) -> jax.Array:

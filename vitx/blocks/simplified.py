@@ -32,11 +32,7 @@ class SASParallelBlock(Block):
   mlp_gain: Finite = 0.1
 
   def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
-    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
-
-    Raises:
-      ConfigError: If there is stochastic depth.
-    """
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments."""
     self.refuse_stochastic_depth("sas_p")
     y = self.normalize(x, "norm")
     mixed, mlp = mix(y), self.apply_mlp(y, train)
@@ -65,11 +61,7 @@ class SASBlock(SASParallelBlock):
   skip_gain: Finite = 1.0
 
   def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
-    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
-
-    Raises:
-      ConfigError: If there is stochastic depth.
-    """
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments."""
     self.refuse_stochastic_depth("sas")
     mixed = mix(self.normalize(x, "mixer_norm"))
     y = self.gain("mixer_gain") * mixed
@@ -90,11 +82,7 @@ class SimplifiedBlock(Block):
   serial: bool = False
 
   def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
-    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
-
-    Raises:
-      ConfigError: If there is stochastic depth.
-    """
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments."""
     self.refuse_stochastic_depth("simplified")
     y = self.normalize(x, "norm")
     mixed = mix(y)

@@ -35,11 +35,7 @@ class LinearStem(nn.Module):
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
-    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
-
-    Raises:
-      ConfigError: If patches do not divide the image.
-    """
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
     _check_patch(self.patch, images)
     embed = square_convolution(
       self.width,
@@ -54,7 +50,7 @@ class LinearStem(nn.Module):
 
 
 def _check_patch(patch: int, images: jax.Array) -> None:
-  """Raises ConfigError if patches do not divide images (B, height, width, channels)."""
+  """Refuses images (B, height, width, channels) that patches would cut off."""
   height, width = images.shape[1:3]
   if height % patch or width % patch:
     below = max(patch, min(height, width) // patch * patch)
@@ -95,25 +91,12 @@ class ShiftedPatchStem(nn.Module):
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
-    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
-
-    Raises:
-      ConfigError: If patches do not divide the image, if half a patch is less than a pixel, or if a
-        shift leaves no pixel of the image.
-    """
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
     patch, (batch, height, width, _) = self.patch, images.shape
     _check_patch(patch, images)
     shift = patch // 2 if self.shift is None else self.shift
-    if shift == 0:
-      raise ConfigError(
-        "model.stem.shift=None is half a patch, which is less than a pixel for model.stem.patch=1;"
-        " set model.stem.shift=1, or choose a larger patch."
-      )
-    if shift >= min(height, width):
-      raise ConfigError(
-        f"model.stem.shift={shift} moves all pixels out of an image of {height} x {width}; choose a"
-        f" smaller shift, such as {max(1, patch // 2)}, half a patch."
-      )
+    if not 0 < shift < min(height, width):
+      raise ConfigError(f"model.stem.shift={shift} moves no pixel, or all out of the image.")
     padded = jnp.pad(images, [(0, 0), (shift, shift), (shift, shift), (0, 0)])
     starts = [
       (shift - down * shift, shift - across * shift) for down, across in _SHIFTS[self.directions]
@@ -173,17 +156,9 @@ class _Convolutions(nn.Module):
       to_width: Whether there is one more convolution, to `width` channels.
       use_bias: Whether the convolutions have biases.
       after: A function that is applied to the output of each convolution.
-
-    Raises:
-      ConfigError: If the number of strides is not the number of convolutions.
     """
     widths = (*self.channels, self.width) if to_width else tuple(self.channels)
     strides = tuple(self.strides) or (1,) * len(widths)
-    if len(strides) != len(widths):
-      raise ConfigError(
-        f"model.stem.strides={strides} must have one entry for each of model.stem.channels"
-        f"={widths}{' (the last is model.width)' if to_width else ''}."
-      )
     for i, (width, stride) in enumerate(zip(widths, strides, strict=True)):
       fields = {"use_bias": use_bias, "dtype": self.dtype, "name": f"conv_{i}"}
       x = after(square_convolution(width, kernel, stride, **fields)(x))
@@ -205,11 +180,7 @@ class ConvStem(_Convolutions):
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
-    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
-
-    Raises:
-      ConfigError: If patches do not divide the image.
-    """
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
     x = self.convolve(images, 3, to_width=False, after=nn.gelu)
     return LinearStem(self.width, self.patch, dtype=self.dtype, name="patches")(x)
 
@@ -232,11 +203,7 @@ class HybridStem(_Convolutions):
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
-    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
-
-    Raises:
-      ConfigError: If the number of strides is not the number of convolutions.
-    """
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
     return self.convolve(images, self.kernel)
 
 
@@ -257,11 +224,7 @@ class CCTTokenizer(HybridStem):
 
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
-    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
-
-    Raises:
-      ConfigError: If the number of strides is not the number of convolutions.
-    """
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
 
     def pool(y: jax.Array) -> jax.Array:
       return max_pool(nn.relu(y), self.pool, self.pool_stride, self.pool // 2)
@@ -292,18 +255,9 @@ class NormalizedStem(nn.Module):
 
   @nn.compact
   def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
-    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C).
-
-    Raises:
-      ConfigError: If `channels`, `kernels` and `strides` have different lengths, or if patches do
-        not divide the last feature map.
-    """
-    settings = {"channels": self.channels, "kernels": self.kernels, "strides": self.strides}
-    if len({len(numbers) for numbers in settings.values()}) > 1:
-      said = ", ".join(f"model.stem.{name}={numbers}" for name, numbers in settings.items())
-      raise ConfigError(f"{said} must be equally long: one entry for each convolution.")
-    x = images
-    for i, (channels, kernel, stride) in enumerate(zip(*settings.values(), strict=True)):
+    """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
+    x, settings = images, zip(self.channels, self.kernels, self.strides, strict=True)
+    for i, (channels, kernel, stride) in enumerate(settings):
       fields = {"use_bias": False, "dtype": self.dtype, "name": f"conv_{i}"}
       conv = square_convolution(channels, kernel, stride, **fields)
       x = nn.relu(BatchNorm(dtype=self.dtype, name=f"norm_{i}")(conv(x), train))

@@ -5,8 +5,7 @@ needs the attention of the class token, or the keys, which not every mixer can r
 """
 
 import dataclasses
-import inspect
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,11 +38,7 @@ class TokenReduction:
   keeps_places: ClassVar[bool] = True
 
   def check(self, depth: int) -> None:
-    """Checks the layers in which tokens are removed.
-
-    Raises:
-      ConfigError: If a layer does not exist, or if the layers are not in ascending order.
-    """
+    """Refuses layers that do not exist or are not in ascending order."""
     layers = list(self.layers)
     if layers != sorted(set(layers)) or (layers and layers[-1] >= depth):
       raise ConfigError(
@@ -212,8 +207,7 @@ class MergeSimilar(TokenReduction):
     P, count = layout.prefix, self._count(layout)
     if mask is not None and mask.dtype == bool:
       raise ConfigError(
-        "mask is given, but model.token_reduction='tome' would merge masked tokens with others;"
-        " leave mask out, or use model.token_reduction='zeroed'."
+        "mask is given, but model.token_reduction='tome' would merge masked tokens with others."
       )
     if not count:
       return x, mask
@@ -271,19 +265,6 @@ def match_tokens(
   order = jnp.argsort(-jnp.max(scores, axis=-1), axis=-1)  # stable: of equals, the first ones
   sources, kept = order[:, :count], jnp.sort(order[:, count:], axis=-1)
   return sources, kept, jnp.take_along_axis(jnp.argmax(scores, axis=-1), sources, axis=1)
-
-
-def check_reduces(block: Any) -> None:
-  """Checks that a block supports token reduction: its call must have an argument `reduce`.
-
-  Raises:
-    ConfigError: If the block's call has no such argument.
-  """
-  if "reduce" not in inspect.signature(type(block).__call__).parameters:
-    raise ConfigError(
-      f"model.token_reduction removes tokens between the token mixer and the MLP of a block, which"
-      f" {type(block).__name__} does not support; use model.block='pre_norm'."
-    )
 
 
 TOKEN_REDUCTIONS = {

@@ -23,11 +23,7 @@ class VanillaBlock(Block):
   skips: bool = True
 
   def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
-    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments.
-
-    Raises:
-      ConfigError: If there is stochastic depth without skips.
-    """
+    """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments."""
     if not self.skips:
       self.refuse_stochastic_depth("skipless")
     two = self.norms == "two"

@@ -47,5 +47,5 @@ def find_altered(leaves: Mapping[str, np.ndarray], described: Mapping[str, Mappi
     leaves: The arrays by name, as they were read.
     described: The result of `describe` when the arrays were saved.
   """
-  found = describe(leaves)
-  return [name for name, expected in described.items() if found.get(name) != expected]
+  read = describe(leaves)
+  return [name for name, expected in described.items() if read.get(name) != expected]

@@ -5,7 +5,6 @@ one rename, so it is complete even after a kill. An object store has no such ren
 file is written last and removed first, and a folder without the marker is not complete.
 """
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -47,10 +46,6 @@ class Directory:
       path = path.rename(self._free_name(f"{DELETED}{step}"))
     path.rmtree()
 
-  def remove(self) -> None:
-    """Removes the directory and its content, if it exists; a link is removed without its target."""
-    _remove(self.path)
-
   def set_aside(self, step: int) -> epath.Path:
     """Renames the checkpoint `STEP` to `corrupt-STEP` and returns the new path.
 
@@ -63,17 +58,7 @@ class Directory:
     for path in self.path.iterdir():
       uncommitted = self.remote and STEP.fullmatch(path.name) and not self._complete(path)
       if uncommitted or UNFINISHED in path.name or path.name.startswith(DELETED):
-        _remove(path)
-
-  def foreign_paths(self) -> list[epath.Path]:
-    """Returns the paths that are links or files, although their name is that of a checkpoint.
-
-    vitx never makes such a path. The list is empty for an object store.
-    """
-    if self.remote or not self.path.is_dir():
-      return []
-    paths = [path for path in self.path.iterdir() if STEP.fullmatch(path.name)]
-    return sorted(path for path in paths if not self._complete(path))
+        path.rmtree()
 
   def space(self) -> str:
     """Returns a sentence about the free disk space; "" for an object store."""
@@ -86,19 +71,11 @@ class Directory:
       return False
     if self.remote:
       return (path / COMMITTED).exists()
-    return path.is_dir() and not os.path.islink(path)
+    return path.is_dir()
 
   def _free_name(self, name: str) -> epath.Path:
     candidate, number = self.path / name, 1
-    while candidate.exists() or os.path.islink(candidate):
+    while candidate.exists():
       number += 1
       candidate = self.path / f"{name}-{number}"
     return candidate
-
-
-def _remove(path: epath.Path) -> None:
-  """Deletes a directory with its content, a file, or a link but not its target."""
-  if path.is_dir() and not os.path.islink(path):
-    path.rmtree()
-  else:
-    path.unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """Loads a trained model from its workdir."""
 
-import contextlib
 import dataclasses
 import json
 import sys
@@ -12,13 +11,11 @@ import flax.linen as nn
 import jax
 from ml_collections import ConfigDict
 
-from vitx.checkpoints import tree, unevaluated
+from vitx.checkpoints import tree
 from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import (
-  ENVIRONMENT,
   find_run,
   locate_checkpoints,
-  locate_config,
   read_config,
   read_data,
   to_plain,
@@ -30,11 +27,16 @@ from vitx.ops.implementation import current_rule
 from vitx.tasks import TASKS, build_task
 from vitx.tasks.base import Task
 
-SECTIONS = ("model", "task", "data", "evaluation")  # sections of a config that loading reads
 CHOICES = ("best", "latest")
 WEIGHTS = ("ema", "raw")
 WANTED = ("params", "ema", "model_state")  # parts of the training state; "opt_state" is not read
-TASK_SECTIONS = (*SECTIONS, "augment")  # sections on which a task of vitx itself depends
+TASK_SECTIONS = (
+  "model",
+  "task",
+  "data",
+  "evaluation",
+  "augment",
+)  # sections on which a task of vitx itself depends
 TASKS_KEPT, PROGRAMS_KEPT = 16, 8  # the most tasks per process and programs per task
 
 T = TypeVar("T")
@@ -77,7 +79,8 @@ class Loaded:
       ShapeMismatch: The network of the other config has other parameters than `self.variables`.
     """
     task, programs = build_once(config)
-    tree.check_arrays(self.variables, _variable_shapes(task), f"the model of {self.workdir}")
+    where = f"the model of {self.workdir}"
+    tree.check_match(tree.name_leaves(self.variables), _variable_shapes(task), where)
     return dataclasses.replace(self, task=task, programs=programs)
 
   def program(self, name: Hashable, make: Callable[[], T]) -> T:
@@ -136,7 +139,8 @@ def load(
     chose_best = config.get("evaluation", ConfigDict()).get("weights") or WEIGHTS
     params = _choose_params(state, weights, chose_best[0])
     variables = {"params": params, **state.get("model_state", {})}
-    tree.check_arrays(variables, wanted, f"checkpoint {restored.step} of {workdir}")
+    where = f"checkpoint {restored.step} of {workdir}"
+    tree.check_match(tree.name_leaves(variables), wanted, where)
     return variables, restored.step
 
   return assemble(workdir, config, read_data(workdir), read, trust_code=trust_code)
@@ -159,14 +163,16 @@ def assemble(
     read: A function that takes the shapes of the model's variables, and returns the variables and
       their step. It is called after the config has been checked.
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
-
-  Raises:
-    ConfigError: No model can be built from the config, or `data` does not fit the model.
   """
-  with registry.trusting(trust_code):
-    task, programs = read_task(config, place)
-    with explain_errors(place):
+  try:
+    with registry.trusting(trust_code):
+      task, programs = build_once(config)
       wanted = _variable_shapes(task)
+  except ConfigError as error:
+    raise ConfigError(f"the config of {place!r}: {error}") from error
+  except Exception as error:
+    error.add_note(f"while the config of {place!r} was read")
+    raise
   variables, step = read(wanted)
   _check_class_names(data, task, place)
   return Loaded(
@@ -181,20 +187,12 @@ def assemble(
 
 
 def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path) -> None:
-  """Checks that a run's record of its data has as many class names as the task has classes.
-
-  Raises:
-    ConfigError: The numbers differ.
-  """
-  count, known = getattr(task, "num_classes", None), data.get("class_names")
-  if known is None or count is None:
-    return
-  if len(known) != count:
-    config = locate_config(workdir).rpartition("/")[2]
-    file = ENVIRONMENT if config == "config.json" else config
+  """Checks that a record of data, perhaps from somebody else, names each class of the model."""
+  count, names = getattr(task, "num_classes", None), data.get("class_names")
+  if count is not None and names is not None and len(names) != count:
     raise ConfigError(
-      f"workdir={str(workdir)!r}: data.class_names={known!r:.200} must name the {count} classes of"
-      f" the model. Restore {file} from a copy."
+      f"workdir={str(workdir)!r}: data.class_names has {len(names)} names, and the model has"
+      f" {count} classes."
     )
 
 
@@ -204,9 +202,6 @@ def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any
   Both are kept for later calls with an equal config, so a process that loads, evaluates or predicts
   in a loop compiles once. The number of kept tasks is limited, because compiled programs occupy
   memory and memory maps; Linux allows a process 65,530 maps.
-
-  Raises:
-    ConfigError: The task cannot be built, see `build_task`.
   """
   key = _make_key(config)
   built = _BUILT.pop(key, None)
@@ -247,69 +242,14 @@ def _find_code(plain: Any) -> Iterator[Any]:
       yield from _find_code(each)
   elif isinstance(plain, str) and ":" in plain:
     module, _, name = plain.partition(":")
-    found: Any = sys.modules.get(module)
+    code: Any = sys.modules.get(module)
     for part in name.split("."):
-      found = getattr(found, part, None)
-    yield found if isinstance(found, Hashable) else id(found)
-
-
-def read_task(
-  config: ConfigDict, workdir: str | Path
-) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Returns the task of a workdir's config and the dict of its programs, as `build_once` does.
-
-  Raises:
-    ConfigError: The config lacks a field or has an unsuitable value, perhaps because somebody
-      edited the file or another version of vitx wrote it.
-  """
-  with explain_errors(workdir):
-    for name in SECTIONS:
-      if name in config and not isinstance(config[name], ConfigDict):
-        raise ConfigError(
-          f"{name}={config[name]!r} must be a group of fields. Restore the file from a copy."
-        )
-    return build_once(config)
-
-
-@contextlib.contextmanager
-def explain_errors(workdir: str | Path) -> Iterator[None]:
-  """Turns errors that a stored config causes in a `with` block into ConfigErrors.
-
-  Each ConfigError names the config's file. If the user trusts foreign code, errors of unexpected
-  kinds pass unchanged.
-  """
-  where = f"{locate_config(workdir).rpartition('/')[2]} of workdir={str(workdir)!r}"
-  try:
-    yield
-  except ConfigError as error:
-    raise ConfigError(f"{where}: {error}") from error
-  except (AttributeError, KeyError) as error:
-    field = str(error.args[0]).strip("'\"")
-    raise ConfigError(
-      f"{where} lacks the field {field!r}. If the file was edited, restore it"
-      " from a copy; if another version of vitx wrote it, use that version."
-    ) from error
-  except Exception as error:  # a bad value may raise anything in the code that it reaches
-    if registry.is_trusted():  # the user's own code may have raised it and needs its traceback
-      raise
-    first = str(error).strip().partition("\n")[0]
-    raise ConfigError(
-      f"{where} holds a value that does not fit ({first}). Restore the file from a copy."
-    ) from error
+      code = getattr(code, part, None)
+    yield code if isinstance(code, Hashable) else id(code)
 
 
 def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: str) -> Any:
-  """Returns the parameters of a training state: the moving average or the raw parameters.
-
-  Args:
-    state: The training state.
-    weights: "ema" (the moving average), "raw", or None for the kind in `chose_best`. With None,
-      the raw parameters are returned if the state has no moving average.
-    chose_best: The kind of weights, "ema" or "raw", that chose the best checkpoint.
-
-  Raises:
-    ConfigError: `weights` is unknown, or is "ema" and the state has no moving average.
-  """
+  """Returns the moving average of the parameters in a state, or the raw ones if it has none."""
   if weights is not None:
     check_choice(weights, "weights", WEIGHTS)
     if weights == "ema" and "ema" not in state:
@@ -328,27 +268,14 @@ def _variable_shapes(task: Task) -> dict[str, Any]:
 
 def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:
   with CheckpointStore(locate_checkpoints(workdir), read_only=True) as store:
-    steps = store.steps()
     choice = str(checkpoint)
     if choice not in CHOICES:
-      if choice not in map(str, steps):
-        raise ConfigError(
-          f"checkpoint={checkpoint!r} does not exist in workdir={str(workdir)!r};"
-          f" choose best, latest or one of the steps {steps}."
-        )
+      check_choice(choice, "checkpoint", (*CHOICES, *map(str, store.steps())))
       return store.restore(int(choice), only=WANTED)
     latest = store.restore_latest(only=WANTED)
-    best = None if latest is None else latest.record.get("best_step")
-    if choice == "latest" or best is None:
-      after = -1 if latest is None else latest.step
-      latest = unevaluated.restore(workdir, after, only=WANTED) or latest
     if latest is None:
       raise ConfigError(f"workdir={str(workdir)!r} has no checkpoint yet; let its run save one.")
+    best = latest.record.get("best_step")
     if choice == "latest" or best in (None, latest.step):
       return latest
-    if best not in steps:
-      raise ConfigError(
-        f"checkpoint='best': the best checkpoint of workdir={str(workdir)!r} was step {best}, but"
-        f" it does not exist any more; choose latest or one of the steps {steps}."
-      )
     return store.restore(best, only=WANTED)

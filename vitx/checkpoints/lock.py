@@ -33,7 +33,7 @@ import psutil
 from absl import logging
 from etils import epath
 
-from vitx.checkpoints import own_files, processes
+from vitx.checkpoints import processes
 from vitx.checkpoints.workdir import write_json
 from vitx.config.errors import ConfigError
 
@@ -161,7 +161,6 @@ class Lock:
       self._path.unlink(missing_ok=True)
 
   def _take(self) -> None:
-    own_files.check_no_link(str(self._path))
     if not self._create():
       holder = self._read()
       # The file may have been removed between the two lines: then try to create it again.
@@ -183,7 +182,8 @@ class Lock:
       self._write()
       return True
     try:
-      own_files.create(self._directory, self._name, json.dumps(dataclasses.asdict(self._own)))
+      with open(self._path, "x", encoding="utf-8") as file:
+        json.dump(dataclasses.asdict(self._own), file)
     except FileExistsError:
       return False
     return True
@@ -222,7 +222,7 @@ class Lock:
     """Returns the seconds since the holder's last sign of life, by the file system's clock."""
     probe = self._path.parent / f"{self._name}.probe-{self._own.token}"
     try:
-      probe.write_text("")  # this is no link, since nobody knew the name before
+      probe.write_text("")
       return probe.stat().mtime - self._path.stat().mtime
     except FileNotFoundError:  # another process removed the file
       return 0.0
@@ -232,7 +232,7 @@ class Lock:
   def _read(self) -> Holder | None:
     """Returns the holder of the lock; None if there is no lock."""
     try:
-      return Holder.from_json(json.loads(own_files.read(self._directory, self._name)))
+      return Holder.from_json(json.loads(self._path.read_bytes()))
     except FileNotFoundError:
       return None
     except (ValueError, TypeError):
@@ -251,7 +251,7 @@ class Lock:
         if self._remote:
           self._write()
         else:
-          os.utime(self._path, follow_symlinks=False)
+          os.utime(self._path)
 
   def _refusal(self, holder: Holder) -> WorkdirInUseError:
     sign = ""

@@ -22,7 +22,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from vitx.checkpoints import digest, own_files, processes, tree
+from vitx.checkpoints import digest, processes, tree
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.errors import (
   CheckpointError,
@@ -33,8 +33,8 @@ from vitx.checkpoints.errors import (
 from vitx.checkpoints.reading import read_leaves, read_record
 from vitx.config.errors import ConfigError
 
-# Modules of Orbax that measure the timeout of a save by the wall clock. Somebody may set this clock
-# during the save, so the modules get the monotonic clock instead.
+# Modules of Orbax that measure the timeout of a save by the wall clock. They get the monotonic
+# clock instead: if the wall clock jumped an hour ahead, Orbax 0.12 gave most saves up.
 TIMED = tuple(f"orbax.checkpoint._src.futures.{name}" for name in ("future", "signaling_client"))
 
 
@@ -66,18 +66,6 @@ class Checkpoint:
   record: dict[str, Any]
 
 
-def check_keep(keep: int) -> None:
-  """Checks that a run keeps at least two checkpoints, so that a damaged one can be skipped.
-
-  Raises:
-    ConfigError: `keep` is less than 2.
-  """
-  if keep < 2:
-    raise ConfigError(
-      f"checkpoint.keep={keep} must be at least 2, so that a damaged one can be skipped."
-    )
-
-
 class CheckpointStore:
   """The checkpoints of one run.
 
@@ -96,28 +84,20 @@ class CheckpointStore:
       read_only: Whether the store only reads, and creates, renames and deletes nothing.
 
     Raises:
-      ConfigError: `keep` is less than 2, or `read_only` is False and the directory is a link.
       CheckpointError: The directory cannot be created or tidied.
     """
-    check_keep(keep)
     self._directory = Directory(directory)
     self._keep, self._read_only = keep, read_only
     self._tidies = not read_only and jax.process_index() == 0
     self._pending: int | None = None  # the step of the save in progress
     self._stay: Collection[int] = ()
-    self._passing: int | None = None
     self._checkpointer: ocp.AsyncCheckpointer | None = None
     if self._tidies:
-      own_files.check_no_link(str(self._directory))
       try:
         self._directory.path.mkdir(parents=True, exist_ok=True)
         self._directory.remove_leftovers()
       except OSError as error:
         raise CheckpointError(f"cannot open {directory} for checkpoints: {error}") from error
-    for path in self._directory.foreign_paths():
-      logging.warning("%s is no checkpoint but a link or a file; it is ignored", path)
-      if self._tidies:  # so that this step can be saved
-        self._directory.set_aside(int(path.name))
 
   def __enter__(self) -> "CheckpointStore":
     return self
@@ -144,24 +124,23 @@ class CheckpointStore:
     """Waits for an earlier save, then starts to save a state; returns once its arrays are copied.
 
     Args:
-      step: The step, greater than every step in the directory.
+      step: The step. It is greater than every step in the directory, or equal to the newest, whose
+        checkpoint is replaced.
       state: A tree of arrays, each of which is completely on this host's devices or memory.
       record: The JSON values to save with the state.
       stay: The steps whose checkpoints are not deleted, besides those of the newest `keep` steps.
 
     Raises:
-      CheckpointError: This checkpoint or the previous one cannot be written, or `step` is not
-        greater than every saved step, or the store is read-only; other checkpoints are untouched.
-      ConfigError: The state has a leaf that cannot be saved, or no numbers at all.
+      CheckpointError: This checkpoint or the previous one cannot be written, there is a later one,
+        or the store is read-only; other checkpoints are untouched.
     """
     if self._read_only:
       raise CheckpointError(f"{self._directory} was opened read-only; no checkpoint is saved.")
     self.wait()
     newest = self.latest()
-    if newest is not None and step <= newest:
+    if newest is not None and step < newest:
       raise CheckpointError(
-        f"cannot save step {step} in {self._directory}, which holds step {newest}; a new step must"
-        " be later."
+        f"cannot save step {step} in {self._directory}, which has the later step {newest}."
       )
     leaves = tree.name_arrays(state)
     stored = {"step": step, "record": record, "leaves": digest.describe(leaves)}
@@ -169,8 +148,6 @@ class CheckpointStore:
     stored["digest"] = digest.digest_json(stored)
     # Orbax refuses arrays without elements; their shape in the record is enough.
     written = tree.nest({name: array for name, array in leaves.items() if array.size})
-    if not written:
-      raise ConfigError("the state holds no numbers, so there is nothing to save.")
     arguments = ocp.args.Composite(
       state=ocp.args.StandardSave(written), record=ocp.args.JsonSave(stored)
     )
@@ -178,7 +155,7 @@ class CheckpointStore:
       self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
       logging.get_absl_logger().addFilter(_without_tracebacks)
     try:
-      self._checkpointer.save(self._directory / step, arguments)
+      self._checkpointer.save(self._directory / step, arguments, force=step == newest)
     except Exception as error:
       raise self._not_saved(step, error) from error
     self._pending, self._stay = step, stay
@@ -201,19 +178,9 @@ class CheckpointStore:
     steps = self.steps()
     if step not in steps:
       raise self._not_saved(step, FileNotFoundError("it does not exist, though Orbax wrote it"))
-    passing, self._passing = self._passing, None
-    newest = [each for each in steps if each != passing][-self._keep :]
-    for old in sorted(set(steps).difference(newest, self._stay)):
+    for old in sorted(set(steps).difference(steps[-self._keep :], self._stay)):
       if self._tidies:
         self._directory.delete(old)
-
-  def release(self, step: int) -> None:
-    """Lets the store delete a checkpoint as soon as a later one is saved.
-
-    The checkpoint then does not count among the newest `keep`. Call this method for a checkpoint
-    that exists only because the run was stopped at its step.
-    """
-    self._passing = step
 
   def close(self) -> None:
     """Waits for the save in progress and ends Orbax's threads. Raises the errors of `wait`."""

@@ -23,35 +23,18 @@ def name_leaves(tree: Any) -> dict[str, Any]:
   `None` and {} have no leaves.
 
   Raises:
-    ConfigError: A key contains "/", or two names differ only in "/" and ".", for which Orbax would
-      use one file.
+    ConfigError: Two names are equal but for "/" and "."; Orbax would use one file for both.
   """
-  leaves = {}
-  for path, leaf in flatten_dict(to_state_dict(tree)).items():
-    if key := next((key for key in path if "/" in key), None):
-      raise ConfigError(f"the key {key!r} of a state contains '/'; rename it.")
-    if leaf is not None:
-      leaves["/".join(path)] = leaf
-  if len({name.replace("/", ".") for name in leaves}) < len(leaves):
+  flat = flatten_dict(to_state_dict(tree)).items()
+  leaves = {"/".join(path): leaf for path, leaf in flat if leaf is not None}
+  if len({name.replace("/", ".") for name in leaves}) < sum(leaf is not None for _, leaf in flat):
     raise ConfigError("a state has two leaves whose names differ only in '/' and '.'; rename one.")
   return leaves
 
 
 def name_arrays(tree: Any) -> dict[str, np.ndarray]:
-  """Returns the leaves of a tree as NumPy arrays by name.
-
-  Raises:
-    ConfigError: A leaf is not an array of numbers, or is partly on other hosts.
-  """
-  found = {}
-  for name, leaf in name_leaves(tree).items():
-    try:
-      found[name] = np.asarray(leaf)
-    except (TypeError, ValueError, RuntimeError) as error:
-      raise ConfigError(f"state leaf {name!r} cannot be saved: {error}") from error
-    if found[name].dtype.kind in "OSUMm":
-      raise ConfigError(f"state leaf {name!r} is no array of numbers but {type(leaf).__name__}.")
-  return found
+  """Returns the leaves of a tree, which must be completely on this host, as arrays by name."""
+  return {name: np.asarray(leaf) for name, leaf in name_leaves(tree).items()}
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,47 +73,35 @@ def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]
   return selected
 
 
-def check_match(stored: Mapping[str, Mapping], target: Any, where: str) -> None:
+def check_match(stored: Mapping[str, Any], target: Any, where: str) -> None:
   """Compares the names, shapes and dtypes of a checkpoint's leaves with a target.
 
   Args:
-    stored: The shape and dtype of each leaf by name, as `digest.describe` returns them.
+    stored: The leaves by name: arrays, or their descriptions by `digest.describe`.
     target: A tree of arrays or `jax.ShapeDtypeStruct`.
     where: The name of the checkpoint in the error.
 
   Raises:
-    ShapeMismatch: Leaves differ; the message lists them.
+    ShapeMismatch: Leaves differ; the message lists the first of them.
   """
   wanted = {name: _kind(leaf) for name, leaf in name_leaves(target).items()}
-  found = {name: (tuple(s["shape"]), s["dtype"]) for name, s in stored.items()}
-  names = [*wanted, *(name for name in found if name not in wanted)]
-  differing = [name for name in names if found.get(name) != wanted.get(name)]
-  if not differing:
-    return
-  lines = [
-    f"  {name}: {_text(found.get(name))} in the checkpoint, {_text(wanted.get(name))} wanted"
-    for name in differing[:LISTED]
-  ]
-  if len(differing) > LISTED:
-    lines.append(f"  and {len(differing) - LISTED} more")
-  raise ShapeMismatch(
-    f"{where} is intact but of another shape: {len(differing)} of {len(names)} leaves differ.\n"
-    + "\n".join(lines)
-    + "\nUse the config of its training, or start a new run from its weights with init_from."
-  )
+  kinds = {name: _kind(leaf) for name, leaf in stored.items()}
+  differing = [name for name in {**wanted, **kinds} if kinds.get(name) != wanted.get(name)]
+  if differing:
+    lines = "\n".join(
+      f"  {name}: {kinds.get(name, 'nothing')} in the checkpoint,"
+      f" {wanted.get(name, 'nothing')} wanted"
+      for name in differing[:LISTED]
+    )
+    raise ShapeMismatch(
+      f"{where} is intact but of another shape: {len(differing)} leaves differ.\n{lines}\nUse the"
+      " config of its training, or start a new run from its weights with init_from."
+    )
 
 
-def check_arrays(arrays: Any, target: Any, where: str) -> None:
-  """Compares a tree of arrays with a target, as `check_match` does."""
-  kinds = {name: _kind(leaf) for name, leaf in name_leaves(arrays).items()}
-  found = {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in kinds.items()}
-  check_match(found, target, where)
-
-
-def _kind(leaf: Any) -> tuple[tuple[int, ...], str]:
-  array = leaf if hasattr(leaf, "shape") and hasattr(leaf, "dtype") else np.asarray(leaf)
-  return tuple(array.shape), array.dtype.name
-
-
-def _text(kind: tuple[tuple[int, ...], str] | None) -> str:
-  return "nothing" if kind is None else f"{kind[1]}{list(kind[0])}"
+def _kind(leaf: Any) -> str:
+  """Returns the dtype and shape of a leaf, such as "float32[2, 3]"."""
+  if isinstance(leaf, Mapping):
+    return f"{leaf['dtype']}{leaf['shape']}"
+  array = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+  return f"{array.dtype.name}{list(array.shape)}"

@@ -4,72 +4,31 @@ A workdir has `config.json`, `environment.json`, `metrics.jsonl` and `checkpoint
 self-contained: evaluation needs no other file of the run. It has no pickle and no Python code.
 """
 
-import contextlib
-import functools
 import json
 import os
-import re
 import shutil
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from absl import logging
 from etils import epath
 from ml_collections import ConfigDict
 
-from vitx.checkpoints import own_files
 from vitx.checkpoints.directory import Directory
-from vitx.config import registry
-from vitx.config.checks import check_text
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.checkpoints.outputs import check_folder
+from vitx.config.errors import ConfigError
+from vitx.files import reading, replace_text
 
-_RESTORE = "Restore it from a copy, or choose another --workdir."
-ENVIRONMENT, PHASES, REPOSITORY = own_files.ENVIRONMENT, own_files.PHASES, own_files.REPOSITORY
+ENVIRONMENT = "environment.json"  # the hardware, the versions and the data of a run
+PHASES = "phases.json"  # in a workdir of several phases, a file with their names in order
+REPOSITORY = "vitx.json"  # the config and the record of the data of a published model
 # Fields of a config, and of its phases, that name files or data to read besides the config. In
 # `WEIGHT_FIELDS`, a phase may name another phase.
-DATA_PATH_FIELDS = ("data.source", "data.data_dir")
 WEIGHT_FIELDS = ("init_from", "task.teacher")
-PATH_FIELDS = (*DATA_PATH_FIELDS, *WEIGHT_FIELDS)
-PHASE_NAME = r"\w[\w.-]*"
-# Files and folders that a run appends to; through a link the content would go elsewhere.
-GROWING = ("checkpoints", "log.txt", "metrics.jsonl", "wandb")
-UNEVALUATED = "unevaluated"  # the folder of a state without its evaluation, beside the checkpoints
+PATH_FIELDS = ("data.source", "data.data_dir", *WEIGHT_FIELDS)
 POINT = "point.json"  # the point of a sweep (one of its runs) that a workdir belongs to
 FAILED = "failed.json"  # the reason why a point ended without a result
 TRACKING = "tracking.json"  # the tracker of a run, and the rows that the tracker has
-_CONFIG: dict[str, Any] = {
-  "batch_size?": int,
-  "data_seed?": int,
-  "evaluation?": {"batch_size?": int, "weights?": [str]},
-}
-_DATA: dict[str, Any] = {
-  "source?": str,
-  "fingerprint": str,
-  "examples?": {"train?": int, "validation?": int, "test?": int},
-  "class_names?": [str],
-  "vocabulary?": int,
-}
-# The fields that vitx reads from each JSON file. A field with "?" may be missing or null.
-RECORDS: dict[str, dict[str, Any]] = {
-  "config.json": _CONFIG,
-  REPOSITORY: {"config": _CONFIG, "data": _DATA, "step": int, "names": str},
-  PHASES: {"phases": [str]},
-  POINT: {"method?": str, "seed?": int, "config": dict},
-  FAILED: {"error": str},
-  TRACKING: {"tracking?": dict, "id?": str, "known?": [list]},
-  ENVIRONMENT: {
-    "data?": _DATA,
-    "commit?": str,
-    "command?": [str],
-    "python?": str,
-    "versions?": dict,
-    "devices?": [str],
-    "processor?": str,
-    "cores?": int,
-  },
-}
 
 
 def join(workdir: str | Path, name: str) -> str:
@@ -85,58 +44,33 @@ def find_run(workdir: str | Path) -> str:
   """
   check_name(workdir)
   runs = [join(workdir, name) for name in read_phases(workdir)]
-  with_some = [run for run in runs if _has_state(run)]
+  with_some = [run for run in runs if list_steps(run)]
   return (with_some or runs or [str(workdir)])[-1 if with_some else 0]
 
 
-def _has_state(run: str) -> bool:
-  """Returns whether a run has saved a state; its directory of checkpoints exists before."""
-  place = locate_checkpoints(run)
-  return any(Directory(each).steps() for each in (place, join(place, UNEVALUATED)))
-
-
 def read_phases(workdir: str | Path) -> tuple[str, ...]:
-  """Reads the names of a run's phases, in order; () for a run without phases.
-
-  Raises:
-    ConfigError: `phases.json` is damaged, or a name would lead out of the workdir.
-  """
-  names = read_json(workdir, PHASES).get("phases", ())
-  if not all(re.fullmatch(PHASE_NAME, name) for name in names):
-    path = epath.Path(workdir) / PHASES
-    raise ConfigError(f"{path} is damaged ({names!r} are no names of phases). {_RESTORE}")
-  return tuple(names)
+  """Reads the names of a run's phases, in order; () for a run without phases."""
+  return tuple(read_json(workdir, PHASES).get("phases", ()))
 
 
 def check_name(workdir: str | Path) -> None:
-  """Checks that a path or URL can name a workdir; the workdir need not exist.
+  """Checks that the name of a workdir is not empty.
 
   Raises:
-    ConfigError: The name is neither a string nor a path, is empty, has a NUL character, or is a URL
-      that no installed package can read.
-    MissingExtraError: The name is `gs://...`, and the package that reads it is missing.
+    ConfigError: The name is empty; files would be written to the root of the file system.
   """
-  if not isinstance(workdir, str | os.PathLike):
-    raise ConfigError(f"workdir={workdir!r:.60} must be the path of a directory, such as 'runs/x'.")
-  check_text(str(workdir), "workdir")
   if not str(workdir).strip():
     raise ConfigError(f"workdir={str(workdir)!r} is empty; name a directory, such as runs/digits.")
-  if "://" not in str(workdir):
-    return
-  try:
-    epath.Path(workdir).exists()
-  except (ImportError, KeyError) as error:  # no package, or no such scheme
-    if str(workdir).startswith("gs://"):
-      raise MissingExtraError(f"workdir={str(workdir)!r}", "gcs") from error
-    why = "there is no such file system" if isinstance(error, KeyError) else error
-    raise ConfigError(
-      f"workdir={str(workdir)!r} cannot be reached ({why}). Name a local directory or gs://..."
-    ) from error
 
 
 def locate_checkpoints(workdir: str | Path) -> str:
   """Returns the directory of a run's checkpoints."""
   return join(workdir, "checkpoints")
+
+
+def list_steps(workdir: str | Path) -> list[int]:
+  """Returns the steps of a run's complete checkpoints, ascending."""
+  return Directory(locate_checkpoints(workdir)).steps()
 
 
 def locate_config(place: str | Path) -> str:
@@ -180,135 +114,32 @@ def read_config(workdir: str | Path) -> ConfigDict:
   """
   path = epath.Path(workdir) / "config.json"
   if not path.exists():
-    raise ConfigError(
-      f"workdir={str(workdir)!r} has no config.json: it is no workdir of vitx. Give the directory"
-      " that --workdir named in training."
-    )
-  return restore_config(read_json(workdir, "config.json"), path)
-
-
-def restore_config(plain: Mapping[str, Any], path: str | Path) -> ConfigDict:
-  """Converts a config's JSON object to a ConfigDict.
-
-  Args:
-    plain: The JSON object.
-    path: The path of the object's file, for the error.
-
-  Raises:
-    ConfigError: A key cannot be the name of a field, or the object is nested too deeply.
-  """
-  try:
-    return from_plain(plain)
-  except (AttributeError, KeyError, ValueError, RecursionError) as error:
-    raise ConfigError(f"{path} is damaged ({error}). {_RESTORE}") from error
-
-
-def log_paths(config: Mapping[str, Any], path: str, fields: Iterable[str] = PATH_FIELDS) -> None:
-  """Warns in the log which files, folders and data sources are read because a config names them.
-
-  Somebody else may have written the config. Names of TFDS data sets, which are in the user's own
-  directory, are not logged. With `--trust_code` nothing is logged.
-
-  Args:
-    config: The config, or its fields by name.
-    path: The path of the config's file.
-    fields: The names of the fields to look at.
-  """
-  if registry.is_trusted():
-    return
-  named = {
-    field: value
-    for field, value in flatten(to_plain(config)).items()
-    if value and field.endswith(tuple(fields)) and (":" in value or not field.endswith(".source"))
-  }
-  if named:
-    each = ", ".join(f"{field}={value!r}{_say_where(value)}" for field, value in named.items())
-    _tell_once(f"{path!r} names files or data to read: {each}")
-
-
-@functools.lru_cache(maxsize=1024)
-def _tell_once(text: str) -> None:
-  """Logs a warning, but only the first time; a sweep would repeat it for each of its runs."""
-  logging.warning("%s", text)
-
-
-def _say_where(value: str) -> str:
-  """Returns a note with the absolute path of a value that is a relative path; otherwise ""."""
-  place = value.partition(":")[2] or value
-  on_hub = value.startswith(("hf:", "timm:"))
-  if on_hub or "://" in value or os.path.isabs(os.path.expanduser(place)):
-    return ""
-  return f" (here {os.path.abspath(place)!r})"
+    raise ConfigError(f"{path} is missing. Give the directory that --workdir named in training.")
+  return from_plain(read_json(workdir, "config.json"))
 
 
 def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
   """Reads a JSON file of the workdir; returns {} if it does not exist.
 
   Raises:
-    ConfigError: The file does not contain a JSON object, or a field does not have the type that
-      `RECORDS` gives for it; the message names the file's path.
+    ConfigError: The file does not contain a JSON object; the message names the file's path.
   """
   path = epath.Path(workdir) / name
   if not path.exists():
     return {}
-  try:
-    value = json.loads(own_files.read(workdir, name))
-  except (ValueError, RecursionError) as error:  # ValueError: of JSON or UTF-8
-    raise ConfigError(f"{path} is damaged ({error}). {_RESTORE}") from error
-  if not isinstance(value, dict):
-    raise ConfigError(f"{path} is damaged (it holds no JSON object). {_RESTORE}")
-  if problem := find_problem(value, RECORDS.get(name, {})):
-    raise ConfigError(f"{path} is damaged ({problem}). {_RESTORE}")
+  with reading(f"{path} is damaged"):
+    value = json.loads(path.read_bytes())
+    if not isinstance(value, dict):
+      raise TypeError("it holds no JSON object")
   return value
 
 
-def find_problem(value: Any, wanted: Any, where: str = "") -> str:
-  """Compares a JSON value with the form that it should have.
-
-  Args:
-    value: The JSON value.
-    wanted: The form. It is a type such as `int`; `[form]` for a list whose entries all have this
-      form; or, for an object, a dict that gives the form of each field by the field's name. The
-      name has the suffix "?" if the field may be missing.
-    where: The name of the value, for the message.
-
-  Returns:
-    A description of the first difference; "" if there is none.
-  """
-  if isinstance(wanted, list):
-    if not isinstance(value, list):
-      return f"{where} is no list"
-    found = (find_problem(each, wanted[0], f"an entry of {where}") for each in value)
-    return next(filter(None, found), "")
-  if not isinstance(wanted, dict):
-    kinds = (int, float) if wanted is float else wanted
-    fits = isinstance(value, kinds) and (wanted is bool or not isinstance(value, bool))
-    return "" if fits else f"{where} is no {_WORDS[wanted]}"
-  if not isinstance(value, dict):
-    return f"{where} is no object"
-  for name, kind in wanted.items():
-    own = name.rstrip("?")
-    if value.get(own) is None:
-      if own == name:
-        return f"it lacks {f'{where}.{own}' if where else own}"
-    elif problem := find_problem(value[own], kind, f"{where}.{own}" if where else own):
-      return problem
-  return ""
-
-
-_WORDS = {str: "text", int: "integer", float: "number", list: "list", dict: "object"}
-
-
 def read_data(workdir: str | Path) -> dict[str, Any]:
-  """Reads a run's record of its data, with the keys source, fingerprint, class_names, vocabulary.
-
-  Raises:
-    ConfigError: `environment.json` is missing or damaged; the message names its path.
-  """
+  """Reads a run's record of its data: source, fingerprint, class_names, vocabulary."""
   data = read_json(workdir, ENVIRONMENT).get("data")
-  if not isinstance(data, dict) or "fingerprint" not in data:
+  if data is None:
     path = epath.Path(workdir) / ENVIRONMENT
-    raise ConfigError(f"{path} is missing, or does not describe the run's data. {_RESTORE}")
+    raise ConfigError(f"{path} is missing, or does not describe the run's data.")
   return data
 
 
@@ -316,17 +147,12 @@ def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
   """Returns the class names, in order, that a run recorded; None if there are none.
 
   If `workdir` belongs to a phase that recorded none, another phase of the run provides the names.
-
-  Raises:
-    ConfigError: A file is damaged.
   """
   check_name(workdir)
   whole, _, own = str(workdir).rstrip("/").rpartition("/")
   phases = read_json(whole, PHASES).get("phases", ()) if whole else ()
   for run in [str(workdir), *(join(whole, name) for name in phases if own in phases)]:
-    data = read_json(run, ENVIRONMENT).get("data")
-    names = data.get("class_names") if isinstance(data, dict) else None
-    if names:
+    if names := (read_json(run, ENVIRONMENT).get("data") or {}).get("class_names"):
       return tuple(names)
   return None
 
@@ -334,65 +160,48 @@ def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
 def check_whole(workdir: str | Path) -> None:
   """Checks that a run with checkpoints still has its config and the record of its data.
 
-  Without these files the run cannot continue. A workdir without checkpoints is valid.
+  Without them nothing tells whether the run would continue with another config or other data.
 
   Raises:
     ConfigError: `config.json` or `environment.json` is missing or damaged.
   """
   check_name(workdir)
-  if not Directory(locate_checkpoints(workdir)).steps():
-    return
-  if not read_json(workdir, "config.json"):
-    path = epath.Path(workdir) / "config.json"
-    raise ConfigError(f"{path} is missing or empty, though the run has checkpoints. {_RESTORE}")
-  read_data(workdir)
+  if list_steps(workdir):
+    read_config(workdir)
+    read_data(workdir)
 
 
 def write_json(workdir: str | Path, name: str, value: Any) -> None:
   """Writes a JSON file; a concurrent reader sees the old or the new content, never a part."""
-  own_files.replace(workdir, name, json.dumps(value, indent=2) + "\n")
+  replace_text(join(workdir, name), json.dumps(value, indent=2) + "\n")
 
 
 def check_writable(workdir: str | Path, *, in_phases: bool = False) -> None:
-  """Creates a directory and checks that a run's files can be written there.
+  """Creates a directory, and checks that it has no model of another kind.
+
+  Beside a published model, or beside a run with phases, a run could not be loaded.
 
   Args:
     workdir: The directory of the run.
     in_phases: Whether the run has phases, and its files are in the phases' own directories.
 
   Raises:
-    ConfigError: The directory cannot be created or written, or has a link in place of a file or
-      folder to which runs append. It is also raised if the directory has a repository, or has a run
-      with phases and is to have one without, or the reverse, because only one could be loaded.
+    ConfigError: The directory has a model of another kind, or cannot be created or written.
   """
   path = epath.Path(workdir)
-  other = (PHASES, "a run of several phases")
-  if in_phases:
-    other = ("config.json", "a run without phases")
-  for name, what in ((REPOSITORY, "a published model"), other):
+  for name in (REPOSITORY, "config.json" if in_phases else PHASES):
     if (path / name).is_file():
       raise ConfigError(
-        f"workdir={str(workdir)!r} has {what} ({name}), and no run of another kind is written"
-        " beside it. Name another directory."
+        f"workdir={str(workdir)!r} has {name} of a model of another kind. Name another directory."
       )
-  for name in GROWING:
-    own_files.check_no_link(join(workdir, name))
-  try:
-    path.mkdir(parents=True, exist_ok=True)
-    if "://" not in str(workdir):
-      with tempfile.NamedTemporaryFile(dir=path):
-        pass
-  except OSError as error:
-    raise ConfigError(
-      f"workdir={str(workdir)!r} cannot be written: {error}. Name a directory that you may write."
-    ) from error
+  check_folder(workdir, "workdir")
+  path.mkdir(parents=True, exist_ok=True)
 
 
 def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
   """Creates the directory of a run, and checks that its disk can hold the checkpoints.
 
-  If the disk is too full, the directories that were created are removed again. The space of an
-  object store is not checked.
+  The space of an object store is not checked.
 
   Args:
     workdir: The workdir of the run.
@@ -403,17 +212,12 @@ def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
     ConfigError: The directory cannot be created or written, or its disk cannot hold the
       checkpoints.
   """
-  if "://" in str(workdir):
-    return check_writable(workdir)
-  place = Path(workdir).absolute()
-  new = [path for path in (place, *place.parents) if not path.exists()]
   check_writable(workdir)
+  if "://" in str(workdir):
+    return
   # The disk must hold the newest checkpoints, the best and the one that is being written.
   needed, free = state_bytes * (keep + 2), shutil.disk_usage(workdir).free
   if free < needed:
-    with contextlib.suppress(OSError):  # another run may have begun there meanwhile
-      for path in new:
-        path.rmdir()
     raise ConfigError(
       f"workdir={str(workdir)!r} has {free / 2**20:,.0f} MiB free, but {keep + 2} checkpoints of"
       f" {state_bytes / 2**20:,.1f} MiB need {needed / 2**20:,.0f} MiB. Free space, choose another"

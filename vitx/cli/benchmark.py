@@ -15,15 +15,14 @@ of the batches. For comparison it prints the examples per second of one thread o
 decodes and resizes those images.
 
 `gpu` has four parts. `check` compares the attention kernels with the masked implementation on this
-card, and stops at a difference. `tiles` measures the tiles as `choose` does. `table` prints the
-table of docs/gpu.md, with FlexAttention and NATTEN if torch and natten are installed. `steps` times
-whole training steps.
+card, and stops at a difference. `tiles` measures the tiles as `choose` does. `table` times the
+attention kernels beside XLA's and cuDNN's attention. `steps` times whole training steps.
 
 To measure a whole config, use `vitx plan`.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +84,8 @@ def _add_common(add: Any, repeats: int) -> None:
 
 def run(what: str, **options: Any) -> None:
   """Measures "mixers", "choose", "data" or "gpu"."""
-  measures: dict[str, Callable[..., None]] = {
-    "mixers": _run_mixers,
-    "choose": _run_choose,
-    "data": _run_data,
-    "gpu": _run_gpu,
-  }
-  measures[what](**options)
+  measures = {"mixers": _run_mixers, "choose": _run_choose, "data": _run_data, "gpu": _run_gpu}
+  measures[what](**options)  # type: ignore[operator]
 
 
 def _run_mixers(
@@ -129,23 +123,20 @@ def _run_choose(
   batches: Sequence[int] | None,
   repeats: int,
   minutes: float,
-  **setting: Any,
+  **sizes: Any,
 ) -> None:
-  """Measures operations, prints a table, and writes the file from which `auto` chooses.
+  """Measures operations by families, and writes the file from which `auto` chooses.
 
-  The operations are measured by families, such as "linear", see `vitx.ops.rule.FAMILIES`. If the
-  device has the attention kernels, their tiles are measured first. Unless all families are
+  If the device has the attention kernels, their tiles are measured first. Unless all families are
   measured, the file keeps its present content about other families and about tiles.
-
-  Raises:
-    ConfigError: A family is unknown, tiles are requested on a device without the kernels, the
-      present file is damaged, or the file cannot be written.
   """
   import dataclasses
 
   import jax
 
   from vitx.benchmark import choose, tune
+  from vitx.benchmark.mixers import Setting
+  from vitx.benchmark.timing import Neighbors
   from vitx.ops import rule
   from vitx.ops.implementation import choosing_by
   from vitx.ops.sparse.triton_attention import find_capability
@@ -154,7 +145,7 @@ def _run_choose(
   chosen = [check_choice(name, "ops", (*rule.FAMILIES, "tiles")) for name in ops or every]
   if "tiles" in chosen:
     tune.check_kernels("ops='tiles'")
-  kind = jax.devices()[0].device_kind
+  kind, setting = jax.devices()[0].device_kind, Setting(**sizes)
   path = Path(out) if out else rule.user_directory() / rule.file_name(kind)
   check_folder(path.parent, "out")
   if path.is_dir():
@@ -164,46 +155,26 @@ def _run_choose(
   tiles = None if whole else rule.load_tiles(kind)
   if "tiles" in chosen:
     tiles = tune.measure(minutes, say)
-  wanted = [name for name in rule.FAMILIES if name in chosen]
-  kernelized = dataclasses.replace(choose.KERNELIZED, tiles=rule.parse_tiles(tiles, str(path)))
-  with choosing_by(kernelized):
-    given = {"repeats": repeats, "minutes": minutes, "say": say}
-    families |= _measure_families(wanted, tokens, batches, setting, given) if wanted else {}
+  wanted, bounds = [name for name in rule.FAMILIES if name in chosen], {}
+  kernelized = dataclasses.replace(
+    choose.KERNELIZED, tiles=rule.parse_tiles(tiles and tiles["sizes"])
+  )
+  tokens, batches = tokens or choose.TOKENS, batches or choose.BATCHES
+  if wanted:
+    effort: dict[str, Any] = {"repeats": repeats, "minutes": minutes, "say": say}
+    with choosing_by(kernelized), Neighbors() as neighbors:
+      ratios = choose.measure(wanted, tokens, batches, setting, **effort)
+    for name in wanted:
+      own = [ratio for ratio in ratios if ratio.family == name]
+      if not own:
+        raise ConfigError(f"ops={name!r}: none of its mixers fits tokens={[*tokens]}.")
+      bounds[name] = choose.fit(own)
+      measured = choose.describe(own, setting, repeats, neighbors)
+      families[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}
+    print(choose.format_ratios(ratios, bounds))
+    neighbors.print()
   rule.write_families(path, kind, families, tiles)
   print(f"wrote {path}, the rule by which auto picks on {kind!r}")
-
-
-def _measure_families(
-  wanted: Sequence[str],
-  tokens: Sequence[int] | None,
-  batches: Sequence[int] | None,
-  sizes: dict[str, Any],
-  effort: dict[str, Any],
-) -> dict[str, Any]:
-  """Measures families of operations and prints a table.
-
-  Returns:
-    The entry of each family in the file from which `auto` chooses.
-  """
-  from vitx.benchmark import choose
-  from vitx.benchmark.mixers import Setting
-  from vitx.benchmark.timing import Neighbors
-
-  tokens, batches = tokens or list(choose.TOKENS), batches or list(choose.BATCHES)
-  setting = Setting(**sizes)
-  with Neighbors() as neighbors:
-    ratios = choose.measure(wanted, tokens, batches, setting, **effort)
-  bounds, entries = {}, {}
-  for name in wanted:
-    own = [ratio for ratio in ratios if ratio.family == name]
-    if not own:
-      raise ConfigError(f"ops={name!r}: none of its mixers fits tokens={tokens}; add other tokens.")
-    bounds[name] = choose.fit(own)
-    measured = choose.describe(own, setting, effort["repeats"], neighbors)
-    entries[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}
-  print(choose.format_ratios(ratios, bounds))
-  neighbors.print()
-  return entries
 
 
 def _run_data(config: str, examples: int, runs: int) -> None:
@@ -233,12 +204,7 @@ def _run_gpu(
   out: str | None,
   csv: str | None,
 ) -> None:
-  """Checks and measures the attention kernels, and prints and writes a report part by part.
-
-  Raises:
-    ConfigError: A part is unknown, or this device does not have the kernels.
-    UserError: A kernel's result differs from that of the masked implementation.
-  """
+  """Checks and measures the attention kernels, and prints and writes a report part by part."""
   import time
 
   from vitx.analysis import csv_files

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from vitx.checkpoints.outputs import check_absent, check_file, write_file
+from vitx.checkpoints.outputs import check_absent, check_file
 from vitx.cli.flags import CHECKPOINT, DENSITY_RUN, add_trust
 
 SUFFIX = ".vitx"
@@ -36,14 +36,13 @@ def run(file: str, workdir: str, out: str | None, **options: Any) -> None:
   from vitx.inference.compress import compress
 
   path = choose_path(out, file + SUFFIX)
-  found = compress(workdir, file, **options)
-  write_file(path, found.data)
-  count, before = found.header.count, Path(file).stat().st_size
-  header = len(found.data) - found.code_bytes
+  compressed = compress(workdir, file, **options)
+  path.write_bytes(compressed.data)
+  size, code, count = len(compressed.data), compressed.code_bytes, compressed.header.count
   print(
-    f"{path}: {before:,} bytes became {len(found.data):,}, of which {header} are the header;"
-    f" {8 * found.code_bytes / count:.4f} bits per token, by the model"
-    f" {found.bits / count:.4f} ({count:,} tokens)"
+    f"{path}: {Path(file).stat().st_size:,} bytes became {size:,}, of which {size - code} are the"
+    f" header; {8 * code / count:.4f} bits per token, by the model"
+    f" {compressed.bits / count:.4f} ({count:,} tokens)"
   )
 
 

@@ -69,11 +69,7 @@ def _escape_record(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def guard() -> Iterator[None]:
-  """Escapes control characters in everything that a `with` block prints or logs.
-
-  Raises:
-    ConsoleGone: The program that reads the output has ended, as in `vitx ... | head`.
-  """
+  """Escapes control characters in everything that a `with` block prints or logs."""
   logger = logging.getLogger("absl")
   logger.addFilter(_escape_record)  # A handler may still refer to the unguarded stream.
   with contextlib.ExitStack() as stack:

@@ -55,13 +55,13 @@ def run(
 
   With `shows_list`, prints the list of published weights and does nothing else.
   """
-  from vitx.interop.published import WEIGHTS
+  from vitx.interop.published import WEIGHTS, look_up
 
   if shows_list:
     print("\n".join(map(str, WEIGHTS)))
     return
   if not source or not out:
-    raise ConfigError("give SOURCE and --out, or --list alone; see vitx convert --help")
+    raise ConfigError("give SOURCE and --out, or --list alone.")
   from vitx.data.class_names import FILE
   from vitx.inference.convert import export_weights, import_weights
   from vitx.inference.model_card import CARD
@@ -70,39 +70,21 @@ def run(
   from vitx.interop.repository import is_weights
 
   if is_weights(source):
-    row = config or _find_config(source)
-    import_weights(source, load_config(row), out, without_data=without_data)
+    if not config:
+      known = look_up(source)
+      if known is None:
+        reason = "is none of the weights of vitx convert --list; it needs --config FILE:ROW"
+        raise ConfigError(f"{source!r} {reason}.")
+      if not known.classes:
+        reason = "has no head, and a workdir needs one. Train a head: vitx train --config"
+        raise ConfigError(f"{source!r} {reason} {known.row},init_from={source}")
+      config = known.config
+    import_weights(source, load_config(config), out, without_data=without_data)
     print(f"{out}: a workdir; try vitx evaluate --workdir {out}")
     return
-  if config or without_data:
-    message = f"{source!r} is a workdir and has a config; leave --config and --without_data out"
-    raise ConfigError(message)
   if hub.is_name(out) or not Path(out).suffix:
     place = publish(source, out, checkpoint=checkpoint)
     print(f"{place}: a repository; try vitx.load({out!r}) or vitx evaluate --workdir {out}")
     return
   network = export_weights(source, out, checkpoint=checkpoint)
   print(f"{out}: weights under {network.family} names; {CARD} and {FILE} are beside it")
-
-
-def _find_config(source: str) -> str:
-  """Returns the config of published weights as `FILE:ROW,field=value`.
-
-  Raises:
-    ConfigError: The weights are not in the list, so the user must give `--config`, or the weights
-      have no head.
-  """
-  from vitx.interop.published import look_up
-
-  known = look_up(source)
-  if known is None:
-    raise ConfigError(
-      f"{source!r} is none of the weights of vitx convert --list; it needs --config FILE:ROW, the"
-      " config of its network."
-    )
-  if not known.classes:
-    raise ConfigError(
-      f"{source!r} has no head, and a workdir needs one. Train a head: vitx train --config"
-      f" {known.row},init_from={source} --workdir DIR"
-    )
-  return known.config

@@ -8,10 +8,8 @@ versions of vitx and JAX that compressed the file.
 import argparse
 from pathlib import Path
 
-from vitx.checkpoints.outputs import write_file
 from vitx.cli.compress import SUFFIX, choose_path
 from vitx.cli.flags import add_trust
-from vitx.config.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,15 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(file: str, workdir: str, out: str | None) -> None:
   """Decompresses a file and prints the path of the result."""
-  from vitx.inference.code_file import read
-  from vitx.inference.compress import decompress, to_file
+  from vitx.inference.compress import decompress, to_file, unpack
 
-  if out is None and not file.endswith(SUFFIX):
-    raise ConfigError(f"{file} does not end in {SUFFIX}; give the file to write as --out.")
-  default = Path(file.removesuffix(SUFFIX))
-  if out is None and read(file)[0].kind == "image":
-    default = default.with_suffix(".png")
-  path = choose_path(out, str(default))
-  found = decompress(workdir, file)
-  write_file(path, to_file(read(file)[0].kind, found, path.suffix))
+  kind, default = unpack(file)[0].kind, Path(file.removesuffix(SUFFIX))
+  path = choose_path(out, str(default.with_suffix(".png") if kind == "image" else default))
+  content = decompress(workdir, file)
+  path.write_bytes(to_file(kind, content, path.suffix))
   print(f"{path}: {path.stat().st_size:,} bytes")

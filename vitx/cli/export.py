@@ -26,20 +26,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from vitx.cli.flags import CHECKPOINT, RUN, add_trust, names
+from vitx.cli.flags import CHECKPOINT, RUN, add_trust, names, positive
 
 
 def batch(text: str) -> int | None:
-  """Parses a batch size; returns None for `symbolic`, with which a program takes any batch size.
-
-  Raises:
-    argparse.ArgumentTypeError: The text is neither a positive integer nor `symbolic`.
-  """
-  if text == "symbolic":
-    return None
-  if not text.isdecimal() or int(text) < 1:
-    raise argparse.ArgumentTypeError(f"{text!r} must be a positive integer, or the word symbolic.")
-  return int(text)
+  """Parses a batch size; returns None for `symbolic`, with which a program takes any batch size."""
+  return None if text == "symbolic" else positive(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,11 +53,11 @@ def run(workdir: str, out: str, **options: Any) -> None:
   """Writes the program and prints its inputs and outputs."""
   from vitx.inference.export import export
 
-  found = export(workdir, out, **options)
+  described = export(workdir, out, **options)
   size = Path(out).stat().st_size
-  print(f"{out}: {size:,} bytes for {', '.join(found['platforms'])}; described in {out}.json")
-  print(f"  takes    {', '.join(_line(x['name'], x) for x in found['inputs'])}")
-  print(f"  returns  {', '.join(_line(name, x) for name, x in found['outputs'].items())}")
+  print(f"{out}: {size:,} bytes for {', '.join(described['platforms'])}; described in {out}.json")
+  print(f"  takes    {', '.join(_line(x['name'], x) for x in described['inputs'])}")
+  print(f"  returns  {', '.join(_line(name, x) for name, x in described['outputs'].items())}")
 
 
 def _line(name: str, array: dict[str, Any]) -> str:

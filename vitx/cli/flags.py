@@ -22,11 +22,7 @@ SECONDS = "The seconds for all rounds of a program; slow programs run fewer roun
 
 
 def add_trust(add: Callable[..., object]) -> None:
-  """Adds `--trust_code` to a parser; it lets a command import code that other people's files name.
-
-  Args:
-    add: The method `add_argument` of the command's parser.
-  """
+  """Adds `--trust_code`, which lets a command import code that other people's files name."""
   add("--trust_code", action="store_true", help=TRUST)
 
 
@@ -46,36 +42,20 @@ def names(text: str) -> list[str]:
 
 
 def positives(text: str) -> list[int]:
-  """Returns the positive integers in a comma-separated text.
-
-  Raises:
-    argparse.ArgumentTypeError: A part is not a positive integer.
-  """
+  """Returns the positive integers in a comma-separated text."""
   return [positive(part) for part in text.split(",")]
 
 
 def positive(text: str) -> int:
-  """Returns the positive integer in a text.
-
-  Raises:
-    argparse.ArgumentTypeError: The text is not one positive integer.
-  """
+  """Returns the positive integer in a text."""
   if not text.strip().isdecimal() or not int(text):
     raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer, such as 4.")
   return int(text)
 
 
 def integers(text: str) -> tuple[int, ...]:
-  """Returns the integers in a comma-separated text.
-
-  Raises:
-    argparse.ArgumentTypeError: A part is not an integer.
-  """
-  try:
-    return tuple(int(part) for part in text.split(","))
-  except ValueError:
-    message = f"{text!r} must be integers separated by commas, such as 256,1024"
-    raise argparse.ArgumentTypeError(message) from None
+  """Returns the integers in a comma-separated text."""
+  return tuple(int(part) for part in text.split(","))
 
 
 def parse_amount(text: str, units: Mapping[str, float], example: str) -> float:
@@ -85,12 +65,9 @@ def parse_amount(text: str, units: Mapping[str, float], example: str) -> float:
     text: A positive number and a unit.
     units: The size of each unit by its name, such as 1e9 for "GB".
     example: A valid text, for the message.
-
-  Raises:
-    argparse.ArgumentTypeError: The text is not a positive number with one of the units.
   """
-  found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) ?([A-Za-z]+)", text)
-  if not found or found[2] not in units or not float(found[1]):
+  match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+) ?([A-Za-z]+)", text)
+  if not match or match[2] not in units or not float(match[1]):
     message = f"{text!r} must be a number and a unit of {', '.join(units)}, such as {example}"
     raise argparse.ArgumentTypeError(message)
-  return float(found[1]) * units[found[2]]
+  return float(match[1]) * units[match[2]]

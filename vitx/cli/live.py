@@ -24,13 +24,7 @@ class Live:
   """
 
   def __init__(self, points: Sequence[Point], directory: str | Path, figure: str):
-    """Starts the display with nothing finished.
-
-    Args:
-      points: The points of the sweep.
-      directory: The directory of the points' workdirs.
-      figure: The name of the figure (the metric) on the test set to show, such as "top1".
-    """
+    """Starts with nothing finished; `figure` is the shown metric on *test*, such as "top1"."""
     self._points, self._directory = points, directory
     self._name, self._scale, self._digits = figure_format(figure)
     self._figure = figure
@@ -42,11 +36,7 @@ class Live:
 
   @contextlib.contextmanager
   def training(self, point: Point) -> Iterator[None]:
-    """Shows that a `with` block trains a point, and the latest line that the block prints.
-
-    Args:
-      point: The run of the sweep that the block trains.
-    """
+    """Shows that a `with` block trains a point, and the latest line that the block prints."""
     start = time.monotonic()
     self._busy.add(point.name)
     self._draw(f"training {point.name} ...")
@@ -105,13 +95,13 @@ class Live:
     """
     rows = [("", "done", "busy", "failed", f"test {self._name}")]
     for method in dict.fromkeys(point.method for point in self._points):
-      own = [point for point in self._points if point.method == method]
-      ended = [self._outcomes[point.name] for point in own if point.name in self._outcomes]
-      good = [each.test[self._figure] * self._scale for each in ended if not each.problem]
-      busy = sum(point.name in self._busy for point in own)
+      names = [point.name for point in self._points if point.method == method]
+      ended = [self._outcomes[name] for name in names if name in self._outcomes]
+      good = [x.test[self._figure] * self._scale for x in ended if not x.problem]
+      busy = sum(name in self._busy for name in names)
       mean = format_spread(spread(good) if good else None, 1.0, self._digits)
       failed = len(ended) - len(good)
-      rows.append((method, f"{len(good)}/{len(own)}", str(busy or ""), str(failed or ""), mean))
+      rows.append((method, f"{len(good)}/{len(names)}", str(busy or ""), str(failed or ""), mean))
     return f"{lay_out(rows, right=(1, 2, 3, 4))}\n{self._remaining()}"
 
   def _remaining(self) -> str:
@@ -119,8 +109,8 @@ class Live:
     text = f"{len(self._outcomes)} of {len(self._points)} points"
     if not self._seconds or not left:
       return text
-    each = sum(self._seconds) / len(self._seconds)
-    return f"{text}, about {format_seconds(left * each)} left for this process alone"
+    mean = sum(self._seconds) / len(self._seconds)
+    return f"{text}, about {format_seconds(left * mean)} left for this process alone"
 
 
 class _LastLines(io.TextIOBase):

@@ -13,7 +13,6 @@ from typing import Any
 
 from vitx.cli import console
 from vitx.config import registry
-from vitx.config.checks import check_text
 from vitx.config.errors import UserError
 from vitx.config.loader import join_text, split_flags
 
@@ -59,8 +58,7 @@ def start(*before: str) -> int:
 
 def main(arguments: Sequence[str]) -> int:
   """Runs `vitx COMMAND ...` and returns the exit status."""
-  given = list(arguments)
-  return run(lambda: _dispatch(given))
+  return run(lambda: _dispatch(list(arguments)))
 
 
 def run(command: Callable[[], int | None]) -> int:
@@ -91,14 +89,12 @@ def _run(command: Callable[[], int | None]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int | None:
-  for number, each in enumerate(arguments, 1):
-    check_text(each, f"argument {number}")
   parser = Parser(prog="vitx", description="Vision transformers whose attention is efficient.")
   commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
   for name, summary in COMMANDS.items():
-    own = commands.add_parser(name, help=summary, description=summary)
+    command = commands.add_parser(name, help=summary, description=summary)
     if arguments[:1] == [name]:
-      declare_arguments(name, own)
+      declare_arguments(name, command)
   rest, overrides = split_flags(arguments)
   options = parser.parse_args(rest)
   name = options.__dict__.pop("command")
@@ -118,13 +114,7 @@ def declare_arguments(name: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _end_among_others(error: Exception | None) -> None:
-  """Ends this process at once if the run has several processes; otherwise does nothing.
-
-  A normal exit would wait for the other processes.
-
-  Args:
-    error: The error that has not been printed yet, or `None`.
-  """
+  """Ends this process at once if the run has several processes, for which an exit would wait."""
   distributed: Any = sys.modules.get("vitx.training.distributed")
   if distributed is not None and distributed.is_joined():
     distributed.end(error)

@@ -34,7 +34,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from vitx.analysis.tables import lay_out
-from vitx.checkpoints.outputs import write_json
+from vitx.checkpoints.outputs import check_folder, write_json
 from vitx.cli import flags
 from vitx.cli.console import say
 from vitx.cli.flags import OutFile, names, positive
@@ -119,9 +119,6 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
       If it names no row and none is requested, it means the file's default row.
     rows: The names of the requested rows of the file.
     whole: Whether all rows of the file are requested; a file without rows counts as one row.
-
-  Raises:
-    ConfigError: A row is unknown, or `config` names a row although others are requested.
   """
   from vitx.sweeps.points import find_rows
 
@@ -141,26 +138,10 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
   return {next(default, Path(path).stem): config}
 
 
-def _load_rows(texts: Mapping[str, str]) -> dict[str, ConfigDict]:
-  """Returns the config of each row by its name, or the config of each phase as `ROW/PHASE`."""
-  from vitx.training.phases import split_phases
-
-  found: dict[str, ConfigDict] = {}
-  for row, text in texts.items():
-    config = load_config(text)
-    phases = split_phases(config, "")
-    found |= {f"{row}/{phase}": own for phase, own in phases.items()} or {row: config}
-  return found
-
-
 def run(config: str, **arguments: Any) -> None:
-  """Prints the size and the cost of each row, and writes the requested files.
-
-  Raises:
-    ConfigError: A row or column is unknown, or a file cannot be written; nothing was compiled.
-    MissingExtraError: A plot is requested, and matplotlib is not installed.
-  """
+  """Prints the size and the cost of each row, and writes the requested files."""
   from vitx.analysis import markdown
+  from vitx.analysis.figures import style
   from vitx.benchmark import rows as library
   from vitx.benchmark.timing import Neighbors
   from vitx.training import phases, trial
@@ -168,41 +149,52 @@ def run(config: str, **arguments: Any) -> None:
   options = argparse.Namespace(**arguments)
   texts, path = find_texts(config, options.rows, options.whole), split_text(config)[0]
   defined: Mapping[str, Any] = {} if path.endswith(".json") else open_config(path)
-  loaded, published = _load_rows(texts), defined.get("PUBLISHED", {})
+  loaded: dict[str, ConfigDict] = {}
+  for title, text in texts.items():
+    parts = phases.split_phases(load_config(text), "")
+    named = {f"{title}/{phase}": part for phase, part in parts.items()}
+    loaded |= named or {title: load_config(text)}
+  published = defined.get("PUBLISHED", {})
   quoted = {name: published.get(name.partition("/")[0], {}) for name in loaded}
   computed, misprints = defined.get("COMPUTED", {}), defined.get("MISPRINTS", {})
   columns = _list_columns(options, dict.fromkeys(key for row in quoted.values() for key in row))
-  _check(options, columns, len(loaded))
+  if options.pareto:
+    if len(options.pareto) != 2 or options.out is None:
+      raise ConfigError("a plot needs --pareto X,Y, two columns, and --out DIR, its folder.")
+    for column in options.pareto:  # before the long measurements
+      check_choice(column, "--pareto", columns)
+    check_folder(options.out, "out")
+    style.make_canvas(1, 1)
   phases.use_cores(loaded.values())
   rows: dict[str, dict[str, Any]] = {name: {} for name in loaded}
   if options.rates:
     rows |= library.measure_peaks(loaded, say)
   memory = library.find_memory(options.memory) if options.compile else None
   effort = {"repeats": options.repeats, "seconds": options.seconds} if options.rates else None
-  given: dict[str, Any] = {"memory": memory, "timed": options.time, "effort": effort, "say": say}
+  more: dict[str, Any] = {"memory": memory, "timed": options.time, "effort": effort, "say": say}
   many = len(loaded) > 1
   if many:
     print(markdown.table([["row", *columns]]), flush=True)
   with Neighbors() as neighbors:
-    for name, row in rows.items():
-      row |= {f"{PUBLISHED}{key}": value for key, value in quoted[name].items()}
-      own = {key: compute for key, compute in computed.items() if key in quoted[name]}
+    for name, figures in rows.items():
+      figures |= {f"{PUBLISHED}{key}": value for key, value in quoted[name].items()}
+      shown = {key: compute for key, compute in computed.items() if key in quoted[name]}
       try:
         completed = trial.complete_config(loaded[name])
         if not many:
           _show_network(completed, options.modules)
-        library.fill(row, completed, own, **given)
+        library.fill(figures, completed, shown, **more)
       except ConfigError as error:
         if not many:
           raise
-        row["problem"] = str(error)
-      cells = [_format(column, row.get(column, "")) for column in columns]
+        figures["problem"] = str(error)
+      cells = [_format(column, figures.get(column, "")) for column in columns]
       if many:
         print(markdown.table([[name, *cells]]).partition("\n")[0], flush=True)
         continue
       print(lay_out([*zip(columns, cells, map(_label, columns), strict=True)], right=(1,)))
       if memory:
-        _show_remedies(completed, row, memory)
+        _show_remedies(completed, figures, memory)
   for name in texts:
     for key, value in misprints.get(name, {}).items():
       print(f"misprint: {name}'s {key} should be {_format(PUBLISHED, value)}")
@@ -216,11 +208,7 @@ def run(config: str, **arguments: Any) -> None:
 
 
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
-  """Returns the names of the columns to print.
-
-  A published column comes right after the computed column of the same name. If there is no such
-  column, it comes at the end.
-  """
+  """Returns the names of the columns; published ones follow the computed ones of their names."""
   columns = [*COUNTED, *(["size_mb"] if "size_mb" in quoted else [])]
   columns += [*COMPILED] * options.compile + [*TIMED] * (options.compile and options.time)
   columns += [*RATED] * options.rates
@@ -229,43 +217,8 @@ def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> lis
   return sorted(columns, key=lambda column: place.get(column.removeprefix(PUBLISHED), len(place)))
 
 
-def _check(options: argparse.Namespace, columns: Sequence[str], count: int) -> None:
-  """Checks before any measurement that the options do not contradict each other.
-
-  Raises:
-    ConfigError: Two options contradict each other.
-  """
-  if options.modules and count > 1:
-    raise ConfigError(f"--modules shows one row, and {count} rows are requested; name one row.")
-  if options.rates and not options.compile:
-    raise ConfigError("--rates compiles each row, but --no-compile forbids that; give only one.")
-  if (options.pareto is None) != (options.out is None):
-    raise ConfigError(
-      "a plot needs both --pareto X,Y, two columns, and --out DIR, the folder of the picture."
-    )
-  if options.pareto is None:
-    return
-  given = ",".join(options.pareto)
-  if len(set(options.pareto)) != 2 or len(options.pareto) != 2:
-    raise ConfigError(f"--pareto {given} must be two different columns, such as train_mb,gflops.")
-  for column in options.pareto:
-    if column in RATED and column not in columns:
-      raise ConfigError(f"--pareto {column} needs a measurement; add --rates.")
-    check_choice(column, "--pareto", columns)
-  if not Path(options.out).is_dir():
-    raise ConfigError(f"--out {options.out} is not a folder; make it first.")
-  from vitx.analysis.figures.style import make_canvas
-
-  make_canvas(1, 1)  # This raises MissingExtraError without matplotlib.
-
-
 def _show_network(config: Any, modules: bool) -> None:
-  """Prints the input shape of a config's network, and the table of modules if `modules` is set.
-
-  Args:
-    config: The config, completed by `trial.complete_config`.
-    modules: Whether to print the modules of the network.
-  """
+  """Prints the input shape of a config's network, and the table of modules if `modules` is set."""
   from vitx.analysis.tabulate import format_shape, list_cells, list_layers
   from vitx.tasks import build_task
 
@@ -279,13 +232,7 @@ def _show_network(config: Any, modules: bool) -> None:
 
 
 def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
-  """Prints whether the config's batch fits in a device's memory and, if not, settings that help.
-
-  Args:
-    config: The config, completed by `trial.complete_config`.
-    row: The measured values of the config.
-    memory: The memory of a device in bytes.
-  """
+  """Prints whether a batch fits in `memory` bytes of a device and, if not, settings that help."""
   import jax
 
   from vitx.benchmark import rows as library
@@ -320,7 +267,7 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
     pairs: dict[str, Any] = {name: (row.get(x), row.get(y)) for name, row in figures.items()}
     points = {name: pair for name, pair in pairs.items() if None not in pair}
     if not points:
-      raise ConfigError(f"--pareto {x},{y}: no row has both figures; choose other columns.")
+      raise ConfigError(f"--pareto {x},{y}: no row has both figures.")
     more = x.endswith(MORE), y.endswith(MORE)
     front = pareto.find_front(points, more)
     figures = {name: row | {"front": name in front} for name, row in figures.items()}

@@ -13,8 +13,7 @@ from vitx.analysis import csv_files
 from vitx.analysis.tables import format_figure, lay_out
 from vitx.checkpoints.outputs import write_json
 from vitx.cli.console import say
-from vitx.cli.flags import CHECKPOINT, RUN, OutFile, add_trust
-from vitx.config.checks import check_integer
+from vitx.cli.flags import CHECKPOINT, RUN, OutFile, add_trust, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("files", metavar="FILE", nargs="+", help=words)
   add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)
-  add("--top_k", type=int, default=1, help="The number of classes to show per input.")
+  add("--top_k", type=positive, default=1, help="The number of classes to show per input.")
   add("--features", action="store_true", help="Adds the head's input to the JSON file.")
   words = "Leaves out unreadable inputs, and names them on stderr."
   add("--skip_unreadable", action="store_true", help=words)
@@ -48,8 +47,6 @@ def run(
   from vitx.tasks.multilabel import MultiLabel
 
   loaded = load(workdir, checkpoint)
-  if loaded.class_names:
-    check_integer(top_k, "top_k", f"[1, {len(loaded.class_names)}]")
   prediction = predict(loaded, files, **options)
   columns = {"name": list(prediction.names), **prediction.columns}
   columns |= {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
@@ -73,6 +70,7 @@ def run(
 def _best_columns(prediction: Any, k: int) -> dict[str, list[Any]]:
   """Returns the k most probable classes of each example and their probabilities, as columns."""
   columns: dict[str, list[Any]] = {}
+  k = min(k, len(prediction.class_names))
   for place, best in enumerate(zip(*prediction.top_k(k), strict=True), 1):
     mark = "" if k == 1 else f" {place}"
     columns[f"class{mark}"] = [name for name, _ in best]

@@ -72,9 +72,9 @@ def run(json: str | None, csv: str | None, **options: Any) -> None:
 
 def _whole_rows(result: Mapping[str, Any]) -> list[list[str]]:
   rows = [["method", "setting", "validation", "test"]]
-  for method, found in result["methods"].items():
-    setting, value = next(iter(found.items()))
-    rates = [f"{found[role]:.2%}" for role in ("validation", "test")]
+  for method, scores in result["methods"].items():
+    setting, value = next(iter(scores.items()))
+    rates = [f"{scores[role]:.2%}" for role in ("validation", "test")]
     rows.append([method, f"{setting} = {value:g}", *rates])
   return rows
 
@@ -88,19 +88,19 @@ def _few_table(result: Mapping[str, Any]) -> str:
     if row["low"] is not None:
       text += f" [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
     cells.setdefault(row["shots"], {})[row["method"]] = text
-  body = [[str(shots), *(own[method] for method in methods)] for shots, own in cells.items()]
+  body = [[str(shots), *(texts[method] for method in methods)] for shots, texts in cells.items()]
   return lay_out([["examples", *methods], *body], right=(0,))
 
 
 def _records(result: Mapping[str, Any]) -> list[dict[str, Any]]:
   """Returns the rows of the CSV file; `shots` is "all" if a method learned from the whole split."""
   records: list[dict[str, Any]] = []
-  for method, found in result["methods"].items():
-    setting, value = next(iter(found.items()))
-    own = {"setting": setting, "value": value, "validation": found["validation"]}
-    records.append({"method": method, "shots": "all", "test": found["test"], **own})
+  for method, scores in result["methods"].items():
+    setting, value = next(iter(scores.items()))
+    fitted = {"setting": setting, "value": value, "validation": scores["validation"]}
+    records.append({"method": method, "shots": "all", "test": scores["test"], **fitted})
   for row in result["few_shot"]:
-    own = {"draws": len(row["values"]), "low": row["low"], "high": row["high"]}
-    own = {name: "" if entry is None else entry for name, entry in own.items()}
-    records.append({"method": row["method"], "shots": row["shots"], "test": row["mean"], **own})
+    record = {"method": row["method"], "shots": row["shots"], "test": row["mean"]}
+    ends = {end: "" if row[end] is None else row[end] for end in ("low", "high")}
+    records.append({**record, "draws": len(row["values"]), **ends})
   return records

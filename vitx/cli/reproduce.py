@@ -14,7 +14,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from vitx.cli.flags import parse_amount
+from vitx.cli.flags import parse_amount, positive
 from vitx.cli.sweep import add_output, compare
 from vitx.config.loader import join_text, split_text
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("--config", required=True, help="FILE or FILE:field=value, without a row and a seed.")
   add("--rows", default="", help="The rows, separated by commas; the default is all.")
-  add("--seeds", type=int, default=3, help="The number of seeds, which begin at 0.")
+  add("--seeds", type=positive, default=3, help="The number of seeds, which begin at 0.")
   length = parser.add_mutually_exclusive_group()
   length.add_argument("--duration", help="The duration of every run, such as '2 epochs'.")
   words = "The floating-point operations of every run, such as 0.05PFLOP."
@@ -56,8 +56,7 @@ def run(
   if duration is not None:
     texts = {row: join_text(text, [f"duration={duration!r}"]) for row, text in texts.items()}
   if budget is not None:
-    points.count_points(texts, seeds)  # reports a wrong number before rows are measured
     texts = points.fit_budget(texts, budget)
-  found = points.make_points(texts, seeds)
+  runs = points.make_points(texts, seeds)
   workdir = workdir or f"runs/reproduce_{points.name_file(path)}"
-  return compare(found, points.match_published(path, found), workdir, **output)
+  return compare(runs, points.match_published(path, runs), workdir, **output)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from vitx.checkpoints.outputs import check_folder
-from vitx.checkpoints.own_files import check_output
 from vitx.cli.flags import CHECKPOINT, DATA_DIR, DENSITY_RUN, add_trust
 
 
@@ -39,11 +38,9 @@ def run(workdir: str, out: str | None, **options: Any) -> None:
   from vitx.inference.sample_files import title_texts, write_samples
 
   folder = Path(out) if out is not None else Path(workdir) / "samples"
-  check_output(folder)
-  if out is not None or Path(workdir).is_dir():
-    check_folder(folder, "out")
-  found = sample(workdir, **options)
-  if found.kind == "text":  # The terminal's encoding may lack some characters.
+  check_folder(folder, "out")
+  samples = sample(workdir, **options)
+  if samples.kind == "text":  # The terminal's encoding may lack some characters.
     encoding = sys.stdout.encoding or "utf-8"
-    print(title_texts(found).encode(encoding, errors="replace").decode(encoding))
-  print(write_samples(found, folder))
+    print(title_texts(samples).encode(encoding, errors="replace").decode(encoding))
+  print(write_samples(samples, folder))

@@ -23,9 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitx.checkpoints import workdir as wd
-from vitx.cli.flags import CONFIG, add_trust
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.checkpoints.outputs import check_folder
+from vitx.cli.flags import CONFIG, add_trust, positive
 from vitx.config.loader import split_text
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("--config", required=True, help=f"{CONFIG} It sets no seed; {{seed}} stands for the run's.")
   add("--over", help="Lists as field=[value,value],...; row=[a,b] are rows of the file.")
-  add("--seeds", type=int, default=1, help="The number of seeds, which begin at 0.")
+  add("--seeds", type=positive, default=1, help="The number of seeds, which begin at 0.")
   add(
     "--workdir",
     required=True,
@@ -87,30 +86,20 @@ def compare(
     plot: Whether to draw the curves.
 
   Raises:
-    ConfigError: The directory is the workdir of a run, or the results cannot be written; nothing
-      was trained.
-    MissingExtraError: `plot` is set, and matplotlib is not installed; nothing was trained.
+    ConfigError: The points cannot be trained, or the results cannot be written.
   """
   from vitx.analysis.comparison import Comparison
   from vitx.analysis.figures.style import make_canvas
   from vitx.cli.live import Live
   from vitx.inference.folds import pool_folds
-  from vitx.sweeps.results import check_results, measure_methods, write_results
+  from vitx.sweeps.results import measure_methods, write_results
   from vitx.sweeps.sweep import train_points
   from vitx.training import cache, failures, phases
 
-  if wd.read_json(workdir, "config.json") or wd.read_json(workdir, wd.PHASES):
-    raise ConfigError(
-      f"workdir={workdir!r} is the workdir of one run; name another directory, in which the sweep"
-      " makes a workdir for each run."
-    )
   named = workdir.rstrip("/").rpartition("/")[2] if name is None else name
-  check_results(out, named)
+  check_folder(out, "out")
   if plot:
-    try:
-      make_canvas(1, 1)  # A missing matplotlib is reported before the long training.
-    except MissingExtraError as error:
-      raise MissingExtraError("the plot, which --no-plot leaves out,", "plot") from error
+    make_canvas(1, 1)  # A missing matplotlib is reported before the long training.
   cache.enable()
   phases.use_cores(point.config for point in points)
   print(f"checking {len({point.method for point in points})} methods ...", flush=True)

@@ -21,13 +21,13 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from vitx.analysis.figures import ALL_FIGURES
+from vitx.analysis.figures import FIGURES
 from vitx.cli.flags import CHECKPOINT, RUN, add_trust, integers, names
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of this command to a parser."""
-  lines = (f"    {name:<16}{what}" for name, what in ALL_FIGURES.items())
+  lines = (f"    {name:<16}{words}" for name, (_, words) in FIGURES.items())
   parser.description = "\n".join([parser.description or "", *lines])
   add = parser.add_argument
   words = "The name of the figure; vitx visualize --help lists them."

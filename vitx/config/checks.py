@@ -7,8 +7,6 @@ every named choice. Write your own range as `Annotated[float, Range("(0, 2]")]`.
 
 import dataclasses
 import inspect
-import math
-import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +17,10 @@ from vitx.config.errors import ConfigError, listing, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-  """An interval of numbers in mathematical notation.
+  """An interval of numbers in mathematical notation, such as "[0, 1)", which error messages show.
 
-  Attributes:
-    interval: The interval, such as "[0, 1)" or "(0, inf)", which error messages show. If ", odd"
-      follows the bounds, as in "[0, 9], odd or 0", the interval has only odd numbers, and 0 if it
-      is within the bounds.
+  If ", odd" follows the bounds, as in "[0, 9], odd or 0", the interval has only odd numbers, and 0
+  if it is within the bounds.
   """
 
   interval: str
@@ -39,11 +35,9 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceTable:
-  """The table of a field's valid names; `module:Name` of the user's own code is valid too.
+  """The place of the table of a field's valid names, such as "vitx.models:MODELS".
 
-  Attributes:
-    name: The place of the table, such as "vitx.models:MODELS"; the module is imported when the
-      table is read.
+  The module is imported when the table is read.
   """
 
   name: str
@@ -62,20 +56,10 @@ Share = Annotated[float, Range("(0, 1]")]
 Probability = Annotated[float, Range("[0, 1]")]
 Finite = Annotated[float, Range("(-inf, inf)")]
 SEQUENCES = (tuple, list, Sequence)
-LARGEST_IMAGE = 2**26  # pixels; with four channels of uint8 they take 256 MiB
 
 
 def check_number(value: Any, field: str, interval: str) -> float:
-  """Returns `value` if it is a finite number in `interval`.
-
-  Args:
-    value: The value in the config.
-    field: The path of the field, for the error.
-    interval: The interval, such as "[0, 1)" or "(0, inf)", which the error shows.
-
-  Raises:
-    ConfigError: The value is not a number, not finite, or outside the interval.
-  """
+  """Returns `value` if it is a finite number in `interval`, such as "[0, 1)"."""
   number = isinstance(value, int | float) and not isinstance(value, bool)
   if not number or not abs(value) <= sys.float_info.max:  # This also refuses nan.
     raise ConfigError(f"{field}={value!r} is not a number; it must lie in {interval}")
@@ -85,11 +69,7 @@ def check_number(value: Any, field: str, interval: str) -> float:
 
 
 def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
-  """Returns `value` if it is an integer in `interval`.
-
-  Raises:
-    ConfigError: The value is no integer, or is outside the interval.
-  """
+  """Returns `value` if it is an integer in `interval`."""
   if isinstance(value, bool) or not isinstance(value, int):
     raise ConfigError(f"{field}={value!r} must be an integer in {interval}")
   if value not in Range(interval):
@@ -97,58 +77,13 @@ def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
   return value
 
 
-def check_pixels(size: int | Sequence[int] | None, field: str) -> None:
-  """Checks that an image is not too large for memory, before memory is allocated.
-
-  Args:
-    size: The side of a square image or (height, width), in pixels; None is not checked.
-    field: The beginning of the error, with the field and its value.
-
-  Raises:
-    ConfigError: The image has more than `LARGEST_IMAGE` pixels.
-  """
-  pixels = size**2 if isinstance(size, int) else math.prod(size or ())
-  if pixels > LARGEST_IMAGE:
-    raise ConfigError(
-      f"{field}: an image of {pixels:,} pixels would take {3 * pixels / 1e9:.1f} GB; choose at most"
-      f" {LARGEST_IMAGE:,} pixels, such as 8192 x 8192"
-    )
-
-
 def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
-  """Returns `value` if it is one of `choices`.
-
-  Raises:
-    ConfigError: The value is none of the choices; the message suggests the nearest.
-  """
+  """Returns `value` if it is one of `choices`; otherwise the error suggests the nearest choice."""
   if not any(value == choice and type(value) is type(choice) for choice in choices):
     raise ConfigError(
       f"{field}={value!r} is unknown.{nearest(value, choices)} Valid: {listing(choices)}."
     )
   return value
-
-
-def check_text(value: str, field: str) -> str:
-  """Returns `value` if it has no NUL character, at which other libraries would fail.
-
-  Raises:
-    ConfigError: The value has a NUL character.
-  """
-  if "\0" in value:
-    raise ConfigError(f"{field}={value!r} holds the character NUL; leave it out.")
-  return value
-
-
-def check_pattern(value: str, field: str) -> re.Pattern[str]:
-  """Returns the compiled regular expression that a text contains.
-
-  Raises:
-    ConfigError: The text is not a regular expression.
-  """
-  try:
-    return re.compile(value)
-  except re.error as error:
-    raise ConfigError(f"{field}={value!r} is not a valid regular expression: {error}") from error
 
 
 def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> None:
@@ -159,9 +94,6 @@ def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> No
       strings, booleans, literals and sequences of these are checked.
     given: The config's values by name.
     field: The path of the section with the values, for the error; "" for the top of the config.
-
-  Raises:
-    ConfigError: A value has another type or is out of range; the message is one line.
   """
   parameters = inspect.signature(function).parameters
   for name, value in given.items():
@@ -179,16 +111,14 @@ def check_value(value: Any, field: str, kind: Any) -> None:
   if options is None:
     return
   problems = []
-  for option in options:
+  # The most useful error is that of the alternative type that the value resembles.
+  for option in sorted(options, key=lambda option: not _resembles(value, option)):
     try:
       _check_one(value, field, option)
       return
     except ConfigError as error:
       problems.append(error)
-  # The most useful error is that of the alternative type that the value resembles.
-  raise next(
-    (e for e, o in zip(problems, options, strict=True) if _resembles(value, o)), problems[0]
-  )
+  raise problems[0]
 
 
 def base_types(kind: Any) -> set[type]:
@@ -235,8 +165,6 @@ def _check_one(value: Any, field: str, kind: Any) -> None:
     if not isinstance(value, kind):
       wanted = "True or False" if kind is bool else "a string"
       raise ConfigError(f"{field}={value!r} must be {wanted}")
-    if kind is str:
-      check_text(value, field)
   else:
     intervals = [note.interval for note in notes if isinstance(note, Range)]
     check = check_integer if kind is int else check_number
@@ -246,12 +174,10 @@ def _check_one(value: Any, field: str, kind: Any) -> None:
 def _check_sequence(value: Any, field: str, kind: Any) -> None:
   if isinstance(value, str) or not isinstance(value, Sequence):
     raise ConfigError(f"{field}={value!r} must be a tuple, such as ({value!r},).")
-  arguments = get_args(kind)
-  if get_origin(kind) is tuple and ... not in arguments and arguments:
-    if len(value) != len(arguments):
-      raise ConfigError(f"{field}={value!r} must have {len(arguments)} entries.")
-    kinds: Sequence[Any] = arguments
-  else:
-    kinds = [arguments[0]] * len(value) if arguments else []
-  for number, (entry, entry_kind) in enumerate(zip(value, kinds, strict=False)):
+  kinds = get_args(kind)
+  if get_origin(kind) is not tuple or ... in kinds:
+    kinds = (kinds[0],) * len(value)
+  if len(value) != len(kinds):
+    raise ConfigError(f"{field}={value!r} must have {len(kinds)} entries.")
+  for number, (entry, entry_kind) in enumerate(zip(value, kinds, strict=True)):
     check_value(entry, f"{field}[{number}]", entry_kind)

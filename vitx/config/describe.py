@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from vitx.config import registry
 from vitx.config.checks import Range
-from vitx.config.fields import MISSING, check_json, find, named_choices, walk
+from vitx.config.fields import MISSING, find, named_choices, walk
 
 # The model sets the arguments in SET_BY_MODEL from other fields; training passes those in HIDDEN to
 # the functions of optax.
@@ -54,13 +54,7 @@ def complete(config: ConfigDict) -> dict[str, Any]:
 
 
 def describe(config: ConfigDict) -> dict[str, Description]:
-  """Returns the description of every field by its path, in the order of `vitx.config.fields`.
-
-  Raises:
-    ConfigError: A named choice, such as `optimizer`, has an unknown name, or JSON has no such value
-      as a field's.
-  """
-  check_json(config)
+  """Returns the description of every field by its path, in the order of `vitx.config.fields`."""
   found: dict[str, Description] = {}
   choices = named_choices()
   for path, section, each in walk():

@@ -1,10 +1,8 @@
 """Exceptions and error messages, which name the field, the value and the fix."""
 
-import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 # Characters that control a terminal or change the direction of text, and lone surrogates, which
 # UTF-8 cannot encode.
@@ -22,20 +20,6 @@ def escape(text: str, *, line: bool = False) -> str:
   """
   text = _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
   return text.replace("\t", "\\t").replace("\n", "\\n") if line else text
-
-
-@contextlib.contextmanager
-def naming(path: str | Path) -> Iterator[None]:
-  """Adds a file's name to an OSError that the `with` block raises while writing the file.
-
-  Without this, an error in writing to an open file, such as on a full disk, names no file.
-  """
-  try:
-    yield
-  except OSError as error:
-    if error.filename is not None or error.errno is None:
-      raise
-    raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class UserError(Exception):

@@ -15,12 +15,11 @@ fields of its own. The class or function that the name refers to declares these 
 import dataclasses
 import functools
 import importlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from vitx.config.checks import (
@@ -37,8 +36,6 @@ from vitx.config.checks import (
   Share,
   base_types,
   check_fields,
-  check_pattern,
-  check_pixels,
   check_value,
 )
 from vitx.config.errors import ConfigError, nearest
@@ -65,9 +62,7 @@ SEEDS = ("init_seed", "data_seed", "graph_seed")
 
 
 def declare(default: Any, *names: str, **paths: str) -> Any:
-  """Returns a dataclass field with a default and with other names.
-
-  If a user sets one of the other names, the error suggests the field.
+  """Returns a dataclass field with a default and with other names, for which errors suggest it.
 
   Args:
     default: The default value; a dict for a named choice.
@@ -173,10 +168,6 @@ class DataSettings:
   mean: tuple[Probability, ...] | None = declare(None, "image_mean")
   std: tuple[Share, ...] | None = declare(None, "image_std")
 
-  def __post_init__(self):
-    for name in ("image_size", "default_image_size", "decode_size"):
-      check_pixels(getattr(self, name), f"data.{name}={getattr(self, name)!r}")
-
 
 @dataclass(frozen=True)
 class AugmentSettings:
@@ -267,7 +258,7 @@ class CheckpointSettings:
   """
 
   every: Duration = declare("1 epochs", "save_every", "save_steps", "ckpt_steps")
-  keep: PositiveInt = declare(2, "checkpoint_hist", "save_total_limit")
+  keep: Annotated[int, Range("[2, 1000000]")] = declare(2, "checkpoint_hist", "save_total_limit")
 
 
 @dataclass(frozen=True)
@@ -376,14 +367,11 @@ class RunSettings:
 
 
 def walk(section: type | None = None, prefix: str = "") -> Iterator[tuple[str, type, Any]]:
-  """Yields every declared field of a config in order.
+  """Yields the path, the dataclass and the declaration of every field of a config in order.
 
   Args:
     section: The dataclass with the fields; None is that of the whole config.
     prefix: The path of the section with a final dot, or "".
-
-  Yields:
-    The path of the field, the dataclass that declares it, and its declaration.
   """
   section = section or RunSettings
   for each in dataclasses.fields(section):
@@ -449,15 +437,12 @@ def named_choices() -> dict[str, ChoiceTable]:
 
 
 def set_groups(config: ConfigDict) -> None:
-  """Replaces each named choice that is a bare name, such as "adamw", by a group, in place.
-
-  A choice that the config lacks stays so; a run of an earlier version may lack one.
-  """
+  """Replaces each named choice that is a bare name, such as "adamw", by a group, in place."""
   with config.unlocked():
     for choice in named_choices():
-      if isinstance(given := config.get(choice), str):
+      if isinstance(name := config.get(choice), str):
         del config[choice]  # otherwise the field would keep its type
-        config[choice] = ConfigDict({"name": given})
+        config[choice] = ConfigDict({"name": name})
 
 
 def seed_of(config: ConfigDict, field: str) -> int:
@@ -471,7 +456,7 @@ def suggest(path: str, valid: Iterable[str]) -> str:
   Args:
     path: The path of the unknown field, such as "lr" or "data.fit". If its last part is another
       name for a field, see `declare`, that field is suggested.
-    valid: The valid fields in the section of `path`. Otherwise the nearest of them is suggested.
+    valid: The valid fields in the section of `path`, of which otherwise the nearest is suggested.
   """
   known = {
     f"{field.removesuffix(each.name)}{alias}": f"{field}{below}"
@@ -491,22 +476,15 @@ def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "da
     cls: A dataclass whose annotations are the types of the fields.
     given: The section. It may have other fields too; missing fields have their defaults.
     section: The name of the section, for errors.
-
-  Raises:
-    ConfigError: A value has another type or is out of range.
   """
   names = [each.name for each in dataclasses.fields(cls)]  # type: ignore[arg-type]
-  own = {name: given[name] for name in names if name in given}
-  check_fields(cls, own, section)
-  return cls(**own)
+  values = {name: given[name] for name in names if name in given}
+  check_fields(cls, values, section)
+  return cls(**values)
 
 
 def check_fold(fold: int | None, folds: int) -> int:
-  """Returns `data.fold` if it is one of the `data.folds` folds.
-
-  Raises:
-    ConfigError: There is no such fold.
-  """
+  """Returns `data.fold` if it is one of the `data.folds` folds."""
   if fold is None or not 0 <= fold < folds:
     raise ConfigError(
       f"data.fold={fold}: data.folds={folds} has the folds 0 to {folds - 1}; name one, or train all"
@@ -515,71 +493,17 @@ def check_fold(fold: int | None, folds: int) -> int:
   return fold
 
 
-def check_is_config(config: Any) -> None:
-  """Checks that an object is a ConfigDict with the field `data` and each of `named_choices`.
-
-  Raises:
-    ConfigError: The object is no ConfigDict, is frozen, or lacks one of these fields.
-  """
-  if isinstance(config, FrozenConfigDict):
-    raise ConfigError(
-      "config is a FrozenConfigDict; give ConfigDict(config), which can be changed."
-    )
-  if not isinstance(config, ConfigDict):
-    raise ConfigError(
-      f"config={config!r:.60} must be a ConfigDict, such as vitx.load_config('digits')."
-    )
-  for name in ("data", *named_choices()):
-    if name not in config:
-      raise ConfigError(
-        f"config has no {name!r}; begin with vitx.config.default_config(), which has every field."
-      )
-
-
-def check_json(tree: Mapping[str, Any], prefix: str = "") -> None:
-  """Checks that JSON has all values of a config, since a run stores its config as JSON.
-
-  Args:
-    tree: The config, or a group of its fields.
-    prefix: The path of the group with a final dot, or "".
-
-  Raises:
-    ConfigError: A value is of another kind, such as a number of NumPy.
-  """
-  for key, value in tree.items():
-    if hasattr(value, "items"):
-      check_json(value, f"{prefix}{key}.")
-      continue
-    try:
-      json.dumps(value)
-    except TypeError as error:
-      raise ConfigError(
-        f"{prefix}{key}={value!r:.60} cannot be stored with a run ({error}); write a number, text"
-        " or tuple of Python, such as float(x) for a number x of NumPy."
-      ) from error
-
-
 def check_config(config: ConfigDict) -> None:
   """Checks the types and ranges of a config's fields, before anything is opened.
 
-  A named choice, such as `optimizer`, must have a name. `registry.build` checks its fields later.
+  Those of a named choice, such as `optimizer`, are checked later by `registry.build`.
 
   Raises:
     ConfigError: A value is wrong; the message names the field in one line.
   """
-  check_is_config(config)
   choices = named_choices()
-  for name in choices:
-    choice = config[name]
-    if not isinstance(choice, str) and "name" not in getattr(choice, "keys", tuple)():
-      raise ConfigError(
-        f"{name}={choice!r} must have a name; write {name}=NAME, and {name}.FIELD=VALUE."
-      )
   for path, each in declarations().items():
     value = find(config, path)
     if value is not MISSING and path not in choices:
       check_value(value, path, each.type)
-  check_json(config)
-  for pattern in config["init_from_except"]:
-    check_pattern(pattern, "init_from_except")
   importlib.import_module("vitx.tasks").task_class(config["task"])

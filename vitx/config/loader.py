@@ -12,14 +12,11 @@ written: the names of code in it (`module:Name`) are refused unless the user pas
 Shipped files are found from any folder: `configs/digits.py`, `digits.py` or `digits`.
 """
 
-import contextlib
-import functools
 import importlib
 import json
 import re
 import runpy
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +36,15 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
   Returns:
     The other arguments, and the overrides `field=value` in order.
-
-  Raises:
-    ConfigError: A flag has no value.
   """
-  rest, overrides, given = [], [], iter(arguments)
-  for argument in given:
+  rest, overrides, remaining = [], [], iter(arguments)
+  for argument in remaining:
     if not argument.startswith(FLAG):
       rest.append(argument)
       continue
     field, equals, value = argument.removeprefix(FLAG).partition("=")
     if not equals:
-      value = next(given, "--")
+      value = next(remaining, "--")
     if not field or value.startswith("--"):
       raise ConfigError(f"{argument} needs a value; write {FLAG}{field or 'FIELD'}=VALUE.")
     try:
@@ -83,13 +77,8 @@ def load_config(text: str | Path) -> ConfigDict:
 
   Raises:
     ConfigError: The file, row or field does not exist (the message has the nearest name), a value
-      is invalid, or the argument is neither a string nor a path. This error is also raised if a
-      `config.json` names code and is not loaded within `registry.trusting(True)`.
+      is invalid, or a `config.json` names code and is not loaded within `registry.trusting(True)`.
   """
-  if not isinstance(text, str | Path):
-    raise ConfigError(
-      f"config={text!r:.60} must name a file, such as 'configs/digits.py:performer,seed=3'."
-    )
   path, arg = split_text(str(text))
   is_json = path.endswith(".json")
   get_config = _read_json(path) if is_json else open_config(path)["get_config"]
@@ -100,66 +89,15 @@ def load_config(text: str | Path) -> ConfigDict:
 
 
 def open_config(path: str) -> dict[str, Any]:
-  """Executes a config file and returns its global names: `get_config`, and others such as `ROWS`.
-
-  Raises:
-    ConfigError: The file does not exist, fails to run, or has no `get_config`.
-  """
+  """Executes a config file and returns its global names, `get_config` among them."""
   file = find(path)
   if SHIPPED not in file.parents:
     registry.reach_current_folder()  # the file may import modules from there
-  with _running(path, ConfigError):
-    names = runpy.run_path(str(file))
-  get_config = names.get("get_config")
-  if not callable(get_config):
-    raise ConfigError(f"config={path!r} has no function get_config(arg); define it.")
-
-  @functools.wraps(get_config)
-  def get_checked(*arguments: str) -> ConfigDict:
-    with _running(path, ValueError):  # the caller handles a ValueError
-      config = get_config(*arguments)
-    if not isinstance(config, ConfigDict):
-      raise ConfigError(
-        f"config={path!r}: get_config returned {type(config).__name__}; return a ConfigDict, such"
-        " as default_config() of vitx.config."
-      )
-    return config
-
-  return names | {"get_config": get_checked}
-
-
-@contextlib.contextmanager
-def _running(path: str, own: type[Exception]) -> Iterator[None]:
-  """Turns an exception of a config file in a `with` block into a ConfigError of one line.
-
-  The message has the line number in the file.
-
-  Args:
-    path: The path of the config file.
-    own: The class of exceptions that pass unchanged, since their message suffices.
-  """
-  try:
-    yield
-  except own:
-    raise
-  except Exception as error:
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).name == Path(path).name]
-    line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
-    where = path if line is None else f"{path}, line {line}"
-    what = " ".join(str(error).split())
-    raise ConfigError(
-      f"config={path!r} cannot be run ({where}: {type(error).__name__}: {what}); correct it,"
-      " or name another file."
-    ) from error
+  return runpy.run_path(str(file))
 
 
 def find(path: str) -> Path:
-  """Finds a config file by its path, or a shipped one by its name.
-
-  Raises:
-    ConfigError: No such file exists; the message lists the shipped files and the nearest name.
-  """
+  """Finds a config file by its path, or a shipped one by its name."""
   if Path(path).is_file() and path.endswith(".py"):
     return Path(path)
   folder = Path(path).parent
@@ -177,10 +115,14 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
   Other seeds that equal the field `seed` become None, so that an override of `seed` changes them
   too.
   """
-  tree = _parse(path)
+  from vitx.files import reading
+
+  with reading(f"config={path!r} cannot be read as JSON"):
+    tree = json.loads(Path(path).read_bytes())
+  if not isinstance(tree, dict):
+    raise ConfigError(f"config={path!r} must hold a JSON object, the fields of a config.")
   if not registry.is_trusted():
     registry.refuse_names_of_code(tree, "", _is_text)
-    importlib.import_module("vitx.checkpoints.workdir").log_paths(tree, path)
   seed = tree.get("seed", 0)
   graph_seed = seed if tree.get("graph_seed") is None else tree["graph_seed"]
   for name in SEEDS:
@@ -219,16 +161,6 @@ def _is_text(field: str, value: str) -> bool:
     kind, _, rest = value.partition(":")
     return kind in registry.import_name("vitx.data.sources:SOURCES") or not rest.isidentifier()
   return field == "task.teacher" or getattr(declarations().get(field), "type", None) in _TEXTS
-
-
-def _parse(path: str) -> dict[str, Any]:
-  from vitx.files import read_bytes, reading
-
-  with reading(f"config={path!r} cannot be read as JSON"):
-    tree = json.loads(read_bytes(path))
-  if not isinstance(tree, dict) or not isinstance(tree.get("model", {}), dict):
-    raise ConfigError(f"config={path!r} must hold a JSON object, the fields of a config.")
-  return tree
 
 
 def _make_tuples(value: Any) -> Any:

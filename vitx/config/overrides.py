@@ -14,7 +14,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from vitx.config import fields, registry
-from vitx.config.checks import base_types
+from vitx.config.checks import base_types, check_value
 from vitx.config.errors import ConfigError, listing, nearest
 
 # Short names for nested fields.
@@ -25,14 +25,6 @@ SHORT = {
   "pool": "model.pool",
   "stem": "model.stem",
   "dtype": "model.dtype",
-}
-# Descriptions of the types, for error messages.
-KINDS = {
-  bool: "True or False",
-  int: "an integer",
-  float: "a number",
-  str: "a string",
-  tuple: "a tuple",
 }
 
 
@@ -70,8 +62,7 @@ def with_overrides(config: ConfigDict, overrides: str) -> ConfigDict:
 def parse_arg(arg: str | None, rows: Iterable[str], default: str) -> tuple[str, str]:
   """Splits `ROW,field=value,...` into the row's name and the overrides; the row may be left out.
 
-  Raises:
-    ValueError: The row is unknown; the message lists the rows and the nearest.
+  An unknown row raises ValueError, which lists the rows and the nearest.
   """
   items = split(arg or "")
   row = items.pop(0) if items and "=" not in items[0] else default
@@ -91,20 +82,17 @@ def take_override(overrides: str, key: str, choices: Iterable[str] = ()) -> tupl
   Returns:
     The value and the other overrides. If `key` is not among them, the value is the first of
     `choices`, or "" if there are none.
-
-  Raises:
-    ValueError: The value is none of the choices; the message lists them and the nearest.
   """
   items = split(overrides)
-  own = [item for item in items if item.split("=", 1)[0] == key]
-  if len(own) > 1:
-    raise ValueError(f"config override {own[1]!r}: {own[0]} is set already; drop one.")
-  text = own[0].partition("=")[2] if own else next(iter(choices), "")
+  settings = [item for item in items if item.split("=", 1)[0] == key]
+  if len(settings) > 1:
+    raise ValueError(f"config override {settings[1]!r}: {settings[0]} is set already; drop one.")
+  text = settings[0].partition("=")[2] if settings else next(iter(choices), "")
   value = _parse(text)
   value = value if isinstance(value, str) else text
   if choices and value not in choices:
     raise ValueError(f"{key}={value!r} is unknown.{nearest(value, choices)} Valid: {choices}.")
-  return value, ",".join(item for item in items if item not in own)
+  return value, ",".join(item for item in items if item not in settings)
 
 
 def with_source_facts(
@@ -132,14 +120,14 @@ def with_source_facts(
 
 
 def set_field(config: ConfigDict, path: str, value: Any) -> None:
-  """Sets a field at a dotted path, keeping its type.
+  """Sets a field at a dotted path.
 
   A string for a named choice, such as "softmax" for `model.token_mixer`, is its new name, and drops
   the fields of the old one. A part of the model that the config does not name, such as `model.norm`
   in `model.norm.epsilon`, gets its default name.
 
   Raises:
-    ValueError: The field does not exist (the message suggests one), or the type is wrong.
+    ValueError: The field does not exist (the message suggests one), or its value is wrong.
   """
   *parents, last = path.split(".")
   if parents[:1] == ["phases"]:
@@ -158,21 +146,19 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
   if last not in node and "name" not in node:
     raise ValueError(_unknown(path, node))
   old = node.get(last)
-  if isinstance(old, ConfigDict) and "name" not in old and isinstance(value, dict):
+  if isinstance(old, ConfigDict) and "name" not in old:
+    if not isinstance(value, dict):
+      raise ValueError(f"{path}={value!r} must be a group with the fields {listing(old)}")
     for key, entry in value.items():  # the other fields of the group keep their values
       set_field(config, f"{path}.{key}", entry)
     return
-  if "name" not in node:
-    _check_kind(path, old, value)
   if parents == ["model"] and old is None and isinstance(value, str):
     value = {"name": value} if _find_part(config, last) else value
   value = _fit(old, value)
-  try:
-    _replace(node, last, value)
-  except TypeError as error:
-    wanted = KINDS.get(node.get_type(last), f"like {old!r}")
-    example = "" if old is None else f", such as {old!r}"
-    raise ValueError(f"{path}={value!r} must be {wanted}{example}") from error
+  declared = fields.declarations().get(path)
+  if declared is not None and path not in fields.named_choices():
+    check_value(value, path, declared.type)
+  _replace(node, last, value)
 
 
 def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
@@ -192,37 +178,19 @@ def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:
 
 
 def _replace(node: ConfigDict, key: str, value: Any) -> None:
-  """Sets an entry of a ConfigDict; a value of another type than the entry's raises TypeError.
-
-  Only a string may be replaced by a ConfigDict: the bare name of a choice, such as "adamw", by a
-  dict of the name and fields.
-  """
+  """Sets an entry of a ConfigDict; a named choice and its fields may change their types."""
+  old = node.get(key)
   with node.unlocked():
-    if isinstance(node.get(key), str) and isinstance(value, ConfigDict):
+    if isinstance(old, float) and type(value) is int:
+      value = float(value)
+    if old is not None and ("name" in node or isinstance(value, ConfigDict)):
       del node[key]
     node[key] = value
 
 
-def _check_kind(path: str, old: Any, value: Any) -> None:
-  """Refuses wrong values that ConfigDict accepts, such as True for a number.
-
-  Raises:
-    ValueError: The value is wrong.
-  """
-  if isinstance(old, ConfigDict) and not isinstance(value, dict):
-    if "name" not in old:
-      raise ValueError(f"{path}={value!r} must be a group with the fields {listing(old)}")
-    if not isinstance(value, str) or not value:
-      raise ValueError(f"{path}={value!r} must be a name, or a dict with a name and fields.")
-  elif isinstance(value, bool) and isinstance(old, int | float) and not isinstance(old, bool):
-    raise ValueError(f"{path}={value!r} must be a number.")
-  elif value is None and old is not None and fields.default_of(path) is not None:
-    raise ValueError(f"{path}=None is not allowed; give a value, such as {old!r}")
-
-
 def _fit(old: Any, value: Any) -> Any:
   """Converts a value to the type that the field's old value has."""
-  if isinstance(value, str) and isinstance(old, ConfigDict) and "name" in old:
+  if isinstance(old, ConfigDict) and "name" in old and not isinstance(value, dict):
     value = {"name": value}
   if isinstance(value, dict):
     return ConfigDict(value)
@@ -267,13 +235,9 @@ def _kind_of(config: ConfigDict, path: str) -> Any:
 
 
 def _find_entry(config: ConfigDict, head: str) -> Any:
-  """Returns the class or function that a named choice refers to; None for the user's own code.
+  """Returns the class or function of a choice, such as "optimizer"; None for the user's own code.
 
   The user's code is not run while a config is read.
-
-  Args:
-    config: The config.
-    head: The field of the choice, such as "optimizer" or "model.token_mixer".
   """
   choice = fields.named_choices().get(head)
   name = registry.fields_of(config[head]).get("name") if choice else None
@@ -283,20 +247,12 @@ def _find_entry(config: ConfigDict, head: str) -> Any:
 
 
 def _find_part(config: ConfigDict, field: str) -> tuple | None:
-  """Returns the table, the default and the hidden fields of a part of the model, such as "norm".
-
-  Returns None for a field that is not a part, and for a network that is the user's own code.
-  """
+  """Returns the table, the default and the hidden fields of a part of the model, such as "norm"."""
   return getattr(_find_entry(config, "model"), "PARTS", {}).get(field)
 
 
 def split(text: str) -> list[str]:
-  """Splits at commas outside brackets and quotes; `data.source='folder:/a,b'` stays whole.
-
-  Raises:
-    ConfigError: Commas follow a bracket or quote that has no partner, so that it is not known
-      whether the items behind them belong to its value.
-  """
+  """Splits at commas outside brackets and quotes; `data.source='folder:/a,b'` stays whole."""
   items, depth, start = [], 0, 0
   quote, before = "", ","
   for i, character in enumerate(text):

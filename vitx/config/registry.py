@@ -78,9 +78,6 @@ def refuse_names_of_code(
     field: The path of the tree in the config, for the error.
     is_text: A function of a field's path and value that returns True if the value is never looked
       up as a name, so that it may contain a colon.
-
-  Raises:
-    ConfigError: A string in the config names code.
   """
   if hasattr(tree, "items"):
     for key, entry in tree.items():
@@ -93,14 +90,10 @@ def refuse_names_of_code(
 
 
 def _find_shipped(table: Mapping[str, Any], name: str, field: str) -> Any:
-  """Returns the entry of a table whose class or function is `module:Name`; imports nothing.
-
-  Raises:
-    ConfigError: No entry is this class or function.
-  """
+  """Returns the entry of a table whose class or function is `module:Name`; imports nothing."""
   for entry in table.values():
-    own = entry.func if isinstance(entry, partial) else entry
-    if name == f"{getattr(own, '__module__', '')}:{getattr(own, '__qualname__', '')}":
+    target = entry.func if isinstance(entry, partial) else entry
+    if name == f"{getattr(target, '__module__', '')}:{getattr(target, '__qualname__', '')}":
       return entry
   raise refuse_code(name, field)
 
@@ -114,10 +107,8 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
     field: The path of the config field, for the error.
 
   Raises:
-    ConfigError: The name is neither a key of the table nor of the form `module:Name`; the message
-      then lists the valid names and the nearest one. This error is also raised if the code that the
-      name refers to may not be imported here or cannot be imported, or if the object has none of
-      the types that `kind_of` returns for the table.
+    ConfigError: The name is neither a key of the table nor of the form `module:Name`, or the code
+      that it refers to may not be imported here or cannot be imported.
   """
   if isinstance(name, str) and name in table:
     return table[name]
@@ -128,40 +119,6 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
     )
   if _trusted.get() is False:
     return _find_shipped(table, name, field)
-  found = _import(name, field)
-  _check_kind(found, kind_of(table), f"{field}={name!r}")
-  return found
-
-
-def kind_of(table: Mapping[str, Any]) -> tuple[type, ...]:
-  """Returns the types that the entries of a table have in common.
-
-  The user's own object must be a subclass or an instance of one of them. An empty tuple, as for an
-  empty table, allows any callable.
-  """
-  entries = list(table.values())
-  classes = all(isinstance(entry, type) for entry in entries)
-  if not entries or (not classes and any(callable(entry) for entry in entries)):
-    return ()
-  bases = [set((entry if classes else type(entry)).__mro__) - {object} for entry in entries]
-  # The base classes of a single entry do not show which of them all entries should have.
-  common = set.intersection(*bases) if len(bases) > 1 else set()
-  return tuple(sorted(common, key=lambda base: base.__name__)) or ((type,) if classes else ())
-
-
-def _check_kind(found: Any, kinds: tuple[type, ...], what: str) -> None:
-  own = found.func if isinstance(found, partial) else found
-  if not kinds:
-    fits, wanted = callable(own), "a function or class"
-  elif isinstance(own, type):
-    fits, wanted = issubclass(own, kinds) or type in kinds, f"a subclass of {kinds[-1].__name__}"
-  else:
-    fits, wanted = isinstance(own, kinds), f"a {kinds[-1].__name__}"
-  if not fits:
-    raise ConfigError(f"{what} is the {type(own).__name__} {own!r:.60}; it must be {wanted}")
-
-
-def _import(name: str, field: str) -> Any:
   reach_current_folder()
   try:
     return import_name(name)
@@ -185,10 +142,10 @@ def function_of(entry: Any) -> Callable:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-  """An iterable of a few given names and then the names in a table; iterating imports the table.
+  """An iterable of a few names and then the others in a table; iterating imports the table.
 
   Attributes:
-    first: The given names; they are not repeated if the table has them too.
+    first: The names that come first.
     table: The place of the table, such as "vitx.models:MODELS".
   """
 
@@ -202,7 +159,7 @@ class Names:
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:
   """Converts a named choice (a bare name or a dict) to a new dict with `name` and its fields."""
-  return {"name": spec} if isinstance(spec, str) else dict(spec)
+  return dict(spec) if hasattr(spec, "keys") else {"name": spec}  # type: ignore[arg-type]
 
 
 def options(function: Callable) -> dict[str, inspect.Parameter]:
@@ -213,12 +170,7 @@ def options(function: Callable) -> dict[str, inspect.Parameter]:
 
 
 def check_options(function: Callable, given: Mapping[str, Any], field: str, hidden=()) -> None:
-  """Checks that a class or function takes the given fields.
-
-  Raises:
-    ConfigError: The class or function does not take a given field, or the field is in `hidden`, the
-      names of arguments that a config may not set.
-  """
+  """Checks that a class or function takes the given fields, none of which is in `hidden`."""
   valid = [name for name in options(function) if name not in hidden]
   for key in given:
     if key not in valid:
@@ -246,12 +198,8 @@ def build(
     ConfigError: A name or field is unknown (the message lists the valid ones and the nearest), or a
       value does not have the declared type of its field.
   """
-  if not isinstance(spec, str) and not hasattr(spec, "keys"):
-    raise ConfigError(f"{field}={spec!r} must be a name. Valid: {listing(table)}.")
   fields = fields_of(spec)
-  if "name" not in fields:
-    raise ConfigError(f"{field} needs a name; set {field}.name. Valid: {listing(table)}.")
-  function = lookup(table, fields.pop("name"), f"{field}.name")
+  function = lookup(table, fields.pop("name", None), f"{field}.name")
   check_options(function, fields, field, hidden)
   check_fields(function, fields, field)
   return partial(function, **fields)

@@ -45,9 +45,6 @@ class TrainBatches:
     threads: The number of threads that read and transform.
     process_index: The index of this process.
     process_count: The number of processes that share each batch.
-
-  Raises:
-    ConfigError: The examples cannot be balanced or kept in memory, or an example cannot be read.
   """
 
   def __init__(
@@ -137,16 +134,9 @@ class TrainBatches:
 
 
 def check_sampling(examples: Examples, sampling: str | None) -> None:
-  """Checks that the examples have classes if `sampling` is "balanced".
-
-  Raises:
-    ConfigError: The examples have no classes, and `sampling` is "balanced".
-  """
+  """Checks that the examples have classes if `sampling` is "balanced"."""
   if sampling == "balanced" and getattr(examples, "labels", None) is None:
-    raise ConfigError(
-      "data.sampling='balanced' draws each class equally often, but these examples have no classes;"
-      " leave data.sampling out."
-    )
+    raise ConfigError("data.sampling='balanced' is set, but these examples have no classes.")
 
 
 def evaluation_batches(
@@ -172,16 +162,7 @@ def evaluation_batches(
     threads: The number of threads that read and transform.
     process_index: The index of this process.
     process_count: The number of processes that share each batch.
-
-  Raises:
-    ConfigError: An example cannot be read.
-    ValueError: The transform draws random bits, which an evaluation does not have.
   """
-  if transform.draws:
-    raise ValueError(
-      f"transform={transform!r} draws random bits, which an evaluation does not have."
-      " Give a transform whose `draws` is False."
-    )
   rows = share(batch_size, process_index, process_count)
   count = len(examples)
   first = transform_one(examples, transform, 0) if count else {}

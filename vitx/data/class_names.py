@@ -17,7 +17,7 @@ from tensorflow_datasets.core.utils import resource_utils
 
 from vitx.config.errors import ConfigError
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Subset
-from vitx.files import read_bytes
+from vitx.files import reading
 
 FILE = "classes.txt"  # the list of classes in order, in a folder or beside a file of weights
 LISTED = 5  # an error shows this many names
@@ -49,11 +49,11 @@ def are_numbered(names: Sequence[str]) -> bool:
 
 def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
   """Returns the number in each name, by name; None if they differ in anything but a number."""
-  found = {name: _NUMBERED.fullmatch(name) for name in names}
-  around = {match and (match[1], match[3]) for match in found.values()}
+  matches = {name: _NUMBERED.fullmatch(name) for name in names}
+  around = {match and (match[1], match[3]) for match in matches.values()}
   if None in around or len(around) != 1:
     return None
-  return {name: int(match[2]) for name, match in found.items() if match}
+  return {name: int(match[2]) for name, match in matches.items() if match}
 
 
 @functools.cache
@@ -67,22 +67,17 @@ def read_names(path: Path) -> tuple[str, ...] | None:
   """Reads class names from a file with one name per line; returns None if it does not exist.
 
   Text after a WordNet id (`n01440764 tench`) is a comment and left out.
-
-  Raises:
-    ConfigError: The file is not text, names no class or names a class twice.
   """
-  try:
-    text = read_bytes(path).decode("utf-8-sig")
-  except FileNotFoundError:
+  if not Path(path).exists():
     return None
-  except (OSError, ValueError) as error:
-    raise ConfigError(f"{path} cannot be read as a list of classes ({error}).") from error
+  with reading(f"{path} cannot be read as a list of classes"):
+    text = Path(path).read_bytes().decode("utf-8-sig")
   lines = [normalize(line.strip()) for line in text.splitlines() if line.strip()]
   names = [_remove_comment(line) for line in lines]
-  twice = next((name for name in names if names.count(name) > 1), None)
-  if twice is not None or not names:
-    problem = "names no class" if twice is None else f"names {twice!r} twice"
-    raise ConfigError(f"{path} {problem}. Write the name of each class on a line of its own.")
+  repeated = [name for name in names if names.count(name) > 1]
+  if repeated or not names:
+    problem = f"names {repeated[0]!r} twice" if repeated else "names no class"
+    raise ConfigError(f"{path} {problem}.")
   return tuple(names)
 
 
@@ -143,24 +138,19 @@ def find_in_weights(
   Returns:
     The index of the output for each class of the data set, int32 (K,); or a text with the reason if
     the classes do not match.
-
-  Raises:
-    ConfigError: `classes.txt` is not a list of names, or does not have `count` names.
   """
   own = info.class_names or ()
   if not names and Path(source).is_file():
     beside = Path(source).parent / FILE
     names = read_names(beside)
     if names is not None and len(names) != count:
-      raise ConfigError(
-        f"{beside} names {len(names)} classes, but the head of {source} has {count}. List the"
-        " classes of the head in their order, one name on each line, or move the file away."
-      )
+      raise ConfigError(f"{beside} names {len(names)} classes, but {source} has {count}.")
   if not names and count == len(imagenet_labels()) and imagenet_labels().keys() >= {*own}:
     names = list(imagenet_labels())
   if names:
-    found = match_classes(info, names)
-    return f"other classes ({compare(own, names, 'data', 'source')})" if found is None else found
+    indices = match_classes(info, names)
+    reason = f"other classes ({compare(own, names, 'data', 'source')})"
+    return reason if indices is None else indices
   if info.numbered and len(own) == count:
     return np.arange(count, dtype=np.int32)
   return (
@@ -185,14 +175,7 @@ def _keys(names: Sequence[str]) -> list[str]:
 
 
 def compare(names: Sequence[str], others: Sequence[str], what: str, other: str) -> str:
-  """Returns a text with the class names that only one of two lists has, at most 5 of each list.
-
-  Args:
-    names: The class names of the first list.
-    others: The class names of the second list.
-    what: The word for the first list in the text.
-    other: The word for the second list in the text.
-  """
+  """Returns a text with up to 5 names that only one of two lists, called what and other, has."""
   own, theirs = set(_keys(names)), set(_keys(others))
   missing = [name for name in _keys(others) if name not in own][:LISTED]
   extra = [name for name in _keys(names) if name not in theirs][:LISTED]
@@ -202,36 +185,24 @@ def compare(names: Sequence[str], others: Sequence[str], what: str, other: str) 
 def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -> Dataset | None:
   """Returns a data set whose labels are indices into another list of class names.
 
-  Args:
-    dataset: The data set, which has classes.
-    names: The other list of names.
-    unnamed: Whether `names` are only numbers, see `match_classes`.
-
-  Returns:
-    The data set with the new labels, or None if one of its classes is not in `names`.
+  The result is None if the list lacks a class; `unnamed` is explained at `match_classes`.
   """
   indices = match_classes(dataset.info, names, unnamed=unnamed)
   if indices is None:
     return None
-  found = dataclasses.replace(
+  renamed = dataclasses.replace(
     dataset, info=dataclasses.replace(dataset.info, class_names=tuple(names))
   )
   if np.array_equal(indices, np.arange(len(indices))):
-    return found
+    return renamed
   return dataclasses.replace(
-    found,
+    renamed,
     open_split=lambda expression: Renumbered(dataset.open_split(expression), indices, len(names)),
   )
 
 
 class Renumbered(Subset):
-  """Examples whose labels are replaced by indices into another list of class names.
-
-  Args:
-    parent: The examples.
-    indices: The new index of each class by its old index, int32 (K,).
-    count: The number of names in the other list.
-  """
+  """Examples whose labels are replaced by indices (K,) into another list of `count` class names."""
 
   def __init__(self, parent: Examples, indices: np.ndarray, count: int):
     super().__init__(parent, lambda: np.arange(len(parent)))

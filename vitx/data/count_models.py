@@ -26,12 +26,9 @@ def count_model_bits(
 
   Returns:
     The bits per token of test under the models of the orders 0 ... `ORDERS`-1.
-
-  Raises:
-    ValueError: There is no token, or a token is outside the vocabulary.
   """
   base = vocabulary + 1
-  train_keys, test_keys = (_keys(_check(each, vocabulary), base) for each in (train, test))
+  train_keys, test_keys = (_keys(sequences, base) for sequences in (train, test))
   bits = []
   probability = np.array(1 / vocabulary)
   for grams, wanted in zip(train_keys, test_keys, strict=True):
@@ -40,27 +37,16 @@ def count_model_bits(
   return bits
 
 
-def _check(sequences: Sequence[np.ndarray], vocabulary: int) -> list[np.ndarray]:
-  arrays = [np.asarray(each) for each in sequences]
-  arrays = [each for each in arrays if len(each)]
-  if not arrays:
-    raise ValueError("The sequences have no tokens.")
-  low, high = min(int(a.min()) for a in arrays), max(int(a.max()) for a in arrays)
-  if low < 0 or high >= vocabulary:
-    raise ValueError(
-      f"The tokens {low} ... {high} are not all in 0 ... {vocabulary - 1}. Raise vocabulary."
-    )
-  return arrays
-
-
-def _keys(sequences: list[np.ndarray], base: int) -> Iterator[np.ndarray]:
+def _keys(sequences: Sequence[np.ndarray], base: int) -> Iterator[np.ndarray]:
   """Yields, for each order, an integer key of the n-gram that ends at each token, int64 (tokens,).
 
   The key of an n-gram is its last token plus `base`, the number of symbols, times the key of its
   context.
   """
   tokens = np.concatenate(sequences).astype(np.int64)
-  lengths = np.array([len(each) for each in sequences])
+  if tokens.min() < 0 or tokens.max() >= base - 1:
+    raise ValueError(f"The tokens are not all in 0 ... {base - 2}. Raise vocabulary.")
+  lengths = np.array([len(sequence) for sequence in sequences])
   # The position of each token in its own sequence.
   place = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
   context = np.zeros_like(tokens)

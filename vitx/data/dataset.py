@@ -47,9 +47,6 @@ class DatasetInfo:
     fingerprint: A hexadecimal digest of the content, independent of its location; "" if unknown.
     numbered: Whether the set itself gives each class its number. If False, the numbers come from
       sorting the names of the classes.
-
-  Raises:
-    ConfigError: A class name is not a string, is empty, or occurs twice.
   """
 
   name: str
@@ -64,8 +61,7 @@ class DatasetInfo:
     are_names = all(isinstance(name, str) and name.strip() for name in names)
     if not are_names or len({*names}) < len(names):
       raise ConfigError(
-        f"data.source={self.name!r}: class_names={names!r:.200} must be different strings"
-        " that are not empty, one for each class."
+        f"data.source={self.name!r}: class_names={names!r:.200} must be different, not empty."
       )
 
 
@@ -77,19 +73,15 @@ def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: 
     reads: The required dtype and number of axes of each array by its key; "integer" allows every
       integer dtype.
     task: The name of the task.
-
-  Raises:
-    ConfigError: An array is missing, or has another dtype or number of axes.
   """
   for name, (dtype, axes) in reads.items():
-    found, valid = info.spec.get(name), _INTEGER if dtype == "integer" else dtype
-    if found and re.fullmatch(valid, found.dtype) and len(found.shape) == axes:
+    array, valid = info.spec.get(name), _INTEGER if dtype == "integer" else dtype
+    if array and re.fullmatch(valid, array.dtype) and len(array.shape) == axes:
       continue
-    declared = f"{name} {found.dtype} {found.shape}" if found else f"no array {name!r}"
+    declared = f"{name} {array.dtype} {array.shape}" if array else f"no array {name!r}"
     raise ConfigError(
       f"data.source={info.name!r}: the spec of the source declares {declared}, but the"
-      f" task {task!r} needs {name} {dtype} with {axes} axes. Convert the array in the"
-      " source, and declare it."
+      f" task {task!r} needs {name} {dtype} with {axes} axes."
     )
 
 
@@ -107,11 +99,7 @@ class Examples(Protocol):
   def __len__(self) -> int: ...
 
   def __getitem__(self, i: int) -> Example:
-    """Returns the arrays of an example.
-
-    Raises:
-      ConfigError: The example cannot be read; the message has its name.
-    """
+    """Returns the arrays of an example; raises ConfigError with its name if it is unreadable."""
     ...
 
   def name(self, i: int) -> str:
@@ -124,9 +112,6 @@ def read_encoded(examples: Examples, i: int) -> dict[str, Any]:
 
   Transforms whose `takes_encoded` is True need this form. If `examples` has no method `encoded`,
   the arrays of the example are returned.
-
-  Raises:
-    ConfigError: The example cannot be read; the message has its name.
   """
   read = getattr(examples, "encoded", None)
   return examples[i] if read is None else read(i)
@@ -137,7 +122,6 @@ class Dataset:
   """A data set whose splits do not have the roles train, validation and test yet.
 
   Attributes:
-    info: The facts about the data set.
     splits: The names of the usable splits.
     open_split: A function that returns the examples of a split, or of an expression such as
       "train[:80%]" or "train+test".
@@ -167,15 +151,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Source:
-  """A data set whose examples are divided among the roles train, validation and test.
-
-  Attributes:
-    info: The facts about the data set.
-    train: The examples that the model learns from.
-    validation: The examples for choosing between models; disjoint from train.
-    test: The examples for the final results, used once at the end.
-    unreadable: The names of the examples left out under `data.on_unreadable="skip"`.
-  """
+  """A data set whose examples are divided among the roles train, validation and test."""
 
   info: DatasetInfo
   train: Examples

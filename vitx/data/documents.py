@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vitx.config.errors import ConfigError
 from vitx.data.dataset import ArraySpec, Example, Examples
 
 VOCABULARY = 256
@@ -153,20 +152,12 @@ def carve_end(documents: Examples, share: float) -> tuple[Span, Span]:
 
   Returns:
     The documents of the rest, and the documents of the share.
-
-  Raises:
-    ConfigError: There are fewer than two tokens to divide; raised at the first use of a part.
   """
 
   @functools.cache
   def place() -> tuple[int, int]:
     """Returns the positions (start, stop) of the share."""
     total = int(find_lengths(documents).sum())
-    if total < 2:
-      raise ConfigError(
-        f"data.source: a split with {total} tokens cannot be divided into two roles. Name"
-        " a larger part in data.splits."
-      )
     return total - min(max(round(total * share), 1), total - 1), total
 
   return Span(documents, lambda: (0, place()[0])), Span(documents, place)

@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 from tqdm import tqdm
 
-from vitx.config.errors import ConfigError, listing
+from vitx.config.errors import ConfigError
 from vitx.data.dataset import Example, Examples, read_encoded
 from vitx.data.transform import Transform
 
@@ -23,10 +23,6 @@ class InMemory:
 
   Attributes:
     arrays: The arrays of all examples by key, (n, ...) each.
-
-  Raises:
-    ConfigError: Examples cannot be read, or their arrays have another shape than the first
-      example's; the message names up to 100 of these examples.
   """
 
   def __init__(self, examples: Examples, transform: Transform, threads: int):
@@ -100,9 +96,6 @@ def store_row(rows: Example, place: int, row: Example, examples: Examples, i: in
     row: The transformed arrays of the example.
     examples: The examples, for the name in the error.
     i: The index of the example.
-
-  Raises:
-    ConfigError: An array has another shape or dtype than the first example's.
   """
   for key, target in rows.items():
     array = row[key]
@@ -110,7 +103,6 @@ def store_row(rows: Example, place: int, row: Example, examples: Examples, i: in
       raise ConfigError(
         f"data.source: the array {key!r} of {examples.name(i)!r} is {array.dtype}"
         f" {array.shape}, but that of the first example is {target.dtype} {target.shape[1:]}."
-        " A batch needs one shape and dtype."
       )
     target[place] = array
 
@@ -146,24 +138,11 @@ def list_problems(problems: Sequence[ConfigError]) -> str:
 def transform_one(
   examples: Examples, transform: Transform, i: int, bits: np.random.Philox | None = None
 ) -> Example:
-  """Reads and transforms an example; an example of `InMemory` is transformed already.
-
-  Raises:
-    ConfigError: The example cannot be read, or lacks an array that the transform reads.
-  """
+  """Reads and transforms an example; an example of `InMemory` is transformed already."""
   if isinstance(examples, InMemory):
     return examples[i]
   read = read_encoded if getattr(transform, "takes_encoded", False) else operator.getitem
-  example = read(examples, i)
-  try:
-    row = transform(example, bits)
-  except KeyError as error:
-    if error.args[0] in example:
-      raise
-    raise ConfigError(
-      f"data.source: {examples.name(i)!r} has no array {error}, which the task reads; its"
-      f" arrays are {listing(example)}. Give every example the arrays of the spec."
-    ) from error
+  row = transform(read(examples, i), bits)
   return {key: np.asarray(value) for key, value in row.items()}
 
 
@@ -177,21 +156,13 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
     memory: The setting `data.memory`: always, never or auto. auto keeps examples that take at most
       half of the available memory.
     threads: The number of threads that read and transform.
-
-  Raises:
-    ConfigError: `always` is given with a transform that draws, there are no examples, or an example
-      is unreadable or has arrays of another shape than the first.
   """
   if memory == "always" and transform.draws:
     raise ConfigError(
-      "data.memory='always' cannot keep examples that are drawn anew for each step, as"
-      " with data.resize_mode='random'. Set data.memory='auto', or"
-      " data.resize_mode='center' and augment.random_resized_crop."
+      "data.memory='always' cannot keep data.resize_mode='random'; set it to 'auto'."
     )
   if not len(examples):
-    raise ConfigError(
-      "a split of data.source has no examples. Change data.splits or data.validation."
-    )
+    raise ConfigError("a split has no examples. Change data.splits or data.validation.")
   if memory == "never" or transform.draws or isinstance(examples, InMemory):
     return examples
   if memory == "auto":

@@ -111,9 +111,9 @@ class BalancedOrder:
 
   def _draw(self, each: int, epoch: int) -> np.ndarray:
     """Returns the indices of one class's examples in the random order of one pass over them."""
-    own = self._members[each]
+    members = self._members[each]
     bits = generator(self._seed, MEMBERS, epoch, each)
-    return own[np.argsort(bits.random_raw(len(own)), kind="stable")]
+    return members[np.argsort(bits.random_raw(len(members)), kind="stable")]
 
 
 def places(rows: np.ndarray, batch_size: int, repeats: int) -> np.ndarray:

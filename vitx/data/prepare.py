@@ -20,10 +20,6 @@ def prepare(name: str, data_dir: str | None = None, source: str | None = None) -
     data_dir: The directory to write to; None is $TFDS_DATA_DIR, else ~/tensorflow_datasets.
     source: The path of the archive for `tiny_imagenet`, or of a TFRECORD copy for a set of TFDS;
       None for other sets, which are generated or downloaded.
-
-  Raises:
-    ConfigError: The name or its version is unknown, `source` is missing, or the copy is damaged.
-    MissingExtraError: TensorFlow is needed and not installed.
   """
   root = tfds_dir.default_data_dir(data_dir)
   base, config, version = tfds_dir.parse_name(name)
@@ -36,18 +32,18 @@ def prepare(name: str, data_dir: str | None = None, source: str | None = None) -
     raise ConfigError(f"data set {name!r} does not exist; vitx has only {base}:{own.version()}.")
   if own.archive and not source:
     raise ConfigError(
-      f"data set {name!r} is prepared from its official archive. Download the archive yourself"
-      f" from {own.url}, then run: {tfds_dir.command(name, data_dir, f'PATH_OF_{own.archive}')}"
+      f"data set {name!r} is prepared from its official archive. Download it from {own.url}, then"
+      f" run: {tfds_dir.command(name, data_dir, f'PATH_OF_{own.archive}')}"
     )
   return own.prepare(root, source)
 
 
 def _download(name: str, root: epath.Path) -> epath.Path:
   tfds_dir.check_known(name)
-  found = tfds_dir.find(name, root)
-  if found is not None:
-    tfds_dir.check_readable(name, found, root)
-    return found
+  directory = tfds_dir.find(name, root)
+  if directory is not None:
+    tfds_dir.check_readable(name, directory, root)
+    return directory
   if importlib.util.find_spec("tensorflow") is None:
     raise MissingExtraError(f"Preparing {name!r}", "prepare")
   builder = tfds.builder(name, data_dir=os.fspath(root), file_format=tfds_dir.READABLE)

@@ -21,15 +21,10 @@ def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
   Args:
     dataset: The data set. Its examples must be independent, not documents.
     threads: The number of reading threads.
-
-  Raises:
-    ConfigError: The examples are documents. Opening a split raises it, too, if no example of the
-      split, or of one of its classes, can be read.
   """
   if dataset.carve is not None:
     raise ConfigError(
-      f"data.on_unreadable='skip' does not work for {dataset.info.name!r}, whose documents form one"
-      " sequence. Leave the field out, and repair or remove the documents that cannot be read."
+      "data.on_unreadable='skip' does not work for documents, which are a sequence."
     )
   unreadable: list[str] = []
 
@@ -46,30 +41,17 @@ def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]
   problems = find_problems(examples.__getitem__, len(examples), threads)
   if not problems:
     return examples
-  count, name = len(examples), dataset.info.name
+  count, names, labels = len(examples), dataset.info.class_names, examples.labels
   readable = np.setdiff1d(np.arange(count), list(problems))
   listed = list_problems(list(problems.values()))
   message = f"{len(problems)} of {count} examples of {split!r}, which cannot be read:\n{listed}"
-  _check_classes(dataset, examples, readable, message)
-  logging.warning("%s: skipped %s", name, message)
-  unreadable += [each for i in problems if (each := examples.name(i)) not in unreadable]
-  return Subset(examples, lambda: readable)
-
-
-def _check_classes(
-  dataset: Dataset, examples: Examples, readable: np.ndarray, message: str
-) -> None:
-  """Checks that every class still has an example after unreadable examples were left out.
-
-  Raises:
-    ConfigError: No example is left, or a class has no example left.
-  """
-  names, labels = dataset.info.class_names, examples.labels
   lost = "" if readable.size else "any class"
   if readable.size and names is not None and labels is not None:
     lost = listing(names[k] for k in np.setdiff1d(labels, labels[readable]))
   if lost:
     raise ConfigError(
-      f"data.on_unreadable='skip' leaves no example of {lost} in {dataset.info.name!r}."
-      f" Repair some of these files: {message}"
+      f"data.on_unreadable='skip' leaves no example of {lost} in {dataset.info.name!r}: {message}"
     )
+  logging.warning("%s: skipped %s", dataset.info.name, message)
+  unreadable += [name for i in problems if (name := examples.name(i)) not in unreadable]
+  return Subset(examples, lambda: readable)

@@ -8,7 +8,7 @@ import bz2
 import gzip
 import json
 import lzma
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -64,7 +64,10 @@ def reference_figures(
   if kind == "images":
     figures["per_position"] = per_position_bits(np.stack(train), np.stack(test), vocabulary)
   figures |= sizes
-  _store(path, figures)
+  try:
+    replace_text(path, json.dumps(figures))  # several runs may write at once
+  except OSError as error:
+    logging.warning("%s cannot be written (%s); the next run computes it again", path, error)
   return figures
 
 
@@ -106,11 +109,3 @@ def _load(path: Path) -> dict[str, float] | None:
     return cached if valid else None
   except (OSError, ValueError, AttributeError):
     return None
-
-
-def _store(path: Path, figures: Mapping[str, float]) -> None:
-  """Caches `reference_figures`; if the file cannot be written, the next run computes them again."""
-  try:
-    replace_text(path, json.dumps(figures))  # several runs may write at once
-  except OSError as error:
-    logging.warning("%s cannot be written (%s); the next run computes it again", path, error)

@@ -22,14 +22,7 @@ TEST_SHARE = 0.2
 
 
 def _choose_as_sparse_transformer(train: Examples) -> np.ndarray:
-  """Chooses the validation examples of CIFAR-10 as the code of the Sparse Transformer does.
-
-  Args:
-    train: The training examples.
-
-  Returns:
-    A mask of the chosen examples, bool (n,).
-  """
+  """Returns a mask of the validation examples in the Sparse Transformer's code, bool (n,)."""
   recipe = importlib.import_module("vitx.configs.sparse_transformer_cifar10")
   return recipe.choose_validation(train)
 
@@ -56,33 +49,24 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   depend on the seed, so that the runs of all folds and seeds test every example of train equally
   often.
 
-  Args:
-    dataset: The data set.
-    data: The config's `data`.
-    seed: The data seed.
-
-  Returns:
-    The examples of each role, by its name.
-
   Raises:
-    ConfigError: A split is missing, unlabeled or used twice, a share is out of range, or the
-      examples cannot be divided into the folds.
+    ConfigError: A split is missing, unlabeled or used twice, or there are too few examples.
   """
   settings = read_fields(DataSettings, data)
   given = data.get("splits", {})
   has_folds = settings.folds is not None or settings.fold is not None
   names = find_splits(dataset, given, has_folds=has_folds)
-  train = _open_split(dataset, names["train"])
+  train = dataset.open_split(names["train"])
   result: dict[str, Examples] = {}
   if has_folds:
     folds, fold = _read_folds(dataset, train, settings, given)
     train, result["test"] = _divide(train, lambda own: find_folds(_classes(own), folds) == fold)
   elif names["test"]:
-    result["test"] = _open_split(dataset, names["test"])
+    result["test"] = dataset.open_split(names["test"])
   else:
     train, result["test"] = _carve(dataset, train, TEST_SHARE, 0, order.TEST)
   if names["validation"]:
-    result["validation"] = _open_split(dataset, names["validation"])
+    result["validation"] = dataset.open_split(names["validation"])
   elif choose := find_choice(data):
     train, result["validation"] = _divide(train, choose)
   else:
@@ -97,11 +81,7 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
 
 
 def find_choice(data: Mapping[str, Any]) -> Callable[[Examples], np.ndarray] | None:
-  """Returns the function that `data.validation_choice` names, or None if the field is not set.
-
-  Raises:
-    ConfigError: The name is unknown, or the function cannot be imported.
-  """
+  """Returns the function that `data.validation_choice` names, or None if the field is not set."""
   name = read_fields(DataSettings, data).validation_choice
   return None if name is None else lookup(CHOICES, name, "data.validation_choice")
 
@@ -117,9 +97,6 @@ def find_splits(
       the role is chosen.
     has_folds: Whether train is divided into folds. Then the test examples, and validation unless it
       is given, are carved from train, and the data set's own splits for these roles stay free.
-
-  Raises:
-    ConfigError: A key is not a role, or a split is missing, unlabeled or used twice.
   """
   check_options(SplitSettings, given, "data.splits")
   read_fields(SplitSettings, given, "data.splits")
@@ -147,13 +124,13 @@ def find_splits(
 def _find_split(dataset: Dataset, role: str) -> str:
   """Returns the split whose name states a role, or "" if there is none."""
   documented = [name for name in NAMES[role] if name in dataset.splits]
-  found = documented[:1] or list(dataset.roles.get(role, ()))
-  if len(found) > 1:
+  splits = documented[:1] or list(dataset.roles.get(role, ()))
+  if len(splits) > 1:
     raise ConfigError(
       f"data.splits.{role} is not set, and {dataset.info.name!r} has several splits for"
-      f" this role: {' and '.join(found)}. Set the field to one of them."
+      f" this role: {' and '.join(splits)}. Set the field to one of them."
     )
-  return found[0] if found else ""
+  return splits[0] if splits else ""
 
 
 def overlap(one: Iterable[FileRange], other: Iterable[FileRange]) -> bool:
@@ -162,21 +139,9 @@ def overlap(one: Iterable[FileRange], other: Iterable[FileRange]) -> bool:
 
 
 def check_ranges(ranges: Iterable[FileRange], expression: str, name: str) -> None:
-  """Checks that the ranges of a split expression, such as "train[:50%]+train[40%:]", are disjoint.
-
-  Args:
-    ranges: The ranges of examples.
-    expression: The split expression, for the error.
-    name: The name of the data set, for the error.
-
-  Raises:
-    ConfigError: Two ranges overlap.
-  """
+  """Checks that ranges are disjoint; roles that are carved from them could share examples."""
   if any(overlap([a], [b]) for a, b in itertools.pairwise(sorted(ranges))):
-    raise ConfigError(
-      f"data.splits: {expression!r} names a part of {name!r} twice. Name each part once,"
-      " because two roles that are carved from the split could otherwise share examples."
-    )
+    raise ConfigError(f"data.splits: {expression!r} names a part of {name!r} twice.")
 
 
 def find_bases(expression: str) -> list[str]:
@@ -189,48 +154,22 @@ def _carve(
 ) -> tuple[Examples, Examples]:
   """Takes a share of a split for another role, an equal share of each class if there are classes.
 
-  Args:
-    dataset: The data set, which may have a function of its own for this, `Dataset.carve`.
-    train: The examples of the split.
-    share: The share to take, in 0..1.
-    seed: The seed of the choice.
-    stream: The number of the stream of random bits, see `order.generator`.
-    spare: The minimum number of examples of each class that are not taken.
-
-  Returns:
-    The examples that were not taken, and the examples that were.
+  Returns the examples that were not taken, and the examples that were; see `choose_balanced`.
   """
   if dataset.carve is not None:
     return dataset.carve(train, share)
   return _divide(train, lambda own: choose_balanced(_classes(own), share, seed, stream, spare))
 
 
-def _open_split(dataset: Dataset, expression: str) -> Examples:
-  """Opens a split; a source that knows names alone raises KeyError for any other expression."""
-  try:
-    return dataset.open_split(expression)
-  except KeyError as error:
-    if expression in dataset.splits:
-      raise
-    raise ConfigError(
-      f"data.splits: {dataset.info.name!r} has no split {expression!r}, as its splits can neither"
-      f" be joined nor sliced. Name one of them: {', '.join(dataset.splits)}."
-    ) from error
-
-
 def _check_split(dataset: Dataset, role: str, expression: str) -> None:
   for base in find_bases(expression):
-    if base in dataset.unlabeled:
-      problem = "has no labels"
-    elif base not in dataset.splits:
-      problem = "does not exist"
-    else:
-      continue
-    raise ConfigError(
-      f"data.splits.{role}={expression!r}: the split {base!r} of {dataset.info.name!r}"
-      f" {problem}.{nearest(base, dataset.splits)} Splits:"
-      f" {', '.join(dataset.splits) or 'none'}.{dataset.hint}"
-    )
+    if base in dataset.unlabeled or base not in dataset.splits:
+      problem = "has no labels" if base in dataset.unlabeled else "does not exist"
+      raise ConfigError(
+        f"data.splits.{role}={expression!r}: the split {base!r} of {dataset.info.name!r}"
+        f" {problem}.{nearest(base, dataset.splits)} Splits: {', '.join(dataset.splits) or 'none'}."
+        f"{dataset.hint}"
+      )
 
 
 def choose_balanced(
@@ -286,48 +225,25 @@ def find_folds(classes: np.ndarray, folds: int) -> np.ndarray:
 def _read_folds(
   dataset: Dataset, train: Examples, settings: DataSettings, given: Mapping[str, Any]
 ) -> tuple[int, int]:
-  """Checks and returns `data.folds` and `data.fold`: the number of folds, the test fold's index.
-
-  Raises:
-    ConfigError: The fields contradict each other, or a class has fewer examples than folds.
-  """
+  """Checks and returns `data.folds` and `data.fold`: the number of folds, the test fold's index."""
   folds, fold, name = settings.folds, settings.fold, dataset.info.name
   if folds is None:
-    raise ConfigError(
-      f"data.fold={fold} needs data.folds, which is not set; set it, such as data.folds=5."
-    )
+    raise ConfigError(f"data.fold={fold} needs data.folds, which is not set.")
   fold = check_fold(fold, folds)
-  if given.get("test"):
+  if given.get("test") or dataset.carve is not None:
     raise ConfigError(
-      f"data.splits.test={given['test']!r} and data.folds={folds} both name the test examples;"
-      " leave one of these fields out."
-    )
-  if dataset.carve is not None:
-    raise ConfigError(
-      f"data.folds={folds}: the examples of {name!r} are parts of a sequence, which has no folds;"
-      " leave data.folds and data.fold out."
+      f"data.folds={folds} excludes data.splits.test, and documents, which are one sequence."
     )
   numbers, counts = np.unique(_classes(train), return_counts=True)
   least, names = int(counts.min(initial=len(train))), dataset.info.class_names
   if least < folds:
-    what = f"the class {names[numbers[counts.argmin()]]!r}" if names and least else "train"
-    raise ConfigError(
-      f"data.folds={folds}: {what} of {name!r} has {least} examples, fewer than the folds; lower"
-      f" data.folds{f' to {least}' if least > 1 else ''}, or add examples."
-    )
+    part = f"the class {names[numbers[counts.argmin()]]!r}" if names and least else "train"
+    raise ConfigError(f"data.folds={folds}: {part} of {name!r} has only {least} examples.")
   return folds, fold
 
 
 def _divide(train: Examples, choose: Callable[[Examples], np.ndarray]) -> tuple[Subset, Subset]:
-  """Divides a split in two by a mask that is computed when either part is first used.
-
-  Args:
-    train: The examples, n of them.
-    choose: A function from the examples to the mask, bool (n,).
-
-  Returns:
-    The examples where the mask is False, and those where it is True.
-  """
+  """Divides a split where a mask, computed at the first use, is False and where it is True."""
   chosen = functools.cache(lambda: choose(train))
   return (
     Subset(train, lambda: np.flatnonzero(~chosen())),

@@ -35,10 +35,10 @@ def stream(read: ReadRows, steps: range, rows: int, threads: int) -> Iterator[Ho
 
   ahead = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(AHEAD * chunks, threads))
   source = grain.MapDataset.range(len(steps) * chunks).map(read_chunk)
-  found = iter(source.to_iter_dataset(ahead))
+  elements = iter(source.to_iter_dataset(ahead))
   try:
     for _ in steps:
-      parts = [next(found) for _ in range(chunks)]
+      parts = [next(elements) for _ in range(chunks)]
       yield {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
   finally:
-    found.close()
+    elements.close()

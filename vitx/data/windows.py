@@ -28,9 +28,6 @@ class Windows:
     stretch: Whether examples are longer, for training: example i of a document has up to 2*size-1
       tokens, beginning with token i*size. `CropWindow` takes `size` of these tokens, so that every
       window of the document can be drawn.
-
-  Raises:
-    ConfigError: A document is shorter than a window, or there is none; raised at the first use.
   """
 
   labels = None
@@ -46,8 +43,18 @@ class Windows:
   @functools.cached_property
   def _lengths(self) -> np.ndarray:
     """Returns the number of tokens of each document, int64 (count,)."""
-    lengths = find_lengths(self._documents)
-    _check_lengths(self._documents, lengths, self._size)
+    lengths, size = find_lengths(self._documents), self._size
+    if not len(lengths):
+      raise ConfigError(
+        "data.source: train, val or test has no documents. Change data.splits or data.validation."
+      )
+    short = np.flatnonzero(lengths < size)
+    if len(short):
+      raise ConfigError(
+        f"task.window={size} is longer than {len(short)} documents, such as"
+        f" {self._documents.name(int(short[0]))!r}. Set task.window to at most {lengths.min()}, or"
+        " leave such documents out."
+      )
     return lengths
 
   @functools.cached_property
@@ -75,12 +82,7 @@ class Windows:
     return f"{self._documents.name(document)}[{start}:{stop}]"
 
   def _place(self, i: int) -> tuple[int, int, int, int]:
-    """Finds window `i` in the documents.
-
-    Returns:
-      The index of the document; the positions in the document where the window starts and
-      stops; and the position in the window of the first token that the window scores.
-    """
+    """Returns the document of window `i`, its start and stop there, and its first scored token."""
     document, number = find_part(self._ends, i)
     length, size = int(self._lengths[document]), self._size
     start = number * self._hop
@@ -91,43 +93,17 @@ class Windows:
     return document, start, start + size, scored - start
 
 
-def _check_lengths(documents: Examples, lengths: np.ndarray, size: int) -> None:
-  if not len(lengths):
-    raise ConfigError(
-      "data.source: train, val or test has no documents. Change data.splits or data.validation."
-    )
-  short = np.flatnonzero(lengths < size)
-  if len(short):
-    which = int(short[0])
-    more = f" ({len(short) - 1} other documents are too short, too)" if len(short) > 1 else ""
-    raise ConfigError(
-      f"task.window={size} is longer than {documents.name(which)!r}, which has"
-      f" {lengths[which]} tokens{more}. Set task.window to at most {lengths.min()}, leave"
-      " such documents out, or change the fields that cut them (data.splits,"
-      " data.validation, data.fraction)."
-    )
-
-
 @dataclass(frozen=True)
 class CropWindow:
-  """A transform that takes a window of `size` tokens at a random position, for training.
-
-  Attributes:
-    size: The number of tokens in a window.
-  """
+  """A transform that takes a window of `size` tokens at a random position, for training."""
 
   size: int
 
   draws = True
 
   def __call__(self, example: Example, bits: np.random.Philox | None = None) -> Example:
-    """Returns the example with its tokens cropped, uint8 (size,).
-
-    Raises:
-      ValueError: `bits` is None.
-    """
-    if bits is None:
-      raise ValueError("bits=None: CropWindow needs the random bits of the example.")
+    """Returns the example with its tokens cropped, uint8 (size,)."""
+    assert bits is not None
     tokens = example["tokens"]
     start = int(order.uniform(bits, 1)[0] * (len(tokens) - self.size + 1))
     return {**example, "tokens": tokens[start : start + self.size]}

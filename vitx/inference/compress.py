@@ -1,21 +1,63 @@
-"""Compresses files with the probabilities of a density model, and decompresses them."""
+"""Compresses files with the probabilities of a density model, and decompresses them.
+
+A compressed file has a magic number, a version, a header in JSON and the arithmetic coder's output.
+"""
 
 import dataclasses
+import hashlib
+import json
+import struct
 from pathlib import Path
 
+import jax
 import numpy as np
 from PIL import Image
 
+from vitx.checkpoints.digest import describe, digest_json
 from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.tree import name_arrays
 from vitx.config.checks import PositiveInt, check_value
 from vitx.config.errors import ConfigError
-from vitx.files import read_arrays, read_bytes
-from vitx.inference import code_file, density_model
+from vitx.files import read_arrays, reading
+from vitx.inference import density_model
 from vitx.inference.coding import WindowCoder
 from vitx.inference.opening import open_model
 from vitx.inference.sample_files import to_numpy_file, to_png
 from vitx.tasks.density_images import to_values
 from vitx.training.record.progress import count_bar
+
+MAGIC = b"vitx"
+VERSION = 1
+_HEAD = struct.Struct("<4sBH")  # magic, version, length of the JSON in bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+  """The first part of a compressed file, which says what the file contains and who can decode it.
+
+  Attributes:
+    kind: The kind of content: "bytes", "image" (one image file) or "images" (an array of images).
+    shape: The shape of the content: (n,) bytes or (n, height, width, channels).
+    lanes: The number of windows of tokens that are coded at a time.
+    step: The step of the checkpoint.
+    weights: A digest of the model's variables, by which the decoder recognizes the model.
+    tokens: A digest of the tokens, by which the decoder checks its result.
+    made_on: The kind of device and the version of JAX that wrote the file; the last bits of the
+      probabilities depend on them.
+  """
+
+  kind: str
+  shape: tuple[int, ...]
+  lanes: int
+  step: int
+  weights: str
+  tokens: str
+  made_on: str
+
+  @property
+  def count(self) -> int:
+    """Returns the number of tokens in the content."""
+    return int(np.prod(self.shape, dtype=np.int64))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,15 +66,44 @@ class Compressed:
 
   Attributes:
     data: The bytes of the whole file.
-    header: The header of the file.
-    code_bytes: The number of bytes of the arithmetic code, that is, of the file without its header.
+    code_bytes: The number of bytes of the file without its header.
     bits: The negative log-likelihood of all tokens under the model, in bits.
   """
 
   data: bytes
-  header: code_file.Header
+  header: Header
   code_bytes: int
   bits: float
+
+
+def pack(header: Header, code: bytes) -> bytes:
+  """Returns the bytes of a compressed file."""
+  text = json.dumps(dataclasses.asdict(header), separators=(",", ":")).encode()
+  return _HEAD.pack(MAGIC, VERSION, len(text)) + text + code
+
+
+def unpack(path: str | Path) -> tuple[Header, bytes]:
+  """Returns the header and the code of a compressed file.
+
+  Raises:
+    ConfigError: The file cannot be read, or is no compressed file of this version.
+  """
+  with reading(f"{path} cannot be read as a file of vitx compress"):
+    data = Path(path).read_bytes()
+    magic, version, size = _HEAD.unpack_from(data)
+    if (magic, version) != (MAGIC, VERSION):
+      raise ValueError(f"it does not begin with {MAGIC!r} and the version {VERSION}")
+    fields = json.loads(data[_HEAD.size : _HEAD.size + size])
+    return Header(**{**fields, "shape": tuple(fields["shape"])}), data[_HEAD.size + size :]
+
+
+def _digest_weights(loaded: Loaded) -> str:
+  leaves = describe(name_arrays(loaded.variables))
+  return digest_json({name: leaf["digest"] for name, leaf in leaves.items()})[:16]
+
+
+def _digest_tokens(tokens: np.ndarray) -> str:
+  return hashlib.blake2b(tokens.astype("<i4").tobytes(), digest_size=8).hexdigest()
 
 
 def compress(
@@ -62,62 +133,34 @@ def compress(
   """
   check_value(lanes, "lanes", PositiveInt)
   with open_model(model, checkpoint, trust_code=trust_code) as loaded:
-    kind, shape, tokens = read_tokens(Path(path), loaded)
+    kind, shape, tokens = _read_tokens(Path(path), loaded)
+    if not tokens.size:
+      raise ConfigError(f"{path} is empty; name a file with content.")
     size = density_model.density_task(loaded).length
-    lanes = min(lanes, _count_windows(tokens.size, size))
+    lanes = min(lanes, max(tokens.size // size, 1))
     with count_bar("coding", tokens.size, "token") as bar:
       coder = WindowCoder(loaded.model, loaded.variables, size, lanes, bar.update)
       code, bits = coder.encode(tokens)
-  header = code_file.Header(
-    kind,
-    shape,
-    lanes,
-    loaded.step,
-    code_file.digest_weights(loaded),
-    code_file.digest_tokens(tokens),
-    code_file.describe_machine(),
-  )
-  return Compressed(code_file.write(header, code), header, len(code), bits)
+    digests = _digest_weights(loaded), _digest_tokens(tokens)
+  machine = f"{jax.devices()[0].device_kind}, jax {jax.__version__}"
+  header = Header(kind, shape, lanes, loaded.step, *digests, machine)
+  return Compressed(pack(header, code), header, len(code), bits)
 
 
-def read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.ndarray]:
-  """Reads a file as tokens of a density model.
-
-  Returns:
-    The kind of the file (see `Header`), the shape of its content, and its tokens, int32 (n,).
-
-  Raises:
-    ConfigError: The file is empty, or its content does not fit the model.
-  """
+def _read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.ndarray]:
+  """Returns a file's kind, the shape of its content (see `Header`) and its tokens, int32 (n,)."""
   if density_model.kind_of(loaded) != "image":
-    tokens = np.frombuffer(read_bytes(path), np.uint8)
-    kind, shape = "bytes", tokens.shape
-    tokens = density_model.check_tokens(tokens, loaded, str(path))
-  elif path.suffix in (".npy", ".npz"):
-    images = _read_array(path, density_model.grid_of(loaded))
-    kind, shape, tokens = "images", images.shape, density_model.image_tokens(images, loaded)
+    content = np.frombuffer(path.read_bytes(), np.uint8)
+    return "bytes", content.shape, density_model.check_tokens(content, loaded, str(path))
+  if path.suffix in (".npy", ".npz"):
+    kind, grid, arrays = "images", density_model.grid_of(loaded), list(read_arrays(path).values())
+    images = arrays[0]
+    if len(arrays) > 1 or images.dtype != np.uint8 or images.shape[1:] != grid:
+      wanted = f"uint8 (n, {', '.join(map(str, grid))})"
+      raise ConfigError(f"{path} must hold one array {wanted}, not {images.dtype} {images.shape}.")
   else:
-    images = density_model.read_image(path, loaded)[None]
-    kind, shape, tokens = "image", images.shape, density_model.image_tokens(images, loaded)
-  if not tokens.size:
-    raise ConfigError(f"{path} is empty; name a file with content.")
-  return kind, shape, tokens.reshape(-1)
-
-
-def _read_array(path: Path, grid: tuple[int, ...]) -> np.ndarray:
-  """Reads images from an `.npy` file, or from an `.npz` file with one array.
-
-  Raises:
-    ConfigError: The file does not hold one uint8 array (n, height, width, channels), where the last
-      three sizes are `grid`.
-  """
-  arrays = list(read_arrays(path).values())
-  if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].shape[1:] != grid:
-    found = ", ".join(f"{array.dtype} {array.shape}" for array in arrays)
-    raise ConfigError(
-      f"{path} must hold one array of images, uint8 (n, {', '.join(map(str, grid))}), not {found}."
-    )
-  return arrays[0]
+    kind, images = "image", density_model.read_image(path, loaded)[None]
+  return kind, images.shape, density_model.image_tokens(images, loaded).reshape(-1)
 
 
 def decompress(
@@ -136,64 +179,38 @@ def decompress(
   Raises:
     ConfigError: The file is missing or damaged, or was compressed by another model or machine.
     MissingExtraError: `constriction` is not installed.
-    OSError: The file cannot be read.
   """
-  header, code = code_file.read(path)
+  header, code = unpack(path)
   step = "best" if isinstance(model, Loaded) else header.step  # the digests are compared below
   with open_model(model, step, trust_code=trust_code) as loaded:
     task = density_model.density_task(loaded)
-    weights = code_file.digest_weights(loaded)
-    if weights != header.weights:
+    if _digest_weights(loaded) != header.weights:
       raise ConfigError(
-        f"{path} was compressed with other weights (step {header.step}, digest {header.weights})"
-        f" than workdir={loaded.workdir!r} has (step {loaded.step}, digest {weights});"
-        " use the workdir that compressed it."
+        f"{path} was compressed with other weights than those of step {loaded.step} in"
+        f" workdir={loaded.workdir!r}; use the workdir that compressed it."
       )
-    windows = _count_windows(header.count, task.length)
-    if not isinstance(header.lanes, int) or not 1 <= header.lanes <= windows:
-      raise ConfigError(
-        f"{path} has a damaged header: lanes={header.lanes!r}, but its content has {windows}"
-        " windows; restore the file from a copy."
-      )
-    with count_bar("decoding", header.count, "token") as bar:
-      lanes = header.lanes
-      coder = WindowCoder(loaded.model, loaded.variables, task.length, lanes, bar.update)
-      tokens = _decode(coder, header, code, str(path))
+    problem = f"{path} is damaged, or needs the machine that wrote it, {header.made_on}"
+    with reading(problem), count_bar("decoding", header.count, "token") as bar:
+      coder = WindowCoder(loaded.model, loaded.variables, task.length, header.lanes, bar.update)
+      tokens = coder.decode(code, header.count)
+      if _digest_tokens(tokens) != header.tokens:
+        raise ValueError("it decodes to other tokens")
   if header.kind == "bytes":
     return tokens.astype(np.uint8)
   return to_values(tokens, task.levels).reshape(header.shape)
 
 
-def _count_windows(tokens: int, size: int) -> int:
-  """Returns the number of whole windows of `size` tokens, which is the most lanes; at least 1."""
-  return max(tokens // size, 1)
-
-
-def _decode(coder: WindowCoder, header: code_file.Header, code: bytes, path: str) -> np.ndarray:
-  try:
-    tokens = coder.decode(code, header.count)
-    intact = code_file.digest_tokens(tokens) == header.tokens
-  except (ValueError, AssertionError, RuntimeError):  # The coder raises these for a damaged code.
-    intact = False
-  if not intact:
-    raise ConfigError(
-      f"{path} does not decode to the original. It is damaged (restore it from"
-      f" a copy), or this machine ({code_file.describe_machine()}) computes"
-      f" other logits than its writer ({header.made_on}; decompress it there)."
-    )
-  return tokens
-
-
-def to_file(kind: str, found: np.ndarray, suffix: str) -> bytes:
+def to_file(kind: str, content: np.ndarray, suffix: str) -> bytes:
   """Returns the bytes of the original file, given the content that `decompress` returned.
 
   Args:
     kind: The kind in the header.
-    found: The array that `decompress` returned.
+    content: The array that `decompress` returned.
     suffix: The suffix of the file's name; ".npz" selects this format for an array of images.
   """
   if kind == "bytes":
-    return found.tobytes()
+    return content.tobytes()
   if kind == "image":
-    return to_png(Image.fromarray(found[0, ..., 0] if found.shape[-1] == 1 else found[0]))
-  return to_numpy_file(found, suffix)
+    image = content[0, ..., 0] if content.shape[-1] == 1 else content[0]
+    return to_png(Image.fromarray(image))
+  return to_numpy_file(content, suffix)

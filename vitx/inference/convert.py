@@ -11,7 +11,7 @@ from vitx.analysis.implementations import implementations
 from vitx.checkpoints import tree
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.outputs import check_absent, check_folder, write_file
+from vitx.checkpoints.outputs import check_absent, check_folder
 from vitx.checkpoints.store import CheckpointStore
 from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
@@ -36,21 +36,19 @@ def import_weights(
 
   Args:
     source: The path of a file, `hf:OWNER/NAME` or `timm:NAME`.
-    config: The config of the network. Parameters whose names match its `init_from_except` need not
-      fit.
+    config: The config of the network. Parameters that match its `init_from_except` need not fit.
     workdir: A directory without checkpoints.
     without_data: Whether to leave the data set unopened. The config must then have the number of
       classes and the image size; the names of the classes come from `classes.txt` beside the file,
       or are numbers.
 
   Raises:
-    ConfigError: The file cannot be read or does not fit the network (the head must fit too), the
-      data set is missing, or the workdir has a run already.
+    ConfigError: The file cannot be read or does not fit the network (the head must fit too), or the
+      workdir has a run already.
     MissingExtraError: A package that reads the file is not installed.
   """
   check_config(config)
-  check_folder(workdir, "out")
-  if CheckpointStore(wd.locate_checkpoints(workdir), read_only=True).steps():
+  if wd.list_steps(workdir):
     raise ConfigError(f"out={str(workdir)!r} has a run already; name another directory.")
   config, info, data = _resolve(config, source, without_data)
   task = build_task(config)
@@ -71,14 +69,10 @@ def _resolve(
   if without_data:
     info = task_class(config.task).state_info(config)
     if info is None:
-      raise ConfigError(
-        "without_data=True, but the config lacks the number of classes"
-        " or the image size; set model.num_classes and data.image_size."
-      )
-    named = read_names(Path(source).parent / FILE) if Path(source).is_file() else None
-    names = list(info.class_names or ())
-    if named is not None and len(named) == len(names):  # Otherwise the classes have numbers.
-      names = list(named)
+      raise ConfigError("without_data=True: set model.num_classes and data.image_size.")
+    names = list(info.class_names or ())  # numbers
+    listed = read_names(Path(source).parent / FILE) if Path(source).is_file() else None
+    names = list(listed) if listed is not None and len(listed) == len(names) else names
     opened = info = dataclasses.replace(info, class_names=tuple(names))
     data = {"source": info.name, "fingerprint": "", "class_names": names, "vocabulary": None}
   else:
@@ -107,9 +101,8 @@ def export_weights(
     The network of timm or of LV-ViT's code that computes the same function.
 
   Raises:
-    ConfigError: The run does not exist, or timm would compute the network differently; the message
-      names the field.
-    OSError: The files cannot be written, or one exists already.
+    ConfigError: The run does not exist, a file exists already, or timm would compute the network
+      differently; the message names the field.
   """
   path = Path(out)
   check_folder(path.parent, "out")
@@ -121,9 +114,10 @@ def export_weights(
   arrays = to_theirs(tree.name_arrays(loaded.variables), network.family)
   path.parent.mkdir(parents=True, exist_ok=True)
   write_safetensors(path, arrays, loaded.task.token_layout())
-  write_file(path.parent / CARD, write_card(loaded, network, path.name))
+  (path.parent / CARD).write_text(write_card(loaded, network, path.name), encoding="utf-8")
   if loaded.class_names and fit_lines(loaded.class_names):
-    write_file(path.parent / FILE, "".join(f"{name}\n" for name in loaded.class_names))
+    lines = "".join(f"{name}\n" for name in loaded.class_names)
+    (path.parent / FILE).write_text(lines, encoding="utf-8")
   elif loaded.class_names:
     logging.warning("%s is not written: the name of a class does not fit a line of it", FILE)
   return network
@@ -137,8 +131,8 @@ def describe(loaded: Loaded) -> ForeignNetwork:
   """
   if loaded.config.task.name == "masked_autoencoder":
     raise ConfigError(
-      f"task.name={loaded.config.task.name!r}: the network has a decoder, which no network of timm"
-      f" has; train a classifier with init_from={loaded.workdir} and export that one."
+      "task.name='masked_autoencoder': the network has a decoder, which no network of timm has;"
+      f" train a classifier with init_from={loaded.workdir} and export that one."
     )
   config = loaded.config.copy_and_resolve_references()
   fields = wd.flatten(complete(config)["model"])

@@ -34,21 +34,13 @@ class Sampling:
   top_p: Share | None = None
 
   def __post_init__(self):
-    """Checks the fields.
-
-    Raises:
-      ConfigError: A value is out of range, or both `top_k` and `top_p` are set.
-    """
+    """Raises ConfigError if a value is out of range, or if both `top_k` and `top_p` are set."""
     check_fields(type(self), dataclasses.asdict(self), "")
     if self.top_k is not None and self.top_p is not None:
       raise ConfigError(f"top_k={self.top_k} and top_p={self.top_p} are both set; set one.")
 
   def scale(self, logits: jax.Array) -> jax.Array:
-    """Divides logits by the temperature; tokens that `top_k` or `top_p` excludes get -inf.
-
-    Args:
-      logits: The logits, (..., V).
-    """
+    """Divides logits (..., V) by the temperature; tokens that are excluded get -inf."""
     logits = logits / self.temperature
     if self.top_k is not None:
       lowest = jax.lax.top_k(logits, min(self.top_k, logits.shape[-1]))[0][..., -1:]
@@ -78,8 +70,8 @@ def next_logits(
   Returns:
     The logits, float32 (B, V), and the new cache.
   """
-  given = {**variables, "cache": cache}
-  logits, changed = model.apply(given, previous, at=at, mutable=["cache"])
+  collections = {**variables, "cache": cache}
+  logits, changed = model.apply(collections, previous, at=at, mutable=["cache"])
   return logits[:, 0].astype(jnp.float32), changed["cache"]
 
 
@@ -137,10 +129,7 @@ def _advance(
   numbers: jax.Array,
   seed: jax.Array,
 ) -> tuple[Any, jax.Array]:
-  """Samples the tokens at places bounds[0] ... bounds[1] - 1.
-
-  Tokens at places before bounds[2] are given and stay unchanged.
-  """
+  """Samples the tokens at places bounds[0] ... bounds[1] - 1, except those before bounds[2]."""
   start, stop, given = bounds
   key = jax.random.key(seed)
 
@@ -151,8 +140,8 @@ def _advance(
     here = jax.random.fold_in(key, at)
     keys = jax.vmap(lambda number: jax.random.fold_in(here, number))(numbers)
     drawn = jax.vmap(jax.random.categorical)(keys, sampling.scale(logits)).astype(jnp.int32)
-    own = jax.lax.dynamic_slice_in_dim(tokens, at, 1, axis=1)
-    new = jnp.where(at < given, own, drawn[:, None])
+    known = jax.lax.dynamic_slice_in_dim(tokens, at, 1, axis=1)
+    new = jnp.where(at < given, known, drawn[:, None])
     return cache, jax.lax.dynamic_update_slice_in_dim(tokens, new, at, axis=1)
 
   return jax.lax.fori_loop(start, stop, step, state)

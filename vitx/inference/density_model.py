@@ -1,6 +1,5 @@
 """Functions of a loaded density model that `sample`, `compress` and `decompress` share."""
 
-import io
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +10,6 @@ from vitx.checkpoints.load import Loaded
 from vitx.config.errors import ConfigError
 from vitx.data.images.decode import FORMATS, Encoded
 from vitx.data.images.settings import FILE_MODES
-from vitx.files import read_bytes
 from vitx.tasks.density import Density
 from vitx.tasks.density_images import to_tokens
 
@@ -25,11 +23,7 @@ def density_task(loaded: Loaded) -> Density:
     ConfigError: The model has another task.
   """
   if not isinstance(loaded.task, Density):
-    name = type(loaded.task).__name__.lower()
-    raise ConfigError(
-      f"workdir={loaded.workdir!r} has the task {name!r}, without probabilities of tokens;"
-      " use the workdir of a density model (task.name='density')."
-    )
+    raise ConfigError(f"workdir={loaded.workdir!r} is no density model (task.name='density').")
   return loaded.task
 
 
@@ -54,10 +48,8 @@ def check_tokens(tokens: np.ndarray, loaded: Loaded, where: str) -> np.ndarray:
   V = loaded.model.vocabulary  # type: ignore[attr-defined]
   wrong = np.flatnonzero((tokens < 0) | (tokens >= V))
   if wrong.size:
-    raise ConfigError(
-      f"{where} has the byte {int(tokens[wrong[0]])} at position {int(wrong[0])},"
-      f" but the model knows only 0 to {V - 1}; remove or replace such bytes."
-    )
+    token = f"the byte {int(tokens[wrong[0]])} at position {int(wrong[0])}"
+    raise ConfigError(f"{where} has {token}, but the model knows only 0 to {V - 1}.")
   return tokens.astype(np.int32)
 
 
@@ -65,32 +57,21 @@ def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
   """Returns the stored pixels of an image file, uint8 (height, width, channels).
 
   Raises:
-    ConfigError: The file is not an image with the model's size and channels, or has more than
-      these pixels: more than 8 bits per value, a transparent color or further frames. Or no image
-      file has so many channels.
+    ConfigError: The file is not one image with the model's size and channels, or it has more than
+      these pixels: more than 8 bits per value, a transparent color or further frames.
     OSError: The file cannot be read.
   """
   height, width, channels = grid_of(loaded)
-  if channels not in FILE_MODES:
-    raise ConfigError(
-      f"{path} cannot be an image of this model, since no image file has {channels} channels; give"
-      " vitx compress an array, such as images.npy, and vitx sample no prompt."
-    )
-  content = read_bytes(path)
-  image = Encoded(content, channels, str(path)).decode()
-  with Image.open(io.BytesIO(content), formats=FORMATS) as file:
-    mode, frames = file.mode, getattr(file, "n_frames", 1)
-    mode += " with transparency" * (mode != "RGBA" and file.has_transparency_data)
-    mode += " of 16 bits" * _has_16_bits(file)
-  if mode != FILE_MODES[channels] or image.shape != (height, width, channels):
-    wanted = "gray" if channels == 1 else FILE_MODES[channels]
-    raise ConfigError(
-      f"{path} has {image.shape[0]} x {image.shape[1]} pixels of mode {mode}; give the model"
-      f" {height} x {width} pixels of 8-bit {wanted}"
-    )
-  if frames > 1:
-    raise ConfigError(f"{path} has {frames} images; give the model a file of one image.")
-  return image
+  mode = FILE_MODES.get(channels)
+  with Image.open(path, formats=FORMATS) as file:
+    has_more = getattr(file, "n_frames", 1) > 1 or _has_16_bits(file)
+    has_more |= mode != "RGBA" and file.has_transparency_data
+    if has_more or file.mode != mode or file.size != (width, height):
+      raise ConfigError(
+        f"{path} must be one image of {height} x {width} pixels, of 8 bits in the mode {mode}"
+        " without a transparent color."
+      )
+  return Encoded(Path(path).read_bytes(), channels, str(path)).decode()
 
 
 def _has_16_bits(file: Image.Image) -> bool:
@@ -99,7 +80,7 @@ def _has_16_bits(file: Image.Image) -> bool:
   Pillow has no mode for such colors: it decodes them to 8 bits and drops the rest. (The 16 bits of
   "BGR;16" are those of a whole pixel.)
   """
-  tiles = [(each[0], each[3]) for each in getattr(file, "tile", ())]  # decoders, their arguments
+  tiles = [(tile[0], tile[3]) for tile in getattr(file, "tile", ())]  # decoders, their arguments
   return any(
     args[-1] > 255 if name == "ppm" else ";16" in str(args) and "BGR" not in str(args)
     for name, args in tiles

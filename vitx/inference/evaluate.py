@@ -9,12 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 from absl import logging
-from ml_collections import ConfigDict
 
 from vitx.analysis import classification, csv_files
-from vitx.checkpoints.errors import ShapeMismatch
-from vitx.checkpoints.load import Loaded, explain_errors
-from vitx.checkpoints.outputs import check_file
+from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.outputs import check_folder
 from vitx.config.checks import PositiveInt, check_choice, check_value
 from vitx.config.errors import ConfigError
 from vitx.config.overrides import split as split_overrides
@@ -23,7 +21,7 @@ from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
-from vitx.inference.opening import copy_data_fields, open_model, open_other
+from vitx.inference.opening import check_channels, copy_data_fields, open_model, open_other
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.training import evaluation, parallel
@@ -36,11 +34,9 @@ class Evaluation:
   """A model's evaluation on a split, with everything that reports need.
 
   Attributes:
-    loaded: The model.
     examples: The examples of the split; `predictions.numbers` are indices into it.
     result: The dictionary that `evaluate` returns.
-    predictions: The predictions of a classifier with the labels, see
-      `classification.Predictions`; `None` for another task.
+    predictions: The predictions of a classifier with the labels; `None` for another task.
   """
 
   loaded: Loaded
@@ -101,22 +97,21 @@ def evaluate(
     the number of `examples`.
 
   Raises:
-    ConfigError: The workdir, checkpoint, source or split does not exist, the classes differ, or
-      `calibrate` or `report` is asked of a model that is no classifier.
+    ConfigError: The workdir, checkpoint, source or split does not exist, or the classes differ.
     CorruptCheckpoint: The checkpoint is damaged.
   """
   if report is not None:
     # The report loads code for drawing, and imports this file.
-    from vitx.inference.report import check_report, write_report
+    from vitx.inference import report as pages
 
-    check_report(report)
+    check_folder(report, "report")
+    pages.style.make_canvas(1, 1)  # a missing matplotlib is reported before the long evaluation
   options: dict[str, Any] = dict(split=split, source=source, data_dir=data_dir, limit=limit)
   options |= dict(batch_size=batch_size, task=task, file=predictions)
-  check_file(predictions, "predictions")
   with open_model(workdir, checkpoint, weights=weights, trust_code=trust_code) as loaded:
     evaluated = evaluate_split(loaded, calibrate=calibrate or report is not None, **options)
     if report is not None:
-      write_report(evaluated, report)
+      pages.write_report(evaluated, report)
   return evaluated.result
 
 
@@ -132,27 +127,29 @@ def evaluate_split(
   file: str | Path | None = None,
   calibrate: bool = False,
 ) -> Evaluation:
-  """Evaluates a model on a split; `evaluate` documents the arguments.
-
-  Returns:
-    The metrics together with the model, the examples and a classifier's predictions for them.
-  """
+  """Evaluates a model on a split; `evaluate` documents the arguments."""
+  check_value(batch_size, "batch_size", PositiveInt | None)
+  check_value(limit, "limit", PositiveInt | None)
   with open_model(workdir) as loaded:
     config = loaded.config.copy_and_resolve_references()
-    check_value(batch_size, "batch_size", PositiveInt | None)
-    check_value(limit, "limit", PositiveInt | None)
     if batch_size is not None:
       config.evaluation.batch_size = batch_size
-    loaded = _change_task(loaded, config, task)
-    with explain_errors(loaded.workdir):
-      evaluation.batch_size_for(config), config.data.threads, config.data_seed
-    if calibrate:
-      _check_classifier(loaded)
+    if task:
+      changes = ",".join(f"task.{change}" for change in split_overrides(task))
+      try:
+        loaded = loaded.with_task(with_overrides(config, changes))
+      except ValueError as error:
+        raise ConfigError(f"task={task!r}: {error}") from error
+    collected = _Collector(loaded.task, keep_logits=calibrate)
+    if calibrate and not collected.is_wanted:
+      raise ConfigError(
+        "a report and a calibration need one class for each example, and a single process; give the"
+        " run of a classifier."
+      )
     dataset, train, examples, split = _open(loaded, split, source, data_dir)
     examples = examples if limit is None else spread(examples, limit)
     read = loaded.task.examples(examples, train=False)
     read = read if limit is None else spread(read, limit)  # a document has many windows
-    collected = _Collector(loaded.task, keep_logits=calibrate)
     with _predictions(file, read, loaded) as write:
       figures = _run(loaded, config, read, write, collected)
     if train is not None:
@@ -163,8 +160,9 @@ def evaluate_split(
       fitted = collected
       if split != "validation" or source not in (None, loaded.config.data.source):
         fitted = _Collector(loaded.task, keep_logits=True)
-        own = _open(loaded, "validation", None, data_dir)[2]
-        _run(loaded, config, own if limit is None else spread(own, limit), None, fitted)
+        validation = _open(loaded, "validation", None, data_dir)[2]
+        validation = validation if limit is None else spread(validation, limit)
+        _run(loaded, config, validation, None, fitted)
       figures["calibration"] = _calibrate(collected, fitted)
   result = {
     "workdir": loaded.workdir,
@@ -178,21 +176,17 @@ def evaluate_split(
 
 
 class _Collector:
-  """A collector of `classification.Predictions`: a classifier's predictions, with labels, by batch.
+  """A collector of a classifier's predictions, with labels, by batch.
 
   Attributes:
-    is_wanted: Whether predictions are collected. This needs a classifier, and a single process that
-      evaluates all examples.
+    is_wanted: Whether predictions are collected. This needs a classifier of one class for each
+      example, and a single process that evaluates all examples.
   """
 
   def __init__(self, task: Task, *, keep_logits: bool):
-    """Begins without predictions.
-
-    Args:
-      task: The task that is evaluated.
-      keep_logits: Whether to keep the logits too, K numbers for each example.
-    """
-    self.is_wanted = _has_one_label(task) and jax.process_count() == 1
+    """Begins without predictions; `keep_logits` keeps K numbers for each example besides."""
+    has_one_label = isinstance(task, Classification) and task.targets == Classification.targets
+    self.is_wanted = has_one_label and jax.process_count() == 1
     self._keep_logits = keep_logits
     self._parts: list[classification.Predictions] = []
     self._logits: list[np.ndarray] = []
@@ -214,37 +208,8 @@ class _Collector:
     return np.concatenate(self._logits)
 
 
-def _has_one_label(task: Task) -> bool:
-  """Returns whether a task's examples have one class each; those of a multilabel task do not."""
-  return isinstance(task, Classification) and task.targets == Classification.targets
-
-
-def _check_classifier(loaded: Loaded) -> None:
-  """Checks that a model's predictions can be collected.
-
-  Raises:
-    ConfigError: The model is no classifier, or several processes share the examples.
-  """
-  if not _has_one_label(loaded.task):
-    raise ConfigError(
-      f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; give"
-      " the run of a classifier, since a report and a calibration need one class per example."
-    )
-  if jax.process_count() > 1:
-    raise ConfigError("a report and a calibration need all examples; use one process.")
-
-
 def _calibrate(collected: _Collector, fitted: _Collector) -> dict[str, Any]:
-  """Fits a temperature to a classifier's predictions.
-
-  Args:
-    collected: The predictions for the evaluated split.
-    fitted: The predictions for *validation*, to which the temperature is fitted.
-
-  Returns:
-    The temperature, the number of examples that it is fitted to, and the metrics of the evaluated
-    split and of validation before and after the logits are divided by the temperature.
-  """
+  """Fits a temperature to the predictions for *validation*, and measures both splits with it."""
   known, predictions = fitted.join(), collected.join()
   assert known is not None and predictions is not None
   temperature = classification.fit_temperature(known.labels, fitted.logits())
@@ -258,32 +223,6 @@ def _calibrate(collected: _Collector, fitted: _Collector) -> dict[str, Any]:
   }
 
 
-def _change_task(loaded: Loaded, config: ConfigDict, fields: str) -> Loaded:
-  """Returns a model whose task has changed fields.
-
-  Args:
-    loaded: The model.
-    config: The resolved config.
-    fields: The changes, as a text `field=value,...`.
-
-  Raises:
-    ConfigError: A field does not exist or is out of range, or decides the shapes of parameters.
-  """
-  if not fields:
-    return loaded
-  try:
-    config = with_overrides(config, ",".join(f"task.{x}" for x in split_overrides(fields)))
-  except ValueError as error:
-    raise ConfigError(f"task={fields!r}: {error}") from error
-  try:
-    return loaded.with_task(config)
-  except ShapeMismatch as error:
-    raise ConfigError(
-      f"task={fields!r} changes the parameters of the network, which are trained already; give only"
-      " fields without parameters."
-    ) from error
-
-
 def _run(
   loaded: Loaded,
   config: Any,
@@ -291,23 +230,14 @@ def _run(
   write: evaluation.TakeRows | None,
   collected: _Collector,
 ) -> dict[str, Any]:
-  """Evaluates a model on examples and returns the task's metrics.
-
-  Args:
-    loaded: The model.
-    config: The resolved config.
-    examples: The examples.
-    write: A function that writes the predictions of a batch, or `None`.
-    collected: The collector to which a classifier's predictions are added.
-  """
+  """Evaluates a model on examples and returns the task's metrics."""
   task = loaded.task
   state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}
   params = state.pop("params")
   batches = evaluation.show_batches(config, task, examples, "evaluating")
   constants = parallel.replicate(task.constants())
-  step = loaded.program(
-    ("evaluate", evaluation.batch_size_for(config)), lambda: evaluation.make_evaluate(task)
-  )
+  name = "evaluate", evaluation.batch_size_for(config)
+  step = loaded.program(name, lambda: evaluation.make_evaluate(task))
 
   def take(batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
     if write is not None:
@@ -321,51 +251,33 @@ def _run(
 def _open(
   loaded: Loaded, split: str | None, source: str | None, data_dir: str | None
 ) -> tuple[Dataset, Examples | None, Examples, str]:
-  """Opens the data to evaluate on.
-
-  Returns:
-    The data set, its training split (`None` for the split "all", which leaves no examples for
-    training), the examples to evaluate, and the name of their split.
-
-  Raises:
-    ConfigError: The data cannot be opened or do not fit the model, or the split has no examples.
-  """
-  own = source in (None, loaded.config.data.source)
-  split = check_choice(split or ("test" if own else "all"), "split", SPLITS)
-  data = copy_data_fields(loaded, data_dir, own_source=own)
-  dataset = open_dataset(data) if own else open_other(loaded, data, str(source))
+  """Returns the data set, its train (None for "all"), the examples to evaluate and their split."""
+  is_own = source in (None, loaded.config.data.source)
+  split = check_choice(split or ("test" if is_own else "all"), "split", SPLITS)
+  data = copy_data_fields(loaded, data_dir)
+  dataset = open_dataset(data) if is_own else open_other(loaded, data, str(source))
   dataset = _match(loaded, dataset)
-  same = dataset.info.fingerprint == loaded.fingerprint
-  if own and not same:
+  name, is_same = dataset.info.name, dataset.info.fingerprint == loaded.fingerprint
+  if is_own and not is_same:
     logging.warning(
-      "%s has changed since the run; its %s may have examples on which the run trained",
-      dataset.info.name,
-      split,
+      "%s has changed since the run; its %s may have examples on which the run trained", name, split
     )
-  if not own and same and split in ("train", "all"):
-    logging.warning(
-      "%s is the data of the run and contains the training examples", dataset.info.name
-    )
+  if not is_own and is_same and split in ("train", "all"):
+    logging.warning("%s is the data of the run and contains the training examples", name)
   train: Examples | None = None
   examples: Examples
   if split == "all":
-    examples = Joined([dataset.open_split(name) for name in dataset.splits])
+    examples = Joined([dataset.open_split(part) for part in dataset.splits])
   else:
     roles = assign(dataset, data, loaded.config.data_seed)
     train, examples = roles["train"], roles[split]
   if not len(examples):
-    raise ConfigError(
-      f"split={split!r} of {dataset.info.name!r} has no examples; add some, or choose another."
-    )
+    raise ConfigError(f"split={split!r} of {name!r} has no examples; choose another.")
   return dataset, train, examples, split
 
 
 def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
-  """Returns a data set whose labels are changed to the numbers of the model's classes.
-
-  Raises:
-    ConfigError: The data set has other arrays or classes than the run's.
-  """
+  """Returns a data set whose labels are changed to the numbers of the model's classes."""
   names, wanted = dataset.info.class_names or (), loaded.class_names
   if not {"label", "labels"} & loaded.task.element_spec.keys():  # classes do not matter
     names = wanted = ()
@@ -378,13 +290,7 @@ def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
       " classes of the source. If the model knows only numbers, list its classes in order in a"
       f" file {FILE} in the source's folder, or beside the weights before `vitx convert`."
     )
-  if "image" in dataset.info.spec:
-    channels = dataset.info.spec["image"].shape[-1]
-    if channels != loaded.config.data.channels:
-      raise ConfigError(
-        f"source={dataset.info.name!r} has images of {channels} channels; the model takes"
-        f" {loaded.config.data.channels}; choose a source with that number."
-      )
+  check_channels(loaded, dataset.info)
   return matched
 
 
@@ -392,10 +298,7 @@ def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
 def _predictions(
   path: str | Path | None, examples: Examples, loaded: Loaded
 ) -> Iterator[evaluation.TakeRows | None]:
-  """Opens a CSV file, and yields a function that writes a row for each example of a batch.
-
-  It yields `None` if there is no path.
-  """
+  """Opens a CSV file, and yields a function that writes a row for each example of a batch."""
   if path is None:
     yield None
     return

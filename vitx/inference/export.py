@@ -10,9 +10,9 @@ import jax
 from jax import export as programs
 
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.outputs import check_absent, check_file, write_file, write_json
+from vitx.checkpoints.outputs import check_absent, check_file, write_json
 from vitx.config.checks import PositiveInt, check_choice, check_value
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import MissingExtraError
 from vitx.inference.opening import open_model
 from vitx.ops.implementation import choosing_by, lowering_for
 from vitx.ops.rule import FAMILIES, Rule
@@ -54,26 +54,25 @@ def export(
     preparation of an example.
 
   Raises:
-    ConfigError: The workdir does not exist, the file exists or cannot be written, the platform or
-      implementation is unknown, or the network needs a fixed batch (the message names the fix).
+    ConfigError: The workdir does not exist, the file exists or cannot be written, or the platform
+      or implementation is unknown.
     MissingExtraError: `flatbuffers` is not installed.
   """
   path, beside = Path(out), Path(f"{out}.json")
-  for each in (path, beside):
-    check_file(each, "out")
+  check_file(path, "out")
   check_absent((path, beside), "name another, or remove it", f"out={str(out)!r}: ")
   if importlib.util.find_spec("flatbuffers") is None:
     raise MissingExtraError(f"out={str(out)!r}", "export")
-  check_target(platforms, implementation)
+  for platform in platforms:
+    check_choice(platform, "platforms", tuple(PLATFORMS))
+  check_choice(implementation, "implementation", IMPLEMENTATIONS)
   check_value(batch, "batch", PositiveInt | None)
   with open_model(model, checkpoint, trust_code=trust_code) as loaded:
     program = make_program(loaded, platforms, batch, implementation)
+    outputs = jax.tree.unflatten(program.out_tree, program.out_avals)
     described = {
       "inputs": [{"name": name, **_shape(x)} for name, x in input_specs(loaded, batch).items()],
-      "outputs": {
-        name: _shape(x)
-        for name, x in jax.tree.unflatten(program.out_tree, program.out_avals).items()
-      },
+      "outputs": {name: _shape(x) for name, x in outputs.items()},
       "prepared_by": str(loaded.task.transform(train=False)),
       "class_names": list(loaded.class_names),
       "platforms": list(program.platforms),
@@ -81,7 +80,7 @@ def export(
       "step": loaded.step,
       "jax": jax.__version__,
     }
-  write_file(path, program.serialize())
+  path.write_bytes(program.serialize())
   write_json(beside, described)
   return described
 
@@ -90,21 +89,6 @@ def _shape(array: Any) -> dict[str, Any]:
   """Describes an array's shape and dtype as JSON; `b` stands for a batch size of any value."""
   sizes = [n if isinstance(n, int) else str(n) for n in array.shape]
   return {"shape": sizes, "dtype": str(array.dtype)}
-
-
-def check_target(platforms: Sequence[str], implementation: str) -> None:
-  """Checks the platforms and the implementation of a program.
-
-  Raises:
-    ConfigError: A platform or the implementation is unknown, a platform is named twice, or no
-      platform is named.
-  """
-  if not platforms or len(set(platforms)) < len(platforms) or not set(platforms) <= set(PLATFORMS):
-    raise ConfigError(
-      f"platforms={','.join(platforms)!r} must be some of {', '.join(PLATFORMS)}, each once;"
-      " an NVIDIA GPU is cuda."
-    )
-  check_choice(implementation, "implementation", IMPLEMENTATIONS)
 
 
 def input_specs(loaded: Loaded, batch: int | None) -> dict[str, jax.ShapeDtypeStruct]:
@@ -135,12 +119,9 @@ def make_program(
 
   Args:
     loaded: The model.
-    platforms: Names of `PLATFORMS`, see `check_target`.
+    platforms: Names of `PLATFORMS`.
     batch: The batch size B, or `None` for a program that takes any.
     implementation: The implementation that replaces a mixer's "auto", one of `IMPLEMENTATIONS`.
-
-  Raises:
-    ConfigError: The network cannot be a program for any batch size.
   """
   specs = input_specs(loaded, batch)
   rule = Rule("any", "vitx export", dict.fromkeys(FAMILIES, ALWAYS[implementation]))
@@ -151,16 +132,6 @@ def make_program(
     return loaded.task.respond(params, state, dict(zip(specs, arrays, strict=True)))
 
   lower = programs.export(jax.jit(program), platforms=platforms, disabled_checks=UNCHECKED)
-  try:
-    with lowering_for(PLATFORMS[platforms[0]] if len(platforms) == 1 else "any"), choosing_by(rule):
-      return lower(*specs.values())
-  except Exception as error:
-    if batch is not None:
-      raise
-    # Depending on the place where it needs the batch size, a network raises different errors.
-    reason, other = str(error).partition("\n")[0], ", or use implementation='masked'"
-    raise ConfigError(
-      f"batch='symbolic': with implementation={implementation!r} this network"
-      f" needs a fixed batch ({type(error).__name__}: {reason}); give its"
-      f" size, such as batch=8{other * (implementation != 'masked')}."
-    ) from error
+  kind = PLATFORMS[platforms[0]] if len(platforms) == 1 else "any"
+  with lowering_for(kind), choosing_by(rule):
+    return lower(*specs.values())

@@ -1,6 +1,7 @@
 """Frozen features: the vectors that a classifier's last layer reads, computed once per example."""
 
 import io
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,10 +54,12 @@ def read_features(
       be read, or a feature is not a finite number.
   """
   path = cache / f"{fingerprint(model, source)}.npz"
-  names_code = _names_code(to_plain(model.config.model)) or _names_code(to_plain(model.config.task))
-  found = None if names_code or not path.exists() else _read(path, source)
-  if found is not None:
-    return found, True
+  plain = to_plain([model.config.model, model.config.task])
+  names_code = ":" in json.dumps(plain, separators=(",", "="))  # such as `module:Name`
+  if path.exists() and not names_code:
+    stored = read_arrays(path)
+    parts = {role: (stored[f"{role}_values"], stored[f"{role}_labels"]) for role in ROLES}
+    return {role: LabeledFeatures(*part) for role, part in parts.items()}, True
   compute = _make_compute(model)
   computed = {role: _compute(model, compute, source.role(role), role) for role in ROLES}
   if not names_code:  # The code of a user's module may change while its name stays.
@@ -81,13 +84,6 @@ def fingerprint(model: Loaded, source: Source) -> str:
   )
 
 
-def _names_code(value: Any) -> bool:
-  """Returns whether a config as plain JSON names an object in code, such as `module:Name`."""
-  if isinstance(value, Mapping | list):
-    return any(map(_names_code, value.values() if isinstance(value, Mapping) else value))
-  return isinstance(value, str) and ":" in value
-
-
 def _make_compute(model: Loaded) -> Callable[[Mapping[str, np.ndarray]], jax.Array]:
   """Returns a function that computes the features (B, C) of a batch, compiled when first called."""
   task = model.task
@@ -100,10 +96,7 @@ def _make_compute(model: Loaded) -> Callable[[Mapping[str, np.ndarray]], jax.Arr
   arguments = (state.pop("params"), state, task.constants())
   shape = jax.eval_shape(features, *arguments, evaluation_shapes(task, 1)).shape
   if len(shape) != 2:
-    raise ConfigError(
-      f"probe: the head of this network reads an array {list(shape[1:])} for an example,"
-      " and a probe needs one vector; use a network that classifies an example as a whole."
-    )
+    raise ConfigError(f"the head of this network reads {list(shape[1:])} numbers, not one vector.")
   compiled = model.program(FEATURES, lambda: jax.jit(features))
   placed = jax.device_put(arguments)
   return lambda batch: compiled(*placed, batch)
@@ -114,8 +107,6 @@ def _compute(
 ) -> LabeledFeatures:
   task, config = model.task, model.config
   examples = task.examples(examples, train=False)
-  if not len(examples):
-    raise ConfigError(f"{role} has no examples; change data.splits.{role} or data.validation.")
   batches = evaluation_batches(
     examples,
     transform=task.transform(train=False),
@@ -132,35 +123,15 @@ def _compute(
   values = np.concatenate(rows)
   wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
   if wrong.size:
-    raise ConfigError(
-      f"probe: the features of {wrong.size} examples of {role} are not finite, the first of"
-      f" {examples.name(int(wrong[0]))!r}; choose a checkpoint from before the run diverged."
-    )
+    first = examples.name(int(wrong[0]))
+    raise ConfigError(f"the features of {first!r} in {role} are not finite; did the run diverge?")
   return LabeledFeatures(values, np.asarray(examples.labels, np.int32))
-
-
-def _read(path: Path, source: Source) -> dict[str, LabeledFeatures] | None:
-  """Returns the features in a file; None, after a warning, if the file is damaged."""
-  try:
-    arrays = read_arrays(path)
-    found = {
-      role: LabeledFeatures(arrays[f"{role}_values"], arrays[f"{role}_labels"]) for role in ROLES
-    }
-  except (ConfigError, KeyError) as error:
-    logging.warning("%s is damaged, so the features are computed again: %s", path, error)
-    return None
-  for role, each in found.items():
-    labels = np.asarray(source.role(role).labels)
-    if each.values.ndim != 2 or len(each.values) != len(labels) or (each.labels != labels).any():
-      logging.warning("%s was made of other examples, so the features are computed again", path)
-      return None
-  return found
 
 
 def _write(path: Path, features: Mapping[str, LabeledFeatures]) -> None:
   """Writes the features to a file; warns if that is impossible."""
-  arrays = {f"{role}_values": each.values for role, each in features.items()}
-  arrays |= {f"{role}_labels": each.labels for role, each in features.items()}
+  arrays = {f"{role}_values": part.values for role, part in features.items()}
+  arrays |= {f"{role}_labels": part.labels for role, part in features.items()}
   content = io.BytesIO()
   np.savez(content, allow_pickle=False, **arrays)  # type: ignore[arg-type]
   try:

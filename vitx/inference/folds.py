@@ -24,11 +24,6 @@ def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: 
   one fold. The best checkpoint of a run classifies the test examples of its fold. The section has a
   table with a line for each method and seed whose folds are all finished.
 
-  Args:
-    points: The points of a finished sweep: a method, seed and fold for each run.
-    outcomes: The outcomes of the points, in the order of the points.
-    directory: The directory that contains the runs' workdirs.
-
   Returns:
     A list with the section, or [] if no method has finished all folds or the task has no classes.
   """
@@ -54,15 +49,12 @@ def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: 
 
 
 def _summarize(method: str, seed: int, runs: Sequence[str]) -> dict[str, str]:
-  """Returns the table's line for the runs of a method and seed, as a dict from heading to cell.
-
-  The dict is empty for a task without classes.
-  """
-  found = [evaluate_split(run, split="test") for run in runs]
-  predictions = [each.predictions for each in found if each.predictions is not None]
-  if len(predictions) < len(found):
+  """Returns the table's line for a method and seed, by heading; {} for a task without classes."""
+  evaluations = [evaluate_split(run, split="test") for run in runs]
+  predictions = [x.predictions for x in evaluations if x.predictions is not None]
+  if len(predictions) < len(evaluations):
     return {}
-  pooled, classes = join_predictions(predictions), len(found[0].loaded.class_names)
+  pooled, classes = join_predictions(predictions), len(evaluations[0].loaded.class_names)
   figures, intervals = measure_predictions(pooled, classes)
   row = {"": method, "seed": str(seed), "examples": f"{len(pooled.labels):,}"}
   for key, name, form in shown_figures(figures, classes):

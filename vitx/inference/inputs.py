@@ -1,6 +1,6 @@
 """Turns the inputs of a prediction, such as paths of files and folders, into examples."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,21 @@ def list_inputs(inputs: Any, task: Task) -> list[Any]:
     task: The task, which decides the suffixes of its files.
 
   Raises:
-    ConfigError: A folder has no files of the task, or a link in it leads back to a folder above it.
-    ValueError: The inputs are not a sequence, or are an array that does not fit the task.
+    ValueError: The inputs are a single input, or an array that does not fit the task.
   """
-  found: list[Any] = []
-  for given in _as_list(inputs, task.element_spec):
-    if task.input_suffixes and isinstance(given, str | Path) and Path(given).is_dir():
-      found += _files(Path(given), task.input_suffixes)
-    else:
-      found.append(given)
-  return found
+  rank = 1 + max(len(x.shape) for x in task.element_spec.values())
+  is_array = isinstance(inputs, np.ndarray | jax.Array)
+  if isinstance(inputs, str | Path | Mapping) or (is_array and inputs.ndim != rank):
+    raise ValueError(f"inputs must be a list, or an array of {rank} axes; one input is [input].")
+  listed: list[Any] = []
+  for entry in np.asarray(inputs) if is_array else inputs:
+    if not (task.input_suffixes and isinstance(entry, str | Path) and Path(entry).is_dir()):
+      listed.append(entry)
+      continue
+    files, others = find_files(f"folder {str(entry)!r}", Path(entry), task.input_suffixes)
+    warn_of_skipped(str(entry), Path(entry), others, describe_others(task.input_suffixes))
+    listed += files
+  return listed
 
 
 def make_reader(task: Task) -> Callable[[Any, int], Example]:
@@ -53,47 +58,22 @@ def make_reader(task: Task) -> Callable[[Any, int], Example]:
   prepare = task.transform(train=False)
   blank = tree.zeros(dict(task.element_spec))
 
-  def read(given: Any, number: int) -> Example:
+  def read(entry: Any, number: int) -> Example:
     try:
-      found = task.read_input(given, number)
+      arrays = task.read_input(entry, number)
     except ValueError as error:
-      if isinstance(error, ConfigError) or not isinstance(given, str | Path):
+      if isinstance(error, ConfigError) or not isinstance(entry, str | Path):
         raise
-      raise ConfigError(f"input {str(given)!r}: {error}") from error
-    missing = [name for name in blank if name not in found and name not in task.targets]
+      raise ConfigError(f"input {str(entry)!r}: {error}") from error
+    missing = blank.keys() - arrays.keys() - set(task.targets)
     if missing:
-      raise ConfigError(
-        f"input {name_input(given, number)!r} has the arrays {listing(found) or 'none'} and lacks"
-        f" {listing(missing)}; give every array of the task by name."
-      )
-    return prepare({**blank, **found}, None)
+      name = name_input(entry, number)
+      raise ConfigError(f"input {name!r} has the arrays {[*arrays]} and lacks {listing(missing)}.")
+    return prepare({**blank, **arrays}, None)
 
   return read
 
 
-def name_input(given: Any, number: int) -> str:
+def name_input(entry: Any, number: int) -> str:
   """Returns the path of an input, or its number from 0 if it has no path."""
-  return str(given) if isinstance(given, str | Path) else str(number)
-
-
-def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
-  found, others = find_files(f"folder {str(folder)!r}", folder, suffixes)
-  if not found:
-    raise ConfigError(
-      f"folder {str(folder)!r} has no file to predict; put {listing(suffixes)} into it."
-    )
-  warn_of_skipped(str(folder), folder, others, describe_others(suffixes))
-  return found
-
-
-def _as_list(inputs: Any, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list[Any]:
-  array = isinstance(inputs, np.ndarray | jax.Array)
-  rank = 1 + max(len(x.shape) for x in spec.values())
-  single = isinstance(inputs, str | Path | Mapping) or not isinstance(inputs, Iterable)
-  if single or (array and inputs.ndim != rank):
-    what = f"an array of shape {inputs.shape}" if array else f"{inputs!r:.80}"
-    raise ValueError(
-      f"inputs must be a list or an array of {rank} axes, not {what}; one input is a list of one:"
-      " [input]."
-    )
-  return list(np.asarray(inputs) if array else inputs)
+  return str(entry) if isinstance(entry, str | Path) else str(number)

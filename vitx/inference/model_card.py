@@ -129,18 +129,13 @@ def _data(loaded: Loaded, source: str) -> str:
 
 
 def _figures(rows: Sequence[Mapping[str, Any]], step: int) -> str:
-  """Returns a section with a table of the numbers that the evaluations of a checkpoint reported.
-
-  Args:
-    rows: The rows of the run's metrics.
-    step: The step at which the checkpoint was saved.
-  """
-  own = [row for row in rows if row.get("step") == step and row["kind"] in ("test", "validation")]
-  found = {row["kind"]: row for row in own}
-  if not found:
+  """Returns a section with the table of the figures that the evaluations of a step reported."""
+  kinds = ("test", "validation")
+  reported = {x["kind"]: x for x in rows if x.get("step") == step and x["kind"] in kinds}
+  if not reported:
     return "## Figures\n\nNo figures of this checkpoint are recorded."
-  names = [key for key in next(iter(found.values())) if key not in ("kind", "step", "time")]
-  cells = [[kind, *(_show(row.get(name)) for name in names)] for kind, row in found.items()]
+  names = [key for key in next(iter(reported.values())) if key not in ("kind", "step", "time")]
+  cells = [[kind, *(_show(row.get(name)) for name in names)] for kind, row in reported.items()]
   return "## Figures\n\n" + table([["split", *names], *cells])
 
 

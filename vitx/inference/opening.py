@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.workdir import DATA_PATH_FIELDS, locate_config, log_paths
 from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.data.dataset import ROLES, Dataset, DatasetInfo, check_arrays
@@ -39,40 +38,18 @@ def open_model(
   Raises:
     ConfigError: The model is loaded already, and `checkpoint` or `weights` name others.
   """
-  if isinstance(model, Loaded):
-    _check_loaded(model, checkpoint, weights)
+  if isinstance(model, Loaded) and (str(checkpoint) not in ("best", str(model.step)) or weights):
+    raise ConfigError(
+      f"checkpoint={checkpoint!r}, weights={weights!r}: the model is loaded already, with the"
+      f" weights of step {model.step}; name others in vitx.load."
+    )
   cache.enable()
   with registry.trusting(trust_code):
     yield model if isinstance(model, Loaded) else load(model, checkpoint, weights=weights)
 
 
-def _check_loaded(model: Loaded, checkpoint: str | int, weights: str | None) -> None:
-  """Checks that no other checkpoint or weights than those of a loaded model are wanted."""
-  if str(checkpoint) not in ("best", str(model.step)):
-    raise ConfigError(
-      f"checkpoint={checkpoint!r}: the given model has the weights of step {model.step}; name the"
-      " checkpoint in vitx.load."
-    )
-  if weights is not None:
-    raise ConfigError(f"weights={weights!r}: the given model is loaded; name them in vitx.load.")
-
-
-def copy_data_fields(
-  loaded: Loaded, data_dir: str | None = None, *, own_source: bool = True
-) -> ConfigDict:
-  """Returns a copy of the run's `data` config, for opening data.
-
-  The function logs the paths in the config that will be read, since the config may come from
-  someone else.
-
-  Args:
-    loaded: The model.
-    data_dir: The directory of TFDS sets, or `None` for the run's.
-    own_source: Whether the config's source is read; False if the caller replaces it.
-  """
-  source, folder = DATA_PATH_FIELDS
-  fields = [*[source] * own_source, *[folder] * (data_dir is None)]
-  log_paths(loaded.config, locate_config(loaded.workdir), fields)
+def copy_data_fields(loaded: Loaded, data_dir: str | None = None) -> ConfigDict:
+  """Returns a copy of the run's `data` config; `data_dir` replaces its folder of TFDS sets."""
   data = loaded.config.data.copy_and_resolve_references()
   if data_dir is not None:
     data.data_dir = data_dir
@@ -86,8 +63,32 @@ def open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
     ConfigError: The source cannot be opened, or the network cannot read its examples.
   """
   dataset = change_source(loaded, data, source)
-  _check_inputs(loaded, dataset.info)
+  info, known = dataset.info, loaded.task.state_info(loaded.config)
+  if known is None:  # a task of the user's own need not describe its data
+    return dataset
+  inputs = {name: x for name, x in known.spec.items() if name not in loaded.task.targets}
+  reads = {name: (x.dtype, len(x.shape)) for name, x in inputs.items()}
+  check_arrays(info, reads, loaded.config.task.name)
+  if known.vocabulary and (info.vocabulary or 0) > known.vocabulary:
+    raise ConfigError(
+      f"source={info.name!r} has {info.vocabulary} different tokens and the model knows"
+      f" {known.vocabulary}; choose a source with at most that number."
+    )
   return dataset
+
+
+def check_channels(loaded: Loaded, info: DatasetInfo) -> None:
+  """Checks that images have the channels that the network reads; others would be broadcast.
+
+  Raises:
+    ConfigError: The numbers of channels differ.
+  """
+  wanted = loaded.config.data.channels
+  if "image" in info.spec and info.spec["image"].shape[-1] not in (None, wanted):
+    channels = info.spec["image"].shape[-1]
+    raise ConfigError(
+      f"source={info.name!r} has images of {channels} channels; the model takes {wanted}."
+    )
 
 
 def change_source(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
@@ -109,42 +110,18 @@ def change_source(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
   return open_dataset(data) if dataset is None or is_divided else dataset
 
 
-def _check_inputs(loaded: Loaded, info: DatasetInfo) -> None:
-  """Checks that another source has the arrays that the model reads, and no unknown tokens.
-
-  Raises:
-    ConfigError: An array is missing or of another kind, or the source has more tokens.
-  """
-  known = loaded.task.state_info(loaded.config)
-  if known is None:  # a task of the user's own need not describe its data
-    return
-  inputs = {name: x for name, x in known.spec.items() if name not in loaded.task.targets}
-  reads = {name: (x.dtype, len(x.shape)) for name, x in inputs.items()}
-  check_arrays(info, reads, loaded.config.task.name)
-  if known.vocabulary and info.vocabulary and info.vocabulary > known.vocabulary:
-    raise ConfigError(
-      f"source={info.name!r} has {info.vocabulary} different tokens and the model knows"
-      f" {known.vocabulary}; choose a source with at most that number."
-    )
-
-
 def read_variables(
   config: ConfigDict, info: DatasetInfo, task: Task, *, new_head: bool = True
 ) -> tuple[Any, dict[str, Any]]:
   """Initializes a network, and fills it with the weights that its config names in `init_from`.
 
-  Args:
-    config: The resolved config.
-    info: The description of the data set.
-    task: The task of the config.
-    new_head: Whether a head for other classes may be left as initialized.
+  If `new_head` is set, a head for other classes may be left as initialized.
 
   Returns:
     The parameters and the other collections of the network's variables.
 
   Raises:
-    ConfigError: The weights cannot be read or do not fit. The fit is checked before
-      compilation.
+    ConfigError: The weights cannot be read or do not fit.
   """
   fit = dataclasses.replace(make_fit(task, config, info), new_head=new_head, may_add=False)
   source, layout, key = config.init_from, task.token_layout(), jax.random.key(config.init_seed)

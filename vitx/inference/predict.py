@@ -46,28 +46,17 @@ class Prediction:
   @property
   def probabilities(self) -> np.ndarray:
     """Class probabilities, float32 (B, K)."""
-    return self._read("probabilities")
+    return self.rows["probabilities"]
 
   @property
   def logits(self) -> np.ndarray:
     """The logits of the classes, float32 (B, K)."""
-    return self._read("logits")
+    return self.rows["logits"]
 
   @property
   def features(self) -> np.ndarray:
     """The vectors that the network's last layer reads, (B, C), if `predict` got `features=True`."""
-    return self._read(FEATURES)
-
-  def _read(self, name: str) -> np.ndarray:
-    """Returns the output of a name.
-
-    Raises:
-      ConfigError: There is no such output.
-    """
-    if name in self.rows:
-      return self.rows[name]
-    fix = "call predict with features=True" if name == FEATURES else "this model has no classes"
-    raise ConfigError(f"the predictions have no {name}, but {', '.join(self.rows)}: {fix}.")
+    return self.rows[FEATURES]
 
   def top_k(self, k: int) -> list[list[tuple[str, float]]]:
     """Returns the k most probable classes of each example with their probabilities, best first.
@@ -117,59 +106,51 @@ def predict(
     The probabilities and logits (B, K) and class names, or the outputs of another task.
 
   Raises:
-    ConfigError: The workdir does not exist, an input cannot be read (the message names its path), a
-      folder has no inputs, or the network has no head for `features`.
+    ConfigError: The workdir does not exist, an input cannot be read (the message names its path),
+      or the network has no head for `features`.
     ValueError: The inputs are not a list, or are an array that does not fit the task.
   """
   with open_model(model, trust_code=trust_code) as loaded:
-    return _predict(loaded, inputs, features, skip_unreadable)
-
-
-def _predict(
-  loaded: Loaded, inputs: Sequence[Any] | np.ndarray, features: bool, skips: bool
-) -> Prediction:
-  task, spec = loaded.task, loaded.task.element_spec
-  examples = list_inputs(inputs, task)
-  evaluate = loaded.program(
-    ("predict", features),
-    lambda: jax.jit(with_features(task.evaluate) if features else task.evaluate),
-  )
-  state = dict(jax.device_put(loaded.variables))
-  arguments = (state.pop("params"), state, task.constants())
-  read = make_reader(task)
-  # Batches are padded with blank examples to a few sizes, so that few programs are compiled.
-  size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
-  blank = tree.zeros(dict(spec))
-  results, answers, named = [], [], []
-  problems: list[ConfigError] = []
-  with count_bar("predicting", len(examples), "input") as bar:
-    for start in range(0, max(len(examples), 1), size):
-      chunk = examples[start : start + size]
-      filled = []
-      for number, given in enumerate(chunk, start):
-        try:
-          filled.append(read(given, number))
-          named.append(name_input(given, number))
-        except ConfigError as error:  # All unreadable inputs are reported together at the end.
-          problems.append(error)
-      bar.update(len(chunk))
-      if (problems and not skips) or (chunk and not filled):
-        continue
-      mask = np.arange(size) < len(filled)
-      filled += [blank] * (size - len(filled))
-      batch = {name: np.stack([each[name] for each in filled]) for name in spec}
-      rows = evaluate(*arguments, {**batch, "mask": mask})["rows"]
-      rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
-      batch = {name: value[mask] for name, value in batch.items()}
-      answers += list(task.prediction_rows(loaded.data, batch, rows))
-      results.append(rows)
-  if not skips or not results:
-    raise_all(problems)
-  rows = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
-  skipped, heads = tuple(map(str, problems)), task.prediction_columns(loaded.data)
-  # The columns that need labeled examples are left out.
-  columns = {h: [row[i] for row in answers] for i, h in enumerate(heads) if h not in spec}
-  return Prediction(rows, loaded.class_names, columns, tuple(named), skipped)
+    task, spec = loaded.task, loaded.task.element_spec
+    examples = list_inputs(inputs, task)
+    function = with_features(task.evaluate) if features else task.evaluate
+    evaluate = loaded.program(("predict", features), lambda: jax.jit(function))
+    state = dict(jax.device_put(loaded.variables))
+    arguments = (state.pop("params"), state, task.constants())
+    read = make_reader(task)
+    # Batches are padded with blank examples to a few sizes, so that few programs are compiled.
+    size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
+    blank = tree.zeros(dict(spec))
+    results, answers, named = [], [], []
+    problems: list[ConfigError] = []
+    with count_bar("predicting", len(examples), "input") as bar:
+      for start in range(0, max(len(examples), 1), size):
+        chunk = examples[start : start + size]
+        filled = []
+        for number, entry in enumerate(chunk, start):
+          try:
+            filled.append(read(entry, number))
+            named.append(name_input(entry, number))
+          except ConfigError as error:  # All unreadable inputs are reported together at the end.
+            problems.append(error)
+        bar.update(len(chunk))
+        if (problems and not skip_unreadable) or (chunk and not filled):
+          continue
+        mask = np.arange(size) < len(filled)
+        filled += [blank] * (size - len(filled))
+        batch = {name: np.stack([example[name] for example in filled]) for name in spec}
+        rows = evaluate(*arguments, {**batch, "mask": mask})["rows"]
+        rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
+        batch = {name: value[mask] for name, value in batch.items()}
+        answers += list(task.prediction_rows(loaded.data, batch, rows))
+        results.append(rows)
+    if not skip_unreadable or not results:
+      raise_all(problems)
+    rows = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
+    skipped, heads = tuple(map(str, problems)), task.prediction_columns(loaded.data)
+    # The columns that need labeled examples are left out.
+    columns = {h: [row[i] for row in answers] for i, h in enumerate(heads) if h not in spec}
+    return Prediction(rows, loaded.class_names, columns, tuple(named), skipped)
 
 
 def with_features(
@@ -196,10 +177,7 @@ def with_features(
     with nn.intercept_methods(note):
       result = evaluate(*arguments)
     if not read:
-      raise ConfigError(
-        f"features are the input of {names.HEAD!r}, which this network"
-        " lacks; use features=False, or probe another network."
-      )
+      raise ConfigError(f"features are the input of {names.HEAD!r}, which this network lacks.")
     return {**result, "rows": {**result["rows"], FEATURES: read[0]}}
 
   return run

@@ -14,7 +14,7 @@ from vitx.analysis.figures.few_shot import plot_few_shot
 from vitx.analysis.probes import METHODS, LabeledFeatures, score
 from vitx.analysis.statistics import mean_interval
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.outputs import check_folder, check_overwritten
+from vitx.checkpoints.outputs import check_folder
 from vitx.config import registry
 from vitx.config.checks import NonNegativeInt, PositiveInt, Seed, check_choice, check_value
 from vitx.config.errors import ConfigError
@@ -27,14 +27,13 @@ from vitx.data.sources import divide, open_dataset
 from vitx.inference.features import read_features
 from vitx.inference.opening import (
   change_source,
+  check_channels,
   copy_data_fields,
   open_model,
   read_variables,
 )
-from vitx.tasks import build_task, task_class
+from vitx.tasks import build_task
 from vitx.tasks.classification import Classification
-from vitx.tasks.density import Density
-from vitx.tasks.masked_autoencoder import MaskedAutoencoding
 from vitx.training import cache as programs
 from vitx.training import teacher
 from vitx.training.experiment import open_data, resolve
@@ -96,15 +95,26 @@ def probe(
     of the mean's 95 % t interval (`None` if the interval is not defined).
 
   Raises:
-    ConfigError: The workdir or the weights do not exist, the model or the data have no classes, or
-      an argument is invalid.
+    ConfigError: The workdir or the weights do not exist, or the model or the data have no classes.
     MissingExtraError: Matplotlib is not installed, and `out` is given.
   """
-  _check_arguments(methods, shots, draws, seed, batch_size, out)
+  for name in methods:
+    check_choice(name, "methods", tuple(METHODS))
+  check_value(tuple(shots), "shots", tuple[PositiveInt, ...])
+  check_value(draws, "draws", NonNegativeInt)
+  check_value(seed, "seed", Seed)
+  check_value(batch_size, "batch_size", PositiveInt | None)
+  if out is not None:
+    check_folder(out, "out")
   folder = cache_directory() / "features" if cache is None else Path(cache)
-  check_folder(folder, "cache")
   with registry.trusting(trust_code or None):
-    model, data = _open(workdir, config, checkpoint, weights, source, data_dir)
+    if config is not None and workdir is None and source is None:
+      model, data = _open_config(config, data_dir)
+    elif workdir is not None and config is None:
+      with open_model(workdir, checkpoint, weights=weights) as loaded:
+        model, data = _open_run(loaded, source, data_dir)
+    else:
+      raise ConfigError("give a workdir, or a config, which sets its own data.source.")
     if batch_size is not None:
       model = dataclasses.replace(model, config=model.config.copy_and_resolve_references())
       model.config.evaluation.batch_size = batch_size
@@ -126,59 +136,15 @@ def probe(
   return result
 
 
-def _check_arguments(
-  methods: Sequence[str],
-  shots: Sequence[int],
-  draws: int,
-  seed: int,
-  batch_size: int | None,
-  out: str | Path | None,
-) -> None:
-  for name in methods:
-    check_choice(name, "methods", tuple(METHODS))
-  if not methods or len(set(methods)) < len(methods):
-    raise ConfigError(f"methods={tuple(methods)!r} must name {', '.join(METHODS)}, each once.")
-  for count in shots:
-    check_value(count, "shots", PositiveInt)
-  check_value(draws, "draws", NonNegativeInt)
-  check_value(seed, "seed", Seed)
-  check_value(batch_size, "batch_size", PositiveInt | None)
-  if out is not None:
-    check_overwritten(out, "out")
-    if not draws or not shots:
-      raise ConfigError(f"out={str(out)!r}: a picture needs few-shot curves; set draws and shots.")
-
-
-def _open(
-  workdir: str | Path | Loaded | None,
-  config: str | ConfigDict | None,
-  checkpoint: str | int,
-  weights: str | None,
-  source: str | None,
-  data_dir: str | None,
-) -> tuple[Loaded, Source]:
-  """Returns the model and the data for the arguments of `probe`."""
-  if workdir is not None and config is None:
-    with open_model(workdir, checkpoint, weights=weights) as model:
-      return _open_run(model, source, data_dir)
-  if config is None or workdir is not None:
-    given = "neither" if workdir is None else "both"
-    raise ConfigError(f"workdir and config: {given} given; give exactly one of them.")
-  if source is not None:
-    raise ConfigError(f"source={source!r} is for a workdir; with config, set its data.source.")
-  return _open_config(config, data_dir)
-
-
 def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> tuple[Loaded, Source]:
   """Opens the data of a run, or another source; the returned model's config has its fields."""
-  _refuse_headless(type(model.task), model.workdir)
-  own = source in (None, model.config.data.source)
-  data = copy_data_fields(model, data_dir, own_source=own)
-  dataset = open_dataset(data) if own else change_source(model, data, str(source))
-  same = own or dataset.info.fingerprint == model.fingerprint
+  is_own = source in (None, model.config.data.source)
+  data = copy_data_fields(model, data_dir)
+  dataset = open_dataset(data) if is_own else change_source(model, data, str(source))
+  is_same = is_own or dataset.info.fingerprint == model.fingerprint
   # The folds depend on the order of the classes, which a file beside the data may have given.
-  opened = divide(dataset, data, model.config.data_seed, model.class_names if same else None)
-  if own and model.fingerprint and opened.info.fingerprint != model.fingerprint:
+  opened = divide(dataset, data, model.config.data_seed, model.class_names if is_same else None)
+  if is_own and model.fingerprint and opened.info.fingerprint != model.fingerprint:
     logging.warning(
       "%s has changed since the run: its test may have examples that the run was trained on",
       opened.info.name,
@@ -194,12 +160,8 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   label = config if isinstance(config, str) else "config"
   config = load_config(config) if isinstance(config, str) else config
   check_config(config)
-  _refuse_headless(task_class(config.task), label)
   if not config.init_from:
-    raise ConfigError(
-      f"config={label!r} has no weights, and features of random weights say nothing: set init_from"
-      " to a workdir, a file of weights or timm:NAME, or give the workdir of a training run."
-    )
+    raise ConfigError(f"config={label!r} has no weights; set init_from, or give a workdir.")
   config = teacher.with_model(config)
   if data_dir is not None:
     config.data.data_dir = data_dir
@@ -212,54 +174,20 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   return Loaded(task, {"params": params, **state}, config, about, step=0, workdir=label), source
 
 
-def _refuse_headless(task: type, place: str) -> None:
-  """Raises ConfigError for a task whose network has no head that reads a vector."""
-  if issubclass(task, Density):
-    raise ConfigError(
-      f"{place!r}: the task 'density' learns no classes, and its network has no vector for an"
-      " example; probe a classifier."
-    )
-  if issubclass(task, MaskedAutoencoding):
-    raise ConfigError(
-      f"{place!r}: the network of the task 'masked_autoencoder' has no head, whose input a probe"
-      " reads; give --config with a classifier of the same body and init_from=WORKDIR."
-    )
-
-
 def _check_data(model: Loaded, source: Source) -> None:
-  """Checks that a source has classes, and that the network can read its examples.
-
-  Raises:
-    ConfigError: The examples have no classes, train has fewer than 2 classes, or the examples lack
-      the arrays or the number of channels that the network reads.
-  """
-  info, labels = source.info, source.train.labels
-  if info.class_names is None or labels is None:
-    raise ConfigError(
-      f"data.source={info.name!r} has no class for each example, which a probe learns; choose a"
-      " source with one."
-    )
-  if len(np.unique(labels)) < 2:
-    raise ConfigError(
-      f"data.source={info.name!r}: train has fewer than 2 classes; choose another source."
-    )
+  """Checks that a source has classes, and that the network can read its examples."""
+  info = source.info
+  if info.class_names is None or source.train.labels is None:
+    raise ConfigError(f"data.source={info.name!r} has no class for each example; a probe needs it.")
   if isinstance(model.task, Classification):
     check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, model.config.task.name)
-    channels = info.spec["image"].shape[-1]
-    if channels not in (None, model.config.data.channels):
-      raise ConfigError(
-        f"data.source={info.name!r} has images of {channels} channels, but the model"
-        f" takes {model.config.data.channels}; choose a source with that number."
-      )
+    check_channels(model, info)
 
 
 def _measure(method: str, features: dict[str, LabeledFeatures]) -> dict[str, Any]:
-  found = score(method, *(features[role] for role in ROLES))
-  return {
-    METHODS[method].setting: found.setting,
-    "validation": found.validation,
-    "test": found.test,
-  }
+  result = score(method, *(features[role] for role in ROLES))
+  setting = {METHODS[method].setting: result.setting}
+  return {**setting, "validation": result.validation, "test": result.test}
 
 
 def _measure_few(
@@ -277,15 +205,8 @@ def _measure_few(
       parts = [train.take(draw_shots(train.labels, count, seed, draw)) for draw in range(draws)]
       values = [score(method, part, validation, test).test for part in parts]
       low, high = mean_interval(values) or (None, None)
-      mean = float(np.mean(values))
-      yield {
-        "method": method,
-        "shots": count,
-        "mean": mean,
-        "low": low,
-        "high": high,
-        "values": values,
-      }
+      row = {"method": method, "shots": count, "mean": float(np.mean(values))}
+      yield {**row, "low": low, "high": high, "values": values}
 
 
 def draw_shots(labels: np.ndarray, count: int, seed: int, draw: int) -> np.ndarray:
@@ -297,5 +218,5 @@ def draw_shots(labels: np.ndarray, count: int, seed: int, draw: int) -> np.ndarr
     The indices of the examples.
   """
   shuffled = order.shuffle(seed, order.SHOTS, draw, len(labels))
-  by_class = [shuffled[labels[shuffled] == each][:count] for each in np.unique(labels)]
+  by_class = [shuffled[labels[shuffled] == label][:count] for label in np.unique(labels)]
   return np.sort(np.concatenate(by_class))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vitx.analysis.markdown import shorten_paths
-from vitx.checkpoints.load import Loaded, explain_errors
-from vitx.checkpoints.outputs import check_absent, check_folder, write_file, write_json
+from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.outputs import check_absent, check_folder, write_json
 from vitx.checkpoints.workdir import PATH_FIELDS, PHASES, REPOSITORY, to_plain
 from vitx.config.errors import ConfigError
 from vitx.data.sources import SOURCES
@@ -51,7 +51,6 @@ def publish(
     ConfigError: The run does not exist, the folder has one of the files already, or the repository
       cannot be written.
     MissingExtraError: A package that writes the repository is not installed.
-    OSError: The files cannot be written.
   """
   if hub.is_name(out):
     hub.check_target(out)
@@ -77,16 +76,14 @@ def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: s
   """Writes the files of a repository into a folder, which is created."""
   names = OWN if network is None else network.family
   config = hide_paths(to_plain(loaded.config))
-  with explain_errors(loaded.workdir):
-    source = config["data"]["source"]
-    card = write_repository_card(loaded, network, name, config)
-  data = {"source": source, **{key: loaded.data.get(key) for key in _PUBLIC_DATA}}
+  card = write_repository_card(loaded, network, name, config)
+  data = {"source": config["data"]["source"], **{key: loaded.data.get(key) for key in _PUBLIC_DATA}}
   folder.mkdir(parents=True, exist_ok=True)
   arrays = to_stored(loaded.variables, names)
   write_safetensors(folder / WEIGHTS, arrays, loaded.task.token_layout())
   record = {"config": config, "data": data, "step": loaded.step, "names": names}
   write_json(folder / REPOSITORY, record)
-  write_file(folder / CARD, card)
+  (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def hide_paths(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from vitx.analysis.figures import style
 from vitx.analysis.figures.confusion import plot_confusion
 from vitx.analysis.figures.mistakes import SHOWN, TITLES, Picture, choose_pictures
 from vitx.analysis.figures.reliability import plot_reliability
-from vitx.checkpoints.outputs import check_overwritten, write_file
 from vitx.checkpoints.workdir import ENVIRONMENT, read_json
 from vitx.config.errors import escape
 from vitx.inference.evaluate import Evaluation
@@ -62,20 +61,10 @@ figcaption .file { color: #666; }
 
 
 def write_report(evaluated: Evaluation, out: str | Path) -> list[Path]:
-  """Writes a report as HTML with its pictures inside, and as Markdown with pictures beside it.
-
-  The files are `index.html` and `report.md`.
-
-  Args:
-    evaluated: The evaluation of a classifier on a split.
-    out: The folder of the files; created if absent.
+  """Writes a classifier's report as HTML with pictures inside, and as Markdown with them beside it.
 
   Returns:
-    The paths of the two pages.
-
-  Raises:
-    ConfigError: The folder cannot be written, or the model is no classifier.
-    MissingExtraError: Matplotlib is not installed.
+    The paths of the two pages, `index.html` and `report.md` in the folder `out`.
   """
   subject = show_predictions(evaluated)
   pictures = choose_pictures(subject, PICTURES)
@@ -87,32 +76,13 @@ def write_report(evaluated: Evaluation, out: str | Path) -> list[Path]:
     "reliability": plot_reliability(result["reliability"]),
   }
   plots = {name: style.save(canvas, folder, name) for name, canvas in canvases.items()}
-  write_file(folder / PAGE, _write_page(content, plots, pictures))
-  write_file(folder / TEXT, _write_text(content, plots, pictures, folder))
+  (folder / PAGE).write_text(_write_page(content, plots, pictures), encoding="utf-8")
+  (folder / TEXT).write_text(_write_text(content, plots, pictures, folder), encoding="utf-8")
   return [folder / PAGE, folder / TEXT]
 
 
-def check_report(out: str | Path) -> None:
-  """Checks that a report can be written into a folder; call it before the long evaluation.
-
-  Raises:
-    ConfigError: The folder can neither be made nor written.
-    MissingExtraError: Matplotlib is not installed.
-  """
-  check_overwritten(out, "report")
-  style.make_canvas(1, 1)
-
-
 class _Content:
-  """The texts and tables of a report, from which both pages are made.
-
-  Attributes:
-    result: The dictionary of the evaluation.
-    loaded: The model.
-    names: The names of the classes.
-    title: The heading of the report.
-    note: A sentence about the model and the split.
-  """
+  """The texts and tables of a report, from which both pages are made."""
 
   def __init__(self, evaluated: Evaluation, note: str):
     self.result, self.loaded, self.note = evaluated.result, evaluated.loaded, note
@@ -138,26 +108,24 @@ class _Content:
     )
 
   def calibration(self) -> list[list[str]]:
-    """Returns the table of NLL and calibration error before and after calibration.
-
-    Calibration divides the logits by the temperature.
-    """
-    own = self.result["calibration"]
+    """Returns the table of NLL and calibration error before and after calibration."""
+    fitted = self.result["calibration"]
+    parts = {"validation": fitted["validation"]}
+    parts = {self.result["split"]: fitted} | (parts if self.result["split"] not in parts else {})
     rows = [["", "as trained", "with the temperature"]]
-    for where, name in ((own, self.result["split"]), (own["validation"], "validation")):
-      if where is own or self.result["split"] != "validation":
-        for key, what in (("nll", "NLL (nats)"), ("ece", "calibration error")):
-          cells = [f"{where[part][key]:.4f}" for part in ("before", "after")]
-          rows.append([f"{what}, {name}", *cells])
+    for split, figures in parts.items():
+      for key, figure in (("nll", "NLL (nats)"), ("ece", "calibration error")):
+        cells = [f"{figures[time][key]:.4f}" for time in ("before", "after")]
+        rows.append([f"{figure}, {split}", *cells])
     return rows
 
   def temperature(self) -> str:
     """Returns a sentence about the temperature of the calibration."""
-    own = self.result["calibration"]
-    warm = "over" if own["temperature"] > 1 else "under"
+    fitted = self.result["calibration"]
+    warm = "over" if fitted["temperature"] > 1 else "under"
     return (
-      f"The temperature {own['temperature']:.4f} divides the logits for the least NLL on"
-      f" {own['fitted_examples']:,} examples of validation: the model is {warm}confident there."
+      f"The temperature {fitted['temperature']:.4f} divides the logits for the least NLL on"
+      f" {fitted['fitted_examples']:,} examples of validation: the model is {warm}confident there."
     )
 
   def classes(self) -> list[list[str]]:
@@ -169,8 +137,8 @@ class _Content:
       cells = [f"{self.result['class_examples'][number]:,}"]
       for key, _ in columns:
         value = self.result[key][number]
-        own = "class_recall" if key == "class_top1" else key
-        ends = self.result["intervals"][own][number]
+        interval = "class_recall" if key == "class_top1" else key
+        ends = self.result["intervals"][interval][number]
         shown = value is not None and ends is not None
         cells += [f"{value:.1%}" if value is not None else "none"]
         cells += [f"{ends[0]:.1%} to {ends[1]:.1%}" if shown else ""]
@@ -179,8 +147,8 @@ class _Content:
 
   def confusions(self) -> list[list[str]]:
     """Returns the table of the most frequent confusions."""
-    found = list_confusions(self.result["confusion"])[:CONFUSIONS]
-    body = [[self.names[true], self.names[guess], f"{count:,}"] for count, true, guess in found]
+    confused = list_confusions(self.result["confusion"])[:CONFUSIONS]
+    body = [[self.names[true], self.names[guess], f"{n:,}"] for n, true, guess in confused]
     return [["true class", "predicted class", "examples"], *body]
 
   def provenance(self) -> list[tuple[str, str]]:
@@ -199,9 +167,7 @@ class _Content:
       "commit of vitx": str(environment.get("commit") or "unknown"),
       "evaluated by": _join(sys.argv),
       "evaluated with": ", ".join(f"{k} {v}" for k, v in now.items()),
-      "devices": ", ".join(
-        str(each) for each in dict.fromkeys(d.device_kind for d in jax.devices())
-      ),
+      "devices": ", ".join(dict.fromkeys(device.device_kind for device in jax.devices())),
     }
     return list(facts.items())
 
@@ -228,11 +194,11 @@ def _write_page(
     f"<h2>Most frequent confusions</h2>\n{_table(content.confusions(), texts=2)}",
     f"<h2>Classes</h2>\n<div class='scroll'>{_table(content.classes())}</div>",
   ]
-  for kind, found in pictures.items():
-    attended = any(each.attention is not None for each in found)
+  for kind, shown in pictures.items():
+    attended = any(picture.attention is not None for picture in shown)
     parts.append(f"<h2>{TITLES[kind]}</h2>\n" + f"<p class='note'>{SHOWN}.</p>" * attended)
-    shown = "\n".join(map(_figure, found))
-    parts.append(f"<div class='pictures'>\n{shown}\n</div>" if found else "<p>None.</p>")
+    figures = "\n".join(map(_figure, shown))
+    parts.append(f"<div class='pictures'>\n{figures}\n</div>" if shown else "<p>None.</p>")
   facts = "\n".join(
     f"<tr><td>{_text(name)}</td><td>{_text(value)}</td></tr>"
     for name, value in content.provenance()
@@ -255,12 +221,7 @@ def _text(value: Any) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-  """Returns a table in HTML.
-
-  Args:
-    rows: The rows of cells, of which the first one is the head.
-    texts: The number of first columns that contain text and not numbers.
-  """
+  """Returns rows, of which the first is the head, as HTML; the first `texts` columns hold text."""
   left = " style='text-align:left'"
 
   def line(row: Sequence[str], tag: str) -> str:
@@ -313,16 +274,17 @@ def _write_text(
     f"## Most frequent confusions\n\n{markdown.table(content.confusions())}",
     f"## Classes\n\n{markdown.table(content.classes())}",
   ]
-  for kind, found in pictures.items():
+  for kind, shown in pictures.items():
     rows = [["picture", "true class", "predicted class", "confidence"]]
     lines = [markdown.table(rows)]
-    for number, each in enumerate(found):
-      name = f"{kind}_{number}.jpg"
-      write_file(folder / name, _encode(each))
-      own = markdown.text(markdown.shorten_paths(each.name))
-      cells = (f"![]({name})<br>{own}", markdown.text(each.label), markdown.text(each.prediction))
-      lines.append(f"| {' | '.join(cells)} | {each.confidence:.1%} |")
-    parts.append(f"## {TITLES[kind]}\n\n" + ("\n".join(lines) if found else "None."))
+    for number, picture in enumerate(shown):
+      file = f"{kind}_{number}.jpg"
+      (folder / file).write_bytes(_encode(picture))
+      texts = markdown.shorten_paths(picture.name), picture.label, picture.prediction
+      name, *classes = map(markdown.text, texts)
+      cells = [f"![]({file})<br>{name}", *classes, f"{picture.confidence:.1%}"]
+      lines.append(f"| {' | '.join(cells)} |")
+    parts.append(f"## {TITLES[kind]}\n\n" + ("\n".join(lines) if shown else "None."))
   facts = [f"- {name}: {markdown.code(value)}" for name, value in content.provenance()]
   parts.append("## Provenance\n\n" + "\n".join(facts))
   return "\n\n".join(parts) + "\n"

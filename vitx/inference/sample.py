@@ -2,6 +2,7 @@
 
 import math
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,6 @@ from vitx.checkpoints.load import Loaded
 from vitx.config.checks import PositiveInt, Seed, check_number, check_value
 from vitx.config.errors import ConfigError
 from vitx.data.sources import open_source
-from vitx.files import read_bytes
 from vitx.inference import density_model
 from vitx.inference.decoding import Sampling, sample_tokens
 from vitx.inference.opening import copy_data_fields, open_model
@@ -60,8 +60,8 @@ def sample(
     channels) or as `texts`.
 
   Raises:
-    ConfigError: The model is not a density model, its mixer has no cache, the prompt is longer
-      than the model's window or has unknown tokens, or an argument is out of range.
+    ConfigError: The model is not a density model, its mixer has no cache, or the prompt does not
+      fit the model.
   """
   sampling = Sampling(temperature, top_k, top_p)
   check_value(count, "count", PositiveInt)
@@ -86,61 +86,36 @@ def sample(
 def _draw(loaded: Loaded, prompts: np.ndarray, sampling: Sampling, seed: int) -> np.ndarray:
   """Completes S prompts, in several batches of equal size; returns the tokens, int32 (S, N)."""
   length, size = density_model.density_task(loaded).length, min(BATCH, len(prompts))
-  batches, found = math.ceil(len(prompts) / size), []
-  with count_bar("sampling", batches * length, "token") as bar:
+  draw, parts = partial(sample_tokens, loaded.model, loaded.variables), []
+  with count_bar("sampling", math.ceil(len(prompts) / size) * length, "token") as bar:
     for first in range(0, len(prompts), size):
-      own = np.resize(prompts[first : first + size], (size, prompts.shape[1]))
-      tokens = sample_tokens(
-        loaded.model,
-        loaded.variables,
-        own,
-        length,
-        sampling,
-        seed=seed,
-        first=first,
-        progress=bar.update,
-      )
-      found.append(tokens[: len(prompts) - first])
-  return np.concatenate(found)
+      batch = np.resize(prompts[first : first + size], (size, prompts.shape[1]))
+      tokens = draw(batch, length, sampling, seed=seed, first=first, progress=bar.update)
+      parts.append(tokens[: len(prompts) - first])
+  return np.concatenate(parts)
 
 
 def _read_prompt(loaded: Loaded, prompt: str | Path | bytes | None) -> np.ndarray:
-  """Returns the tokens of a prompt, int32 (P,).
-
-  Raises:
-    ConfigError: The prompt does not fit the model.
-  """
+  """Returns the tokens of a prompt, int32 (P,)."""
   if prompt is None:
     return np.zeros(0, np.int32)
   kind, length = density_model.kind_of(loaded), density_model.density_task(loaded).length
   if isinstance(prompt, bytes):
     tokens = np.frombuffer(prompt, np.uint8)
   elif kind == "image":
-    raise ConfigError(
-      f"prompt={str(prompt)!r:.80} is an image to complete; also set complete,"
-      " the share of it that the model is given, such as complete=0.5."
-    )
-  elif os.path.isfile(prompt):  # This is False for a text that cannot be a path.
-    tokens = _read_file(Path(prompt), kind)
-  elif kind == "audio" or isinstance(prompt, Path):
-    raise ConfigError(f"prompt={str(prompt)!r:.80} does not exist; name a file.")
+    raise ConfigError(f"prompt={str(prompt)!r:.80} is an image to complete; also set complete.")
+  elif kind == "audio":
+    from vitx.data.sources.audio import read_sound
+    from vitx.data.wav import read_head
+
+    tokens = read_sound(read_head(Path(prompt)))
+  elif os.path.isfile(prompt) or isinstance(prompt, Path):  # False for a text that is no path
+    tokens = np.frombuffer(Path(prompt).read_bytes(), np.uint8)
   else:
     tokens = np.frombuffer(prompt.encode(), np.uint8)
   if tokens.size >= length:
-    raise ConfigError(
-      f"prompt has {tokens.size} tokens, but must have fewer than the {length} of the model's"
-      " window; shorten it."
-    )
+    raise ConfigError(f"prompt has {tokens.size} tokens; shorten it to fewer than {length}.")
   return density_model.check_tokens(tokens, loaded, "prompt")
-
-
-def _read_file(path: Path, kind: density_model.Kind) -> np.ndarray:
-  if kind != "audio":
-    return np.frombuffer(read_bytes(path), np.uint8)
-  from vitx.data.sources.audio import read_sound
-  from vitx.data.wav import read_head
-
-  return read_sound(read_head(path))
 
 
 def _originals(
@@ -152,11 +127,10 @@ def _originals(
   """
   task = density_model.density_task(loaded)
   if prompt is not None:
-    if (kind := density_model.kind_of(loaded)) != "image" or isinstance(prompt, bytes):
-      what = "this prompt is bytes" if kind == "image" else f"this is a model of {kind}"
+    if density_model.kind_of(loaded) != "image" or isinstance(prompt, bytes):
       raise ConfigError(
-        f"complete and prompt={prompt!r:.80} are both set. A prompt to complete is"
-        f" an image file for a model of images, but {what}; set one of the two."
+        f"complete and prompt={prompt!r:.80} are both set; set one, or the path of an image as"
+        " the prompt of a model of images."
       )
     return density_model.image_tokens(density_model.read_image(prompt, loaded)[None], loaded)
   data = copy_data_fields(loaded, data_dir)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import itertools
 import math
 import wave
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitx.checkpoints import own_files
 from vitx.data.images.settings import FILE_MODES
+from vitx.files import replace_bytes
 from vitx.inference.density_model import Kind
 from vitx.tasks.density_images import to_values
 
@@ -28,9 +27,7 @@ class Samples:
   Attributes:
     tokens: The tokens of the samples, int32 (S, N), including the given ones.
     given: The number of given tokens at the beginning of each sample.
-    originals: The originals whose beginnings were completed, int32 (R, N); `None` if no originals
-      were completed.
-    kind: The kind of data that the tokens encode.
+    originals: The originals whose beginnings were completed, int32 (R, N), or `None`.
     levels: The number of gray levels of an image's values.
     grid: The grid of a sample's tokens, which is (height, width, channels) for images.
   """
@@ -57,7 +54,7 @@ class Samples:
     return to_values(tokens, self.levels).reshape(-1, *self.grid)
 
 
-def write_samples(found: Samples, folder: Path) -> Path:
+def write_samples(samples: Samples, folder: Path) -> Path:
   """Writes the files of samples into a folder, which is created if absent.
 
   Images are drawn into one file; if no image file has their number of channels, they are written as
@@ -68,77 +65,70 @@ def write_samples(found: Samples, folder: Path) -> Path:
     The file of all images or texts, or the folder of the sounds.
   """
   folder.mkdir(parents=True, exist_ok=True)
-  name = "samples" if found.originals is None else "completions"
-  if found.kind == "image" and found.grid[-1] not in FILE_MODES:
-    files = {f"{name}.npy": to_numpy_file(found.images)}
-    if found.originals is not None:
-      files["originals.npy"] = to_numpy_file(found.to_images(found.originals))
-  elif found.kind == "image":
-    files = {f"{name}.png": to_png(draw_grid(*_arrange(found)))}
-  elif found.kind == "text":
-    files = {f"{name}.txt": title_texts(found).encode()}
+  name = "samples" if samples.originals is None else "completions"
+  if samples.kind == "image" and samples.grid[-1] not in FILE_MODES:
+    files = {f"{name}.npy": to_numpy_file(samples.images)}
+    if samples.originals is not None:
+      files["originals.npy"] = to_numpy_file(samples.to_images(samples.originals))
+  elif samples.kind == "image":
+    files = {f"{name}.png": to_png(draw_grid(*_arrange(samples)))}
+  elif samples.kind == "text":
+    files = {f"{name}.txt": title_texts(samples).encode()}
   else:
-    sounds = {name: found.tokens}
-    if found.originals is not None:
-      sounds["original"] = found.originals
+    sounds = {name: samples.tokens}
+    if samples.originals is not None:
+      sounds["original"] = samples.originals
     files = {}
     for stem, tokens in sounds.items():
       files |= {f"{stem}_{number}.wav": to_wav(codes) for number, codes in enumerate(tokens)}
       _remove_sounds(folder, stem, first=len(tokens))
   for file, content in files.items():
-    own_files.replace(folder, file, content)
-  return folder if found.kind == "audio" else folder / next(iter(files))
+    replace_bytes(folder / file, content)
+  return folder if samples.kind == "audio" else folder / next(iter(files))
 
 
 def _remove_sounds(folder: Path, stem: str, first: int) -> None:
   """Removes the sounds `stem` of a folder from the number `first` on, up to the first gap."""
-  for number in itertools.count(first):
-    try:
-      (folder / f"{stem}_{number}.wav").unlink()
-    except FileNotFoundError:
-      return
+  while (path := folder / f"{stem}_{first}.wav").exists():
+    path.unlink()
+    first += 1
 
 
-def _arrange(found: Samples) -> tuple[np.ndarray, int]:
+def _arrange(samples: Samples) -> tuple[np.ndarray, int]:
   """Returns the images to draw in a grid, in the order of its rows, and the number of columns.
 
   A row of completions begins with their original.
   """
-  if found.originals is None:
-    return found.images, math.ceil(math.sqrt(len(found.tokens)))
-  originals = found.to_images(found.originals)[:, None]
-  completions = found.images.reshape(len(originals), -1, *found.grid)
+  if samples.originals is None:
+    return samples.images, math.ceil(math.sqrt(len(samples.tokens)))
+  originals = samples.to_images(samples.originals)[:, None]
+  completions = samples.images.reshape(len(originals), -1, *samples.grid)
   rows = np.concatenate([originals, completions], axis=1)
-  return rows.reshape(-1, *found.grid), rows.shape[1]
+  return rows.reshape(-1, *samples.grid), rows.shape[1]
 
 
-def title_texts(found: Samples) -> str:
+def title_texts(samples: Samples) -> str:
   """Joins all samples to one text, in which each sample follows a title.
 
   A completed original has three titles: its given part, the rest of the original, and the
   completion.
   """
   parts = []
-  for number, text in enumerate(found.texts):
-    if found.originals is None:
+  for number, text in enumerate(samples.texts):
+    if samples.originals is None:
       parts.append(f"--- sample {number}\n{text}\n")
       continue
-    rest = slice(found.given, None)
+    rest = slice(samples.given, None)
     parts.append(
-      f"--- given {number}\n{to_text(found.tokens[number, : found.given])}\n"
-      f"--- original\n{to_text(found.originals[number, rest])}\n"
-      f"--- completion\n{to_text(found.tokens[number, rest])}\n"
+      f"--- given {number}\n{to_text(samples.tokens[number, : samples.given])}\n"
+      f"--- original\n{to_text(samples.originals[number, rest])}\n"
+      f"--- completion\n{to_text(samples.tokens[number, rest])}\n"
     )
   return "".join(parts)
 
 
 def draw_grid(images: np.ndarray, columns: int) -> Image.Image:
-  """Draws images in rows on white, and enlarges small ones.
-
-  Args:
-    images: The images, uint8 (n, height, width, c), c = 1, 3 or 4.
-    columns: The number of images in a row.
-  """
+  """Draws images, uint8 (n, height, width, 1, 3 or 4), in rows on white; enlarges small ones."""
   factor = max(1, SIDE // max(images.shape[1:3]))
   images = images.repeat(factor, axis=1).repeat(factor, axis=2)
   empty = -len(images) % columns
@@ -179,8 +169,6 @@ def to_wav(codes: np.ndarray) -> bytes:
   samples = np.rint(mu_law_decode(codes) * 32767).astype("<i2")
   file = io.BytesIO()
   with wave.open(file, "wb") as sound:
-    sound.setnchannels(1)
-    sound.setsampwidth(2)
-    sound.setframerate(RATE)
+    sound.setparams((1, 2, RATE, len(samples), "NONE", "not compressed"))
     sound.writeframes(samples.tobytes())
   return file.getvalue()

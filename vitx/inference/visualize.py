@@ -12,17 +12,17 @@ from PIL import Image
 
 from vitx.analysis import figures
 from vitx.analysis.figures.attention import compute_maps
-from vitx.analysis.figures.gallery import GRID
-from vitx.analysis.figures.memory import check_cost, read_costs, read_results
+from vitx.analysis.figures.curves import RunCurves
+from vitx.analysis.figures.gallery import NamedPatterns
 from vitx.analysis.figures.mistakes import Picture, PredictedSplit
+from vitx.analysis.figures.papers.memory import SweepResults, check_cost, read_results
 from vitx.analysis.figures.style import make_canvas
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.markdown import shorten_paths
 from vitx.analysis.matrices import expose_matrices
 from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.outputs import check_overwritten
-from vitx.checkpoints.workdir import DATA_PATH_FIELDS, locate_config, log_paths
+from vitx.checkpoints.outputs import check_folder
 from vitx.config import registry
 from vitx.config.checks import PositiveInt, check_choice, check_fields
 from vitx.config.errors import ConfigError, listing
@@ -45,12 +45,14 @@ from vitx.training import cache
 from vitx.training.experiment import evaluation_shapes, resolve
 from vitx.training.trial import complete_config, count_training_flops, measure_training_bytes
 
-# The arguments that only some figures use, each with these figures.
-USERS = {
-  "inputs": figures.FIGURES | figures.SIDE_BY_SIDE,
-  "split": figures.SPLIT_FIGURES,
-  "results": figures.RESULT_FIGURES,
-  "patterns": figures.PATTERN_FIGURES,
+# The arguments of each kind of figure that must be given, and those that may be given.
+ARGUMENTS = {
+  "model": ((), ("workdir", "config", "inputs")),
+  "models": ((), ("workdir", "config", "inputs")),
+  "runs": (("workdir",), ("config",)),
+  "results": (("results", "config"), ()),
+  "patterns": ((), ("patterns",)),
+  "split": (("workdir",), ("split",)),
 }
 BRIGHT = 0.9  # A photo is not dimmed where attention is above this quantile.
 
@@ -73,11 +75,6 @@ class Options:
   inputs: tuple[Any, ...] = ()
 
   def __post_init__(self):
-    """Checks the options.
-
-    Raises:
-      ConfigError: A value is out of range.
-    """
     check_fields(type(self), vars(self), "")
 
 
@@ -98,66 +95,57 @@ def visualize(
   """Draws a figure, writes it to files and returns their paths.
 
   Args:
-    figure: The name of the figure. The tables in `vitx.analysis.figures` list them: `FIGURES`,
-      `SIDE_BY_SIDE`, `RUN_FIGURES`, `RESULT_FIGURES`, `PATTERN_FIGURES` and `SPLIT_FIGURES`.
+    figure: The name of the figure, a key of `vitx.analysis.figures.FIGURES`.
     out: The folder of the files.
-    workdir: The workdir of a training run; `SIDE_BY_SIDE` and `RUN_FIGURES` take several.
+    workdir: The workdir of a training run, or several for a figure that shows several.
     config: `FILE:ROW,field=value` or a config.json, instead of a workdir. For the figure "curves",
       a config file with the training curves that its paper printed, in addition to the workdirs.
-    results: The CSV file of a sweep over the config's rows, for a figure of `RESULT_FIGURES`.
+    results: The CSV file of a sweep over the config's rows, for the figure "memory".
     checkpoint: The checkpoint of the workdir: "best", "latest" or a step.
-    split: The split of a figure of `SPLIT_FIGURES`, as `vitx.evaluate` takes it; `None` means
-      "validation".
+    split: The split of a figure of a classifier's answers, as `vitx.evaluate` takes it; `None`
+      means "validation".
     options: The options of a model's figure.
-    patterns: The patterns of a figure of `PATTERN_FIGURES`: names of `vitx.ops.patterns.PATTERNS`,
-      or `module:NAME`; () draws eight of the named ones.
-    grid: The numbers of rows and columns of the token grid on which patterns are drawn; () means
-      the default of the figure "gallery".
+    patterns: The patterns of the figure "gallery": names of `vitx.ops.patterns.PATTERNS`, or
+      `module:NAME`; () draws eight of the named ones.
+    grid: The numbers of rows and columns of the token grid of the figure "gallery".
     trust_code: Whether to import the objects that the config names as `module:Name`.
 
   Raises:
-    ConfigError: The figure is unknown (the message names the nearest), both or neither of workdir
-      and config are given, or the figure cannot show the model.
+    ConfigError: The figure is unknown (the message names the nearest), its arguments are not those
+      of `ARGUMENTS`, or it cannot show the model.
     MissingExtraError: Matplotlib is not installed.
   """
-  check_choice(figure, "figure", tuple(figures.ALL_FIGURES))
-  check_overwritten(out, "out")
+  kind, _ = figures.FIGURES[check_choice(figure, "figure", tuple(figures.FIGURES))]
+  options, workdirs = options or Options(), [workdir] if isinstance(workdir, str) else workdir or ()
+  values = {"workdir": workdirs, "config": config, "inputs": options.inputs, "results": results}
+  values |= {"split": split, "patterns": patterns}
+  names, (required, optional) = {name for name in values if values[name]}, ARGUMENTS[kind]
+  is_one = len(workdirs) < 2 or kind in ("models", "runs")
+  if not (is_one and set(required) <= names <= {*required, *optional}):
+    takes = listing({*required, *optional}) + " of one run" * (not is_one)
+    raise ConfigError(f"figure={figure!r} takes {takes}; given: {listing(names) or 'none'}.")
+  check_folder(out, "out")
   make_canvas(1, 1)  # A missing matplotlib is reported before the long computation.
-  options, folder = options or Options(), Path(out)
-  workdirs = [workdir] if isinstance(workdir, str) else list(workdir or ())
-  special = {"inputs": options.inputs, "split": split, "results": results, "patterns": patterns}
-  for name, value in special.items():
-    if value and figure not in USERS[name]:
-      raise ConfigError(
-        f"{name}={value!r:.80}: figure={figure!r} does not use {name}; leave it out, or draw"
-        f" {listing(USERS[name])}."
-      )
-  if figure in figures.RESULT_FIGURES:
-    return _draw_results(figure, folder, results, config, workdirs)
-  if figure in figures.PATTERN_FIGURES:
-    if workdirs or config is not None:
-      raise ConfigError(f"figure={figure!r} draws patterns; omit workdir and config.")
-    return figures.find_figure(figure)(patterns, grid or GRID, folder)
-  with registry.trusting(trust_code):
-    if figure in figures.RUN_FIGURES:
-      return _draw_runs(figure, folder, workdirs, config)
-    if len(workdirs) > 1 and figure not in figures.SIDE_BY_SIDE:
-      raise ConfigError(f"workdir={workdirs!r}: figure={figure!r} draws one run; give one workdir.")
-    if figure in figures.SPLIT_FIGURES:
-      if config is not None or not workdirs:
-        raise ConfigError(
-          f"figure={figure!r} draws a trained model's answers; give workdir, not config."
-        )
+  # Code that the user names on the command line is his own; that of a workdir may be a stranger's.
+  with registry.trusting(None if kind in ("patterns", "results") else trust_code):
+    inputs: Any
+    if kind == "runs":
+      inputs = _read_runs(workdirs, config)
+    elif kind == "results":
+      inputs = _measure_sweep(str(results), str(config))
+    elif kind == "patterns":
+      inputs = NamedPatterns(patterns, grid)
+    elif kind == "split":
       evaluated = evaluate_split(load(workdirs[0], checkpoint), split=split or "validation")
-      subject = dataclasses.replace(show_predictions(evaluated), examples=options.examples)
-      return figures.find_figure(figure)(subject, folder)
-    chosen: dict[str, Any] = {"config": config, "checkpoint": checkpoint, "options": options}
-    subjects = [open_subject(workdir=each, **chosen) for each in workdirs or (None,)]
-    labels = [subject.label for subject in subjects]
-    if len(set(labels)) < len(labels):
-      raise ConfigError(f"workdir: two runs have one name ({', '.join(labels)}); rename one.")
-    shown = subjects if figure in figures.SIDE_BY_SIDE else subjects[0]
-    return figures.find_figure(figure)(shown, folder)
+      inputs = dataclasses.replace(show_predictions(evaluated), examples=options.examples)
+    else:
+      chosen: dict[str, Any] = {"config": config, "checkpoint": checkpoint, "options": options}
+      inputs = [open_subject(workdir=run, **chosen) for run in workdirs or (None,)]
+      labels = [subject.label for subject in inputs]
+      if len(set(labels)) < len(labels):
+        raise ConfigError(f"workdir: two runs have one name ({', '.join(labels)}); rename one.")
+      inputs = inputs if kind == "models" else inputs[0]
+    return figures.find_figure(figure)(inputs, Path(out))
 
 
 def open_subject(
@@ -170,27 +158,19 @@ def open_subject(
 ) -> Subject:
   """Opens the network that a figure shows, for the functions of `vitx.analysis.figures`.
 
-  Args:
-    workdir: The workdir of a training run.
-    config: `FILE:ROW,field=value` or a config.json, instead of a workdir, with initial weights.
-    checkpoint: The checkpoint of the workdir: "best", "latest" or a step.
-    options: The options of the figure.
-    trust_code: Whether to import the objects that the config names as `module:Name`.
+  The arguments are those of `visualize`. A network of a config has its initial weights.
 
   Raises:
     ConfigError: Both or neither of workdir and config are given, or one cannot be opened.
   """
   if (workdir is None) == (config is None):
-    given = "neither is" if workdir is None else "both are"
-    raise ConfigError(f"workdir and config: {given} given; give one of them.")
+    raise ConfigError("workdir and config: give one of them.")
   options = options or Options()
   cache.enable()
   with registry.trusting(trust_code):
     if workdir is None:
-      return _of_config(str(config), options)
+      return _open_config(str(config), options)
     loaded = load(workdir, checkpoint)
-    if not options.inputs:
-      log_paths(loaded.config, locate_config(loaded.workdir), DATA_PATH_FIELDS)
     label, weights = Path(loaded.workdir).resolve().name, f"checkpoint of step {loaded.step}"
     return _subject(label, weights, loaded.config, loaded.task, options, lambda: loaded.variables)
 
@@ -207,10 +187,7 @@ def show_predictions(evaluated: Evaluation) -> PredictedSplit:
   """
   loaded, predictions, result = evaluated.loaded, evaluated.predictions, evaluated.result
   if predictions is None:
-    raise ConfigError(
-      f"workdir={loaded.workdir!r} is a run of task.name={loaded.config.task.name!r}; choose a"
-      " classifier's run."
-    )
+    raise ConfigError(f"workdir={loaded.workdir!r} is no classifier's run; choose one of those.")
   names = loaded.class_names
   note = f"{_describe(loaded.config)}, checkpoint of step {loaded.step}, {result['split']}:"
   note += f" {result['examples']:,} examples, top-1 {result['top1']:.1%}"
@@ -234,10 +211,7 @@ def show_predictions(evaluated: Evaluation) -> PredictedSplit:
 
 
 def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
-  """Returns the last layer's attention over the patches, (B, rows, columns), scaled to 0..1.
-
-  Returns `None` without examples, or if the mixer has no attention over the patches.
-  """
+  """Returns the last layer's attention over the patches in 0..1, or `None` if there is none."""
   task = loaded.task
   if not examples:
     return None
@@ -258,13 +232,7 @@ def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
 
 
 def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.ndarray:
-  """Resizes attention over the patches to the pixels of a photo; pixels without patches get 0.
-
-  Args:
-    plane: The attention, (rows, columns).
-    size: The (height, width) of the photo.
-    loaded: The model, whose config says which part of a photo it sees.
-  """
+  """Resizes attention (rows, columns) to a photo's (height, width); unseen pixels get 0."""
   data, ratio = loaded.config.data, loaded.config.evaluation.crop_ratio
   (height, width), (rows, columns) = size, sides(data.decode_size)
   across, down = float(width), float(height)
@@ -278,69 +246,39 @@ def _lay_over(plane: np.ndarray, size: tuple[int, int], loaded: Loaded) -> np.nd
   return over
 
 
-def _draw_results(
-  figure: str, out: Path, results: str | None, config: str | None, workdirs: Sequence[str]
-) -> list[Path]:
-  """Draws the results of a sweep against the memory of a training step of each row.
-
-  The step is compiled, since the compiler reports its memory, but never run.
-  """
-  if results is None or config is None or workdirs:
-    raise ConfigError(
-      f"figure={figure!r} draws results; give the CSV file of vitx reproduce"
-      " as results, the config file with its rows as config, and no workdir."
-    )
+def _measure_sweep(results: str, config: str) -> SweepResults:
+  """Compiles a training step of each row of a sweep for its memory; the steps are never run."""
   cache.enable()
   path, overrides = split_text(config)
-  first = complete_config(load_config(config))
-  value = build_task(first).primary
-  found, costs = read_results(results, value), read_costs(results)
+  figure = build_task(complete_config(load_config(config))).primary
+  values, flops = read_results(results, figure)
   memory = {}
-  for row in find_rows(path, list(found)):
+  for row in find_rows(path, list(values)):
     own = complete_config(load_config(join_text(f"{path}:{row}", [overrides])))
-    if row in costs:
-      check_cost(row, count_training_flops(own), costs[row], config)
-    used = measure_training_bytes(own)
-    if used is None:
-      raise ConfigError(
-        f"figure={figure!r} needs the memory of compiled programs, which the"
-        f" backend {jax.default_backend()!r} does not report; use another backend."
-      )
-    memory[row] = used / 1e9
+    if row in flops:
+      check_cost(row, count_training_flops(own), flops[row])
+    memory[row] = measure_training_bytes(own) / 1e9  # type: ignore[operator]
   kind, backend = jax.devices()[0].device_kind, jax.default_backend()
   title = f"{Path(results).name}, rows of {config}: test figure of finished runs"
-  title += ", mean ± standard deviation over seeds" * (max(map(len, found.values())) > 1)
+  title += ", mean ± standard deviation over seeds" * (max(map(len, values.values())) > 1)
   title += ", against the memory of a training step of the row's whole batch, compiled for"
   title += f" {kind}{f' ({backend})' if backend != kind else ''}, never run."
-  name = f"{figure}_{Path(results).stem}"
-  return figures.find_figure(figure)(found, memory, value, title, out, name)
+  return SweepResults(values, memory, figure, title, f"memory_{Path(results).stem}")
 
 
-def _draw_runs(figure: str, out: Path, workdirs: Sequence[str], config: str | None) -> list[Path]:
-  if not workdirs:
-    raise ConfigError(
-      f"figure={figure!r} draws runs; give their workdir, and as"
-      " config at most a file whose source printed such curves."
-    )
+def _read_runs(workdirs: Sequence[str], config: str | None) -> RunCurves:
   curves, value = read_curves(find_runs(workdirs))
   printed = find_published_curves(find_published(split_text(config)[0]), value) if config else {}
   methods = {curve.method: curve.method.rpartition("/")[2] for curve in curves}  # without folders
   published = {name: printed[method] for name, method in methods.items() if method in printed}
   if config and not published:
-    raise ConfigError(
-      f"config={config!r}: its source printed no training {value} of {listing(methods)}; leave"
-      " config out."
-    )
-  first = Path(workdirs[0]).resolve().name
-  return figures.find_figure(figure)(curves, value, out, f"{figure}_{first}", published)
+    raise ConfigError(f"config={config!r} has no printed training {value} of {listing(methods)}.")
+  return RunCurves(curves, value, f"curves_{Path(workdirs[0]).resolve().name}", published)
 
 
-def _of_config(text: str, options: Options) -> Subject:
-  if options.inputs:
-    raise ConfigError(
-      f"inputs={options.inputs!r:.80}: a config does not have the statistics"
-      " of its data; give a workdir, which vitx train or vitx convert makes."
-    )
+def _open_config(text: str, options: Options) -> Subject:
+  if options.inputs:  # The pixel statistics of a config's data are placeholders until it is opened.
+    raise ConfigError("inputs need a workdir, since a config has no statistics of its data.")
   config = complete_config(load_config(text))
   path, arg = split_text(text)
   row = arg.split(",")[0]

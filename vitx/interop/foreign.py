@@ -3,9 +3,9 @@
 The names `hf:OWNER/NAME` and `timm:NAME` download a file from the Hugging Face Hub.
 """
 
+import contextlib
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,6 @@ STATE_DICTS = (
   *("target_encoder", "student", "encoder", "backbone", "model_ema", "state_dict_ema", "ema"),
 )
 GRID = "vitx_grid"  # the key of the grid of patches, such as "14x14", among a file's metadata
-_DEEPEST = 16  # The most dicts in each other around the weights of a file.
 _NUMBERS = (jnp.floating, jnp.integer, np.bool_)
 _DTYPES = {
   **{"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1"},
@@ -47,10 +46,9 @@ _DTYPES = {
 
 def is_file(source: str) -> bool:
   """Returns whether `source` names a file of weights, local or on the Hub, not a workdir."""
-  with files.reading(f"init_from={source!r} is no path"):
-    path = Path(source)
-    named = source.endswith(SUFFIXES) and not path.is_dir()
-    return hub.is_name(source) or named or path.is_file()
+  path = Path(source)
+  named = source.endswith(SUFFIXES) and not path.is_dir()
+  return hub.is_name(source) or named or path.is_file()
 
 
 def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -65,18 +63,22 @@ def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     ConfigError: The file does not exist, cannot be read, or contains no dict of arrays.
     MissingExtraError: The file is `.safetensors`, and that package is not installed.
   """
-  if not Path(path).is_file():
-    raise ConfigError(f"init_from={path!r}: there is no such file.")
-  if not path.endswith(SUFFIXES):
-    raise ConfigError(
-      f"init_from={path!r} is a file of no known kind; use a file whose name ends in"
-      f" {', '.join(SUFFIXES)}."
-    )
   if path.endswith(".safetensors"):
     return read_safetensors(path, f"init_from={path!r}"), {}
   if path.endswith(".npz"):
-    return _split(files.read_arrays(path), "", path)
-  return _find_weights(read_torch(path), path)
+    return _split(files.read_arrays(path), "")
+  content = read_torch(path)
+  with name_source(path):
+    return _find_weights(content)
+
+
+@contextlib.contextmanager
+def name_source(source: str) -> Iterator[None]:
+  """Adds the source to the message of a ConfigError in a `with` block."""
+  try:
+    yield
+  except ConfigError as error:
+    raise ConfigError(f"init_from={source!r}: {error}") from error
 
 
 class ForeignWeights(NamedTuple):
@@ -113,28 +115,21 @@ def read_variables(source: str, num_heads: int) -> ForeignWeights:
   path = hub.download(source) if hub.is_name(source) else source
   arrays, ignored = read_arrays(path)
   check_digest(path)
-  try:
+  with name_source(source):
     named, around = strip(arrays, STATE_DICTS)
     ours, unused = to_ours(named, num_heads)
-  except ConfigError as error:
-    raise ConfigError(f"init_from={source!r}: {error}") from error
   posemb = FAMILIES[find_family(named)].posemb
   return ForeignWeights(nest(ours), unused, ignored | around, posemb, read_grid(path))
 
 
 def count_heads(params: Mapping[str, Any]) -> int:
   """Returns the number of heads of a network's first query projection (C, H, D); 1 without one."""
-  for name, leaf in name_leaves(params).items():
-    if name.endswith("query/kernel") and leaf.ndim == 3:
-      return leaf.shape[1]
-  return 1
+  queries = (x for name, x in name_leaves(params).items() if name.endswith("query/kernel"))
+  return next((x.shape[1] for x in queries if x.ndim == 3), 1)
 
 
 def guess_layout(variables: Mapping[str, Any], grid: tuple[int, ...] = ()) -> TokenLayout | None:
-  """Returns the token layout that a network's weights imply.
-
-  Returns `None` if there is neither a position table nor a mixer with weights per token, or if the
-  number of tokens does not give a square grid.
+  """Returns the token layout that a network's weights imply, or `None` if they imply none.
 
   Args:
     variables: The network's variables.
@@ -156,11 +151,7 @@ def guess_layout(variables: Mapping[str, Any], grid: tuple[int, ...] = ()) -> To
 
 
 def _count_rows(leaves: Mapping[str, Any]) -> int:
-  """Returns the length of a network's first position table.
-
-  Without a table, it returns the length of the token axis of the first mixer weight that has such
-  an axis, or 0 if no weight has one.
-  """
+  """Returns the length of the first position table, or else of the first token axis; 0 for none."""
   for name in sorted(leaves, key=lambda name: not names.is_position_table(name)):
     bound = names.token_axis(name, leaves[name].ndim)
     if bound is not None:
@@ -168,62 +159,38 @@ def _count_rows(leaves: Mapping[str, Any]) -> int:
   return 0
 
 
-def _find_weights(content: Any, path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def _find_weights(content: Any, where: str = "") -> tuple[dict[str, np.ndarray], dict[str, str]]:
   """Finds the arrays in the content of a `torch.save` file, and describes the other values."""
-  where = ""
-  beside: dict[str, str] = {}
-  for _ in range(_DEEPEST):
-    if not isinstance(content, Mapping):
-      break
-    inner = {str(key): value for key, value in content.items() if _holds_arrays(value)}
-    known = [key for key in STATE_DICTS if key in inner]
-    if not known and (not inner or any(isinstance(x, np.ndarray) for x in content.values())):
-      arrays, other = _split(content, where, path)
-      return arrays, beside | other
-    if not known and len(inner) > 1:
-      raise ConfigError(
-        f"init_from={path!r} has arrays under each of {', '.join(map(repr, inner))}; save the"
-        " weights of one network in a separate file."
-      )
-    key = (known or list(inner))[0]
-    beside |= {f"{where}{key}.": "holds the weights"}
-    others = {name: value for name, value in content.items() if str(name) != key}
-    beside |= {f"{where}{name}": _describe(value) for name, value in others.items()}
-    content, where = inner[key], f"{where}{key}."
-  is_deep = isinstance(content, Mapping)  # A pickle may contain a dict that contains itself.
-  what = f"more than {_DEEPEST} dicts in each other" if is_deep else _describe(content)
-  raise ConfigError(
-    f"init_from={path!r} must hold a dict of arrays, but its content is {what}; save the"
-    " state_dict() of the network."
-  )
+  if not isinstance(content, Mapping):
+    raise ConfigError(
+      f"its content is no dict of arrays but {_describe(content)}; save the state_dict() of the"
+      " network."
+    )
+  inner = {str(key): value for key, value in content.items() if _holds_arrays(value)}
+  keys = [key for key in STATE_DICTS if key in inner]
+  if not keys and (not inner or any(isinstance(x, np.ndarray) for x in content.values())):
+    return _split(content, where)
+  if not keys and len(inner) > 1:
+    raise ConfigError(
+      f"it has arrays under each of {', '.join(map(repr, inner))}; save the weights of one network"
+      " in a separate file."
+    )
+  key = (keys or list(inner))[0]
+  arrays, beside = _find_weights(inner[key], f"{where}{key}.")
+  others = {f"{where}{name}": _describe(x) for name, x in content.items() if str(name) != key}
+  return arrays, {f"{where}{key}.": "holds the weights", **others, **beside}
 
 
-def _split(
-  content: Mapping[Any, Any], where: str, path: str
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Separates the weights in a dict from its other values, such as an epoch.
-
-  Args:
-    content: The dict.
-    where: The prefix of the dict's names in descriptions, such as "state_dict.".
-    path: The path of the file, for errors.
-
-  Returns:
-    The numeric arrays by name, and descriptions of the other values by name.
-
-  Raises:
-    ConfigError: The dict has no numeric array.
-  """
+def _split(content: Mapping[Any, Any], where: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+  """Separates the numeric arrays of a dict from its other values, and describes the latter."""
   arrays = {
     str(key): value
     for key, value in content.items()
     if isinstance(value, np.ndarray) and any(jnp.issubdtype(value.dtype, x) for x in _NUMBERS)
   }
-  other = {f"{where}{key}": _describe(x) for key, x in content.items() if str(key) not in arrays}
-  if not arrays:
-    some = "; ".join(f"{name} is {what}" for name, what in list(other.items())[:3]) or "nothing"
-    raise ConfigError(f"init_from={path!r} needs a dict of arrays, but has only: {some}.")
-  return arrays, other
+  return arrays, {
+    f"{where}{key}": _describe(x) for key, x in content.items() if str(key) not in arrays
+  }
 
 
 def _holds_arrays(value: Any, depth: int = 2) -> bool:
@@ -237,7 +204,6 @@ def _holds_arrays(value: Any, depth: int = 2) -> bool:
 
 
 def _describe(value: Any) -> str:
-  """Describes a value of a file that is not one of the weights."""
   if isinstance(value, Opaque):
     return f"a {type(value).__name__}, which was not executed"
   if isinstance(value, np.ndarray):
@@ -258,9 +224,8 @@ def read_grid(path: str) -> tuple[int, ...]:
   from safetensors import safe_open
 
   with files.reading(f"{path!r} is no readable safetensors file"), safe_open(path, "np") as file:
-    text = (file.metadata() or {}).get(GRID, "")
-  known = re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*", text, re.ASCII)
-  return tuple(map(int, text.split("x"))) if known else ()
+    text = (file.metadata() or {}).get(GRID)
+    return tuple(map(int, text.split("x"))) if text else ()
 
 
 def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:
@@ -279,14 +244,7 @@ def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:
   except ImportError as error:
     raise MissingExtraError(where, "foreign") from error
   with files.reading(f"{where} is no readable safetensors file"):
-    found = deserialize(files.read_bytes(path))
-  unknown = [(name, x["dtype"]) for name, x in found if x["dtype"] not in _DTYPES]
-  if unknown:
-    name, dtype = unknown[0]
-    raise ConfigError(
-      f"{where}: {name!r} has the type {dtype}, which cannot be read; save it as one of"
-      f" {', '.join(_DTYPES)}."
-    )
-  return {
-    name: np.frombuffer(x["data"], _DTYPES[x["dtype"]]).reshape(x["shape"]) for name, x in found
-  }
+    return {
+      name: np.frombuffer(x["data"], _DTYPES[x["dtype"]]).reshape(x["shape"])
+      for name, x in deserialize(Path(path).read_bytes())
+    }

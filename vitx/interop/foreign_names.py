@@ -90,13 +90,7 @@ _WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wr
 
 
 def find_family(theirs: Arrays) -> str:
-  """Returns the name of the naming scheme that the arrays of a file follow.
-
-  This is the first family in `FAMILIES` for which `theirs` contains all arrays named by
-  `Family.marks`.
-
-  Args:
-    theirs: The arrays by their names in the file.
+  """Returns the name of the first family in `FAMILIES` of which the arrays have all marks.
 
   Raises:
     ConfigError: The arrays belong to no known family.
@@ -106,10 +100,7 @@ def find_family(theirs: Arrays) -> str:
       return name
   some = ", ".join(sorted(theirs)[:3])
   raise ConfigError(
-    f"the names of its arrays ({some}, ...) are not known; the known names are those of vision"
-    " transformers of timm, DeiT (plain or distilled), DINO, DINOv2 and DINOv3, SigLIP, LV-ViT, the"
-    " library transformers (ViT, DeiT, DINOv2, DINOv3, SigLIP), vit-pytorch's ViT (BBViT,"
-    " VisionXformer), timm's MLP-Mixer and ConvMixer, and Google's AugReg and big_vision."
+    f"the names of its arrays ({some}, ...) are not known; docs/weights.md lists known projects."
   )
 
 
@@ -158,20 +149,16 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
 
 
 def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
-  """Finds a network among the arrays of a file, which may contain several networks.
-
-  Returns:
-    The prefix of the network's names, and its family; both are "" if no family is known.
-  """
-  found: dict[str, str] = {}
+  """Returns the prefix of the names of a file's network, and its family; "" if none is known."""
+  families: dict[str, str] = {}
   for name, family in FAMILIES.items():
     first = family.marks[0]
-    for front in (each.removesuffix(first) for each in theirs if each.endswith(first)):
+    for front in (x.removesuffix(first) for x in theirs if x.endswith(first)):
       whole = not front or front[-1] in "./"
       if whole and all(front + mark in theirs for mark in family.marks):
-        found.setdefault(front, name)
+        families.setdefault(front, name)
   # Names in big_vision's files are AugReg's with a prefix.
-  outer = [x for x in found if not any(x != y and x.startswith(y) for y in found)]
+  outer = [x for x in families if not any(x != y and x.startswith(y) for y in families)]
   if len(outer) > 1:
     rank = lambda x: min((order.index(w) for w in x.split(".") if w in order), default=99)  # noqa: E731
     best = min(map(rank, outer))
@@ -181,12 +168,12 @@ def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
         f"it has several networks, {', '.join(f'{x}*' for x in outer)}; save one of them in a"
         " separate file."
       )
-  return (outer[0], found[outer[0]]) if outer else ("", "")
+  return (outer[0], families[outer[0]]) if outer else ("", "")
 
 
 def _cut(name: str, prefix: str) -> str:
   """Returns a name without the leading parts that it shares with `prefix`."""
-  parts, front = (re.split(r"(?<=[./])", each) for each in (name, prefix))
+  parts, front = (re.split(r"(?<=[./])", x) for x in (name, prefix))
   shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(parts, front, strict=False))
   return "".join(parts[len(list(shared)) :])
 

@@ -1,8 +1,8 @@
 """The initial weights of a new run, from another run or from a published file."""
 
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -11,17 +11,15 @@ from absl import logging
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
-from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.workdir import locate_checkpoints
 from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.config.fields import MISSING, default_of, find
 from vitx.config.loader import load_config
 from vitx.interop import foreign
 from vitx.interop.published import look_up
-from vitx.interop.repository import find_folder, is_weights, load, load_shapes
-from vitx.interop.transfer import MatchClasses, Report, check_fit, transfer
+from vitx.interop.repository import is_weights, load, load_shapes
+from vitx.interop.transfer import LISTED, MatchClasses, Report, describe_sizes, transfer
 from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
@@ -42,8 +40,7 @@ class Fit:
     network: The new run's network. If a file of weights has no parameters of positions, the
       position embedding of this network is compared with the published one; `None` compares
       nothing.
-    mixer: The name of the network's token mixer, for error messages.
-    new_head: Whether a head for other classes may be left as initialized.
+    new_head: Whether a head may be left as initialized if the source lacks it or has other classes.
     match_classes: A function that finds the run's classes among the source's, see
       `transfer.MatchClasses`; `None` if the run has no classes.
     may_add: Whether the network may have parameters, beside those of its head, that another run
@@ -55,7 +52,6 @@ class Fit:
 
   allowed: Iterable[str] = ()
   network: nn.Module | None = None
-  mixer: str = ""
   new_head: bool = True
   match_classes: MatchClasses | None = None
   may_add: bool = True
@@ -63,22 +59,35 @@ class Fit:
   fingerprint: str = ""
 
   def check(self, report: Report, source: str, *, is_run: bool) -> None:
-    """Checks the report of a transfer of weights.
-
-    Parameters of another run that the new network lacks are always allowed.
+    """Checks that the parameters of a network and of a source fit, except for allowed ones.
 
     Args:
-      report: The report.
+      report: The report of `transfer`.
       source: The name of the file or run, for the error.
-      is_run: Whether the source is another run, and not a file of weights.
+      is_run: Whether the source is another run. Its parameters that the network lacks may be
+        unused.
 
     Raises:
-      ConfigError: Parameters do not fit and are not allowed; the message lists them.
+      ConfigError: Parameters do not fit; the message lists them.
     """
-    if is_run:
-      new = {} if self.may_add else report.new
-      report = dataclasses.replace(report, unused={}, new=new)
-    check_fit(report, source, self.allowed, self.mixer, new_head=self.new_head)
+    patterns = [re.compile(pattern) for pattern in self.allowed]
+    new = [] if is_run and self.may_add else report.new
+    new = [name for name in new if not (self.new_head and names.is_head(name))]
+    reasons = dict.fromkeys([] if is_run else report.unused, "has no place in this network")
+    reasons |= {**dict.fromkeys(new, "is not in the source"), **report.skipped}
+    reasons |= {} if self.new_head else report.head
+    wrong = [
+      f"{name} ({reason})"
+      for name, reason in reasons.items()
+      if not any(pattern.fullmatch(name) for pattern in patterns)
+    ]
+    if wrong:
+      more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
+      raise ConfigError(
+        f"init_from={source!r} does not fit this network: {describe_sizes(report.sizes)}"
+        f"{', '.join(wrong[:LISTED])}{more}. To accept parameters that do not fit, match their"
+        " names, such as init_from_except=('.*/token_mixer/.*',)."
+      )
 
 
 def initial_variables(
@@ -108,7 +117,6 @@ def initial_variables(
 
   Raises:
     ConfigError: The source cannot be read, or parameters do not fit and are not allowed.
-    MissingExtraError: A package that reads the file is not installed.
   """
   is_run = not is_weights(source)
   if is_run:
@@ -140,7 +148,6 @@ def check_source(
   `initial_variables` describes the other arguments and the errors.
 
   Args:
-    source: The workdir of the other run, a repository, a file of weights, or a name of the Hub.
     params: The shapes and dtypes of the parameters, without values.
     model_state: The shapes and dtypes of the other collections.
   """
@@ -149,11 +156,8 @@ def check_source(
     _, report = _transfer_file(source, params, model_state, layout, fit)
     fit.check(report, source, is_run=False)
     return
-  with _name_source(source):
-    folder = find_folder(source)
-    loaded = load_shapes(source, folder)
-  if folder is None and not Directory(locate_checkpoints(loaded.workdir)).steps():
-    raise ConfigError(f"init_from={source!r} has no checkpoint yet; wait until that run saves one.")
+  with foreign.name_source(source):
+    loaded = load_shapes(source)
   check_run(loaded, source, params, model_state, layout, fit)
 
 
@@ -165,13 +169,9 @@ def check_run(
   layout: TokenLayout | None,
   fit: Fit = Fit(),
 ) -> None:
-  """Checks that the shapes of another run's parameters fit a new run, before either is trained.
+  """Checks that the parameters of another run fit a new run, before either is trained.
 
-  `check_source` describes the other arguments and the errors.
-
-  Args:
-    loaded: The other run's model, whose variables have zeros in place of weights.
-    source: The name of the other run, for errors.
+  The variables of `loaded` have zeros in place of weights. `check_source` describes the rest.
   """
   params, model_state = tree.zeros((params, model_state))
   _, report = _transfer_run(loaded, source, params, model_state, layout, fit)
@@ -179,13 +179,7 @@ def check_run(
 
 
 def _warn_of_seen_examples(loaded: Loaded, source: str, fit: Fit) -> None:
-  """Warns if another run may have been trained on examples that the new run evaluates.
-
-  Args:
-    loaded: The other run's model.
-    source: The name of the other run, for the warning.
-    fit: The config and the data of the new run.
-  """
+  """Warns if another run may have been trained on examples that the new run evaluates."""
   if not fit.fingerprint or loaded.fingerprint != fit.fingerprint:
     return
   before, now = (
@@ -203,15 +197,6 @@ def _warn_of_seen_examples(loaded: Loaded, source: str, fit: Fit) -> None:
     )
 
 
-@contextlib.contextmanager
-def _name_source(source: str) -> Iterator[None]:
-  """Adds the source to the message of a ConfigError in a `with` block."""
-  try:
-    yield
-  except ConfigError as error:
-    raise ConfigError(f"init_from={source!r}: {error}") from error
-
-
 def _transfer_run(
   loaded: Loaded,
   source: str,
@@ -220,25 +205,16 @@ def _transfer_run(
   layout: TokenLayout | None,
   fit: Fit,
 ) -> tuple[Any, Report]:
-  """Fills the parameters and the batch statistics of a new run with those of another run.
-
-  Args:
-    loaded: The other run's model.
-    source: The name of the other run, for errors.
-    params, model_state, layout, fit: The arguments of `initial_variables`.
-
-  Returns:
-    The variables by collection, and the report.
-  """
+  """Returns a new run's parameters and batch statistics, filled from another run, and a report."""
   target = {"params": params}
   target |= {name: model_state[name] for name in STATISTICS if name in model_state}
   with registry.trusting(False):
     before = loaded.task.token_layout()
-  found = {name: loaded.variables[name] for name in target if name in loaded.variables}
-  known = loaded.class_names if loaded.knows_class_names else None
-  indices = _match_classes(fit.match_classes, known, found)
-  with _name_source(source):
-    filled, report = transfer(target, found, layout, before, indices)
+  trained = {name: loaded.variables[name] for name in target if name in loaded.variables}
+  class_names = loaded.class_names if loaded.knows_class_names else None
+  indices = _match_classes(fit.match_classes, class_names, trained)
+  with foreign.name_source(source):
+    filled, report = transfer(target, trained, layout, before, indices)
   differing = _compare_positions(_read_positions(loaded), fit.network)
   return filled, dataclasses.replace(report, skipped={**report.skipped, **differing})
 
@@ -246,27 +222,20 @@ def _transfer_run(
 def _transfer_file(
   source: str, params: Any, model_state: Mapping[str, Any], layout: TokenLayout | None, fit: Fit
 ) -> tuple[Any, Report]:
-  """Fills the variables of a new run with the weights in a published file.
-
-  The variables are the parameters, the batch statistics, and any other state that the file has.
-  `initial_variables` describes the arguments.
-
-  Returns:
-    The variables by collection, and the report.
-  """
+  """Returns a new run's parameters and state, filled from a published file, and a report."""
   heads = foreign.count_heads(params)
-  found, extra, ignored, posemb, grid = foreign.read_variables(source, heads)
-  stored = tree.name_leaves(found)
+  trained, extra, ignored, posemb, grid = foreign.read_variables(source, heads)
+  stored = tree.name_leaves(trained)
   state = {
     name: x
     for name, x in tree.name_leaves(dict(model_state)).items()
     if name in stored or name.split("/")[0] in STATISTICS
   }
   target = {"params": params, **tree.nest(state)}
-  indices = _match_classes(fit.match_classes, None, found)
-  before = foreign.guess_layout(found, grid)
-  with _name_source(source):
-    filled, report = transfer(target, found, layout, before, indices)
+  indices = _match_classes(fit.match_classes, None, trained)
+  before = foreign.guess_layout(trained, grid)
+  with foreign.name_source(source):
+    filled, report = transfer(target, trained, layout, before, indices)
   unused = {**report.unused, **dict.fromkeys(extra, "")}
   skipped = {**report.skipped, **_compare_positions(posemb, fit.network)}
   skipped |= _compare_heads(source, target)
@@ -280,56 +249,42 @@ def _read_positions(loaded: Loaded) -> dict[str, Any]:
   table = getattr(network, "PARTS", {}).get(part, ({},))[0]
   if not table or part in loaded.variables["params"]:
     return {}
-  found = getattr(network, part)(parent=None)
-  fields = {name: getattr(found, name) for name in ("kind", "base") if hasattr(found, name)}
-  return next(({"name": name, **fields} for name, x in table.items() if type(found) is x), {})
+  posemb = getattr(network, part)(parent=None)
+  fields = {name: getattr(posemb, name) for name in ("kind", "base") if hasattr(posemb, name)}
+  return next(({"name": name, **fields} for name, x in table.items() if type(posemb) is x), {})
 
 
 def _compare_positions(wanted: Mapping[str, Any], network: nn.Module | None) -> dict[str, str]:
-  """Compares a network's position embedding with the one that a published network has.
-
-  Returns:
-    The dict {"posemb": reason} if they differ, otherwise {}.
-  """
+  """Returns {"posemb": reason} if a network's positions are not the published ones, or {}."""
   part = names.POSITIONS
   parts: Any = getattr(network, "PARTS", {})
   if not wanted or part not in parts:
     return {}
-  found = getattr(network, part)(parent=None)
-  is_kind = isinstance(found, parts[part][0][wanted["name"]])
-  if is_kind and all(getattr(found, field) == wanted[field] for field in wanted.keys() - {"name"}):
+  posemb = getattr(network, part)(parent=None)
+  is_kind = isinstance(posemb, parts[part][0][wanted["name"]])
+  if is_kind and all(getattr(posemb, key) == wanted[key] for key in wanted.keys() - {"name"}):
     return {}
-  given = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
-  return {part: f"set model.posemb=dict({given}), with which these weights were trained"}
+  fields = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
+  return {part: f"set model.posemb=dict({fields}), with which these weights were trained"}
 
 
 def _compare_heads(source: str, target: Mapping[str, Any]) -> dict[str, str]:
-  """Compares a network's number of heads with that of published weights that vitx knows.
+  """Returns {first query kernel: reason} if known weights have another number of heads, or {}.
 
   The arrays of a file split into any number of heads that divides their width.
-
-  Returns:
-    The dict {name of the first query kernel: reason} if the numbers differ, otherwise {}.
   """
   known = look_up(source)
   wanted = load_config(known.row).model.get("num_heads") if known else None
-  queries = {
-    name: x.shape[1]
-    for name, x in tree.name_leaves(target).items()
-    if name.endswith("query/kernel") and x.ndim == 3
-  }
-  for name, heads in [*queries.items()][:1]:
-    if wanted not in (None, heads):
-      return {name: f"these weights were trained with model.num_heads={wanted}, not {heads}"}
+  for name, x in tree.name_leaves(target).items():
+    if wanted and name.endswith("query/kernel") and x.ndim == 3:
+      reason = f"these weights were trained with model.num_heads={wanted}, not {x.shape[1]}"
+      return {} if x.shape[1] == wanted else {name: reason}
   return {}
 
 
 def _match_classes(
   find: MatchClasses | None, class_names: Sequence[str] | None, variables: Mapping[str, Any]
 ) -> np.ndarray | str | None:
-  """Finds the new network's classes in the head in `variables`, by calling `find`.
-
-  Returns the result of `find`, see `transfer.MatchClasses`; `None` without head or `find`.
-  """
+  """Returns the result of `find` for the head in `variables`; `None` without head or `find`."""
   heads = [x for name, x in tree.name_arrays(variables["params"]).items() if names.is_head(name)]
   return None if find is None or not heads else find(class_names, heads[0].shape[-1])

@@ -102,8 +102,8 @@ def linear_to_heads(theirs: str, *ours: str) -> list[NameRule]:
   all these maps, stacked.
   """
   return [
-    stacked_weight(f"{theirs}.weight", tuple(f"{each}/kernel" for each in ours)),
-    stacked_bias(f"{theirs}.bias", tuple(f"{each}/bias" for each in ours)),
+    stacked_weight(f"{theirs}.weight", tuple(f"{name}/kernel" for name in ours)),
+    stacked_bias(f"{theirs}.bias", tuple(f"{name}/bias" for name in ours)),
   ]
 
 
@@ -112,27 +112,27 @@ def linear_from_heads(theirs: str, ours: str) -> list[NameRule]:
   return [from_heads(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
-def interleaved(each: NameRule) -> NameRule:
-  """Returns the rule `each` with the channels of queries and keys (..., D) in another order.
+def interleaved(plain: NameRule) -> NameRule:
+  """Returns the rule `plain` with the channels of queries and keys (..., D) in another order.
 
   For rotary positions, the published code rotates channels j and j + D/2 of a head by one angle.
   vitx rotates the neighbors 2j and 2j + 1, so it stores each such pair as neighbors. Products of
   queries and keys do not change, since both have the new order.
   """
-  rotated = [name.split("/")[-2] in QKV[:2] for name in each.ours]
+  rotated = [name.split("/")[-2] in QKV[:2] for name in plain.ours]
 
   def reorder(x: np.ndarray, parts: tuple[int, int]) -> np.ndarray:
     return x.reshape(*x.shape[:-1], *parts).swapaxes(-1, -2).reshape(x.shape)
 
   def into(xs: Several, heads: int) -> Several:
-    ours = zip(each.into(xs, heads), rotated, strict=True)
+    ours = zip(plain.into(xs, heads), rotated, strict=True)
     return tuple(reorder(x, (2, -1)) if turns else x for x, turns in ours)
 
   def back(xs: Several) -> Several:
     ours = zip(xs, rotated, strict=True)
-    return each.back([reorder(x, (-1, 2)) if turns else x for x, turns in ours])
+    return plain.back([reorder(x, (-1, 2)) if turns else x for x, turns in ours])
 
-  return NameRule(each.theirs, each.ours, into, back)
+  return NameRule(plain.theirs, plain.ours, into, back)
 
 
 def norm(theirs: str, ours: str) -> list[NameRule]:
@@ -166,16 +166,16 @@ def convert_in(
   """
   left = dict(theirs)
   ours: dict[str, np.ndarray] = {}
-  for each in rules:
-    for first, number, arrays in _pop_groups(each.theirs, left):
+  for name_rule in rules:
+    for first, number, arrays in _pop_groups(name_rule.theirs, left):
       try:
-        parts = each.into(arrays, num_heads)
+        parts = name_rule.into(arrays, num_heads)
       except (ValueError, IndexError, TypeError) as error:
         shape = " and ".join(str(list(x.shape)) for x in arrays)
         raise ConfigError(
           f"{first} of the shape {shape} does not split into num_heads={num_heads}: {error}"
         ) from error
-      ours |= _name(each.ours, number, parts)
+      ours |= _name(name_rule.ours, number, parts)
   return ours, list(left)
 
 
@@ -187,9 +187,9 @@ def convert_out(rules: Iterable[NameRule], ours: Arrays) -> tuple[dict[str, np.n
   """
   left = dict(ours)
   theirs: dict[str, np.ndarray] = {}
-  for each in rules:
-    for _, number, arrays in _pop_groups(each.ours, left):
-      theirs |= _name(each.theirs, number, each.back(arrays))
+  for name_rule in rules:
+    for _, number, arrays in _pop_groups(name_rule.ours, left):
+      theirs |= _name(name_rule.theirs, number, name_rule.back(arrays))
   return {name: np.ascontiguousarray(x) for name, x in theirs.items()}, list(left)
 
 
@@ -219,5 +219,5 @@ def _matching(template: str, names: Arrays) -> list[tuple[str, str]]:
   The number is "" if the template has none.
   """
   pattern = re.compile(re.escape(template).replace(r"\{\}", r"(\d+)"))
-  found = [(name, pattern.fullmatch(name)) for name in names]
-  return [(name, match[1] if match.groups() else "") for name, match in found if match]
+  matches = [(name, pattern.fullmatch(name)) for name in names]
+  return [(name, match[1] if match.groups() else "") for name, match in matches if match]

@@ -54,8 +54,8 @@ class PublishedWeights:
   @property
   def digest(self) -> str:
     """Returns the first digits of the SHA-256 of the authors' file, or "" if it is not known."""
-    found = _DIGEST.search(self.file)
-    return found[1] if found else ""
+    match = _DIGEST.search(self.file)
+    return match[1] if match else ""
 
   @property
   def config(self) -> str:
@@ -239,10 +239,10 @@ def check_digest(path: str) -> None:
   if known is None or not known.digest:
     return
   with open(path, "rb") as file:
-    found = hashlib.file_digest(file, "sha256").hexdigest()
-  if not found.startswith(known.digest):
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+  if not digest.startswith(known.digest):
     raise ConfigError(
-      f"init_from={path!r} has the SHA-256 {found[:8]}..., but the published file of this name has"
+      f"init_from={path!r} has the SHA-256 {digest[:8]}..., but the published file of this name has"
       f" {known.digest}...: it is damaged or another file. Download {known.address} again, or give"
       " your own weights another name."
     )

@@ -19,13 +19,13 @@ from vitx.checkpoints.load import CHOICES, Loaded, assemble
 from vitx.checkpoints.workdir import (
   REPOSITORY,
   find_run,
+  from_plain,
   join,
+  list_steps,
   read_config,
   read_data,
   read_json,
-  restore_config,
 )
-from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError
 from vitx.interop import foreign, hub
 from vitx.interop.foreign_names import FAMILIES, to_theirs
@@ -73,48 +73,37 @@ def load(
   folder = find_folder(workdir)
   if folder is None:
     return checkpoints.load(workdir, checkpoint, weights=weights, trust_code=trust_code)
-  place, record = str(workdir), read_json(folder, REPOSITORY)
+  place, (config, record) = str(workdir), _read_record(folder)
   step, names = record["step"], record["names"]
-  if str(checkpoint) not in (*CHOICES, str(step)):
+  if str(checkpoint) not in (*CHOICES, str(step)) or weights is not None:
     raise ConfigError(
-      f"checkpoint={checkpoint!r} does not exist in workdir={place!r}, which has only step {step};"
-      " leave checkpoint out."
+      f"checkpoint={checkpoint!r} or weights={weights!r} does not exist in workdir={place!r}, which"
+      f" has only step {step} and one kind of weights; leave them out."
     )
-  if weights is not None:
-    raise ConfigError(
-      f"weights={weights!r}: workdir={place!r} has one kind of weights; leave weights out."
-    )
-  check_choice(names, f"names in {REPOSITORY} of workdir={place!r}", (OWN, *FAMILIES))
 
   def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     where = f"workdir={place!r}: {WEIGHTS}"
     arrays = foreign.read_safetensors(_find_weights(place, folder), where)
     try:
       variables = tree.nest(_to_ours(arrays, names, wanted))
-    except (ValueError, TypeError, AttributeError) as error:
+    except ConfigError as error:
       raise ConfigError(f"{where} cannot be read: {error}") from error
-    tree.check_arrays(variables, wanted, where)
+    tree.check_match(tree.name_leaves(variables), wanted, where)
     return variables, step
 
-  config = restore_config(record["config"], join(folder, REPOSITORY))
   return assemble(place, config, record["data"], read, trust_code=trust_code)
 
 
 def find_folder(place: Any) -> str | None:
-  """Returns the local folder of a repository's `vitx.json`, or `None` if the place is a workdir.
+  """Returns the local folder of a repository's `vitx.json`, or `None` for a workdir.
 
   Raises:
-    ConfigError: A repository of the Hub cannot be read, or was not written by vitx.
+    ConfigError: A repository of the Hub cannot be read.
   """
-  if isinstance(place, str) and hub.is_name(place):
-    path = hub.find(place, (REPOSITORY,), "workdir")
-    if path is None:
-      raise ConfigError(
-        f"workdir={place!r} has no {REPOSITORY}: it holds no model that vitx wrote. For weights of"
-        " other projects use init_from or vitx convert."
-      )
-    return os.path.dirname(path)
-  local = isinstance(place, str | os.PathLike) and "://" not in str(place)
+  if hub.is_name(str(place)):
+    path = hub.find(str(place), (REPOSITORY,), "workdir")
+    return path and os.path.dirname(path)
+  local = "://" not in str(place)
   return str(place) if local and os.path.isfile(join(place, REPOSITORY)) else None
 
 
@@ -126,7 +115,6 @@ def is_weights(source: str) -> bool:
 
   Raises:
     ConfigError: A repository of the Hub cannot be read.
-    MissingExtraError: A package that reads it is not installed.
   """
   if not source.startswith(hub.PREFIX):
     return foreign.is_file(source)
@@ -142,46 +130,39 @@ def read_run_config(source: str) -> ConfigDict:
     ConfigError: There is no such workdir or repository, or it is damaged.
   """
   folder = find_folder(source)
-  return _read_config(find_run(source) if folder is None else source, folder)
+  return read_config(find_run(source)) if folder is None else _read_record(folder)[0]
 
 
-def _read_config(place: str, folder: str | None) -> ConfigDict:
-  """Returns the config of a run's workdir, or of a repository if its local folder is given."""
-  if folder is None:
-    return read_config(place)
-  return restore_config(read_json(folder, REPOSITORY)["config"], join(folder, REPOSITORY))
+def _read_record(folder: str) -> tuple[ConfigDict, dict[str, Any]]:
+  """Returns the config of a repository in a local folder, and the whole content of `vitx.json`."""
+  record = read_json(folder, REPOSITORY)
+  return from_plain(record["config"]), record
 
 
-def load_shapes(source: str, folder: str | None) -> Loaded:
+def load_shapes(source: str) -> Loaded:
   """Returns the model of a workdir or a repository with zeros in place of its weights.
 
-  The weights are not read, so the workdir need not have a checkpoint yet. Code that the config
-  names is imported only inside `registry.trusting(True)`.
-
-  Args:
-    source: The workdir or the repository.
-    folder: The result of `find_folder(source)`, which may have asked the Hub.
+  The weights are not read. Code that the config names is imported only inside
+  `registry.trusting(True)`.
 
   Raises:
-    ConfigError: There is no such workdir, it or the repository is damaged, or no model can be built
-      from its config.
+    ConfigError: There is no such workdir or repository, it has no checkpoint yet, or no model can
+      be built from its config.
   """
-  place = find_run(source) if folder is None else source
-  config = _read_config(place, folder)
-  data = read_data(place) if folder is None else read_json(folder, REPOSITORY)["data"]
+  folder = find_folder(source)
+  if folder is None:
+    place = find_run(source)
+    config, data = read_config(place), read_data(place)
+    if not list_steps(place):
+      raise ConfigError("it has no checkpoint yet; wait until that run saves one.")
+  else:
+    place, (config, record) = source, _read_record(folder)
+    data = record["data"]
   return assemble(place, config, data, lambda shapes: (tree.zeros(shapes), 0), trust_code=False)
 
 
 def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]:
-  """Returns a model's arrays under the names that a repository stores.
-
-  Args:
-    variables: The model's variable collections.
-    names: The naming scheme, "vitx" or a family of `foreign_names`.
-
-  Raises:
-    ConfigError: An array has no name in the scheme.
-  """
+  """Returns a model's arrays under the names of a scheme: "vitx" or a family of `foreign_names`."""
   arrays = tree.name_arrays(variables)
   return arrays if names == OWN else to_theirs(arrays, names)
 
@@ -189,24 +170,15 @@ def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]
 def _to_ours(
   arrays: dict[str, np.ndarray], names: str, wanted: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-  """Returns arrays of a naming scheme under vitx's names.
-
-  Raises:
-    ValueError: An array has no place in the network, or does not split into its heads.
-  """
+  """Returns arrays of a naming scheme under vitx's names; others, which do not fit, as they are."""
   if names == OWN:
     return arrays
   ours, left = convert_in(FAMILIES[names].rules, arrays, foreign.count_heads(wanted["params"]))
-  if left:
-    raise ValueError(f"{left[0]!r} has no place in this network")
-  return ours
+  return {**ours, **{name: arrays[name] for name in left}}
 
 
 def _find_weights(place: str, folder: str) -> str:
-  """Returns the path of a repository's weights.
-
-  Weights of the Hub are downloaded from the commit from which `vitx.json` was downloaded.
-  """
+  """Returns the path of a repository's weights, of the commit to which `vitx.json` belongs."""
   if not hub.is_name(place):
     return join(folder, WEIGHTS)
   name, _ = hub.split(place)

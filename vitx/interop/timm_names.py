@@ -148,9 +148,9 @@ _TIMM_DINOV3 = [
   _CLASS,
   *_NETWORK,
 ]
-DINOV3 = [interleaved(each) for each in _DINOV3]
-TIMM_DINOV3 = [interleaved(each) for each in _TIMM_DINOV3]
-TIMM_DINOV3_WITHOUT_BIASES = [interleaved(each) for each in (_without_biases(), *_TIMM_DINOV3)]
+DINOV3 = [interleaved(rule) for rule in _DINOV3]
+TIMM_DINOV3 = [interleaved(rule) for rule in _TIMM_DINOV3]
+TIMM_DINOV3_WITHOUT_BIASES = [interleaved(rule) for rule in (_without_biases(), *_TIMM_DINOV3)]
 SIGLIP = [
   _POSITIONS,
   *_NETWORK,
@@ -165,7 +165,7 @@ SIGLIP = [
 LV_VIT = [
   _CLASS,
   _POSITIONS,
-  *(each for number in range(3) for each in _lv_stem(number)),
+  *(rule for number in range(3) for rule in _lv_stem(number)),
   *biased_convolution("patch_embed.proj", "params/stem/patches/embed"),
   *_BLOCKS,
   *_END,

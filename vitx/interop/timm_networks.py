@@ -65,56 +65,37 @@ def find_network(
   Raises:
     ConfigError: There is no such network; the message names the field.
   """
-  candidates = [kind for kind in KINDS if kind.names["name"] == fields["name"]]
-  if not candidates:
-    names = sorted({kind.names["name"] for kind in KINDS})
-    raise ConfigError(
-      f"model.name={fields['name']!r} has no equivalent in timm; models with one are"
-      f" {', '.join(names)}."
-    )
 
-  def distance(kind: _NetworkKind) -> tuple[int, int]:
-    differing = _differing(kind, fields)
-    return sum(field.endswith(".name") for field in differing), len(differing)
+  def distance(kind: _NetworkKind) -> tuple[bool, int, int]:
+    differing = [field for field, value in kind.names.items() if fields.get(field) != value]
+    return "name" in differing, sum(x.endswith(".name") for x in differing), len(differing)
 
-  kind = min(candidates, key=distance)
+  kind = min(KINDS, key=distance)
   _check_kind(kind, fields, defaults)
   return kind.write(fields, size, channels)
 
 
-def _differing(kind: _NetworkKind, fields: Fields) -> list[str]:
-  """Returns the fields whose values differ from the values that a kind of network requires."""
-  return [field for field, value in kind.names.items() if fields.get(field) != value]
-
-
 def _check_kind(kind: _NetworkKind, fields: Fields, defaults: Fields) -> None:
-  """Checks that a model is of a kind that another project can build.
-
-  Raises:
-    ConfigError: The model is of no such kind; the message names the field.
-  """
-  for field in _differing(kind, fields):
-    raise ConfigError(
-      f"model.{field.removesuffix('.name')}={fields[field]!r} has no equivalent in timm, whose"
-      f" network has {kind.names[field]!r}."
-    )
-  for field, value in fields.items():
-    free = any(field == other or field.startswith(f"{other}.") for other in FREE)
-    if free or field in kind.names or field in kind.arguments or value == defaults.get(field):
-      continue
-    if field == "token_mixer.head_dim" and value * fields["num_heads"] == fields["width"]:
-      continue
-    raise ConfigError(
-      f"model.{field}={value!r} has no equivalent in timm, whose network has"
-      f" {defaults.get(field)!r}."
-    )
+  """Raises ConfigError if a field of a model has another value than all networks of a kind."""
+  free = tuple(f"{field}." for field in (*FREE, *kind.arguments))
+  fixed = {field: defaults.get(field) for field in fields if not f"{field}.".startswith(free)}
+  if (fields.get("token_mixer.head_dim") or 0) * fields.get("num_heads", 0) == fields.get("width"):
+    fixed.pop("token_mixer.head_dim", None)
+  for field, value in {**kind.names, **fixed, **kind.names}.items():
+    if fields.get(field) != value:
+      raise ConfigError(
+        f"model.{field.removesuffix('.name')}={fields.get(field)!r} has no equivalent in timm,"
+        f" whose network has {value!r}."
+      )
 
 
 def _call(module: str, name: str, arguments: Mapping[str, Any]) -> str:
   """Returns Python code that imports `name` and calls it; arguments that are None are left out."""
-  given = [f"  {key}={value}," for key, value in arguments.items() if value is not None]
-  partial = "from functools import partial\n\n" if any("partial" in line for line in given) else ""
-  lines = [f"from timm.models.{module} import {name}", "", f"model = {name}(", *given, ")"]
+  keywords = [f"  {key}={value}," for key, value in arguments.items() if value is not None]
+  partial = (
+    "from functools import partial\n\n" if any("partial" in line for line in keywords) else ""
+  )
+  lines = [f"from timm.models.{module} import {name}", "", f"model = {name}(", *keywords, ")"]
   return partial + "\n".join(lines) + "\n"
 
 
@@ -158,13 +139,13 @@ def _write_vit(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork
 
 def _write_map(fields: Fields, size: ImageSize, channels: int) -> ForeignNetwork:
   width = fields["width"]
-  own = {
+  of_pool = {
     "num_heads": fields["pool.num_heads"] or max(1, width // 64),
     "mlp_dim": fields["pool.mlp_dim"] or 4 * width,
     "block.activation": fields["pool.activation"],
     "norm.epsilon": 1e-6,
   }
-  for name, value in own.items():
+  for name, value in of_pool.items():
     if fields[name] != value:
       raise ConfigError(
         f"model.{name}={fields[name]!r} has no equivalent in timm: there the pool uses this value"

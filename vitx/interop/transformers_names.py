@@ -89,8 +89,8 @@ DINOV2_REGISTERS = [
 
 # Newer versions of the library name the blocks `model.layer.0` in memory.
 DINOV3 = [
-  interleaved(each)
-  for each in (
+  interleaved(plain)
+  for plain in (
     *_dinov3_block("layer.{}"),
     *_dinov3_block("model.layer.{}"),
     same(_CLASS, "params/cls"),

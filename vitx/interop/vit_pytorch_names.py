@@ -33,11 +33,10 @@ def _patches(theirs: str, ours: str) -> NameRule:
   """Returns the rule of a linear map of patches of p x p pixels and c channels, (C, p p c)."""
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
-    for channels in (3, 1):
-      side = math.isqrt(x.shape[1] // channels)
-      if side * side * channels == x.shape[1]:
-        return (x.reshape(-1, side, side, channels).transpose(1, 2, 3, 0),)
-    raise ValueError(f"its {x.shape[1]} inputs are no square patch with 3 channels or 1")
+    side = math.isqrt(x.shape[1] // 3)
+    channels = 3 if 3 * side**2 == x.shape[1] else 1
+    side = math.isqrt(x.shape[1] // channels)
+    return (x.reshape(len(x), side, side, channels).transpose(1, 2, 3, 0),)
 
   return rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
 
@@ -78,7 +77,7 @@ VIT_PYTORCH = [
   *linear_from_heads(f"{_FN}.to_out.0", f"{MIXER}/out"),
   _taps(),
   # These belong to BigBird.
-  *(each for part in QKV for each in linear_to_heads(f"{_FN}.{part}", f"{MIXER}/{part}")),
+  *(x for part in QKV for x in linear_to_heads(f"{_FN}.{part}", f"{MIXER}/{part}")),
   # These belong to Performer and Linformer.
   _query_and_key(),
   stacked_weight(f"{_FN}.to_v.weight", (f"{MIXER}/value/kernel",)),

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.config.checks import NonNegative, Positive
-from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 
@@ -53,15 +52,8 @@ class AxesPosition(nn.Module):
     """Adds a position vector to each token (B, N, C).
 
     `at` gives the indices of these tokens in the layout, integers (N,); None means all, in order.
-
-    Raises:
-      ConfigError: If there are prefix tokens, which have no coordinates.
+    Prefix tokens have no coordinates, so there must be none.
     """
-    if layout.prefix:
-      raise ConfigError(
-        f"model.posemb='axes' has no vector for the {layout.prefix} tokens in front of"
-        " the grid. Use model.posemb='learned'."
-      )
     axes = len(layout.grid)
     init = nn.initializers.normal(self.stddev / axes**0.5)
     places = jnp.asarray(np.indices(layout.grid).reshape(axes, -1).astype(np.int32))  # (A, N)
@@ -88,9 +80,6 @@ class SineCosinePosition(nn.Module):
     """Adds a position vector to each token (B, N, C).
 
     `at` gives the indices of these tokens in the layout, integers (N,); None means all, in order.
-
-    Raises:
-      ConfigError: If the width does not split into pairs for every axis.
     """
     table = jnp.asarray(sine_cosine_table(layout, x.shape[-1], self.base), x.dtype)
     return x + (table if at is None else table[at])
@@ -99,20 +88,14 @@ class SineCosinePosition(nn.Module):
 def sine_cosine_table(layout: TokenLayout, width: int, base: float = 10000.0) -> np.ndarray:
   """Returns the vectors that `SineCosinePosition` adds to N tokens, float32 (N, C).
 
-  Raises:
-    ConfigError: If the width does not split into pairs for every axis.
+  The width must be a multiple of twice the number of axes.
   """
   axes = len(layout.grid)
-  if width % (2 * axes):
-    raise ConfigError(
-      f"model.posemb='sincos' has pairs of channels for each of {axes} axes, so"
-      f" model.width={width} must be divisible by {2 * axes}."
-    )
   part = width // axes
   coordinates = np.indices(layout.grid).reshape(axes, -1).T  # (N - prefix, A)
   frequencies = base ** (-2.0 * np.arange(part // 2) / part)
   angles = coordinates[:, :, None] * frequencies
-  grid = np.concatenate([np.sin(angles), np.cos(angles)], axis=2).reshape(-1, width)
+  grid = np.concatenate([np.sin(angles), np.cos(angles)], axis=2).reshape(len(angles), width)
   return np.concatenate([np.zeros((layout.prefix, width)), grid]).astype(np.float32)
 
 

@@ -51,11 +51,7 @@ def from_heads(
 
 
 def resolve_head_dim(width: int, num_heads: int, head_dim: int | None) -> int:
-  """Returns the width D of a head: `head_dim` if it is given, otherwise `width / num_heads`.
-
-  Raises:
-    ConfigError: If `head_dim` is None and `num_heads` does not divide `width`.
-  """
+  """Returns the width D of a head: `head_dim` if it is given, otherwise `width / num_heads`."""
   if head_dim is not None:
     return head_dim
   if width % num_heads:

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from vitx.config.checks import PositiveInt, check_choice, check_fields, check_value
-from vitx.config.errors import ConfigError
 from vitx.config.registry import build, check_options, fields_of, lookup, options
 from vitx.models.cct import CCT
 from vitx.models.convmixer import ConvMixer
@@ -57,13 +56,10 @@ def create_model(name: str = "", *, num_classes: int | None = None, **fields: An
     `model.apply(variables, images)` computes logits for images (B, height, width, channels).
 
   Raises:
-    ConfigError: If a model, field, part or option is unknown (the message lists the valid ones), a
-      field does not accept its value, or a classifier has no number of classes.
+    ConfigError: If a name or a field is unknown, or a field does not accept its value.
   """
   model = lookup(MODELS, name, "model.name")
   fields = _build_fields(model, fields)
-  if num_classes is None and "num_classes" in options(model):
-    raise ConfigError("model.num_classes is not set; set it, such as model.num_classes=10.")
   if num_classes is not None:
     check_value(num_classes, "model.num_classes", PositiveInt)
     fields["num_classes"] = num_classes
@@ -71,29 +67,13 @@ def create_model(name: str = "", *, num_classes: int | None = None, **fields: An
 
 
 def check_model(model: Mapping[str, Any]) -> None:
-  """Checks the names and fields of a config's `model` entry, before the number of classes is known.
-
-  Raises:
-    ConfigError: If a model, part or option is unknown (the message lists the valid ones), or if a
-      field does not accept its value.
-  """
+  """Checks the names and fields of a config's `model` entry, except the number of classes."""
   fields = {key: value for key, value in model.items() if key not in ("name", "num_classes")}
   _build_fields(lookup(MODELS, model.get("name", ""), "model.name"), fields)
 
 
 def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the arguments of a model's class for the fields of a config.
-
-  Each name of a part (such as `token_mixer`) becomes a function that makes this part, and the name
-  of the dtype becomes the dtype.
-
-  Args:
-    model: The class of the model.
-    fields: The entry `model` of the config, without `name` and `num_classes`.
-
-  Raises:
-    ConfigError: If a part or an option is unknown, or if a field does not accept its value.
-  """
+  """Returns the arguments of a model's class: names of parts become functions that make them."""
   check_options(model, fields, "model", hidden=("num_classes", "name"))
   check_fields(model, fields, "model")
   built = dict(fields)
@@ -106,11 +86,7 @@ def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_from_config(model: Mapping[str, Any]) -> nn.Module:
-  """Makes the network of a config's `model` entry.
-
-  Raises:
-    ConfigError: If the entry is not valid, see `create_model`.
-  """
+  """Makes the network of a config's `model` entry."""
   return create_model(**model)
 
 
@@ -140,9 +116,6 @@ def find_mixer(model: Mapping[str, Any]) -> dict[str, Any]:
 
   If the entry does not set the mixer, it is the default of the network. A network without token
   mixers gives {}.
-
-  Raises:
-    ConfigError: If the model is unknown.
   """
   parts = getattr(lookup(MODELS, model.get("name", ""), "model.name"), "PARTS", {})
   if "token_mixer" not in parts:
@@ -159,17 +132,14 @@ def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
   Args:
     model: The entry `model` of the config.
     seed: The seed of the random graphs.
-
-  Raises:
-    ConfigError: If the model is unknown, or if the token mixer cannot be built.
   """
   resolved = dict(model)
   parts = getattr(lookup(MODELS, model.get("name", ""), "model.name"), "PARTS", {})
   if "token_mixer" not in parts:
     return resolved
   table, default, hidden = parts["token_mixer"]
-  given = model.get("token_mixer", default)
-  mixer = build(table, given, "model.token_mixer", hidden)
+  choice = model.get("token_mixer", default)
+  mixer = build(table, choice, "model.token_mixer", hidden)
   if "seed" in options(mixer.func) and "seed" not in mixer.keywords:
-    resolved["token_mixer"] = {**fields_of(given), "seed": seed}
+    resolved["token_mixer"] = {**fields_of(choice), "seed": seed}
   return resolved

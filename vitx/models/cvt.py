@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 
 from vitx.blocks.stems import WindowSide, square_convolution
+from vitx.config.errors import ConfigError
 from vitx.models.stages import Depths, PerStage, StagedNetwork
 from vitx.models.trunk import Parts, with_defaults
 from vitx.ops.layout import TokenLayout
@@ -54,16 +55,13 @@ class CvT(StagedNetwork):
       train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
         normalization uses statistics of the batch; the collection "batch_stats" must then be
         mutable.
-
-    Raises:
-      ConfigError: If there is a class token, or if a field has neither one value nor one for each
-        stage.
     """
     widths, heads = self.per_stage("width"), self.per_stage("num_heads")
     mlp_dims = self.per_stage("mlp_dim")
     strides = self.per_stage("strides", len(self.depth) - 1)
     pool = self.pool(name="pool")
-    self.refuse_prefix(pool.prefix)
+    if pool.prefix:
+      raise ConfigError("model.pool needs a class token, which CvT has not; use model.pool='mean'.")
     grid = self.apply_stem(images, widths[0], train)
     for stage, width in enumerate(widths):
       if stage:

@@ -22,16 +22,9 @@ class DistilledViT(ViT, kw_only=True):
   PARTS: ClassVar[Parts] = with_defaults(ViT.PARTS, pool="class_and_distillation")
 
   def apply_head(self, vector: jax.Array) -> jax.Array:
-    """Maps both tokens (B, 2, C) to float32 logits (B, num_classes).
-
-    Raises:
-      ConfigError: If `pool` gives one vector instead of two.
-    """
+    """Maps both tokens (B, 2, C) to float32 logits (B, num_classes)."""
     if vector.ndim != 3:
-      raise ConfigError(
-        "model.pool gives one vector, but model.name='distilled_vit' has two heads; use"
-        " model.pool='class_and_distillation', which is the default."
-      )
+      raise ConfigError("model.name='distilled_vit' needs model.pool='class_and_distillation'.")
     logits = super().apply_head(vector[:, 0])
     from_teacher = self.classify(vector[:, 1], names.HEAD_DISTILLATION)
     self.sow("intermediates", "class_logits", logits)

@@ -111,16 +111,8 @@ def sparse_transformer(key: jax.Array, params: Params) -> Params:
   MLP's `down`) is multiplied by 1 / sqrt(2 L). The head is zero. The paper writes
   0.125 / sqrt(fan in); its released code, like this function, has the standard deviation
   sqrt(0.125 / fan in).
-
-  Raises:
-    ConfigError: If the network has no blocks `block_0`, `block_1`, ..., whose number L is needed.
   """
   depth = count_blocks(params)
-  if not depth:
-    raise ConfigError(
-      "model.initialization='sparse_transformer' needs a network with one sequence of blocks, whose"
-      " number scales their branches; use another initialization."
-    )
 
   def deviation(owner: str, kernel: jax.Array) -> float:
     if owner == HEAD:
@@ -170,20 +162,10 @@ def mimetic(
     base: The initialization of all other parameters.
     query_key: The numbers (a, b) for W_Q W_Kᵀ.
     value_out: The numbers (a, b) for W_V W_O; b is negative in trained networks.
-
-  Raises:
-    ConfigError: If the network has no queries and keys, if a head is wider than the tokens, if
-      query heads share the keys, or if the values are not as wide as the tokens.
   """
 
   def pair(key: jax.Array, kernels: Kernels) -> Kernels:
     width, heads, dim = kernels[QUERY].shape
-    if dim > width or kernels[KEY].shape != kernels[QUERY].shape:
-      raise ConfigError(
-        f"model.initialization='mimetic' needs heads of at most {width} channels, each with keys of"
-        f" its own, but there are {heads} query heads of {dim} and {kernels[KEY].shape[1]} key"
-        " heads; use another initialization, or change model.token_mixer."
-      )
     keys = jax.random.split(key, heads)
     left, right = jax.vmap(lambda k: _factors(k, width, *query_key))(keys)  # (H, C, C)
     left, right = left[..., :dim], jnp.swapaxes(right, 1, 2)[..., :dim]
@@ -192,11 +174,6 @@ def mimetic(
   def rest(key: jax.Array, kernels: Kernels) -> Kernels:
     width, heads, dim = kernels[VALUE].shape
     left, right = _factors(key, width, *value_out)
-    if heads * dim != width or kernels[OUT].shape != (heads, dim, width):
-      raise ConfigError(
-        f"model.initialization='mimetic' needs values as wide as the tokens, {width} channels, but"
-        f" there are {heads} heads of {dim}; leave model.token_mixer.head_dim out."
-      )
     return {VALUE: left.reshape(width, heads, dim), OUT: right.reshape(heads, dim, width)}
 
   pair_key, rest_key = jax.random.split(jax.random.fold_in(key, 1))
@@ -222,14 +199,7 @@ def _redraw_kernels(
   A kernel becomes random numbers times `scale(owner, kernel)`. One draw gives the numbers of all
   parameters, since each draw takes long to compile. For each shape, a loop cuts the parameters of
   this shape out of the draw; without the loop, the compiler would repeat the whole draw for each
-  parameter.
-
-  Args:
-    params: The parameters of the network.
-    scale: A function of the owner, which is the name of the module that has the kernel, and of the
-      kernel. It returns the factor.
-    draw: A function that draws random numbers of a given shape.
-    biases: Whether biases are drawn with the factor of their kernel; if not, they become zero.
+  parameter. Biases have the factor of their kernel, or become zero.
   """
   leaves = flatten_dict(params)
   # The numbers depend on this order, which is that of JAX's trees.
@@ -246,16 +216,13 @@ def _redraw_kernels(
   for shape, group in groups.items():
     names, starts, factors = zip(*group, strict=True)
     cut = partial(_cut, noise, shape)
-    found = jax.lax.map(cut, (jnp.asarray(starts), jnp.asarray(factors, jnp.float32)))
-    leaves.update(zip(names, found, strict=True))
+    cuts = jax.lax.map(cut, (jnp.asarray(starts), jnp.asarray(factors, jnp.float32)))
+    leaves.update(zip(names, cuts, strict=True))
   return unflatten_dict(leaves)
 
 
 def _take_convolutions(source: Params, params: Params) -> Params:
-  """Returns `params` with the kernels and biases of all convolutions from `source`.
-
-  A convolution is a module whose kernel has four axes.
-  """
+  """Returns `params` with the parameters of convolutions (kernels of four axes) from `source`."""
   leaves, others = flatten_dict(params), flatten_dict(source)
   for name in leaves:
     kernel = leaves.get((*name[:-1], KERNEL))
@@ -280,16 +247,6 @@ def _redraw_modules(
   """Draws the kernels of modules with given names again, and sets their biases to zero.
 
   Only modules whose parent contains all of the names are drawn again.
-
-  Args:
-    key: The key of all draws.
-    params: The parameters of the network.
-    names: The names of the modules, such as "query" and "key".
-    draw: A function of a key and the kernels by name, which returns new kernels by name.
-    needed: Whether the network must have such modules.
-
-  Raises:
-    ConfigError: If the network has no such modules and `needed` is True.
   """
   leaves = flatten_dict(params)
   owners = [path[:-2] for path in leaves if path[-2:] == (names[0], KERNEL)]
@@ -297,33 +254,21 @@ def _redraw_modules(
   for owner in owners:
     # The key depends on the path, so that values do not depend on the rest of the network.
     path = "".join(f"/{part}" for part in owner)
-    own = jax.random.fold_in(key, zlib.crc32(path.encode()))
-    for name, kernel in draw(own, {name: leaves[*owner, name, KERNEL] for name in names}).items():
+    folded = jax.random.fold_in(key, zlib.crc32(path.encode()))
+    kernels = {name: leaves[*owner, name, KERNEL] for name in names}
+    for name, kernel in draw(folded, kernels).items():
       leaves[*owner, name, KERNEL] = kernel.astype(leaves[*owner, name, KERNEL].dtype)
       if (*owner, name, BIAS) in leaves:
         leaves[*owner, name, BIAS] = jnp.zeros_like(leaves[*owner, name, BIAS])
   if needed and not owners:
-    raise ConfigError(
-      "model.initialization draws the modules query and key of attention, which this network does"
-      " not have; use another initialization or token mixer."
-    )
+    raise ConfigError("model.initialization draws query and key, which this network has not.")
   return unflatten_dict(leaves)
 
 
 def _factors(
   key: jax.Array, width: int, noise: float, diagonal: float
 ) -> tuple[jax.Array, jax.Array]:
-  """Draws a matrix a Z + b I and factorizes it by a singular value decomposition U Σ Vᵀ.
-
-  Args:
-    key: The key of the draw.
-    width: The number of channels C.
-    noise: The factor a of Z, a matrix of normal entries with variance 1 / C.
-    diagonal: The factor b of the identity I.
-
-  Returns:
-    The factors U √Σ and √Σ Vᵀ, (C, C) each, whose product is a Z + b I.
-  """
+  """Returns factors U √Σ and √Σ Vᵀ, (C, C) each, of the matrix `noise` Z + `diagonal` I."""
   z = jax.random.normal(key, (width, width)) / jnp.sqrt(width)
   u, s, vt = jnp.linalg.svd(noise * z + diagonal * jnp.eye(width))
   return u * jnp.sqrt(s), jnp.sqrt(s)[:, None] * vt

@@ -29,9 +29,6 @@ def run_cycle(trunk: Any, x: jax.Array, layout: TokenLayout, train: bool) -> jax
 
   Returns:
     The tokens after the last block, (B, N, C).
-
-  Raises:
-    ConfigError: If the edges of the attention do not repeat after a cycle, or if a block has state.
   """
   cycle, depth = trunk.layer_cycle, trunk.depth
   sizes = {"depth": depth, "num_heads": trunk.num_heads, "mlp_dim": trunk.mlp_dim}
@@ -63,7 +60,7 @@ def run_cycle(trunk: Any, x: jax.Array, layout: TokenLayout, train: bool) -> jax
 
 
 def _check_repeats(blocks: list[Any], layout: TokenLayout, cycle: int) -> None:
-  """Raises ConfigError unless layers that are one cycle apart have equal attention patterns."""
+  """Refuses a cycle after which the attention patterns do not repeat."""
   mixers = [block.token_mixer(parent=None) for block in blocks]
   if not all(hasattr(mixer, "full_pattern") for mixer in mixers):
     return
@@ -72,8 +69,8 @@ def _check_repeats(blocks: list[Any], layout: TokenLayout, cycle: int) -> None:
     if patterns[layer] != patterns[layer % cycle]:
       raise ConfigError(
         f"model.layer_cycle={cycle} gives layer {layer} the attention pattern of layer"
-        f" {layer % cycle}, but model.token_mixer has another one there; choose a number of layers"
-        " after which the patterns repeat, or 0, which suits any patterns, random ones too."
+        f" {layer % cycle}, but model.token_mixer has another one there; choose 0, or a number of"
+        " layers after which the patterns repeat."
       )
 
 
@@ -83,16 +80,6 @@ def _make_parameters(
   """Makes the parameters of all layers and stores them in `trunk` as `block_0`, `block_1`, ....
 
   Layers that are one cycle apart have equal structure, so one vmapped `init` makes them together.
-
-  Args:
-    trunk: The bound network.
-    blocks: The blocks of the first cycle.
-    x: Tokens, (B, N, C).
-    layout: The arrangement of the tokens.
-    depth: The number of blocks L.
-
-  Raises:
-    ConfigError: If a block has state besides its parameters, which the loop would not keep.
   """
   base = trunk.make_rng("params")
   for first, block in enumerate(blocks):
@@ -104,8 +91,8 @@ def _make_parameters(
     if made:
       raise ConfigError(
         f"model.layer_cycle={len(blocks)}: a loop over layers keeps no state, but the blocks have"
-        f" {listing(made)}; set model.layer_cycle=0, or use another model.token_mixer."
+        f" {listing(made)}; set model.layer_cycle=0."
       )
     for number, layer in enumerate(layers):
-      own = jax.tree.map(lambda leaf, number=number: leaf[number], params)
-      trunk.put_variable("params", f"{names.BLOCK}_{layer}", own)
+      of_layer = jax.tree.map(lambda leaf, number=number: leaf[number], params)
+      trunk.put_variable("params", f"{names.BLOCK}_{layer}", of_layer)

@@ -28,36 +28,19 @@ class LVViT(ViT, kw_only=True):
   )
 
   def __post_init__(self):
-    """Checks the fields.
-
-    Raises:
-      ConfigError: If `pool_first` is set, since the patches are classified after the normalization.
-    """
+    """Refuses `pool_first`, since the patches are classified after the normalization."""
     super().__post_init__()
     if self.pool_first:
-      raise ConfigError(
-        "model.pool_first=True does not suit model.name='lv_vit', which also classifies its patches"
-        " and therefore normalizes before pooling; leave model.pool_first out."
-      )
+      raise ConfigError("model.pool_first=True does not suit model.name='lv_vit'.")
 
   @nn.compact
   def __call__(
     self, images: jax.Array, *, mask: jax.Array | None = None, train: bool = False
   ) -> jax.Array:
-    """Returns float32 logits (B, num_classes); `ViT` describes the arguments.
-
-    Raises:
-      ConfigError: If `mask` is given and the token reduction removes tokens.
-    """
+    """Returns float32 logits (B, num_classes); `ViT` describes the arguments."""
     x, layout, pool = self.encode(images, mask=mask, train=train)
     x = self.apply_norm(x)
     logits = self.apply_head(pool(x, layout))
-    if mask is not None and not layout.has_places:
-      raise ConfigError(
-        "mask is given, and model.token_reduction removes tokens, so model.name='lv_vit' cannot"
-        " tell which of the patches it classifies are masked; leave mask out, or use"
-        " model.token_reduction='zeroed', which keeps all places."
-      )
     shown = None if mask is None else mask[:, layout.prefix :]
     tokens = hide_tokens(x[:, layout.prefix :], shown)
     patches = self.classify(tokens, names.HEAD_PATCHES)

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.attention import MIXERS, SoftmaxAttention
+from vitx.attention import MIXERS, Properties, SoftmaxAttention
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.config.errors import ConfigError, listing
 from vitx.layers.norms import layer_norm
@@ -145,17 +145,16 @@ def make_autoencoder(
     width, depth, num_heads, mlp_dim, posemb: The fields of the decoder.
 
   Raises:
-    ConfigError: If the body or its token mixer cannot leave tokens out, if the tokens of its stem
-      do not tile the image, if no patch is visible or none is masked, or if `width` does not suit
-      `num_heads` and `posemb`.
+    ConfigError: If the body or its token mixer cannot leave tokens out, or if no patch is visible
+      or none is masked.
   """
   _check_body(body)
   assert isinstance(body, ViT)
-  mixer = _check_mixer(body)
-  _check_width(width, num_heads, posemb)
+  bound: Any = body._bind_mixer(num_heads=body.num_heads, layer=0, depth=body.depth)
+  mixer = bound(parent=None)
   layout = token_layout(body.clone(depth=1), (1, *shape))  # one block is traced faster than all
   assert layout is not None
-  visible = _count_visible(layout.grid, shape, mask_ratio)
+  visible = count_visible(math.prod(layout.grid), mask_ratio)
   decoder = partial(
     PixelDecoder,
     posemb=POSITIONS[posemb],
@@ -171,8 +170,8 @@ def make_autoencoder(
     mlp_dim=mlp_dim,
     pixels=math.prod(shape) // math.prod(layout.grid),
   )
-  own = {field.name for field in dataclasses.fields(ViT)} - {"parent", "name"}
-  fields: dict[str, Any] = {name: getattr(body, name) for name in own}
+  inherited = {field.name for field in dataclasses.fields(ViT)} - {"parent", "name"}
+  fields: dict[str, Any] = {name: getattr(body, name) for name in inherited}
   return MaskedAutoencoder(**fields, grid=layout.grid, visible=visible, decoder=decoder)
 
 
@@ -205,107 +204,46 @@ def from_patches(patches: jax.Array, grid: tuple[int, ...], shape: tuple[int, ..
   return parts.swapaxes(2, 3).reshape(-1, height, width, channels)
 
 
-def _count_visible(grid: tuple[int, ...], shape: tuple[int, ...], mask_ratio: float) -> int:
-  """Returns the number of visible patches of a grid.
-
-  Raises:
-    ConfigError: If the grid does not tile an image of `shape` (height, width, channels), or if no
-      patch is visible or none is masked.
-  """
-  rows, columns = grid
-  if shape[0] % rows or shape[1] % columns:
+def count_visible(patches: int, mask_ratio: float) -> int:
+  """Returns the number of visible patches, which is at least one and not all of them."""
+  visible = math.floor(patches * (1 - mask_ratio) + 1e-9)  # 1 - 0.9 is a little less than 0.1
+  if not 0 < visible < patches:
     raise ConfigError(
-      f"model.stem makes {rows} x {columns} tokens of an image of {shape[0]} x {shape[1]} pixels,"
-      " which do not tile it, so no token has a patch of its own to predict; use"
-      " model.stem='linear' with a patch that divides data.image_size."
-    )
-  count = math.prod(grid)
-  visible = math.floor(count * (1 - mask_ratio) + 1e-9)  # 1 - 0.9 is a little less than 0.1
-  if not 0 < visible < count:
-    raise ConfigError(
-      f"task.mask_ratio={mask_ratio} leaves {visible} of {count} patches visible; choose a ratio"
-      " that leaves at least one patch visible and masks at least one."
+      f"task.mask_ratio={mask_ratio} leaves {visible} of {patches} patches visible."
     )
   return visible
 
 
-def _own_methods(kind: type) -> list[str]:
+def _overridden(kind: type) -> list[str]:
   """Returns the methods in `CALLED` that a class of networks does not have from `ViT`."""
   return [name for name in CALLED if getattr(kind, name, None) is not getattr(ViT, name)]
 
 
-def _check_body(body: Any) -> None:
-  """Checks that a network can be the encoder of a masked autoencoder.
+def _works_on_subsets(kind: Any) -> bool:
+  """Returns whether a class of token mixers states that it can leave any tokens out."""
+  stated: Any = getattr(kind, "properties", Properties())
+  free = stated.masking_is_deletion and stated.permutation_equivariant
+  return free and not stated.fixed_length
 
-  Raises:
-    ConfigError: If the network is no `ViT`, if its class overrides a method in `CALLED`, or if it
-      has a token reduction.
-  """
-  kind = type(body)
-  if own := _own_methods(kind):
-    why = (
-      f"it has its own {own[0]!r}" if isinstance(body, ViT) else "its layers need the whole grid"
-    )
+
+def _check_body(body: Any) -> None:
+  """Refuses a body whose layers, mixer or token reduction need all tokens."""
+  if _overridden(type(body)):
+    fitting = listing(name for name, kind in MODELS.items() if not _overridden(kind))
     raise ConfigError(
       f"task.name='masked_autoencoder' runs a body on the visible patches alone, which"
-      f" {kind.__name__} does not allow: {why}; set model.name to one of"
-      f" {listing(name for name, each in MODELS.items() if not _own_methods(each))}."
+      f" {type(body).__name__} does not allow; set model.name to one of {fitting}."
+    )
+  mixer: Any = partial(body.token_mixer).func
+  if not _works_on_subsets(mixer):
+    fitting = listing(name for name, kind in MIXERS.items() if _works_on_subsets(kind))
+    raise ConfigError(
+      "task.name='masked_autoencoder' leaves out the tokens of masked patches, which"
+      f" model.token_mixer={mixer.__name__} does not allow; set model.token_mixer to one of"
+      f" {fitting}."
     )
   if body.token_reduction().layers:
     raise ConfigError(
       "model.token_reduction removes tokens that the decoder of task.name='masked_autoencoder'"
       " needs; use model.token_reduction='none' here, and the reduction when you fine-tune."
-    )
-
-
-def _works_on_subsets(kind: Any) -> bool:
-  """Returns whether a class of token mixers states that it can leave any tokens out."""
-  stated: Any = getattr(kind, "properties", None)
-  if stated is None or stated.fixed_length:
-    return False
-  return stated.masking_is_deletion and stated.permutation_equivariant
-
-
-def _check_mixer(body: ViT) -> nn.Module:
-  """Returns the token mixer of a body.
-
-  Raises:
-    ConfigError: If the mixer needs all tokens, or the places of tokens in the grid.
-  """
-  bound: Any = body._bind_mixer(num_heads=body.num_heads, layer=0, depth=body.depth)
-  mixer, kind = bound(parent=None), bound.func
-  if not _works_on_subsets(kind):
-    properties: Any = getattr(kind, "properties", None)
-    why = "its pattern, landmarks or convolution needs the whole grid"
-    if properties is None:
-      why = "it has no `properties` that allow it"
-    elif properties.fixed_length:
-      why = "its parameters belong to the places of tokens"
-    raise ConfigError(
-      "task.name='masked_autoencoder' leaves out the tokens of masked patches, which"
-      f" model.token_mixer={kind.__name__} does not allow: {why}; set model.token_mixer to"
-      f" one of {listing(name for name, each in MIXERS.items() if _works_on_subsets(each))}."
-    )
-  for field in ("rotary", "relative_bias"):
-    if getattr(mixer, field, "none") != "none":
-      cause = "model.posemb='rope'" if field == "rotary" else "model.token_mixer.relative_bias"
-      raise ConfigError(
-        f"{cause} needs the place of each token inside the token mixer, and"
-        " task.name='masked_autoencoder' leaves tokens out; use positions that are added, such as"
-        " model.posemb='sincos'."
-      )
-  return mixer
-
-
-def _check_width(width: int, num_heads: int, posemb: str) -> None:
-  """Raises ConfigError unless the decoder's width suits its heads and positions."""
-  if width % num_heads:
-    raise ConfigError(
-      f"task.decoder_heads={num_heads} does not divide task.decoder_width={width}; choose a"
-      " divisor."
-    )
-  if posemb == "sincos" and width % 4:
-    raise ConfigError(
-      f"task.decoder_width={width} must be divisible by 4 for task.decoder_posemb='sincos'; change"
-      " the width, or use task.decoder_posemb='learned'."
     )

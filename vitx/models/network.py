@@ -70,9 +70,6 @@ class Network(Trunk, kw_only=True):
 
     Returns:
       The tokens (B, N, C), their layout, and the module that pools them at the end.
-
-    Raises:
-      ConfigError: If a causal network has a class token, which would attend only to itself.
     """
     batch, rows, columns, width = grid.shape
     pool = self.pool(name=names.POOL)
@@ -99,16 +96,9 @@ class Network(Trunk, kw_only=True):
     return Dropout(self.dropout)(self.add_positions(x, layout), train)
 
   def apply_head(self, vector: jax.Array) -> jax.Array:
-    """Maps the pooled vectors (B, C) to float32 logits (B, num_classes).
-
-    Raises:
-      ConfigError: If `pool` gives several vectors.
-    """
+    """Maps the pooled vectors (B, C) to float32 logits (B, num_classes)."""
     if vector.ndim != 2:
-      raise ConfigError(
-        "model.pool='class_and_distillation' gives two vectors, but this network has one head; use"
-        " another pool, or model.name='distilled_vit'."
-      )
+      raise ConfigError("model.pool='class_and_distillation' needs model.name='distilled_vit'.")
     vector = vector.astype(jnp.float32)
     if self.head_hidden is not None:
       hidden = nn.Dense(self.head_hidden, name=names.HEAD_HIDDEN)

@@ -34,10 +34,6 @@ class PiT(StagedNetwork):
       train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
         normalization uses statistics of the batch; the collection "batch_stats" must then be
         mutable.
-
-    Raises:
-      ConfigError: If a field has neither one value nor one for each stage, or if a width is no
-        multiple of the previous one.
     """
     widths, heads = self.per_stage("width"), self.per_stage("num_heads")
     mlp_dims = self.per_stage("mlp_dim")

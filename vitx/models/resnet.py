@@ -49,17 +49,10 @@ class ResNet(nn.Module):
       images: The images, (B, height, width, channels), normalized floats.
       train: Whether statistics are taken from the batch; the collection "batch_stats" must then be
         mutable.
-
-    Raises:
-      ConfigError: If the depth is not 6 n + 2.
     """
     blocks, rest = divmod(self.depth - 2, 2 * STAGES)
     if rest or blocks < 1:
-      below = max(self.depth - rest, 2 * STAGES + 2)
-      raise ConfigError(
-        f"model.depth={self.depth} of a ResNet must be 6 n + 2, such as {below} or"
-        f" {below + 2 * STAGES}."
-      )
+      raise ConfigError(f"model.depth={self.depth} of a ResNet must be 6 n + 2, such as 20.")
     conv = convolution(self.width, name="conv", dtype=self.dtype)
     x = nn.relu(BatchNorm(dtype=self.dtype, name="norm")(conv(images), train))
     for stage in range(STAGES):

@@ -1,7 +1,7 @@
 """The Sparse Transformer: an autoregressive model of bytes (Child et al. 2019, section 5)."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -52,30 +52,15 @@ class SparseTransformer(Trunk, kw_only=True):
   mlp_dim: PositiveInt = 512
   embedding_stddev: NonNegative = 0.01
   layer_cycle: NonNegativeInt = 0
-  causal: bool = True
+  causal: Literal[True] = True  # no token may attend the token that it predicts
 
   def __post_init__(self):
-    """Checks the fields.
-
-    Raises:
-      ConfigError: If `causal` is False, if the depth is no multiple of `layer_cycle`, or if
-        `layer_cycle` is combined with stochastic depth.
-    """
+    """Refuses settings that a loop over layers would ignore."""
     super().__post_init__()
-    if not self.causal:
+    if self.layer_cycle and (self.depth % self.layer_cycle or self.stochastic_depth):
       raise ConfigError(
-        "model.causal=False lets a token of model.name='sparse_transformer' see the token that"
-        " it predicts; leave model.causal out."
-      )
-    if self.layer_cycle and self.depth % self.layer_cycle:
-      raise ConfigError(
-        f"model.layer_cycle={self.layer_cycle} does not divide model.depth={self.depth}; choose a"
-        " divisor, or 0."
-      )
-    if self.layer_cycle and self.stochastic_depth:
-      raise ConfigError(
-        f"model.layer_cycle={self.layer_cycle} needs equal layers, but"
-        f" model.stochastic_depth={self.stochastic_depth} makes them differ; set one of them to 0."
+        f"model.layer_cycle={self.layer_cycle} needs model.stochastic_depth=0 and a divisor of"
+        f" model.depth={self.depth}."
       )
 
   @property
@@ -101,23 +86,12 @@ class SparseTransformer(Trunk, kw_only=True):
         "cache", with the keys and values of earlier calls, must then be mutable. None means all
         tokens.
       train: Whether dropout is active; it draws from the stream "dropout".
-
-    Raises:
-      ConfigError: If the tokens do not fill the grid, or if a mixer does not support `causal` or
-        `at`.
-      ValueError: If `at` is given and the collection "cache" is not mutable.
     """
     layout = self.layout
     if at is not None and not self.is_mutable_collection("cache"):
-      raise ValueError(
-        "at is given, but the collection 'cache', which has the earlier tokens, is not mutable;"
-        " apply the model with mutable=['cache'], or to all tokens without at."
-      )
+      raise ValueError("The argument `at` needs a mutable collection 'cache' of earlier tokens.")
     if at is None and tokens.shape[1] != layout.length:
-      raise ConfigError(
-        f"model.grid={self.grid} needs {layout.length} tokens, one for each place, but there"
-        f" are {tokens.shape[1]}."
-      )
+      raise ConfigError(f"model.grid={self.grid} does not have {tokens.shape[1]} places.")
     x = self._enter(tokens, layout, at)  # (B, N, C)
     if self.layer_cycle and at is None:
       x = run_cycle(self, x, layout, train)
@@ -131,10 +105,7 @@ class SparseTransformer(Trunk, kw_only=True):
     return head(x.astype(jnp.float32))
 
   def _enter(self, tokens: jax.Array, layout: TokenLayout, at: jax.Array | None) -> jax.Array:
-    """Returns the input of the blocks, (B, N, C): the embeddings of tokens, shifted by one token.
-
-    `__call__` describes `tokens` and `at`.
-    """
+    """Returns the input of the blocks, (B, N, C): the tokens' embeddings, shifted by one."""
     normal = nn.initializers.normal(self.embedding_stddev)
     embed = nn.Embed(
       self.vocabulary, self.width, embedding_init=normal, dtype=self.dtype, name=names.STEM
@@ -149,11 +120,7 @@ class SparseTransformer(Trunk, kw_only=True):
     return jnp.concatenate([first, x[:, :-1]], axis=1)
 
   def init_cache(self, batch: int) -> dict[str, Any]:
-    """Returns the collection "cache" for decoding `batch` sequences, with zeros in all arrays.
-
-    Raises:
-      ConfigError: If a mixer cannot be decoded token by token.
-    """
+    """Returns the collection "cache" for decoding `batch` sequences, with zeros in all arrays."""
     previous = jax.ShapeDtypeStruct((batch, 1), jnp.int32)
     at = jax.ShapeDtypeStruct((1,), jnp.int32)
     shapes = jax.eval_shape(self.init, jax.random.key(0), previous, at=at)

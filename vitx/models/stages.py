@@ -29,39 +29,16 @@ class StagedNetwork(Network, kw_only=True):
     Args:
       field: The name of the field.
       stages: The number of values; `None` means the number of stages.
-
-    Raises:
-      ConfigError: If there is no stage, or if the field has neither one value nor one for each
-        stage.
     """
-    if not self.depth:
-      raise ConfigError(
-        f"model.depth={self.depth!r} must have one entry for each stage, such as (1, 2)."
-      )
     value = getattr(self, field)
     stages = len(self.depth) if stages is None else stages
     values = tuple(value) if isinstance(value, Sequence) else (value,)
     values = values * stages if len(values) == 1 else values
-    if len(values) != stages:
+    if not self.depth or len(values) != stages:
       raise ConfigError(
         f"model.{field}={value!r} must be one value, or one for each of {stages} stages."
       )
     return values
-
-  def refuse_prefix(self, prefix: int) -> None:
-    """Checks that there is no token in front of the grid, since the grid shrinks between stages.
-
-    Args:
-      prefix: The number of tokens in front of the grid.
-
-    Raises:
-      ConfigError: If `prefix` is not 0.
-    """
-    if prefix:
-      raise ConfigError(
-        f"model.pool puts a token in front of the grid, which {type(self).__name__} makes smaller"
-        " between its stages; use model.pool='mean' or 'sequence'."
-      )
 
   def run_stage(
     self, x: jax.Array, layout: TokenLayout, stage: int, num_heads: int, mlp_dim: int, train: bool

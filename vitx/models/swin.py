@@ -49,15 +49,10 @@ class Swin(StagedNetwork):
       train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
         normalization uses statistics of the batch; the collection "batch_stats" must then be
         mutable.
-
-    Raises:
-      ConfigError: If there is a class token, or if `num_heads` has neither one value nor one for
-        each stage.
     """
     heads = self.per_stage("num_heads")
     grid = self.apply_norm(self.apply_stem(images, self.width, train), "stem_norm")
     x, layout, pool = self.add_class_token(grid)
-    self.refuse_prefix(layout.prefix)
     x = self.enter_trunk(x, layout, train)
     for stage, num_heads in enumerate(heads):
       if stage:

@@ -13,7 +13,7 @@ from vitx.attention import FROM_MODEL as MIXER_FROM_MODEL
 from vitx.attention import MIXERS
 from vitx.blocks.registry import BLOCKS
 from vitx.blocks.registry import FROM_MODEL as BLOCK_FROM_MODEL
-from vitx.blocks.token_reduction import TokenReduction, check_reduces
+from vitx.blocks.token_reduction import TokenReduction
 from vitx.config.checks import Rate
 from vitx.config.errors import ConfigError
 from vitx.config.registry import options
@@ -141,17 +141,12 @@ class Trunk(nn.Module, kw_only=True):
 
     Returns:
       The tokens, (B, N, C); after a reduction they may be fewer than N.
-
-    Raises:
-      ConfigError: If a mixer or block does not support rotation by positions, `causal`, `mask`,
-        `at` or `reduction`.
     """
     places = {} if at is None else {"at": at}
 
     def run(block: Any, x: jax.Array, *, layout, mask, reduce) -> Any:
       if reduce is None:
         return block(x, layout, mask=mask, train=train, **places)
-      check_reduces(block)
       return block(x, layout, mask=mask, train=train, reduce=reduce, **places)
 
     for number, layer in enumerate(layers):
@@ -190,9 +185,6 @@ class Trunk(nn.Module, kw_only=True):
       num_heads: The number of heads H.
       mlp_dim: The hidden width of the MLP.
       **module: The arguments `name` and `parent` of a Flax module.
-
-    Raises:
-      ConfigError: If the mixer does not support `causal` or the rotation of the positions.
     """
     return self.block(
       token_mixer=self._bind_mixer(num_heads=num_heads, layer=layer, depth=depth),
@@ -216,26 +208,12 @@ class Trunk(nn.Module, kw_only=True):
 
 
 def _check_free(token_mixer: Callable[..., nn.Module], field: str) -> None:
-  """Checks that the model may set a field of a mixer.
-
-  Raises:
-    ConfigError: If the mixer has no such field, or if the config sets it too.
-  """
+  """Refuses a field of a mixer that the model sets, if it is missing or the config sets it too."""
   reason = "model.causal=True" if field == "causal" else "model.posemb='rope'"
   mixer = partial(token_mixer)  # its keywords are the fields that the config set
   kind: Any = mixer.func
   if field in mixer.keywords:
-    raise ConfigError(
-      f"model.token_mixer.{field}={mixer.keywords[field]!r} is set, and {reason} sets it"
-      " too; use one of the two."
-    )
-  if field in options(kind):
-    return
-  lacks = f"which {kind.__name__} does not support (it has no field {field!r})"
-  if field == "causal":
-    raise ConfigError(
-      f"{reason} hides later tokens, {lacks}; set model.causal=False, or use another mixer."
-    )
-  raise ConfigError(
-    f"{reason} rotates queries and keys, {lacks}; use model.posemb='learned', or another mixer."
-  )
+    value = mixer.keywords[field]
+    raise ConfigError(f"model.token_mixer.{field}={value!r} is set, and {reason} sets it too.")
+  if field not in options(kind):
+    raise ConfigError(f"{reason} needs a token mixer with {field!r}, not {kind.__name__}.")

@@ -89,28 +89,16 @@ class ViT(Network):
     return x, layout, pool
 
   def _make_reduction(self, class_tokens: int) -> TokenReduction:
-    """Makes the token reduction and checks that it suits the network.
-
-    Args:
-      class_tokens: The number of tokens that the pool puts in front of the grid.
-
-    Raises:
-      ConfigError: If a layer of the reduction does not exist, the network has no class token, or
-        the mixer has parameters for a fixed number of tokens.
-    """
+    """Makes the token reduction, which must suit the pool and the token mixer."""
     reduction = self.token_reduction()
     reduction.check(self.depth)
     if reduction.layers and not class_tokens:
-      raise ConfigError(
-        "model.token_reduction needs a class token before the others, and model.pool has no class"
-        " token; use model.pool='cls', or model.token_reduction='none'."
-      )
+      raise ConfigError("model.token_reduction needs a class token; use model.pool='cls'.")
     mixer: Any = partial(self.token_mixer).func
     fixed = getattr(getattr(mixer, "properties", None), "fixed_length", False)
     if fixed and not reduction.keeps_places:
       raise ConfigError(
-        f"model.token_reduction removes tokens, but parameters of {mixer.__name__} belong"
-        " to the places of tokens; use model.token_reduction='zeroed', which keeps all places,"
-        " or model.token_mixer='softmax'."
+        f"model.token_reduction removes tokens, but parameters of {mixer.__name__} belong to places"
+        " of tokens; use model.token_reduction='zeroed', which keeps all places."
       )
     return reduction

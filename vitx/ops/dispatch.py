@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.config.errors import ConfigError
 from vitx.ops.implementation import resolve_implementation, target
 from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
@@ -101,19 +100,15 @@ def attention_with_weights(
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B H N M"] | None]:
   """Computes `attention`, and returns the probabilities too if the masked path runs.
 
-  The arguments and the errors are those of `attention`.
+  The arguments are those of `attention`.
 
   Returns:
     The output (B, N, H, E), and the probabilities (B, H, N, M) in float32 before dropout. The
     kernelized path never has all probabilities in memory, and returns `None` for them.
   """
-  laid_out = pattern is not None
-  check_inputs(
-    q, k, v, key_mask, layout=layout if laid_out else None, same_length=causal or laid_out
-  )
+  same = causal or pattern is not None
+  check_inputs(q, k, v, key_mask, layout=None if pattern is None else layout, same_length=same)
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
-  if tile is not None and tile < 1:
-    raise ConfigError(f"tile={tile} must be at least 1.")
   if pattern is None or layout is None:
     layout = TokenLayout((q.shape[1],))
   steps, family = None, "dense"

@@ -32,9 +32,6 @@ def example_keys(key: jax.Array, batch: int) -> jax.Array:
 
   The enclosing context `examples_at` gives these indices. Outside such a context they are
   0 ... B - 1.
-
-  Raises:
-    ValueError: `batch` differs from the number of examples given to `examples_at`.
   """
   index = _index.get()
   index = jnp.arange(batch) if index is None else index
@@ -56,9 +53,6 @@ def dropout(
     key: A key that is equal on every device. Each example's index is folded into it.
     broadcast: The axes along which entries share one draw, never axis 0. If these are all other
       axes, the function is stochastic depth.
-
-  Raises:
-    ValueError: The rate is not in [0, 1).
   """
   if not 0 <= rate < 1:
     raise ValueError(f"The dropout rate {rate} must be in [0, 1).")

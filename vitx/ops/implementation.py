@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 
 import jax
 
-from vitx.config.errors import ConfigError, listing
+from vitx.config.checks import check_choice
+from vitx.config.errors import ConfigError
 from vitx.ops.context import assigned
 from vitx.ops.rule import Rule, load_rule
 
@@ -71,9 +72,6 @@ def current_rule() -> Rule:
 
   This is the rule given to the enclosing context `choosing_by`, or else the rule for the kind of
   device for which code is traced.
-
-  Raises:
-    ConfigError: The file of the rule is damaged.
   """
   return _rule.get() or load_rule(_target.get() or jax.devices()[0].device_kind)
 
@@ -89,9 +87,9 @@ def recording_implementations() -> Iterator[list[Choice]]:
 
   Each call of an op appends one `Choice`. If such blocks are nested, only the innermost list grows.
   """
-  found: list[Choice] = []
-  with assigned(_records, found):
-    yield found
+  choices: list[Choice] = []
+  with assigned(_records, choices):
+    yield choices
 
 
 def resolve_implementation(
@@ -114,14 +112,8 @@ def resolve_implementation(
       rows in memory.
     dropout: The rate at which attention probabilities are dropped in training. Only the masked
       path can drop them.
-
-  Raises:
-    ConfigError: The implementation is unknown, or "kernelized" with dropout.
   """
-  if implementation not in IMPLEMENTATIONS:
-    raise ConfigError(
-      f"implementation={implementation!r} is unknown. Valid: {listing(IMPLEMENTATIONS)}."
-    )
+  check_choice(implementation, "implementation", IMPLEMENTATIONS)
   if implementation == "kernelized" and dropout:
     raise ConfigError(
       "implementation='kernelized' cannot drop attention probabilities"

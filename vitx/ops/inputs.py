@@ -29,32 +29,22 @@ def check_inputs(
     layout: The layout of the N = M tokens; `None` for tokens without a layout.
     same_length: Whether N and M must be equal. With a layout they always must.
     one_head: Whether any of q, k and v may have a single head that all heads share.
-
-  Raises:
-    ConfigError: An array does not fit. The message names the argument, its dtype and shape, and
-      what it should be.
   """
-  for name, x in (("q", q), ("k", k), ("v", v)):
-    if not jnp.issubdtype(x.dtype, jnp.floating) or len(x.shape) != 4:
-      raise ConfigError(
-        f"{name} is {_describe(x)}. It must have a floating dtype and four axes: batch,"
-        " tokens, heads and features."
-      )
-  heads = {x.shape[2] for x in (q, k, v)} - ({1} if one_head else set())
-  batches = {x.shape[0] for x in (q, k, v)}
-  if len(batches) > 1 or len(heads) > 1 or k.shape[1] != v.shape[1] or q.shape[3] != k.shape[3]:
+  arrays = (q, k, v)
+  fit = all(jnp.issubdtype(x.dtype, jnp.floating) and len(x.shape) == 4 for x in arrays)
+  if fit:
+    batches, _, heads, _ = map(set, zip(*(x.shape for x in arrays), strict=True))
+    fit = len(batches) == 1 and len(heads - {1} if one_head else heads) < 2
+    fit = fit and q.shape[3] == k.shape[3] and k.shape[1] == v.shape[1]
+  if not fit:
     raise ConfigError(
-      f"q, k and v of shapes {q.shape}, {k.shape} and {v.shape} do not fit each other."
-      " They must be (B, N, H, D), (B, M, H, D) and (B, M, H, E)."
+      f"q, k and v are {', '.join(map(_describe, arrays))}. They must be floats (B, N, H, D),"
+      " (B, M, H, D) and (B, M, H, E)."
     )
-  if (same_length or layout is not None) and q.shape[1] != k.shape[1]:
+  length = q.shape[1] if layout is None else layout.length
+  if (same_length or layout is not None) and not q.shape[1] == k.shape[1] == length:
     raise ConfigError(
-      f"q has {q.shape[1]} tokens, but k has {k.shape[1]}. This op needs equally many."
-    )
-  if layout is not None and layout.length != q.shape[1]:
-    raise ConfigError(
-      f"layout={layout} has {layout.length} tokens, and q has {q.shape[1]}. Give the"
-      " layout of the tokens of q."
+      f"q has {q.shape[1]} tokens and k has {k.shape[1]}; both need {length} (layout={layout})."
     )
   if key_mask is not None and (key_mask.dtype != bool or key_mask.shape != k.shape[:2]):
     raise ConfigError(

@@ -2,9 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
-
-import numpy as np
 
 from vitx.config.errors import ConfigError
 
@@ -27,13 +24,11 @@ class TokenLayout:
   has_places: bool = True
 
   def __post_init__(self):
-    grid = tuple(self.grid) if isinstance(self.grid, Sequence) else ()
-    sizes = (*grid, self.prefix + 1)
-    if not grid or any(not isinstance(size, int | np.integer) or size < 1 for size in sizes):
+    grid = tuple(self.grid)
+    if not grid or min(*grid, self.prefix + 1) < 1:
       raise ConfigError(
-        f"TokenLayout(grid={self.grid!r}, prefix={self.prefix!r}): the extents of the"
-        " grid must be positive integers, such as (14, 14) or (196,), and prefix an integer from 0"
-        " on."
+        f"TokenLayout(grid={self.grid!r}, prefix={self.prefix!r}): the extents of the grid must be"
+        " positive, such as (14, 14) or (196,), and prefix at least 0."
       )
     object.__setattr__(self, "grid", grid)  # a list cannot be the key of a cache
 

@@ -3,10 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.shapes import Array, Float
-
-KINDS = ("sequence", "axial", "centered")
 
 
 def rotary_angles(
@@ -30,19 +29,12 @@ def rotary_angles(
 
   Returns:
     The angles in radians, float32 (N, D / 2).
-
-  Raises:
-    ValueError: The kind is unknown, or D does not split into pairs for every axis.
   """
-  if kind not in KINDS:
-    raise ValueError(f"rotary={kind!r} is unknown. Valid: none, {', '.join(KINDS)}.")
-  shape = (layout.length - layout.prefix,) if kind == "sequence" else layout.grid
+  sequence = (layout.length - layout.prefix,)
+  shape = {"sequence": sequence, "axial": layout.grid, "centered": layout.grid}[kind]
   axes = len(shape)
   if head_dim % (2 * axes):
-    raise ValueError(
-      f"rotary={kind!r} rotates pairs of channels along {axes} axes, so"
-      f" head_dim={head_dim} must be divisible by {2 * axes}."
-    )
+    raise ConfigError(f"rotary={kind!r}: head_dim={head_dim} must be divisible by {2 * axes}.")
   coordinates = np.indices(shape).reshape(axes, -1).T.astype(np.float64)  # (N - prefix, A)
   if kind == "centered":
     coordinates = 2 * np.pi * ((2 * coordinates + 1) / shape - 1)

@@ -8,9 +8,7 @@ fastest tiles of the attention kernels. This module never uses a device.
 
 import dataclasses
 import functools
-import itertools
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -18,7 +16,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitx.config.errors import ConfigError, listing
+from vitx.config.errors import ConfigError
 from vitx.files import replace_text
 
 # The families of ops that share a rule, each with a description.
@@ -136,32 +134,16 @@ class Rule:
 
   def to_json(self) -> dict[str, Any]:
     """Returns the rule in the form that a run records and `from_json` reads."""
-    masked = {family: [list(bound) for bound in found] for family, found in self.masked.items()}
+    masked = {family: [list(pair) for pair in bounds] for family, bounds in self.masked.items()}
     stored = {"device_kind": self.device_kind, "source": self.source, "masked": masked}
     return stored | ({"tiles": tiles_to_json(self.tiles)} if self.tiles else {})
 
   @classmethod
-  def from_json(cls, stored: Mapping[str, Any], where: str, fix: str) -> "Rule":
-    """Returns the rule recorded by `to_json`, in which families and tiles may be missing.
-
-    Args:
-      stored: The recorded JSON.
-      where: The origin of the JSON, for error messages.
-      fix: The remedy that error messages name.
-
-    Raises:
-      ConfigError: The JSON is damaged.
-    """
-    try:
-      kind, source, masked = stored["device_kind"], stored["source"], dict(stored["masked"])
-    except (KeyError, TypeError, ValueError) as error:
-      raise ConfigError(f"{where} holds no rule for implementation='auto': {fix}.") from error
-    bounds = {
-      family: _parse_bounds(masked[family], f"{where}: {family}", fix)
-      for family in FAMILIES
-      if family in masked
-    }
-    return cls(kind, source, bounds, _parse_tiles(stored.get("tiles", {}), where, fix))
+  def from_json(cls, stored: Mapping[str, Any]) -> "Rule":
+    """Returns the rule recorded by `to_json`, in which families and tiles may be missing."""
+    families = stored["masked"].items()
+    masked = {name: parse_bounds(bounds) for name, bounds in families if name in FAMILIES}
+    return cls(stored["device_kind"], stored["source"], masked, parse_tiles(stored.get("tiles")))
 
 
 def user_directory() -> Path:
@@ -169,15 +151,9 @@ def user_directory() -> Path:
 
   It is named by the environment variable `VITX_CHOICES`. Without this variable it is `vitx/choices`
   in the user's configuration directory (`XDG_CONFIG_HOME` or `~/.config`).
-
-  Raises:
-    ConfigError: `VITX_CHOICES` is a file.
   """
-  given = os.environ.get(VARIABLE)
-  if given:
-    if Path(given).is_file():
-      raise ConfigError(f"{VARIABLE}={given!r} is a file. Name the directory of the file.")
-    return Path(given)
+  if os.environ.get(VARIABLE):
+    return Path(os.environ[VARIABLE])
   base = os.environ.get("XDG_CONFIG_HOME")
   return (Path(base) if base else Path.home() / ".config") / "vitx" / "choices"
 
@@ -191,9 +167,6 @@ def load_rule(device_kind: str) -> Rule:
   """Loads the rule for a kind of device: the user's file, else the shipped one, else the CPU's.
 
   The rule's `source` says which one it is.
-
-  Raises:
-    ConfigError: The file is damaged.
   """
   return _load(device_kind, user_directory())
 
@@ -201,18 +174,19 @@ def load_rule(device_kind: str) -> Rule:
 @functools.lru_cache(maxsize=64)
 def _load(device_kind: str, directory: Path) -> Rule:
   path, source = _find(device_kind, directory)
-  families = read_families(path)
-  masked = {
-    family: _parse_bounds(families[family]["masked"], f"{path}: {family}", FIX)
-    for family in FAMILIES
-  }
-  return Rule(device_kind, source, masked, parse_tiles(_read(path).get("tiles"), str(path)))
+  try:
+    families, stored = read_families(path), _read(path)
+    masked = {family: parse_bounds(families[family]["masked"]) for family in FAMILIES}
+    tiles = parse_tiles(stored["tiles"]["sizes"] if "tiles" in stored else None)
+    return Rule(device_kind, source, masked, tiles)
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
+    raise ConfigError(f"{path} is no rule of this version of vitx ({error!r}): {FIX}.") from error
 
 
 def _find(device_kind: str, directory: Path) -> tuple[Path, str]:
-  own, shipped = directory / file_name(device_kind), SHIPPED / file_name(device_kind)
-  if own.exists():
-    return own, str(own)
+  users, shipped = directory / file_name(device_kind), SHIPPED / file_name(device_kind)
+  if users.exists():
+    return users, str(users)
   if shipped.exists():
     return shipped, f"{shipped.name} of the package"
   path = SHIPPED / file_name(UNMEASURED)
@@ -235,42 +209,17 @@ def load_tiles(device_kind: str) -> dict[str, Any] | None:
 
   The entry "sizes" has the tiles in the form of `tiles_to_json`; the entry "measured" says how they
   were measured.
-
-  Raises:
-    ConfigError: The file or its tiles are damaged.
   """
-  path = _find(device_kind, user_directory())[0]
-  entry = _read(path).get("tiles")
-  parse_tiles(entry, str(path))
-  return entry
+  return _read(_find(device_kind, user_directory())[0]).get("tiles")
 
 
 def read_families(path: Path) -> dict[str, Any]:
-  """Reads the bounds ("masked") and the measurements ("measured") of each family from a file.
-
-  Raises:
-    ConfigError: The file cannot be read, is not JSON, or its families are not those in
-      `FAMILIES`. The message names the file and the remedy.
-  """
-  found = _read(path)["families"]
-  if found.keys() != FAMILIES.keys() or not all("masked" in entry for entry in found.values()):
-    differing = listing(found.keys() ^ FAMILIES.keys()) or "an entry without 'masked'"
-    raise ConfigError(
-      f"{path} does not have the families of this version of vitx ({differing} differs): {FIX}."
-    )
-  return found
+  """Reads the bounds ("masked") and the measurements ("measured") of each family from a file."""
+  return {family: {**entry} for family, entry in _read(path)["families"].items()}
 
 
 def _read(path: Path) -> dict[str, Any]:
-  """Returns the JSON of a rule's file; raises ConfigError if it has no families or is damaged."""
-  try:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["families"] = {family: {**own} for family, own in content["families"].items()}
-  except OSError as error:
-    raise ConfigError(f"{path} cannot be read: {error}") from error
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise ConfigError(f"{path} is not a file that `vitx benchmark choose` wrote: {FIX}.") from error
-  return content
+  return json.loads(path.read_text(encoding="utf-8"))
 
 
 def write_families(
@@ -288,91 +237,34 @@ def write_families(
     device_kind: The kind of device that was measured.
     families: The entries of all families in `FAMILIES`, in the format of `read_families`.
     tiles: The tiles in the format of `load_tiles`; `None` if none were measured.
-
-  Raises:
-    ConfigError: The file cannot be written.
   """
   content = {"device_kind": device_kind, "families": families} | ({"tiles": tiles} if tiles else {})
   text = json.dumps(content, indent=1)
-  text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found.group().split()), text)
-  try:
-    replace_text(path, text + "\n")
-  except OSError as error:
-    raise ConfigError(f"out={str(path)!r} cannot be written: {error}") from error
+  text = re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match.group().split()), text)
+  replace_text(path, text + "\n")
   _load.cache_clear()
 
 
-def _parse_bounds(stored: Any, where: str, fix: str) -> tuple[Bound, ...]:
-  """Parses the bounds in a JSON list of pairs (N, M): numbers of tokens and of matrices.
-
-  Raises:
-    ConfigError: N does not rise, or M does not fall.
-  """
-  try:
-    bounds = tuple((length, matrices) for length, matrices in stored)
-  except (TypeError, ValueError):
-    bounds = ((0, 0),)  # no pairs
-  numbers = [x for bound in bounds for x in bound if x is not None]
-  if all(type(x) is int for x in numbers):
-    lengths = [0, *(length or 0 for length, _ in bounds)]
-    limits = [*(math.inf if limit is None else limit for _, limit in bounds), 0]
-    rising = all(a < b for a, b in itertools.pairwise(lengths))
-    if rising and all(a > b for a, b in itertools.pairwise(limits)):
-      return bounds
-  raise ConfigError(
-    f"{where}: masked={stored!r} must be pairs [N, matrices] with N rising and matrices"
-    f" falling: {fix}."
-  )
+def parse_bounds(stored: Any) -> tuple[Bound, ...]:
+  """Parses the bounds in a JSON list of pairs (N, M): numbers of tokens and of matrices."""
+  return tuple((length, matrices) for length, matrices in stored)
 
 
 def tiles_to_json(tiles: MeasuredTiles) -> dict[str, Any]:
   """Returns tiles as JSON: a `TileSizes` for each dtype and head width, or null for XLA."""
-  return {dtype: {str(width): own[width] for width in sorted(own)} for dtype, own in tiles.items()}
+  return {dtype: {str(width): by[width] for width in sorted(by)} for dtype, by in tiles.items()}
 
 
-def parse_tiles(entry: Any, where: str) -> MeasuredTiles:
-  """Parses the JSON that `load_tiles` returns; `None` gives no tiles.
-
-  Args:
-    entry: The JSON, or `None`.
-    where: The path of the file, for error messages.
-
-  Raises:
-    ConfigError: The JSON is damaged.
-  """
-  sizes = entry.get("sizes") if isinstance(entry, dict) else entry
-  return {} if entry is None else _parse_tiles(sizes, where, FIX)
-
-
-def _parse_tiles(stored: Any, where: str, fix: str) -> dict[str, dict[int, TileSizes | None]]:
-  """Parses the JSON of `tiles_to_json`; raises ConfigError if it is damaged."""
-  try:
-    if stored.keys() <= {*TILED.values()}:
-      return {
-        dtype: {int(width): _parse_sizes(sizes) for width, sizes in entries.items()}
-        for dtype, entries in stored.items()
-      }
-    error: Exception | None = None
-  except (TypeError, ValueError, AttributeError) as failure:
-    error = failure
-  raise ConfigError(
-    f"{where}: tiles={stored!r} must be an object with tiles by width for some of"
-    f" {listing(TILED.values())}. The tiles of a width must be null or [block, forward,"
-    " query_gradient, key_gradients]. There, block must be 16, 32, 64 or 128. The others must be"
-    " [blocks, warps, stages], where blocks and warps are powers of two up to 16, and stages is 1"
-    f" to 8: {fix}."
-  ) from error
+def parse_tiles(stored: Any) -> dict[str, dict[int, TileSizes | None]]:
+  """Parses the JSON of `tiles_to_json`; `None` gives no tiles."""
+  return {
+    dtype: {int(width): _parse_sizes(sizes) for width, sizes in entries.items()}
+    for dtype, entries in (stored or {}).items()
+  }
 
 
 def _parse_sizes(stored: Any) -> TileSizes | None:
-  """Parses the tiles of one width, a JSON list or null; raises TypeError or ValueError."""
   if stored is None:
     return None
   block, *launches = stored
-  found = TileSizes(block, *(Launch(*launch) for launch in launches))
-  sizes = [x for launch in found[1:] for x in launch[:2]]
-  stages = [launch.stages for launch in found[1:]]
-  fits = block in (16, 32, 64, 128) and {*sizes} <= {1, 2, 4, 8, 16} and {*stages} <= {*range(1, 9)}
-  if not fits or not all(type(x) is int for x in (block, *sizes, *stages)):
-    raise ValueError(stored)
-  return found
+  return TileSizes(block, *(Launch(*launch) for launch in launches))

@@ -9,11 +9,11 @@ from etils import epath
 
 from vitx.analysis.figures.curves import Curve
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.load import read_task
+from vitx.checkpoints.load import build_once
 from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.sweeps.sweep import POINT
-from vitx.training.record.log import read_figure, read_metrics
+from vitx.training.record.log import read_metrics
 
 
 def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
@@ -21,19 +21,14 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
 
   The workdir of a sweep is replaced by the workdirs of its runs that have begun. A run that is
   given twice occurs once.
-
-  Raises:
-    ConfigError: No run of a sweep has begun.
   """
-  found = []
+  listed = []
   for workdir in workdirs:
     points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))
     runs = [str(path.parent) for path in points]
     runs = [run for run in runs if (epath.Path(wd.find_run(run)) / "config.json").exists()]
-    if points and not runs:
-      raise ConfigError(f"workdir={str(workdir)!r}: no run of this sweep has begun yet; start it.")
-    found += runs or [str(workdir)]
-  return list({Path(run).resolve(): run for run in found}.values())
+    listed += runs or [str(workdir)]
+  return list({Path(run).resolve(): run for run in listed}.values())
 
 
 def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
@@ -43,9 +38,6 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
   of a run in a sweep is named after the run's method, any other curve after the run's workdir. The
   names of different workdirs or sweeps that would be equal begin with their folders.
 
-  Args:
-    runs: The workdirs of the runs.
-
   Raises:
     ConfigError: A directory is no workdir, or the runs have different primary figures.
   """
@@ -54,22 +46,18 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     last = wd.find_run(run)
     config = wd.read_config(last)
     with registry.trusting(False):
-      figure = read_task(config, last)[0].primary
+      figure = build_once(config)[0].primary
     figures[figure] = run
     rows = read_metrics(run)
     train = [row for row in rows if row["kind"] == "train"]
-    loss = {row["step"]: read_figure(row, "loss", run) for row in train}
+    loss = {row["step"]: row["loss"] for row in train}
     training = {row["step"]: row[figure] for row in train if figure in row}
-    value = {
-      row["step"]: read_figure(row, figure, run) for row in rows if row["kind"] == "validation"
-    }
+    value = {row["step"]: row[figure] for row in rows if row["kind"] == "validation"}
     examples = (wd.read_json(last, wd.ENVIRONMENT).get("data") or {}).get("examples") or {}
     per_epoch = (examples.get("train") or 0) / (config.get("batch_size") or 1)
     curves.append(Curve(name, loss, value, training, per_epoch))
   if len(figures) > 1:
-    raise ConfigError(
-      f"the runs have different primary figures: {json.dumps(figures)}. Give runs that share one."
-    )
+    raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}.")
   return curves, next(iter(figures))
 
 
@@ -90,13 +78,9 @@ def _name_curves(runs: Sequence[str]) -> list[str]:
 def find_published_curves(
   published: Mapping[str, Mapping[str, Any]], figure: str
 ) -> dict[str, Mapping[float, float]]:
-  """Returns the published training curves of a metric: for each method, its values by epoch.
+  """Returns the published training curves of a metric: its values by epoch, by method.
 
-  Methods without such a curve are left out.
-
-  Args:
-    published: All published results, by method; the entry `train_METRIC` is the curve of a metric.
-    figure: The name of the metric, such as "top1".
+  The entry `train_METRIC` of the results of a method is the curve of a metric, such as "top1".
   """
   curves = {method: figures.get(f"train_{figure}") for method, figures in published.items()}
   return {method: values for method, values in curves.items() if isinstance(values, Mapping)}

@@ -7,7 +7,6 @@ in cross-validation, one fold.
 
 import itertools
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +20,6 @@ from vitx.config.loader import join_text, load_config, open_config, split_text
 from vitx.config.overrides import set_field, split
 from vitx.sweeps.sweep import Point
 from vitx.training import phases
-from vitx.training.experiment import LONGEST as LONGEST_RUN
 from vitx.training.experiment import make_experiment
 from vitx.training.record.progress import count_bar
 from vitx.training.trial import count_training_flops
@@ -29,8 +27,6 @@ from vitx.training.trial import count_training_flops
 FOLD = "data.fold"  # each of its values is another run of one method, like each seed
 ROW = "row"  # the name by which a grid varies the row of the config file
 SEED = "{seed}"  # stands for the seed of each run in the texts of configs
-LONGEST = 200  # the most characters of a workdir's name
-MOST = 10_000  # the most points of a sweep
 
 
 def parse_grid(text: str) -> dict[str, list[str]]:
@@ -39,25 +35,17 @@ def parse_grid(text: str) -> dict[str, list[str]]:
   The values of the special field `row` are rows of the config file (its named variants).
 
   Raises:
-    ConfigError: The text has another form, a field has no values or occurs twice, or the field is
-      `seed`.
+    ConfigError: The text has another form, a field has no values or occurs twice.
   """
   grid: dict[str, list[str]] = {}
-  if not split(text):
-    raise ConfigError("over='' has no field: leave --over out to vary the seed alone.")
   for item in split(text):
     field, _, values = (part.strip() for part in item.partition("="))
-    if not field or not re.fullmatch(r"\[.*\]", values, re.DOTALL):
+    if not field or field in grid or not re.fullmatch(r"\[.+\]", values, re.DOTALL):
       raise ConfigError(
-        f"over={item!r} is not of the form field=[value,value], such as learning_rate=[1e-3,2e-3]."
+        f"over={item!r} must be field=[value,value] with all values of a field, such as"
+        " learning_rate=[1e-3,2e-3]."
       )
-    if field in grid:
-      raise ConfigError(f"over: {field} occurs twice; give all its values in one list.")
     grid[field] = split(values[1:-1])
-    if not grid[field]:
-      raise ConfigError(f"over='{field}=[]' has no value: the sweep is empty. Give a value.")
-  if "seed" in grid:
-    raise ConfigError("over='seed=[...]': give the number of seeds by --seeds instead.")
   return grid
 
 
@@ -65,8 +53,7 @@ def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
   """Returns the wanted rows (named variants) of a config file, or all rows if none is wanted.
 
   Raises:
-    ConfigError: A wanted row is unknown (the error names the nearest) or occurs twice, or the file
-      has no rows.
+    ConfigError: A wanted row is unknown (the error names the nearest), or the file has no rows.
   """
   known = () if path.endswith(".json") else tuple(open_config(path).get("ROWS", ()))
   if not known:
@@ -76,8 +63,6 @@ def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
       raise ConfigError(
         f"rows={row!r} is no row of {path!r}.{nearest(row, known)} Its rows are {listing(known)}."
       )
-    if list(wanted).count(row) > 1:
-      raise ConfigError(f"rows={','.join(wanted)!r} has {row!r} twice; name each row once.")
   return list(wanted or known)
 
 
@@ -91,10 +76,6 @@ def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str
 
   Only a method that is named as a row of the config file has published results. It does not train
   on the publication's data set if its `data.source` differs from the row's own.
-
-  Args:
-    path: The path of the config file.
-    points: The points of the sweep.
   """
   published = find_published(path)
   configs = {point.method: point.config for point in points if point.method in published}
@@ -116,20 +97,11 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
       the only method.
 
   Raises:
-    ConfigError: The config and the grid both name rows, the config sets a seed, two methods have
-      equal names, or there are more than `MOST` methods.
+    ConfigError: Two methods have equal names.
   """
   path, arg = split_text(config)
   items = split(arg)
-  own = [item for item in items if "=" not in item]
-  if own and ROW in grid:
-    raise ConfigError(
-      f"config={config!r} names the row {own[0]!r}, and --over names others. Name rows in one"
-      " place."
-    )
-  if any(item.partition("=")[0].strip() == "seed" for item in items):
-    raise ConfigError(f"config={config!r} sets a seed; give the number of seeds by --seeds.")
-  _check_count(math.prod(map(len, grid.values())), "over")
+  rows = [item for item in items if "=" not in item]
   texts: dict[str, str] = {}
   short = _shorten(grid)
   for values in itertools.product(*grid.values()):
@@ -137,7 +109,7 @@ def expand(config: str, grid: Mapping[str, Sequence[str]]) -> dict[str, str]:
     settings = [f"{field}={value}" for field, value in chosen.items() if field != ROW]
     row = [chosen[ROW]] if ROW in chosen else []
     parts = [f"{'' if f == ROW else f'{short[f]}-'}{_clean(v)}" for f, v in chosen.items()]
-    name = "_".join(parts or own or [_clean(name_file(path))])
+    name = "_".join(parts or rows or [_clean(name_file(path))])
     if name in texts:
       raise ConfigError(f"over: two points have the name {name!r}; leave out one of the values.")
     texts[name] = f"{path}:{','.join([*row, *items, *settings])}"
@@ -154,31 +126,24 @@ def fit_budget(texts: Mapping[str, str], budget: float) -> dict[str, str]:
       with the seed 0 is measured.
     budget: The floating-point operations of a whole training.
 
-  Returns:
-    The config of each method as `FILE:ROW,field=value`, with the new `duration`.
-
   Raises:
     ConfigError: A method runs in phases, cannot train, or needs more than the budget for one step.
   """
   configs = {method: load_config(text.replace(SEED, "0")) for method, text in texts.items()}
   # The run that is measured has any length. The schedule is checked later, with the true length.
-  trial = {"seed": 0, "duration": f"{LONGEST_RUN} steps", "schedule": "constant"}
+  trial = {"seed": 0, "duration": f"{2**31 - 1} steps", "schedule": "constant"}
   for config, (field, value) in itertools.product(configs.values(), trial.items()):
     set_field(config, field, value)
   phases.use_cores(configs.values())  # before a measurement starts JAX
   fitted = {}
   for method, config in configs.items():
     if config.get("phases"):
-      raise ConfigError(
-        f"budget={budget:.3g}: {method} has phases; set phases.NAME.duration instead."
-      )
+      raise ConfigError(f"budget: {method} has phases; set phases.NAME.duration instead.")
     # The number of examples decides the batch size, see `min_steps_per_epoch`.
-    each = count_training_flops(make_experiment(config, is_trial=True).config)
-    if budget < each:
-      raise ConfigError(
-        f"budget={budget:.3g} FLOP is less than the {each:.3g} of one step of {method}; raise it."
-      )
-    fitted[method] = join_text(texts[method], [f"duration={int(budget // each)} steps"])
+    flops = count_training_flops(make_experiment(config, is_trial=True).config)
+    if budget < flops:
+      raise ConfigError(f"budget={budget:.3g}: one step of {method} has {flops:.3g} FLOP.")
+    fitted[method] = join_text(texts[method], [f"duration={int(budget // flops)} steps"])
   return fitted
 
 
@@ -197,65 +162,34 @@ def make_points(
     folds: The values of `data.fold` to run; None if each config names its fold or has none.
 
   Raises:
-    ConfigError: There is no seed, there are more than `MOST` points, a field is unknown or has a
-      wrong value, two points have equal configs, folds of equal number are of different divisions
-      of the data, a fold does not exist, or a name is too long for a folder.
+    ConfigError: Two points have equal configs, folds of equal number are of different divisions of
+      the data, or a fold does not exist.
   """
-  total = count_points(texts, seeds, folds)
   points = []
-  with count_bar("reading configs", total, "point") as bar:
+  with count_bar("reading configs", len(texts) * seeds * len(folds or ("",)), "point") as bar:
     for method, text in texts.items():
-      load_config(text.replace(SEED, "0"))  # so that an error quotes no `seed=0` of ours
       for seed, fold in itertools.product(range(seeds), folds or (None,)):
-        own = [] if fold is None else [f"{FOLD}={fold}"]
-        config = load_config(join_text(text, [*own, f"seed={seed}"]).replace(SEED, str(seed)))
+        fields = [f"seed={seed}"] if fold is None else [f"{FOLD}={fold}", f"seed={seed}"]
+        config = load_config(join_text(text, fields).replace(SEED, str(seed)))
         part = "" if fold is None else f"_fold-{config.data.fold}"
         number = None if fold is None else config.data.fold
         points.append(Point(f"{method}{part}_seed-{seed}", method, seed, config, number))
         bar.update()
-  _check_apart(points)
-  divisions = {point.config.data.folds for point in points if point.fold is not None}
-  if len(divisions) > 1:
-    raise ConfigError(
-      f"data.folds={listing(divisions)}: the methods would be compared on different test examples;"
-      " give all of them one number of folds, or a sweep of its own for each number."
-    )
+  names: dict[str, str] = {}
   for point in points:  # before any training, only one point of each method is checked
-    if point.fold is not None and point.config.data.folds is not None:
-      check_fold(point.fold, point.config.data.folds)
-  return sorted(points, key=lambda point: (point.seed, point.fold or 0))
-
-
-def count_points(texts: Mapping[str, str], seeds: int, folds: Sequence[str] | None = None) -> int:
-  """Returns the number of points that `make_points` makes of the same arguments.
-
-  Raises:
-    ConfigError: There is no seed, or there are more than `MOST` points.
-  """
-  if seeds < 1:
-    raise ConfigError(f"seeds={seeds}: the sweep is empty; give at least 1.")
-  total = len(texts) * seeds * len(folds or ("",))
-  _check_count(total, f"seeds={seeds}")
-  return total
-
-
-def _check_count(points: int, field: str) -> None:
-  if points > MOST:
-    raise ConfigError(f"{field} gives {points:,} points, but {MOST:,} is the most; vary less.")
-
-
-def _check_apart(points: Iterable[Point]) -> None:
-  seen: dict[str, str] = {}
-  for point in points:
-    if len(point.name) > LONGEST:
-      raise ConfigError(f"over: the name {point.name!r} exceeds {LONGEST} characters; vary less.")
     config = _fingerprint(point.config)
-    if config in seen:
+    if config in names:
       raise ConfigError(
-        f"the points {seen[config]!r} and {point.name!r} have equal configs. Leave one of the"
+        f"the points {names[config]!r} and {point.name!r} have equal configs. Leave one of the"
         " values out."
       )
-    seen[config] = point.name
+    names[config] = point.name
+    if point.fold is not None and point.config.data.folds is not None:
+      check_fold(point.fold, point.config.data.folds)
+  divisions = {point.config.data.folds for point in points if point.fold is not None}
+  if len(divisions) > 1:
+    raise ConfigError(f"data.folds={listing(divisions)}: methods need the same test examples.")
+  return sorted(points, key=lambda point: (point.seed, point.fold or 0))
 
 
 def _fingerprint(config: ConfigDict) -> str:

@@ -8,7 +8,6 @@ import datetime
 import json
 import shlex
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,15 @@ from typing import Any
 from vitx.analysis import markdown
 from vitx.analysis.comparison import Comparison, Method, format_csv, format_table
 from vitx.analysis.counting import count_parameters
-from vitx.analysis.figures.curves import draw_curves
+from vitx.analysis.figures.curves import RunCurves, draw
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.outputs import check_file, check_folder
-from vitx.config.errors import ConfigError, naming
+from vitx.config.errors import ConfigError
+from vitx.files import replace_text
 from vitx.sweeps.curves import find_published_curves, read_curves
 from vitx.sweeps.sweep import Point
 from vitx.training import phases
 from vitx.training.experiment import Experiment
 from vitx.training.trial import count_training_flops
-
-# Entries of a run's environment.json that the results report.
-REPORTED = ("data", "commit", "python", "versions", "devices", "processor", "cores")
 
 Facts = tuple[str, Any]  # name and mode of the primary figure
 
@@ -41,11 +37,6 @@ def measure_methods(
 
   This happens before any training. Runs that are in the directory already must have been trained on
   the data of today.
-
-  Args:
-    points: The points of the sweep, each a method with a seed and, in cross-validation, a fold.
-    published: The published results, such as accuracies and parameter counts, by method.
-    directory: The directory of the workdirs.
 
   Returns:
     The methods, in the order of the points; and the name and mode of their primary figure, the
@@ -62,9 +53,9 @@ def measure_methods(
       runs = phases.check(point.config, wd.join(directory, point.name))
     except ConfigError as error:
       raise ConfigError(f"{point.method}: {error}") from error
-    for each in points:
-      if each.method == name:
-        _check_data(each, wd.join(directory, each.name), runs)
+    for other in points:
+      if other.method == name:
+        _check_data(other, wd.join(directory, other.name), runs)
     task = runs[-1].task
     facts[task.primary, task.mode] = point.method
     flops = sum(run.total_steps * count_training_flops(run.config) for run in runs)
@@ -74,23 +65,15 @@ def measure_methods(
     ends_early = any(run.config.evaluation.get("stop_early") for run in runs)
     methods.append(Method(point.method, steps, flops, parameters, figures, ends_early))
   if len(facts) > 1:
-    named = ", ".join(f"{name} of {method}" for (name, _), method in facts.items())
-    raise ConfigError(f"the methods have different primary figures: {named}; sweep each alone.")
+    raise ConfigError(f"the methods have different primary figures: {facts}; sweep each alone.")
   return methods, next(iter(facts))
 
 
 def _check_data(point: Point, workdir: str, runs: Sequence[Experiment]) -> None:
   """Checks that the run of a point, if it has begun, was trained on the data of today.
 
-  A finished point is not trained again, so that nothing else would notice other data.
-
-  Args:
-    point: The point.
-    workdir: The workdir of the point.
-    runs: The experiments of a point of the same method, one for each phase.
-
-  Raises:
-    ConfigError: The data have changed.
+  A finished point is not trained again, so that nothing else would notice other data. `runs` are
+  the experiments of a point of the same method, one for each phase.
   """
   names = sorted(point.config.get("phases") or ())
   for place, run in zip([wd.join(workdir, x) for x in names] or [workdir], runs, strict=True):
@@ -98,9 +81,8 @@ def _check_data(point: Point, workdir: str, runs: Sequence[Experiment]) -> None:
     # Points of one method have several sources if the name of the source contains the seed.
     if then and then.get("source") == now.name and then["fingerprint"] != now.fingerprint:
       raise ConfigError(
-        f"data.source={now.name!r} has changed since {place} was trained: fingerprint"
-        f" {then['fingerprint']} then, {now.fingerprint} now. Restore the data, or choose another"
-        " --workdir, so that all runs of the sweep have the same data."
+        f"data.source={now.name!r} has changed since {place} was trained. Restore the data, or"
+        " choose another --workdir."
       )
 
 
@@ -120,52 +102,26 @@ def write_results(
     comparison: The comparison of the finished sweep.
     points: The points of the sweep.
     directory: The directory of the points' workdirs.
-    out: The folder of the files, created if absent.
+    out: The folder of the files.
     name: The name of the files, without a suffix.
     plot: Whether to draw the curves, which needs matplotlib.
     more: Further sections of the page, in Markdown; they follow the table.
   """
-  out.mkdir(parents=True, exist_ok=True)
   table, rows = out / f"{name}.md", out / f"{name}.csv"
-  good = [each.problem == "" for each in comparison.outcomes]
-  ran = [wd.join(directory, p.name) for p, fine in zip(points, good, strict=True) if fine]
+  ended = zip(points, comparison.outcomes, strict=True)
+  ran = [wd.join(directory, point.name) for point, outcome in ended if not outcome.problem]
   parts = [f"# {markdown.text(name)}", format_table(comparison), *more]
   drawn = []
   if plot and ran:
     curves, figure = read_curves(ran)
     published = find_published_curves({m.name: m.published for m in comparison.methods}, figure)
-    drawn = draw_curves(curves, figure, out, f"{name}_curves", published)
+    drawn = draw(RunCurves(curves, figure, f"{name}_curves", published), out)
     parts.append(f"![learning curves]({drawn[0].name})")
   parts += _quote(comparison.methods)
   parts += ["## Run", _describe_run(comparison, ran)]
-  _write(rows, format_csv(comparison))
-  _write(table, "\n\n".join(parts) + "\n")
+  replace_text(rows, format_csv(comparison))
+  replace_text(table, "\n\n".join(parts) + "\n")
   return [table, rows, *drawn]
-
-
-def check_results(out: str, name: str) -> None:
-  """Checks that `write_results` will be able to write its files.
-
-  Raises:
-    ConfigError: The files cannot be written.
-  """
-  check_folder(out, "out")
-  if name in ("", ".", "..") or "/" in name or "\0" in name:
-    raise ConfigError(f"name={name!r} cannot name files; give a name without a slash (--name).")
-  if Path(out).is_dir():
-    for end in (".md", ".csv", "_curves.png"):
-      check_file(Path(out) / f"{name}{end}", "name")
-
-
-def _write(path: Path, text: str) -> None:
-  """Writes a file under another name and renames it, so that no process finds half a file.
-
-  All processes that share a sweep write its results.
-  """
-  partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
-  with naming(path):
-    partial.write_text(text, encoding="utf-8", newline="")
-  partial.replace(path)
 
 
 def _quote(methods: Sequence[Method]) -> list[str]:
@@ -188,16 +144,16 @@ def _show(value: Any) -> str:
 
 
 def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
-  environments = [_read_environment(run) for run in runs]
+  environments = [wd.read_json(wd.find_run(run), wd.ENVIRONMENT) for run in runs]
   hours = dict.fromkeys((method.name for method in comparison.methods), 0.0)
   for outcome in comparison.outcomes:
     hours[outcome.method] += outcome.seconds / 3600
-  each = ", ".join(f"{markdown.text(name)} {value:.3g}" for name, value in hours.items())
+  shares = ", ".join(f"{markdown.text(name)} {value:.3g}" for name, value in hours.items())
   command = shlex.join(["vitx", *markdown.shorten_paths(sys.argv[1:])])
   lines = {
     "command": [markdown.code(command)],
     "table made": [datetime.date.today().isoformat()],
-    "hours of training": [f"{sum(hours.values()):.3g} in all; {each}"],
+    "hours of training": [f"{sum(hours.values()):.3g} in all; {shares}"],
     "hardware": map(_hardware, environments),
     "data": (_data(environment["data"]) for environment in environments),
     "versions": map(_versions, environments),
@@ -206,17 +162,6 @@ def _describe_run(comparison: Comparison, runs: Sequence[str]) -> str:
   return "\n".join(
     f"- {name}: {' · '.join(dict.fromkeys(values))}" for name, values in lines.items()
   )
-
-
-def _read_environment(run: str) -> dict[str, Any]:
-  found = wd.read_json(wd.find_run(run), wd.ENVIRONMENT)
-  missing = [name for name in REPORTED if name not in found]
-  if missing:
-    raise ConfigError(
-      f"{wd.ENVIRONMENT} of workdir={run!r} lacks {', '.join(missing)}. Restore it from a"
-      " copy, or move the workdir away."
-    )
-  return found
 
 
 def _hardware(environment: Mapping[str, Any]) -> str:
@@ -231,5 +176,5 @@ def _data(data: Mapping[str, Any]) -> str:
 
 
 def _versions(environment: Mapping[str, Any]) -> str:
-  own = {"python": environment["python"], **environment["versions"]}
-  return ", ".join(f"{name} {version}" for name, version in own.items() if version)
+  versions = {"python": environment["python"], **environment["versions"]}
+  return ", ".join(f"{name} {version}" for name, version in versions.items() if version)

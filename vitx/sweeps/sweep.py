@@ -20,10 +20,9 @@ from etils import epath
 from ml_collections import ConfigDict
 
 from vitx.analysis.comparison import Outcome
-from vitx.checkpoints import lock, own_files
+from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings
 from vitx.training import phases
 from vitx.training.failures import NonFiniteError, count_received
 from vitx.training.record import provenance
@@ -92,11 +91,15 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
     True if all points are done; False if a signal ended the sweep, which another call continues.
 
   Raises:
-    ConfigError: A workdir belongs to another run.
+    ConfigError: A workdir belongs to another run, or a point would end before its last phase.
     OutOfMemoryError, CheckpointError: A run failed, see `loop.train`.
   """
   for point in points:
-    _check_end(point)
+    if point.config.get("phases") and point.config.get("stop_after"):
+      raise ConfigError(
+        "stop_after would end a run of phases in its first phase, where a point of a sweep has no"
+        " result; set phases.NAME.stop_after."
+      )
   before = count_received()
   while points:
     left: list[Point] = []
@@ -113,15 +116,6 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
       time.sleep(POLL)
     points = left
   return True
-
-
-def _check_end(point: Point) -> None:
-  stop = point.config.get("stop_after", RunSettings.stop_after)
-  if stop != "" and point.config.get("phases"):
-    raise ConfigError(
-      f"stop_after={stop!r} would end a run of phases in its first phase, where a point of a sweep"
-      " has no result. Set it in a phase, such as phases.phase1.stop_after, or shorten duration."
-    )
 
 
 def _train_point(point: Point, directory: str | Path, show: Show) -> State:
@@ -142,13 +136,7 @@ def _train_point(point: Point, directory: str | Path, show: Show) -> State:
 
 
 def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:
-  """Locks a point for training, unless it is done or another process trains it.
-
-  Returns:
-    None if this process is to train the point; otherwise the point's state.
-  """
-  # The sweep's directory may be a link, but a point's workdir may not.
-  own_files.check_no_link(workdir)
+  """Locks a point for training (returns None), unless it is done or another process trains it."""
   content = {"method": point.method, "seed": point.seed, "config": wd.to_plain(point.config)}
   _check_same_point(workdir, content)
   if is_done(workdir):
@@ -181,10 +169,7 @@ def _check_same_point(workdir: str, content: dict[str, Any]) -> None:
   if stored:
     provenance.check_same_fields(workdir, stored["config"], content["config"], FREE)
   elif (epath.Path(workdir) / "config.json").exists():
-    raise ConfigError(
-      f"workdir={workdir!r} is a run of its own, not a point of a sweep. Move it away or choose"
-      " another --workdir."
-    )
+    raise ConfigError(f"workdir={workdir!r} is a run of its own, not a point; choose another.")
 
 
 def is_done(workdir: str) -> bool:
@@ -203,21 +188,13 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
   best = test["step"]
   rows = read_metrics(workdir)
   best_rows = [row for row in rows if row["kind"] == "validation" and row["step"] == best]
-  if not best_rows:
-    raise ConfigError(
-      f"metrics.jsonl of workdir={workdir!r} lacks the validation row of step {best}, which was"
-      " tested. Restore it from a copy, or move the workdir away."
-    )
   test_curve = tuple(row for row in rows if row["kind"] == SEEN)
   figures = (best_rows[-1], test, test_curve, _read_seconds(workdir))
   return Outcome(point.method, point.seed, best, *figures, fold=point.fold)
 
 
 def _test_row(workdir: str) -> dict[str, Any] | None:
-  """Returns the row of `metrics.jsonl` with the metrics of a point's best checkpoint on *test*.
-
-  Returns None until the point's run, or the last phase of this run, has ended.
-  """
+  """Returns the row of a point's metrics on *test*; None until its last phase has ended."""
   names = wd.read_phases(workdir)
   if names and wd.find_run(workdir) != wd.join(workdir, names[-1]):
     return None
@@ -225,10 +202,7 @@ def _test_row(workdir: str) -> dict[str, Any] | None:
 
 
 def _read_seconds(workdir: str) -> float:
-  """Returns the seconds that a point's training took, without compiling.
-
-  All phases count, and all attempts of a run that was stopped and continued.
-  """
+  """Returns the seconds that all phases and attempts of a point took, without compiling."""
   names = wd.read_phases(workdir)
   seconds = 0.0
   for run in [wd.join(workdir, name) for name in names] or [workdir]:

@@ -6,7 +6,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from vitx.config.checks import check_fields
-from vitx.config.errors import ConfigError, listing
 from vitx.config.registry import check_options, fields_of, lookup
 from vitx.tasks.base import Task as Task
 from vitx.tasks.classification import Classification
@@ -27,27 +26,16 @@ TASKS: dict[str, type] = {
 
 
 def task_class(spec: str | Mapping[str, Any]) -> Any:
-  """Returns the class of the task that a config names, after a check of the task's fields.
-
-  Raises:
-    ConfigError: If a name or field is unknown, or if a value is out of range.
-  """
+  """Returns the class of the task that a config names, after a check of the task's fields."""
   fields = fields_of(spec)
-  if "name" not in fields:
-    raise ConfigError(f"task needs a name. Valid: {listing(TASKS)}.")
-  task = lookup(TASKS, fields.pop("name"), "task.name")
+  task = lookup(TASKS, fields.pop("name", None), "task.name")
   check_options(task.from_config, fields, "task", hidden=("config",))
   check_fields(task.from_config, fields, "task")
   return task
 
 
 def build_task(config: ConfigDict) -> Task:
-  """Returns the task of a resolved config, without loading data.
-
-  Raises:
-    ConfigError: If a name or field of the task or of its model is unknown, or if a value is out of
-      range.
-  """
+  """Returns the task of a resolved config, without loading data."""
   fields = fields_of(config.task)
   del fields["name"]
   return task_class(config.task).from_config(config, **fields)

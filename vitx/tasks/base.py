@@ -9,7 +9,6 @@ training batch.
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 import flax.linen as nn
@@ -34,12 +33,11 @@ Figures = dict[str, Any]
 class Teacher:
   """A network whose weights a task's loss reads and never changes.
 
-  Training loads the weights as the constant "teacher", a dict of collections. Checkpoints do not
-  contain them, and evaluation from a workdir does not need them.
+  Training loads them as the constant "teacher", a dict of collections. Checkpoints lack them, and
+  evaluation from a workdir does not need them.
 
   Attributes:
     source: A workdir, whose best checkpoint is loaded, or a file of published weights.
-    model: The network.
     input_spec: The shape and dtype of the network's input, for a batch of one example.
     agree: The fields of `config.data` that must equal those of the teacher's own run, so that the
       teacher's inputs are prepared as in its training.
@@ -58,7 +56,6 @@ class Task(Protocol):
   are the keyword arguments of `from_config`, with their types and ranges.
 
   Attributes:
-    model: The network.
     teacher: The network whose weights the loss needs; None if it needs none.
     primary: The name of the metric that chooses the best checkpoint.
     mode: "max" if a high primary metric is good, or "min" if a low one is.
@@ -88,15 +85,12 @@ class Task(Protocol):
         examples.
 
     Raises:
-      ConfigError: If a field contradicts the data, or if the data are of another kind.
+      ConfigError: A field contradicts the data, or the data are of another kind.
     """
 
   @classmethod
   def state_info(cls, config: ConfigDict) -> DatasetInfo | None:
-    """Returns the description of the data that follows from the config alone.
-
-    Returns None if the config lacks a field that the description needs.
-    """
+    """Returns the description of the data that follows from the config alone, if it suffices."""
     return None
 
   @classmethod
@@ -120,24 +114,13 @@ class Task(Protocol):
     """Returns the shape and dtype of the model's input, for a batch of one example."""
 
   def examples(self, examples: Examples, *, train: bool) -> Examples:
-    """Returns examples in the form that the task reads, such as windows of long sequences.
-
-    Args:
-      examples: The examples of a source.
-      train: Whether the examples are for training.
-
-    Raises:
-      ConfigError: If no example has this form.
-    """
+    """Returns the examples of a source in the form that the task reads, such as windows."""
     return examples
 
   def references(self, train: Examples, examples: Examples) -> dict[str, float]:
     """Returns the metrics of methods that learn nothing, such as a compressor, for comparison.
 
-    Args:
-      train: The training examples of the source, before `Task.examples`. A method may count tokens
-        in these examples.
-      examples: The evaluated examples of the source, before `Task.examples`.
+    Both arguments are examples of the source, before `Task.examples`.
     """
     return {}
 
@@ -145,10 +128,9 @@ class Task(Protocol):
     """Returns the `vitx.data` transform that makes an example's arrays on the host."""
 
   def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
-    """Initializes the model's variables, without the collection "losses", which a model only sows.
+    """Initializes the model's variables, which depend only on `key` and the shapes of the batch.
 
-    The variables depend only on `key` and the shapes of the batch. By default, the model reads the
-    `model_inputs` of the batch's first example, and its field `initialization` is applied.
+    The collection "losses" is not among them, since a model only sows it.
     """
     inputs = self.model_inputs({name: x[:1] for name, x in batch.items()})
     variables = initialize(self.model, {"params": key, "dropout": key}, inputs, train=False)
@@ -225,30 +207,17 @@ class Task(Protocol):
   def evaluate(
     self, params: Any, state: Any, constants: Any, batch: Batch
   ) -> dict[str, dict[str, jax.Array]]:
-    """Evaluates a batch.
+    """Evaluates a batch, with the arrays of `element_spec` and mask bool (B,), False for padding.
 
-    Args:
-      params: The learned parameters.
-      state: The model's other collections.
-      constants: The arrays that `constants` returned.
-      batch: The arrays of `element_spec` with a batch axis, and mask bool (B,), False for padding.
-
-    Returns:
-      A dict of the dicts `sums` and `rows`. `sums` has sums over the examples that are not padding,
-      among them `count`, the number of these examples. `rows` has arrays with an entry for each
-      example.
+    Returns the dicts `sums` and `rows`. `sums` has sums over the examples that are not padding,
+    among them `count`, their number. `rows` has arrays with an entry for each example.
     """
 
   def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:
-    """Computes the output of the program that `vitx export` writes.
+    """Computes the output arrays of the program that `vitx export` writes, by name.
 
-    Args:
-      params: The learned parameters.
-      state: The model's other collections.
-      inputs: The arrays of `element_spec` with a batch axis, except the arrays named in `targets`.
-
-    Returns:
-      The output arrays by name, by default the dict `rows` that `evaluate` returns.
+    They are by default the dict `rows` that `evaluate` returns. `inputs` has the arrays of
+    `element_spec` with a batch axis, except those named in `targets`.
     """
     size = next(iter(inputs.values())).shape[0]
     unknown = {name: self.element_spec[name] for name in self.targets}
@@ -263,11 +232,7 @@ class Task(Protocol):
     """
 
   def plateau_figure(self, mode: str) -> str:
-    """Returns the name of the metric that a plateau schedule of the mode "min" or "max" follows.
-
-    Raises:
-      ConfigError: If the task has no metric that is good when it is low ("min") or high ("max").
-    """
+    """Returns the name of the metric that a plateau schedule of the mode "min" or "max" follows."""
     if mode != self.mode:
       word = "low" if self.mode == "min" else "high"
       raise ConfigError(
@@ -286,18 +251,12 @@ class Task(Protocol):
   def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
     """Returns the text that `vitx evaluate` prints about the metrics of a split.
 
-    Args:
-      figures: The metrics by name.
-      data: The description of the run's data, `Loaded.data`.
+    Here and below, `data` is the description of the run's data, `Loaded.data`.
     """
     return f"  {self.describe(figures)}"
 
   def prediction_columns(self, data: Mapping[str, Any]) -> list[str]:
-    """Returns the headings of the columns of a table of predictions, by default the primary metric.
-
-    Args:
-      data: The description of the run's data, `Loaded.data`.
-    """
+    """Returns the headings of the columns of a table of predictions: the primary metric."""
     return [self.primary]
 
   def prediction_rows(
@@ -315,65 +274,28 @@ class Task(Protocol):
     return ([value] for value in rows[self.primary].tolist())
 
   def read_input(self, given: Any, number: int) -> Example:
-    """Reads one input of `vitx predict`: a dict of arrays or an `.npz` file.
+    """Reads one input of `vitx predict`: a dict of arrays or the path of an `.npz` file.
 
-    Arrays in `targets` may be missing.
-
-    Args:
-      given: A mapping of arrays, or the path of a file.
-      number: The number of the input among all inputs, for errors.
-
-    Raises:
-      ConfigError: If a file cannot be read as arrays.
-      ValueError: If the input is neither a mapping nor a path.
+    Arrays in `targets` may be missing. Errors name an input without a path by its `number`.
     """
-    if isinstance(given, Mapping):
-      return dict(given)
-    if not isinstance(given, str | Path):
-      kind = type(given).__name__
-      raise ValueError(
-        f"input {number} must be a dict of arrays or the path of a file, not {kind}."
-      )
-    arrays = read_arrays(given)
-    if "" in arrays:
-      raise ConfigError(
-        f"input {str(given)!r} is one array without a name; save it under a name in an .npz file."
-      )
-    return arrays
+    return dict(given) if isinstance(given, Mapping) else read_arrays(given)
 
   def token_layout(self) -> TokenLayout | None:
     """Returns the layout of the tokens to which positions are added; None if there is none."""
     return None
 
 
-def count_examples(sums: Mapping[str, Any]) -> float:
-  """Returns the number of examples from the totals of a task's sums over a split.
-
-  Raises:
-    ValueError: If there were no examples.
-  """
-  count = float(sums.get("count", 0.0))
-  if count == 0:
-    raise ValueError("the split has no examples to evaluate.")
-  return count
-
-
-def follow_source(model: ConfigDict, field: str, value: Any, source: str) -> None:
-  """Sets a field of `config.model` to the value that the data require, such as `num_classes`.
-
-  Args:
-    model: The group `config.model`, which is changed in place.
-    field: The name of the field.
-    value: The value that the data require.
-    source: The name of the data source, for the error message.
+def follow_source(
+  model: ConfigDict, field: str, value: Any, source: str, path: str = "model"
+) -> None:
+  """Sets a field of a config's model to the value that the data require, such as `num_classes`.
 
   Raises:
     ConfigError: The config already has another value for the field.
   """
-  given = model.get(field)
-  if given not in (None, value):
+  if model.get(field) not in (None, value):
     raise ConfigError(
-      f"model.{field}={given} contradicts the source {source!r}, which has {value}; leave"
-      f" model.{field} out, so that it follows the source."
+      f"{path}.{field}={model[field]} contradicts the source {source!r}, which has {value}; leave"
+      f" {path}.{field} out, so that it follows the source."
     )
   model[field] = value

@@ -81,13 +81,7 @@ class Classification(Task):
   def resolve(cls, config, source):
     """Sets the number of classes, sizes, channels and pixel statistics according to the data."""
     info = getattr(source, "info", source)
-    find_size(info)  # first, as a set without images has no classes either
-    if info.class_names is None:
-      raise ConfigError(
-        f"data.source={info.name!r} has no classes, which task.name={config.task.name!r} needs;"
-        " choose a source whose images have labels, such as a folder with a directory per class."
-      )
-    classes = info.class_names
+    classes = info.class_names or ()
     resolve_images(config, source, {"label": ("integer", 0)}, len(classes))
     weights = config.task.get("class_weights")
     if weights == "balanced" == config.data.get("sampling"):
@@ -100,20 +94,17 @@ class Classification(Task):
       labels = getattr(train, "labels", None)
       if weights == "balanced" and train is not None and labels is None:
         raise ConfigError(
-          f"task.class_weights={weights!r} counts the examples of each class, but the examples of"
-          f" data.source={info.name!r} have labels=None; give a number for each class, or give the"
-          " source's examples their labels."
+          f"task.class_weights={weights!r} counts the examples of each class, but those of"
+          f" data.source={info.name!r} have labels=None; give a number for each class."
         )
-      found = find_class_weights(weights, classes, labels)
-      config.task = ConfigDict({**config.task.to_dict(), "class_weights": found})
+      numbers = find_class_weights(weights, classes, labels)
+      config.task = ConfigDict({**config.task.to_dict(), "class_weights": numbers})
 
   @classmethod
   def state_info(cls, config):
     """Returns the description of the data set that follows from the config alone.
 
-    The image size, the channels and the number of classes give the shape and dtype of an image and
-    of its targets. Returns None if the config lacks the image size, or if it lacks the number of
-    classes and the task needs this number (`needs_classes`).
+    Returns None if the config lacks the image size, or a number of classes that the task needs.
     """
     data, classes = config.data, config.model.get("num_classes")
     if data.image_size is None or (cls.needs_classes and classes is None):
@@ -149,9 +140,6 @@ class Classification(Task):
       class_weights: The weight of each class's examples in the loss, in the order of the classes;
         "balanced" is n / (K n_c) for a class with n_c of the n training examples; None weights all
         equally.
-
-    Raises:
-      ConfigError: If a field of the model or of the augmentation is unknown or out of range.
     """
     data, classes = config.data, config.model.num_classes
     seen = dict(image_size=data.image_size, mean=data.mean, std=data.std)
@@ -222,10 +210,7 @@ class Classification(Task):
     return token_layout(self.model, self.input_spec.shape)
 
   def loss(self, params, state, constants, batch, key, step):
-    """Computes the loss of an augmented batch, the new state and `metrics`.
-
-    `batch` has the arrays of `train_spec` with a batch axis, and index (B,).
-    """
+    """Computes the loss of an augmented batch, the new state and `metrics`."""
     images, targets = self.draw(batch, key)
     outputs, new_state, sown = self.run_model(params, state, images, batch, key)
     loss = self.mean_loss(outputs, targets) + sown
@@ -259,10 +244,6 @@ class Classification(Task):
 
     If the mode is "min" and the task has classes, the metric is "nll", the loss on the labels.
     Otherwise it is the primary metric.
-
-    Raises:
-      ConfigError: The schedule would follow the primary metric in the wrong direction: `mode` is
-        "min" but a high value is good, or `mode` is "max" but a low value is good.
     """
     is_loss = self.needs_classes and mode == "min"
     return "nll" if is_loss else super().plateau_figure(mode)
@@ -292,10 +273,11 @@ class Classification(Task):
     image = read_image(given, self.channels, number, self.value_range)
     if image is not None:
       return {"image": image}
-    found = super().read_input(given, number)
-    if "image" in found:
-      found = {**found, "image": check_image(np.asarray(found["image"]), self.channels, number)}
-    return found
+    example = super().read_input(given, number)
+    if "image" in example:
+      image = check_image(np.asarray(example["image"]), self.channels, number)
+      example = {**example, "image": image}
+    return example
 
   def prediction_columns(self, data):
     """Returns the headings "label", "prediction" and "p(NAME)", the probability of each class."""
@@ -322,10 +304,6 @@ def resolve_images(
     source: A source, or only its `DatasetInfo`.
     targets: The dtype and number of axes of the task's arrays beside the image, by name.
     outputs: The number of classes or other outputs.
-
-  Raises:
-    ConfigError: A field contradicts the data, the data lack an array, or both the host and the
-      device would draw a crop.
   """
   info, data = getattr(source, "info", source), config.data
   size, channels = find_size(info), find_channels(info)
@@ -334,8 +312,7 @@ def resolve_images(
   if area and data.resize_mode == "random":
     raise ConfigError(
       f"augment.random_resized_crop={tuple(area)!r} would crop once more what data.resize_mode="
-      "'random' has cropped at random; set augment.random_resized_crop=(), or"
-      " data.resize_mode='center'."
+      "'random' has cropped at random; set augment.random_resized_crop=()."
     )
   if data.image_size is None:
     data.image_size = _side(info.name, size, data.get("default_image_size"))
@@ -351,8 +328,7 @@ def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size
     return size[0]
   if default is not None:
     return default
-  what = "vary in size" if size is None else f"are {size[0]} x {size[1]} pixels, not square"
   raise ConfigError(
-    f"data.image_size is not set and has no default: the images of data.source={name!r}"
-    f" {what}; set it, such as data.image_size=224 or data.image_size=(224, 160)."
+    f"data.image_size is not set, and the images of data.source={name!r} are no squares of one"
+    " size; set it, such as data.image_size=224 or data.image_size=(224, 160)."
   )

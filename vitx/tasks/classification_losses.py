@@ -79,26 +79,20 @@ def find_class_weights(
       known, "balanced" is returned unchanged.
 
   Raises:
-    ConfigError: There is not one number for each class, or all are zero, or a "balanced" class has
-      no example.
+    ConfigError: There is not one number for each class, or a "balanced" class has no example.
   """
   count = len(class_names)
-  if isinstance(given, str):
-    if labels is None:
-      return given
-    counts = np.bincount(labels, minlength=count)
-    if not counts.all():
-      name = class_names[int(np.argmin(counts))]
-      raise ConfigError(
-        f"task.class_weights={given!r}: train has no example of the class {name!r}; give a number"
-        " for each class."
-      )
-    return tuple((counts.sum() / (count * counts)).tolist())
-  if len(given) != count:
+  if not isinstance(given, str):
+    if len(given) != count:
+      raise ConfigError(f"task.class_weights={given!r:.200} must have {count} numbers.")
+    return tuple(given)
+  if labels is None:
+    return given
+  counts = np.bincount(labels, minlength=count)
+  if not counts.all():
+    name = class_names[int(np.argmin(counts))]
     raise ConfigError(
-      f"task.class_weights={tuple(given)!r:.200} has {len(given)} numbers, and the source has"
-      f" {count} classes; give one for each, in the order of the classes."
+      f"task.class_weights={given!r}: train has no example of the class {name!r}; give a number"
+      " for each class."
     )
-  if not any(given):
-    raise ConfigError("task.class_weights are all zero, so nothing is learned; set one above zero.")
-  return tuple(given)
+  return tuple((counts.sum() / (count * counts)).tolist())

@@ -63,21 +63,12 @@ class Density(Task):
 
   @classmethod
   def resolve(cls, config, source):
-    """Sets the model's vocabulary and grid from the data.
-
-    Raises:
-      ConfigError: If the data are neither images of one size nor sequences of tokens, if a window
-        is set for images or not set for sequences, or if the grid or the mixer's stride does not
-        fit the data.
-    """
+    """Sets the model's vocabulary and grid from the data."""
     resolve(config, getattr(source, "info", source))
 
   @classmethod
   def state_info(cls, config):
-    """Returns the description of the data that follows from the model's grid and vocabulary.
-
-    Returns None if the config lacks one of them.
-    """
+    """Returns the description of the data that follows from the model's grid and vocabulary."""
     grid, vocabulary = config.model.get("grid"), config.model.get("vocabulary")
     if grid is None or vocabulary is None:
       return None
@@ -105,15 +96,10 @@ class Density(Task):
       min_context: The number of tokens of a window that are read but not scored in evaluation
         (Child et al. 2019, Table 3). Windows then overlap by as many tokens; the first window
         scores all its tokens.
-
-    Raises:
-      ConfigError: If a field of the model is unknown or out of range, or if the context fills the
-        window.
     """
     if min_context and (window is None or min_context >= window):
       raise ConfigError(
-        f"task.min_context={min_context} must be less than task.window={window}, so that"
-        " a token is scored; for images, which have no window, it must be 0."
+        f"task.min_context={min_context} must be less than task.window={window}, and 0 for images."
       )
     return cls(model_from_config(config.model), window, levels, min_context)
 
@@ -138,11 +124,7 @@ class Density(Task):
     return self.model.layout  # type: ignore[attr-defined]
 
   def examples(self, examples, *, train):
-    """Returns images unchanged, and sequences cut into windows.
-
-    Raises:
-      ConfigError: If a sequence is shorter than a window.
-    """
+    """Returns images unchanged, and sequences cut into windows."""
     if self.window is None:
       return examples
     hop = None if train else self.window - self.min_context
@@ -192,13 +174,7 @@ class Density(Task):
     return {"logits": logits, "log_probabilities": -cross_entropy(logits, tokens)}
 
   def summarize(self, sums):
-    """Returns the numbers of `examples` and `tokens`, and `bits`, the mean code length of a token.
-
-    Raises:
-      ValueError: If there were no tokens.
-    """
-    if not float(sums.get("tokens", 0.0)):
-      raise ValueError("the split has no tokens to evaluate.")
+    """Returns the numbers of `examples` and `tokens`, and `bits`, the mean length of a code."""
     return {
       "examples": int(sums["count"]),
       "tokens": int(sums["tokens"]),
@@ -255,11 +231,7 @@ class Density(Task):
     )
 
   def read_input(self, given, number):
-    """Refuses every input, since a density model has no answer to predict.
-
-    Raises:
-      ConfigError: Always; the message names the commands for a density model.
-    """
+    """Refuses every input, since a density model has no answer to predict."""
     raise ConfigError(
       "a density model (task.name='density') predicts no answer for an input; use vitx sample, vitx"
       " compress, or vitx evaluate --predictions FILE for the bits of each example."

@@ -25,11 +25,7 @@ class Pixels:
   draws: ClassVar[bool] = False
 
   def __call__(self, example: Example, bits: np.random.Philox | None = None) -> Example:
-    """Returns an example with the arrays `tokens`, uint8 (N,), and `first`, which is 0, int32 ().
-
-    Raises:
-      ConfigError: If a value is between two levels.
-    """
+    """Returns an example with the arrays `tokens`, uint8 (N,), and `first`, 0 as int32 ()."""
     tokens = to_tokens(example["image"], self.levels).reshape(-1)
     return {"tokens": tokens, "first": np.asarray(0, np.int32)}
 
@@ -38,7 +34,7 @@ def to_tokens(image: np.ndarray, levels: int) -> np.ndarray:
   """Converts the values 0 ... 255 of an image to gray levels 0 ... V - 1, uint8 of equal shape.
 
   Raises:
-    ConfigError: If a value is between two levels.
+    ConfigError: A value is between two levels.
   """
   tokens = np.rint(image * ((levels - 1) / 255)).astype(np.uint8)
   if not np.array_equal(to_values(tokens, levels), image):

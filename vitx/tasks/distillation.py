@@ -15,7 +15,7 @@ from vitx.config.checks import NonNegative, Positive, Probability, Range
 from vitx.config.errors import ConfigError
 from vitx.models import find_mixer, model_from_config
 from vitx.models.sown import collect
-from vitx.tasks.base import Teacher
+from vitx.tasks.base import Teacher, follow_source
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import agreement, classification_sums, cross_entropy
 from vitx.tasks.distillation_terms import (
@@ -72,12 +72,7 @@ class Distillation(Classification):
     model = task.get("teacher_model")
     if model is None:
       return
-    if model.get("num_classes", classes) != classes:
-      raise ConfigError(
-        f"task.teacher={task.teacher!r} knows {model.num_classes} classes, but"
-        f" data.source={config.data.source!r} has {classes}; choose a teacher of these classes."
-      )
-    model.num_classes = classes
+    follow_source(model, "num_classes", classes, config.data.source, "task.teacher_model")
     mixer = find_mixer(model)
     if mixer and task.get("attention_weight", 0.0):
       mixer["implementation"] = "masked"  # the loss reads its matrices
@@ -122,11 +117,6 @@ class Distillation(Classification):
         cosine; 0 keeps the weight constant.
       temperature: The temperature of the KL divergence.
       train_mode: Whether the network runs as in training; False is for a frozen backbone.
-
-    Raises:
-      ConfigError: If a field of the model or of the augmentation is unknown or out of range, if
-        there is no teacher or no `teacher_model`, if every weight is zero, or if patch tokens that
-        have no places are to be compared.
     """
     weights: FrozenDict[str, float] = FrozenDict(
       classes=class_weight,
@@ -136,9 +126,16 @@ class Distillation(Classification):
       attention=attention_weight,
       basis_l1=basis_l1,
     )
-    _check(teacher, teacher_model, weights)
+    if teacher_model is None:
+      raise ConfigError(
+        f"task.teacher={teacher!r} does not describe its network; name a workdir, or set"
+        " task.teacher_model to the teacher's config.model."
+      )
+    if not any(weights.values()):
+      raise ConfigError(
+        "every weight of task.name='distillation' is zero; set task.class_weight=1."
+      )
     task = super().from_config(config, label_smoothing=label_smoothing)
-    assert teacher_model is not None
     network = model_from_config(teacher_model)
     if token_weight:
       _check_places(task.model, "model")
@@ -285,26 +282,8 @@ class _Outputs:
     )
 
 
-def _check(teacher: str, model: Any, weights: Mapping[str, float]) -> None:
-  if not teacher:
-    raise ConfigError(
-      "task.teacher is not set: task.name='distillation' needs one; name a workdir or a file of"
-      " weights, or use task.name='classification'."
-    )
-  if model is None:
-    raise ConfigError(
-      f"task.teacher={teacher!r} does not describe its network; set task.teacher_model to the"
-      " teacher's config.model."
-    )
-  if not any(weights.values()):
-    raise ConfigError(
-      "every weight of task.name='distillation' is zero, so nothing is learned; set"
-      " task.class_weight or another weight to a positive number."
-    )
-
-
 def _check_places(network: Any, field: str) -> None:
-  """Raises ConfigError if the last patch tokens of a network have no places, as after merging."""
+  """Checks that the last patch tokens of a network have places, unlike after merging."""
   made = getattr(network, "token_reduction", lambda: None)()  # a user's network may have none
   if made is not None and made.layers and not made.keeps_places:
     raise ConfigError(

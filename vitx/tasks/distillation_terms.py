@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 
-from vitx.config.errors import ConfigError, listing
-from vitx.models import MODELS
+from vitx.config.errors import ConfigError
 from vitx.models.sown import collect
-from vitx.models.vit import ViT
 
 BASIS = "basis"  # the parameter name of Sparsifiner's basis over the tokens
 
@@ -27,18 +25,11 @@ def divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> ja
 
 def token_error(student: jax.Array | None, teacher: jax.Array | None) -> jax.Array:
   """Returns the mean squared difference of all elements of patch tokens."""
-  for tokens, whose in ((student, "model"), (teacher, "task.teacher_model")):
-    if tokens is None:
-      fitting = listing(name for name, kind in MODELS.items() if issubclass(kind, ViT))
-      raise ConfigError(
-        f"task.token_weight compares patch tokens, which {whose} does not have; set"
-        f" {whose}.name to one of {fitting}, without pool_first, or set task.token_weight=0."
-      )
-  assert student is not None and teacher is not None
-  if student.shape != teacher.shape:
+  if student is None or teacher is None or student.shape != teacher.shape:
+    theirs, ours = (None if x is None else list(x.shape[1:]) for x in (teacher, student))
     raise ConfigError(
-      f"task.token_weight: the teacher's patch tokens are {list(teacher.shape[1:])}, the network's"
-      f" {list(student.shape[1:])}; choose a teacher of the same size, or task.token_weight=0."
+      f"task.token_weight: the teacher's patch tokens are {theirs}, the network's {ours}; choose a"
+      " teacher of the same size, or task.token_weight=0."
     )
   return jnp.mean(jnp.square(student.astype(jnp.float32) - teacher.astype(jnp.float32)))
 
@@ -53,23 +44,15 @@ def attention_errors(student: Any, teacher: Any) -> jax.Array:
     teacher: The teacher's collection "intermediates", with its attention matrices.
   """
   predicted, real = collect(student, "approximation"), collect(teacher, "attention")
-  if not predicted:
-    raise ConfigError(
-      "task.attention_weight: no token mixer of the model predicts attention; use"
-      " model.token_mixer='sparsifiner', or task.attention_weight=0."
-    )
   errors = []
   for module, approximation in predicted.items():
-    matrix = real.get(module)
-    rows = approximation.shape[2]
-    if matrix is None or matrix[:, :, -rows:].shape != approximation.shape:
-      found = "none" if matrix is None else list(matrix.shape[1:])
+    matrix = real[module][:, :, -approximation.shape[2] :]
+    if matrix.shape != approximation.shape:
       raise ConfigError(
         f"task.attention_weight: {module} predicts attention {list(approximation.shape[1:])}, but"
-        f" the teacher's attention there is {found}; choose a teacher with dense attention of the"
-        " same size."
+        f" the teacher's is {list(matrix.shape[1:])}; choose a teacher of the same size."
       )
-    error = approximation - matrix[:, :, -rows:].astype(jnp.float32)
+    error = approximation - matrix.astype(jnp.float32)
     errors.append(jnp.sum(jnp.square(error), axis=(1, 2, 3)))
   return jnp.mean(jnp.stack(errors), axis=0)
 
@@ -90,7 +73,6 @@ def basis_norm(params: Any) -> jax.Array:
   bases = [leaf for path, leaf in flat.items() if path.endswith(f"/{BASIS}")]
   if not bases:
     raise ConfigError(
-      "task.basis_l1: no token mixer of the model has a basis; use"
-      " model.token_mixer='sparsifiner', or task.basis_l1=0."
+      "task.basis_l1: no token mixer has a basis; use 'sparsifiner', or set it to 0."
     )
   return sum((jnp.sum(jnp.abs(basis)) for basis in bases), jnp.float32(0))

@@ -9,8 +9,7 @@ import numpy as np
 from PIL import Image
 
 from vitx.data.images.decode import Encoded, ValueRange, to_array, to_mode
-from vitx.data.images.settings import FILE_MODES
-from vitx.files import read_bytes, reading
+from vitx.files import reading
 
 
 def read_image(
@@ -25,24 +24,16 @@ def read_image(
     value_range: The range of the image's values, `data.value_range`; see `decode.to_mode`.
 
   Raises:
-    ConfigError: If a file cannot be read.
-    ValueError: If `check_image` refuses an array, or if no image file can have so many channels.
+    ConfigError: A file cannot be read.
+    ValueError: `check_image` refuses an array.
   """
-  is_path = isinstance(given, str | Path) and Path(given).suffix != ".npz"
-  if channels not in FILE_MODES and (is_path or isinstance(given, Image.Image)):
-    raise ValueError(
-      f"image {number} must be an array, because no image file has {channels} channels."
-    )
   if isinstance(given, Image.Image):
-    try:
-      return to_array(to_mode(given, channels, value_range, upright=True))
-    except ValueError as error:
-      raise ValueError(f"image {number}: {error}") from error
+    return to_array(to_mode(given, channels, value_range, upright=True))
   if isinstance(given, np.ndarray | jax.Array):
     return check_image(np.asarray(given), channels, number)
-  if is_path:
+  if isinstance(given, str | Path) and Path(given).suffix != ".npz":
     with reading(f"image {str(given)!r} cannot be read"):
-      content = read_bytes(given)
+      content = Path(given).read_bytes()
     return Encoded(content, channels, str(given), True, value_range).decode()
   return None
 

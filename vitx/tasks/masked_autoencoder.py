@@ -1,7 +1,6 @@
 """Masked autoencoding: the pixels of masked patches are predicted from the other patches."""
 
 import dataclasses
-import math
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import jax
@@ -10,7 +9,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.config.checks import Depth, PositiveInt, Range
-from vitx.config.errors import ConfigError
 from vitx.data.images.settings import sides
 from vitx.models.masked_autoencoder import (
   MaskedAutoencoder,
@@ -19,7 +17,7 @@ from vitx.models.masked_autoencoder import (
   spread,
   to_patches,
 )
-from vitx.tasks.base import Task, count_examples
+from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification, resolve_images
 
 EPSILON = 1e-6  # added to the variance of a patch's pixels (He et al. 2022, released code)
@@ -95,10 +93,6 @@ class MaskedAutoencoding(Classification):
       decoder_heads: The number of heads of the decoder.
       decoder_mlp_dim: The hidden width of the decoder's MLPs; None is 4 times its width.
       decoder_posemb: The positions of the decoder: "sincos" is fixed, "learned" a table.
-
-    Raises:
-      ConfigError: If a field of the model or of the augmentation is unknown or out of range, or if
-        the body, its token mixer or its stem cannot leave tokens out.
     """
     task = super().from_config(config)
     shape = (*sides(task.image_size), task.channels)
@@ -112,12 +106,6 @@ class MaskedAutoencoding(Classification):
       mlp_dim=decoder_mlp_dim or 4 * decoder_width,
       posemb=decoder_posemb,
     )
-    if normalize_pixels and math.prod(shape) == math.prod(model.grid):
-      raise ConfigError(
-        "task.normalize_pixels=True divides the pixels of a patch by their standard deviation, but"
-        " model.stem makes patches of one value; use larger patches, such as model.stem.patch=2, or"
-        " task.normalize_pixels=False."
-      )
     return dataclasses.replace(
       task,
       model=model,
@@ -199,7 +187,7 @@ class MaskedAutoencoding(Classification):
 
   def summarize(self, sums):
     """Returns the number of `examples`, and the mean `loss` over the images."""
-    count = count_examples(sums)
+    count = float(sums["count"])
     return {"examples": int(count), "loss": float(sums["loss"]) / count}
 
   def describe(self, figures):

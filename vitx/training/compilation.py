@@ -162,10 +162,7 @@ def make_header(experiment: Experiment, flops: int, steps: int, workdir: str) ->
 
 
 def _find_warnings(experiment: Experiment) -> Iterator[str]:
-  """Yields warnings that the GPU lacks its attention kernel, or that the run is too short.
-
-  A run is too short if it has too few steps to learn or to log.
-  """
+  """Yields warnings that the GPU lacks its attention kernel, or that the run is too short."""
   config, total = experiment.config, experiment.total_steps
   obstacle = find_obstacle()
   if obstacle and any(experiment.implementations(_name_kernels).values()):
@@ -183,10 +180,7 @@ def _find_warnings(experiment: Experiment) -> Iterator[str]:
 
 
 def _name_kernels(choices: list[Choice]) -> str:
-  """Returns the families of a mixer's ops that the GPU kernels could compute, joined by "+".
-
-  The families are keys of `vitx.ops.rule.FAMILIES`, such as "pattern_blocks".
-  """
+  """Returns the families of a mixer's ops that the GPU kernels could compute, joined by "+"."""
   found = {each.family for each in choices if each.implementation == "kernelized"}
   return "+".join(sorted(found & {*FAMILIES}))
 
@@ -196,14 +190,7 @@ def _count(names: Iterable[str]) -> str:
 
 
 def dry_run(experiment: Experiment) -> None:
-  """Prints a config's parameters, and an estimate of the time that its training would take.
-
-  The estimate comes from the time of a few compiled dispatches on batches of zeros. Nothing is
-  saved.
-
-  Args:
-    experiment: The experiment that a run would train.
-  """
+  """Prints a config's parameters and, from a few dispatches on zeros, the time of its training."""
   state = experiment.replicate(experiment.init_state())
   overview = parameter_overview.get_parameter_overview(
     parallel.unreplicate(state.params), include_stats=False

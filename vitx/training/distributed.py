@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import os
 import signal
-import socket
 import sys
 import threading
 import traceback
@@ -49,23 +48,8 @@ def initialize(
     coordinator: The address `host:port` of process 0.
     processes: The number of processes.
     process: The number of this process, from 0.
-
-  Raises:
-    ConfigError: Only some of the three arguments are given, the process is out of range, the
-      coordinator is no valid address, or the processes did not connect in time.
   """
-  given = (coordinator, processes, process)
-  if any(value is not None for value in given):
-    if coordinator is None or processes is None or process is None:
-      raise ConfigError(
-        "--coordinator, --processes and --process belong together: give all three or none, for"
-        " example --coordinator=host0:1234 --processes=2 --process=0."
-      )
-    if processes < 1:
-      raise ConfigError(f"--processes={processes} must be at least 1.")
-    if not 0 <= process < processes:
-      raise ConfigError(f"--process={process} must be a number from 0 to {processes - 1}.")
-    _check_address(coordinator, process)
+  if (coordinator, processes, process) != (None, None, None):
     announce(
       f"waiting for {processes} processes at {coordinator}",
       lambda: _meet(coordinator, processes, process),
@@ -78,66 +62,22 @@ def initialize(
       _join()
 
 
-def _check_address(coordinator: str, process: int) -> None:
-  """Checks the address of process 0, because XLA would wait for minutes or crash at a bad one.
-
-  Raises:
-    ConfigError: The address is malformed, its host does not exist, or process 0 cannot listen
-      there.
-  """
-  host, _, port = coordinator.rpartition(":")
-  if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
-    raise ConfigError(
-      f"--coordinator={coordinator!r} is not of the form HOST:PORT with a port in 1..65535, such as"
-      " host0:1234."
-    )
-  try:
-    socket.getaddrinfo(host.strip("[]"), int(port))
-  except (OSError, UnicodeError) as error:  # UnicodeError for a name such as a..b
-    raise ConfigError(
-      f"--coordinator={coordinator!r}: there is no host {host!r} ({error}); name the host of"
-      " process 0."
-    ) from error
-  both = socket.has_dualstack_ipv6()
-  family = socket.AF_INET6 if both else socket.AF_INET
-  try:
-    if process == 0:
-      socket.create_server(("", int(port)), family=family, dualstack_ipv6=both).close()
-  except OSError as error:
-    raise ConfigError(
-      f"--coordinator={coordinator!r}: process 0 cannot listen at port {port} of this host"
-      f" ({error.strerror}); choose another port, and give it to all processes."
-    ) from error
-
-
-def _meet(coordinator: str, processes: int, process: int) -> None:
-  """Connects this process to the other processes of the run.
-
-  Raises:
-    ConfigError: The processes did not connect in time; XLA's own output may say why.
-  """
+def _meet(coordinator: str | None, processes: int | None, process: int | None) -> None:
+  """Connects this process to the run's other processes, or says that they did not meet."""
   try:
     _join(coordinator, processes, process)
   except RuntimeError as error:
     raise ConfigError(
       f"--coordinator={coordinator!r}: the {processes} processes of this run did not meet."
-      f" Start all within {PATIENCE} s, each with the same --coordinator, on the host of process 0,"
-      f" the same --processes {processes}, and a different --process from 0 to {processes - 1}."
+      f" Start all within {PATIENCE} s, with the same --coordinator, a free port on the host of"
+      " process 0, and a different --process from 0 on."
     ) from error
 
 
-def _join(*given: Any) -> None:
-  """Calls `jax.distributed.initialize`, and prepares this process for the loss of another one.
-
-  If another process is lost, this process prints a single line and ends. XLA's own callback for a
-  loss would abort and print a page of its stack. JAX has no argument for another callback, so an
-  internal function of JAX is replaced during the call. XLA may still abort, so SIGABRT is handled
-  too.
-
-  Args:
-    *given: The address of process 0, the number of processes and this process's number; nothing if
-      JAX is to find them in the environment.
-  """
+def _join(*place: Any) -> None:
+  """Calls `jax.distributed.initialize`, and prepares this process for the loss of another one."""
+  # XLA's own callback for a loss would abort and print a page of its stack, and JAX has no argument
+  # for another callback.
   make = _jax.get_distributed_runtime_client
   _jax.get_distributed_runtime_client = functools.partial(
     make, missed_heartbeat_callback=lambda status: end_alone(GONE.format(first_line(status)))
@@ -145,7 +85,7 @@ def _join(*given: Any) -> None:
   try:
     jax.config.update("jax_enable_preemption_service", False)  # the steps pass signals on
     initialize: Any = jax.distributed.initialize
-    initialize(*given, initialization_timeout=PATIENCE, heartbeat_timeout_seconds=HEARTBEAT)
+    initialize(*place, initialization_timeout=PATIENCE, heartbeat_timeout_seconds=HEARTBEAT)
   finally:
     _jax.get_distributed_runtime_client = make
   if is_joined() and sys.platform == "linux":
@@ -167,9 +107,8 @@ def is_joined() -> bool:
 def end_on_failure() -> Iterator[None]:
   """Ends the process if a collective operation over the processes fails in a `with` block.
 
-  Such a failure means that another process is gone. If the error left the block, the code around it
-  would try to save a checkpoint together with the lost process, and wait until JAX notices the
-  loss.
+  Such a failure means that another process is gone. The code around the block would try to save a
+  checkpoint together with it.
   """
   try:
     yield
@@ -204,7 +143,7 @@ def end_alone(message: str) -> NoReturn:
   _ending.acquire()
   sys.stdout.flush()
   if message:
-    print(message.rstrip(), file=sys.stderr)
+    sys.stderr.write(f"{message.rstrip()}\n")  # one write, which no other thread divides
   sys.stderr.flush()
   os._exit(1)
 
@@ -216,20 +155,10 @@ def first_line(error: object) -> str:
 
 def _in_cluster() -> bool:
   return (
-    any(_read_count(name) > 1 for name in COUNTS)
+    any(int(os.environ.get(name, "1")) > 1 for name in COUNTS)
     or any("," in os.environ.get(name, "") for name in HOSTS)
     or any(name in os.environ for name in SEVERAL)
   )
-
-
-def _read_count(name: str) -> int:
-  value = os.environ.get(name, "1")
-  if not value.isdecimal():
-    raise ConfigError(
-      f"the environment variable {name}={value!r} must be the number"
-      " of processes. Unset it, or set it as the launcher does."
-    )
-  return int(value)
 
 
 def _on_tpu_vm() -> bool:

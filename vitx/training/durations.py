@@ -31,10 +31,6 @@ def to_steps(duration: str | int, steps_per_epoch: Number, field: str = "duratio
     duration: A duration such as "300 steps", "2.5 epochs", "300" or 300.
     steps_per_epoch: The number of examples divided by the batch size.
     field: The name of the config field, for the error message.
-
-  Raises:
-    ConfigError: The duration has none of these forms, is negative, or is a number of steps with a
-      fraction.
   """
   return round(_period(duration, steps_per_epoch, field))
 
@@ -58,21 +54,16 @@ def settle(
     total_steps: The length of the run in steps, of which a share is taken; None if `value` is this
       length itself.
     field: The name of the config field, for the error message.
-
-  Raises:
-    ConfigError: A part of the duration has no valid form, or is a share without `total_steps`.
   """
   if isinstance(value, (tuple, list)):
-    return type(value)(settle(each, steps_per_epoch, total_steps, field) for each in value)
+    return type(value)(settle(entry, steps_per_epoch, total_steps, field) for entry in value)
   if not isinstance(value, str) or not ("%" in value or "," in value):
     return value
 
   def read(text: str) -> Fraction:
     share = _SHARE.fullmatch(text.strip())
-    if share is None:
+    if share is None or total_steps is None:
       return _period(text, steps_per_epoch, field)
-    if total_steps is None:
-      raise ConfigError(f'{field}={value!r} cannot be a share of itself; write "30 epochs".')
     return Fraction(share[1]) * total_steps / 100
 
   amount, *bounds = _BOUND.split(value)
@@ -93,9 +84,6 @@ def is_due(step: int, every: str | int, steps_per_epoch: Number, field: str = "e
     every: The duration between two events.
     steps_per_epoch: The number of examples divided by the batch size.
     field: The name of the config field, for the error message.
-
-  Raises:
-    ConfigError: `every` is no duration, or is zero.
   """
   period = _period(every, steps_per_epoch, field)
   if period == 0:

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from vitx.config.errors import ConfigError
 from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures, Task
@@ -31,10 +30,7 @@ def make_evaluate(task: Task, what: str = "") -> Callable:
 
 
 def batch_size_for(config: Any, size: int | None = None) -> int:
-  """Returns the size of an evaluation batch, rounded up to a multiple of the device count.
-
-  The size before rounding is `size`, or the config's if `size` is None.
-  """
+  """Returns `size`, or else the config's evaluation batch, as a multiple of the devices."""
   size = size or config.evaluation.batch_size or config.batch_size
   return -(-size // jax.device_count()) * jax.device_count()
 
@@ -90,16 +86,12 @@ def evaluate(
     model_state: The model's other collections, replicated.
     constants: The task's constants, such as the weights of a teacher, replicated.
     batches: The batches that `split_batches` returned.
-    take_rows: A function that is called after each batch with two dicts of arrays: the batch, and
-      the results for each example under the first set of parameters (the "rows" of
-      `Task.evaluate`, such as probabilities). Both contain this process's examples without padding.
-      The batch's array `example` has the indices of these examples in the split.
+    take_rows: A function of the batch and of the "rows" of `Task.evaluate` under the first set of
+      parameters. Both have this process's examples without padding; the batch's array `example` has
+      their indices in the split.
 
   Returns:
     The figures of each set of parameters, by the set's name.
-
-  Raises:
-    ValueError: There are no examples.
   """
   totals: dict[str, dict[str, Any]] = {name: {} for name in params}
   first = next(iter(params))
@@ -117,36 +109,8 @@ def evaluate(
   return {name: task.summarize(total) for name, total in totals.items()}
 
 
-def check_weights(weights: tuple[str, ...], ema_decay: float) -> None:
-  """Checks that `config.evaluation.weights` names weights that exist, each only once.
-
-  Args:
-    weights: The names of the weights to evaluate, "ema" or "raw"; the first one chooses the best
-      checkpoint.
-    ema_decay: The decay of the moving average, `config.ema_decay`.
-
-  Raises:
-    ConfigError: A name occurs twice, none is given, or there is no moving average to compare.
-  """
-  field = f"evaluation.weights={tuple(weights)!r}"
-  if not weights or len(set(weights)) < len(weights):
-    raise ConfigError(
-      f"{field} must name ema, raw or both, each once; the first chooses the best checkpoint."
-    )
-  if len(weights) > 1 and not ema_decay:
-    raise ConfigError(
-      f"{field} compares a moving average with the weights themselves, but with"
-      f" ema_decay={ema_decay} there is no average. Set ema_decay, such as 0.9999, or leave"
-      " evaluation.weights out."
-    )
-
-
 def join_figures(by_name: Mapping[str, Figures]) -> Figures:
-  """Joins the figures of several sets of parameters into one dict.
-
-  The figures of the first set keep their names. The figures of any other set get the set's name as
-  a prefix, as in "raw_top1".
-  """
+  """Joins the figures of sets of parameters; all but the first get a prefix, as in "raw_top1"."""
   (_, joined), *others = by_name.items()
   for name, figures in others:
     joined = joined | {f"{name}_{figure}": value for figure, value in figures.items()}
@@ -154,13 +118,7 @@ def join_figures(by_name: Mapping[str, Figures]) -> Figures:
 
 
 def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> str:
-  """Returns a text for the console about an evaluation of one or several sets of parameters.
-
-  Args:
-    task: The task, which writes the text of one set.
-    figures: The figures that `join_figures` returned.
-    weights: The names of the sets. The text of each set but the first begins with its name.
-  """
+  """Returns a text for the console about figures of `join_figures`, for the sets in `weights`."""
   _, *others = weights
   words = [task.describe(figures)]
   for name in others:
@@ -170,10 +128,7 @@ def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> st
 
 
 def add_sums(total: Mapping[str, Any], sums: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the sums over a split so far plus the sums of one batch, in float64.
-
-  A name that `total` does not contain starts at 0.
-  """
+  """Returns the sums over a split so far plus the sums of one batch, in float64."""
   return {
     name: total.get(name, 0.0) + np.asarray(value, np.float64) for name, value in sums.items()
   }

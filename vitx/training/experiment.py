@@ -12,13 +12,11 @@ from ml_collections import ConfigDict
 
 from vitx.analysis.implementations import describe_choices, implementations
 from vitx.checkpoints import tree
-from vitx.checkpoints.store import check_keep
 from vitx.config.errors import ConfigError
 from vitx.config.fields import (
   SEEDS,
   SMALLEST_BATCH,
   Duration,
-  RunSettings,
   check_config,
   declarations,
   find,
@@ -27,19 +25,19 @@ from vitx.config.fields import (
 )
 from vitx.config.registry import build
 from vitx.data import in_memory
-from vitx.data.batches import TrainBatches, check_sampling
+from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
 from vitx.data.sources import open_source
 from vitx.models import check_model, logged, resolve_model, stacked
 from vitx.ops.implementation import Choice
 from vitx.tasks import build_task, task_class
 from vitx.tasks.base import Figures, Task
-from vitx.training import attention_entropy, durations, parallel, resident, sizes, teacher
-from vitx.training.evaluation import check_weights, describe_figures
+from vitx.training import attention_entropy, durations, parallel, teacher
+from vitx.training.evaluation import describe_figures
 from vitx.training.failures import run_breakable
 from vitx.training.optim.optimizers import (
-  check_optimizer,
   find_frozen,
+  find_optimizer,
   is_elementwise,
   make_optimizer,
 )
@@ -47,7 +45,6 @@ from vitx.training.optim.schedules import SCHEDULES, make_schedule
 from vitx.training.record import tracking
 from vitx.training.step import Step, TrainState
 
-LONGEST = 2**31 - 1  # the most steps that the counter of a run can count
 # The fields that contain a duration, except the length of the run.
 DURATIONS = tuple(
   path for path, each in declarations().items() if each.type == Duration and path != "duration"
@@ -67,8 +64,7 @@ class Experiment:
     step: The training step, to be run on each device.
     shapes: The shapes and dtypes of the training state on one device.
     constants: The arrays on the host that the task needs and that are neither trained nor saved,
-      such as the teacher's weights in distillation. An experiment that will not be trained
-      (`is_trial` of `make_experiment`) has no teacher's weights.
+      such as the teacher's weights in distillation.
     steps_per_epoch: The number of batches per pass over *train*; not an integer in general.
     total_steps: The step at which the run ends.
   """
@@ -108,11 +104,7 @@ class Experiment:
     return stacked.unstack(compute(self.step.begin, stacked.stack(variables, cycle)))
 
   def named_shapes(self) -> TrainState:
-    """Returns the shapes and dtypes of the training state as checkpoints store it.
-
-    In a checkpoint, repeated layers have separate arrays; in the step, their arrays are stacked,
-    see `vitx.models.stacked`.
-    """
+    """Returns the shapes and dtypes of the state in a checkpoint, where no layers are stacked."""
     return jax.eval_shape(stacked.unstack, self.shapes)
 
   def replicate(self, state: TrainState) -> TrainState:
@@ -124,11 +116,7 @@ class Experiment:
     return stacked.unstack(parallel.unreplicate(state))
 
   def batches(self) -> TrainBatches:
-    """Returns this process's share of the training batches.
-
-    Raises:
-      ConfigError: An example cannot be read, or has other arrays than the task takes.
-    """
+    """Returns this process's share of the training batches."""
     config = self.config
     batches = TrainBatches(
       self.examples.train,
@@ -136,20 +124,19 @@ class Experiment:
       batch_size=config.batch_size,
       seed=config.data_seed,
       repeats=config.data.repeats,
-      sampling=config.data.get("sampling"),
+      sampling=config.data.sampling,
       memory=config.data.memory,
       threads=config.data.threads,
       process_index=jax.process_index(),
       process_count=jax.process_count(),
     )
     for name, wanted in self.task.train_spec.items():
-      found = batches.spec.get(name)
-      if found != ArraySpec(wanted.shape, wanted.dtype.name):
-        own = f"no {name}" if found is None else f"{name} {found.dtype} {found.shape}"
+      spec = batches.spec.get(name)
+      if spec != ArraySpec(wanted.shape, wanted.dtype.name):
+        array = f"no {name}" if spec is None else f"{name} {spec.dtype} {spec.shape}"
         raise ConfigError(
           f"data.source={self.source.info.name!r}: the task takes {name} {wanted.dtype}"
-          f" {wanted.shape}, but the examples have {own}. In the source's code, return"
-          " examples as its spec declares them, or choose another data.source."
+          f" {wanted.shape}, but the examples have {array}."
         )
     return batches
 
@@ -158,21 +145,14 @@ class Experiment:
   ) -> dict[str, str]:
     """Returns the implementation that each token mixer uses in training, by the mixer's path.
 
-    For example, the mixer "block_0/token_mixer" may use "kernelized". The choice depends on the
-    number of examples that a device processes at once.
-
-    Args:
-      describe: A function that makes a text of the choices for one mixer's operations.
+    The choice depends on the number of examples that a device processes at once. `describe` makes a
+    text of the choices for one mixer's operations.
     """
     examples = self.config.batch_size // jax.device_count() // self.config.grad_accum_steps
     return implementations(self.task.model, self.task.input_spec, examples, describe)
 
   def load_examples(self, role: str) -> Examples:
-    """Reads the examples of a role into memory if they fit, and returns them.
-
-    A role is "train", "validation" or "test". If `config.evaluation.limit` is set, *validation* has
-    at most this many examples.
-    """
+    """Returns a role's examples, in memory if they fit; `evaluation.limit` limits *validation*."""
     data, limit = self.config.data, self.config.evaluation.limit
     examples = self.examples.role(role)
     return in_memory.keep(
@@ -183,10 +163,7 @@ class Experiment:
     )
 
   def references(self, role: str) -> dict[str, float]:
-    """Returns the metrics of methods that learn nothing, such as compressors, on a role's examples.
-
-    See `Task.references`.
-    """
+    """Returns the metrics of methods that learn nothing, see `Task.references`."""
     return self.task.references(self.source.train, self.source.role(role))
 
   def describe(self, figures: Figures) -> str:
@@ -198,10 +175,7 @@ class Experiment:
     return durations.is_due(step, every, self.steps_per_epoch)
 
   def next_event(self, step: int, most: int) -> int:
-    """Returns the next step after which the run logs, evaluates, saves or ends.
-
-    If no such step comes within the next `most` steps, the result is `step + most`.
-    """
+    """Returns the next step that logs, evaluates, saves or ends the run, at most `step + most`."""
     cadences = [find(self.config, field) for field in CADENCES]
     last = min(step + most, self.total_steps)
     later = range(step + 1, last)
@@ -211,12 +185,7 @@ class Experiment:
 def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
   """Returns a copy of a config in which the fields that follow from other fields or data are set.
 
-  Args:
-    config: The config, which is not changed.
-    source: The data set, or only its description if no example must be read.
-
-  Raises:
-    ConfigError: A field contradicts the data set.
+  A description of the data set is enough if no example must be read.
   """
   config = config.copy_and_resolve_references()
   with config.unlocked():
@@ -231,12 +200,8 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
 def open_data(config: ConfigDict, class_names: Sequence[str] | None = None) -> Source:
   """Opens the data set of a config that is not resolved yet.
 
-  Args:
-    config: The config; its `data_seed`, or else its `seed`, chooses the examples of validation.
-    class_names: The names of the classes in the order to keep; None for the data set's own order.
-
-  Raises:
-    ConfigError: The data set cannot be opened.
+  The `data_seed`, or else the `seed`, chooses the examples of validation. The classes have the
+  order of `class_names` if they are set.
   """
   return open_source(config.data, seed_of(config, "data_seed"), class_names)
 
@@ -254,13 +219,10 @@ def make_experiment(
 
   Args:
     config: The config that `get_config` returned.
-    is_trial: Whether the experiment will not be trained. If so, the weights of a teacher are not
-      read, since they may not exist yet.
+    is_trial: Whether the experiment will not be trained. If so, the weights of a teacher, which may
+      not exist yet, are zeros, and packages of a tracker may be missing.
     class_names: The names of the classes, in the order that the run recorded when it began; None if
       it recorded none.
-
-  Raises:
-    ConfigError: A check failed; the message names the field, the value and the fix.
   """
   check_config(config)
   config = teacher.with_model(config)
@@ -273,17 +235,17 @@ def make_experiment(
   task = build_task(config)
   examples = read_examples(task, source)
   config = fit_to_examples(config, len(examples.train))
-  arrays = {"input of the model": task.input_spec, **task.train_spec}
-  sizes.check_batch(arrays, config.batch_size // jax.process_count())
   steps_per_epoch = Fraction(len(examples.train), config.batch_size)
-  total = durations.to_steps(config.duration, steps_per_epoch, "duration")
-  _check(config, examples, total)
-  draws = task.transform(train=True).draws
-  resident.check(config.data.device, are_kept=config.data.memory != "never" and not draws)
+  end = total = durations.to_steps(config.duration, steps_per_epoch)
+  if config.stop_after != "":
+    end = durations.to_steps(config.stop_after, steps_per_epoch, "stop_after")
+  if not 1 <= end <= total:
+    raise ConfigError(
+      f"duration={config.duration!r} is {total} steps, and stop_after={config.stop_after!r} is"
+      f" {end}; a run has at least one step, and at most its duration."
+    )
   schedule = make_schedule(config.schedule, config.learning_rate, total, steps_per_epoch)
-  end = _find_end(config, total, steps_per_epoch)
   step, shapes = make_step(config, schedule)
-  sizes.check_state(shapes)
   if config.schedule.name == "plateau":
     step.task.plateau_figure(config.schedule.get("mode", "min"))
   constants = step.task.constants()
@@ -291,12 +253,14 @@ def make_experiment(
   # The training pass has parts of its own (dropout, mixing): trace it too, which compiles nothing.
   batch = batch_shapes(step.task, config.batch_size // jax.device_count())
   jax.eval_shape(step.train, shapes, zeros, batch, jnp.int32(0))
-  own = evaluation_shapes(task, 1)
-  attention_entropy.check(config, shapes.params, shapes.model_state, own)
+  if config.evaluation.attention_entropy:
+    example = evaluation_shapes(task, 1)
+    attention_entropy.check(config, shapes.params, shapes.model_state, example)
   if not is_trial:
-    constants |= teacher.load_constants(step.task, config, source.info)
+    constants = constants | teacher.load_constants(step.task, config, source.info)
   step = dataclasses.replace(step, axis=parallel.AXIS)
-  return Experiment(config, source, examples, step, shapes, constants, steps_per_epoch, end)
+  arrays = zeros if is_trial else constants
+  return Experiment(config, source, examples, step, shapes, arrays, steps_per_epoch, end)
 
 
 def halve_batch(config: ConfigDict, examples: int) -> int:
@@ -307,7 +271,7 @@ def halve_batch(config: ConfigDict, examples: int) -> int:
   multiple of `config.grad_accum_steps`. With 0 examples, the result is the smallest batch size that
   the config can get with any data.
   """
-  least = config.get("min_steps_per_epoch") or 0
+  least = config.min_steps_per_epoch or 0
   batch, unit = config.batch_size, 2 * config.grad_accum_steps
   while batch >= 2 * SMALLEST_BATCH and batch % unit == 0 and batch * least > examples:
     batch //= 2
@@ -319,26 +283,14 @@ def fit_to_examples(config: ConfigDict, examples: int) -> ConfigDict:
 
   The batch size is halved if an epoch would have too few steps, see `halve_batch`. Durations such
   as "5%" or "30 epochs, at least 200 steps" become plain numbers of steps, see `durations.settle`.
-
-  Args:
-    config: The config that `resolve` returned, which is not changed.
-    examples: The number of training examples.
-
-  Raises:
-    ConfigError: A duration has no valid form, or the halved batch does not divide evenly among the
-      devices and micro-batches.
   """
   config = config.copy_and_resolve_references()
   batch = halve_batch(config, examples)
-  if batch != config.batch_size:
-    try:
-      parallel.check_batch(batch, config.grad_accum_steps)
-    except ConfigError as error:
-      raise ConfigError(
-        f"min_steps_per_epoch={config.min_steps_per_epoch} halves batch_size={config.batch_size} to"
-        f" {batch} for {examples} training examples, and {error} Set min_steps_per_epoch=None, or"
-        " lower grad_accum_steps."
-      ) from error
+  parallel.check_batch(batch, config.grad_accum_steps)
+  if batch > examples:
+    raise ConfigError(
+      f"batch_size={batch} is larger than the {examples} training examples; lower it."
+    )
   per_epoch = Fraction(examples, batch)
   with config.unlocked():
     config.batch_size = batch
@@ -347,8 +299,7 @@ def fit_to_examples(config: ConfigDict, examples: int) -> ConfigDict:
     for path in (*DURATIONS, *(f"schedule.{name}" for name in config.schedule)):
       section, _, name = path.rpartition(".")
       node = config[section] if section else config
-      if name in node:  # a run of an earlier version may lack a field
-        node[name] = durations.settle(node[name], per_epoch, total, path)
+      node[name] = durations.settle(node[name], per_epoch, total, path)
   return config
 
 
@@ -361,18 +312,11 @@ def read_examples(task: Task, source: Source) -> Source:
 def make_step(
   config: ConfigDict, schedule: Callable[[jax.Array], jax.Array]
 ) -> tuple[Step, TrainState]:
-  """Returns the training step of a resolved config for one device, and the shapes of its state.
-
-  No data are read.
-
-  Args:
-    config: The resolved config, see `resolve`.
-    schedule: The learning rate as a function of the step.
-  """
+  """Returns the training step of a resolved config on one device, and the shapes of its state."""
   task = build_task(config)
   batch = _shapes(task.element_spec, 1)
-  with logged.collect_names() as found:  # a new function, since JAX traces an old one only once
-    variables = jax.eval_shape(lambda *given: task.init(*given), jax.random.key(0), batch)
+  with logged.collect_names() as log:  # a new function, since JAX traces an old one only once
+    variables = jax.eval_shape(lambda *arrays: task.init(*arrays), jax.random.key(0), batch)
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
   cycle = getattr(task.model, "layer_cycle", 0) if is_elementwise(config) else 0
   step = Step(
@@ -386,7 +330,7 @@ def make_step(
     half=config.model.get("dtype", "float32") == "float16",
     cycle=cycle,
     frozen=find_frozen(config, variables["params"]),
-    logged=tuple(sorted(found)),
+    logged=tuple(sorted(log)),
   )
   return step, jax.eval_shape(step.begin, variables)
 
@@ -408,42 +352,16 @@ def _shapes(spec: Shapes, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
   return {name: jax.ShapeDtypeStruct((rows, *x.shape), x.dtype) for name, x in spec.items()}
 
 
-def _find_end(config: ConfigDict, total: int, per_epoch: Fraction) -> int:
-  """Returns the step at which the run ends: `stop_after` if it is set, else the whole duration."""
-  # A config of an earlier version has no such field.
-  stop = config.get("stop_after", RunSettings.stop_after)
-  if stop == "":
-    return total
-  end = durations.to_steps(stop, per_epoch, "stop_after")
-  if not 1 <= end <= total:
-    raise ConfigError(
-      f"stop_after={stop!r} is step {end}; it must be a step from 1 to {total}, the end of"
-      f" duration={config.duration!r}."
-    )
-  return end
-
-
 def _check_without_data(config: ConfigDict) -> None:
   """Checks the fields that need no data, since to open the data set may take a minute."""
   parallel.check_batch(config.batch_size, config.grad_accum_steps)
-  check_optimizer(config.optimizer)
+  find_optimizer(config.optimizer)
   build(SCHEDULES, config.schedule, "schedule", hidden=("run",))
-  check_keep(config.checkpoint.keep)
-  check_weights(config.evaluation.weights, config.ema_decay)
+  weights = config.evaluation.weights
+  if not weights or len(set(weights)) < len(weights):
+    raise ConfigError(f"evaluation.weights={weights!r} must name ema, raw or both, each once.")
+  if len(weights) > 1 and not config.ema_decay:
+    raise ConfigError(f"evaluation.weights={weights!r} compares an average; set ema_decay.")
   total = durations.to_steps(durations.settle(config.duration, 1), 1)
   for field in CADENCES:
     durations.is_due(1, durations.settle(find(config, field), 1, total, field), 1, field)
-
-
-def _check(config: ConfigDict, source: Source, total: int) -> None:
-  check_sampling(source.train, config.data.get("sampling"))
-  parallel.check_batch(config.batch_size, config.grad_accum_steps)
-  if config.batch_size > len(source.train):
-    raise ConfigError(
-      f"batch_size={config.batch_size} is larger than the {len(source.train)} training examples of"
-      f" {source.info.name!r}. Lower it, or take more examples (data.fraction, data.splits.train)."
-    )
-  if total < 1:
-    raise ConfigError(f"duration={config.duration!r} is shorter than one step; lengthen it.")
-  if total > LONGEST:
-    raise ConfigError(f"duration={config.duration!r} is longer than {LONGEST:,} steps; shorten it.")

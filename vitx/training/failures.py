@@ -103,11 +103,10 @@ class StopRequest:
       self._is_breakable = False
 
   def run(self, work: Callable[[], T]) -> T:
-    """Calls `work` and returns its result; raises Interrupted as soon as a signal comes.
+    """Calls `work` in another thread, which is abandoned by Interrupted as soon as a signal comes.
 
     Python handles signals only in the main thread and between two Python instructions, and XLA's
-    compiler may take minutes to return. So `work` runs in another thread, which is abandoned if a
-    signal comes; see `leave`.
+    compiler may take minutes to return. See `leave`.
     """
     self.check()
     if not self._before:  # there is no handler for signals
@@ -161,9 +160,7 @@ def count_received() -> int:
 def leave(status: int) -> int:
   """Returns the given exit status, unless an abandoned thread runs: then it ends the process.
 
-  `StopRequest.run` may have abandoned a thread in which XLA compiles. A normal end of the
-  interpreter would crash, since it would destroy XLA while that thread uses it. So the process ends
-  at once, with this exit status.
+  A normal end of the interpreter would crash, since it would destroy XLA while the thread uses it.
   """
   if any(thread.name == LEFT_ALONE for thread in threading.enumerate()):
     sys.stdout.flush()
@@ -186,30 +183,20 @@ def check_finite(
   for name, figure in figures.items():
     for value in figure if isinstance(figure, list | tuple) else (figure,):
       if isinstance(value, float) and not math.isfinite(value):
-        good = last_good()
-        last = "There is no checkpoint yet"
-        if good is not None:
-          last = f"The checkpoint of step {good} is good"
         raise NonFiniteError(
-          f"{what}{name} is {value} at step {step}. {last}. Lower learning_rate, lengthen"
-          " schedule.warmup or set grad_clip_norm."
+          f"{what}{name} is {value} at step {step}; the last good checkpoint is {last_good()}."
+          " Lower learning_rate, lengthen schedule.warmup or set grad_clip_norm."
         )
 
 
 @contextlib.contextmanager
 def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") -> Iterator[None]:
-  """Replaces XLA's out-of-memory error, raised in a `with` block, by an error with advice.
-
-  The new error names the batch size, the number of tokens and the token mixer, and the command that
-  finds the largest batch size that fits.
+  """Replaces XLA's out-of-memory error in a `with` block by an OutOfMemoryError with advice.
 
   Args:
     config: The run's config.
     tokens: The number of tokens of an example; None if it is unknown.
     workdir: The workdir, whose `config.json` the advice names; "" if the run has no workdir.
-
-  Raises:
-    OutOfMemoryError: XLA had too little memory.
   """
   try:
     yield
@@ -222,6 +209,5 @@ def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") ->
       f"out of memory: batch_size={config.batch_size} over {jax.device_count()} devices,"
       f" grad_accum_steps={config.grad_accum_steps}, {tokens or '?'} tokens per example,"
       f" token_mixer={name}. `vitx plan --config {written}` names the largest batch that fits, and"
-      " the memory with grad_accum_steps, model.remat and model.dtype=bfloat16.\n"
-      + str(error).splitlines()[0]
+      f" what saves memory.\n{str(error).splitlines()[0]}"
     ) from error

@@ -12,10 +12,9 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from vitx.checkpoints import unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.ops.implementation import choosing_by
-from vitx.training import cache, compilation, parallel, resident, teacher
+from vitx.training import cache, compilation, parallel, resident
 from vitx.training.attention_entropy import make_measure
 from vitx.training.experiment import make_experiment
 from vitx.training.failures import (
@@ -55,32 +54,16 @@ class Result:
   test: dict[str, Any] | None = None
 
 
-def train(
-  config: ConfigDict,
-  workdir: str | Path,
-  *,
-  dry_run: bool = False,
-  blank_teacher: bool = False,
-) -> Result:
+def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> Result:
   """Trains a config in a workdir, or continues the run that is saved there.
 
   The config of a teacher, or of the run in `init_from`, may name Python code, which is imported
   only inside `registry.trusting(True)`.
 
-  Args:
-    config: The config that `get_config` returned.
-    workdir: A directory or a URL such as `gs://...`; created if absent.
-    dry_run: Whether to train nothing and write nothing, but to compile and to print parameters,
-      memory and seconds per step.
-    blank_teacher: Whether a dry run takes zeros for the weights of its teacher, which may not exist
-      yet.
-
-  Returns:
-    The outcome of the run.
+  The arguments are those of `phases.train`. A dry run takes zeros for the weights of a teacher.
 
   Raises:
-    ConfigError: A setting cannot work, or another training holds the workdir. Nothing was compiled
-      or changed.
+    ConfigError: A setting cannot work; nothing was compiled or changed.
     NonFiniteError: The loss or an evaluation is not finite; the last checkpoint is kept.
     OutOfMemoryError: The memory is too small; the message names the settings that need it and a
       command that helps.
@@ -92,14 +75,10 @@ def train(
     try:
       with request.breakable():
         names = wd.find_class_names(workdir)
-        experiment = make_experiment(config, is_trial=blank_teacher, class_names=names)
-        if blank_teacher:
-          constants = experiment.constants | teacher.blank_constants(experiment.task)
-          experiment = dataclasses.replace(experiment, constants=constants)
+        experiment = make_experiment(config, is_trial=dry_run, class_names=names)
         check_beginning(experiment, workdir, writes=not dry_run)
-      with explain_out_of_memory(
-        experiment.config, experiment.tokens(), "" if dry_run else workdir
-      ):
+      place = "" if dry_run else workdir
+      with explain_out_of_memory(experiment.config, experiment.tokens(), place):
         if not dry_run:
           with open_run(experiment, workdir, request) as run:
             return _train(run)
@@ -107,7 +86,8 @@ def train(
           compilation.dry_run(experiment)
         return Result(workdir, 0, True)
     except Interrupted:
-      return Result(workdir, 0 if dry_run else unevaluated.find_step(workdir), False)
+      step = 0 if dry_run else max(wd.list_steps(workdir), default=0)
+      return Result(workdir, step, False)
 
 
 def _train(run: Run) -> Result:
@@ -127,7 +107,7 @@ def _train(run: Run) -> Result:
     recorder.count_step(step, metrics, figures)
 
   def is_end(step: int) -> bool:  # a lowered `stop_after` may end the run before `step`
-    return step >= total or recorder.record.is_over(config.evaluation.get("stop_early"))
+    return step >= total or recorder.record.is_over(config.evaluation.stop_early)
 
   in_flight = InFlight(finish)
   if not is_end(step) or not start.is_evaluated:

@@ -28,19 +28,12 @@ HOST_DEVICES = "xla_force_host_platform_device_count"
 
 
 def check_batch(batch_size: int, grad_accum_steps: int) -> None:
-  """Checks that a batch divides evenly among the devices and micro-batches.
-
-  Raises:
-    ConfigError: The batch does not divide evenly; the message names the nearest sizes that do.
-  """
+  """Checks that a batch divides evenly among the devices and micro-batches."""
   parts = jax.device_count() * grad_accum_steps
-  if batch_size % parts or batch_size < parts:
-    below = batch_size // parts * parts
-    fits = " and ".join(str(size) for size in (below, below + parts) if size > 0)
-    micro = f" x grad_accum_steps={grad_accum_steps}" if grad_accum_steps > 1 else ""
+  if batch_size % parts:
     raise ConfigError(
-      f"batch_size={batch_size} does not split evenly over {jax.device_count()} devices{micro}. The"
-      f" nearest values that do are {fits}."
+      f"batch_size={batch_size} does not split evenly over {jax.device_count()} devices x"
+      f" grad_accum_steps={grad_accum_steps}; take a multiple of {parts}."
     )
 
 
@@ -189,10 +182,7 @@ def compile_for(
 
 
 def _give_back_memory() -> None:
-  """Returns to the operating system the memory that the compiler has freed but glibc keeps.
-
-  This saves a fifth of the memory that the training of a small network takes.
-  """
+  """Returns to the operating system the memory that the compiler has freed but glibc keeps."""
   if sys.platform == "linux":
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:

@@ -8,21 +8,18 @@ that has a checkpoint.
 
 import contextlib
 import dataclasses
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.checkpoints import own_files, unevaluated
 from vitx.checkpoints import workdir as wd
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing
 from vitx.config.fields import (
   MISSING,
   check_config,
-  check_is_config,
   find,
   seed_of,
   set_groups,
@@ -69,7 +66,6 @@ def train(
     ConfigError: A setting cannot work; nothing was compiled or changed.
     NonFiniteError, OutOfMemoryError, CheckpointError: A run failed, see `loop.train`.
   """
-  check_is_config(config)
   wd.check_name(workdir)
   with contextlib.suppress(ConfigError):  # reported later, with the name of its phase
     use_cores([config])
@@ -83,11 +79,8 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
   """Trains the phases of a run in order, until one of them ends the run."""
   phases = split_phases(config, workdir)
   experiments, runs = check(config, workdir), [wd.join(workdir, name) for name in phases]
-  _check_ends(phases, experiments, workdir)
-  _check_beginnings(experiments, runs, dry_run)
+  _check_beginnings(dict(zip(runs, experiments, strict=True)), dry_run)
   if not dry_run:
-    for run in runs:
-      own_files.check_no_link(run)
     wd.check_writable(workdir, in_phases=True)
     if is_writer():
       wd.write_json(workdir, wd.PHASES, {"phases": list(phases)})
@@ -96,11 +89,10 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in runs:
       phase.init_from = ""  # a dry run has no such weights, and needs none
-    is_taught = dry_run and phase.task.get("teacher") in runs  # nor those of this teacher
     # A dry run does not check whether the workdir belongs to this run.
     is_own = not dry_run and _begins_from_own(phase, runs)
     with registry.trusting(is_own or None):
-      result = loop.train(phase, run, dry_run=dry_run, blank_teacher=is_taught)
+      result = loop.train(phase, run, dry_run=dry_run)
     # A signal may have come at the end of a phase, too late to break it off.
     is_stopped = name != list(phases)[-1] and count_received() > before
     if is_stopped or not result.finished:
@@ -120,161 +112,90 @@ def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
   """Returns whether a phase takes its initial weights and its teacher from the run's own phases.
 
   Then no further code needs trust, since the code that these phases' configs name has already run.
-
-  Args:
-    phase: The config of the phase, with its `init_from` and its teacher.
-    runs: The workdirs of all phases of the run.
   """
   return {phase.init_from, phase.task.get("teacher", "")} <= {"", *runs}
 
 
-def _check_beginnings(
-  experiments: Sequence[Experiment], runs: Sequence[str], dry_run: bool
-) -> None:
-  """Checks before training that each phase will be able to begin when its turn comes.
-
-  Args:
-    experiments: The experiments of the phases.
-    runs: The workdirs of the phases.
-    dry_run: Whether the run is a dry run, which writes nothing.
-
-  Raises:
-    ConfigError: A phase's weights or teacher do not fit, or the phase's workdir has a run of
-      another config.
-  """
-  for run, experiment in zip(runs, experiments, strict=True):
+def _check_beginnings(experiments: Mapping[str, Experiment], dry_run: bool) -> None:
+  """Checks before training that each phase will be able to begin when its turn comes."""
+  for run, experiment in experiments.items():
     config, source = experiment.config, experiment.task.teacher
-    name = run.rpartition("/")[2]
-    try:
-      if config.init_from not in runs:
-        check_source(experiment, run, writes=not dry_run)
+    with _naming(run.rpartition("/")[2]):
+      if config.init_from in experiments:
+        check_phase(experiment, experiments[config.init_from])
       else:
-        before = experiments[runs.index(config.init_from)]
-        if not (registry.is_trusted() or _begins_from_own(config, runs)):
-          parts = {"task": before.config.task, "model": before.config.model}
-          registry.refuse_names_of_code(parts, "")
-        check_phase(experiment, before)
+        check_source(experiment, run, writes=not dry_run)
       if not dry_run:
-        provenance.check_same_run(run, config, experiment.source.info.fingerprint)
-      if source is not None and source.source in runs:
-        other = experiments[runs.index(source.source)]
-        teacher.check_run(experiment.task, config, other.config, other.named_shapes())
-      elif source is not None:
-        teacher.check_source(experiment.task, config)
-    except ConfigError as error:
-      raise ConfigError(f"phases.{name}: {error}") from error
+        fixed = ENDS if _has_successor(run, experiments) else ()
+        provenance.check_same_run(run, config, experiment.source.info.fingerprint, fixed)
+      if source is not None:
+        teacher.check(source, config, experiments.get(source.source))
+
+
+@contextlib.contextmanager
+def _naming(phase: str) -> Iterator[None]:
+  """Puts the name of a phase before a ConfigError of a `with` block."""
+  try:
+    yield
+  except ConfigError as error:
+    raise ConfigError(f"phases.{phase}: {error}") from error
 
 
 def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
   """Returns whether a phase is stopped early by a `stop_after` that is set for the whole run."""
-  own, per_epoch = experiment.config, experiment.steps_per_epoch
-  whole = durations.to_steps(own.duration, per_epoch, "duration")
+  whole = durations.to_steps(experiment.config.duration, experiment.steps_per_epoch)
   return "stop_after" not in config.phases[name] and experiment.total_steps < whole
 
 
-def _check_ends(
-  phases: Mapping[str, ConfigDict], experiments: Iterable[Experiment], workdir: str
-) -> None:
-  """Checks that no phase would train further after a later phase has begun from its weights.
-
-  Raises:
-    ConfigError: A field in `ENDS` has changed, so that a phase would end at a later step than the
-      one from which another phase began.
-  """
-  for name, experiment in zip(phases, experiments, strict=True):
-    run = wd.join(workdir, name)
-    stored = wd.read_json(run, "config.json")
-    wanted = experiment.config
-    ends = [field for field in ENDS if find(stored, field) not in (MISSING, find(wanted, field))]
-    step = unevaluated.find_step(run)
-    if not ends or step >= experiment.total_steps:
-      continue
-    for other, later in phases.items():
-      place = wd.join(workdir, other)
-      if run in (later.init_from, later.task.get("teacher")) and unevaluated.find_step(place):
-        raise ConfigError(
-          f"phases.{name}.{ends[0]}={find(wanted, ends[0])!r} was {find(stored, ends[0])!r} when"
-          f" {other} began from step {step} of {name}. Restore the old value, or move {place} away"
-          f" so that {other} begins again."
-        )
+def _has_successor(run: str, experiments: Mapping[str, Experiment]) -> bool:
+  """Returns whether a later phase has trained from a phase that would now train further."""
+  return max(wd.list_steps(run), default=0) < experiments[run].total_steps and any(
+    run in (later.config.init_from, later.config.task.get("teacher")) and wd.list_steps(place)
+    for place, later in experiments.items()
+  )
 
 
 def use_cores(configs: Iterable[ConfigDict]) -> None:
-  """Splits a CPU into as many devices as suit the batches of all runs, see `parallel.use_cores`.
-
-  Args:
-    configs: The configs of all runs of this process, with or without phases.
-
-  Raises:
-    ConfigError: A field has a wrong type or is out of range.
-  """
-  each: list[ConfigDict] = []
+  """Splits a CPU into as many devices as suit the batches of all runs, see `parallel.use_cores`."""
+  runs: list[ConfigDict] = []
   for config in configs:
     if config.get("phases"):
-      each += split_phases(config, "").values()  # it has checked every phase
+      runs += split_phases(config, "").values()  # it has checked every phase
     else:
       check_config(config)
-      each.append(config)
-  mixes = any(find(phase, f"augment.{name}") not in (MISSING, 0) for phase in each for name in MIX)
-  batches = [halve_batch(phase, 0) // phase.grad_accum_steps for phase in each]
+      runs.append(config)
+  mixes = any(find(run, f"augment.{name}") not in (MISSING, 0) for run in runs for name in MIX)
+  batches = [halve_batch(run, 0) // run.grad_accum_steps for run in runs]
   parallel.use_cores(batches, multiple=2 if mixes else 1)
 
 
 def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
-  """Builds the experiment of each phase, which checks everything that needs no compiling.
+  """Returns the experiment of each phase, which checks everything that needs no compiling.
 
-  The config of a teacher may name Python code, which is imported only inside
-  `registry.trusting(True)`.
-
-  Args:
-    config: The config that `get_config` returned.
-    workdir: The directory in which the config would be trained.
-
-  Returns:
-    An experiment for each phase, in order; a single one for a config without phases.
-
-  Raises:
-    ConfigError: A setting cannot work; the message names the field, and the phase if there is one.
+  A config without phases has a single experiment. The config of a teacher may name Python code,
+  which is imported only inside `registry.trusting(True)`.
   """
   if not config.get("phases"):
     return [make_experiment(config, is_trial=True)]
   experiments = []
   for name, phase in split_phases(config, str(workdir)).items():
-    try:
+    with _naming(name):
       experiments.append(make_experiment(phase, is_trial=True))
-    except ConfigError as error:
-      raise ConfigError(f"phases.{name}: {error}") from error
   return experiments
 
 
 def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
-  """Returns the config of each phase, by its name, in the order in which the phases run.
-
-  Args:
-    config: A config with `phases`.
-    workdir: The workdir of the whole run.
-
-  Raises:
-    ConfigError: A phase is no group of fields, has a field that does not exist or a value of the
-      wrong type, or refers to a phase that does not come before it.
-  """
+  """Returns the config of each phase of a run, by its name, in the order in which they run."""
   phases: dict[str, ConfigDict] = {}
   for name in sorted(config.get("phases") or ()):
     changes = config.phases[name]
-    if not isinstance(changes, Mapping | ConfigDict) or not re.fullmatch(wd.PHASE_NAME, name):
-      raise ConfigError(
-        f"phases.{name}={changes!r} must be a group of fields with a name of"
-        " letters, digits and _, such as phases.phase1=dict(duration='5 epochs')."
-      )
     phase = config.copy_and_resolve_references()
     with phase.unlocked():
       phase.phases = ConfigDict()
       _change(phase, changes, f"phases.{name}")
       set_groups(phase)
-      try:
+      with _naming(name):
         check_config(phase)
-      except ConfigError as error:
-        raise ConfigError(f"phases.{name}: {error}") from error
       if phases and "init_from" not in changes:
         phase.init_from = PREFIX + next(reversed(phases))
       phase.init_from = _locate(phase.init_from or "", "init_from", name, phases, workdir)
@@ -285,25 +206,19 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
 
 
 def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
-  """Applies the changes of a phase to a config in place.
-
-  A change may choose another optimizer, model or the like by its name. Then the fields of the old
-  choice are dropped.
-  """
+  """Applies the changes of a phase to a config in place."""
   for key, value in changes.items():
     old = config.get(key)
     if key not in config and "name" not in config:
       raise ConfigError(
-        f"{where}.{key}: the config has no field {key!r}.{suggest(str(key), config)} Its fields"
-        f" are {listing(config)}."
+        f"{where}.{key}: the config has no field {key!r}.{suggest(str(key), config)}"
       )
     is_group = isinstance(value, ConfigDict) and isinstance(old, ConfigDict)
     if is_group and value.get("name", old.get("name")) == old.get("name"):
       _change(old, value, f"{where}.{key}")
-    elif isinstance(old, ConfigDict) and "name" not in old:
-      raise ConfigError(f"{where}.{key}={value!r} must be a group with the fields {listing(old)}.")
     else:
-      if isinstance(old, ConfigDict | str) and type(old) is not type(value):
+      is_choice = isinstance(old, str) or (isinstance(old, ConfigDict) and "name" in old)
+      if is_choice and type(old) is not type(value):
         del config[key]  # a choice may be a name, or a name with fields
       if isinstance(value, ConfigDict):  # a copy, in which fields are set later
         value = value.copy_and_resolve_references().unlock()
@@ -321,10 +236,8 @@ def _share_teacher(
     other = task.teacher.removeprefix(PREFIX)
     if other in phases:
       before = phases[other]
-      try:  # the teacher keeps the random graphs of its training
+      with _naming(other):  # the teacher keeps the random graphs of its training
         model = resolve_model(before.model, seed=seed_of(before, "graph_seed"))
-      except ConfigError as error:
-        raise ConfigError(f"phases.{other}: {error}") from error
       task.teacher_model = ConfigDict(model)
   task.teacher = _locate(task.teacher, "task.teacher", name, phases, workdir)
 

@@ -10,16 +10,14 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.analysis import cost
-from vitx.checkpoints import tree, unevaluated
+from vitx.checkpoints import tree
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.store import CheckpointStore
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
 from vitx.interop.init_from import Fit, check_run, initial_variables
 from vitx.interop.init_from import check_source as check_weights
-from vitx.models import find_mixer
 from vitx.tasks.base import Task
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment
@@ -47,20 +45,13 @@ class Beginning:
 def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> None:
   """Checks that a run can begin or continue in a workdir, and changes no file there.
 
-  Args:
-    experiment: The experiment that the run trains.
-    workdir: The directory that the run writes to.
-    writes: False for a dry run, which needs no workdir.
-
-  Raises:
-    ConfigError: The weights of `init_from` do not fit, the run in the workdir has another config or
-      other data, or the workdir's disk is too full.
+  With `writes=False`, as for a dry run, the workdir is not read.
   """
   config = experiment.config
   check_source(experiment, workdir, writes=writes)
   if writes:
     provenance.check_same_run(workdir, config, experiment.source.info.fingerprint)
-    if unevaluated.list_steps(workdir):
+    if wd.list_steps(workdir):
       provenance.check_same_data(workdir, provenance.describe_data(experiment.source))
     wd.check_place(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
 
@@ -68,30 +59,16 @@ def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> No
 def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
   """Checks that the weights of `init_from` fit the run, unless the run has checkpoints already.
 
-  Args:
-    experiment: The experiment that the run trains.
-    workdir: The directory that the run writes to.
-    writes: False for a dry run, for which checkpoints in the workdir do not count.
-
-  Raises:
-    ConfigError: The weights do not fit or cannot be read.
+  With `writes=False`, as for a dry run, checkpoints in the workdir do not count.
   """
   config = experiment.config
-  if config.init_from and not (writes and Directory(wd.locate_checkpoints(workdir)).steps()):
+  if config.init_from and not (writes and wd.list_steps(workdir)):
     # This check comes before any write; the weights are read later, when there is a state to fill.
     _use_weights(check_weights, experiment, experiment.named_shapes())
 
 
 def check_phase(experiment: Experiment, before: Experiment) -> None:
-  """Checks that a phase can begin with the weights of another phase, which is not trained yet.
-
-  Args:
-    experiment: The experiment of the phase.
-    before: The experiment of the phase that `init_from` names.
-
-  Raises:
-    ConfigError: The parameters do not fit.
-  """
+  """Checks that a phase can begin with the weights of another phase, which is not trained yet."""
   state = before.named_shapes()
   variables = tree.zeros({"params": state.params, **state.model_state})
   data = provenance.describe_data(before.source)
@@ -116,16 +93,11 @@ def begin(
   config, record, start = experiment.config, Record(), 0
   target = experiment.named_shapes()
   restored = store.restore_latest(target)
-  later = unevaluated.restore(workdir, -1 if restored is None else restored.step, target)
-  restored = later or restored
   if restored is not None:
     state, start = restored.state, restored.step
     record = Record.from_json(restored.record)
     if start < experiment.total_steps:
       record = record.go_on()
-      is_due = experiment.is_due(start, config.checkpoint.every)
-      if later is None and record.best_step != start and not is_due:
-        store.release(start)  # a run that is never stopped has no such checkpoint
     print(f"resuming {workdir} at step {start}", flush=True)
   else:
     state = initialize()
@@ -138,7 +110,8 @@ def begin(
     data = provenance.describe_data(experiment.source)
     environment = provenance.environment(data, experiment.implementations())
     wd.write_json(workdir, wd.ENVIRONMENT, environment)
-  return Beginning(state, start, record, is_evaluated=later is None)
+  is_evaluated, record.is_evaluated = record.is_evaluated, True
+  return Beginning(state, start, record, is_evaluated)
 
 
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
@@ -154,7 +127,6 @@ def make_fit(task: Task, config: ConfigDict, info: DatasetInfo) -> Fit:
   return Fit(
     allowed=config.init_from_except,
     network=task.model,
-    mixer=find_mixer(config.model).get("name", ""),
     match_classes=None if info.class_names is None else find,
     config=config,
     fingerprint=info.fingerprint,

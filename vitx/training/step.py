@@ -224,11 +224,7 @@ class Step:
   def _gradient(
     self, state: TrainState, constants: Any, batch: Batch, key: jax.Array, scale: jax.Array
   ):
-    """Computes the gradient on this device's share of a batch, one micro-batch after another.
-
-    Returns:
-      The mean loss, the gradient of `scale` times the loss, the new model state and the metrics.
-    """
+    """Computes the gradient on this device's share of a batch, one micro-batch after another."""
 
     def scaled(params, model_state, micro):
       loss, (new_state, metrics) = self.task.loss(

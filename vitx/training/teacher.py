@@ -11,33 +11,24 @@ from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError
-from vitx.config.registry import fields_of
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
 from vitx.interop.init_from import Fit, initial_variables
 from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.repository import is_weights, load, read_run_config
-from vitx.interop.transfer import check_finite
 from vitx.models import initialize, names, token_layout
-from vitx.tasks import TASKS
 from vitx.tasks.base import Task, Teacher
-from vitx.training.step import TrainState
 
 CONSTANT = "teacher"  # the teacher's name among the task's constants
 
 
 def with_model(config: ConfigDict) -> ConfigDict:
-  """Returns a config that contains its teacher's architecture, read from the teacher's workdir.
-
-  Raises:
-    ConfigError: `task.teacher` is no workdir, or the config of its network names Python code and
-      the call is outside `registry.trusting(True)`.
-  """
+  """Returns a config that contains its teacher's architecture, read from the teacher's workdir."""
   source = config.task.get("teacher") if isinstance(config.task, ConfigDict) else None
   if not source or config.task.get("teacher_model") is not None or is_weights(source):
     return config
   config = config.copy_and_resolve_references()
-  model = ConfigDict(_read(source).model)
+  model = ConfigDict(read_run_config(source).model)
   if not registry.is_trusted():
     registry.refuse_names_of_code(model, "task.teacher_model")
   with config.unlocked():
@@ -62,31 +53,21 @@ def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[st
     config: The resolved config of the run, see `experiment.resolve`.
     info: The description of the run's data. The teacher's outputs are put in the order of the
       run's classes.
-
-  Raises:
-    ConfigError: The weights cannot be read, are not finite, are of another network or other
-      classes, or were trained on other images.
   """
   teacher = task.teacher
   if teacher is None:
     return {}
   if is_weights(teacher.source):
     return {CONSTANT: _from_file(teacher, info)}
-  _read(teacher.source)
   loaded = load(teacher.source)
   _check_data(teacher, loaded.config, config)
   where = f"task.teacher={teacher.source!r}"
-  tree.check_arrays(loaded.variables, _shapes(teacher), where)
-  check_finite(tree.name_arrays(loaded.variables), where)
+  tree.check_match(tree.name_leaves(loaded.variables), _shapes(teacher), where)
   return {CONSTANT: _order_classes(loaded, teacher, info)}
 
 
 def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
-  """Returns a teacher's variables with the columns of its heads in the order of the run's classes.
-
-  Raises:
-    ConfigError: The teacher knows other classes.
-  """
+  """Returns a teacher's variables with its heads' columns in the order of the run's classes."""
   if info.class_names is None:
     return loaded.variables
   known = loaded.class_names if loaded.knows_class_names else None
@@ -102,52 +83,27 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
   return {**loaded.variables, "params": tree.fill(loaded.variables["params"], params)}
 
 
-def check_source(task: Task, config: ConfigDict) -> None:
-  """Checks a teacher as far as possible without reading its weights.
+def check(teacher: Teacher, config: ConfigDict, phase: Any = None) -> None:
+  """Checks a teacher of a run with the resolved `config`, without reading the teacher's weights.
 
-  Args:
-    task: A task with a teacher.
-    config: The resolved config of the run, see `experiment.resolve`.
-
-  Raises:
-    ConfigError: `load_constants` would fail.
+  If the teacher is an earlier phase of the run, `phase` is that phase's experiment.
   """
-  teacher = task.teacher
-  assert teacher is not None
-  if not is_weights(teacher.source):
-    _check_data(teacher, _read(teacher.source), config)
-    return
-  state = dict(_shapes(teacher))
-  params, layout = state.pop("params"), token_layout(teacher.model, teacher.input_spec.shape)
-  check_weights(teacher.source, params, state, layout, Fit(network=teacher.model, new_head=False))
-
-
-def check_run(task: Task, config: ConfigDict, teacher_run: ConfigDict, shapes: TrainState) -> None:
-  """Checks a teacher that is an earlier phase of this run and is not trained yet.
-
-  Args:
-    task: The task that learns.
-    config: The resolved config of the run, see `experiment.resolve`.
-    teacher_run: The config of the teacher's run.
-    shapes: The shapes and dtypes of the teacher's training state.
-
-  Raises:
-    ConfigError: `load_constants` would fail after the teacher's training.
-  """
-  teacher = task.teacher
-  assert teacher is not None
-  _check_task(teacher.source, teacher_run)
-  _check_data(teacher, teacher_run, config)
-  variables = {"params": shapes.params, **shapes.model_state}
-  tree.check_arrays(variables, _shapes(teacher), f"task.teacher={teacher.source!r}")
+  shapes = _shapes(teacher)
+  if phase is not None:
+    _check_data(teacher, phase.config, config)
+    state = phase.named_shapes()
+    variables = {"params": state.params, **state.model_state}
+    tree.check_match(tree.name_leaves(variables), shapes, f"task.teacher={teacher.source!r}")
+  elif is_weights(teacher.source):
+    layout = token_layout(teacher.model, teacher.input_spec.shape)
+    fit = Fit(network=teacher.model, new_head=False)
+    check_weights(teacher.source, shapes.pop("params"), shapes, layout, fit)
+  else:
+    _check_data(teacher, read_run_config(teacher.source), config)
 
 
 def _check_data(teacher: Teacher, teacher_run: ConfigDict, config: ConfigDict) -> None:
-  """Checks that the images of a teacher's training were prepared like the images of this run.
-
-  Raises:
-    ConfigError: A field of `config.data` that must agree differs.
-  """
+  """Checks that the images of a teacher's training were prepared like the images of this run."""
   for field in teacher.agree:
     before, now = teacher_run.data.get(field), config.data.get(field)
     if before != now:
@@ -155,34 +111,6 @@ def _check_data(teacher: Teacher, teacher_run: ConfigDict, config: ConfigDict) -
         f"task.teacher={teacher.source!r} was trained with data.{field}={before!r}, but this run"
         f" has {now!r}. Set data.{field}={before!r}."
       )
-
-
-def _read(source: str) -> ConfigDict:
-  """Returns the config of a teacher's run.
-
-  Raises:
-    ConfigError: The source is no workdir, or its network has no classes.
-  """
-  try:
-    config = read_run_config(source)
-  except ConfigError as error:
-    raise ConfigError(f"task.teacher={source!r}: {error}") from error
-  _check_task(source, config)
-  return config
-
-
-def _check_task(source: str, config: ConfigDict) -> None:
-  """Checks that a teacher's network has classes, by the task that the teacher was trained for.
-
-  Raises:
-    ConfigError: The task is one of vitx's tasks without classes, such as "masked_autoencoder".
-  """
-  name = fields_of(config.task)["name"]
-  if name in TASKS and not getattr(TASKS[name], "needs_classes", False):
-    raise ConfigError(
-      f"task.teacher={source!r} was trained with task.name={name!r}, so it has no classes to teach."
-      " Choose the workdir of a classifier, or begin from these weights by init_from."
-    )
 
 
 def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:

@@ -31,9 +31,6 @@ def complete_config(config: ConfigDict) -> ConfigDict:
   One of these fields is the number of classes. The data sets of TFDS and of vitx are known by their
   names. Any other data set is opened, unless the config describes it. The means and deviations of
   the pixels are made up, since no cost depends on them.
-
-  Raises:
-    ConfigError: The data set must be opened for its classes or image size, and is not prepared.
   """
   info = task_class(config.task).state_info(config) or find_info(config.data)
   config = config.copy_and_resolve_references()
@@ -43,11 +40,7 @@ def complete_config(config: ConfigDict) -> ConfigDict:
 
 
 def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
-  """Returns a config's training step on one device, and the shapes of the step's arguments.
-
-  The step is a function `(state, batch) -> (state, metrics)`. The config must come from
-  `complete_config`.
-  """
+  """Returns a completed config's step `(state, batch) -> (state, metrics)` and its shapes."""
   step, state = make_step(config, schedule=jnp.ones_like)  # as cheap as any other schedule
   constants = step.task.constants() | blank_constants(step.task)
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from vitx.checkpoints import unevaluated
-from vitx.checkpoints.errors import CheckpointError
 from vitx.config.registry import build
 from vitx.data.dataset import Examples
 from vitx.tasks.base import Figures
@@ -26,12 +24,7 @@ SEEN = "test_seen"
 
 
 def compile_evaluation(experiment: Experiment) -> tuple[Callable, Callable]:
-  """Returns the two programs that evaluate the state of a run, compiled when first called.
-
-  Returns:
-    The evaluation step, see `evaluation.make_evaluate`, and the function that sums attention
-    entropies, see `attention_entropy.make_step`.
-  """
+  """Returns `evaluation.make_evaluate` and `attention_entropy.make_step` of an experiment."""
   what = "compiling the evaluation"
   entropies = attention_entropy.make_step(experiment.config, what)
   return evaluation.make_evaluate(experiment.task, what), entropies
@@ -40,10 +33,7 @@ def compile_evaluation(experiment: Experiment) -> tuple[Callable, Callable]:
 def make_evaluator(
   run: Run, program: Callable, constants: Any, examples: Callable[[str], Examples]
 ) -> Evaluate:
-  """Returns a function `(state, step, role)` that evaluates a state of a run.
-
-  The function evaluates the state on the examples of the role, "validation" or "test", and returns
-  the figures.
+  """Returns a function `(state, step, role)` that evaluates a state and returns the figures.
 
   Args:
     run: The run.
@@ -61,8 +51,8 @@ def make_evaluator(
       )
       weights = {"ema": state.params if state.ema is None else state.ema, "raw": state.params}
       params = {name: weights[name] for name in config.evaluation.weights}
-      each = evaluation.evaluate(task, program, params, state.model_state, constants, batches)
-      figures = evaluation.join_figures(each)
+      by_weights = evaluation.evaluate(task, program, params, state.model_state, constants, batches)
+      figures = evaluation.join_figures(by_weights)
       check_finite(step, figures, what="the evaluation's ", last_good=run.last_good)
       return figures | references(role)
 
@@ -105,8 +95,8 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
     figures = evaluate(state, step, "validation")
     seen = evaluate(state, step, "test") if experiment.config.evaluation.on_test else None
   except Interrupted:
-    run.lock.check()
-    unevaluated.save(run.workdir, step, experiment.unreplicate(state), recorder.snapshot())
+    record.is_evaluated = False
+    run.save(step, state)
     raise
   run.store.wait()
   if record.best_step not in (None, *run.store.steps()):  # the best one was deleted
@@ -130,19 +120,10 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
 
 
 def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, Any]:
-  """Evaluates the best checkpoint on *test*, at the end of a run.
-
-  Args:
-    run: The run.
-    evaluate: The run's evaluation function, see `make_evaluator`.
-    state: The last state, on the devices.
-    step: The step of that state.
+  """Evaluates the best checkpoint on *test*, at the end of a run whose last state is `state`.
 
   Returns:
     The figures, and the checkpoint's `step`.
-
-  Raises:
-    CheckpointError: All checkpoints were deleted during the run.
   """
   experiment, recorder = run.experiment, run.recorder
   state, best = _restore_best(run, state, step)
@@ -152,21 +133,11 @@ def test_best(run: Run, evaluate: Evaluate, state: Any, step: int) -> dict[str, 
   recorder.progress.message(
     f"test (checkpoint {best}, {figures['examples']:,} examples): {experiment.describe(figures)}"
   )
-  if run.last_good() is None:
-    raise CheckpointError(
-      f"workdir={run.workdir!r}: all checkpoints were deleted during the run, so the model is lost."
-      " The figures above are in metrics.jsonl; train again for a model."
-    )
-  unevaluated.remove(run.workdir)
   return {"step": best, **figures}
 
 
 def _restore_best(run: Run, state: Any, step: int) -> tuple[Any, int]:
-  """Restores the checkpoint with the best evaluation, or takes the last state if it is gone.
-
-  Returns:
-    The state, on the devices, and its step.
-  """
+  """Restores the checkpoint with the best evaluation, or takes the last state if it is gone."""
   best, experiment = run.recorder.record.best_step, run.experiment
   if best not in (step, *run.store.steps()):  # the best was damaged and set aside
     run.recorder.progress.message(

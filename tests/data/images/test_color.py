@@ -45,7 +45,7 @@ def test_jitter_agrees_with_pillow_to_two_levels(change, enhancer, factor):
 
 
 @pytest.mark.parametrize("change", [color.brightness, color.contrast])
-def test_one_channel_is_its_own_luma(change):
+def test_a_single_channel_is_its_own_luma(change):
   _, image = photo(channels=1)
   thrice = np.repeat(image, 3, axis=-1)
   out = np.repeat(run(change, image, 0.6), 3, axis=-1)

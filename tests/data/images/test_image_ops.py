@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from tests.slow import all_but
 from vitx.data.images import image_ops
 
 RESAMPLING = {
@@ -36,19 +35,6 @@ def pillow(image, function):
   return np.stack([np.asarray(function(channel)) for channel in channels], axis=-1)
 
 
-@pytest.mark.parametrize("degrees", [0.0, 12.5, -30.0, 90.0, 133.0])
-@pytest.mark.parametrize(
-  ("size", "channels"), all_but(17, of=[(8, 1), (17, 3), (32, 3), ((12, 20), 3)])
-)
-def test_rotation_agrees_with_scipy(degrees, size, channels):
-  image = noise(size, channels)
-  out = rotate(image, degrees, "bilinear")
-  expected = ndimage.rotate(
-    image.astype(np.float64), degrees, reshape=False, order=1, mode="grid-constant"
-  )
-  np.testing.assert_allclose(out, expected, atol=2e-5)
-
-
 @pytest.mark.parametrize("degrees", [8.0, -25.0, 101.0])
 @pytest.mark.parametrize(("interpolation", "tolerance"), [("nearest", 0), ("bicubic", 2e-5)])
 def test_rotation_agrees_with_pillow(degrees, interpolation, tolerance):
@@ -57,21 +43,6 @@ def test_rotation_agrees_with_pillow(degrees, interpolation, tolerance):
     out = rotate(image, degrees, interpolation)
     expected = pillow(image, lambda x: x.rotate(degrees, RESAMPLING[interpolation]))
     np.testing.assert_allclose(out, np.clip(expected, 0, 1), rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
-def test_rectangles_agree_with_pillow(interpolation):
-  image, box = noise((20, 36)), (3.0, 5.0, 12.0, 24.0)  # top, left, height, width
-  corners = (5.0, 3.0, 29.0, 15.0)
-  for out, settings in (
-    (resize(image, (12, 16), interpolation), {}),
-    (crop_resize(image, tuple(map(np.float32, box)), (12, 16), interpolation), {"box": corners}),
-  ):
-    expected = pillow(
-      image, lambda x, s=settings: x.resize((16, 12), RESAMPLING[interpolation], **s)
-    )
-    assert out.shape == (12, 16, 3)
-    np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=2e-3)
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
@@ -116,22 +87,11 @@ def test_resize_agrees_with_pillow(interpolation, before, after, channels):
 @pytest.mark.parametrize(
   "box", [(0.0, 0.0, 32.0, 32.0), (3.3, 8.1, 20.6, 11.7), (10.0, 2.5, 5, 29)]
 )
-@pytest.mark.parametrize("size", [16, 32])
+@pytest.mark.parametrize("size", [(16, 32), (32, 16)])
 def test_crop_resize_agrees_with_pillow(interpolation, box, size):
   image = noise(32)
   top, left, height, width = box
-  out = crop_resize(image, tuple(map(np.float32, box)), (size, size), interpolation)
+  out = crop_resize(image, tuple(map(np.float32, box)), size, interpolation)
   corners = (left, top, left + width, top + height)
-  expected = pillow(image, lambda x: x.resize((size, size), RESAMPLING[interpolation], box=corners))
+  expected = pillow(image, lambda x: x.resize(size[::-1], RESAMPLING[interpolation], box=corners))
   np.testing.assert_allclose(out, np.clip(expected, 0, 1), atol=1e-4)
-
-
-def test_geometry_can_be_mapped_and_needs_no_implicit_broadcasting():
-  images = np.stack([noise(17, seed=i) for i in range(3)])
-  degrees = np.array([-20.0, 0.0, 45.0], np.float32)
-  with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-    out = jax.jit(jax.vmap(lambda x, angle: image_ops.rotate(x, angle, "bilinear")))(
-      images, degrees
-    )
-  for i in range(3):
-    np.testing.assert_allclose(out[i], rotate(images[i], degrees[i], "bilinear"), atol=1e-5)

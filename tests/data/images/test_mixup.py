@@ -38,7 +38,7 @@ def mixed_pairs(count, size, mixup, cutmix, seed=0):
   return np.asarray(images).reshape(count, 2, size, size), np.asarray(targets).reshape(count, 2, 2)
 
 
-def test_smoothed_targets():
+def test_targets_are_smoothed():
   targets = np.asarray(smooth_targets(np.array([0, 3], np.int32), 5, 0.1))
   np.testing.assert_allclose(targets[0], [0.92, 0.02, 0.02, 0.02, 0.02], atol=1e-7)
   np.testing.assert_allclose(targets.sum(1), 1, atol=1e-6)
@@ -95,14 +95,14 @@ def test_cutmix_exchanges_one_box_and_counts_its_pixels():
 
 
 @pytest.mark.slow
-def test_with_both_each_pair_draws_one_of_the_two_equally_often():
+def test_each_pair_draws_mixup_or_cutmix_equally_often():
   images, targets = mixed_pairs(2000, 8, 1.0, 1.0)
   blended = ((images[:, 0] > 0) & (images[:, 0] < 1)).any((1, 2))
   assert abs(blended.sum() - 1000) < 4 * np.sqrt(500)
   np.testing.assert_allclose(images[:, 0].mean((1, 2)), targets[:, 0, 0], atol=1e-6)
 
 
-def test_only_partners_are_mixed():
+def test_only_neighbors_are_mixed():
   images = np.broadcast_to(np.arange(6, dtype=np.float32).reshape(6, 1, 1, 1), (6, 4, 4, 1))
   keep = np.repeat(np.float32([0.2, 0.9, 0.5]), 2)
   weights = np.broadcast_to(keep[:, None, None, None], (6, 4, 4, 1)), keep
@@ -112,7 +112,7 @@ def test_only_partners_are_mixed():
   np.testing.assert_allclose(images[:, 0, 0, 0], targets @ np.arange(6.0), atol=1e-5)
 
 
-def test_a_share_for_the_whole_batch_mixes_as_timm_does():
+def test_one_share_for_the_batch_agrees_with_timm():
   """timm mixes a batch with its reverse; in vitx, the images of such a pair are neighbors."""
   rows = order.places(np.arange(6), 6, repeats=3)
   assert rows.tolist() == [0, 5, 1, 4, 2, 3]

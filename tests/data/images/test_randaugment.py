@@ -46,7 +46,7 @@ def result(name, level, cubic=False):
   return np.asarray(operate(np.int32(OPERATIONS.index(name)), np.float32(level / 10), cubic))
 
 
-def test_the_policy_is_timms():
+def test_the_policy_matches_timm():
   assert set(OPERATIONS) == {*TIMM, "identity"} and OPERATIONS[-1] == "identity"
   assert set(POLICY["names"]) == set(TIMM.values()) and len(POLICY["names"]) == 15
   kept = {name: POLICY[name] for name in ("count", "magnitude", "magnitude_std", "probability")}
@@ -68,7 +68,7 @@ def test_operations_agree_with_timm(name, how):
     np.testing.assert_array_equal(recorded, GOLDEN[f"{TIMM[name]}/{how}/1"])  # no direction
 
 
-def test_without_an_operation_the_image_stays():
+def test_the_identity_keeps_the_image():
   for cubic in (False, True):
     np.testing.assert_array_equal(result("identity", 9.0, cubic), PICTURE)
 
@@ -121,7 +121,7 @@ def test_operations_strengths_signs_and_chances_are_drawn_independently():
     assert abs(np.corrcoef(a, b)[0, 1]) < 4 / np.sqrt(8000)
 
 
-def test_without_noise_all_are_applied_at_one_level():
+def test_operations_without_noise_have_one_level():
   operations, strengths, applied = drawn(Sampler(2, 7.0), 50)
   assert applied.all() and set(np.abs(strengths)) == {np.float32(0.7)}
   more, _, _ = drawn(Sampler(2, 7.0, 0.5, 0.3), 50)

@@ -30,19 +30,16 @@ def test_every_field_is_described(table):
 
 
 def check_each(field, run):
-  """Runs each value of `BAD`; it works, or an error names the field in one line."""
+  """Runs each value of `BAD`; it works, or an error names the field."""
   for value in BAD:
     try:
       run(value)
     except ConfigError as error:
-      assert field in str(error) and "\n" not in str(error), (value, str(error))
-    except Exception as error:
-      error.add_note(f"{field}={value!r}")
-      raise
+      assert field in str(error), value
 
 
 @pytest.mark.parametrize(("name", "field"), fields_of(OPTIMIZERS, ("decay_mask",)))
-def test_fields_of_optimizers(name, field):
+def test_any_value_of_an_optimizers_field_works_or_is_named(name, field):
   def run(value):
     config = {**default_config().to_dict(), "optimizer": {"name": name, field: value}}
     optimizer = make_optimizer(config, PARAMS)
@@ -53,7 +50,7 @@ def test_fields_of_optimizers(name, field):
 
 
 @pytest.mark.parametrize(("name", "field"), fields_of(SCHEDULES, ("run",)))
-def test_fields_of_schedules(name, field):
+def test_any_value_of_a_schedules_field_works_or_is_named(name, field):
   def run(value):
     spec = {"name": name, **({"boundaries": (4, 8)} if name == "step" else {}), field: value}
     rates = jax.vmap(make_schedule(spec, 0.1, 12, 2.5))(np.arange(12, dtype=np.int32))

@@ -55,7 +55,7 @@ def test_hidden_matrices_get_orthogonal_directions_and_nothing_else_does():
 
 
 @pytest.mark.slow  # compiles six iterations for each kernel
-def test_axes_of_heads_are_those_of_one_matrix():
+def test_axes_of_heads_are_updated_as_one_matrix():
   """A projection to or from (H, D) is updated as its flattened kernel is."""
   gradients = draw(1)
   mixer, mlp = gradients["block_0"]["token_mixer"], gradients["block_0"]["mlp"]
@@ -68,7 +68,7 @@ def test_axes_of_heads_are_those_of_one_matrix():
     np.testing.assert_allclose(projection, found["block_0/mlp/up/kernel"], rtol=1e-4, atol=1e-5)
 
 
-def test_the_sign_and_the_size_are_those_of_descent():
+def test_the_sign_and_the_size_fit_descent():
   params = draw(0)
   found = direct(params, params, weight_decay=0.0)
   for name, leaf in name_arrays(params).items():

@@ -39,7 +39,7 @@ def test_an_optimizer_of_optax_gives_the_directions_of_ours(spec, ours, mask):
     dict(name="optax:contrib.muon", weight_decay=0.1),
   ],
 )
-def test_decay_has_the_mask_whatever_optax_calls_the_argument(spec):
+def test_decay_of_optax_follows_our_mask(spec):
   """Without a gradient, only the parameters that decay move."""
   params = {"a": {"kernel": np.ones((4, 4), np.float32), "embedding": np.ones((4, 4), np.float32)}}
   gradient = jax.tree.map(np.zeros_like, params)
@@ -50,7 +50,7 @@ def test_decay_has_the_mask_whatever_optax_calls_the_argument(spec):
 @pytest.mark.parametrize(
   "name", ["optax:adabelief", "optax:lamb", "optax:contrib.muon", "optax:adan"]
 )
-def test_what_else_optax_has_descends(name):
+def test_other_optimizers_of_optax_descend(name):
   full = lambda *shape, of: np.full(shape, of, np.float32)  # noqa: E731
   params = {"a": {"kernel": full(4, 4, of=2)}, "b": {"bias": full(4, of=-3)}}
   optimizer = make_optimizer(settings(optimizer=dict(name=name)), params)
@@ -70,30 +70,22 @@ def test_what_else_optax_has_descends(name):
   ("spec", "message"),
   [
     (dict(name="optax:lionn"), r"optimizer\.name='optax:lionn'.*Did you mean 'lion'"),
-    (dict(name="optax:contrib.muan"), r"contrib\.muan"),
     (dict(name="optax:nowhere.lion"), r"nowhere\.lion"),
     (dict(name="optax:_src.utils.contextlib.os.popen", cmd="exit"), r"has no .*os\.popen"),
     (dict(name="optax:lion", b3=0.5), r"optimizer\.b3=0\.5"),
     (dict(name="optax:lion", learning_rate=0.5), r"optimizer\.learning_rate=0\.5"),
-    (dict(name="optax:lion", mask=None), r"optimizer\.mask"),
     (dict(name="optax:lion", b1=-1), r"optimizer\.b1=-1.*\[0, 1\)"),
-    (dict(name="optax:lion", b1="much"), r"optimizer\.b1='much'"),
-    (dict(name="optax:lion", b2=True), r"optimizer\.b2=True"),
     (dict(name="optax:adabelief", eps_root=float("nan")), r"optimizer\.eps_root=nan"),
     (dict(name="optax:sgd", nesterov=3), r"optimizer\.nesterov=3"),
     (
       dict(name="optax:novograd", weight_decay=0.1),
-      r"optimizer\.weight_decay=0\.1 of optax:novograd decays every.*weight_decay_mask=all",
+      r"optimizer\.weight_decay=0\.1 decays every.*weight_decay_mask=all",
     ),
     (dict(name="optax:contrib.muon", adam_weight_decay=0.1), r"optimizer\.adam_weight_decay=0\.1"),
-    (dict(name="optax:contrib.schedule_free_adamw"), "schedule_free_adamw.*schedule cannot"),
-    (dict(name="optax:contrib.dadapt_adamw"), "dadapt_adamw.*schedule cannot"),
-    (dict(name="optax:contrib.prodigy"), "prodigy.*schedule cannot"),
-    (dict(name="optax:polyak_sgd"), "optax:polyak_sgd.*cannot train this model"),
-    (dict(name="optax:softmax_cross_entropy"), "optax:softmax_cross_entropy.*cannot train"),
+    (dict(name="optax:contrib.prodigy"), "prodigy.*no schedule"),
   ],
 )
-def test_what_optax_cannot_do(spec, message):
+def test_optimizers_of_optax_that_cannot_work_are_refused(spec, message):
   with pytest.raises(ConfigError, match=message) as error:
     make_optimizer(settings(optimizer=spec), network())
   assert "\n" not in str(error.value)

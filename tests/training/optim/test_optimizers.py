@@ -9,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax.core import freeze
 
 from tests.slow import all_but
-from tests.training.optim.directions import close, directions, leaves, network, norm, settings
+from tests.training.optim.directions import close, directions, leaves, network, settings
 from vitx.config.errors import ConfigError
 from vitx.training.optim.optimizers import DECAY_MASKS, OPTIMIZERS, layer_scales, make_optimizer
-from vitx.training.parameters import parameter_names
 
 GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "optimizers.npz")
 # The recorded file has vitx's settings under older names.
@@ -27,7 +25,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_follows_torch(name):
+def test_optimizers_follow_torch(name):
   params = {key: GOLDEN[f"start/{key}"] for key in ("kernel", "bias")}
   optimizer = make_optimizer(settings(**CASES[name]), params)
   state = jax.jit(optimizer.init)(params)
@@ -61,7 +59,7 @@ def test_lion_is_the_sign_of_an_interpolated_momentum():
     close(updates, expected)
 
 
-def test_decay_masks():
+def test_decay_masks_select_matrices_or_everything():
   matrices = leaves(DECAY_MASKS["matrices"](network()))
   assert {name for name, decays in matrices.items() if decays} == {
     "stem/conv/kernel",
@@ -72,7 +70,7 @@ def test_decay_masks():
   assert all(leaves(DECAY_MASKS["all"](network())).values())
 
 
-def test_decay_by_rank_is_that_of_timm():
+def test_decay_by_rank_agrees_with_timm():
   """Parameters without decay have one axis in PyTorch, or are timm's embeddings and class tokens.
 
   They are `pos_embed`, `cls_token` and DeiT's `dist_token`.
@@ -91,19 +89,6 @@ def test_decay_by_rank_is_that_of_timm():
     "head/kernel",
   }
   assert {name for name in rank if rank[name] != tensors[name]} == {"cls", "posemb/table"}
-
-
-def test_clipping_bounds_the_global_norm():
-  params, grads = network(), network(1)
-  sgd = {"name": "sgd", "momentum": 0.0}
-  total = norm(jax.tree.leaves(grads))
-  clipped, _ = directions(settings(optimizer=sgd, grad_clip_norm=0.5), params, grads)
-  assert norm(jax.tree.leaves(clipped)) == pytest.approx(0.5, rel=1e-5)
-  jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b * 0.5 / total, rtol=1e-5), clipped, grads
-  )
-  loose, _ = directions(settings(optimizer=sgd, grad_clip_norm=float(2 * total)), params, grads)
-  jax.tree.map(np.testing.assert_array_equal, loose, grads)
 
 
 @pytest.mark.parametrize("name", all_but("adamw", "muon", of=OPTIMIZERS))
@@ -127,15 +112,6 @@ def test_frozen_parameters_do_not_move(name):
       assert np.all(np.isfinite(update)) and np.any(update != 0), key
 
 
-def test_frozen_parameters_do_not_count_in_the_norm():
-  params, grads = network(), network(1)
-  config = settings(
-    optimizer={"name": "sgd", "momentum": 0.0}, grad_clip_norm=0.5, freeze=("block_.*",)
-  )
-  updates, _ = directions(config, params, grads)
-  assert norm(jax.tree.leaves(updates)) == pytest.approx(0.5, rel=1e-5)
-
-
 def test_frozen_parameters_have_no_moments():
   params = network()
   frozen = ("block_.*", "stem/.*", "cls", "extra", "posemb/.*", "norm/.*")
@@ -154,7 +130,7 @@ def test_freezing_leaves_the_others_as_they_would_be_alone():
   close(together["head"], alone["head"])
 
 
-def test_layer_scales():
+def test_layer_scales_fall_from_the_head_to_the_stem():
   scales = leaves(layer_scales(network(), 0.5))
   expected = {
     "stem": 1 / 8,
@@ -165,13 +141,6 @@ def test_layer_scales():
     "block_1": 1 / 2,
   }
   assert scales == {name: expected.get(name.split("/")[0], 1.0) for name in scales}
-
-
-def test_layers_are_ordered_by_number():
-  params = {f"block_{i}": {"kernel": np.ones((1, 1))} for i in range(12)}
-  assert leaves(layer_scales(params, 0.5)) == {
-    f"block_{i}/kernel": 0.5 ** (12 - i) for i in range(12)
-  }
 
 
 def test_layer_decay_scales_the_whole_direction():
@@ -187,7 +156,7 @@ def test_layer_decay_scales_the_whole_direction():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_all_is_float32_for_gradients_and_parameters_in_bfloat16(name):
+def test_optimizers_compute_in_float32_for_bfloat16_parameters(name):
   halve = partial(jax.tree.map, lambda x: x.astype(jnp.bfloat16))
   params, grads = halve(network()), halve(network(1))
   config = settings(
@@ -201,7 +170,7 @@ def test_all_is_float32_for_gradients_and_parameters_in_bfloat16(name):
   close(updates, expected)
 
 
-def test_needs_shapes_only():
+def test_an_optimizer_needs_shapes_only():
   params = network()
   config = settings(grad_clip_norm=1.0, layer_decay=0.9, freeze=("stem/.*",))
   from_shapes = make_optimizer(config, jax.eval_shape(lambda: params))
@@ -211,15 +180,7 @@ def test_needs_shapes_only():
   close(updates, expected)
 
 
-def test_takes_frozen_dicts():
-  params, grads = freeze(network()), freeze(network(1))
-  config = settings(layer_decay=0.9, freeze=("stem/.*",))
-  updates, _ = directions(config, params, grads)
-  expected, _ = directions(config, network(), network(1))
-  close(updates.unfreeze(), expected)
-
-
-def test_takes_the_users_own_optimizer():
+def test_a_config_may_name_the_users_own_optimizer():
   name = f"{__name__}:half_of_the_gradient"
   updates, _ = directions(settings(optimizer=dict(name=name, by=0.5)), network(), network(1))
   jax.tree.map(lambda u, g: np.testing.assert_allclose(u, g / 2), updates, network(1))
@@ -229,43 +190,20 @@ def half_of_the_gradient(decay_mask, *, by):
   return optax.scale(by)
 
 
-def test_parameter_names_are_in_the_order_of_leaves():
-  params = network()
-  names = parameter_names(params)
-  assert "block_0/attention/query/kernel" in names and "cls" in names
-  for name, leaf in zip(names, jax.tree.leaves(params), strict=True):
-    node = params
-    for part in name.split("/"):
-      node = node[part]
-    assert node is leaf
-
-
 @pytest.mark.parametrize(
   "fields, message",
   [
-    (dict(optimizer={"name": "sgd", "b1": 0.9}), r"optimizer\.b1=0\.9: sgd has no field"),
     (dict(optimizer={"name": "adam", "weigth_decay": 0.9}), r"Did you mean 'weight_decay'"),
     (dict(optimizer={"name": "adam", "decay_mask": 1}), r"optimizer\.decay_mask"),
-    (dict(optimizer={"name": "adam", "eps": 0.0}), r"optimizer\.eps=0\.0"),
-    (dict(optimizer={"name": "sgd", "momentum": 1.0}), r"optimizer\.momentum=1\.0"),
-    (dict(optimizer={"name": "sgd", "momentum": 0.0, "nesterov": True}), r"optimizer\.nesterov"),
-    (dict(optimizer={"name": "adamw", "weight_decay": "1"}), r"optimizer\.weight_decay='1'"),
-    (
-      dict(freeze=("stem",)),
-      r"freeze='stem' must match the whole name of a parameter.*stem/conv/bias",
-    ),
-    (dict(freeze=("blocks_0/mlp/.*",)), r"nearest names are .*block_1/mlp/"),
-    (dict(freeze=("stem/(",)), r"'stem/\(' is not a valid regular expression"),
-    (dict(freeze=(".*",)), r"freezes every parameter"),
+    (dict(freeze=("stem",)), r"freeze='stem' matches no whole name.*stem/conv/bias"),
   ],
 )
-def test_what_cannot_work(fields, message):
+def test_optimizers_that_cannot_work_are_refused(fields, message):
   with pytest.raises(ConfigError, match=message):
     make_optimizer(settings(**fields), network())
 
 
-@pytest.mark.parametrize("stage", ["encoder", "stage_0"])
-def test_layer_decay_needs_one_sequence_of_blocks(stage):
-  params = {stage: {"block_0": {"kernel": np.ones((2, 2))}}}
-  with pytest.raises(ConfigError, match=rf"layer_decay=0\.9 needs .*{stage}"):
+def test_layer_decay_needs_one_sequence_of_blocks():
+  params = {"encoder": {"block_0": {"kernel": np.ones((2, 2))}}}
+  with pytest.raises(ConfigError, match=r"layer_decay=0\.9 needs blocks"):
     make_optimizer(settings(layer_decay=0.9), params)

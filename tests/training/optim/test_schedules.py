@@ -33,13 +33,13 @@ def test_warmup_reaches_the_peak_at_its_last_step(name):
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_without_warmup_it_starts_at_the_peak(name):
+def test_a_schedule_without_warmup_starts_at_the_peak(name):
   values = rates({"name": name, **FIELDS.get(name, {})})
   assert values[0] == np.float32(PEAK)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_is_a_float32_scalar_under_jit_and_as_a_python_number(name):
+def test_a_rate_is_a_float32_scalar_under_jit_too(name):
   schedule = make_schedule(
     {"name": name, "warmup": 3, **FIELDS.get(name, {})}, PEAK, TOTAL, PER_EPOCH
   )
@@ -50,7 +50,7 @@ def test_is_a_float32_scalar_under_jit_and_as_a_python_number(name):
 
 
 @pytest.mark.parametrize("warmup", [0, 20])
-def test_cosine(warmup):
+def test_cosine_falls_on_half_a_wave(warmup):
   values = rates({"name": "cosine", "warmup": f"{warmup} steps", "final": 0.1})
   share = (np.arange(warmup, TOTAL + 1) - warmup) / (TOTAL - warmup)
   expected = PEAK * (0.1 + 0.9 * (1 + np.cos(math.pi * share)) / 2)
@@ -58,14 +58,14 @@ def test_cosine(warmup):
 
 
 @pytest.mark.parametrize("warmup", [0, 20])
-def test_linear(warmup):
+def test_linear_falls_on_a_straight_line(warmup):
   values = rates({"name": "linear", "warmup": warmup, "final": 0.25})
   share = (np.arange(warmup, TOTAL + 1) - warmup) / (TOTAL - warmup)
   np.testing.assert_allclose(values[warmup:], PEAK * (1 - 0.75 * share), rtol=1e-5)
 
 
 @pytest.mark.parametrize("per_epoch", [40, 1251.1, 2.5])
-def test_epoch_cosine_is_timms(per_epoch):
+def test_epoch_cosine_agrees_with_timm(per_epoch):
   fields = dict(name="epoch_cosine", warmup="5 epochs")
   # DeiT: its loop steps the schedule one epoch late and ends with the cosine.
   deit = make_schedule(
@@ -89,22 +89,11 @@ def test_epoch_cosine_is_timms(per_epoch):
 
 def test_epoch_cosine_needs_room_for_its_end():
   for spec, message in (
-    ({"cooldown": "8 epochs"}, r"schedule\.cooldown='8 epochs' takes 100 steps.*of 100 steps"),
+    ({"cooldown": "8 epochs"}, r"schedule\.cooldown='8 epochs' takes 100 steps.*only 100"),
     ({"warmup": "9 epochs"}, r"schedule\.warmup='9 epochs'"),
-    ({"delay": -1}, r"schedule\.delay=-1"),
-    ({"start": 2.0}, r"schedule\.start=2\.0"),
   ):
     with pytest.raises(ConfigError, match=message):
       rates({"name": "epoch_cosine", **spec})
-
-
-def test_decays_end_at_zero_by_default():
-  for name in ("cosine", "linear"):
-    assert rates({"name": name, "warmup": "1 epochs"})[-1] == pytest.approx(0, abs=1e-7)
-
-
-def test_constant_stays():
-  assert np.all(rates({"name": "constant"}) == np.float32(PEAK))
 
 
 def test_step_falls_at_its_boundaries():
@@ -124,7 +113,7 @@ def test_a_warmup_may_fill_the_run():
     np.testing.assert_allclose(values[:TOTAL], PEAK * np.arange(1, 101) / 100, rtol=1e-6)
 
 
-def test_takes_a_config_and_a_bare_name():
+def test_a_schedule_is_a_config_or_a_bare_name():
   spec = ConfigDict({"name": "step", "boundaries": ("4 epochs",), "warmup": "1 epochs"})
   assert rates(spec)[60] == pytest.approx(PEAK / 10)
   assert rates("constant")[60] == pytest.approx(PEAK)
@@ -133,18 +122,13 @@ def test_takes_a_config_and_a_bare_name():
 @pytest.mark.parametrize(
   "spec, message",
   [
-    ({"warmup": 3}, "schedule needs a name"),
     ({"name": "cosine", "fina": 0.1}, r"schedule\.fina.*Did you mean 'final'"),
-    ({"name": "cosine", "run": 1}, r"schedule\.run"),
-    ({"name": "cosine", "final": 1.5}, r"schedule\.final=1\.5"),
     ({"name": "cosine", "warmup": "101 steps"}, r"schedule\.warmup='101 steps'.*only 100"),
     ({"name": "plateau", "warmup": "9 epochs"}, r"schedule\.warmup='9 epochs'"),
     ({"name": "step"}, r"schedule\.boundaries"),
-    ({"name": "step", "boundaries": "4 epochs"}, r"schedule\.boundaries='4 epochs'"),
     ({"name": "step", "boundaries": (60, 50)}, r"schedule\.boundaries.*increase"),
-    ({"name": "step", "boundaries": (50,), "factor": -1.0}, r"schedule\.factor=-1\.0"),
   ],
 )
-def test_what_cannot_work(spec, message):
+def test_schedules_that_cannot_work_are_refused(spec, message):
   with pytest.raises(ConfigError, match=message):
     make_schedule(spec, PEAK, TOTAL, PER_EPOCH)(0)

@@ -32,7 +32,7 @@ def test_progress_shows_after_a_while_also_before_anything_is_done(
   assert not capsys.readouterr().err.replace("\r", "").strip()  # it is cleared
 
 
-def test_what_is_quick_is_not_shown(capsys):
+def test_quick_work_is_not_shown(capsys):
   with progress.count_bar("evaluating", 3, "batch") as bar:
     bar.update(3)
   assert progress.announce("compiling", lambda: 7, patience=2.0) == 7
@@ -40,7 +40,7 @@ def test_what_is_quick_is_not_shown(capsys):
   assert not out and not err
 
 
-def test_the_time_left_is_told_by_the_steps_of_this_session(monkeypatch):
+def test_the_time_left_depends_on_the_steps_of_this_session(monkeypatch):
   """A resumed run may be on another machine, so only its own steps count."""
   now = [100.0]
   monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
@@ -75,7 +75,7 @@ def test_the_log_says_how_a_run_failed_and_does_not_end_it(tmp_path):
   assert (tmp_path / "log.txt").read_text().endswith("step 1\nOSError: disk full\n")
 
 
-def test_a_small_loss_is_told_with_its_digits(capsys):
+def test_a_small_loss_is_shown_with_its_digits(capsys):
   clock = progress.Progress(step=0, total=9, batch_size=8, seconds=0.0)
   for loss, shown in ((0.693147, "loss 0.6931  lr"), (0.0000321, "loss 3.21e-05  lr")):
     clock.line(1, {"loss": loss, "learning_rate": 1e-3}, "", clock.window(1), 0.1)

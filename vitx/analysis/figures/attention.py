@@ -1,6 +1,7 @@
 """Attention of a classifier's layers and heads over the image, for one or several models."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ import numpy as np
 
 from vitx.analysis.figures import style
 from vitx.analysis.figures.capture import MixerCapture, capture
-from vitx.analysis.figures.subject import Subject, check_queries
+from vitx.analysis.figures.subject import Subject
 from vitx.attention.fnet import FNet
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, listing
 from vitx.models.network import Network
 from vitx.ops.layout import TokenLayout
 
@@ -40,55 +41,59 @@ class Maps:
   has_class: bool = True
 
   def read_row(self, matrix: np.ndarray, layer: int, query: int | None = None) -> np.ndarray:
-    """Returns the attention of one query of a layer to the patches, see `read_row`.
+    """Returns the attention of one query of a layer to the patches, (..., rows, columns).
 
     Args:
       matrix: The attention matrices of the layer, (..., N, N).
       layer: The number of the layer.
-      query: The number of a patch on the grid of the first layer, or `None`.
+      query: The number of a patch on the grid of the first layer. `None` means the class token or,
+        without one, the mean of all queries.
     """
-    own = self.find_query(query, layer)
-    return read_row(matrix, self.layouts[layer], own, has_class=self.has_class)
+    layout, place = self.layouts[layer], self.find_query(query, layer)
+    if place is not None:
+      row = matrix[..., layout.prefix + place, :]
+    elif layout.prefix and self.has_class:
+      row = matrix[..., 0, :]
+    else:
+      row = matrix.mean(axis=-2)
+    return row[..., layout.prefix :].reshape(*row.shape[:-1], *layout.grid)
 
   def find_query(self, query: int | None, layer: int) -> int | None:
     """Returns the place of a patch of the first layer's grid on the grid of another layer.
 
     The layers of a network of several stages have different grids.
-
-    Raises:
-      ConfigError: The patch does not exist.
     """
     if query is None:
       return None
-    rows, columns = self.layouts[0].grid
-    check_queries([query], rows * columns)
-    own_rows, own_columns = self.layouts[layer].grid
+    (rows, columns), (own_rows, own_columns) = self.layouts[0].grid, self.layouts[layer].grid
     row, column = divmod(query, columns)
     return row * own_rows // rows * own_columns + column * own_columns // columns
 
+  def name_query(self, query: int | None) -> str:
+    """Returns the words of a caption for a query, see `read_row`."""
+    if query is not None:
+      return f"patch {query} (green)"
+    return "class token" if self.layouts[0].prefix and self.has_class else "mean of all queries"
 
-def draw_attention(subjects: Sequence[Subject], out: Path) -> list[Path]:
+
+def draw(inputs: Sequence[Subject], out: Path) -> list[Path]:
   """Draws where classifiers attend in the image: by layer and head, and through all layers.
 
   A picture for each model shows every layer and head in the first example. One picture for all
   models shows, in every example, the attention of the last layer, averaged over heads, and the
   `rollout` through all layers. The option --queries gives the queries whose attention is drawn. By
   default this is the class token or, in a model without one, the mean over all queries.
-
-  Raises:
-    ConfigError: A mixer of a model computes no matrix over the tokens of a grid, or a query does
-      not exist.
   """
-  found = [compute_maps(subject) for subject in subjects]
-  queries: list[int | None] = [*subjects[0].queries] or [None]
+  models = [compute_maps(subject) for subject in inputs]
+  queries: list[int | None] = [*inputs[0].queries] or [None]
   files = []
   for query in queries:
     end = "" if query is None else f"_query_{query}"
-    for maps in found:
+    for maps in models:
       canvas = plot_heads(maps, query=query)
       files.append(style.save(canvas, out, f"attention_{maps.label}_heads{end}"))
-    name = "_".join(["attention", *(maps.label for maps in found)])
-    files.append(style.save(plot_side_by_side(found, query=query), out, name + end))
+    name = "_".join(["attention", *(maps.label for maps in models)])
+    files.append(style.save(plot_side_by_side(models, query=query), out, name + end))
   return files
 
 
@@ -99,47 +104,31 @@ def compute_maps(subject: Subject) -> Maps:
   equally. For this mixer, only the softmax attention A is returned.
 
   Raises:
-    ConfigError: A mixer of the model computes no matrix over the tokens of a grid.
+    ConfigError: A mixer of the model has no attention between all tokens of a grid of patches, or a
+      query does not exist.
   """
-  if subject.layout is None or len(subject.layout.grid) != 2:
+  has_grid = subject.layout is not None and len(subject.layout.grid) == 2
+  images = subject.inputs(subject.examples) if has_grid else None
+  layers = capture(subject.model, subject.variables(), images) if has_grid else []
+  wrong = {layer.mixer for layer in layers if not _is_map(layer)}
+  if wrong or not layers:
     raise ConfigError(
-      f"attention: {subject.label} has no grid of image patches; use a classifier, or"
-      " attention_past for a density model."
+      f"attention: {listing(wrong) or subject.label} has no matrix of attention between all patches"
+      " of an image; use a classifier with a mixer such as softmax, performer or a pattern."
     )
-  images = subject.inputs(subject.examples)
-  layers = capture(subject.model, subject.variables(), images)
-  for layer in layers:
-    _check(layer, subject.label)
-  if not layers:
-    raise ConfigError(
-      f"attention: {subject.label} has no token mixers; use a model with attention."
-    )
-  maps = tuple(np.asarray(layer.map) for layer in layers)
   layouts = tuple(layer.layout for layer in layers)
+  subject.choose_queries(math.prod(layouts[0].grid))
   model = subject.model
   has_class = not isinstance(model, Network) or model.pool(parent=None).prefix > 0
+  maps = tuple(np.asarray(layer.map) for layer in layers)
   return Maps(subject.label, subject.note, np.asarray(images), layouts, maps, has_class)
 
 
-def _check(layer: MixerCapture, label: str) -> None:
-  n = layer.layout.length
-  mixer = f"attention: {layer.mixer} in {layer.path} of {label}"
-  if layer.matrix is None or layer.matrix.shape[-2:] != (n, n):
-    other = "" if layer.matrix is None else f", but one of shape {layer.matrix.shape}"
-    raise ConfigError(
-      f"{mixer} has no matrix of the {n} tokens{other}; use a token mixer with a masked"
-      " implementation over tokens, such as softmax, shaped, performer or a pattern."
-    )
-  if layer.mixer == FNet.__name__:
-    raise ConfigError(
-      f"{mixer} has a matrix that is a Fourier transform, which does not depend on the image; use"
-      " a token mixer with attention, such as softmax."
-    )
-  if not layer.layout.has_places:
-    raise ConfigError(
-      f"{mixer} has tokens without a place in the image, because model.token_reduction removes"
-      " tokens before it; use model.token_reduction='zeroed' or 'none'."
-    )
+def _is_map(layer: MixerCapture) -> bool:
+  """Returns whether a layer has attention between all tokens and its tokens are patches."""
+  shape = getattr(layer.matrix, "shape", ())[-2:]  # FNet's matrix is a Fourier transform.
+  is_square = shape == (layer.layout.length,) * 2
+  return is_square and layer.layout.has_places and layer.mixer != FNet.__name__
 
 
 def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
@@ -154,43 +143,12 @@ def rollout(layers: Sequence[np.ndarray], skip: float = 0.5) -> np.ndarray:
 
   Returns:
     The contributions by output token and input token, (B, N, N); rows sum to one.
-
-  Raises:
-    ConfigError: The layers have different numbers of tokens, or s is outside [0, 1].
   """
-  if not 0 <= skip <= 1:
-    raise ConfigError(f"rollout: skip={skip} must be in [0, 1].")
-  sizes = sorted({layer.shape[-1] for layer in layers})
-  if len(sizes) > 1:
-    raise ConfigError(f"layers have {sizes} tokens; pass layers with one number of tokens.")
-  eye = np.eye(sizes[0])
+  eye = np.eye(layers[0].shape[-1])
   product = np.broadcast_to(eye, (layers[0].shape[0], *eye.shape))
   for layer in layers:
     product = (skip * eye + (1 - skip) * layer.mean(axis=1)) @ product
   return product
-
-
-def read_row(
-  matrix: np.ndarray, layout: TokenLayout, query: int | None = None, *, has_class: bool = True
-) -> np.ndarray:
-  """Returns the attention of one query to the patches of the grid, (..., rows, columns).
-
-  Args:
-    matrix: The attention matrices, (..., N, N).
-    layout: The layout of the N tokens.
-    query: The number of a patch on the grid. `None` means the class token or, without one, the mean
-      of all queries.
-    has_class: Whether the first of the tokens in front of the grid, if any, is a class token.
-
-  Raises:
-    ConfigError: The patch does not exist.
-  """
-  if query is None:
-    row = matrix[..., 0, :] if layout.prefix and has_class else matrix.mean(axis=-2)
-  else:
-    check_queries([query], layout.length - layout.prefix)
-    row = matrix[..., layout.prefix + query, :]
-  return row[..., layout.prefix :].reshape(*row.shape[:-1], *layout.grid)
 
 
 def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
@@ -198,7 +156,7 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
   layers = style.choose_some(len(maps.layers), DRAWN_LAYERS)
   heads = style.choose_some(max(layer.shape[1] for layer in maps.layers), DRAWN_HEADS)
   side = min(0.85, style.PAGE / (len(layers) + 1))
-  what = _name_query(maps, query)
+  what = maps.name_query(query)
   caption = f"{maps.note}. Attention of the {what} in example {example}, by layer and"
   caption += " head. Each panel's scale goes from zero to its largest value."
   rows = len(heads)
@@ -224,32 +182,32 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
   return canvas
 
 
-def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
+def plot_side_by_side(models: Sequence[Maps], query: int | None = None) -> Any:
   """Returns a figure with a row for each example, and one or two columns for each model.
 
   The first column shows the attention of the last layer, averaged over heads. The second column
   shows the rollout; a model whose layers have different layouts lacks this column.
 
   Args:
-    found: The attention of each model.
+    models: The attention of each model.
     query: The number of a patch on the grid. `None` means the class token or, without one, the mean
       of all queries.
   """
-  kinds = [(maps, kind) for maps in found for kind in ("last layer", "rollout")]
+  kinds = [(maps, kind) for maps in models for kind in ("last layer", "rollout")]
   kinds = [(m, kind) for m, kind in kinds if kind != "rollout" or len({*m.layouts}) == 1]
-  count = min(len(maps.images) for maps in found)
+  count = min(len(maps.images) for maps in models)
   side = min(0.95, style.PAGE / (len(kinds) + 1))
   width = max(style.COLUMN, side * (len(kinds) + 1))
-  note = "; ".join(f"{maps.label}: {maps.note}" for maps in found)
-  what = " or ".join(dict.fromkeys(_name_query(maps, query) for maps in found))
+  note = "; ".join(f"{maps.label}: {maps.note}" for maps in models)
+  what = " or ".join(dict.fromkeys(maps.name_query(query) for maps in models))
   caption = f"{note}. Attention of the {what}, averaged over heads"
   if any(kind == "rollout" for _, kind in kinds):
     caption += "; rollout with half an identity in each layer"
   caption += ". Each panel's scale goes from zero to its largest value."
   canvas, panels = style.make_panels(count, len(kinds) + 1, width, side * count + 0.4, caption)
   for number, row in enumerate(panels):
-    style.show_image(row[0], found[0].images[number], "" if number else "image")
-    style.mark(row[0], query, found[0].layouts[0].grid, found[0].images.shape[1:3])
+    style.show_image(row[0], models[0].images[number], "" if number else "image")
+    style.mark(row[0], query, models[0].layouts[0].grid, models[0].images.shape[1:3])
     for axes, (maps, kind) in zip(row[1:], kinds, strict=True):
       own = [layer[number : number + 1] for layer in maps.layers]
       matrix = own[-1].mean(axis=1) if kind == "last layer" else rollout(own)
@@ -257,9 +215,3 @@ def plot_side_by_side(found: Sequence[Maps], query: int | None = None) -> Any:
       style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
       style.mark(axes, maps.find_query(query, -1), maps.layouts[-1].grid)
   return canvas
-
-
-def _name_query(maps: Maps, query: int | None) -> str:
-  if query is not None:
-    return f"patch {query} (green)"
-  return "class token" if maps.layouts[0].prefix and maps.has_class else "mean of all queries"

@@ -12,7 +12,7 @@ from vitx.analysis.figures.mistakes import PredictedSplit, shorten
 NUMBERED, NAMED = 25, 60  # The most classes whose counts, and whose names, can be read.
 
 
-def draw_confusion(split: PredictedSplit, out: Path) -> list[Path]:
+def draw(split: PredictedSplit, out: Path) -> list[Path]:
   """Draws the confusion matrix, and writes its counts as a CSV file."""
   names = split.class_names
   counts = count_confusion(split.predictions, len(names))
@@ -25,13 +25,7 @@ def draw_confusion(split: PredictedSplit, out: Path) -> list[Path]:
 
 
 def plot_confusion(counts: np.ndarray, names: tuple[str, ...], note: str = "") -> Any:
-  """Returns matplotlib's figure of a confusion matrix.
-
-  Args:
-    counts: The numbers of examples by true class (rows) and predicted class, int (K, K).
-    names: The names of the classes.
-    note: A sentence for the caption.
-  """
+  """Returns matplotlib's figure of the counts (K, K) by true class (rows) and predicted class."""
   classes = len(names)
   shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
   side = min(max(style.COLUMN, 0.3 * classes + 1.2), style.PAGE)

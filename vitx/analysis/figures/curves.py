@@ -44,14 +44,30 @@ Methods = Mapping[str, Sequence[Curve]]  # The runs of each method.
 Published = Mapping[str, Mapping[float, float]]  # The values by method and epoch.
 
 
-def draw_curves(
-  curves: Sequence[Curve],
-  figure: str,
-  out: Path,
-  name: str,
-  published: Published | None = None,
-) -> list[Path]:
-  """Draws the learning curves of runs by step, mean ± standard deviation of each method.
+@dataclasses.dataclass(frozen=True)
+class RunCurves:
+  """The learning curves of runs, for one picture.
+
+  Attributes:
+    curves: The curves of the runs.
+    figure: The name of the metric, such as "top1".
+    name: The name of the file, without its suffix.
+    published: The training metric printed in the source, by method and epoch.
+  """
+
+  curves: Sequence[Curve]
+  figure: str
+  name: str = "curves"
+  published: Published = dataclasses.field(default_factory=dict)
+
+
+def draw(runs: RunCurves, out: Path) -> list[Path]:
+  """Draws the learning curves of runs, see `plot_curves`."""
+  return [style.save(plot_curves(runs.curves, runs.figure, runs.published), out, runs.name)]
+
+
+def plot_curves(curves: Sequence[Curve], figure: str, published: Published | None = None) -> Any:
+  """Returns a figure of the curves of runs by step, mean ± standard deviation of each method.
 
   Up to twelve methods share their panels: one of the training loss and one of the validation
   metric. With more methods, each method has its own panel, with the other methods in gray behind
@@ -61,24 +77,11 @@ def draw_curves(
   Args:
     curves: The curves of the runs.
     figure: The name of the metric, such as "top1".
-    out: The folder of the file.
-    name: The name of the file, without its suffix.
     published: The training metric printed in the source, by method and epoch. The printed values
       are crosses beside the training metric of the runs, for which shared panels get a third one.
-
-  Raises:
-    ConfigError: No run has reached a validation.
-    MissingExtraError: Matplotlib is not installed.
   """
-  return [style.save(plot_curves(curves, figure, published), out, name)]
-
-
-def plot_curves(curves: Sequence[Curve], figure: str, published: Published | None = None) -> Any:
-  """Returns the figure that `draw_curves` saves; that function describes arguments and errors."""
   if not any(curve.figure for curve in curves):
-    raise ConfigError(
-      "curves: no run has been validated; train until a validation (evaluation.every)."
-    )
+    raise ConfigError("curves: no run has been validated; train until a validation.")
   methods: dict[str, list[Curve]] = {}
   for curve in curves:
     methods.setdefault(curve.method, []).append(curve)
@@ -172,10 +175,7 @@ def _draw_band(
 
 
 def _draw_published(axes: Any, values: Mapping[float, float], per_epoch: float, color: str) -> None:
-  """Draws published values, given by epoch, as crosses at the steps where their epochs end.
-
-  Values after the last step of the runs are left out.
-  """
+  """Draws published values as crosses at the steps where their epochs end, up to the last step."""
   last = axes.dataLim.x1
   placed = {epoch * per_epoch: value for epoch, value in values.items()}
   steps = [step for step in placed if 0 < step < last + 1]  # Epochs need not end at whole steps.

@@ -4,22 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitx.analysis.figures import style
-from vitx.config.errors import ConfigError
 
 
 def plot_few_shot(result: Mapping[str, Any]) -> Any:
   """Returns matplotlib's figure of the few-shot curves in a result of `vitx.probe`.
 
   A cross shows the accuracy of a method that learned from all training examples.
-
-  Raises:
-    ConfigError: The result has no curves.
-    MissingExtraError: Matplotlib is not installed.
   """
-  if not result["few_shot"]:
-    raise ConfigError(
-      "few_shot: the result has no curve; call vitx.probe with draws > 0 and with fewer shots."
-    )
   draws = len(result["few_shot"][0]["values"])
   caption = (
     f"Probes of {result['features']} frozen features on {result['source']}: mean over {draws} draws"

@@ -1,5 +1,6 @@
 """Draws a gallery of named attention patterns: connected pairs, and one token's receptive field."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,32 +30,33 @@ COLUMNS, LAYERS = 4, 3
 COLORS = ("#d95f02", "#08519c", "#6baed6", "#c6dbef", "#ffffff")
 
 
-def draw_gallery(names: Sequence[str], grid: Sequence[int], out: Path) -> list[Path]:
+@dataclasses.dataclass(frozen=True)
+class NamedPatterns:
+  """Patterns to draw on a grid.
+
+  Attributes:
+    names: Names of `PATTERNS`, or `module:NAME`; () means eight of the named ones.
+    grid: The numbers of rows and columns; () means `GRID`.
+  """
+
+  names: Sequence[str] = ()
+  grid: Sequence[int] = ()
+
+
+def draw(chosen: NamedPatterns, out: Path) -> list[Path]:
   """Draws named patterns on a grid: the connected pairs, and a query's receptive field by layers.
 
   If a pattern differs by head or layer, head 0 of layer 0 is drawn.
-
-  Raises:
-    ConfigError: A pattern is unknown (the message has the nearest names), the grid is not two
-      numbers, or the grid is too small or too large for the figure or for a pattern.
   """
-  chosen = {name: registry.lookup(PATTERNS, name, "patterns").at(0) for name in (names or CHOSEN)}
+  names, grid = chosen.names or CHOSEN, tuple(chosen.grid or GRID)
+  patterns = {name: registry.lookup(PATTERNS, name, "patterns").at(0) for name in names}
   if len(grid) != 2 or min(grid) < 2 or math.prod(grid) > MOST:
-    raise ConfigError(
-      f"grid={','.join(map(str, grid))} must be rows,columns: two numbers of at least 2, with at"
-      f" most {MOST:,} tokens in all."
-    )
-  layout = TokenLayout(tuple(grid))
-  return [save(plot_gallery(chosen, layout), out, "gallery", 150)]
+    raise ConfigError(f"grid={grid} must be two numbers from 2, with at most {MOST:,} tokens.")
+  return [save(plot_gallery(patterns, TokenLayout(grid)), out, "gallery", 150)]
 
 
 def plot_gallery(chosen: Mapping[str, Pattern], layout: TokenLayout) -> Any:
-  """Returns a figure with a matrix and a receptive field for each pattern.
-
-  Args:
-    chosen: The patterns by name, for one layer.
-    layout: The layout of the tokens.
-  """
+  """Returns a figure with a matrix and a receptive field for each pattern of one layer."""
   columns = min(COLUMNS, len(chosen))
   rows = -(-len(chosen) // columns)
   canvas = make_canvas(2.8 * columns, 1.9 * rows + 0.3)

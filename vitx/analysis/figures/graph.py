@@ -9,7 +9,6 @@ from vitx.analysis.figures import style
 from vitx.analysis.figures.patterns import group_layers, list_edges
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.graph import GraphFigures, graph_figures
-from vitx.config.errors import ConfigError
 
 LEFT_OUT = ("in_degree", "clustering_directed")  # The properties without a column.
 SHOWN = {
@@ -20,14 +19,11 @@ SHOWN = {
 }
 
 
-def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
+def draw(subjects: Sequence[Subject], out: Path) -> list[Path]:
   """Draws graph properties of the layers' patterns, such as density and path length, with a table.
 
   The table has a row for each distinct pattern; if heads differ, it has a row for each head.
   `vitx.analysis.graph.GraphFigures` describes the columns.
-
-  Raises:
-    ConfigError: A model has no mixers, or its mixers have no pattern.
   """
   rows = [row for subject in subjects for row in compute_graph(subject)]
   name = "_".join(["graph", *(subject.label for subject in subjects)])
@@ -36,16 +32,8 @@ def draw_graph(subjects: Sequence[Subject], out: Path) -> list[Path]:
 
 
 def compute_graph(subject: Subject) -> list[dict[str, Any]]:
-  """Returns a table row for each distinct pattern and head: its layers and its graph properties.
-
-  Raises:
-    ConfigError: The model has no mixers, or its mixers have no pattern.
-  """
+  """Returns a table row for each distinct pattern and head: its layers and its graph properties."""
   layers = group_layers(list_edges(subject.model, subject.input_spec))
-  if not layers:
-    raise ConfigError(
-      f"graph: {subject.label} has no token mixers; use a model whose token_mixer is a pattern."
-    )
   return [
     {"model": subject.label, "layers": " ".join(map(str, numbers)), "head": head}
     | _flatten(graph_figures(each.pattern, each.layout, head=head))
@@ -54,9 +42,9 @@ def compute_graph(subject: Subject) -> list[dict[str, Any]]:
   ]
 
 
-def _flatten(found: GraphFigures) -> dict[str, Any]:
+def _flatten(graph: GraphFigures) -> dict[str, Any]:
   row: dict[str, Any] = {}
-  for name, value in vars(found).items():
+  for name, value in vars(graph).items():
     if name == "out_degree":
       row |= zip(("keys_least", "keys_mean", "keys_most"), value, strict=True)
     elif name not in LEFT_OUT:
@@ -85,10 +73,7 @@ def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
 
 
 def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
-  """Returns the name of a table row: the name of its model, with its layers and its head.
-
-  Layers, or a head, that all rows of the model have in common are left out.
-  """
+  """Returns a row's model, with its layers and head unless all rows of the model share them."""
   own = [other for other in rows if other["model"] == row["model"]]
   parts = [row["model"]]
   if len({other["layers"] for other in own}) > 1:

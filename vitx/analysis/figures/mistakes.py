@@ -79,7 +79,7 @@ class PredictedSplit:
   examples: int = 8
 
 
-def draw_mistakes(split: PredictedSplit, out: Path) -> list[Path]:
+def draw(split: PredictedSplit, out: Path) -> list[Path]:
   """Draws the most confident mistakes and the least certain examples, and lists them as CSV.
 
   The attention over a photo is that of the class token in the last layer, averaged over heads. In a

@@ -42,15 +42,7 @@ def plot_pareto(
   """Returns a figure of two columns of a table, with a line through the Pareto front.
 
   Rows of the front have their names beside their points; other rows have them if there is room.
-
-  Args:
-    points: The values of both columns, by row.
-    columns: The labels of the axes.
-    more: Whether more is better, for each column.
-    note: A description of the measurement, for the caption.
-
-  Raises:
-    MissingExtraError: Matplotlib is not installed.
+  `more` says for each column whether more is better.
   """
   front = find_front(points, more)
   better = " and ".join(
@@ -78,10 +70,7 @@ def plot_pareto(
 
 
 def _scale(axis: Any, values: Sequence[float]) -> None:
-  """Formats the numbers of an axis, which becomes logarithmic if they are positive and far apart.
-
-  A logarithmic axis is labeled 1, 2, 5, 10, 20, ... and not by powers of ten.
-  """
+  """Makes an axis logarithmic, labeled 1, 2, 5, 10, ..., if values are positive and far apart."""
   from matplotlib.ticker import LogLocator, NullLocator
 
   if min(values) > 0 and max(values) > WIDE * min(values):
@@ -94,15 +83,7 @@ def _scale(axis: Any, values: Sequence[float]) -> None:
 def _name_points(
   axes: Any, points: Points, front: Sequence[str], others: Sequence[str], post: bool
 ) -> None:
-  """Writes the name of every point of the front, and of other points where there is room.
-
-  Args:
-    axes: The axes that show the points.
-    points: The values of both columns, by row.
-    front: The rows of the front, in ascending order of the first column.
-    others: The other rows.
-    post: Whether the stepped line through the front goes first sideways and then up or down.
-  """
+  """Writes the name of every point of the front, and of other points where there is room."""
   from matplotlib.transforms import Bbox
 
   places = {name: axes.transData.transform(point) for name, point in points.items()}
@@ -117,8 +98,8 @@ def _name_points(
     for offset, place in _candidates():
       if label is not None:
         label.remove()
-      given = {"textcoords": "offset points", "fontsize": style.SMALL, "color": color, **place}
-      label = axes.annotate(name, points[name], offset, **given)
+      looks = {"textcoords": "offset points", "fontsize": style.SMALL, "color": color, **place}
+      label = axes.annotate(name, points[name], offset, **looks)
       label.set_in_layout(False)
       box = label.get_window_extent()
       inside = axes.bbox.contains(box.x0, box.y0) and axes.bbox.contains(box.x1, box.y1)
@@ -131,10 +112,7 @@ def _name_points(
 
 
 def _candidates() -> Iterator[tuple[tuple[float, float], dict[str, Any]]]:
-  """Yields positions for a name around its point: an offset, and arguments of `Axes.annotate`.
-
-  A line joins a distant name to its point.
-  """
+  """Yields the offset of a name from its point, and arguments of `Axes.annotate`."""
   for distance in DISTANCES:
     for x, y in DIRECTIONS:
       ha = {1: "left", 0: "center", -1: "right"}[x]

@@ -13,7 +13,7 @@ from vitx.analysis.figures import style
 from vitx.analysis.figures.subject import Subject
 from vitx.attention.base import TokenMixer
 from vitx.attention.pattern import PatternAttention
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, listing
 from vitx.models.names import DECODER
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import PATTERNS, Causal, Pattern
@@ -45,7 +45,7 @@ class LayerPattern:
     return min(self.pattern.head_period, self.heads, HEADS)
 
 
-def draw_patterns(subject: Subject, out: Path) -> list[Path]:
+def draw(subject: Subject, out: Path) -> list[Path]:
   """Draws each distinct pattern of the layers as a matrix, and one query's keys on the grid.
 
   If heads differ, each head has a matrix. For a model whose mixers have no pattern, an example of
@@ -65,58 +65,48 @@ def list_edges(
 ) -> list[LayerPattern]:
   """Returns the pattern of every layer, without running the network.
 
-  The decoder of a masked autoencoder is left out, since only the encoder has the chosen mixer.
-
-  Args:
-    model: A network.
-    spec: The shape and dtype of a batch of one example.
-    mixed: Whether layers without a pattern are left out; otherwise they raise an error.
+  The decoder of a masked autoencoder is left out, since only the encoder has the chosen mixer. With
+  `mixed`, layers without a pattern are left out too.
 
   Raises:
-    ConfigError: A token mixer has no pattern, and `mixed` is not set.
+    ConfigError: A token mixer has no pattern or there are none, and `mixed` is not set.
   """
   layers: dict[tuple[str, ...], LayerPattern] = {}
+  others: set[str] = set()
 
   def note(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
     module = context.module
     is_call = isinstance(module, TokenMixer) and context.method_name == "__call__"
     if is_call and DECODER not in module.path:
       layout = args[1] if len(args) > 1 else kwargs["layout"]
-      if not isinstance(module, PatternAttention):
-        if mixed:
-          return call(*args, **kwargs)
-        raise ConfigError(
-          f"{'/'.join(module.path)} is {type(module).__name__}, which has no pattern; use a model"
-          " whose token_mixer is a pattern, such as neighborhood, bigbird, strided, or pattern with"
-          " edges=NAME."
-        )
-      pattern = module.full_pattern(layout)
-      pattern = pattern & Causal() if module.causal else pattern
-      layers[module.path] = LayerPattern(module.layer, pattern, layout, module.num_heads)
+      if isinstance(module, PatternAttention):
+        pattern = module.full_pattern(layout)
+        pattern = pattern & Causal() if module.causal else pattern
+        layers[module.path] = LayerPattern(module.layer, pattern, layout, module.num_heads)
+      else:
+        others.add(type(module).__name__)
     return call(*args, **kwargs)
 
   with nn.intercept_methods(note):
     jax.eval_shape(lambda x: model.init(jax.random.key(0), x, train=False), spec)
+  if not mixed and (others or not layers):
+    name = listing(others) or type(model).__name__
+    raise ConfigError(f"{name} has no pattern; use a token_mixer such as neighborhood or bigbird.")
   return list(layers.values())
 
 
 def group_layers(layers: Iterable[LayerPattern]) -> dict[LayerPattern, list[int | str]]:
   """Returns the distinct patterns among layers, with the numbers of the layers that have each."""
-  found: dict[LayerPattern, list[int | str]] = {}
+  groups: dict[LayerPattern, list[int | str]] = {}
   for each in layers:
-    found.setdefault(dataclasses.replace(each, layer=""), []).append(each.layer)
-  return found
+    groups.setdefault(dataclasses.replace(each, layer=""), []).append(each.layer)
+  return groups
 
 
 def find_patterns(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[LayerPattern]:
-  """Returns the distinct patterns of a network's layers, without running it.
-
-  Args:
-    model: A network; mixers other than `PatternAttention` are ignored.
-    spec: The shape and dtype of a batch of one example.
-  """
-  found = group_layers(list_edges(model, spec, mixed=True))
-  return [dataclasses.replace(each, layer=_name_layers(own)) for each, own in found.items()]
+  """Returns the distinct patterns of a network's layers; mixers without a pattern are ignored."""
+  groups = group_layers(list_edges(model, spec, mixed=True))
+  return [dataclasses.replace(each, layer=_name_layers(own)) for each, own in groups.items()]
 
 
 def _name_layers(layers: Sequence[int | str]) -> str:
@@ -125,13 +115,7 @@ def _name_layers(layers: Sequence[int | str]) -> str:
 
 
 def plot_patterns(used: Sequence[LayerPattern], columns: int = 1, note: str = "") -> Any:
-  """Returns a figure with a matrix and a grid for each pattern and head.
-
-  Args:
-    used: The patterns, for example from `find_patterns`.
-    columns: The number of pairs (matrix, grid) side by side.
-    note: A description of the model, for the caption.
-  """
+  """Returns a figure with a matrix and a grid for each pattern and head, in `columns` pairs."""
   shown = [(each, head) for each in used for head in range(each.distinct_heads)]
   rows = -(-len(shown) // columns)
   width = style.PAGE if columns > 1 else style.COLUMN * 1.5

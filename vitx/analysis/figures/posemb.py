@@ -40,14 +40,9 @@ class Positions:
     return divide(grid @ grid.T, norms[:, None] * norms)
 
 
-def draw_posemb(subject: Subject, out: Path) -> list[Path]:
-  """Draws the cosine similarity of each place's position embedding to all places' embeddings.
-
-  Raises:
-    ConfigError: The model adds no positions.
-  """
-  found = compute_positions(subject)
-  canvas = plot_similarity(found, subject.note)
+def draw(subject: Subject, out: Path) -> list[Path]:
+  """Draws the cosine similarity of each place's position embedding to all places' embeddings."""
+  canvas = plot_similarity(compute_positions(subject), subject.note)
   return [style.save(canvas, out, f"posemb_{subject.label}")]
 
 
@@ -55,9 +50,6 @@ def compute_positions(subject: Subject) -> Positions:
   """Returns the position embeddings that a network adds to its tokens.
 
   For a network of several stages, these are the positions of the first.
-
-  Raises:
-    ConfigError: The model adds no positions.
   """
   layouts: list[TokenLayout] = []
 
@@ -80,10 +72,7 @@ def compute_positions(subject: Subject) -> Positions:
   blank = np.zeros(spec.shape, spec.dtype)
   added = jax.device_get(jax.jit(look)(subject.variables(), blank))
   if not added or not added[0].any():
-    raise ConfigError(
-      f"posemb: {subject.label} adds no positions to its tokens; use a model whose model.posemb is"
-      " learned, sincos or axes."
-    )
+    raise ConfigError(f"posemb: {subject.label} adds no positions; use posemb=learned or sincos.")
   return Positions(added[0], layouts[0])
 
 

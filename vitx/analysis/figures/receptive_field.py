@@ -11,8 +11,7 @@ import scipy.sparse
 from vitx.analysis.edges import from_pattern
 from vitx.analysis.figures import style
 from vitx.analysis.figures.patterns import LayerPattern, choose_query, list_edges
-from vitx.analysis.figures.subject import Subject, check_queries
-from vitx.config.errors import ConfigError
+from vitx.analysis.figures.subject import Subject
 from vitx.ops.layout import TokenLayout
 
 PANELS = 6
@@ -38,22 +37,19 @@ class ReceptiveFields:
   seen: np.ndarray
 
 
-def draw_receptive_field(subject: Subject, out: Path) -> list[Path]:
+def draw(subject: Subject, out: Path) -> list[Path]:
   """Draws the tokens that a query reads through the last 1, 2, ... layers, and writes a table.
 
   The option --queries gives the queries; by default there is one. The table has the number of
   tokens that each query reads through each number of layers.
-
-  Raises:
-    ConfigError: The model has no patterns or several grids, or a query does not exist.
   """
-  found = compute_fields(subject)
+  fields = compute_fields(subject)
   rows = [
     {"query": query, "layers": number + 1, "tokens": int(seen.sum()), "share": float(seen.mean())}
-    for i, query in enumerate(found.queries)
-    for number, seen in enumerate(found.seen[:, i])
+    for i, query in enumerate(fields.queries)
+    for number, seen in enumerate(fields.seen[:, i])
   ]
-  return style.save_both(plot_fields(found), out, f"receptive_field_{subject.label}", rows)
+  return style.save_both(plot_fields(fields), out, f"receptive_field_{subject.label}", rows)
 
 
 def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.ndarray:
@@ -86,10 +82,7 @@ def receptive_fields(layers: Sequence[LayerPattern], queries: np.ndarray) -> np.
 
 
 def _step(layer: LayerPattern) -> scipy.sparse.csr_array:
-  """Returns the edges of a layer and its skip connection as a sparse matrix of 0 and 1, (N, N).
-
-  The edges are those of all heads. The skip connection is an edge from each token to itself.
-  """
+  """Returns the edges of all heads and of the skip connection as a sparse 0-1 matrix, (N, N)."""
   total = scipy.sparse.eye_array(layer.layout.length, format="csr")
   for head in range(min(layer.pattern.head_period, layer.heads)):
     total = total + from_pattern(layer.pattern, layer.layout, head)
@@ -100,17 +93,10 @@ def compute_fields(subject: Subject) -> ReceptiveFields:
   """Returns the receptive fields of the subject's queries.
 
   Without queries, the query of `choose_query` is taken.
-
-  Raises:
-    ConfigError: The model has no patterns or several grids, or a query does not exist.
   """
   layers = list_edges(subject.model, subject.input_spec)
-  if not layers:
-    raise ConfigError(f"receptive_field: {subject.label} has no token mixers; use a ViT.")
   layout = layers[0].layout
-  subject.check_one_grid("receptive_field", (layer.layout for layer in layers))
-  check_queries(subject.queries, layout.length - layout.prefix)
-  queries = subject.queries or (choose_query(layout),)
+  queries = subject.choose_queries(layout.length - layout.prefix, [choose_query(layout)])
   seen = receptive_fields(layers, np.array(queries) + layout.prefix)
   return ReceptiveFields(subject.label, subject.network, layout, queries, seen)
 

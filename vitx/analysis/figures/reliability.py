@@ -11,7 +11,7 @@ from vitx.analysis.figures import style
 from vitx.analysis.figures.mistakes import PredictedSplit
 
 
-def draw_reliability(split: PredictedSplit, out: Path) -> list[Path]:
+def draw(split: PredictedSplit, out: Path) -> list[Path]:
   """Draws the reliability diagram, and writes its bins as a CSV file."""
   bins = bin_predictions(split.predictions)
   canvas = plot_reliability(bins, f"{split.note}.")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitx.analysis import csv_files
-from vitx.config.errors import ConfigError, MissingExtraError, escape
+from vitx.config.errors import MissingExtraError, escape
 
 COLUMN, PAGE = 3.35, 6.9  # The widths of one and of two columns of a paper, in inches.
 SMALL, NORMAL = 6, 7  # The font sizes in points.
@@ -30,22 +30,15 @@ def make_canvas(width: float, height: float) -> Any:
 
 
 def save(canvas: Any, out: Path, name: str, dots: int = DOTS) -> Path:
-  """Writes a figure as `name`.png with `dots` dots per inch; creates the folder if it is missing.
-
-  Raises:
-    ConfigError: The file cannot be written.
-  """
+  """Writes a figure as `name`.png with `dots` dots per inch; creates the folder if needed."""
   from matplotlib.text import Text
 
   for each in canvas.findobj(Text):  # Names and captions; tick labels are set later, when drawn.
     each.set(text=escape(each.get_text()), parse_math=False)  # A name with $ must not become math.
   path = out / f"{name}.png"
-  try:
-    out.mkdir(parents=True, exist_ok=True)
-    # Without metadata, equal figures are equal files.
-    canvas.savefig(path, dpi=dots, metadata={"Software": None})
-  except OSError as error:
-    raise ConfigError(f"out={str(out)!r} cannot be written: {error}") from error
+  out.mkdir(parents=True, exist_ok=True)
+  # Without metadata, equal figures are equal files.
+  canvas.savefig(path, dpi=dots, metadata={"Software": None})
   return path
 
 
@@ -60,9 +53,6 @@ def make_panels(
   """Returns an empty figure with a caption, and its panels (rows, columns).
 
   The width and height are in inches, without the caption.
-
-  Raises:
-    MissingExtraError: Matplotlib is not installed.
   """
   lines = textwrap.wrap(caption, int(width * 22))  # About 22 characters of the font fit in an inch.
   canvas = make_canvas(width, height + 0.11 * len(lines))
@@ -138,26 +128,20 @@ def add_scale(canvas: Any, image: Any, panels: Any) -> None:
 def add_legend(canvas: Any, axes: Any, **settings: Any) -> None:
   """Draws a legend of the lines of a diagram, to the right of all panels by default."""
   handles, labels = axes.get_legend_handles_labels()
-  given = {"loc": "outside right center", "fontsize": SMALL, "frameon": False, **settings}
-  canvas.legend(handles, labels, **given)
+  looks = {"loc": "outside right center", "fontsize": SMALL, "frameon": False, **settings}
+  canvas.legend(handles, labels, **looks)
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
   """Writes dicts as a CSV table, with a column for each key of any dict.
 
   Floats are written with six significant digits.
-
-  Raises:
-    ConfigError: The file cannot be written.
   """
   shown = [
     {key: f"{x:.6g}" if isinstance(x, float) else x for key, x in row.items()} for row in rows
   ]
-  try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    csv_files.write_records(path, shown)
-  except OSError as error:
-    raise ConfigError(f"out={str(path.parent)!r} cannot be written: {error}") from error
+  path.parent.mkdir(parents=True, exist_ok=True)
+  csv_files.write_records(path, shown)
   return path
 
 

@@ -1,7 +1,7 @@
 """The model that a figure shows, with its variables and examples."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -26,8 +26,7 @@ class Subject:
     layout: The layout of an image's tokens; `None` for other models.
     variables: A function that returns the variable collections, including "params".
     inputs: A function that returns the model's inputs (B, ...) for a given number of examples.
-    respond: A function that returns the outputs of `Task.respond` for a given number of examples;
-      `None` if there is no task.
+    respond: A function that returns the outputs of `Task.respond` for a given number of examples.
     local: The number l of tokens that count as near: the query and the l - 1 tokens before it.
       `None` means the length of a row of the grid.
     examples: The number of examples to look at.
@@ -48,27 +47,20 @@ class Subject:
   queries: tuple[int, ...] = ()
   network: str = ""
   weights: str = ""
-  respond: Callable[[int], dict[str, Any]] | None = None
+  respond: Callable[[int], dict[str, Any]] = lambda count: {}
 
   @property
   def note(self) -> str:
     """Returns a description of the model and its weights, for captions."""
     return ", ".join(filter(None, (self.network, self.weights)))
 
-  def check_one_grid(self, figure: str, grids: Iterable[Any]) -> None:
-    """Raises ConfigError in the figure's name if `grids`, one for each layer, are not all equal."""
-    if len(set(grids)) > 1:
-      raise ConfigError(f"{figure}: {self.label} has several grids; use a model with one grid.")
+  def choose_queries(self, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
+    """Returns the queries to draw, or `default` without any.
 
-
-def check_queries(queries: Sequence[int], count: int) -> None:
-  """Checks that each query is one of the `count` places of a grid.
-
-  Raises:
-    ConfigError: A query is outside the grid.
-  """
-  for query in queries:
-    if not 0 <= query < count:
-      raise ConfigError(
-        f"queries={query} is not a place on the grid; choose from 0 to {count - 1}, row by row."
-      )
+    Raises:
+      ConfigError: A query is not one of the `count` places of the grid.
+    """
+    for query in self.queries:
+      if not 0 <= query < count:
+        raise ConfigError(f"queries={query} is not on the grid; choose from 0 to {count - 1}.")
+    return self.queries or tuple(default)

@@ -21,11 +21,9 @@ class OwnDataset:
 
   Attributes:
     shape: The shape of the images, (height, width, C).
-    classes: The number of classes K.
     module: The module of the TFDS builder class. It is imported only to prepare the set, because
       TFDS registers the class at import.
     archive: The file name of the archive that the user provides; "" if none is needed.
-    url: The URL of the archive.
   """
 
   shape: tuple[int, int, int]
@@ -48,9 +46,6 @@ class OwnDataset:
       data_dir: The TFDS directory to write to.
       archive: The path of the archive, or of the directory extracted from it; None if none is
         needed.
-
-    Raises:
-      ConfigError: The directory cannot be written, or the archive is missing or has another layout.
     """
     given = {"archive": archive} if self.archive else {}
     builder = importlib.import_module(self.module).Builder(

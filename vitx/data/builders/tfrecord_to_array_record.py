@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from vitx.config.errors import ConfigError
 from vitx.data.sources import tfds_dir
+from vitx.files import reading
 
 _CRC32C = 0x82F63B78  # Castagnoli's polynomial, reflected
 
@@ -26,20 +27,14 @@ def convert(name: str, source: str, data_dir: epath.Path) -> epath.Path:
     name: The name of the set, `NAME[/CONFIG][:VERSION]`.
     source: The TFDS directory that has the set as TFRECORD, or the directory of its version.
     data_dir: The TFDS directory to write to, different from that of the TFRECORD copy.
-
-  Raises:
-    ConfigError: `source` does not have the set as TFRECORD, `data_dir` has it in another format
-      than ArrayRecord, or a file is missing or truncated.
   """
   base, config, _ = tfds_dir.parse_name(name)
-  directory = _source_directory(name, epath.Path(source).expanduser())
+  directory = _find_copy(name, epath.Path(source).expanduser())
   target = data_dir / base / (config or "") / directory.name
   if (target / "dataset_info.json").exists():
     if tfds_dir.READABLE in tfds_dir.file_formats(target):
       return target
-    raise ConfigError(
-      f"--data_dir {data_dir}: {target} is the TFRECORD copy itself. Name another directory."
-    )
+    raise ConfigError(f"--data_dir {data_dir} has the TFRECORD copy. Name another directory.")
   temporary = target.parent / f"incomplete.{uuid.uuid4().hex[:8]}_{target.name}"
   temporary.mkdir(parents=True)
   try:
@@ -51,36 +46,24 @@ def convert(name: str, source: str, data_dir: epath.Path) -> epath.Path:
   return target
 
 
-def _source_directory(name: str, source: epath.Path) -> epath.Path:
+def _find_copy(name: str, source: epath.Path) -> epath.Path:
   """Returns the directory of the set's version that is stored as TFRECORD."""
   is_version = (source / "dataset_info.json").exists()
   directory = source if is_version else tfds_dir.find(name, source)
-  if directory is None:
+  if directory is None or (is_version and not _is_copy(name, source)):
     raise ConfigError(
-      f"--from {source}: there is no copy of {name!r}. Name the TFDS directory or the"
-      " directory of the version."
-    )
-  formats = tfds_dir.file_formats(directory)  # this also checks that the metadata are readable
-  if is_version:
-    _check_same(name, source)
-  if "tfrecord" not in formats:
-    raise ConfigError(
-      f"--from {source}: {directory} is not a TFRECORD copy, and only such copies can be"
-      " converted. Name another directory."
+      f"--from {source} has no copy of {name!r}. Name the TFDS directory, or that of the version."
     )
   return directory
 
 
-def _check_same(name: str, directory: epath.Path) -> None:
-  info = json.loads((directory / "dataset_info.json").read_text())
+def _is_copy(name: str, directory: epath.Path) -> bool:
+  """Returns whether the directory of a version has a set of this name, config and version."""
+  with reading(tfds_dir.describe_damage(directory / "dataset_info.json")):
+    info = json.loads((directory / "dataset_info.json").read_text())
   base, config, version = tfds_dir.parse_name(name)
-  found = (info["name"], info.get("configName", ""), info.get("version", ""))
-  given = (base, config or "", version or found[2])
-  if given != found:
-    raise ConfigError(
-      f"--from {directory} is a copy of {'/'.join(filter(None, found))}, not of {name!r}."
-      " Name another directory."
-    )
+  fields = {"name": base, "configName": config or "", "version": version or info.get("version")}
+  return fields.items() <= {"configName": "", **info}.items()
 
 
 def _write(source: epath.Path, target: epath.Path) -> None:
@@ -96,6 +79,8 @@ def _write(source: epath.Path, target: epath.Path) -> None:
       new = template.replace(data_dir=target, filetype_suffix=tfds_dir.READABLE)
       shards |= {path.name for path in old}
       for shard in zip(old, new.sharded_filepaths(count), split.shard_lengths, strict=True):
+        if os.path.relpath(shard[1], target).startswith(os.pardir):
+          raise ConfigError(f"--from {source} names {shard[1]}, which is outside of {target}.")
         _convert_shard(*shard, progress)
   for path in source.iterdir():
     if path.is_file() and path.name not in shards and ".array_record-" not in path.name:
@@ -119,7 +104,7 @@ def _convert_shard(old: epath.Path, new: epath.Path, length: int, progress: tqdm
     writer.close()
   if count != length:
     why = f"it has {count} examples, but dataset_info.json declares {length}"
-    raise tfds_dir.make_damage_error(old, why)
+    raise ConfigError(f"{tfds_dir.describe_damage(old)}: {why}")
 
 
 def read_tfrecord(path: epath.Path) -> Iterator[bytes]:
@@ -128,20 +113,13 @@ def read_tfrecord(path: epath.Path) -> Iterator[bytes]:
   A record consists of its length (uint64), the masked CRC-32C of these 8 bytes, the data and the
   data's CRC, all little-endian. Only the CRC of the length is verified. The CRC of the data would
   be slow to compute in Python, and decoding detects a damaged image.
-
-  Raises:
-    ConfigError: The file is missing, is truncated or is not a TFRECORD file.
   """
-  if not path.exists():
-    raise tfds_dir.make_damage_error(path, "the file does not exist")
-  with path.open("rb") as file:
+  with reading(tfds_dir.describe_damage(path)), path.open("rb") as file:
     while header := file.read(12):
-      if len(header) < 12 or struct.unpack("<I", header[8:])[0] != masked_crc32c(header[:8]):
-        raise tfds_dir.make_damage_error(path, "the checksum of a record's length is wrong")
-      (length,) = struct.unpack("<Q", header[:8])
-      body = file.read(length + 4)
+      length, checksum = struct.unpack("<QI", header)
+      body = file.read(length + 4) if checksum == masked_crc32c(header[:8]) else b""
       if len(body) < length + 4:
-        raise tfds_dir.make_damage_error(path, "its last record is truncated")
+        raise ValueError("a record's checksum is wrong, or the last record is truncated")
       yield body[:length]
 
 

@@ -1,7 +1,7 @@
 """Image processing on the device: augmentation in training, resize and crop in evaluation.
 
-`make_train_augment` and `make_eval_preprocess` check their settings and return a pure function that
-may be jitted, vmapped and pmapped. The order in training is: crop (or resize), flips, rotation,
+`make_train_augment` and `make_eval_preprocess` return a pure function that may be jitted, vmapped
+and pmapped. The order in training is: crop (or resize), flips, rotation,
 AutoAugment or RandAugment, color jitter, normalization, random erasing, mixing. Every random draw
 is a function of (key, index in the global batch, operation), independent of the devices and of the
 other operations.
@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.config.checks import check_pixels
 from vitx.config.errors import ConfigError
 from vitx.config.fields import (
   AugmentSettings,
@@ -68,11 +67,7 @@ def make_train_augment(
       images: The images, of any one size, uint8 (B, height, width, C).
       labels: The labels, int32 (B,), or float32 (B, K), see `mixup.smooth_targets`.
     It returns normalized images, float32 (B, s, s, C), and targets, float32 (B, K). Mixup
-    and CutMix mix the rows 2p and 2p + 1 of the global batch with each other, so the batch must
-    consist of such pairs; an odd batch raises ConfigError during tracing.
-
-  Raises:
-    ConfigError: A setting is out of range; the message names its field.
+    and CutMix mix the rows 2p and 2p + 1 of the global batch with each other, so B must be even.
   """
   _check_sizes(image_size, mean, std)
   size = sides(image_size)
@@ -100,11 +95,6 @@ def make_train_augment(
     out = jax.vmap(partial(example, stages=stages))(keys, images)
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
     if mixes:
-      if len(images) % 2:
-        raise ConfigError(
-          "augment.mixup and augment.cutmix mix pairs of neighbors, so the batch on each device"
-          f" must be even, but it is {len(images)}. Change batch_size, or set both fields to 0."
-        )
       draw = partial(mixup.draw, size=size, mixup=settings.mixup, cutmix=settings.cutmix)
       whole = jax.random.fold_in(key, WHOLE_BATCH)[None]
       pairs = whole if settings.mixing == "batch" else _fold(key, index // 2)
@@ -129,15 +119,11 @@ def make_eval_preprocess(
 
   Returns:
     A function from uint8 images (B, height, width, C) to normalized float32 images (B, s, s, C).
-
-  Raises:
-    ConfigError: A setting is out of range; the message names its field.
   """
   _check_sizes(image_size, mean, std)
   settings = read_fields(EvaluationSettings, evaluation, "evaluation")
   height, width = sides(image_size)
   resized = round(height / settings.crop_ratio), round(width / settings.crop_ratio)
-  check_pixels(resized, f"evaluation.crop_ratio={settings.crop_ratio!r}")
   top, left = (resized[0] - height) // 2, (resized[1] - width) // 2
 
   def example(image: jax.Array) -> jax.Array:
@@ -153,10 +139,7 @@ def make_eval_preprocess(
 
 
 def _make_stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stages:
-  """Returns the random operations to apply, by the name of their random stream in `STREAMS`.
-
-  The operation "erasing" takes normalized pixels; all others take values in 0..1.
-  """
+  """Returns the operations by their random stream; "erasing" takes normalized pixels."""
   stages: Stages = {}
   how = settings.interpolation
   if settings.pad_crop:
@@ -199,10 +182,7 @@ def _randaugment(settings: AugmentSettings, mean: Any) -> ImageStage:
 def _resampling(
   stage: Callable[[jax.Array, jax.Array, str], jax.Array], interpolation: str
 ) -> ImageStage:
-  """Returns the operation (key, image) that calls `stage` with an interpolation.
-
-  If the interpolation is "random", each call draws "bicubic" or "bilinear".
-  """
+  """Returns `stage` with an interpolation; for "random" each call draws bicubic or bilinear."""
   if interpolation != "random":
     return lambda key, x: stage(key, x, interpolation)
 
@@ -237,21 +217,14 @@ def _normalize(image: jax.Array, mean: Any, std: Any) -> jax.Array:
 
 def _check_sizes(image_size: Size, mean: Sequence[float], std: Sequence[float]) -> None:
   """Checks the image size and statistics; a stored config is loaded without a check of them."""
-  given = {"image_size": image_size, "mean": tuple(mean), "std": tuple(std)}
-  read_fields(DataSettings, given)
+  read_fields(DataSettings, {"image_size": image_size, "mean": tuple(mean), "std": tuple(std)})
   if len(mean) != len(std):
-    raise ConfigError(
-      f"data.mean={tuple(mean)!r} and data.std={tuple(std)!r} must have one value per channel each."
-    )
+    raise ConfigError(f"data.mean={tuple(mean)} and data.std={tuple(std)} differ in length.")
 
 
 def _check_images(images: jax.Array, channels: int) -> None:
-  if images.ndim != 4 or images.dtype != jnp.uint8:
-    raise ValueError(
-      f"images={images.dtype} {tuple(images.shape)} must be uint8 (B, height, width, C)."
-    )
-  if images.shape[3] != channels:
+  if images.ndim != 4 or images.dtype != jnp.uint8 or images.shape[3] != channels:
     raise ConfigError(
-      f"data.mean and data.std have {channels} values, but the images have"
-      f" {images.shape[3]} channels. Give one value for each channel."
+      f"images={images.dtype} {tuple(images.shape)} must be uint8 (B, height, width, {channels}),"
+      " since data.mean and data.std have one value per channel."
     )

@@ -5,22 +5,19 @@ It uses Pillow, whose pixels do not depend on other installed libraries.
 
 import io
 import math
-import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, IcoImagePlugin, Image, UnidentifiedImageError
+from PIL import ExifTags, IcoImagePlugin, Image
 
-from vitx import files
-from vitx.config.checks import check_number, check_pixels
 from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings, Size, read_fields
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo, Example
 from vitx.data.images.settings import FILE_MODES, find_size, scale_size, sides
+from vitx.files import reading
 
 # The usual defaults, from torchvision's RandomResizedCrop: share of the area, width / height.
 SCALE = (0.08, 1.0)
@@ -48,14 +45,11 @@ ValueRange = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class Encoded:
-  """The bytes of an image file, with the settings for decoding it.
+  """The bytes of an image file, with the settings for decoding it, see `to_mode`.
 
   Attributes:
-    content: The bytes of the file.
-    channels: The number of channels after decoding: 1 (gray), 3 (RGB) or 4 (RGBA).
     where: The path or the name of the example, for errors.
     upright: Whether to turn the image by its EXIF orientation (for the user's photographs).
-    value_range: The setting `data.value_range`, see `to_mode`.
   """
 
   content: bytes
@@ -65,31 +59,10 @@ class Encoded:
   value_range: ValueRange = None
 
   def open(self) -> Image.Image:
-    """Decodes the first frame to an image of Pillow in the mode L, RGB or RGBA, see `to_mode`.
-
-    Raises:
-      ConfigError: The bytes are not a readable image, or have more pixels than
-        `files.check_inflated` allows.
-    """
-    if files.limit() > files.DEFAULT:  # DEFAULT is Pillow's own limit
-      Image.MAX_IMAGE_PIXELS = int(files.limit()) // 3
-    _check_icon(self.content, self.where)
-    try:
-      with Image.open(io.BytesIO(self.content), formats=FORMATS) as file:
-        files.check_inflated(self.where, 3 * file.width * file.height, len(self.content))
-        return to_mode(file, self.channels, self.value_range, upright=self.upright)
-    except ConfigError:
-      raise
-    except Exception as error:  # Pillow raises many kinds of errors for damaged files
-      # Pillow's message names an object in memory, which does not help a user.
-      unknown = isinstance(error, UnidentifiedImageError)
-      reason = f"its format is none of {', '.join(FORMATS)}" if unknown else str(error)
-      reason = reason or type(error).__name__
-      if isinstance(error, Image.DecompressionBombError):
-        reason += f" If you trust the file, raise {files.VARIABLE} in the environment."
-      raise ConfigError(
-        f"{self.where} cannot be read as an image ({reason}). Replace or remove the file."
-      ) from error
+    """Decodes the first frame to an image of Pillow in the mode L, RGB or RGBA, see `to_mode`."""
+    problem = f"{self.where} cannot be read as an image of the formats {', '.join(FORMATS)}"
+    with reading(problem), Image.open(io.BytesIO(self.content), formats=FORMATS) as file:
+      return to_mode(file, self.channels, self.value_range, upright=self.upright)
 
   def decode(self) -> np.ndarray:
     """Decodes the first frame to an array, uint8 (height, width, channels), as `open` does."""
@@ -99,18 +72,6 @@ class Encoded:
 def decode_example(example: Mapping[str, Any]) -> Example:
   """Returns an example with the pixels of its image instead of an `Encoded` image."""
   return {**example, "image": example["image"].decode()}
-
-
-def _check_icon(content: bytes, where: str) -> None:
-  """Checks the sizes of the images in a Windows icon, which Pillow decodes when it opens the file.
-
-  Raises:
-    ConfigError: An image in the icon has too many pixels.
-  """
-  if content.startswith(b"\0\0\1\0"):
-    for found in re.finditer(rb"\x89PNG\r\n\x1a\n....IHDR(.{8})", content, re.DOTALL):
-      width, height = struct.unpack(">II", found[1])
-      files.check_inflated(where, 3 * width * height, len(content))
 
 
 def to_array(picture: Image.Image) -> np.ndarray:
@@ -134,10 +95,6 @@ def to_mode(
     value_range: The values of black and white in an image of more than 8 bits; None takes the range
       that the format states.
     upright: Whether to turn the image by its EXIF orientation.
-
-  Raises:
-    ValueError: The format of an image of more than 8 bits states no range, or its values contradict
-      the range or are not finite.
   """
   if isinstance(image, IcoImagePlugin.IcoImageFile):  # Pillow drops its transparent color
     image = image.ico.getimage(image.size)
@@ -150,10 +107,7 @@ def to_mode(
 
 
 def _scale_transparency(image: Image.Image) -> None:
-  """Scales the transparent value of a PNG file, open but not decoded, to 8 bits.
-
-  Pillow scales only the pixels. Of a color's 16 bits it keeps the upper 8, so these are compared.
-  """
+  """Scales the transparent value of a PNG file to 8 bits, as Pillow does with the pixels alone."""
   value = image.info.get("transparency")
   mode = next((str(each[3]) for each in getattr(image, "tile", ())), "")  # of the stored pixels
   if mode in ("L;2", "L;4") and value is not None:
@@ -171,16 +125,7 @@ def _find_orientation(image: Image.Image) -> int:
 
 
 def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Image.Image:
-  """Returns an image with 8 bits per channel, and without transparency unless `channels` is 4.
-
-  Transparent pixels are composited on white. The result may have another number of channels than
-  `channels`.
-
-  Args:
-    image: An image of any of Pillow's modes.
-    channels: The number of channels that the caller needs.
-    value_range: The values of black and white in an image of more than 8 bits, see `to_mode`.
-  """
+  """Returns an image with 8 bits per channel, and without transparency unless `channels` is 4."""
   if image.mode in _DEEP:
     image = _scale(image, value_range)
   if image.mode == "RGBX" and channels == 4:
@@ -195,11 +140,7 @@ def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Imag
 
 
 def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
-  """Converts a gray image of more than 8 bits to the mode L, or LA if a value is transparent.
-
-  Raises:
-    ValueError: The range of the values is unknown, or a value is not finite; see `to_mode`.
-  """
+  """Converts a gray image of more than 8 bits to the mode L, or LA if a value is transparent."""
   values = np.asarray(image).astype(np.float64)
   if not np.isfinite(values).all():
     raise ValueError("some of its values are not finite")
@@ -216,11 +157,10 @@ def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
 
 def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
   """Returns the values of black and white that the format of an image states."""
-  fix = "set data.value_range to the values of black and white, such as"
   if not image.mode.startswith("I;16") and image.format != "PPM":
     raise ValueError(
-      f"its values, of the mode {image.mode!r}, are in {values.min():g}..{values.max():g}, but its"
-      f" format does not define the values of black and white; {fix} (0, 1)"
+      f"its values, of the mode {image.mode!r}, are in {values.min():g}..{values.max():g}; set"
+      " data.value_range to those of black and white, which its format does not define"
     )
   tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
   bits = tags.get(_BITS_PER_SAMPLE, (16,))[0]
@@ -228,8 +168,8 @@ def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
   if high == _SIXTEEN_BITS and 0 < values.max() <= _TWELVE_BITS:
     fewer = 2 ** int(values.max()).bit_length() - 1
     raise ValueError(
-      f"it stores 16 bits per value but has no value above {values.max():g}, like an image of fewer"
-      f" bits; {fix} (0, {fewer}), or to (0, 65535) if the image is that dark"
+      f"its 16-bit values are at most {values.max():g}, as of fewer bits; set data.value_range to"
+      f" (0, {fewer}), or to (0, 65535) if the image is that dark"
     )
   return 0.0, high
 
@@ -255,15 +195,11 @@ def resize(
 
   Returns:
     The resized image, uint8 (size, size, C) or (height, width, C).
-
-  Raises:
-    ValueError: The mode is `random` and `bits` is None.
   """
   height, width = _shape(image)
   rows, columns = sides(size)
   if mode == "random":
-    if bits is None:
-      raise ValueError("bits=None: resize_mode='random' needs the random bits of the example.")
+    assert bits is not None
     box = draw_box(height, width, bits)
     # The crop comes first: with `box=`, pixels outside the box would affect its edge.
     cut = [plane.crop(box) for plane in _planes(image)]
@@ -282,23 +218,15 @@ def resize_short_side(image: ImageLike, size: Size, interpolation: str) -> np.nd
   """Resizes a whole image so that it just covers `size`, and crops the center.
 
   For a square this equals torchvision's Resize and CenterCrop: the short side becomes the square's
-  side, and the long side and the crop's position are rounded to whole pixels.
-
-  Args:
-    image: The image, see `resize`.
-    size: The size of the result, see `resize`.
-    interpolation: The interpolation, see `resize`.
-
-  Returns:
-    The resized image, uint8 (size, size, C) or (height, width, C).
+  side, and the long side and the crop's position are rounded to whole pixels. See `resize`.
   """
-  height, width = own = _shape(image)
+  height, width = before = _shape(image)
   rows, columns = sides(size)
   if height * columns <= width * rows:
     height, width = rows, rows * width // height
   else:
     height, width = columns * height // width, columns
-  if (height, width) == own:
+  if (height, width) == before:
     resized = _as_array(image)
   else:
     resized = _resample(_planes(image), (width, height), _filter(interpolation))
@@ -317,11 +245,7 @@ def _as_array(image: ImageLike) -> np.ndarray:
 
 
 def _planes(image: ImageLike) -> list[Image.Image]:
-  """Divides an image into gray or RGB images, which Pillow resizes correctly.
-
-  A gray or RGB image stays whole. An image of any other number of channels is divided into its
-  channels, because Pillow would take a fourth channel for transparency and weight the others by it.
-  """
+  """Divides an image so that Pillow resizes no fourth channel, which it takes for transparency."""
   if isinstance(image, Image.Image):
     return [image] if image.mode in ("L", "RGB") else list(image.split())
   if image.shape[-1] == 3:
@@ -340,10 +264,7 @@ def _resample(
 
 
 def _filter(interpolation: str, bits: np.random.Philox | None = None) -> Image.Resampling:
-  """Returns Pillow's resampling filter for the name of an interpolation.
-
-  The name "random" means bilinear or bicubic, drawn from `bits`; without `bits` it means bicubic.
-  """
+  """Returns Pillow's filter; "random" draws one from `bits`, and is bicubic without them."""
   if interpolation == "bilinear":
     return Image.Resampling.BILINEAR
   drawn = interpolation == "random" and bits is not None and order.uniform(bits, 1)[0] < 0.5
@@ -382,23 +303,18 @@ def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -
     data: The config's `data`.
     info: The facts about the data set.
     crop_ratio: The value of `evaluation.crop_ratio`.
-
-  Raises:
-    ConfigError: The images vary in size and the config has no size, or a field is out of range.
   """
   settings = read_fields(DataSettings, data)
-  own, size = find_size(info), settings.image_size
+  stored, size = find_size(info), settings.image_size
   if settings.decode_size is not None:
     return settings.decode_size
-  if own is not None:
+  if stored is not None:
     height, width = sides(size or 1)
-    by_height = own[0] * width <= own[1] * height
-    return scale_size(size or 1, *((own[0], height) if by_height else (own[1], width)))
+    by_height = stored[0] * width <= stored[1] * height
+    return scale_size(size or 1, *((stored[0], height) if by_height else (stored[1], width)))
   if size is None:
     raise ConfigError(
       f"data.image_size=None: the images of {info.name!r} vary in size. Set data.image_size to the"
-      " side of the model's input, for example data.image_size=224, or to (height, width)."
+      " side of the model's input, such as 224, or to (height, width)."
     )
-  found = scale_size(size, 1, check_number(crop_ratio, "evaluation.crop_ratio", "(0, 1]"))
-  check_pixels(found, f"evaluation.crop_ratio={crop_ratio!r}")
-  return found
+  return scale_size(size, 1, crop_ratio)

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from vitx.config.checks import check_fields
 from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
 from vitx.data.dataset import Example
@@ -25,9 +24,6 @@ class ResizeImages:
     train: Whether the transform is for training, where `resize_mode="random"` draws a crop.
     array: The name of the array with the label: `label` is converted to int32 (), any other array
       to float32; None keeps only the image.
-
-  Raises:
-    ConfigError: The mode is unknown or the size is out of range.
   """
 
   decode_size: Size
@@ -37,9 +33,6 @@ class ResizeImages:
   array: str | None = "label"
 
   takes_encoded: ClassVar[bool] = True
-
-  def __post_init__(self):
-    check_fields(type(self), vars(self), "data")
 
   @property
   def draws(self) -> bool:

@@ -24,61 +24,37 @@ FILE_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def check_file_settings(settings: DataSettings) -> None:
-  """Checks the settings `channels` and `value_range` of image files.
-
-  Raises:
-    ConfigError: A value is invalid.
-  """
+  """Checks the settings `channels` and `value_range` of image files."""
   check_choice(settings.channels, "data.channels", tuple(FILE_MODES))
-  given = settings.value_range
-  if given is not None and not given[0] < given[1]:
-    raise ConfigError(
-      f"data.value_range={given}: the value of black must be below that of white, as in (0, 4095)."
-    )
+  values = settings.value_range
+  if values is not None and not values[0] < values[1]:
+    raise ConfigError(f"data.value_range={values}: black must be below white, as in (0, 4095).")
 
 
 def image_spec(
   channels: int, size: tuple[int | None, int | None] = (None, None), *, labeled: bool = True
 ) -> dict[str, ArraySpec]:
-  """Returns the shapes and dtypes of an image example.
-
-  Args:
-    channels: The number of channels.
-    size: The (height, width); None for a side that varies between images.
-    labeled: Whether the examples have a label.
-  """
+  """Returns the shapes and dtypes of an image example; None for a side that varies."""
   image = {"image": ArraySpec((*size, channels), "uint8")}
   return {**image, "label": ArraySpec((), "int32")} if labeled else image
 
 
 def find_size(info: DatasetInfo) -> tuple[int, int] | None:
-  """Returns the (height, width) of a set's images, or None if they vary.
-
-  Raises:
-    ConfigError: The set has no images.
-  """
+  """Returns the (height, width) of a set's images, or None if they vary."""
   height, width, _ = _find_shape(info)
   return None if height is None or width is None else (height, width)
 
 
 def find_channels(info: DatasetInfo) -> int:
-  """Returns the number of channels of a set's images.
-
-  Raises:
-    ConfigError: The set has no images, or their channels vary.
-  """
+  """Returns the number of channels of a set's images."""
   channels = _find_shape(info)[2]
-  if channels is None:
-    raise ConfigError(
-      f"data.source={info.name!r}: the number of channels varies between the images. Give"
-      " all images the same number of channels."
-    )
+  assert channels is not None
   return channels
 
 
 def _find_shape(info: DatasetInfo) -> tuple[int | None, ...]:
   spec = info.spec.get("image")
-  if spec is None or len(spec.shape) != 3:
+  if spec is None or len(spec.shape) != 3 or spec.shape[2] is None:
     raise ConfigError(
       f"data.source={info.name!r} has no images (height, width, channels). Its arrays are"
       f" {listing(f'{key} {array.dtype} {array.shape}' for key, array in info.spec.items())}."

@@ -44,18 +44,20 @@ def statistics(
     data: The config's `data`.
     info: The facts about the data set.
     train: The training examples; None if they are not to be read.
-
-  Raises:
-    ConfigError: A field has the wrong length, a std is not positive, or `train` is None although
-      the values must be computed.
   """
   settings = read_fields(DataSettings, data)
   mean, std, channels = settings.mean, settings.std, find_channels(info)
   if mean is None or std is None:
-    own_mean, own_std = _choose_statistics(info, train)
-    mean = own_mean if mean is None else mean
-    std = own_std if std is None else std
-  return _check("mean", mean, channels), _check("std", std, channels)
+    set_mean, set_std = _choose_statistics(info, train)
+    mean = set_mean if mean is None else mean
+    std = set_std if std is None else std
+  mean, std = (tuple(float(value) for value in values) for values in (mean, std))
+  if not len(mean) == len(std) == channels or min(std) <= 0:
+    raise ConfigError(
+      f"data.mean={mean} and data.std={std} must have one value for each of the {channels} channels"
+      " of the images, and std must be positive. A constant channel has std 0; set data.std."
+    )
+  return mean, std
 
 
 def _choose_statistics(info: DatasetInfo, train: Examples | None) -> tuple[Channels, Channels]:
@@ -65,8 +67,7 @@ def _choose_statistics(info: DatasetInfo, train: Examples | None) -> tuple[Chann
     return known
   if train is None:
     raise ConfigError(
-      f"data.mean=None: the statistics of {info.name!r} are computed from its training"
-      " images, which are not read here. Set data.mean and data.std."
+      f"data.mean=None: the training images of {info.name!r} are not read here; set mean and std."
     )
   return compute(train)
 
@@ -85,18 +86,3 @@ def compute(examples: Examples) -> tuple[Channels, Channels]:
   mean, square = np.mean(moments, axis=0)
   std = np.sqrt(np.maximum(square - mean**2, 0))
   return tuple(mean.round(4).tolist()), tuple(std.round(4).tolist())
-
-
-def _check(field: str, values: Any, channels: int) -> Channels:
-  result = tuple(float(value) for value in values)
-  if len(result) != channels:
-    raise ConfigError(
-      f"data.{field}={result} has {len(result)} values, but the images have {channels}"
-      " channels. Give one value for each channel."
-    )
-  if field == "std" and min(result) <= 0:
-    raise ConfigError(
-      f"data.std={result} must be positive, but at least one channel is constant in the"
-      " training images. Set data.std."
-    )
-  return result

@@ -22,7 +22,6 @@ from vitx.data.mu_law import mu_law_encode
 from vitx.data.sources import files
 from vitx.data.split_names import find_roles, states_role
 from vitx.data.wav import Wav, read_head
-from vitx.files import read_bytes
 
 RATE = 12_000  # samples per second
 SUFFIXES = (".wav", ".wave")
@@ -39,29 +38,22 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   Args:
     data: The config's `data`, of which these fields are read: source; splits. If `splits` names any
       split, each directory in FOLDER with WAV files is a split, whatever its name.
-
-  Raises:
-    ConfigError: The directory does not exist or has no WAV file, or a file is not WAV, is empty or
-      is damaged.
-    MissingExtraError: `soundfile`, which reads WAV files, is not installed.
   """
   settings = read_fields(DataSettings, data)
   name = settings.source
   root, field = files.find_root(name), f"data.source={name!r}"
-  inside = files.find_directories(field, root, SUFFIXES)
-  found = {path.name: files.find_files(field, path, SUFFIXES) for path in inside}
-  found = {split: lists for split, lists in found.items() if lists[0]}
-  if not any(map(states_role, found)) and not any(data.get("splits", {}).values()):
-    found = {"train": files.find_files(field, root, SUFFIXES)}
-  splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in found.items()}
-  if not any(splits.values()):
-    raise ConfigError(
-      f"{field} has no WAV files. Put files with the suffix {' or '.join(SUFFIXES)} into"
-      " FOLDER, or into FOLDER/train, FOLDER/val and FOLDER/test."
-    )
-  skipped = [path for _, others in found.values() for path in others]
+  inside = files.find_directories(root, SUFFIXES)
+  listed = {path.name: files.find_files(field, path, SUFFIXES) for path in inside}
+  listed = {split: lists for split, lists in listed.items() if lists[0]}
+  if not any(map(states_role, listed)) and not any(data.get("splits", {}).values()):
+    listed = {"train": files.find_files(field, root, SUFFIXES)}
+  splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in listed.items()}
+  skipped = [path for _, others in listed.values() for path in others]
   files.warn_of_skipped(name, root, skipped, files.describe_others(SUFFIXES))
-  _log_rates(name, splits)
+  rates = collections.Counter(wav.rate for wavs in splits.values() for wav in wavs)
+  others = [f"{count} of {rate} Hz" for rate, count in sorted(rates.items()) if rate != RATE]
+  if others:
+    logging.info("%s: these files are resampled to %d Hz: %s", name, RATE, ", ".join(others))
   documents = {split: _documents(root, wavs) for split, wavs in splits.items()}
   return Dataset(
     info=DatasetInfo(name, SPEC, vocabulary=VOCABULARY, fingerprint=_fingerprint(root, splits)),
@@ -73,14 +65,10 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
 
 
 def read_sound(wav: Wav) -> np.ndarray:
-  """Reads a WAV file as mu-law codes, uint8 (n,), of one channel at 12 kHz.
-
-  Raises:
-    ConfigError: The file cannot be read, or has a sample that is not finite.
-  """
+  """Reads a WAV file as mu-law codes, uint8 (n,), of one channel at 12 kHz."""
   sound = wav.read().mean(axis=1)
   if not np.isfinite(sound).all():
-    raise ConfigError(f"{wav.path} has a sample that is not finite. Replace or remove the file.")
+    raise ConfigError(f"{wav.path} has a sample that is not finite.")
   if wav.rate != RATE:
     import scipy.signal  # the import takes a second; few runs need it
 
@@ -98,18 +86,8 @@ def _documents(root: Path, wavs: tuple[Wav, ...]) -> Documents:
   )
 
 
-def _log_rates(name: str, splits: Mapping[str, tuple[Wav, ...]]) -> None:
-  rates = collections.Counter(wav.rate for wavs in splits.values() for wav in wavs)
-  others = [f"{count} of {rate} Hz" for rate, count in sorted(rates.items()) if rate != RATE]
-  if others:
-    logging.info("%s: these files are resampled to %d Hz: %s", name, RATE, ", ".join(others))
-
-
 def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:
-  """Returns a hash of the names, the sizes and the content of all files.
-
-  If a split is larger than `fingerprint.HASH_ALL`, only the content of a sample of files is hashed.
-  """
+  """Returns a hash of all names and sizes, and of the content of all or of a sample of files."""
   parts: list[str | bytes] = ["audio", str(RATE)]
   for split in sorted(splits):
     paths = [wav.path for wav in splits[split]]
@@ -117,5 +95,5 @@ def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:
     named = zip(paths, sizes, strict=True)
     parts += [split, "\n".join(f"{p.relative_to(root).as_posix()}\t{size}" for p, size in named)]
     chosen = choose_sample(len(paths), sum(sizes)).tolist()
-    parts.append(digest(read_bytes(paths[i]) for i in chosen))
+    parts.append(digest(paths[i].read_bytes() for i in chosen))
   return digest(parts)

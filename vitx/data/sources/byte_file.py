@@ -1,10 +1,8 @@
 """The source `bytes:FILE`: a file as one document; its splits are slices in bytes or percent."""
 
 import functools
-import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.sources.files import find_path
 from vitx.data.splits import FileRange, check_ranges, overlap
-from vitx.files import open_file
+from vitx.files import reading
 
 # The fingerprint of a large file samples blocks of this many bytes.
 BLOCK = 2**20
@@ -33,23 +31,20 @@ def open_bytes(data: Mapping[str, Any]) -> Dataset:
 
   Args:
     data: The config's `data`, of which only source is read.
-
-  Raises:
-    ConfigError: The path is no file, or the file is empty. Opening a split also raises this error
-      if a slice is malformed, empty or beyond the file.
-    OSError: The file cannot be read.
   """
   name = read_fields(DataSettings, data).source
   path = find_path(name)
-  content = _map(name, path)
+  with reading(f"data.source={name!r} cannot be read"):
+    content = np.memmap(path, np.uint8, mode="r")
   slices = functools.partial(_slices, name, len(content))
+  whole = slices("train")
 
   def open_split(expression: str) -> Documents:
     ranges = slices(expression)
     return Documents(
       read=lambda i: content[slice(*ranges[i][1:])],
       lengths=lambda: np.array([stop - start for _, start, stop in ranges]),
-      name=lambda i: _name(path, ranges[i], len(content)),
+      name=lambda i: path.name + ("" if ranges == whole else "[{}:{}]".format(*ranges[i][1:])),
       cache_size=0,
     )
 
@@ -62,17 +57,6 @@ def open_bytes(data: Mapping[str, Any]) -> Dataset:
   )
 
 
-def _map(name: str, path: Path) -> np.ndarray:
-  """Maps the bytes of a file into memory, uint8 (n,)."""
-  if path.is_dir() or not path.exists():
-    problem = "is a directory" if path.is_dir() else "does not exist"
-    raise ConfigError(f"data.source={name!r}: {path} {problem}. Name one file.")
-  with open_file(path) as file:
-    if not os.fstat(file.fileno()).st_size:
-      raise ConfigError(f"data.source={name!r}: {path} is empty. Name a file with some bytes.")
-    return np.memmap(file, np.uint8, mode="r")
-
-
 def _slices(name: str, size: int, expression: str) -> list[FileRange]:
   """Returns the byte range of each term in a split expression like "train[:10%]+train[90%:]"."""
   result: list[FileRange] = []
@@ -80,15 +64,10 @@ def _slices(name: str, size: int, expression: str) -> list[FileRange]:
     match = _SLICE.fullmatch(term)
     start = match and _place(match["low"] or "0", size)
     stop = match and _place(match["high"] or str(size), size)
-    if start is None or stop is None:
+    if start is None or stop is None or not 0 <= start < stop <= size:
       raise ConfigError(
-        f"data.splits: {expression!r} is not a split of {name!r}. Write train, or a slice"
-        " in bytes or percent, such as train[:90000000] or train[90%:]."
-      )
-    if not 0 <= start < stop <= size:
-      raise ConfigError(
-        f"data.splits: {term.strip()!r} means the bytes {start} to {stop} of {name!r},"
-        f" which has {size} bytes. Name a slice within the file, with at least one byte."
+        f"data.splits: {term.strip()!r} is not a part of {name!r}, which has {size} bytes. Write"
+        " train, or a slice in bytes or percent, such as train[:90000000] or train[90%:]."
       )
     result.append((name, start, stop))
   check_ranges(result, expression, name)
@@ -96,10 +75,7 @@ def _slices(name: str, size: int, expression: str) -> list[FileRange]:
 
 
 def _place(text: str, size: int) -> int | None:
-  """Returns the position in the file that a bound of a slice names; None if it is not a bound.
-
-  A negative bound counts from the end of the file.
-  """
+  """Returns the position that a bound of a slice names; None if the text is not a bound."""
   if _BYTES.fullmatch(text):
     place = int(text)
   elif _PERCENT.fullmatch(text):
@@ -109,19 +85,8 @@ def _place(text: str, size: int) -> int | None:
   return place + size if text.startswith("-") else place
 
 
-def _name(path: Path, part: FileRange, size: int) -> str:
-  _, start, stop = part
-  return path.name if (start, stop) == (0, size) else f"{path.name}[{start}:{stop}]"
-
-
 def _fingerprint(content: np.ndarray) -> str:
-  """Returns a hash of a file's size and bytes, but not of its name.
-
-  If the file is large, only a sample of its blocks is hashed.
-
-  Args:
-    content: The bytes of the file, uint8 (n,).
-  """
+  """Returns a hash of a file's size, and of all its blocks or a sample of them."""
   size = len(content)
   chosen = choose_sample(-(-size // BLOCK), size).tolist()
   blocks = (content[i * BLOCK : (i + 1) * BLOCK].tobytes() for i in chosen)

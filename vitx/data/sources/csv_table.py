@@ -20,7 +20,7 @@ from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.in_memory import raise_all
 from vitx.data.sources.files import find_path
 from vitx.data.sources.folder import SUFFIXES, ImageFiles, check_filled, digest_files, make_dataset
-from vitx.files import read_bytes, reading
+from vitx.files import reading
 
 SPLIT = "split"  # the column that names the split of each file
 LARGEST = float(np.finfo(np.float32).max)
@@ -32,12 +32,7 @@ Target = tuple[str, np.ndarray, tuple[str, ...] | None]
 
 @dataclass(frozen=True)
 class TableRow:
-  """A row of the table.
-
-  Attributes:
-    line: The number of the row's last line in the file, from 1.
-    cells: The cells by column, without spaces around them.
-  """
+  """The cells of a row by column, without spaces around them, and its last line, from 1."""
 
   line: int
   cells: Mapping[str, str]
@@ -63,11 +58,6 @@ def open_csv(data: Mapping[str, Any]) -> Dataset:
   Args:
     data: The config's `data`, of which these fields are read: source, channels, value_range,
       label_columns, label_kind.
-
-  Raises:
-    ConfigError: The table cannot be read, or a column does not exist. This error is also raised if
-      the file, label or split of a row is missing or invalid; the message then has the numbers of
-      the lines.
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
@@ -80,9 +70,9 @@ def open_csv(data: Mapping[str, Any]) -> Dataset:
   splits = [row.cells.get(SPLIT, "train") for row in rows]
   files: dict[str, ImageFiles] = {}
   for split in dict.fromkeys(splits):
-    own = [i for i, each in enumerate(splits) if each == split]
-    paths = tuple(Path(rows[i].cells[columns[0]]).as_posix() for i in own)
-    files[split] = ImageFiles(path.parent, paths, settings, values[own], key)
+    places = [i for i, name_of_split in enumerate(splits) if name_of_split == split]
+    paths = tuple(Path(rows[i].cells[columns[0]]).as_posix() for i in places)
+    files[split] = ImageFiles(path.parent, paths, settings, values[places], key)
     if kind == "class":
       check_filled(name, split, files[split], names or (), names or ())
   info = DatasetInfo(
@@ -100,18 +90,14 @@ def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
   """Returns the names of the columns, and the rows; empty lines are left out."""
   field = f"data.source={name!r}"
   with reading(f"{field} cannot be read as a table"):
-    text = read_bytes(path).decode("utf-8-sig")
+    text = Path(path).read_bytes().decode("utf-8-sig")
     # Without `skipinitialspace` the quotes of this row would be text: file, "a name, with a comma"
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
-  if len(lines) < 2:
-    raise ConfigError(f"{field} has no row below its header; write a file and a label in each row.")
-  (_, columns), *rest = lines
-  twice = next((each for each in columns if columns.count(each) > 1 or not each), None)
-  if twice is not None or len(columns) < 2:
+    (_, columns), *rest = lines
+  if len({*columns} - {""}) < max(len(columns), 2):
     raise ConfigError(
-      f"{field}: the first line must name two or more different columns, one for the files and"
-      f" the others for labels, but it is {columns!r:.200}."
+      f"{field}: the first line must name two or more different columns, not {columns!r:.200}."
     )
   raise_all(
     [
@@ -125,48 +111,40 @@ def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
 
 def _choose_columns(name: str, columns: Sequence[str], settings: DataSettings) -> list[str]:
   """Returns the names of the columns that contain the labels."""
-  others = [each for each in columns[1:] if each != SPLIT]
+  others = [column for column in columns[1:] if column != SPLIT]
   chosen = list(settings.label_columns or others)
-  for each in chosen:
-    if each not in others:
+  for column in chosen:
+    if column not in others:
       raise ConfigError(
-        f"data.label_columns: {each!r} is no column of {name!r} with labels."
-        f"{nearest(each, others)} Valid: {listing(others) or 'none'}."
+        f"data.label_columns: {column!r} is no column of {name!r} with labels."
+        f"{nearest(column, others)} Valid: {listing(others) or 'none'}."
       )
-  if not chosen or len(set(chosen)) < len(chosen):
+  if not chosen or (settings.label_kind != "classes" and len(chosen) > 1):
     raise ConfigError(
-      f"data.label_columns={chosen!r} must name at least one column, and each once."
-    )
-  if settings.label_kind != "classes" and len(chosen) > 1:
-    raise ConfigError(
-      f"data.source={name!r} has the columns {listing(chosen)}; name the one with the labels in"
-      " data.label_columns, or set data.label_kind=classes if each is a class."
+      f"data.source={name!r} has the columns {listing(chosen) or 'none'}; name the one with the"
+      " labels in data.label_columns, or set data.label_kind=classes if each is a class."
     )
   return chosen
 
 
 def _check_rows(path: Path, columns: list[str], chosen: list[str], rows: CsvRows) -> None:
-  """Checks that each row's file exists and that its cells are not empty.
-
-  Raises:
-    ConfigError: A file is missing, is outside the folder or occurs twice, or a cell is empty; the
-      message has the numbers of the lines.
-  """
+  """Checks that each row's file is in the folder, and once, and that its cells are not empty."""
   problems: list[ConfigError] = []
   seen: dict[str, int] = {}
   for row in rows:
-    where, given = f"{path}, line {row.line}", Path(row.cells[columns[0]])
-    file = given.as_posix()  # "./a.png" is the file "a.png"
-    empty = [each for each in (columns[0], *chosen, SPLIT) if row.cells.get(each, "-") == ""]
+    file = Path(row.cells[columns[0]])  # "./a.png" is the file "a.png"
+    empty = [name for name in (columns[0], *chosen, SPLIT) if row.cells.get(name, "-") == ""]
+    is_inside = not file.is_absolute() and ".." not in file.parts
+    problem = ""
     if empty:
-      problems.append(ConfigError(f"{where}: the cell of {empty[0]!r} is empty; fill it"))
-    elif given.is_absolute() or ".." in given.parts:
-      problems.append(ConfigError(f"{where}: {file!r} must be inside {path.parent}"))
-    elif given.suffix.lower() not in SUFFIXES or not (path.parent / given).is_file():
-      problems.append(ConfigError(f"{where}: {file!r} is no image file in {path.parent}"))
-    elif file in seen:
-      problems.append(ConfigError(f"{where}: {file!r} is in line {seen[file]} too"))
-    seen.setdefault(file, row.line)
+      problem = f"the cell of {empty[0]!r} is empty; fill it"
+    elif not is_inside or file.suffix.lower() not in SUFFIXES or not (path.parent / file).is_file():
+      problem = f"{file.as_posix()!r} is no image file in {path.parent}"
+    elif file.as_posix() in seen:
+      problem = f"{file.as_posix()!r} is in line {seen[file.as_posix()]} too"
+    if problem:
+      problems.append(ConfigError(f"{path}, line {row.line}: {problem}"))
+    seen.setdefault(file.as_posix(), row.line)
   raise_all(problems)
 
 
@@ -179,38 +157,37 @@ def _read_class(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> 
       f" {len(several)} of {len(rows)} rows; set task=multilabel and data.label_kind=classes."
     )
   names = _order_names(name, path, set(texts))
-  place = {each: i for i, each in enumerate(names)}
+  place = {class_name: i for i, class_name in enumerate(names)}
   return "label", np.array([place[text] for text in texts], np.int32), names
 
 
 def _read_classes(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> Target:
   if len(chosen) > 1:
     wrong = [
-      ConfigError(f"{path}, line {row.line}: {each}={row.cells[each]!r} must be 0 or 1")
+      ConfigError(f"{path}, line {row.line}: {column}={row.cells[column]!r} must be 0 or 1")
       for row in rows
-      for each in chosen
-      if row.cells[each] not in ("0", "1")
+      for column in chosen
+      if row.cells[column] not in ("0", "1")
     ]
     raise_all(wrong)
-    table = [[float(row.cells[each]) for each in chosen] for row in rows]
+    table = [[float(row.cells[column]) for column in chosen] for row in rows]
     return "labels", np.array(table, np.float32), tuple(chosen)
   cells = [SEPARATORS.split(class_names.normalize(row.cells[chosen[0]])) for row in rows]
-  given = [{part.strip() for part in parts} - {""} for parts in cells]
-  names = _order_names(name, path, set().union(*given))
-  table = [[float(each in own) for each in names] for own in given]
+  classes = [{part.strip() for part in parts} - {""} for parts in cells]
+  names = _order_names(name, path, set().union(*classes))
+  table = [[float(class_name in row) for class_name in names] for row in classes]
   return "labels", np.array(table, np.float32), names
 
 
 def _read_number(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> Target:
   problems, values = [], []
   for row in rows:
-    text = row.cells[chosen[0]]
     try:
-      values.append(float(text))
+      values.append(float(row.cells[chosen[0]]))
     except ValueError:
       values.append(math.nan)
     if not abs(values[-1]) <= LARGEST:
-      where = f"{path}, line {row.line}: {chosen[0]}={text!r}"
+      where = f"{path}, line {row.line}: {chosen[0]}={row.cells[chosen[0]]!r}"
       problems.append(ConfigError(f"{where} is no finite number"))
   raise_all(problems)
   return "target", np.array(values, np.float32), None
@@ -229,25 +206,21 @@ def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
   if stated is not None and present - set(stated):
     raise ConfigError(
       f"data.source={name!r}: {class_names.FILE} does not list the classes"
-      f" {listing(sorted(present - set(stated))[:5])}; add a line for each."
+      f" {listing(sorted(present - set(stated))[:5])}."
     )
   if len(present) < 2:
     raise ConfigError(
-      f"data.source={name!r}: the labels name fewer than two classes:"
-      f" {listing(present) or 'none'}; add rows of others, or change data.label_columns."
+      f"data.source={name!r}: the labels name fewer than two classes: {listing(present) or 'none'}."
     )
   return stated or class_names.sort_names(sorted(present))
 
 
 def _fingerprint(files: Mapping[str, ImageFiles], key: str, names: Sequence[str]) -> str:
-  """Returns a hash of the names, sizes, labels and content of all files.
-
-  If a split is larger than `fingerprint.HASH_ALL`, only the content of a sample of files is hashed.
-  """
+  """Returns a hash of all names, sizes and labels, and of the content of all or some files."""
   parts: list[str | bytes] = [key, *names]
   for split in sorted(files):
-    found = files[split]
-    sizes, content = digest_files(found)
-    lines = (f"{file}\t{size}" for file, size in zip(found.paths, sizes, strict=True))
-    parts += [split, "\n".join(lines), np.asarray(found.targets).tobytes(), content]
+    images = files[split]
+    sizes, content = digest_files(images)
+    lines = (f"{file}\t{size}" for file, size in zip(images.paths, sizes, strict=True))
+    parts += [split, "\n".join(lines), np.asarray(images.targets).tobytes(), content]
   return digest(parts)

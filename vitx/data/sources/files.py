@@ -22,16 +22,10 @@ def find_path(source: str) -> Path:
 
 
 def find_root(source: str) -> Path:
-  """Returns the folder that a source `KIND:PATH` names.
-
-  Raises:
-    ConfigError: The path is not a directory.
-    OSError: The path is too long.
-  """
+  """Returns the folder that a source `KIND:PATH` names."""
   root = find_path(source)
   if source.endswith(":") or not root.is_dir():
-    place = "an empty path" if source.endswith(":") else root
-    raise ConfigError(f"data.source={source!r}: {place} is not a directory. Name one.")
+    raise ConfigError(f"data.source={source!r} does not name a directory.")
   return root
 
 
@@ -43,49 +37,29 @@ def find_files(
   Hidden files, workdirs of vitx, and directories that archives and file managers leave behind
   (`LEFTOVERS`) are left out.
 
-  Args:
-    field: The config field and its value, for errors.
-    directory: The directory to search.
-    suffixes: The suffixes to search for, in lower case.
-
   Returns:
-    The sorted files with one of the suffixes, and the sorted other files.
-
-  Raises:
-    ConfigError: A link leads back to a directory that contains it, or a name is not UTF-8.
+    The sorted files with one of the suffixes, which are in lower case, and the sorted other files.
   """
-  found: list[Path] = []
+  wanted: list[Path] = []
   others: list[Path] = []
   for folder, inner, names in os.walk(directory, followlinks=True):
-    inner[:] = sorted(each for each in inner if not _is_leftover(Path(folder) / each))
-    for path in (Path(folder) / each for each in inner):
-      check_name(field, path)
-      _check_link(field, path)
-    for path in (Path(folder) / each for each in names if not each.startswith(".")):
-      check_name(field, path)
-      (found if path.name.lower().endswith(tuple(suffixes)) else others).append(path)
-  return sorted(found), sorted(others)
+    inner[:] = sorted(name for name in inner if not _is_leftover(Path(folder) / name))
+    for path in (Path(folder) / name for name in inner):
+      if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
+        raise ConfigError(f"{field}: the link {path} leads back to {path.resolve()}; remove it.")
+    for path in (Path(folder) / name for name in names if not name.startswith(".")):
+      (wanted if path.name.lower().endswith(tuple(suffixes)) else others).append(path)
+  return sorted(wanted), sorted(others)
 
 
-def find_directories(field: str, directory: Path, suffixes: Sequence[str]) -> list[Path]:
+def find_directories(directory: Path, suffixes: Sequence[str]) -> list[Path]:
   """Returns the sorted subdirectories of a directory that may contain the user's own files.
 
   Hidden directories, directories that archives and file managers leave behind (`LEFTOVERS`),
-  workdirs of vitx, and directories with workdirs but no wanted file are left out.
-
-  Args:
-    field: The config field and its value, for errors.
-    directory: The directory to search.
-    suffixes: The suffixes of wanted files, in lower case.
-
-  Raises:
-    ConfigError: A name is not UTF-8.
+  workdirs of vitx, and directories with workdirs but no file with one of the suffixes are left out.
   """
-  found = sorted(p for p in directory.iterdir() if p.is_dir() and not _is_leftover(p))
-  found = [path for path in found if not _holds_runs_alone(path, suffixes)]
-  for path in found:
-    check_name(field, path)
-  return found
+  inner = sorted(path for path in directory.iterdir() if path.is_dir() and not _is_leftover(path))
+  return [path for path in inner if not _holds_runs_alone(path, suffixes)]
 
 
 def _is_leftover(path: Path) -> bool:
@@ -101,32 +75,14 @@ def _is_run(path: Path) -> bool:
 
 def _holds_runs_alone(path: Path, suffixes: Sequence[str]) -> bool:
   """Returns whether a directory has workdirs, and no file with the suffixes outside of them."""
-  is_seen = False
+  has_runs = False
   for folder, inner, names in os.walk(path):
-    if any(each.lower().endswith(tuple(suffixes)) for each in names if not each.startswith(".")):
+    if any(name.lower().endswith(tuple(suffixes)) for name in names if not name.startswith(".")):
       return False
-    paths = [Path(folder) / each for each in inner]
-    is_seen = is_seen or any(map(_is_run, paths))
-    inner[:] = [each.name for each in paths if not _is_leftover(each)]
-  return is_seen
-
-
-def check_name(field: str, path: Path) -> None:
-  """Checks that a path is valid UTF-8, so that vitx can write it to files.
-
-  Args:
-    field: The beginning of the error, with the config field and its value.
-    path: The path.
-
-  Raises:
-    ConfigError: The path is not UTF-8.
-  """
-  try:
-    str(path).encode()
-  except UnicodeEncodeError:
-    raise ConfigError(
-      f"{field}: the name of the file {os.fsencode(path)!r} is not UTF-8. Rename the file."
-    ) from None
+    paths = [Path(folder) / name for name in inner]
+    has_runs = has_runs or any(map(_is_run, paths))
+    inner[:] = [path.name for path in paths if not _is_leftover(path)]
+  return has_runs
 
 
 def warn_of_skipped(name: str, root: Path, skipped: Sequence[Path], kind: str) -> None:
@@ -147,11 +103,3 @@ def warn_of_skipped(name: str, root: Path, skipped: Sequence[Path], kind: str) -
 def describe_others(suffixes: Sequence[str]) -> str:
   """Returns words for files without the suffixes: "files whose suffix is none of .jpg, .png"."""
   return f"files whose suffix is none of {', '.join(suffixes)}"
-
-
-def _check_link(field: str, path: Path) -> None:
-  if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
-    raise ConfigError(
-      f"{field}: the link {path} leads back to {path.resolve()}, the directory around it."
-      " Remove the link."
-    )

@@ -35,7 +35,7 @@ from vitx.data.sources.folder_layout import (
 )
 from vitx.data.split_names import find_role, find_roles
 from vitx.data.splits import find_bases
-from vitx.files import read_bytes
+from vitx.files import reading
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ class ImageFiles:
   """The images of one split, which are files of a folder.
 
   Attributes:
-    root: The folder.
     paths: The n paths relative to the root.
-    settings: The settings for reading images.
     targets: The labels, (n, ...); None for images without labels.
     key: The name of the array of labels in an example: label, labels or target.
     directories: The name of each image's class directory, as the file system spells it: n names,
@@ -79,12 +77,9 @@ class ImageFiles:
     return {"image": image, **known}
 
   def read(self, i: int) -> bytes:
-    """Returns the content of a file; raises ConfigError with its path if it is unreadable."""
     path = self.root / self.paths[i]
-    try:
-      return read_bytes(path)
-    except OSError as error:
-      raise ConfigError(f"{path} cannot be read ({error}). Replace or remove it.") from error
+    with reading(f"{path} cannot be read"):
+      return path.read_bytes()
 
   def name(self, i: int) -> str:
     return self.paths[i]
@@ -104,16 +99,12 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   Args:
     data: The config's `data`, of which these fields are read: source; channels, to which images are
       converted; value_range; on_unreadable; splits. A directory that `splits` names is a split.
-
-  Raises:
-    ConfigError: The directory does not exist, there are fewer than two classes, a class has no
-      images in train, splits have different classes, or `classes.txt` lacks a class.
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
   name = settings.source
   root, field = find_root(name), f"data.source={name!r}"
-  if not find_directories(field, root, SUFFIXES) and any(find_images(root)):
+  if not find_directories(root, SUFFIXES) and any(find_images(root)):
     return _open_unlabeled(field, root, settings)
   stated = class_names.read_names(root / class_names.FILE) or ()
   given = filter(None, data.get("splits", {}).values())
@@ -128,7 +119,8 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
     wanted = map(normalize, classes) if is_stated else names
     check_filled(name, split, files[split], names, wanted)
   warn_of_skipped(name, root, skipped, describe_others(SUFFIXES))
-  strays = _find_strays(root, layout)
+  inside = {path.parent for classes in layout.splits.values() for path in classes.values()}
+  strays = [path for place in sorted({root} | inside) for path in sorted(find_images(place))]
   warn_of_skipped(name, root, strays, "images outside of the class directories")
   kind = "directories that are neither splits nor classes"
   warn_of_skipped(name, root, layout.skipped, kind)
@@ -144,9 +136,9 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
 
 def _open_unlabeled(field: str, root: Path, settings: DataSettings) -> Dataset:
   """Opens a folder that has images and no directories; the images are the unlabeled split train."""
-  found, skipped = find_files(field, root, SUFFIXES)
+  images, skipped = find_files(field, root, SUFFIXES)
   warn_of_skipped(settings.source, root, skipped, describe_others(SUFFIXES))
-  paths = tuple(sorted(path.relative_to(root).as_posix() for path in found))
+  paths = tuple(sorted(path.relative_to(root).as_posix() for path in images))
   files = {"train": ImageFiles(root, paths, settings, directories=("",) * len(paths))}
   spec = image_spec(settings.channels, labeled=False)
   return make_dataset(DatasetInfo(settings.source, spec, fingerprint=_fingerprint(files)), files)
@@ -171,8 +163,8 @@ def make_dataset(
     bases = [term.strip() for term in expression.split("+")]
     if len({*bases} & files.keys()) < len(bases):
       raise ConfigError(
-        f"data.splits: {expression!r} of {info.name!r} is not a sum of different splits. Name"
-        f" whole directories, such as {' + '.join(files)}."
+        f"data.splits: {expression!r} of {info.name!r} is not a sum of different splits:"
+        f" {' + '.join(files)}."
       )
     return files[bases[0]] if len(bases) == 1 else Joined([files[base] for base in bases])
 
@@ -191,7 +183,7 @@ def _name_classes(
   field: str, root: Path, layout: FolderLayout, stated: tuple[str, ...]
 ) -> tuple[tuple[str, ...], bool]:
   """Returns the ordered class names of all splits, and whether `classes.txt` lists them."""
-  splits = {split: {*map(normalize, found)} for split, found in layout.splits.items()}
+  splits = {split: {*map(normalize, classes)} for split, classes in layout.splits.items()}
   first = "train" if "train" in splits else next(iter(splits), "")
   present = set().union(*splits.values())
   if stated and present.isdisjoint(stated):
@@ -202,17 +194,15 @@ def _name_classes(
   unlisted = present - set(stated) if stated else set()
   if unlisted:
     raise ConfigError(
-      f"{field}: {class_names.FILE} does not list the classes {listing(sorted(unlisted)[:5])}. Add"
-      " a line for each class, or move the directories away."
+      f"{field}: {class_names.FILE} does not list the classes {listing(sorted(unlisted)[:5])}."
     )
   for split, classes in splits.items():
     missing, extra = splits[first] - classes, classes - splits[first]
     if (missing or extra) and not stated:
       raise ConfigError(
-        f"{field}: the split {split!r} and the split {first!r} have different classes."
-        f" Only in {first!r}: {listing(missing) or 'none'}. Only in {split!r}:"
-        f" {listing(extra) or 'none'}. If both splits are right, list all classes in"
-        f" {root / class_names.FILE}, one name on each line."
+        f"{field}: the splits have different classes. Only in {first!r}:"
+        f" {listing(missing) or 'none'}. Only in {split!r}: {listing(extra) or 'none'}. If both are"
+        f" right, list all classes in {root / class_names.FILE}, one name on each line."
       )
   if len(present) < 2:
     inside = next(iter(layout.splits.get(first, {}).values()), root)
@@ -222,16 +212,10 @@ def _name_classes(
     elif present:  # `inside` has images, or it would be no class
       hint = f" For images without labels, name a directory of images alone: folder:{inside}."
     raise ConfigError(
-      f"{field} has fewer than two classes: {listing(present) or 'none'}. Put a directory"
-      f" per class, with its images, into {root} or into its train, val and test.{hint}"
+      f"{field} has fewer than two classes: {listing(present) or 'none'}. Put a directory per class"
+      f" into {root} or into its train, val and test.{hint}"
     )
   return (stated, True) if stated else (class_names.sort_names(sorted(present)), False)
-
-
-def _find_strays(root: Path, layout: FolderLayout) -> list[Path]:
-  """Returns the images outside the class directories, which therefore have no class."""
-  inside = {path.parent for found in layout.splits.values() for path in found.values()}
-  return [path for place in sorted({root} | inside) for path in sorted(find_images(place))]
 
 
 def _files(
@@ -241,23 +225,16 @@ def _files(
 
   Images are in the order of the directory names, independent of the labels, so that a run draws the
   same examples however its classes are numbered.
-
-  Args:
-    field: The beginning of errors, with the config field and its value.
-    root: The folder of the data set, to which paths are relative.
-    classes: The class directories of the split, by their names.
-    names: The class names of all splits; a label is an index into them.
-    settings: The settings for decoding images.
   """
   paths: list[str] = []
   labels: list[int] = []
   directories: list[str] = []
   skipped: list[Path] = []
   for raw, directory in sorted(classes.items()):
-    found, others = find_files(field, directory, SUFFIXES)
-    paths += sorted(path.relative_to(root).as_posix() for path in found)
-    labels += [names.index(normalize(raw))] * len(found)
-    directories += [raw] * len(found)
+    images, others = find_files(field, directory, SUFFIXES)
+    paths += sorted(path.relative_to(root).as_posix() for path in images)
+    labels += [names.index(normalize(raw))] * len(images)
+    directories += [raw] * len(images)
     skipped += others
   targets = np.array(labels, np.int32)
   files = ImageFiles(root, tuple(paths), settings, targets, directories=tuple(directories))
@@ -267,23 +244,12 @@ def _files(
 def check_filled(
   name: str, split: str, files: ImageFiles, names: Sequence[str], wanted: Iterable[str]
 ) -> None:
-  """Checks that a split has images, and that the split train has images of every class.
-
-  Args:
-    name: The name of the data set.
-    split: The name of the split.
-    files: The images of the split.
-    names: The class names; a label is an index into them.
-    wanted: The names of the classes that train must have.
-
-  Raises:
-    ConfigError: The split has no images, or train has none of some class.
-  """
+  """Checks that a split has images, and that the split train has images of the wanted classes."""
   empty = {*wanted} - {names[label] for label in np.unique(np.asarray(files.labels))}
   if empty and (find_role(split) == "train" or not len(files)):
     raise ConfigError(
-      f"data.source={name!r}: the split {split!r} has no images of {listing(empty)}. Add some, with"
-      f" one of the suffixes {listing(SUFFIXES)}, or remove these classes."
+      f"data.source={name!r}: the split {split!r} has no images of {listing(empty)} with one of the"
+      f" suffixes {listing(SUFFIXES)}."
     )
 
 
@@ -294,13 +260,13 @@ def _fingerprint(files: Mapping[str, ImageFiles]) -> str:
   A class is hashed as its index among the sorted names, so that the fingerprint does not depend on
   the numbers of the classes.
   """
-  names = sorted({each for found in files.values() for each in found.directories})
-  place = {each: i for i, each in enumerate(names)}
+  names = sorted({name for images in files.values() for name in images.directories})
+  place = {name: i for i, name in enumerate(names)}
   parts: list[str | bytes] = [*names]
   for split in sorted(files):
-    found = files[split]
-    sizes, content = digest_files(found)
-    lines = zip(found.paths, sizes, [place[each] for each in found.directories], strict=True)
+    sizes, content = digest_files(files[split])
+    labels = [place[directory] for directory in files[split].directories]
+    lines = zip(files[split].paths, sizes, labels, strict=True)
     parts += [split, "\n".join(f"{path}\t{size}\t{label}" for path, size, label in lines), content]
   return digest(parts)
 
@@ -310,22 +276,15 @@ def digest_files(files: ImageFiles) -> tuple[list[int], str]:
 
   An unreadable file counts as empty if `data.on_unreadable` is "skip".
   """
-  sizes = [_measure(files.root / path) for path in files.paths]
-  chosen = choose_sample(len(files), sum(sizes)).tolist()
-  return sizes, digest(_read_content(files, i) for i in chosen)
 
+  def read(i: int) -> bytes:
+    try:
+      return files.read(i)
+    except ConfigError:
+      if files.settings.on_unreadable != "skip":
+        raise
+      return b""
 
-def _measure(path: Path) -> int:
-  try:
-    return path.stat().st_size
-  except OSError:  # for example, a broken link; reading it reports the error
-    return 0
-
-
-def _read_content(files: ImageFiles, i: int) -> bytes:
-  try:
-    return files.read(i)
-  except ConfigError:
-    if files.settings.on_unreadable != "skip":
-      raise
-    return b""
+  paths = (files.root / path for path in files.paths)
+  sizes = [path.stat().st_size if path.exists() else 0 for path in paths]  # 0: a broken link
+  return sizes, digest(map(read, choose_sample(len(files), sum(sizes)).tolist()))

@@ -28,8 +28,7 @@ class FolderLayout:
     splits: The class directories of each split, by the name of the split and of the class.
     unlabeled: The names of the splits without class directories.
     skipped: The directories that are neither splits nor classes.
-    hint: A text for errors that explains why directories were taken for splits, if only the names
-      of their subdirectories suggest this; otherwise "".
+    hint: A sentence for errors if only the contents of directories suggest that they are splits.
   """
 
   splits: Mapping[str, Classes]
@@ -71,13 +70,10 @@ def find_layout(
     root: The folder.
     stated: The class names in `classes.txt`; a directory with one of these names is a class.
     named: The names of splits in `data.splits`.
-
-  Raises:
-    ConfigError: The directories are named like splits, but have no class directories.
   """
   places = [
-    _Place(path, tuple(find_directories(field, path, SUFFIXES)), any(find_images(path)))
-    for path in find_directories(field, root, SUFFIXES)
+    _Place(path, tuple(find_directories(path, SUFFIXES)), any(find_images(path)))
+    for path in find_directories(root, SUFFIXES)
   ]
   if not {normalize(place.path.name) for place in places}.isdisjoint(stated):
     return _read_classes(places)
@@ -113,11 +109,7 @@ def find_images(directory: Path) -> Iterator[Path]:
 
 
 def _find_alike(places: Sequence[_Place]) -> list[_Place]:
-  """Returns the directories that look like splits by their contents, or [] if most do not.
-
-  A directory looks like a split if at least half of its subdirectories have names that also occur
-  in another directory; see `_is_like` for the exact rule.
-  """
+  """Returns the directories that share names of subdirectories, or [] if most of them do not."""
   count = Counter(name for place in places for name in place.names)
   shared = {name for name in count if count[name] > 1}
   alike = [place for place in places if _is_like(place, shared)]
@@ -125,19 +117,12 @@ def _find_alike(places: Sequence[_Place]) -> list[_Place]:
 
 
 def _is_like(place: _Place, names: set[str]) -> bool:
-  """Returns whether a directory looks like a split whose classes have the given names.
-
-  Such a directory contains no image outside its subdirectories. At least two of the subdirectories,
-  and at least half of them, have one of the names.
-  """
+  """Returns whether a directory looks like a split whose classes have the given names."""
   return not place.has_images and len(place.names & names) >= max(2, len(place.names) / 2)
 
 
 def _are_classes_of_splits(places: Sequence[_Place]) -> bool:
-  """Returns whether each directory is a class that contains a directory for each split.
-
-  Every class must have a directory for train and at least one other role.
-  """
+  """Returns whether each directory is a class with a directory for train and for another role."""
   return len(places) > 1 and all(
     not place.has_images
     and not states_role(place.path.name)
@@ -169,12 +154,6 @@ def _read_splits(
 
   Another directory is a split, too, if its subdirectories have exactly the names of those in a
   known split. If the config names no splits, similar names suffice, see `_is_like`.
-
-  Args:
-    places: All directories of the folder.
-    known: The directories that are known to be splits.
-    named: The names of the splits in the config.
-    hint: The sentence for `FolderLayout.hint`.
   """
   like = next((place for place in known if place.role == "train"), known[0])
   splits = [
@@ -193,17 +172,11 @@ def _read_splits(
 
 
 def _check_unlabeled(field: str, places: Sequence[_Place]) -> None:
-  """Checks that directories without class directories are not all named like splits.
-
-  Raises:
-    ConfigError: All are named like splits, such as train and test, so the images have no classes.
-  """
   roles = {place.role for place in places}
   if len(roles) > 1 and "train" in roles and roles <= {*ROLES}:
     train = next(place.path for place in places if place.role == "train")
     raise ConfigError(
-      f"{field}: {listing(place.path.name for place in places)} are the names of splits, but these"
-      " directories have no class directories. Put a directory per class into each. If the names"
-      f" are those of classes, list them in {FILE}, one name on each line. To use images without"
-      f" labels, name one directory, such as folder:{train}."
+      f"{field}: {listing(place.path.name for place in places)} are the names of splits, but have"
+      f" no directory per class. If they are classes, list them in {FILE}, one name on each line."
+      f" To use images without labels, name one directory, such as folder:{train}."
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.sources.files import find_path
 from vitx.data.sources.folder import make_dataset
-from vitx.files import read_bytes
+from vitx.files import reading
 
 SAVED = ("dataset_dict.json", "state.json")  # the files that `save_to_disk` writes
 
@@ -25,10 +26,8 @@ class HubImages:
 
   Attributes:
     table: The split, a `datasets.Dataset` whose images are encoded.
-    split: The name of the split.
     image: The name of the column of images.
     labels: The classes, int32 (n,).
-    settings: The settings for reading images.
   """
 
   table: Any
@@ -52,13 +51,9 @@ class HubImages:
 
   def read(self, i: int) -> bytes:
     """Returns the bytes of an image file, which the table contains or names by a path."""
-    stored = self.table[int(i)][self.image]
-    try:
-      return stored["bytes"] or read_bytes(stored["path"])
-    except (OSError, TypeError) as error:
-      raise ConfigError(
-        f"{self.name(i)} cannot be read ({error}). Replace or remove it."
-      ) from error
+    with reading(f"{self.name(i)} cannot be read"):
+      stored = self.table[int(i)][self.image]
+      return stored["bytes"] or Path(stored["path"]).read_bytes()
 
   def name(self, i: int) -> str:
     return f"{self.split}[{i}]"
@@ -74,11 +69,6 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
 
   Args:
     data: The config's `data`, of which these fields are read: source, channels, value_range.
-
-  Raises:
-    ConfigError: The set cannot be loaded, does not have one column of images and one of classes, or
-      its splits have other columns or classes.
-    MissingExtraError: The library `datasets` is not installed.
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
@@ -89,14 +79,13 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   opened: dict[str, HubImages] = {}
   feature, names = first.features[image], tuple(first.features[label].names)
   for split, table in tables.items():
-    own = tuple(getattr(table.features.get(label), "names", names))  # a number has no names
-    if not {image, label} <= table.features.keys() or own != names:
+    others = tuple(getattr(table.features.get(label), "names", names))  # a number has no names
+    if not {image, label} <= table.features.keys() or others != names:
       raise ConfigError(
         f"data.source={name!r}: the split {split!r} does not have the columns {image} and {label}"
-        f" with the classes {listing(names)}, as {next(iter(tables))!r} has. Give all splits equal"
-        " features; a label of -1 marks an image without a class."
+        f" with the classes {listing(names)}, as {next(iter(tables))!r} has."
       )
-    labels = np.array([-1 if each is None else each for each in table[label]], np.int32)
+    labels = np.array([-1 if number is None else number for number in table[label]], np.int32)
     encoded = table.cast_column(image, dataclasses.replace(feature, decode=False))
     opened[split] = HubImages(encoded, split, image, labels, settings)
   unlabeled = tuple(split for split, examples in opened.items() if (examples.labels < 0).any())
@@ -104,9 +93,8 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   for split in sorted(opened):
     parts += [split, str(len(opened[split])), digest(_content(opened[split]))]
   info = DatasetInfo(name, image_spec(settings.channels), names, fingerprint=digest(parts))
-  return make_dataset(
-    info, {split: opened[split] for split in opened if split not in unlabeled}, unlabeled
-  )
+  labeled = {split: opened[split] for split in opened if split not in unlabeled}
+  return make_dataset(info, labeled, unlabeled)
 
 
 def _load(name: str) -> Mapping[str, Any]:
@@ -119,36 +107,28 @@ def _load(name: str) -> Mapping[str, Any]:
   folder = find_path(f"hf:{path}")
   is_saved = any((folder / file).exists() for file in SAVED)
   datasets.disable_progress_bars()
-  try:
+  with reading(f"data.source={name!r} cannot be loaded by the library datasets"):
     if is_saved:
-      found = datasets.load_from_disk(str(folder))
+      tables = datasets.load_from_disk(str(folder))
     else:
-      found = datasets.load_dataset(path, config or None)
-  except Exception as error:  # the library raises errors of many kinds
-    raise ConfigError(
-      f"data.source={name!r} cannot be loaded by the library datasets ({error}). Write hf:NAME,"
-      " hf:NAME:CONFIG, or hf:PATH of a directory that it can read."
-    ) from error
-  return found if isinstance(found, dict) else {"train": found}
+      tables = datasets.load_dataset(path, config or None)
+  return tables if isinstance(tables, dict) else {"train": tables}
 
 
 def _choose_column(name: str, table: Any, kind: str) -> str:
   """Returns the only column of a table that has the given kind of feature."""
-  found = [column for column, each in table.features.items() if type(each).__name__ == kind]
-  if len(found) != 1:
+  columns = [name for name, feature in table.features.items() if type(feature).__name__ == kind]
+  if len(columns) != 1:
     raise ConfigError(
       f"data.source={name!r} must have one column of kind {kind}, but has"
-      f" {listing(found) or 'none'}; its columns are {listing(table.features)}. Choose or cast its"
-      " columns with the library datasets, save the set by save_to_disk, and name that directory."
+      f" {listing(columns) or 'none'} among {listing(table.features)}; choose or cast columns, and"
+      " save the set by save_to_disk."
     )
-  return found[0]
+  return columns[0]
 
 
 def _content(examples: HubImages) -> Iterator[str | bytes]:
-  """Yields the labels of a split and then the bytes of its images.
-
-  If the table is larger than `fingerprint.HASH_ALL`, only a sample of the images is read.
-  """
+  """Yields the labels of a split and then the bytes of its images, or of a sample of them."""
   yield examples.labels.tobytes()
   for i in choose_sample(len(examples), examples.table.data.nbytes).tolist():
     yield examples.read(i)

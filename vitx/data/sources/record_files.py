@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from array_record.python import array_record_module
 
-from vitx.config.errors import ConfigError
 from vitx.data.dataset import find_part
 from vitx.data.splits import FileRange
+from vitx.files import reading
 
 # Records are read in a random order, so reading ahead is useless.
 _OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
@@ -18,27 +18,20 @@ _THREADS = 64  # the reader needs this many threads in a process, and hangs if i
 
 
 @functools.cache
-def check_threads() -> None:
-  """Checks that this process may start the threads that the reader of ArrayRecord files needs.
+def start_threads() -> None:
+  """Starts and ends as many threads as the reader of ArrayRecord needs, so that it does not hang.
 
-  Limits of virtual memory (`ulimit -v`), of processes (`ulimit -u`) or of a container can prevent
-  this.
-
-  Raises:
-    ConfigError: This process may start too few threads.
+  Limits of virtual memory (`ulimit -v`), of processes (`ulimit -u`) or of a container raise here.
   """
   end, started = threading.Event(), []
   try:
-    for _ in range(_THREADS):
-      thread = threading.Thread(target=end.wait, daemon=True)
-      thread.start()
-      started.append(thread)
-  except (RuntimeError, MemoryError) as error:
-    raise ConfigError(
-      f"data.source: the reader of ArrayRecord needs {_THREADS} threads, and this process"
-      f" may start only {len(started)} ({error}). Raise the limit of virtual memory"
-      " (ulimit -v), of processes (ulimit -u) or of the container, or use folder:PATH."
-    ) from error
+    with reading(
+      f"data.source: this process may start fewer threads than ArrayRecord's {_THREADS}"
+    ):
+      for _ in range(_THREADS):
+        thread = threading.Thread(target=end.wait, daemon=True)
+        thread.start()
+        started.append(thread)
   finally:
     end.set()
     for thread in started:
@@ -66,7 +59,7 @@ class RecordFiles:
 
   def __getitem__(self, i: int) -> bytes:
     if not 0 <= i < len(self):
-      raise IndexError(f"there is no record {i} among {len(self)} records")
+      raise IndexError(i)
     which, place = self.find(i)
     with self._lock:  # all threads share the reader of a file
       if which not in self._readers:

@@ -14,7 +14,7 @@ from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
 from vitx.data.images.settings import check_file_settings, find_channels, image_spec
 from vitx.data.sources import tfds_dir
-from vitx.data.sources.record_files import check_threads
+from vitx.data.sources.record_files import start_threads
 from vitx.data.sources.tfds_records import Content, Records, find_content
 from vitx.data.splits import overlap
 
@@ -29,14 +29,12 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
       data_dir; channels, for sets that do not fix the number of channels; value_range.
 
   Raises:
-    ConfigError: The name is unknown, or the set is not prepared (the message has the command), is
-      not stored as ArrayRecord, or has neither single images nor texts. This error is also raised
-      if the limits of this process allow too few threads.
+    ConfigError: The set is unknown, not prepared (the message has the command) or unsuitable.
   """
   settings = read_fields(DataSettings, data)
   name = settings.source
   directory = tfds_dir.prepared_directory(name, settings.data_dir)
-  check_threads()
+  start_threads()
   builder = tfds_dir.open_builder(directory, tfds_dir.READABLE)
   content = find_content(builder.info, name)
   if not content.text:
@@ -49,7 +47,9 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
 
   details = builder.info.splits.items()
   splits = {split: read(split) for split, detail in details if detail.num_examples}
-  unlabeled = tuple(split for split, records in splits.items() if _lacks_labels(records))
+  unlabeled = tuple(  # the labels of a whole split may be missing, as in ImageNet's test split
+    split for split, part in splits.items() if content.label and part.label(part.read(0)) < 0
+  )
 
   def open_split(expression: str) -> Examples:
     records = splits.get(expression) or read(expression)
@@ -66,16 +66,7 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
 
 
 def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
-  """Returns the facts about a set that follow from its name, even if the set is not prepared.
-
-  The facts come from the code of TFDS, or of vitx for its own sets. They have no fingerprint.
-
-  Args:
-    data: The config's `data`.
-
-  Returns:
-    The facts, or None if they are unknown until the set is opened.
-  """
+  """Returns the facts, but no fingerprint, that the code of a set states; None if there is none."""
   settings = read_fields(DataSettings, data)
   name, config, _ = tfds_dir.parse_name(settings.source)
   if name in BUILDERS:
@@ -91,11 +82,6 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
   return _describe(
     info.features, settings.source, find_content(info, settings.source), settings.channels
   )
-
-
-def _lacks_labels(records: Records) -> bool:
-  """Returns whether the examples of a split have no labels, as in ImageNet's test split."""
-  return bool(records.content.label) and records.label(records.read(0)) < 0
 
 
 def _describe(
@@ -130,10 +116,7 @@ def _open_documents(texts: Records) -> Documents:
 def _fingerprint(
   builder: tfds.core.DatasetBuilder, splits: Mapping[str, Records], content: Content
 ) -> str:
-  """Hashes the content of the examples.
-
-  The files and records are not hashed, since they depend on the software that wrote them.
-  """
+  """Hashes the examples, since files and records depend on the software that wrote them."""
   info = builder.info
   names = info.features[content.label].names if content.label else None
   parts: list[str | bytes] = [info.full_name, *(names or ())]

@@ -202,13 +202,8 @@ def _logits(view: View, rows: jax.Array, table: jax.Array) -> jax.Array:
 def _map_heads(function, per_query, per_key, row_size: int):
   """Calls a function for every example and head, with queries in tiles that fit the CPU's cache.
 
-  Args:
-    function: A function of a tree of arrays for queries, (tiles, c, ...) with c queries in a tile,
-      and of a tree of arrays for keys, (M, ...). It returns two trees of arrays: one for queries,
-      (tiles, c, ...), and one for keys, (M, ...).
-    per_query: A tree of arrays (Z, N, ...), Z = B·H.
-    per_key: A tree of arrays (Z, M, ...).
-    row_size: The number of array elements that a query needs in memory.
+  The function takes and returns a tree of arrays for queries, (tiles, c, ...), and one for keys,
+  (M, ...). A query needs `row_size` array elements in memory.
   """
   total, n = jax.tree.leaves(per_query)[0].shape[:2]
   tiles = math.ceil(n / tiling.tile_rows(tiling.step_elements(), row_size))

@@ -71,15 +71,12 @@ def _forward(x, kernel, strides, pads):
 def _backward(strides, pads, saved, g):
   x, kernel = saved
   to_kernel = _kernel_gradient_by_products if max(strides) > 1 else _kernel_gradient_by_convolution
-  found = to_kernel(g, x, kernel, strides, pads)
-  return _image_gradient(g, x, kernel, strides, pads), jnp.asarray(found, kernel.dtype)
+  d_kernel = to_kernel(g, x, kernel, strides, pads)
+  return _image_gradient(g, x, kernel, strides, pads), jnp.asarray(d_kernel, kernel.dtype)
 
 
 def _image_gradient(g, x, kernel, strides, pads) -> jax.Array:
-  """Returns the gradient of the images, from the cotangent `g` of the output.
-
-  It is the dilated `g` convolved with the flipped kernel.
-  """
+  """Returns the gradient of the images: the dilated `g` convolved with the flipped kernel."""
   taken = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     size, window = x.shape[1 + axis], kernel.shape[axis]
@@ -98,7 +95,7 @@ def _kernel_gradient_by_convolution(g, x, kernel, strides, pads) -> jax.Array:
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     spread = (g.shape[1 + axis] - 1) * stride + 1
     taken.append((low, kernel.shape[axis] - 1 + spread - x.shape[1 + axis] - low))
-  found = lax.conv_general_dilated(
+  d_kernel = lax.conv_general_dilated(
     x.transpose(3, 1, 2, 0),
     g.transpose(1, 2, 0, 3),
     (1, 1),
@@ -106,7 +103,7 @@ def _kernel_gradient_by_convolution(g, x, kernel, strides, pads) -> jax.Array:
     rhs_dilation=strides,
     dimension_numbers=LAYOUT,
   )
-  return found.transpose(1, 2, 0, 3)
+  return d_kernel.transpose(1, 2, 0, 3)
 
 
 def _kernel_gradient_by_products(g, x, kernel, strides, pads) -> jax.Array:

@@ -74,17 +74,7 @@ def decode_step(
 
 
 def _write(array: jax.Array, new: jax.Array, slot: jax.Array, plan: DecodePlan) -> jax.Array:
-  """Writes the keys or values of a new token into the token's slots of the cache.
-
-  Args:
-    array: The cached keys or values.
-    new: The keys or values of the new token, (B, 1, H, D).
-    slot: The slot of the token in each group of heads, (G,).
-    plan: The plan of the cache.
-
-  Returns:
-    The new cached keys or values.
-  """
+  """Writes the keys or values (B, 1, H, D) of a token into its slots, (G,) for groups of heads."""
   # This scatters even if the slot is equal for all heads: with a dynamic_update_slice, XLA would
   # copy the cache at every step on a CPU.
   new = new[:, 0].astype(array.dtype)
@@ -111,10 +101,7 @@ def _read(cache: Cache, plan: DecodePlan, at: jax.Array) -> tuple[jax.Array, jax
 
 
 def _allowed(cache: Cache, plan: DecodePlan, at: jax.Array) -> jax.Array:
-  """Returns a mask of the slots whose keys token `at` attends.
-
-  The mask is bool (G, M), for G groups of heads with M slots each, or (1, M) for all heads.
-  """
+  """Returns a mask of the slots whose keys token `at` attends, bool (G, M) or (1, M)."""
   if cache.place is None:
     places = jnp.arange(plan.count, dtype=jnp.int32)[None]
   else:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from vitx.config.checks import check_choice
 from vitx.ops.inputs import hide_tokens
 from vitx.ops.shapes import Array, Bool, Float
 
@@ -109,12 +110,8 @@ def softmax_key_features(
 
   Returns:
     The features, float32 (B, N, H, M).
-
-  Raises:
-    ValueError: The stabilizer is unknown.
   """
-  if stabilizer not in STABILIZERS:
-    raise ValueError(f"stabilizer={stabilizer!r} is unknown. Valid: {', '.join(STABILIZERS)}.")
+  check_choice(stabilizer, "stabilizer", STABILIZERS)
   logits, half_square = _exponent(hide_tokens(k, mask), projection)
   seen = jnp.bool_(True) if mask is None else mask[:, None, :, None]  # (B, 1, N, 1)
   if stabilizer == "none":
@@ -171,10 +168,8 @@ def elu_features(
 
 
 def _exponent(x: jax.Array, projection: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Returns W x / D^(1/4), (B, H, N, M), and |x|² / (2 sqrt(D)), (B, H, N, 1), in float32.
-
-  Heads come before tokens, as the later products need it, so only the small `x` is transposed.
-  """
+  """Returns W x / D^(1/4), (B, H, N, M), and |x|² / (2 sqrt(D)), (B, H, N, 1), in float32."""
+  # Heads come before tokens, as the later products need it, so only the small `x` is transposed.
   x = jnp.swapaxes(x, 1, 2).astype(jnp.float32) * x.shape[-1] ** -0.25
   projected = jnp.einsum("bhnd,md->bhnm", x, projection.astype(jnp.float32))
   return projected, jnp.sum(x * x, axis=-1, keepdims=True) / 2

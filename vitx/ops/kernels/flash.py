@@ -47,35 +47,21 @@ def flash_attention(
     key_mask: A boolean mask (B, M) or (B, M, H), True = may be attended, or `None`.
     scale: The factor of the logits; `None` for 1 / sqrt(D).
     causal: Whether query i sees keys 0 … i only, or the keys that `steps` allows.
-    steps: The numbers (a, b) of queries and of keys in a block of the causal mask.
+    steps: The numbers (a, b) of queries and of keys in a block of the causal mask; ceil(N / a) must
+      be ceil(M / b).
     self_edge: Whether query i sees key i. False requires N = M and steps (1, 1).
 
   Returns:
     The output (B, N, H, E) in the dtype of `v`, and the log-sum-exp of each query's logits,
     (B, H, N) float32, with which partial attentions can be merged. Both are differentiable. A query
     that sees no key has output 0, log-sum-exp -inf and a gradient of 0.
-
-  Raises:
-    ValueError: With a causal mask, queries and keys make different numbers of blocks; or
-      `self_edge` is False, and N is not M or `steps` is not (1, 1).
   """
-  causal_steps = steps if causal else None
-  if causal and -(-q.shape[1] // steps[0]) != -(-k.shape[1] // steps[1]):
-    raise ValueError(
-      f"causal=True with steps={steps} needs ceil(N / {steps[0]}) = ceil(M / {steps[1]}),"
-      f" not N = {q.shape[1]} queries and M = {k.shape[1]} keys. Change steps, q or k."
-    )
-  if not self_edge and (q.shape[1] != k.shape[1] or steps != (1, 1)):
-    raise ValueError(
-      f"self_edge=False needs N = M and steps=(1, 1), not N = {q.shape[1]} queries,"
-      f" M = {k.shape[1]} keys and steps={steps}. Change them, or use self_edge=True."
-    )
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   bias = None
   if key_mask is not None:
     key_mask = key_mask[:, :, None] if key_mask.ndim == 2 else key_mask
     bias = jnp.where(jnp.swapaxes(key_mask, 1, 2), 0.0, -jnp.inf).astype(jnp.float32)
-  return _flash(q, k, v, bias, scale, _Edges(causal_steps, self_edge))
+  return _flash(q, k, v, bias, scale, _Edges(steps if causal else None, self_edge))
 
 
 class _Edges(NamedTuple):
@@ -91,15 +77,10 @@ class _Edges(NamedTuple):
 
 
 def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
-  """Divides the rows of a causal matrix into bands, so that a band can skip columns it cannot see.
+  """Divides n rows of a causal matrix into bands: pairs (first row, row after the last).
 
-  Args:
-    n: The number of rows.
-    step: The number of consecutive rows with equal masks. Every band begins at a multiple of this
-      number. `None` if the matrix is not causal; there is then one band.
-
-  Returns:
-    A pair for each band: its first row, and the row after its last row.
+  Every band begins at a multiple of `step`, the number of consecutive rows with equal masks. A
+  matrix that is not causal, with `step` None, has one band.
   """
   count = min(_BANDS, max(1, n // max(48, step))) if step else 1
   edges = [n * i // count // (step or 1) * (step or 1) for i in range(count)]
@@ -107,14 +88,9 @@ def _bands(n: int, step: int | None) -> list[tuple[int, int]]:
 
 
 def _tile_rows(batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-  """Chooses how much of a matrix one step of a loop computes, so that its logits fit the cache.
+  """Returns the number of matrices in a step, of rows in a tile, and of tiles.
 
-  Args:
-    batch: The number of matrices.
-    rows, columns: The shape of each matrix.
-
-  Returns:
-    The number of matrices in a step, the number of rows in a tile, and the number of tiles.
+  The logits of a step fit the cache. There are `batch` matrices of `rows` x `columns`.
   """
   budget = _STEPS * tiling.step_elements()
   tiles = math.ceil(rows / min(rows, tiling.tile_rows(budget, columns, _MIN_ROWS)))
@@ -135,17 +111,9 @@ def _untile(x: jax.Array, rows: int) -> jax.Array:
 def _logits(rows, columns, bias, first_row, edges, transposed=False):
   """Returns the logits of tiles, (g, n, m), with -inf for pairs that may not attend.
 
-  There is a tile for each of g pairs of an example and a head. The n rows of a tile are queries and
-  its m columns are keys. If `transposed` is True, the rows are keys and the columns are queries.
-
-  Args:
-    rows: The vectors of the rows, (g, n, D).
-    columns: The vectors of the columns, (g, D, m). In this form no product has to transpose them
-      for every tile.
-    bias: The bias of the keys, (g, m), or (g, n) if the rows are keys; `None` for no bias.
-    first_row: The index of the first row. The first column has index 0.
-    edges: The pairs of indices that may attend.
-    transposed: Whether the rows are keys.
+  There is a tile for each of g pairs of an example and a head. The rows (g, n, D) are queries and
+  the columns (g, D, m) are keys, with a bias (g, m); if `transposed`, it is the reverse. The first
+  column has index 0.
   """
   logits = product(rows, columns)
   if bias is not None:
@@ -160,19 +128,10 @@ def _logits(rows, columns, bias, first_row, edges, transposed=False):
 
 
 def _forward_band(q, k, v, bias, scale, edges, first):
-  """Computes the attention of one band of queries.
+  """Computes the attention of one band of queries (Z, n, D) to the keys that it may see (Z, m, D).
 
-  Args:
-    q: The queries of the band, (Z, n, D), Z = B·H.
-    k: The keys that the band may see, (Z, m, D).
-    v: The values of these keys, (Z, m, E).
-    bias: The bias of these keys, (Z, m), or `None`.
-    scale: The factor of the logits.
-    edges: The pairs that may attend.
-    first: The index of the band's first query.
-
-  Returns:
-    The output (Z, n, E), and the log-sum-exp of each query's logits, (Z, n).
+  Z is B·H, and `first` is the index of the first query. Returns the output (Z, n, E), and the
+  log-sum-exp of each query's logits, (Z, n).
   """
   group, size, tiles = _tile_rows(q.shape[0], q.shape[1], k.shape[1])
 
@@ -212,15 +171,8 @@ def _flash(q, k, v, bias, scale, edges):
 def _backward_band(arrays, scale, edges):
   """Computes the gradients of one band of keys and values, and its share of the gradient of q.
 
-  Args:
-    arrays: The tuple (k, v, bias, q, d_out, lse, delta). The keys k, the values v and the bias of
-      the keys are those of the band. The queries q, the output's cotangent d_out, and lse and delta
-      (see `tiling.backward_statistics`) are those of the queries that may see the band.
-    scale: The factor of the logits.
-    edges: The pairs that may attend.
-
-  Returns:
-    The gradients (dq, dk, dv). The gradient of all queries is the sum of dq over the bands.
+  The arrays are k, v and bias of the band, and q, d_out, lse and delta (see
+  `tiling.backward_statistics`) of the queries that may see it. Returns (dq, dk, dv).
   """
   k, q = arrays[0], arrays[3]  # (Z, ·, D)
   group, size, tiles = _tile_rows(k.shape[0], k.shape[1], q.shape[1])

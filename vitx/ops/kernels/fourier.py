@@ -22,9 +22,6 @@ def fourier_mixing(
   Returns:
     The output (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as
     `x`; and on the masked path the cosine and sine matrices over tokens, (1, 2, N, N), else `None`.
-
-  Raises:
-    ConfigError: The implementation is unknown.
   """
   picked = resolve_implementation("fourier_mixing", implementation, "fourier", (*x.shape[:2], 1))
   if picked == "masked":
@@ -42,16 +39,9 @@ def _dft(size: int) -> tuple[jax.Array, jax.Array]:
 
 
 def _multiply_matrices(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Computes the real part of the discrete Fourier transform by matrix products, in float32.
+  """Computes cos_N x cos_C - sin_N x sin_C, (B, N, C); also returns cos_N and sin_N, (2, N, N).
 
-  The output is cos_N x cos_C - sin_N x sin_C. The matrices cos_N and sin_N, (N, N), have the cosine
-  and the sine of 2π i j / N in row i and column j; cos_C and sin_C, (C, C), those of 2π i j / C.
-
-  Args:
-    x: The tokens, (B, N, C).
-
-  Returns:
-    The output in the dtype of `x`, (B, N, C); and cos_N and sin_N, stacked, (2, N, N).
+  The matrices cos_N and sin_N have the cosine and the sine of 2π i j / N in row i and column j.
   """
   cos, sin = _dft(x.shape[1])
   cos_c, sin_c = _dft(x.shape[2])

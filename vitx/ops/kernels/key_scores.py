@@ -11,7 +11,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from vitx.config.errors import ConfigError, listing
+from vitx.config.checks import check_choice
 from vitx.ops.inputs import hide_tokens
 from vitx.ops.kernels.tiling import product_transposed
 from vitx.ops.shapes import Array, Bool, Float
@@ -63,12 +63,8 @@ def score_keys(
     key_mask: A boolean mask broadcastable to (..., N, M), True = may be attended, or `None`.
     predictor: The predictor "dense", "sparse" or "auto", which means "dense": on two CPU cores
       "sparse" was never faster with more than one of 32 coefficients nonzero.
-
-  Raises:
-    ConfigError: The predictor is unknown.
   """
-  if predictor not in PREDICTORS:
-    raise ConfigError(f"predictor={predictor!r} is unknown. Valid: {listing(PREDICTORS)}.")
+  check_choice(predictor, "predictor", PREDICTORS)
   multiply = _multiply_sparse if predictor == "sparse" else product_transposed
   scores = multiply(coefficients, basis)
   scores = jnp.where(scores == 0, 0.0, scores)  # -0.0 and 0.0 must rank as equal scores
@@ -79,10 +75,6 @@ def _multiply_sparse(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
   """Returns the scores, (..., N, M), as sums over each query's nonzero coefficients only.
 
   A step of the loop adds the term of one coefficient for every query.
-
-  Args:
-    coefficients: The coefficients of the queries, (..., N, S).
-    basis: The basis over the keys, (M, S).
   """
   rows = coefficients.reshape(-1, coefficients.shape[-1]).astype(jnp.float32)
   table = basis.T.astype(jnp.float32)  # (S, M)
@@ -90,9 +82,9 @@ def _multiply_sparse(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
   rank = jnp.where(left, jnp.cumsum(left, axis=-1), 0)  # 1, 2, ... for nonzero coefficients
 
   def add(number, total):
-    own = rank == number
-    weight = jnp.sum(jnp.where(own, rows, 0.0), axis=-1, keepdims=True)
-    return total + weight * table[jnp.argmax(own, axis=-1)]
+    is_term = rank == number
+    weight = jnp.sum(jnp.where(is_term, rows, 0.0), axis=-1, keepdims=True)
+    return total + weight * table[jnp.argmax(is_term, axis=-1)]
 
   most = jnp.max(rank) + 1
   start = jnp.zeros((len(rows), table.shape[1]), jnp.float32)

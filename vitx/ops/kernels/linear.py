@@ -39,9 +39,6 @@ def linear_attention(
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, M) in
     float32, else `None`. If all weights of a query are zero, its output and its row are zero.
-
-  Raises:
-    ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=causal)
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
@@ -52,12 +49,7 @@ def linear_attention(
 
 
 def _multiply_matrix(q, k, v, causal: bool) -> tuple[jax.Array, jax.Array]:
-  """Computes linear attention with the N x M matrix in memory.
-
-  Returns:
-    The output (B, N, H, D) and the matrix, float32 (B, H, N, M). Each row of the matrix sums to
-    one, or is zero.
-  """
+  """Computes linear attention with the N x M matrix in memory, whose rows sum to one or zero."""
   weights = jnp.einsum("bnhf,bmhf->bhnm", q, k)
   if causal:
     weights = jnp.where(jnp.tri(q.shape[1], k.shape[1], dtype=bool), weights, 0.0)
@@ -67,10 +59,7 @@ def _multiply_matrix(q, k, v, causal: bool) -> tuple[jax.Array, jax.Array]:
 
 
 def _multiply_sums(q, k, v, causal: bool) -> jax.Array:
-  """Computes linear attention as φ(q) (φ(k)ᵀ v), in time and memory linear in N.
-
-  The output of each query is divided by the sum of its weights.
-  """
+  """Computes linear attention as φ(q) (φ(k)ᵀ v), in time and memory linear in N."""
   # Heads first: the compiler then moves neither features nor sums in memory.
   q, k, v32 = (jnp.swapaxes(x, 1, 2) for x in (q, k, v.astype(jnp.float32)))
   # With a column of ones after the values, the products also compute the normalizer.
@@ -91,9 +80,9 @@ def _causal(q: jax.Array, k: jax.Array, v: jax.Array, chunk: int) -> jax.Array:
     return x.reshape(*x.shape[:2], -1, chunk, x.shape[-1])
 
   q, k, v = chunks(q), chunks(k), chunks(v)
-  own = jnp.einsum("bhgmf,bhgmd->bhgfd", k, v)
+  sums = jnp.einsum("bhgmf,bhgmd->bhgfd", k, v)
   # This sums only earlier chunks: subtracting a chunk's own sum would lose digits.
-  before = jnp.pad(own[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))
+  before = jnp.pad(sums[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))
   weights = jnp.einsum("bhgnf,bhgmf->bhgnm", q, k)
   weights = jnp.where(jnp.tri(chunk, dtype=bool), weights, 0.0)
   out = jnp.einsum("bhgnf,bhgfd->bhgnd", q, jnp.cumsum(before, axis=2))

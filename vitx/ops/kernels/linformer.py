@@ -37,9 +37,6 @@ def linformer_attention(
 
   Returns:
     The output (B, N, H, D), and on the masked path the matrix (B, H, N, M) in float32, else `None`.
-
-  Raises:
-    ConfigError: The implementation is unknown, or "kernelized" with dropout.
   """
   check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)

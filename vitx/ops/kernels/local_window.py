@@ -34,9 +34,6 @@ def local_attention(
 
   Returns:
     The output (B, N, H, D), and on the masked path the matrix (B, H, N, N) in float32, else `None`.
-
-  Raises:
-    ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)

@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from vitx.config.checks import check_choice
 from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.softmax import masked_softmax
@@ -44,9 +45,6 @@ def nystrom_attention(
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, N) in
     float32, whose rows sum to one up to the error of the inverse, else `None`.
-
-  Raises:
-    ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
@@ -107,12 +105,8 @@ def pseudo_inverse(
 
   Returns:
     The inverses, float32 (B, H, M, M).
-
-  Raises:
-    ValueError: The scale is unknown.
   """
-  if scale not in PINV_SCALES:
-    raise ValueError(f"pinv_scale={scale!r} is unknown. Valid: {', '.join(PINV_SCALES)}.")
+  check_choice(scale, "pinv_scale", PINV_SCALES)
   a = a.astype(jnp.float32)
   axes: tuple[int, ...] | int = -1 if scale == "example" else tuple(range(a.ndim - 1))
   rows = jnp.max(jnp.sum(jnp.abs(a), axis=-1), axis=axes, keepdims=True)[..., None]
@@ -131,10 +125,7 @@ def pseudo_inverse(
 def _factors(
   q: jax.Array, k: jax.Array, landmarks: int, mask, iterations: int, pinv_scale: str
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Returns the three factors of Nyström's approximation of the matrix, in float32.
-
-  They are (B, H, N, M), (B, H, M, M) and (B, H, M, N) for M landmarks.
-  """
+  """Returns the three factors for M landmarks: (B, H, N, M), (B, H, M, M) and (B, H, M, N)."""
   scale = 1 / math.sqrt(q.shape[-1])
   q, k = q.astype(jnp.float32) * scale, k.astype(jnp.float32)
   q_means, used = segment_means(q, landmarks, mask=mask)

@@ -77,14 +77,7 @@ def _backward(size, stride, padding, saved, d_out):
 
 
 def _spread_gradient(x, out, d_out, size: int, stride: int, padding: int) -> jax.Array:
-  """Returns the gradient of `max_pool`, which goes to the first of the largest values of a window.
-
-  Args:
-    x: The images, (B, rows, columns, C).
-    out: The result of `_take_largest`.
-    d_out: The gradient of `out`.
-    size, stride, padding: The arguments of `max_pool`.
-  """
+  """Returns the gradient of `max_pool`, which goes to the first largest value of a window."""
   padded = _pad(x, padding, -jnp.inf, (1, 2))
   gradient, is_left = jnp.zeros(padded.shape, d_out.dtype), jnp.ones(out.shape, bool)
   for start in itertools.product(range(size), repeat=2):

@@ -62,9 +62,6 @@ def predicted_attention(
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
     (B, H, N, N), else `None`.
-
-  Raises:
-    ConfigError: The implementation or the predictor is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
@@ -113,10 +110,7 @@ def gathers(keys: int, budget: int) -> bool:
 
 
 def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
-  """Returns the K keys that each query keeps, int32 (B, H, N, K), and a mask of the valid ones.
-
-  The mask is `None` if all of them are valid.
-  """
+  """Returns the K keys that each query keeps, int32 (B, H, N, K), and a mask of the valid ones."""
   batch, heads, n, _ = coefficients.shape
   size = tiling.tile_rows(tiling.step_elements() / (batch * heads), len(basis), FEWEST_ROWS)
   count = math.ceil(n / min(n, size))
@@ -138,10 +132,7 @@ def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
 
 
 def _select(coefficients, visible, basis, cut, *, budget: int, predictor: str):
-  """Returns the keys that some queries see, as `chosen_keys.Hidden`, and the thresholds of scores.
-
-  The thresholds are a `Cut`. If the argument `cut` is `None`, this function finds them.
-  """
+  """Returns the keys that some queries see, and the thresholds of their scores, a `Cut`."""
   visible = None if visible is None else visible[None]
   scores = score_keys(coefficients, basis, visible, predictor)
   cut = find_cut(scores, budget) if cut is None else cut

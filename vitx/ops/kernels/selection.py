@@ -122,13 +122,8 @@ def _ordered(scores: jax.Array) -> jax.Array:
 def _bisect_values(keys: jax.Array, budget: int) -> tuple[jax.Array, jax.Array, jax.Array]:
   """Returns the largest v such that at least K scores are >= v, or a lower v with exactly K.
 
-  Args:
-    keys: The scores as integers from `_ordered`, int32 (..., M).
-    budget: The number K.
-
-  Returns:
-    Three arrays int32 (...,): v, the number of scores >= v, and the number of scores > v. The third
-    is valid only where the second is more than K.
+  The keys are integers from `_ordered`, int32 (..., M). The results are int32 (...,): v, the number
+  of scores >= v, and, valid only where the second is more than K, the number of scores > v.
   """
   positive, negative = _count(keys > 0), _count(keys < 0)
   above, below = positive >= budget, keys.shape[-1] - negative < budget
@@ -161,13 +156,7 @@ def _bisect_values(keys: jax.Array, budget: int) -> tuple[jax.Array, jax.Array, 
 
 
 def _bisect_places(equal: jax.Array, count: jax.Array, needs_place: jax.Array) -> jax.Array:
-  """Returns the place of the `count`-th True entry of `equal`; the last place if not `needs_place`.
-
-  Args:
-    equal: A mask of the entries equal to the threshold, bool (..., M).
-    count: The number of True entries up to the place, int32 (...,), at least 1 where `needs_place`.
-    needs_place: A mask of the rows that need the place, bool (...,).
-  """
+  """Returns the place of the `count`-th True entry of `equal`; the last if not `needs_place`."""
   places, end = _places(equal), equal.shape[-1] - 1
   high = jnp.full(count.shape, end, jnp.int32)
   low = jnp.where(needs_place, -1, end - 1).astype(jnp.int32)

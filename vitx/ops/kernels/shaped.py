@@ -43,9 +43,6 @@ def shaped_attention(
   Returns:
     The output (B, N, H, E) in the dtype of `v`, and on the masked path the matrix
     α I + β A - γ C, (B, H or G, N, N) in float32, else `None`.
-
-  Raises:
-    ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
@@ -58,11 +55,7 @@ def shaped_attention(
 
 
 def _multiply_matrix(q, k, v, alpha, beta, gamma, mask, scale: float):
-  """Returns (α I + β A - γ C) v and the matrix α I + β A - γ C.
-
-  A is the softmax of the logits, and C averages over the keys. The matrix is (B, H, N, N), or
-  (B, 1, N, N) if q, k and the coefficients have one entry for all heads.
-  """
+  """Returns (α I + β A - γ C) v and the matrix α I + β A - γ C, (B, H or 1, N, N)."""
   attend = None if mask is None else mask[:, None, None, :]
   logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, preferred_element_type=jnp.float32) * scale
   probabilities = masked_softmax(logits, attend)  # (B, G, N, N)

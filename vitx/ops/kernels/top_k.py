@@ -59,16 +59,8 @@ def kept_keys_attention(
   Returns:
     The output (B, N, H, D) in the dtype of `v`. A query that keeps nothing has output 0 and no
     gradient; a key that no query keeps has no gradient.
-
-  Raises:
-    ValueError: The indices have another shape.
   """
-  batch, n, heads, dim = q.shape
-  if indices.shape[:3] not in ((batch, heads, n), (batch, 1, n)):
-    raise ValueError(
-      f"indices has the shape {indices.shape}, but for q of shape {q.shape} it must be"
-      f" ({batch}, {heads} or 1, {n}, K), with K kept keys for each query."
-    )
+  dim = q.shape[3]
   scale = 1 / math.sqrt(dim) if scale is None else scale
   lists, kind, size = (indices, valid), chosen_keys.Gathered, indices.shape[-1] * dim
   return chosen_keys.attend((q, k, v), lists, None, None, kind, _select, scale, size)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.indices import Index, blocks_of_runs, distinct, in_grid, namespace
 from vitx.ops.patterns.parts import Part, as_order
@@ -35,9 +34,6 @@ class Pattern:
     Returns:
       A boolean array, broadcastable to the common shape of `q`, `k` and `head`; NumPy or JAX like
       the indices.
-
-    Raises:
-      ConfigError: The pattern does not fit this layout.
     """
     raise NotImplementedError
 
@@ -213,8 +209,6 @@ class Combination(Composite):
   patterns: tuple[Pattern, ...]
 
   def __post_init__(self):
-    if not self.patterns:
-      raise ConfigError(f"{type(self).__name__}(()) has no pattern. Give at least one.")
     object.__setattr__(self, "patterns", tuple(self.patterns))
 
   @property
@@ -254,12 +248,12 @@ class Union(Combination):
     members = self.members(layout)
     drawn = [member for member in members if member.is_drawn]
     static = [member for member in members if not member.is_drawn]
-    found = [part for member in drawn for part in member.split(layout, tile)]
+    parts = [part for member in drawn for part in member.split(layout, tile)]
     if len(static) == 1:
-      found.extend(static[0].split(layout, tile))
+      parts.extend(static[0].split(layout, tile))
     elif static:
-      found.append(Part(Union(tuple(static)), "block_sparse", tile))
-    return tuple(found)
+      parts.append(Part(Union(tuple(static)), "block_sparse", tile))
+    return tuple(parts)
 
 
 def _members(pattern: Pattern, layout: TokenLayout) -> list[Pattern]:
@@ -293,13 +287,13 @@ class Intersection(Combination):
     whole, *limits = self.patterns
     if whole.is_drawn or any(limit.head_period > 1 for limit in limits):
       return super().split(layout, tile)
-    found = whole.split(layout, tile)
+    parts = whole.split(layout, tile)
     for limit in limits:
-      limited = [limit.restrict(part, layout) for part in found]
+      limited = [limit.restrict(part, layout) for part in parts]
       if not all(limited):  # blocks in the usual order can represent any edges
         return super().split(layout, tile)
-      found = tuple(part for part in limited if part is not None)
-    return found
+      parts = tuple(part for part in limited if part is not None)
+    return parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,8 +320,8 @@ class PerHead(Combination):
   def by_head(self) -> tuple[Pattern, ...]:
     members = [pattern.by_head() for pattern in self.patterns]
     heads = math.lcm(len(members), *(len(patterns) for patterns in members))
-    own = (members[head % len(members)] for head in range(heads))
-    return tuple(patterns[head % len(patterns)] for head, patterns in enumerate(own))
+    by_head = (members[head % len(members)] for head in range(heads))
+    return tuple(patterns[head % len(patterns)] for head, patterns in enumerate(by_head))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,9 +333,6 @@ class Cycle(Combination):
 
   def at(self, layer: int) -> Pattern:
     return self.patterns[layer % len(self.patterns)].at(layer)
-
-  def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    raise ConfigError("A cycle has a pattern per layer. Choose one by pattern.at(layer).")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -386,10 +377,10 @@ class OnGrid(Composite):
     if last < P:
       return np.arange(0)
     grid = TokenLayout(layout.grid)
-    found = self.pattern.candidates(grid, max(first - P, 0), last - P, block, head)
-    if found is None or P == 0:
-      return found
-    return blocks_of_runs(found * block + P, (found + 1) * block - 1 + P, block, layout.length)
+    blocks = self.pattern.candidates(grid, max(first - P, 0), last - P, block, head)
+    if blocks is None or P == 0:
+      return blocks
+    return blocks_of_runs(blocks * block + P, (blocks + 1) * block - 1 + P, block, layout.length)
 
 
 def per_head(*patterns: Pattern) -> Pattern:

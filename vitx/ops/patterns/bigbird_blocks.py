@@ -11,10 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Blocked, Drawn, Pattern, Union
-from vitx.ops.patterns.bigbird_draws import PLANS, draw
+from vitx.ops.patterns.bigbird_draws import draw
 from vitx.ops.patterns.indices import Index, blocks_between, distinct, namespace
 from vitx.ops.patterns.local import Global, Window
 from vitx.ops.patterns.parts import Part
@@ -46,13 +47,6 @@ class RandomBlocks(Blocked, Drawn):
   layer: int = 0
   window: int = 0
   anchors: tuple[int, ...] = ()
-
-  def __post_init__(self):
-    if self.plan not in PLANS:
-      raise ConfigError(f"RandomBlocks.plan={self.plan!r} is unknown. Valid: {listing(PLANS)}.")
-    for field in ("count", "block", "heads"):
-      if getattr(self, field) < 1:
-        raise ConfigError(f"RandomBlocks.{field}={getattr(self, field)} must be at least 1.")
 
   def indices(self, layout: TokenLayout) -> np.ndarray:
     """Returns the key blocks that m query blocks drew, int32 (heads, m, r), filled up with -1."""
@@ -156,8 +150,7 @@ class QueryParts(Pattern):
 
   def __post_init__(self):
     for part in self.parts:
-      if part not in PARTS:
-        raise ConfigError(f"QueryParts.parts holds an unknown {part!r}. Valid: {listing(PARTS)}.")
+      check_choice(part, "QueryParts.parts", PARTS)
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     row, m = q // self.block, -(-layout.length // self.block)
@@ -206,24 +199,12 @@ def bigbird(
     plan: The rule of the random draw, "uniform" or "bigbird".
     heads: The number of different random draws, usually H.
     seed: The seed of the random draw, which also differs by layer.
-
-  Raises:
-    ConfigError: The variant is unknown, the window is even, or the variant has global blocks and
-      none is given.
   """
   letters = variant.split("+")
   if not set(letters) <= {"R", "W", "G"} or len(set(letters)) != len(letters):
     raise ConfigError(f"variant={variant!r} is unknown. Valid: {listing(VARIANTS)}.")
   if window < 1 or window % 2 == 0:
-    raise ConfigError(
-      f"window={window} must be odd and positive: the number of blocks around a query's own block,"
-      " which is the middle one, such as 3."
-    )
-  if "G" in letters and not global_blocks:
-    raise ConfigError(
-      f"global_blocks=() names no block, but variant={variant!r} has global blocks. Name"
-      " a block, or use a variant without G."
-    )
+    raise ConfigError(f"window={window} must be odd and positive, such as 3.")
   parts: list[Pattern] = []
   if "W" in letters:
     parts.append(Window(window // 2, block=block, count_prefix=True))

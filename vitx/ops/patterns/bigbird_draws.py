@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from vitx.config.errors import ConfigError, listing
+from vitx.config.checks import check_choice
 from vitx.ops.patterns.draws import BLOCKS, skip_excluded, subsets
 from vitx.ops.patterns.indices import namespace
 
@@ -50,12 +50,8 @@ def draw(
 
   Returns:
     The key blocks, int32 (heads, m, r), m = ceil(N / b); -1 fills up if there are fewer than r.
-
-  Raises:
-    ConfigError: The plan is unknown.
   """
-  if plan not in PLANS:
-    raise ConfigError(f"plan={plan!r} of the random blocks is unknown. Valid: {listing(PLANS)}.")
+  check_choice(plan, "plan", PLANS)
   m = -(-length // block)
   rows = np.arange(m)
   head = np.arange(heads)[:, None]
@@ -133,14 +129,8 @@ def published_exclusions(m: int, high: int, near_start: bool) -> list[np.ndarray
 def _sort_excluded(blocks: np.ndarray, low: int, high: int) -> np.ndarray:
   """Lists, for each query block, the different key blocks in [low, high) that it may not draw.
 
-  Args:
-    blocks: The numbers of excluded key blocks, (m, x), with repeats and numbers outside the range.
-    low: The first key block of the range.
-    high: The end of the range, exclusive.
-
-  Returns:
-    The excluded blocks as offsets from `low`, (m, x), in increasing order without repeats. Unused
-    places, at the end of a row, have offsets of at least `high - low`, which exclude nothing.
+  The results are offsets from `low`, (m, x), in increasing order without repeats. Unused places, at
+  the end of a row, have offsets of at least `high - low`, which exclude nothing.
   """
   width = high - low
   relative = np.sort(np.where((blocks < low) | (blocks >= high), width, blocks - low), axis=-1)

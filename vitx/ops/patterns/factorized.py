@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from vitx.config.errors import ConfigError, listing
+from vitx.config.checks import check_choice
+from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.indices import (
@@ -29,13 +30,6 @@ FORMS = ("paper", "code", "bidirectional", "axial")
 
 def _stride(stride: int | None, layout: TokenLayout) -> int:
   return layout.grid[-1] if stride is None else stride
-
-
-def _check(pattern: Pattern, field: str, value: str, valid: tuple[str, ...]) -> None:
-  if value not in valid:
-    raise ConfigError(
-      f"{type(pattern).__name__}.{field}={value!r} is unknown. Valid: {listing(valid)}."
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +53,8 @@ class Strided(Pattern):
   form: str = "paper"
 
   def __post_init__(self):
-    _check(self, "part", self.part, ("merged", "local", "column"))
-    _check(self, "form", self.form, FORMS)
+    check_choice(self.part, "Strided.part", ("merged", "local", "column"))
+    check_choice(self.form, "Strided.form", FORMS)
     if self.stride is not None and self.stride < 1:
       raise ConfigError(f"Strided.stride={self.stride} must be at least 1.")
 
@@ -167,9 +161,7 @@ class Fixed(Pattern):
   distinct: int = 1
 
   def __post_init__(self):
-    _check(self, "part", self.part, ("merged", "local", "summary"))
-    if self.summary < 1 or self.distinct < 1 or (self.stride is not None and self.stride < 1):
-      raise ConfigError(f"{self}: stride, summary and distinct must be at least 1.")
+    check_choice(self.part, "Fixed.part", ("merged", "local", "summary"))
 
   @property
   def head_period(self) -> int:
@@ -177,11 +169,8 @@ class Fixed(Pattern):
 
   def _runs(self, layout: TokenLayout) -> int:
     l = _stride(self.stride, layout)  # noqa: E741
-    if self.summary * self.distinct > l:
-      raise ConfigError(
-        f"Fixed(summary={self.summary}, distinct={self.distinct}): summary * distinct must"
-        f" be at most {l}, the stride. Lower one of them, or raise the stride."
-      )
+    if not 1 <= self.summary * self.distinct <= l:
+      raise ConfigError(f"{self}: summary * distinct must be in 1 ... {l}, the stride.")
     return l
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:

@@ -27,10 +27,7 @@ Corners = tuple[list[int], list[int]]  # the lowest and the highest coordinates 
 def _per_axis(value: Sizes, layout: TokenLayout, field: str, least: int) -> tuple[int, ...]:
   values = (value,) * len(layout.grid) if isinstance(value, int) else tuple(value)
   if len(values) != len(layout.grid) or min(values) < least:
-    raise ConfigError(
-      f"{field}={value} does not fit a grid of {layout.grid}. Give one number, or one"
-      f" number for each axis, of at least {least}."
-    )
+    raise ConfigError(f"{field}={value} does not fit a grid of {layout.grid}.")
   return values
 
 
@@ -138,12 +135,7 @@ class Axial(Pattern):
 
   def _own(self, layout: TokenLayout) -> int:
     """Returns the axis, counted from 0."""
-    axes = len(layout.grid)
-    if not -axes <= self.axis < axes:
-      raise ConfigError(
-        f"Axial.axis={self.axis} is no axis of the grid {layout.grid}. Use 0 ... {axes - 1}."
-      )
-    return self.axis % axes
+    return range(len(layout.grid))[self.axis]
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     found, own = in_grid(layout, q, k), self._own(layout)
@@ -231,11 +223,7 @@ class Neighborhood(Near):
 
 
 def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
-  """Returns the number of the first key in the window of coordinate `i`, along one axis.
-
-  Keys are numbered from 0 among the coordinates that equal `i` modulo `dilation`, because a dilated
-  window has only these.
-  """
+  """Returns the first key of the window of `i`, counted among coordinates equal by `dilation`."""
   members = (extent - 1 - i % dilation) // dilation + 1
   xp = namespace(i)
   return xp.clip(i // dilation - size // 2, 0, members - size)

@@ -176,10 +176,8 @@ class DilatedWindow(Pattern):
   causal: bool = False
 
   def __post_init__(self):
-    if self.radius < 0 or not self.dilation or min(self.dilation) < 1:
-      raise ConfigError(
-        f"{self}: radius must be at least 0, and dilation must hold numbers of at least 1."
-      )
+    if self.radius < 0 or min(self.dilation) < 1:
+      raise ConfigError(f"{self}: radius must be at least 0, and each dilation at least 1.")
 
   @property
   def head_period(self) -> int:
@@ -242,28 +240,20 @@ class Global(Blocked):
   def __post_init__(self):
     if not (self.tokens or self.blocks or self.prefix):
       raise ConfigError("Global() names no token. Set tokens, blocks or prefix.")
-    if self.block < 1:
-      raise ConfigError(f"Global.block={self.block} must be at least 1.")
 
   def grain(self, layout: TokenLayout) -> int:
     return 1 if self.tokens or (self.prefix and layout.prefix) else self.block
 
   def spans(self, layout: TokenLayout) -> list[tuple[int, int]]:
-    """Returns the first and last token of each run of global tokens.
-
-    Raises:
-      ConfigError: A token or block is outside the layout.
-    """
+    """Returns the first and last token of each run of global tokens."""
     N = layout.length
     R = -(-N // self.block)
-    found = [(0, layout.prefix - 1)] if self.prefix and layout.prefix else []
-    for index in self.tokens:
-      token = _resolve(index, N, "tokens")
-      found.append((token, token))
+    spans = [(0, layout.prefix - 1)] if self.prefix and layout.prefix else []
+    spans += [(range(N)[index],) * 2 for index in self.tokens]
     for index in self.blocks:
-      first = _resolve(index, R, "blocks") * self.block
-      found.append((first, min(first + self.block, N) - 1))
-    return found
+      first = range(R)[index] * self.block
+      spans.append((first, min(first + self.block, N) - 1))
+    return spans
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     result = (q < 0) & (k < 0)
@@ -279,11 +269,3 @@ class Global(Blocked):
       return None
     parts = [blocks_between(low, high, block, layout.length) for low, high in spans]
     return distinct(parts)
-
-
-def _resolve(index: int, count: int, field: str) -> int:
-  if not -count <= index < count:
-    raise ConfigError(
-      f"Global.{field} holds {index}, but there are {count} {field}. Use 0 ... {count - 1}."
-    )
-  return index % count

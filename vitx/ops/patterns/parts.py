@@ -28,10 +28,7 @@ class Order:
   def __post_init__(self):
     numbers = np.ascontiguousarray(self.numbers, np.int64)
     if not np.array_equal(np.sort(numbers), np.arange(numbers.size)) or numbers.size < self.length:
-      raise ValueError(
-        f"numbers, of {numbers.size} entries, must be a permutation of 0 ... n - 1, where n is at"
-        f" least {self.length}."
-      )
+      raise ValueError(f"numbers must be a permutation of 0 ... n - 1, n >= {self.length}.")
     numbers.flags.writeable = False
     object.__setattr__(self, "numbers", numbers)
 

@@ -38,8 +38,8 @@ class ErdosRenyi(Drawn):
   layer: int = 0
 
   def __post_init__(self):
-    if not 0 <= self.p <= 1 or self.heads < 1:
-      raise ConfigError(f"{self}: p must be in [0, 1], and heads at least 1.")
+    if not 0 <= self.p <= 1:
+      raise ConfigError(f"{self}: p must be in [0, 1].")
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     xp = namespace(q, k, head)
@@ -74,12 +74,8 @@ class WattsStrogatz(Drawn):
   layer: int = 0
 
   def __post_init__(self):
-    if self.neighbors < 2 or self.neighbors % 2:
-      raise ConfigError(f"WattsStrogatz.neighbors={self.neighbors} must be even and > 0.")
-    if not 0 <= self.beta <= 1:
-      raise ConfigError(f"WattsStrogatz.beta={self.beta} must be in [0, 1].")
-    if self.heads < 1:
-      raise ConfigError(f"WattsStrogatz.heads={self.heads} must be at least 1.")
+    if self.neighbors < 2 or self.neighbors % 2 or not 0 <= self.beta <= 1:
+      raise ConfigError(f"{self}: neighbors must be even and > 0, and beta in [0, 1].")
 
   def targets(self, layout: TokenLayout) -> np.ndarray:
     """Returns the tokens to which each token's own links lead.
@@ -111,10 +107,7 @@ class WattsStrogatz(Drawn):
 def _targets(pattern: WattsStrogatz, length: int) -> np.ndarray:
   w, half = pattern.neighbors, pattern.neighbors // 2
   if length < 2 * w + 1:
-    raise ConfigError(
-      f"WattsStrogatz.neighbors={w} needs at least {2 * w + 1} tokens, but there are"
-      f" {length}. Use fewer neighbors."
-    )
+    raise ConfigError(f"WattsStrogatz.neighbors={w} needs {2 * w + 1} tokens, not {length}.")
   token: Index = np.arange(length)
   head = np.arange(pattern.heads)[:, None]
   names = (pattern.seed, pattern.layer, head)
@@ -137,12 +130,7 @@ def _targets(pattern: WattsStrogatz, length: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _incoming(pattern: WattsStrogatz, length: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-  """Sorts the links of a head by their far ends.
-
-  Returns:
-    The near end of each link, int (links,); and the index of the first link to each far end, int
-    (N + 1,), where the last entry is the number of links.
-  """
+  """Returns the near ends of links, sorted by far ends, and each far end's first link, (N + 1,)."""
   table = _targets(pattern, length)[head]
   flat = table.reshape(-1)
   order = np.argsort(flat, kind="stable") // table.shape[-1]

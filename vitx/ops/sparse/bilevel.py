@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vitx.config.errors import ConfigError
 from vitx.ops.implementation import resolve_implementation
 from vitx.ops.inputs import check_inputs, hide_tokens
 from vitx.ops.kernels.selection import keep_first
@@ -39,15 +38,7 @@ def region_numbers(grid: tuple[int, ...], regions: int) -> np.ndarray:
 
   Returns:
     The b tokens of each of the R boxes (regions), int (R, b), -1 for padding.
-
-  Raises:
-    ConfigError: There are more regions than tokens along an axis.
   """
-  if regions > min(grid):
-    raise ConfigError(
-      f"token_mixer.regions={regions} exceeds an extent of the grid {grid}. Choose at"
-      f" most {min(grid)}."
-    )
   extents = [math.ceil(g / regions) for g in grid]
   counts = [math.ceil(g / e) for g, e in zip(grid, extents, strict=True)]
   padded = [(0, n * e - g) for g, n, e in zip(grid, counts, extents, strict=True)]
@@ -135,9 +126,6 @@ def bilevel_attention(
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
     (B, H, N, N), else `None`.
-
-  Raises:
-    ConfigError: The implementation is unknown, or there are more regions than tokens along an axis.
   """
   check_inputs(q, k, v, key_mask, layout=layout)
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)

@@ -74,9 +74,6 @@ class BlockMask:
       layout: The layout of the N tokens.
       block: The number b of tokens in a block.
       num_heads: The number of heads H; G is H, or 1 if the pattern's heads do not differ.
-
-    Raises:
-      ConfigError: `block` is not positive, or the pattern does not fit the layout.
     """
     if block < 1:
       raise ConfigError(f"block={block} must be at least 1.")
@@ -206,15 +203,10 @@ def _evaluate(
 
 
 def _number_tiles(tiles: np.ndarray, whole: np.ndarray, numbers: dict[bytes, int]) -> np.ndarray:
-  """Returns the number of each tile's mask in `BlockMask.tables`, int32 (tiles,).
+  """Returns the number of each tile's mask in `BlockMask.tables`, 0 if it is full, -1 if empty.
 
-  The number is 0 for a full tile and -1 for an empty one, which has no mask.
-
-  Args:
-    tiles: The edges in the tiles, bool (tiles, b, b).
-    whole: The number of elements of each tile that are inside N x N, int (tiles,).
-    numbers: The numbers of the masks of the partly filled tiles found so far, by packed content.
-      This function adds new ones.
+  A full tile has `whole` edges. `numbers`, to which this function adds new ones, has the numbers of
+  masks by packed content.
   """
   counts = np.count_nonzero(tiles, axis=(1, 2))
   table = np.where(counts > 0, 0, -1).astype(np.int32)
@@ -236,7 +228,6 @@ def remember(size: int) -> Callable[[Callable], Callable]:
 
   The function takes a pattern or `None`, a layout, and hashable arguments. The edges of a pattern
   that is not fixed (see `Pattern.is_fixed`) are evaluated at each call, as part of the cache's key.
-  The function raises ConfigError for a pattern with a field that is not hashable, such as a list.
 
   Args:
     size: The number of results to keep.
@@ -249,13 +240,6 @@ def remember(size: int) -> Callable[[Callable], Callable]:
 
     @functools.wraps(function)
     def call(pattern: Pattern | None, layout: TokenLayout, *arguments: Any) -> Any:
-      try:
-        hash(pattern)
-      except TypeError as error:
-        raise ConfigError(
-          f"{pattern} cannot be cached ({error}); give its fields tuples and numbers, such as"
-          " (0, 1) instead of [0, 1]."
-        ) from error
       edges = ""
       if pattern is not None and not pattern.is_fixed and not pattern.is_drawn:
         edges = BlockMask.from_pattern(pattern, layout, KEY_BLOCK, pattern.head_period).digest

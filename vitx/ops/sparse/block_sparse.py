@@ -36,11 +36,12 @@ def block_sparse_attention(
     The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each
     query's sum of exponentials. A query without edges has output 0, lse -inf and no gradient. Both
     results may be differentiated.
-
-  Raises:
-    ValueError: The mask has another length or number of heads.
   """
-  _check(q, mask.length, mask.heads, "A mask")
+  if mask.length != q.shape[1] or mask.heads not in (1, q.shape[2]):
+    raise ValueError(
+      f"A mask for {mask.length} tokens and {mask.heads} heads does not fit q of {q.shape[1]}"
+      f" tokens and {q.shape[2]} heads."
+    )
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   return _attend(q, k, v, key_mask, None, mask, mask.block, scale)
 
@@ -72,27 +73,9 @@ def block_sparse_attention_dynamic(
     The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) float32, the logarithm of each
     query's sum of exponentials. A query without edges has output 0, lse -inf and no gradient. Both
     results may be differentiated.
-
-  Raises:
-    ValueError: The indices are for another length or number of heads.
   """
-  G, R, _ = indices.shape
-  if -(-q.shape[1] // block) != R:
-    raise ValueError(
-      f"indices has {R} query blocks, but q needs {-(-q.shape[1] // block)} of block={block}."
-    )
-  _check(q, q.shape[1], G, "A table of blocks")
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   return _attend(q, k, v, key_mask, (indices, valid), None, block, scale)
-
-
-def _check(q: jax.Array, length: int, layouts: int, what: str) -> None:
-  _, n, heads, _ = q.shape
-  if length != n or layouts not in (1, heads):
-    raise ValueError(
-      f"{what} for {length} tokens and {layouts} heads does not fit q of {n} tokens and"
-      f" {heads} heads. Build one for {n} tokens and 1 or {heads} heads."
-    )
 
 
 # This function and its gradient choose the lowering: Triton's kernels in programs for CUDA devices
@@ -167,12 +150,7 @@ def _kernel(function: Callable, q, k, v, mask: BlockMask | None, block: int, sca
 def _list_rows(
   mask: BlockMask | None, drawn: tuple[jax.Array, jax.Array] | None, block: int
 ) -> tuple[tuple[rows.MaskSide, rows.MaskSide], xla.Layout]:
-  """Lists the rows of a block-sparse attention: each block, and the other blocks it is paired with.
-
-  Returns:
-    Two results. The first is a pair: the rows of the query blocks and the rows of the key blocks.
-    The second is the layout of the blocks, for `executor`.
-  """
+  """Returns the rows of the query blocks and of the key blocks, and the layout for `executor`."""
   if mask is None:
     assert drawn is not None
     heads, count, _ = drawn[0].shape

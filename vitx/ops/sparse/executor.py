@@ -139,14 +139,7 @@ def _per_head(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
 
 
 def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
-  """Applies `part` to as many examples at a time as fit one step, or to some heads of one example.
-
-  Args:
-    part: A function that takes and returns trees of arrays (g, N, h, ...).
-    arrays: Trees of arrays (B, N, H, ...).
-    side: The rows that `part` reads, which determine the memory of a step.
-    layout: The layout of heads and blocks.
-  """
+  """Applies `part` to as many examples as fit one step, or to some heads of one example."""
   batch, _, heads = arrays[0].shape[:3]
   largest = max((rows.others.size for rows in side.classes), default=1)
   per_example = largest * layout.block**2 * heads // layout.heads
@@ -186,11 +179,7 @@ def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
 
 
 def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
-  """Computes the gradient of q, and then the gradients of k and v.
-
-  The probabilities are computed again for the gradient of q, and once more for those of k and v. In
-  all, the backward pass takes seven products for each pair of blocks, and the forward pass two.
-  """
+  """Computes the gradient of q, then those of k and v, each from probabilities of its own."""
   z = blocks.q.shape[0]
   dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale)[:1], rows, layout, z, (0.0,))
   dkv = _over_rows(lambda r: _key_step(blocks, r, layout, scale), columns, layout, z, (0.0, 0.0))
@@ -198,11 +187,7 @@ def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: fl
 
 
 def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
-  """Computes the gradients of q, k and v, with the probabilities of all blocks in memory at once.
-
-  The tiles of probabilities that give the gradient of q are used again for those of k and v. This
-  saves two of the seven products that `_gradients_in_turn` computes for each pair of blocks.
-  """
+  """Computes all gradients from the same probabilities, which saves two of seven products."""
   found = [_query_step(blocks, r, layout, scale) for r in _classes(rows, layout)]
   dq = _in_order([x[:1] for x in found], rows, layout, (0.0,))
   p, ds = (_tiles([x[i] for x in found], layout.block) for i in (1, 2))
@@ -215,11 +200,7 @@ def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: fl
 
 
 def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
-  """Cuts the arrays of all classes into tiles (z, pairs + 1, b, b), one for each pair of blocks.
-
-  The array of a class of c rows with lists of W blocks is (z, c, b, W·b). The last two axes are
-  (query, key) in the arrays and (key, query) in the tiles. The last tile is zero.
-  """
+  """Cuts (z, c, b, W·b) into tiles (z, pairs + 1, b, b) of (key, query); the last one is zero."""
   parts = [
     jnp.moveaxis(x.reshape(*x.shape[:3], -1, block), 2, 4).reshape(x.shape[0], -1, block, block)
     for x in rows
@@ -228,12 +209,7 @@ def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
 
 
 def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
-  """Computes one step of the backward pass, for c query blocks with lists of W key blocks.
-
-  Returns:
-    The gradient of the query blocks, (z, c, b, D); the probabilities and the gradient of the
-    logits, (z, c, b, W·b) each.
-  """
+  """Returns the gradient of c query blocks, (z, c, b, D), and their p and ds, (z, c, b, W·b)."""
   logits = _logits(blocks, rows, layout, scale)
   products = product_transposed(blocks.d_out[:, rows.own], _wide(blocks.v, rows.others))
   lse, delta = (x[:, rows.own][..., None] for x in (blocks.lse, blocks.delta))
@@ -242,13 +218,7 @@ def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 
 
 def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
-  """Computes one step of the backward pass, for c key blocks with lists of query blocks.
-
-  The last two axes of the logits in this step are (key, query).
-
-  Returns:
-    The gradients of the key blocks and of their value blocks, (z, c, b, D) each.
-  """
+  """Returns the gradients of c key blocks and of their values, (z, c, b, D) each."""
   queries, d_outs = _wide(blocks.q, rows.others), _wide(blocks.d_out, rows.others)
   logits = product_transposed(blocks.k[:, rows.own].astype(jnp.float32) * scale, queries)
   if blocks.every_bias:  # padding needs no bias: a dead query's probabilities are zero
@@ -261,10 +231,7 @@ def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
 
 
 def _logits(blocks: _Blocks, rows: Rows, layout: Layout, scale: float) -> jax.Array:
-  """Returns logits, (z, c, b, W·b), of c query blocks with lists of W key blocks.
-
-  A logit is -inf where a query may not attend a key.
-  """
+  """Returns the logits (z, c, b, W·b), -inf where a query may not attend a key."""
   queries = blocks.q[:, rows.own].astype(jnp.float32) * scale
   logits = product_transposed(queries, _wide(blocks.k, rows.others))
   if blocks.every_bias or rows.is_padded:
@@ -290,12 +257,7 @@ def _at(x: jax.Array, indices: Indices) -> jax.Array:
 
 
 def _across(tiles: jax.Array, pairs: Indices) -> jax.Array:
-  """Joins the tiles of each list side by side: (z, pairs, b, b) -> (z, c, b, W·b).
-
-  Args:
-    tiles: The tiles, whose last two axes are (key, query).
-    pairs: The indices of the tiles in each list, (c, W).
-  """
+  """Joins the tiles (key, query) of each list: (z, pairs, b, b), (c, W) -> (z, c, b, W·b)."""
   found = jnp.swapaxes(_at(tiles, pairs), 2, 3)
   return found.reshape(*found.shape[:3], -1)
 
@@ -329,15 +291,9 @@ def _from_blocks(x: jax.Array, layout: Layout, shape: tuple[int, ...]) -> jax.Ar
 
 
 def _over_rows(step: Callable, side: MaskSide, layout: Layout, z: int, fills: tuple[float, ...]):
-  """Runs `step` over all rows of all classes, some at a time, and returns results in block order.
+  """Runs `step` over all rows of all classes, and returns results in block order, (z, G·R, b, ...).
 
-  Args:
-    step: A function from Rows with c rows to a tuple of arrays (z, c, b, ...).
-    z: The leading axis of these arrays.
-    fills: The value for blocks without rows, one for each result.
-
-  Returns:
-    A tuple of arrays (z, G·R, b, ...), for G heads with R blocks of b tokens each.
+  A step maps c rows to arrays (z, c, b, ...). Blocks without rows have the values `fills`.
   """
   parts = [_over_class(step, rows, layout, z) for rows in _classes(side, layout)]
   return _in_order(parts, side, layout, fills)

@@ -65,9 +65,6 @@ def plan(
       for the cheapest.
     most: The largest number of tokens in a block of the GPU's kernel; `None` if XLA computes the
       attention. The kernel takes edges that are known before the call as blocks only, not as runs.
-
-  Raises:
-    ConfigError: The pattern does not fit the layout.
   """
   pattern = _simplify(pattern, layout)
   split = _split_prefix(pattern, layout)
@@ -78,10 +75,7 @@ def plan(
 
 
 def _simplify(pattern: Pattern, layout: TokenLayout) -> Pattern:
-  """Returns a pattern with equal edges in which `Full` replaces every union that contains `Full`.
-
-  Other members of such a union add no edges, and would hide that the attention is dense.
-  """
+  """Replaces every union that contains `Full` by `Full`, to show that the attention is dense."""
   if isinstance(pattern, Intersection):
     return Intersection(tuple(_simplify(each, layout) for each in pattern.patterns))
   joined = isinstance(pattern, Union) and Full() in pattern.members(layout)
@@ -91,11 +85,9 @@ def _simplify(pattern: Pattern, layout: TokenLayout) -> Pattern:
 def _split_prefix(
   pattern: Pattern, layout: TokenLayout
 ) -> tuple[Pattern, Literal["global", "causal", "apart"]] | None:
-  """Splits a pattern into the pattern of the grid alone and the edges of the prefix tokens.
+  """Returns the pattern of the grid alone and the kind of the prefix (see `merge.with_prefix`).
 
-  Returns:
-    The pattern of the grid, and the kind of the prefix ("global", "causal" or "apart", see
-    `merge.with_prefix`); `None` if the pattern cannot be split.
+  The result is `None` if the pattern cannot be split.
   """
   if isinstance(pattern, Intersection) and pattern.patterns[1:] == (Causal(),):
     split = _split_prefix(pattern.patterns[0], layout)
@@ -122,10 +114,7 @@ def _by_head(pattern: Pattern, layout: TokenLayout, tile: int | None, most: int 
 
 @remember(256)
 def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
-  """Returns the parts for the tile size of lowest cost.
-
-  The result is cached, because the layers of a model share a few patterns.
-  """
+  """Returns the parts for the tile size of lowest cost."""
   own = [] if pattern.tile is None else [pattern.tile]
   ways = [_split(pattern, layout, tile) for tile in sorted({*TILES, *own}, reverse=True)]
   if all(part.core == "block_sparse" and part.order for parts in ways[0] for part in parts):

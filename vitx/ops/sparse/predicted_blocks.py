@@ -54,9 +54,6 @@ def predicted_block_attention(
   Returns:
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
     (B, H, N, N), else `None`.
-
-  Raises:
-    ConfigError: The implementation is unknown.
   """
   check_inputs(q, k, v, key_mask, same_length=True)
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
@@ -74,14 +71,10 @@ def predicted_block_attention(
 def _choose_blocks(
   coefficients: jax.Array, basis: jax.Array, budget: int, block: int, key_mask: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns the K = `budget` key blocks with the largest predicted scores for each query block.
+  """Returns the K key blocks with the largest predicted scores, (B, H, R, K), and a mask of them.
 
   A token that `key_mask` (B, N) hides counts neither as a query nor as a key. A block in which all
   tokens are hidden is not chosen.
-
-  Returns:
-    The key blocks of each of the R query blocks, int32 (B, H, R, K), and bool (B, H, R, K), False
-    where an index only fills the array.
   """
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   if key_mask is None:

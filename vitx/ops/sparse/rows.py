@@ -137,15 +137,9 @@ def _side(mask: BlockMask) -> MaskSide:
 
 
 def _with_pairs(columns: MaskSide, rows: MaskSide, dead: int) -> MaskSide:
-  """Returns the rows of key blocks with `Rows.pairs` set to the numbers of their pairs of blocks.
+  """Returns the rows of key blocks with `Rows.pairs`: each pair's place in the lists of queries.
 
-  A pair has the number of its place in the lists of all query blocks; padding has the next number
-  after the last.
-
-  Args:
-    columns: The rows of the key blocks.
-    rows: The rows of the query blocks.
-    dead: The number of the dead block.
+  Padding has the next number after the last.
   """
 
   def numbers(queries: Indices, keys: Indices) -> np.ndarray:
@@ -189,11 +183,7 @@ def _transpose_drawn(others: jax.Array) -> Rows:
   """Returns the rows of key blocks, with lists of ceil(K / 2) query blocks.
 
   The number of query blocks that read a key block is not known before run time, so a key block has
-  as many rows as it needs. The total number of rows is bounded; unused rows belong to the dead
-  block.
-
-  Args:
-    others: The key blocks of each query block, (G·R, K).
+  as many rows as it needs. Unused rows belong to the dead block.
   """
   count, K = others.shape
   width = math.ceil(K / 2)

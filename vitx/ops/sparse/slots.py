@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Pattern
 from vitx.ops.sparse.block_mask import remember
@@ -65,20 +64,12 @@ def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) ->
       all earlier tokens.
     layout: The layout of the N tokens.
     num_heads: The number of heads H.
-
-  Raises:
-    ConfigError: The pattern is drawn at run time, or does not fit the layout.
   """
   N = layout.length
   if pattern is None:
     numbers = np.arange(N, dtype=np.int32)[None]
     none = np.zeros(num_heads, np.int32)
     return DecodePlan(layout, none, none[:1], numbers, N, None, None)
-  if pattern.is_drawn:
-    raise ConfigError(
-      "token_mixer: a graph that is drawn at run time cannot be decoded token by token."
-      " Use a fixed graph (token_mixer.redraw='never')."
-    )
   pattern = pattern & Causal()
   groups, kinds = _group_heads(pattern, num_heads)
   lives = [_last_queries(own, layout, head) for own, head in kinds]
@@ -94,12 +85,7 @@ def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) ->
 
 
 def _group_heads(pattern: Pattern, num_heads: int) -> tuple[np.ndarray, list[tuple[Pattern, int]]]:
-  """Groups the heads that have equal edges.
-
-  Returns:
-    The group of each head, int32 (H,); and for each group a pair (pattern, head). All heads of the
-    group have the edges of this head of this pattern.
-  """
+  """Returns the group of each head, int32 (H,), and a (pattern, head) with the group's edges."""
   members = pattern.by_head()
   groups: list[int] = []
   numbers: dict[tuple[Pattern, int], int] = {}

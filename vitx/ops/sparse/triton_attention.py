@@ -174,10 +174,7 @@ def _read_capability() -> int | None:
 
 
 def _lower_a_call(capability: int) -> None:
-  """Lowers attention of 16 tokens for a GPU of compute capability `capability` / 10.
-
-  This raises an error if the versions of the packages do not fit each other.
-  """
+  """Lowers attention of 16 tokens, which fails if the versions of the packages do not fit."""
   x = jax.ShapeDtypeStruct((1, 16, 1, 16), jnp.float32)
   blocks = jax.ShapeDtypeStruct((1, 1, 1), jnp.int32), jax.ShapeDtypeStruct((1, 1, 1), bool)
   tiles = choose_tiles(capability, x.dtype, 16)
@@ -269,16 +266,7 @@ def backward(
 
 
 def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list[jax.Array]:
-  """Runs a kernel and returns arrays of the given types.
-
-  Args:
-    kernel: The name of the kernel.
-    inputs: The tuple of q, k, v and the mask of keys, as in `forward`.
-    cotangents: The output's cotangent, lse and delta, for a backward kernel.
-    types: The shapes and dtypes of the results.
-    edges: The tuple of `mask`, `drawn` and `block`, as in `forward`.
-    scale, tiles: The arguments of `forward`.
-  """
+  """Runs the kernel of a given name and returns arrays of the given types."""
   q, k, v, key_mask = inputs
   (batch, N, H, D), E, (mask, drawn, block) = q.shape, v.shape[-1], edges
   launch, transposed = getattr(tiles, kernel), kernel == "key_gradients"
@@ -307,18 +295,11 @@ def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list
 
 
 def _list_rows(mask, drawn, block: int, most: int, transposed: bool) -> tuple[Lists, int, int, int]:
-  """Groups the rows of attention, and lists the blocks of columns that each group reads.
+  """Groups rows of up to `most` tokens, and lists the blocks of columns that each group reads.
 
-  The rows are the queries and the columns are the keys; if `transposed`, it is the reverse.
-
-  Args:
-    mask, drawn, block: The arguments of `forward`.
-    most: The limit on the tokens in a group of rows; a group has at least one block.
-    transposed: Whether the rows are the keys, as the kernel "key_gradients" needs.
-
-  Returns:
-    The lists, the number G of heads with lists of their own, the number R of groups of a head, and
-    the number of tokens in a group.
+  The rows are the queries and the columns are the keys; if `transposed`, it is the reverse. Returns
+  the lists, the number G of heads with lists of their own, the number R of groups of a head, and
+  the number of tokens in a group.
   """
   if mask is None:
     heads, count, _ = drawn[0].shape

@@ -1,15 +1,13 @@
 """Makes any gradient transformation of optax by name: `optimizer=optax:lion,optimizer.b1=0.95`."""
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
 
-from vitx.config.checks import NonNegative, Rate, check_value
+from vitx.config.checks import Finite, NonNegative, Rate, check_value
 from vitx.config.errors import ConfigError, nearest
 from vitx.config.registry import check_options, fields_of
 
@@ -29,12 +27,11 @@ RANGES = {"b1": Rate, "b2": Rate, "eps": NonNegative, "momentum": Rate, "weight_
 
 def is_of_optax(spec: str | Mapping[str, Any]) -> bool:
   """Returns whether a config's optimizer names a transformation of optax."""
-  name = fields_of(spec).get("name")
-  return isinstance(name, str) and name.startswith(PREFIX)
+  return str(fields_of(spec).get("name")).startswith(PREFIX)
 
 
-def build(
-  spec: str | Mapping[str, Any], decay_mask: Any, params: Any
+def make(
+  function: Callable, fields: Mapping[str, Any], decay_mask: Any
 ) -> optax.GradientTransformation:
   """Returns a transformation that gives directions, not yet multiplied by a learning rate.
 
@@ -46,65 +43,53 @@ def build(
   unchanged.
 
   Args:
-    spec: The text `optax:NAME`, or a mapping with this text as `name` and the function's arguments.
+    function: The function of optax, see `find`.
+    fields: The function's arguments by name.
     decay_mask: The mask for the function's argument in `MASKS`, if the function decays weights.
-    params: The parameters, or their shapes; the transformation is traced with them.
-
-  Raises:
-    ConfigError: The name is unknown (the error names the nearest), a field is unknown, optax
-      refuses the values of the fields, or weight decay cannot follow the mask.
   """
-  name = fields_of(spec)["name"]
-  function, fields = find(spec)
   declared = inspect.signature(function).parameters
   descends = "learning_rate" in declared
   extra = {"learning_rate": 1.0} if descends else {}
-  mask = next((each for each in MASKS if each in declared), None)
-  if mask and any(each in declared for each in DECAYS):
+  mask = next((name for name in MASKS if name in declared), None)
+  if mask and any(name in declared for name in DECAYS):
     extra[mask] = decay_mask
-  _check_decays(name, fields, DECAYS if mask else (), decay_mask)
-  try:
-    transformation = function(**fields, **extra)
-    _trace(transformation, params)
-  except Exception as error:
-    said = (str(error).splitlines() or [""])[0]
-    raise ConfigError(
-      f"optimizer={dict(name=name, **fields)!r} cannot train this model: {type(error).__name__}:"
-      f" {said.rstrip('.')}. Correct its fields, or choose another optimizer."
-    ) from error
+  for name, value in fields.items():
+    is_unmasked = "weight_decay" in name and not (mask and name in DECAYS)
+    if is_unmasked and value and not all(jax.tree.leaves(decay_mask)):
+      raise ConfigError(
+        f"optimizer.{name}={value!r} decays every parameter, but weight_decay_mask leaves some out;"
+        " set weight_decay_mask=all, or leave the field out."
+      )
+  transformation = function(**fields, **extra)
   return optax.chain(transformation, optax.scale(-1.0)) if descends else transformation
 
 
 def find(spec: str | Mapping[str, Any]) -> tuple[Callable, dict[str, Any]]:
-  """Looks up the function of optax that `config.optimizer` names, and checks the given fields.
-
-  Returns:
-    The function, and its arguments by name.
-
-  Raises:
-    ConfigError: A name or field is unknown, a value is out of range, or the learning rate of the
-      config cannot be applied to the function's directions.
-  """
+  """Returns the function of optax that `config.optimizer` names, and its arguments by name."""
   fields = fields_of(spec)
   name = fields.pop("name")
   function = _find(name)
   if function.__name__ in BOUND_TO_RATE:
     raise ConfigError(
-      f"optimizer.name={name!r} keeps a learning rate in its own state, so the config's"
-      " learning_rate and schedule cannot be applied to it; choose another, such as optax:adamw."
+      f"optimizer.name={name!r} keeps a learning rate in its state, so no schedule can be applied."
     )
   check_options(function, fields, "optimizer", hidden=OURS)
   declared = inspect.signature(function).parameters
   for field, value in fields.items():
-    _check(value, f"optimizer.{field}", field, declared[field].default)
+    default = declared[field].default
+    if field in RANGES:
+      check_value(value, f"optimizer.{field}", RANGES[field])
+    elif isinstance(default, bool | int | float) and value is not None:
+      check_value(value, f"optimizer.{field}", type(default))
+    elif isinstance(value, float):
+      check_value(value, f"optimizer.{field}", Finite)
   return function, fields
 
 
 def _find(name: str) -> Callable:
   """Returns the function of optax with a name such as "optax:contrib.muon".
 
-  Names of code in a stranger's config are refused, but those of optax are allowed. So a function of
-  another library, which optax imports, is not returned: `os.popen` would run a command.
+  A function of another library that optax imports is not returned: `os.popen` would run a command.
   """
   path = name.removeprefix(PREFIX)
   room: Any = optax
@@ -115,52 +100,8 @@ def _find(name: str) -> Callable:
   origin = str(getattr(function, "__module__", ""))
   is_own = origin.split(".")[0] == optax.__name__ and not last.startswith("_")
   if not inspect.isfunction(function) or not is_own:
-    known = [each for each, value in vars(optax).items() if inspect.isfunction(value)]
+    known = [own for own, value in vars(optax).items() if inspect.isfunction(value)]
     raise ConfigError(
       f"optimizer.name={name!r}: optax has no transformation {path!r}.{nearest(path, known)}"
     )
   return function
-
-
-def _check_decays(
-  name: str, fields: Mapping[str, Any], masked: tuple[str, ...], decay_mask: Any
-) -> None:
-  """Checks that no field decays parameters which `weight_decay_mask` leaves out.
-
-  Args:
-    name: The text `optax:NAME`.
-    fields: The function's arguments by name.
-    masked: The fields of weight decay to which the function applies a mask.
-    decay_mask: The mask.
-
-  Raises:
-    ConfigError: A function that takes no mask for its weight decay would decay all parameters.
-  """
-  unmasked = [each for each in fields if "weight_decay" in each and each not in masked]
-  decaying = next((each for each in unmasked if fields[each]), None)
-  if decaying and not all(jax.tree.leaves(decay_mask)):
-    raise ConfigError(
-      f"optimizer.{decaying}={fields[decaying]!r} of {name} decays every parameter, but"
-      " weight_decay_mask leaves some out; set weight_decay_mask=all, or leave"
-      f" optimizer.{decaying} out."
-    )
-
-
-def _check(value: Any, path: str, field: str, default: Any) -> None:
-  """Checks a value against the range of its field, or against the type of the field's default."""
-  if field in RANGES:
-    check_value(value, path, RANGES[field])
-  elif isinstance(default, bool | int | float) and value is not None:
-    check_value(value, path, type(default))
-  elif isinstance(value, float) and not math.isfinite(value):
-    raise ConfigError(f"{path}={value!r} must be a finite number.")
-
-
-def _trace(transformation: optax.GradientTransformation, params: Any) -> None:
-  """Traces one update without computing it, to find wrong types before training.
-
-  An optimizer that needs more than gradients and parameters, such as the loss, also fails here.
-  """
-  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), params)
-  state = jax.eval_shape(transformation.init, shapes)
-  jax.eval_shape(transformation.update, shapes, state, shapes)

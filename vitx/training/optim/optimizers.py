@@ -7,6 +7,8 @@ weight_decay * params. All arithmetic and all moments are float32, whatever dtyp
 """
 
 import difflib
+import functools
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from vitx.config.checks import NonNegative, Positive, Rate, check_pattern
-from vitx.config.errors import ConfigError
+from vitx.config.checks import NonNegative, Positive, Rate
+from vitx.config.errors import ConfigError, listing
 from vitx.config.registry import build, fields_of, lookup
 from vitx.models import names
 from vitx.tasks.distillation_terms import BASIS
@@ -81,15 +83,10 @@ def sgd(
   Args:
     decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
     momentum: The factor on the sum m of the earlier gradients; 0 keeps no sum.
-    nesterov: Whether the direction is g + momentum * m instead of m.
+    nesterov: Whether the direction is g + momentum * m instead of m; without momentum both are g.
     weight_decay: The factor with which the parameters are added to the gradient.
-
-  Raises:
-    ConfigError: `nesterov` is set without momentum.
   """
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
-  if momentum == 0 and nesterov:
-    raise ConfigError("optimizer.nesterov=True needs an optimizer.momentum above 0.")
   return optax.chain(decay, optax.trace(momentum, nesterov)) if momentum else decay
 
 
@@ -190,17 +187,9 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
       a function `(decay_mask, **fields)` of your own (`module:function`) that returns a
       transformation.
     params: The parameters, or their shapes.
-
-  Raises:
-    ConfigError: A name or field is unknown, a number is out of range, a pattern of `freeze` matches
-      nothing, or nothing is left to train.
   """
   decay_mask = lookup(DECAY_MASKS, config["weight_decay_mask"], "weight_decay_mask")(params)
-  spec = config["optimizer"]
-  if optax_by_name.is_of_optax(spec):
-    optimizer = optax_by_name.build(spec, decay_mask, params)
-  else:
-    optimizer = build(OPTIMIZERS, spec, "optimizer", hidden=("decay_mask",))(decay_mask)
+  optimizer = find_optimizer(config["optimizer"])(decay_mask)
   if config["grad_clip_norm"] is not None:
     optimizer = optax.chain(optax.clip_by_global_norm(config["grad_clip_norm"]), optimizer)
   frozen = find_frozen(config, params)
@@ -214,16 +203,13 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
   return _in_float32(optimizer)
 
 
-def check_optimizer(spec: str | Mapping[str, Any]) -> None:
-  """Checks the names and values in `config.optimizer`, without parameters.
-
-  Raises:
-    ConfigError: A name or field is unknown, or a value is out of range.
-  """
+def find_optimizer(
+  spec: str | Mapping[str, Any],
+) -> Callable[[Mask], optax.GradientTransformation]:
+  """Returns the function of a decay mask that `config.optimizer` names, with its fields bound."""
   if optax_by_name.is_of_optax(spec):
-    optax_by_name.find(spec)
-  else:
-    build(OPTIMIZERS, spec, "optimizer", hidden=("decay_mask",))
+    return functools.partial(optax_by_name.make, *optax_by_name.find(spec))
+  return build(OPTIMIZERS, spec, "optimizer", hidden=("decay_mask",))
 
 
 def is_elementwise(config: Mapping[str, Any]) -> bool:
@@ -241,43 +227,30 @@ def layer_scales(params: Any, layer_decay: float) -> Any:
 
   The factor of layer l (see `vitx.models.names.layer_of`) in a model with L blocks is
   layer_decay ** (L + 1 - l), as in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
-
-  Raises:
-    ConfigError: The tree has no blocks `block_0`, `block_1`, ... at its top level.
   """
   paths = parameter_names(params)
   depth = names.count_blocks(paths)
   if depth == 0:
-    tops = dict.fromkeys(path.split("/")[0] for path in paths)
     raise ConfigError(
-      f"layer_decay={layer_decay} needs one sequence of blocks named block_0, block_1, ..., but"
-      f" this model consists of {', '.join(tops)}. Set layer_decay=1."
+      f"layer_decay={layer_decay} needs blocks named block_0, block_1, ..., which this model lacks."
     )
   return map_named(lambda path, _: layer_decay ** (depth + 1 - names.layer_of(path, depth)), params)
 
 
 def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
-  """Returns the names of the parameters that match a pattern in `config.freeze`.
-
-  Raises:
-    ConfigError: A pattern matches nothing, or nothing is left to train.
-  """
-  patterns, paths = config["freeze"], parameter_names(params)
+  """Returns the names of the parameters that match a pattern in `config.freeze`."""
+  paths = parameter_names(params)
   frozen: set[str] = set()
-  for pattern in patterns:
-    expression = check_pattern(pattern, "freeze")
-    matched = [name for name in paths if expression.fullmatch(name)]
+  for pattern in config["freeze"]:
+    matched = [name for name in paths if re.fullmatch(pattern, name)]
     if not matched:
       near = difflib.get_close_matches(pattern, paths, cutoff=0.0)
       raise ConfigError(
-        f"freeze={pattern!r} must match the whole name of a parameter,"
-        f" and matches none. The nearest names are {', '.join(near)}."
+        f"freeze={pattern!r} matches no whole name of a parameter. The nearest are {listing(near)}."
       )
     frozen.update(matched)
   if len(frozen) == len(paths):
-    raise ConfigError(
-      f"freeze={tuple(patterns)!r} freezes every parameter. Leave one that can be trained."
-    )
+    raise ConfigError(f"freeze={config['freeze']!r} freezes every parameter.")
   return frozenset(frozen)
 
 

@@ -41,11 +41,7 @@ class RunLength:
   steps_per_epoch: float | Fraction
 
   def steps(self, duration: str | int, field: str) -> int:
-    """Converts a duration in a field of the schedule to steps.
-
-    Raises:
-      ConfigError: The text is no duration.
-    """
+    """Converts a duration in a field of the schedule to steps."""
     return durations.to_steps(duration, self.steps_per_epoch, f"schedule.{field}")
 
   def epochs(self, steps: int) -> int | Fraction:
@@ -59,16 +55,11 @@ class RunLength:
     return whole if round(whole * Fraction(self.steps_per_epoch)) == steps else exact
 
   def warmup_steps(self, warmup: str | int) -> int:
-    """Converts the duration of the warm-up to steps.
-
-    Raises:
-      ConfigError: The text is no duration, or the warm-up is longer than the run.
-    """
+    """Converts the duration of the warm-up to steps."""
     steps = self.steps(warmup, "warmup")
     if steps > self.total_steps:
       raise ConfigError(
-        f"schedule.warmup={warmup!r} takes {steps} steps, but the run has only"
-        f" {self.total_steps}. Shorten the warm-up or raise duration."
+        f"schedule.warmup={warmup!r} takes {steps} steps, but the run has only {self.total_steps}."
       )
     return steps
 
@@ -135,8 +126,7 @@ def epoch_cosine(
   rise, rest = run.epochs(run.warmup_steps(warmup)), run.steps(cooldown, "cooldown")
   if rest >= run.total_steps:
     raise ConfigError(
-      f"schedule.cooldown={cooldown!r} takes {rest} steps, but must be shorter than"
-      f" the run, of {run.total_steps} steps. Shorten the cooldown or raise duration."
+      f"schedule.cooldown={cooldown!r} takes {rest} steps, but the run has only {run.total_steps}."
     )
   fall = run.epochs(run.total_steps - rest)
   first = [
@@ -172,17 +162,12 @@ def step(
     warmup: The duration of the warm-up, at the beginning of the run.
     boundaries: The durations from the start of the run to each boundary, in ascending order.
     factor: The factor on the rate at a boundary.
-
-  Raises:
-    ConfigError: There is no boundary, or the boundaries do not increase.
   """
-  if not boundaries:
-    raise ConfigError(
-      f"schedule.boundaries={boundaries!r} must be durations such as ('30 epochs', '60 epochs')."
-    )
   at = [run.steps(boundary, "boundaries") for boundary in boundaries]
-  if at != sorted(set(at)):
-    raise ConfigError(f"schedule.boundaries={tuple(boundaries)!r} must increase; in steps: {at}.")
+  if not at or at != sorted(set(at)):
+    raise ConfigError(
+      f"schedule.boundaries={tuple(boundaries)!r} must be durations that increase; in steps: {at}."
+    )
   falls = optax.piecewise_constant_schedule(1.0, dict.fromkeys(at, factor))
   return _warm_up(run.warmup_steps(warmup), falls)
 
@@ -221,11 +206,7 @@ class Plateau:
   eps: NonNegative = 1e-8
 
   def __call__(self, step: Any) -> jax.Array:
-    """Returns the share of the peak at a step, not yet multiplied by the scale.
-
-    Raises:
-      ConfigError: The warm-up is longer than the run.
-    """
+    """Returns the share of the peak at a step, not yet multiplied by the scale."""
     return constant(self.run, warmup=self.warmup)(step)
 
   def update(self, state: Mapping[str, float] | None, figure: float) -> dict[str, float]:
@@ -283,10 +264,6 @@ def make_schedule(
 
   Returns:
     A function of the step (int32 scalar, may be traced) whose result is a float32 scalar.
-
-  Raises:
-    ConfigError: A name or field is unknown, a text is no duration, the warm-up is longer than the
-      run, or a number is out of range.
   """
   share = build(SCHEDULES, spec, "schedule", hidden=("run",))(
     RunLength(total_steps, steps_per_epoch)

@@ -13,7 +13,6 @@ from typing import Any, TextIO
 from absl import logging
 from etils import epath
 
-from vitx.checkpoints import own_files
 from vitx.config.errors import escape
 from vitx.training.failures import Interrupted
 
@@ -31,8 +30,9 @@ class _Log(io.TextIOBase):
   def write(self, text: str) -> int:
     if self._appendable:
       # A log that cannot be written must not end the run: the disk may be full.
-      with contextlib.suppress(OSError):
-        own_files.append(self._workdir, LOG, escape(text))
+      path = epath.Path(self._workdir) / LOG
+      with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
+        file.write(escape(text))
     else:
       self._kept.append(escape(text))
     return len(text)
@@ -78,9 +78,6 @@ def keep_log(workdir: str | Path, *, write: bool) -> Iterator[None]:
   Args:
     workdir: A directory or URL that exists.
     write: Whether this process writes the file.
-
-  Raises:
-    ConfigError: `log.txt` is a link.
   """
   if not write:
     yield

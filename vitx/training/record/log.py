@@ -2,18 +2,17 @@
 
 import contextlib
 import json
-from collections.abc import Mapping
+import os
 from pathlib import Path
 from typing import Any
 
 from etils import epath
 
-from vitx.checkpoints import own_files
-from vitx.checkpoints.workdir import find_problem, find_run
+from vitx.checkpoints.workdir import find_run
 from vitx.config.errors import ConfigError
+from vitx.files import replace_text
 
 _NAME = "metrics.jsonl"  # the name of the log's file outside object stores
-ROW = {"kind": str, "step": int, "time?": {"seconds": float}}  # the fields that all rows share
 
 
 class MetricsLog:
@@ -33,12 +32,9 @@ class MetricsLog:
     """Opens the log and drops all rows after the first `keep`, and a half-written last line.
 
     Args:
-      workdir: An existing directory or URL (`gs://...`), in which `metrics.jsonl` is no link.
+      workdir: An existing directory or URL (`gs://...`).
       write: Whether this process writes rows.
       keep: The number of rows to keep, which the checkpoint of a continued run counts.
-
-    Raises:
-      ConfigError: The file is no text, has a damaged row, or has fewer than `keep` rows.
     """
     self.rows = keep
     self.dropped: list[dict[str, Any]] = []
@@ -47,7 +43,6 @@ class MetricsLog:
     self._pending: list[str] = []
     self._appendable = "://" not in str(workdir)
     if write:
-      own_files.check_no_link(str(self._workdir / _NAME))
       self._cut(keep)
 
   def append(self, row: dict[str, Any]) -> None:
@@ -62,26 +57,27 @@ class MetricsLog:
       return
     text = "".join(self._pending)
     if self._appendable:
-      own_files.append(self._workdir, _NAME, text, sync=True)
+      with open(self._workdir / _NAME, "a", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     else:
       first = self.rows - len(self._pending)
-      own_files.replace(self._workdir, f"metrics-{first:08d}.jsonl", text)
+      replace_text(self._workdir / f"metrics-{first:08d}.jsonl", text)
     self._pending = []
 
   def _cut(self, keep: int) -> None:
     kept = 0
     for path in _files(self._workdir):
-      text = _read_text(path)
+      text = path.read_text()
       lines = _split(text)
       own = lines[: keep - kept]
-      for number, line in enumerate(own, 1):
-        parse_row(line, path, number)
       self._remember(lines[keep - kept :])
       kept += len(own)
       if not own and path.name != _NAME:
         path.unlink()
       elif "".join(own) != text:
-        own_files.replace(self._workdir, path.name, "".join(own))
+        replace_text(path, "".join(own))
     if kept < keep:
       raise ConfigError(
         f"{self._workdir / _NAME} has {kept} rows, but the checkpoint from which the run continues"
@@ -90,15 +86,8 @@ class MetricsLog:
 
   def _remember(self, lines: list[str]) -> None:
     for line in lines:
-      with contextlib.suppress(ConfigError):  # the line is no row
-        self.dropped.append(parse_row(line, self._workdir, 0))
-
-
-def _read_text(path: epath.Path) -> str:
-  try:
-    return own_files.read(path.parent, path.name).decode()
-  except UnicodeDecodeError as error:
-    raise ConfigError(f"{path} is damaged ({error}). Restore it from a copy.") from error
+      with contextlib.suppress(ValueError):  # the line is no row
+        self.dropped.append(json.loads(line))
 
 
 def _files(workdir: epath.Path) -> list[epath.Path]:
@@ -113,54 +102,18 @@ def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
   `evaluation.on_test` adds.
 
   For a run of several phases, these are the rows of the last phase that has a checkpoint.
-
-  Raises:
-    ConfigError: A row is damaged; the message names its line.
   """
   rows = []
   for path in _files(epath.Path(find_run(workdir))):
-    lines = _split(_read_text(path))
-    rows += [parse_row(line, path, number) for number, line in enumerate(lines, 1)]
+    for number, line in enumerate(_split(path.read_text()), 1):
+      try:
+        rows.append(json.loads(line))
+      except ValueError as error:
+        raise ConfigError(f"line {number} of {path} is damaged: {error}") from error
   return rows
 
 
-def parse_row(line: str, path: epath.Path, number: int) -> dict[str, Any]:
-  """Parses a line of the file of metrics.
-
-  Args:
-    line: The line, which should be JSON.
-    path: The file of the line, for errors.
-    number: The number of the line in the file, from 1, for errors.
-
-  Raises:
-    ConfigError: The line is no row.
-  """
-  try:
-    row = json.loads(line)
-    problem = find_problem(row, ROW)
-  except (ValueError, RecursionError) as error:
-    problem = str(error)
-  if problem:
-    raise ConfigError(f"line {number} of {path} is damaged ({problem}). Restore it from a copy.")
-  return row
-
-
-def read_figure(row: Mapping[str, Any], name: str, workdir: str | Path) -> Any:
-  """Returns a figure from a row of a run; raises ConfigError if it is missing."""
-  value = row.get(name)
-  if not isinstance(value, int | float):
-    raise ConfigError(
-      f"metrics.jsonl of workdir={str(workdir)!r}: the row of kind {row['kind']!r} at step"
-      f" {row['step']} lacks {name}. Restore the file from a copy."
-    )
-  return value
-
-
 def _split(text: str) -> list[str]:
-  """Splits a text into its complete lines.
-
-  A last line without a newline, which a killed process leaves, is dropped. Only a newline ends a
-  line.
-  """
+  """Splits a text into its complete lines."""
   *lines, _ = text.split("\n")
   return [f"{line}\n" for line in lines]

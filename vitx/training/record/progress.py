@@ -19,10 +19,7 @@ SOON = 2.0  # seconds after which long work shows its progress
 def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:
   """Calls `work` and returns its result; prints the elapsed time every ten seconds meanwhile.
 
-  Args:
-    what: The name of the work, for the console.
-    work: The function to call.
-    patience: The seconds before the first line; a shorter call prints nothing.
+  A call that is shorter than `patience`, in seconds, prints nothing.
   """
   start, console = time.monotonic(), sys.stdout
 
@@ -40,10 +37,7 @@ def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:
 
 @contextlib.contextmanager
 def _repeating(function: Callable[[], None], first: float, period: float) -> Iterator[None]:
-  """Calls a function in a thread during a `with` block: after `first` seconds, then periodically.
-
-  The period is in seconds, too.
-  """
+  """Calls a function in a thread after `first` seconds of a `with` block, then every `period`."""
   is_over = threading.Event()
 
   def repeat() -> None:
@@ -61,19 +55,10 @@ def _repeating(function: Callable[[], None], first: float, period: float) -> Ite
 
 @contextlib.contextmanager
 def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
-  """Shows how many of a number of things are done, and how long the rest will take.
+  """Yields a bar that shows how many of a number of things are done, and how long the rest takes.
 
-  The display begins after two seconds. On a terminal it is a bar that disappears at the end;
-  elsewhere, as in a pipe or a file, it is a line every ten seconds. It also appears while a program
-  is still compiling and nothing is counted.
-
-  Args:
-    what: The name of the work, for the console.
-    total: The number of things.
-    unit: The name of one of the things, such as "batch".
-
-  Yields:
-    The bar; `update(n)` adds to the count.
+  The display begins after two seconds, even if nothing is counted yet. On a terminal it is a bar
+  that disappears at the end; elsewhere, as in a pipe or a file, it is a line every ten seconds.
   """
   is_terminal = sys.stderr.isatty()
   shape = None if is_terminal else "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
@@ -143,8 +128,7 @@ class Progress:
 
     The figures are `examples_per_second`; `waiting`, the share of the time spent waiting for data;
     `eta`, the expected seconds to the end; and `seconds`, the time of the whole training so far.
-    `eta` is computed only from the steps since the call of `begin`, because earlier steps may have
-    run on another machine.
+    Steps before the call of `begin`, maybe on another machine, do not count for `eta`.
     """
     now = time.monotonic()
     span = max(now - self._window_start, 1e-9)
@@ -160,7 +144,7 @@ class Progress:
   def line(
     self, step: int, row: dict[str, Any], words: str, times: dict[str, Any], epoch: float
   ) -> None:
-    """Prints a line of progress; on a terminal it replaces the line before.
+    """Prints a line about a row of metrics; on a terminal it replaces the line before.
 
     Args:
       step: The number of steps done.

@@ -1,6 +1,5 @@
 """Records what a run depends on, and checks that a run continues with its old config and data."""
 
-import dataclasses
 import os
 import platform
 import re
@@ -44,7 +43,6 @@ FREE = (
   "log_every",
   "steps_per_dispatch",
   "tracking",
-  "tensorboard",  # in workdirs from before `tracking`
   "checkpoint.every",
   "checkpoint.keep",
   "evaluation.batch_size",
@@ -56,14 +54,11 @@ FREE = (
   "data.device",
   "data.threads",
 )
-# The reason why the cadence of evaluations may not differ under schedule=plateau.
-HEARS = (
-  " (schedule=plateau counts evaluations before it lowers the learning rate, so another cadence"
-  " would change the run)"
-)
 
 
-def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) -> None:
+def check_same_run(
+  workdir: str | Path, config: ConfigDict, fingerprint: str, fixed: Collection[str] = ()
+) -> None:
   """Checks that a config agrees with the config with which the run in a workdir began.
 
   These fields may differ: those in `FREE`, among them the step at which the run stops; the period
@@ -75,9 +70,7 @@ def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) ->
     workdir: The workdir of the run.
     config: The config that the user asks for, resolved by `experiment.resolve`.
     fingerprint: The fingerprint of the data that the user asks for; "" if the data have none.
-
-  Raises:
-    ConfigError: Fields differ (the message has a line for each), or the workdir has lost a file.
+    fixed: Fields that may not differ in any case.
   """
   wd.check_whole(workdir)
   stored = wd.read_json(workdir, "config.json")
@@ -88,19 +81,10 @@ def check_same_run(workdir: str | Path, config: ConfigDict, fingerprint: str) ->
     free.add("evaluation.every")
   if schedule in ("constant", "step", "plateau"):
     free.add("duration")
-  data = wd.read_json(workdir, wd.ENVIRONMENT).get("data")
-  if fingerprint and isinstance(data, dict) and data.get("fingerprint") == fingerprint:
+  data = wd.read_json(workdir, wd.ENVIRONMENT).get("data") or {}
+  if fingerprint and data.get("fingerprint") == fingerprint:
     free.add("data.source")
-  check_same_fields(workdir, stored, wd.to_plain(config), free)
-
-
-def _default(field: str) -> Any:
-  """Returns the default of a field as a JSON value.
-
-  Returns None for a field of an object that the config chooses by name, such as an optimizer.
-  """
-  default = default_of(field)
-  return list(default) if isinstance(default, tuple) else default
+  check_same_fields(workdir, stored, wd.to_plain(config), free - {*fixed})
 
 
 def check_same_fields(
@@ -111,25 +95,21 @@ def check_same_fields(
 ) -> None:
   """Checks that two configs agree in all fields except those in `free`.
 
-  A field that a config of an earlier version lacks counts as having its default.
-
   Args:
     workdir: The workdir, for the error message.
     stored: The config in the workdir, as a tree of plain values.
     wanted: The config that the user asks for, as a tree of plain values.
     free: The fields, or whole sections, that may differ.
-
-  Raises:
-    ConfigError: Fields differ; the message has a line for each.
   """
-  old, new, missing, free = wd.flatten(stored), wd.flatten(wanted), "(absent)", set(free)
-  is_plateau = "plateau" in (new.get("schedule"), new.get("schedule.name"))
+  new = wd.flatten(wanted)
+  # A field that was declared after the run began counts as having its default.
+  old = {field: wd.to_plain(default_of(field)) for field in new} | wd.flatten(stored)
   lines = [
-    f"  {field}: {old.get(field, missing)!r} in the workdir, {new.get(field, missing)!r} now"
-    f"{HEARS if is_plateau and field == 'evaluation.every' else ''}"
+    f"  {field}: {old.get(field)!r} in the workdir, {new.get(field)!r} now"
     for field in sorted(old.keys() | new.keys())
-    if free.isdisjoint((field, field.split(".")[0]))
-    and old.get(field, _default(field)) != new.get(field, _default(field))
+    if old.get(field) != new.get(field)
+    and field not in free
+    and field.split(".")[0] not in free
     and not (field in wd.WEIGHT_FIELDS and _is_same_phase(workdir, old.get(field), new.get(field)))
     and not (field == "data.source" and _is_same_place(old.get(field), new.get(field)))
   ]
@@ -143,15 +123,7 @@ def check_same_fields(
 
 
 def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
-  """Returns whether two paths name one phase of this run.
-
-  The recorded path may be an old one, since a workdir may have been moved or renamed.
-
-  Args:
-    workdir: The workdir of the phase that continues.
-    old: The path that the run recorded for another phase.
-    new: The path that the config of today gives.
-  """
+  """Returns whether two paths name one phase of this run, whose workdir may have been moved."""
   run, _, own = str(workdir).rstrip("/").rpartition("/")
   place, _, name = str(new).rpartition("/")
   phases = wd.read_phases(run) if run else ()
@@ -160,17 +132,13 @@ def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
 
 def _is_same_place(old: Any, new: Any) -> bool:
   """Returns whether two sources are one file or folder, even if written as different paths."""
-  kinds, paths = zip(*(str(each).partition(":")[::2] for each in (old, new)), strict=True)
+  kinds, paths = zip(*(str(source).partition(":")[::2] for source in (old, new)), strict=True)
   real = {os.path.realpath(os.path.expanduser(path)) for path in paths}
   return kinds[0] == kinds[1] and kinds[0] in SOURCES and len(real) == 1
 
 
 def describe_data(source: Source) -> dict[str, Any]:
-  """Returns a description of a run's data as JSON.
-
-  The fingerprint, the numbers of examples and the unreadable files identify the data. The names of
-  classes and the vocabulary are all that a prediction needs to know of the data.
-  """
+  """Returns a description of a run's data as JSON, which predictions read too."""
   info = source.info
   return {
     "source": info.name,
@@ -183,28 +151,13 @@ def describe_data(source: Source) -> dict[str, Any]:
 
 
 def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
-  """Checks that the data are those with which the run in a workdir began.
-
-  Args:
-    workdir: The workdir of the run.
-    data: The result of `describe_data` for the data that the user asks for.
-
-  Raises:
-    ConfigError: The data differ; the message names both fingerprints, or the numbers of examples.
-  """
+  """Checks that `data`, described by `describe_data`, are those with which a run began."""
   before = wd.read_data(workdir)
-  if before["fingerprint"] != data["fingerprint"]:
-    raise ConfigError(
-      f"data.source={data['source']!r} has changed since this run began: fingerprint"
-      f" {before['fingerprint']} then, {data['fingerprint']} now. Restore the data or choose"
-      " another --workdir."
-    )
-  for key in ("examples", "unreadable"):
-    if before.get(key, data.get(key)) != data.get(key):
+  for key in ("fingerprint", "examples", "unreadable"):
+    if before[key] != data[key]:
       raise ConfigError(
-        f"data.source={data['source']!r}: this run began with {key} {before[key]} and would"
-        f" continue with {data.get(key)}, because other splits or other readable files are used"
-        " now. Restore them or choose another --workdir."
+        f"data.source={data['source']!r} has changed since this run began: {key} {before[key]}"
+        f" then, {data[key]} now. Restore the data or choose another --workdir."
       )
 
 
@@ -214,23 +167,14 @@ def choose_rule(workdir: str | Path) -> Rule:
   A continued run keeps the rule with which it began, if the kind of device is unchanged; a new run
   takes the current rule. So a new version of vitx, or a rule that the user measures, does not
   change the results of a run in progress. If the current rule differs, a line is printed.
-
-  Raises:
-    ConfigError: The file of the current rule or the run's `environment.json` is damaged, or the
-      workdir cannot be reached.
   """
-  wd.check_name(workdir)
   today = current_rule()
   stored = wd.read_json(workdir, wd.ENVIRONMENT).get("rule")
   if stored is None:
     return today
-  began = Rule.from_json(
-    stored, f"{workdir}/environment.json", "restore it, or choose another --workdir"
-  )
+  began = Rule.from_json(stored)
   if began.device_kind != today.device_kind:
     return today
-  # A family of mixers that was added since the run began gets the bounds of the current rule.
-  began = dataclasses.replace(began, masked={**today.masked, **began.masked})
   if (began.masked, began.tiles) != (today.masked, today.tiles):
     print(
       f"implementation='auto' keeps the rule with which this run began ({began.source});"
@@ -242,10 +186,6 @@ def choose_rule(workdir: str | Path) -> Rule:
 
 def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
   """Returns a record, as JSON, of all that a run depends on besides its config.
-
-  The record holds data, commit, command, versions, devices and processor, the implementation that
-  "auto" picked for each token mixer and the rule by which it picks, and the backend of sparse
-  attention kernels ("triton" or "xla").
 
   Args:
     data: The result of `describe_data`.
@@ -273,8 +213,8 @@ def _processor() -> str:
     text = Path("/proc/cpuinfo").read_text()
   except OSError:
     return platform.processor()
-  found = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
-  return found[1].strip() if found else platform.processor()
+  model = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
+  return model[1].strip() if model else platform.processor()
 
 
 def _version(package: str) -> str | None:

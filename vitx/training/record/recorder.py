@@ -39,6 +39,8 @@ class Record:
     onward: The record from which a run continues beyond this step; None if it is this record. At
       the end of a run, `rows` and the best evaluation also count entries that exist only because
       the run ends here. `onward` does not count these entries.
+    is_evaluated: False if a signal broke off the evaluation of the state at this step; the run
+      evaluates the state first when it continues.
   """
 
   rows: int = 0
@@ -50,13 +52,12 @@ class Record:
   plateau: dict[str, Any] | None = None
   end_row: dict[str, Any] | None = None
   onward: dict[str, Any] | None = None
+  is_evaluated: bool = True
 
   @classmethod
   def from_json(cls, stored: Mapping[str, Any]) -> "Record":
     """Returns the record from the JSON that `Recorder.snapshot` returned."""
-    # Records of earlier versions lack these fields.
-    stored = {"end_row": None, "onward": None, "waited": 0, **stored}
-    return cls(**{field.name: stored[field.name] for field in dataclasses.fields(cls)})
+    return cls(**stored)
 
   def go_on(self) -> "Record":
     """Returns the record from which a run continues beyond this step, see `onward`."""
@@ -193,12 +194,7 @@ class Recorder:
       self._tracking.close()
 
   def _make_row(self, step: int, own: Mapping[str, float]) -> dict[str, Any]:
-    """Returns a row of kind "train" and prints the line of progress.
-
-    Args:
-      step: The number of steps done.
-      own: The figures of this step alone, which are not averaged.
-    """
+    """Returns a row of kind "train" and prints the line of progress."""
     sums, count = self.record.window
     means = {name: total / count for name, total in sums.items()}
     # JSON has no infinity, but the gradient of a skipped step in float16 may be infinite.

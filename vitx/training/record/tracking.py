@@ -31,7 +31,6 @@ def check(config: ConfigDict, *, is_trial: bool = False) -> None:
     is_trial: Whether nothing will be tracked; packages may then be missing.
 
   Raises:
-    ConfigError: The tracker or one of its fields is unknown, or the tracker cannot work here.
     MissingExtraError: The tracker needs a package that is not installed.
   """
   kind: Any = _make(config).func

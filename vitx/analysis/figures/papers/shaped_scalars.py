@@ -19,22 +19,18 @@ LETTERS = {"alpha": "α", "beta": "β", "gamma": "γ"}
 Scalars = dict[str, np.ndarray]
 
 
-def draw_shaped_scalars(subjects: Sequence[Subject], out: Path) -> list[Path]:
-  """Draws learned α, β and γ of shaped attention by layer: a line for each head, with a table.
-
-  Raises:
-    ConfigError: A model has no shaped attention.
-  """
-  found = {subject.label: compute_scalars(subject) for subject in subjects}
-  name = "_".join(["shaped_scalars", *found])
+def draw(subjects: Sequence[Subject], out: Path) -> list[Path]:
+  """Draws learned α, β and γ of shaped attention by layer: a line for each head, with a table."""
+  by_model = {subject.label: compute_scalars(subject) for subject in subjects}
+  name = "_".join(["shaped_scalars", *by_model])
   rows = [
     {"model": label, "scalar": scalar, "layer": layer, "head": head, "value": float(value)}
-    for label, scalars in found.items()
+    for label, scalars in by_model.items()
     for scalar, values in scalars.items()
     for (layer, head), value in np.ndenumerate(values)
   ]
   note = "; ".join(f"{subject.label}: {subject.note}" for subject in subjects)
-  return style.save_both(plot_scalars(found, note), out, name, rows)
+  return style.save_both(plot_scalars(by_model, note), out, name, rows)
 
 
 def compute_scalars(subject: Subject) -> Scalars:
@@ -44,43 +40,27 @@ def compute_scalars(subject: Subject) -> Scalars:
 
   Returns:
     The scalars by name, (L, H) each, or (L, 1) if heads share them.
-
-  Raises:
-    ConfigError: The model has no shaped attention, or its stages have different numbers of heads.
   """
   params = flatten_dict(dict(subject.variables()["params"]), sep="/")
   leaves = {path: (x,) for path, x in params.items()}
   found = {letter: collect(leaves, letter) for letter in LETTERS}
   if not any(found.values()):
-    raise ConfigError(
-      f"shaped_scalars: {subject.label} has no α, β or γ; use a model with"
-      " model.token_mixer='shaped', such as a row of simplified_cifar10."
-    )
-  if any(len({np.shape(each) for each in own.values()}) > 1 for own in found.values()):
-    raise ConfigError(
-      f"shaped_scalars: the number of heads of {subject.label} differs by stage; use a model with"
-      " one model.num_heads."
-    )
+    raise ConfigError(f"shaped_scalars: {subject.label} has no α, β or γ; use token_mixer=shaped.")
   return {letter: np.stack(list(map(np.asarray, x.values()))) for letter, x in found.items() if x}
 
 
-def plot_scalars(found: Mapping[str, Scalars], note: str) -> Any:
-  """Returns a figure with a panel for each model: values over layers, a color for each scalar.
-
-  Args:
-    found: The scalars by label of the model.
-    note: A description of the models, for the caption.
-  """
+def plot_scalars(by_model: Mapping[str, Scalars], note: str) -> Any:
+  """Returns a figure with a panel for each model: values over layers, a color for each scalar."""
   caption = f"{note}. Learned scalars of α I + β A - γ C; a line for each head where heads differ."
-  width = min(style.PAGE, max(style.COLUMN, 2.2 * len(found)))
-  canvas, panels = style.make_panels(1, len(found), width, 1.9, caption)
-  for axes, (label, scalars) in zip(panels[0], found.items(), strict=True):
+  width = min(style.PAGE, max(style.COLUMN, 2.2 * len(by_model)))
+  canvas, panels = style.make_panels(1, len(by_model), width, 1.9, caption)
+  for axes, (label, scalars) in zip(panels[0], by_model.items(), strict=True):
     for number, letter in enumerate(LETTERS):
       for head, line in enumerate(scalars.get(letter, np.zeros((0, 0))).T):
         name = LETTERS[letter] if head == 0 else None
         axes.plot(line, marker=".", ms=4, lw=1, color=f"C{number}", alpha=0.8, label=name)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    style.name_axes(axes, "layer", "value", label if len(found) > 1 else "")
+    style.name_axes(axes, "layer", "value", label if len(by_model) > 1 else "")
   most = max(panels[0], key=lambda axes: len(axes.get_legend_handles_labels()[0]))
   style.add_legend(canvas, most)
   return canvas

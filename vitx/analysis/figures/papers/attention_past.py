@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.subject import Subject, check_queries
+from vitx.analysis.figures.subject import Subject
 from vitx.analysis.matrices import sow
 from vitx.config.errors import ConfigError
 from vitx.models.sown import collect
@@ -19,35 +19,31 @@ MASSES = ("local", "row", "column")
 DRAWN_LAYERS, DRAWN_QUERIES = 8, 4
 
 
-def draw_attention_past(subject: Subject, out: Path) -> list[Path]:
+def draw(subject: Subject, out: Path) -> list[Path]:
   """Draws the attention to earlier tokens by layer: maps of a few queries, and a table of shares.
 
   The maps are means over heads for one example, which is shown beside them. The table has the
   shares of attention that go to near tokens, to the query's row and to its column
   (`attention_mass`), averaged over heads, queries and examples. Its last row has, for comparison,
-  the shares of uniform attention over the query and all earlier tokens. The model needs mixers that
-  compute the matrix (implementation="masked"), such as "softmax".
-
-  Raises:
-    ConfigError: The model is a classifier, a mixer computes no matrix, or a query does not exist.
+  the shares of uniform attention over the query and all earlier tokens.
   """
   grid = subject.grid
-  if grid is None or not getattr(subject.model, "causal", False):
-    raise ConfigError(
-      "attention_past: this model is not a density model, which attends to earlier tokens; use a"
-      " config with task.name='density'."
-    )
-  queries = _choose_queries(subject.queries, grid)
+  if grid is None:
+    raise ConfigError("attention_past needs a density model; use one of task.name='density'.")
+  n, shift = int(np.prod(grid)), int(np.prod(grid[1:])) // 2 if len(grid) > 1 else 0
+  # Without a choice, queries are evenly spread and in the middle of their rows.
+  some = (n * (2 * i + 1) // (2 * DRAWN_QUERIES) + shift for i in range(DRAWN_QUERIES))
+  queries = subject.choose_queries(n, [min(n - 1, place) for place in some])
   local = subject.local or int(np.prod(grid[1:] or grid))
   inputs = subject.inputs(subject.examples)
   maps, masses = capture(
     subject.model, subject.variables(), inputs, grid=grid, local=local, queries=queries
   )
   note = f"{subject.note}; {subject.examples} examples"
-  drawn = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, note)
-  uniform = {m: float(x) for m, x in uniform_mass(grid, local).items()}
+  canvas = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, note)
+  uniform = {name: float(x) for name, x in uniform_mass(grid, local).items()}
   table = [{"layer": layer, **each} for layer, each in (*enumerate(masses), ("uniform", uniform))]
-  return style.save_both(drawn, out, f"attention_past_{subject.label}", table)
+  return style.save_both(canvas, out, f"attention_past_{subject.label}", table)
 
 
 def attention_mass(
@@ -84,11 +80,7 @@ def uniform_mass(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
 
 
 def _sets(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
-  """Returns masks of keys by name, bool (N, N), whose rows belong to queries.
-
-  "local" is True for the query itself and the `local - 1` tokens before it. "row" and "column" are
-  True for the tokens in the query's row and in its column; a grid of one axis has neither.
-  """
+  """Returns masks of the keys of each set of `attention_mass` by name, bool (N, N)."""
   n = int(np.prod(grid))
   q, k = jnp.arange(n)[:, None], jnp.arange(n)
   sets = {"local": (q - k < local) & (k <= q)}
@@ -124,39 +116,23 @@ def capture(
   Returns:
     The attention of the Q queries in the first example, averaged over heads, (L, Q, N); and for
     each layer the shares of `attention_mass`, averaged over examples.
-
-  Raises:
-    ConfigError: The mixers of the model compute no matrix.
   """
   n, at = int(np.prod(grid)), np.asarray(queries)
 
   @jax.jit
   def look(variables, example):
     matrices = list(collect(sow(model, variables, example), "attention").values())
-    wrong = [x.shape for x in matrices if x.shape[-2:] != (n, n)]
-    if not matrices or wrong:
-      raise ConfigError(
-        "attention_past needs token mixers that hold the matrix of all tokens, and this model has"
-        " none; use model.token_mixer='softmax' or an attention pattern."
-      )
+    if not matrices or any(x.shape[-2:] != (n, n) for x in matrices):
+      raise ConfigError("attention_past needs token mixers that hold the matrix of all tokens.")
     rows = [jnp.mean(x[0][:, at], axis=0) for x in matrices]
     return rows, [attention_mass(x, grid, local) for x in matrices]
 
-  found = [jax.device_get(look(variables, inputs[i : i + 1])) for i in range(len(inputs))]
+  summaries = [jax.device_get(look(variables, inputs[i : i + 1])) for i in range(len(inputs))]
   masses = [
     {name: float(np.mean([each[name] for each in own])) for name in MASSES if name in own[0]}
-    for own in zip(*(masses for _, masses in found), strict=True)
+    for own in zip(*(masses for _, masses in summaries), strict=True)
   ]
-  return np.stack(found[0][0]), masses
-
-
-def _choose_queries(given: Sequence[int], grid: Sequence[int]) -> list[int]:
-  """Returns the given queries, or else a few evenly spread ones in the middle of their rows."""
-  n, shift = int(np.prod(grid)), int(np.prod(grid[1:])) // 2 if len(grid) > 1 else 0
-  check_queries(given, n)
-  return list(given) or [
-    min(n - 1, n * (2 * i + 1) // (2 * DRAWN_QUERIES) + shift) for i in range(DRAWN_QUERIES)
-  ]
+  return np.stack(summaries[0][0]), masses
 
 
 def plot_attention_past(

@@ -5,6 +5,7 @@ a key is the sum of its S basis entries, weighted by these coefficients, and the
 keys with the largest scores.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,39 +17,32 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from vitx.analysis.figures import style
-from vitx.analysis.figures.subject import Subject, check_queries
+from vitx.analysis.figures.subject import Subject
 from vitx.analysis.matrices import sow
 from vitx.config.errors import ConfigError
 from vitx.models.sown import collect
 from vitx.ops.layout import TokenLayout
 
-DRAWN_LAYERS, DRAWN_HEADS, DRAWN_QUERIES = 3, 4, 4
+DRAWN_LAYERS, DRAWN_HEADS = 3, 4
 BASIS_LAYERS = 6
 
 
-def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
+def draw(subject: Subject, out: Path) -> list[Path]:
   """Draws the attention that Sparsifiner keeps for a few queries, and its bases.
 
   One figure for each example (supplement, Figures 1 and 2) shows, for a few layers and heads, the
   keys that a query of the grid keeps, its attention to these keys, and its attention to all keys if
   there is no mask. Another figure shows the absolute values of the bases over the grid (Figure 3).
   A table has the numbers of `describe_layer` for each layer.
-
-  Raises:
-    ConfigError: The model has no Sparsifiner mixers, its masks are off, it has several grids, or a
-      query does not exist.
   """
-  layout = subject.layout
-  if layout is None or len(layout.grid) != 2:
-    raise ConfigError(
-      "sparsifiner: this model is not a classifier of images; use a classifier with"
-      " model.token_mixer='sparsifiner'."
-    )
-  queries = _choose_queries(subject.queries, layout)
-  images = subject.inputs(subject.examples)
+  layout, images = subject.layout, subject.inputs(subject.examples)
   layers = capture(subject.model, subject.variables(), images)
-  lengths = (layout.length, *(layer["sparse"].shape[-1] for layer in layers))
-  subject.check_one_grid("sparsifiner", lengths)
+  if layout is None or any(layer["sparse"].shape[-1] != layout.length for layer in layers):
+    raise ConfigError(f"sparsifiner: {subject.label} has not one grid of patches in all layers.")
+  rows, columns = layout.grid
+  corners = itertools.product((rows // 4, 3 * rows // 4), (columns // 4, 3 * columns // 4))
+  default = [row * columns + column for row, column in corners]
+  queries = subject.choose_queries(rows * columns, default)
   name = f"sparsifiner_{subject.label}"
   files = [
     style.save(
@@ -57,8 +51,8 @@ def draw_sparsifiner(subject: Subject, out: Path) -> list[Path]:
     for i, image in enumerate(images)
   ]
   files.append(style.save(plot_bases(layers, layout, subject.note), out, f"{name}_basis"))
-  rows = [{"layer": i, **describe_layer(layer, layout)} for i, layer in enumerate(layers)]
-  return [*files, style.write_rows(out / f"{name}.csv", rows)]
+  table = [{"layer": i, **describe_layer(layer, layout)} for i, layer in enumerate(layers)]
+  return [*files, style.write_rows(out / f"{name}.csv", table)]
 
 
 def capture(
@@ -81,18 +75,12 @@ def capture(
       have none.
     - pruned_basis: The basis after its threshold, (N, S).
     - basis: The learned basis, (N, S).
-
-  Raises:
-    ConfigError: The model has no Sparsifiner mixers, or their masks are off.
   """
   mixer: Any = getattr(model, "token_mixer", None)
   fields = getattr(mixer, "keywords", {})
   sparse = _collect_sown(model, variables, images)
   if not sparse["coefficients"] or not fields.get("sparse", True):
-    raise ConfigError(
-      "sparsifiner: this model has no masks; use the workdir of a run with"
-      " model.token_mixer='sparsifiner' and model.token_mixer.sparse=True."
-    )
+    raise ConfigError("sparsifiner: this model has no masks; use a run of token_mixer.sparse=True.")
   dense = model.clone(token_mixer=partial(mixer.func, **{**fields, "sparse": False}))
   full = _collect_sown(dense, variables, images)
   params = flatten_dict(dict(variables["params"]), sep="/")
@@ -151,16 +139,8 @@ def _collect_sown(
   model: nn.Module, variables: Mapping[str, Any], images: Any
 ) -> dict[str, dict[str, np.ndarray]]:
   """Returns the arrays that the mixers sow in a run, by array name and mixer path."""
-  found = jax.device_get(jax.jit(partial(sow, model))(variables, images))
-  return {name: collect(found, name) for name in ("attention", "coefficients", "pruned_basis")}
-
-
-def _choose_queries(given: Sequence[int], layout: TokenLayout) -> list[int]:
-  """Returns the given places on the grid, or a few that are evenly spread."""
-  check_queries(given, layout.length - layout.prefix)
-  rows, columns = layout.grid
-  some = [(rows * (1 + 2 * (i // 2)) // 4, columns * (1 + 2 * (i % 2)) // 4) for i in range(4)]
-  return list(given) or [row * columns + column for row, column in some][:DRAWN_QUERIES]
+  sown = jax.device_get(jax.jit(partial(sow, model))(variables, images))
+  return {name: collect(sown, name) for name in ("attention", "coefficients", "pruned_basis")}
 
 
 def plot_example(
@@ -175,14 +155,6 @@ def plot_example(
 
   The rows show over the grid which keys the query attends ("mask"), its attention to these keys
   ("sparse"), and its attention to all keys without the mask ("full").
-
-  Args:
-    image: The normalized image, (height, width, channels).
-    example: The index of the image among the captured examples.
-    layers: The layers from `capture`.
-    queries: The places of the queries on the grid.
-    layout: The layout of the tokens.
-    note: A description of the model, for the caption.
   """
   chosen = style.choose_some(len(layers), DRAWN_LAYERS)
   heads = min(DRAWN_HEADS, layers[0]["sparse"].shape[1])
@@ -210,13 +182,7 @@ def plot_example(
 
 
 def plot_bases(layers: Sequence[Mapping], layout: TokenLayout, note: str = "") -> Any:
-  """Returns a figure with a row for each of the first layers, and a column for each basis vector.
-
-  Args:
-    layers: The layers from `capture`.
-    layout: The layout of the tokens.
-    note: A description of the model, for the caption.
-  """
+  """Returns a figure of the first layers (rows) and their basis vectors (columns)."""
   some = layers[:BASIS_LAYERS]
   slots = some[0]["basis"].shape[1]
   width = min(style.PAGE, 0.5 * slots + 0.5)

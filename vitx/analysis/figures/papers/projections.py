@@ -20,29 +20,21 @@ KINDS = {"query_key": "W_Q W_Kᵀ", "value_out": "W_V W_O"}
 Products = dict[str, np.ndarray]
 
 
-def draw_projections(subject: Subject, out: Path) -> list[Path]:
+def draw(subject: Subject, out: Path) -> list[Path]:
   """Draws W_Q W_K^T and W_V W_O by layer and head, and writes a table.
 
   The table has the share of each product's absolute values that is on its diagonal.
-
-  Raises:
-    ConfigError: The mixers of the model have no query and key projections.
   """
-  found = compute_products(subject)
-  name = f"projections_{subject.label}"
-  rows = []
-  for kind, products in found.items():
-    uniform = 1 / products.shape[-1]
+  name, files, rows = f"projections_{subject.label}", [], []
+  for kind, products in compute_products(subject).items():
+    canvas = plot_products(products, KINDS[kind], subject.note)
+    files.append(style.save(canvas, out, f"{name}_{kind}"))
     for layer, head in np.ndindex(products.shape[:2]):
       product = products[layer, head]
       rows.append(
         {"product": kind, "layer": layer, "head": head, "diagonal_mass": diagonal_mass(product)}
-        | {"uniform": uniform, "diagonal_mean": float(np.diagonal(product).mean())}
+        | {"uniform": 1 / len(product), "diagonal_mean": float(np.diagonal(product).mean())}
       )
-  files = [
-    style.save(plot_products(products, KINDS[kind], subject.note), out, f"{name}_{kind}")
-    for kind, products in found.items()
-  ]
   return [*files, style.write_rows(out / f"{name}.csv", rows)]
 
 
@@ -55,17 +47,13 @@ def compute_products(subject: Subject) -> Products:
 
   Returns:
     The products "query_key" and "value_out", (L, H, C, C) each.
-
-  Raises:
-    ConfigError: The mixers of the model have no query and key projections, or the layers have
-      several widths.
   """
   params = {name: x for name, x in subject.variables()["params"].items() if name != names.DECODER}
   leaves = {path: (x,) for path, x in flatten_dict(params, sep="/").items()}
 
   def kernels(name: str) -> dict[str, np.ndarray]:
-    found = collect(leaves, f"{names.TOKEN_MIXER}/{name}/{names.KERNEL}")
-    whole = {path: np.asarray(x) for path, x in found.items() if np.ndim(x) == 3}
+    arrays = collect(leaves, f"{names.TOKEN_MIXER}/{name}/{names.KERNEL}")
+    whole = {path: np.asarray(x) for path, x in arrays.items() if np.ndim(x) == 3}
     skip, residual = (
       collect(leaves, f"{names.TOKEN_MIXER}/{name}_{part}_gain") for part in ("skip", "residual")
     )
@@ -81,15 +69,7 @@ def compute_products(subject: Subject) -> Products:
     "value_out": [np.einsum("chd,hde->hce", v[i], o[i]) for i in v if i in o],
   }
   if not any(pairs.values()):
-    raise ConfigError(
-      f"projections: {subject.label} has no query and key kernels (C, H, D) in its token mixers;"
-      " use softmax, shaped, performer, nystromformer, linformer or an attention pattern."
-    )
-  for kind, products in pairs.items():
-    if len({product.shape for product in products}) > 1:
-      raise ConfigError(
-        f"projections: the shape of {kind} differs by layer; use a model with one width."
-      )
+    raise ConfigError(f"projections: the mixers of {subject.label} have no query and key kernels.")
   return {kind: np.stack(products) for kind, products in pairs.items() if products}
 
 

@@ -1,0 +1,1 @@
+"""Figures that one paper alone needs."""
