@@ -23,6 +23,12 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
   _CACHE = tempfile.TemporaryDirectory(prefix="vitx-jax-")
   os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
   os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.0"
+# Operations do not note in which lines they were called: half of the time goes into tracing.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+jax.config.update("jax_traceback_in_locations_limit", 0)
+# For the same reason Python's collector looks at new objects more rarely, and at imports never.
+gc.freeze()
+gc.set_threshold(50_000, 20, 20)
 # Whatever rule of "auto" the user keeps, tests go by the shipped one.
 os.environ["VITX_CHOICES"] = str(Path(os.environ["JAX_COMPILATION_CACHE_DIR"]) / "no_choices")
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])

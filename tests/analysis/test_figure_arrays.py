@@ -106,6 +106,15 @@ def test_a_row_of_attention_has_the_shape_of_the_grid():
   np.testing.assert_array_equal(without.read_row(matrix, 0), matrix.mean(0)[None])
 
 
+def test_every_head_of_every_layer_has_a_panel():
+  layout = TokenLayout((2, 3), 1)
+  layers = tuple(np.full((1, heads, 7, 7), 1 / 7) for heads in (2, 1))
+  maps = dataclasses.replace(make_maps(layout, layout), layers=layers)
+  canvas = attention.plot_heads(maps, query=1)
+  planes = [[plane.get_array().shape for plane in axes.images] for axes in canvas.axes]
+  assert planes == [[(8, 12)], [(2, 3)], [(2, 3)], [], [(2, 3)], []]
+
+
 def mask_of(pattern, layout, heads=1):
   places = np.arange(layout.length)
   each = [pattern.allows(layout, places[:, None], places, np.int64(h)) for h in range(heads)]

@@ -2,8 +2,9 @@
 
 import csv
 
+from vitx.analysis.figures.style import make_canvas
 from vitx.benchmark import report
-from vitx.benchmark.mixers import MixerCost
+from vitx.benchmark.mixers import MixerCost, Setting
 from vitx.benchmark.timing import Times
 
 
@@ -52,3 +53,22 @@ def test_the_csv_file_has_every_row(tmp_path):
   assert len(read) == len(ROWS)
   assert read[7]["mixer"] == "sparse" and float(read[7]["time_times_less_than_masked"]) == 8
   assert read[7]["temporary_bytes"] == "1000000" and read[7]["milliseconds"] == ""
+
+
+def test_the_table_names_skipped_and_shortened_rows():
+  short = MixerCost(64, "slow", "masked", False, Times(9.0, 1), 1, 1)
+  text = report.format_rows([*ROWS, short], Setting())
+  assert text.count("sparse ") == 5 and "skipped: needs 9 GB" in text and " ms" not in text
+  assert "timed fewer than 3 times because of --seconds: slow masked (1)" in text
+
+
+def test_the_plot_marks_the_start_of_a_lead(tmp_path, monkeypatch):
+  figure = make_canvas(14, 7)
+  monkeypatch.setattr(report, "make_canvas", lambda *_: figure)
+  report.write_plot(tmp_path / "rows.png", ROWS)
+  collections = figure.axes[0].collections
+  marks = [place for collection in collections for place in collection.get_offsets().tolist()]
+  # Softmax leads its masked path from N = 64 on, mlp leads softmax there, and sparse leads both at
+  # N = 256. The unit is the time of kernelized softmax at N = 64.
+  assert sorted(marks) == [[64, 0.5], [64, 1], [256, 4], [256, 4]]
+  assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")

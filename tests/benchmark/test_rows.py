@@ -73,6 +73,24 @@ def test_two_sizes_predict_the_memory_of_a_third(data_dir):
   )
 
 
+def test_sizes_beyond_the_free_memory_are_not_run(monkeypatch):
+  program = lambda size: types.SimpleNamespace(program=types.SimpleNamespace(compiled=size))  # noqa: E731
+  timed = []
+  monkeypatch.setattr(
+    trial, "compile_dispatch", lambda config, _: program(rows.split_batch(config))
+  )
+  monkeypatch.setattr(cost, "compiled_bytes", lambda size: int(1e6 + 1e5 * size))
+  monkeypatch.setattr(
+    rows, "_time", lambda made, _: timed.extend(x.program.compiled for x in made) or [1.0, 2.0]
+  )
+  config = complete(SMALL, f"batch_size={64 * jax.device_count()},steps_per_dispatch=1")
+  needed = rows.scale(rows.measure_needs(config, print, timed=False), "mb", 64)
+  assert needed == pytest.approx(7.4) and not timed
+  monkeypatch.setattr(timing, "find_free_bytes", lambda: 0.6e6 * needed * jax.device_count())
+  needs = rows.measure_needs(config, print, timed=True)
+  assert timed == [4, 16] and rows.scale(needs, "s", 16) == pytest.approx(2)
+
+
 @pytest.mark.slow
 def test_small_sizes_pick_the_implementation_of_the_batch(data_dir, monkeypatch):
   """The compiled sizes pick the implementations that the whole batch picks.

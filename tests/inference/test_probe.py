@@ -15,6 +15,7 @@ import vitx
 from tests import runs
 from tests.cli import density_models
 from tests.test_folder_end_to_end import draw
+from vitx.analysis.figures.few_shot import plot_few_shot
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.data.sources import open_source
@@ -147,6 +148,17 @@ def test_shots_are_drawn_for_each_class_and_nested():
   draws = {tuple(draw_shots(labels, 2, seed, draw)) for seed in (0, 1) for draw in range(3)}
   assert len(draws) == 6
   np.testing.assert_array_equal(few, draw_shots(labels, 2, 1, 2))
+
+
+def test_few_shot_curves_are_drawn_in_percent():
+  rows = [
+    {"method": "knn", "shots": shots, "values": [0.5, 0.7], "mean": mean, "low": low, "high": 0.8}
+    for shots, mean, low in ((1, 0.5, None), (4, 0.6, 0.4))
+  ]
+  result = {"features": 16, "source": "digits", "examples": {"train": 1000}, "few_shot": rows}
+  (axes,) = plot_few_shot(result | {"methods": {"knn": {"test": 0.9}}}).axes
+  lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
+  assert lines == [([1, 4], [50, 60]), ([4, 4], [40, 80]), ([8], [90])]
 
 
 @pytest.mark.slow

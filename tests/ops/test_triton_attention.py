@@ -1,5 +1,9 @@
 """The parts of attention around the GPU's kernels, without Triton: lists, tiles, messages."""
 
+import importlib.metadata
+import sys
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,3 +125,31 @@ def test_arrays_without_elements_work(monkeypatch):
     with lowering_for("gpu"):
       jax.eval_shape(lambda x: ops.attention(x, x, x, PATTERNS["window"], **given), x)
   assert [type(sizes.scale) for *_, sizes in calls] == [float]
+
+
+@pytest.mark.parametrize(
+  ("capability", "error", "reason"),
+  [
+    ("7.5", None, "the compute capability is 7.5, and the kernels need 8.0"),
+    ("9.0", ModuleNotFoundError("no", name="jax_triton"), "jax-triton is missing; on Python 3.12"),
+    (
+      "9.0",
+      ValueError("at 3:5:\nno"),
+      "triton 1.0 do not fit each other (ValueError: at 3:5: no);",
+    ),
+    ("9.0", None, None),
+    ("gfx942", None, None),
+  ],
+)
+def test_an_obstacle_names_its_remedy(capability, error, reason, monkeypatch):
+  def lower(_):
+    if error:
+      raise error
+
+  gpu = types.SimpleNamespace(platform="gpu", compute_capability=capability)
+  monkeypatch.setattr(jax, "devices", lambda: [gpu])
+  monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.0")
+  monkeypatch.setitem(sys.modules, "jax_triton", types.ModuleType("jax_triton"))
+  monkeypatch.setattr(triton_attention, "_lower_a_call", lower)
+  obstacle = triton_attention.find_obstacle.__wrapped__()
+  assert obstacle is None if reason is None else reason in obstacle

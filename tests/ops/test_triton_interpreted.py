@@ -90,6 +90,16 @@ def test_kernels_equal_the_masked_path(name, monkeypatch, traced):
   cases.check(attend, cases.inputs(1, n, 4, 16), mask=mask, tolerance=2e-6)
 
 
+def test_hidden_tokens_have_no_gradient(traced):
+  attend, n, mask = attention_along("causal window")
+  q, k, v, _ = map(jnp.asarray, cases.inputs(1, n, 4, 16))
+  dq, dk, dv = jax.grad(lambda *x: jnp.sum(attend(*x)[:, 100]), argnums=(0, 1, 2))(q, k, v)
+  hidden = ~mask[0, 100]
+  assert not np.any(dk[:, hidden]) and not np.any(dv[:, hidden])
+  assert np.all(np.any(dv[:, ~hidden], axis=(0, 2, 3)))
+  assert not np.any(np.delete(dq, 100, axis=1))
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("name", ["causal", "neighborhood and a class token", "some see nothing"])
 def test_kernels_equal_the_masked_path_in_half_precision(name, dtype, traced):
