@@ -76,15 +76,26 @@ def test_a_cell_may_name_several_classes(folder):
   dataset = open_dataset(data(write(folder, rows), label_kind="classes"))
   assert dataset.info.class_names == ("sea", "sky", "sun")
   train = dataset.open_split("train")
-  assert train.labels is None
-  assert [train[i]["labels"].tolist() for i in range(4)] == [
-    [0, 0, 1],
-    [1, 0, 1],
-    [1, 1, 0],
-    [0, 1, 0],
-  ]
+  assert train.labels[:4].tolist() == [[0, 0, 1], [1, 0, 1], [1, 1, 0], [0, 1, 0]]
   other = renumber(dataset, ("sky", "snow", "sun", "sea")).open_split("train")
-  assert other[1]["labels"].tolist() == [0, 0, 1, 1]
+  assert other.labels[1].tolist() == [0, 0, 1, 1]
+  for examples in (train, other):
+    assert all((examples[i]["labels"] == examples.labels[i]).all() for i in range(COUNT))
+
+
+@pytest.mark.parametrize("separator", [" ", ", ", ",", "  "])
+def test_listed_names_decide_whether_commas_and_spaces_separate_classes(folder, separator):
+  cells = ["sun", f'"sun{separator}sea"', f'"sea{separator}sky"', "sky"]
+  table = write(folder, [f"pictures/{i}.png,{cells[i % 4]}" for i in range(COUNT)])
+  given = data(table, label_kind="classes")
+  with pytest.raises(ConfigError, match=r"no cell has ';'.*'s.*classes\.txt"):
+    open_dataset(given)
+  (folder / "classes.txt").write_text("sun\nsea\nsky\n")
+  labels = open_dataset(given).open_split("train").labels
+  assert labels[:4].tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]]
+  whole = [cell.strip('"') for cell in cells]
+  (folder / "classes.txt").write_text("\n".join(whole))
+  assert open_dataset(given).info.class_names == tuple(whole)
 
 
 def test_each_class_may_have_a_column(folder):

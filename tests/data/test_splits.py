@@ -97,14 +97,6 @@ def test_validation_is_carved_balanced_disjoint_and_fixed_by_the_seed(make_data)
   assert first["validation"].indices.tolist() != other["validation"].indices.tolist()
 
 
-def test_a_carved_test_set_does_not_depend_on_the_seed(make_data):
-  a, b = (splits.assign(fake("train"), make_data(), seed=seed) for seed in (0, 1))
-  assert counts(a["test"]) == [4, 2, 1, 0]
-  np.testing.assert_array_equal(a["test"].indices, b["test"].indices)
-  names = [{role.name(i) for i in range(len(role))} for role in a.values()]
-  assert len(set.union(*names)) == sum(map(len, names)) == 34
-
-
 @pytest.mark.parametrize("names", [("train",), ("train", "validation", "test")])
 def test_folds_divide_train_independently_of_the_seed(names, make_data):
   dataset = dataclasses.replace(fake(*names), open_split=lambda name: Labeled((20, 11, 5, 7)))
@@ -124,9 +116,26 @@ def test_folds_divide_train_independently_of_the_seed(names, make_data):
   assert sorted(tested) == list(range(43))
 
 
-def test_folds_without_classes_have_one_size():
-  folds = splits.find_folds(np.zeros(17, int), 4)
-  assert sorted(np.bincount(folds)) == [4, 4, 4, 5]
+@pytest.mark.parametrize("seed", range(5))
+def test_each_role_has_a_share_of_each_class_among_several(seed, make_data):
+  examples, random = Labeled(), np.random.default_rng(seed)
+  examples.labels = random.uniform(size=(200, 12)) < [*np.geomspace(0.5, 0.03, 11), 0]
+  examples.labels[random.permutation(200)[:3], -1] = True  # fewer than folds
+  dataset = dataclasses.replace(fake("train"), open_split=lambda name: examples)
+  roles = splits.assign(dataset, make_data(), seed=seed)
+  shares = np.array([roles[name].labels.sum(0) for name in ROLES])
+  np.testing.assert_array_equal(shares.sum(0), examples.labels.sum(0))
+  assert shares.min() >= 1 and shares[:, -1].tolist() == [1, 1, 1]
+  assert splits.assign(dataset, make_data(folds=4, fold=1), seed)["train"].labels[:, -1].any()
+
+
+def test_train_keeps_a_class_that_is_the_rarest_of_no_example():
+  sets = np.zeros((6, 4))
+  sets[[0, 1, 2], 0] = 1  # these examples have one more class each, which is in two examples
+  sets[range(6), [1, 2, 3, 1, 2, 3]] = 1
+  for seed in range(20):
+    chosen = splits.choose_balanced(splits.find_strata(sets), 0.2, seed, stream=0, spare=1)
+    assert chosen.any() and sets[~chosen].any(axis=0).all()
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,19 @@ from vitx.tasks.classification_figures import (
   classification_sums,
   summarize_classification,
 )
-from vitx.tasks.multilabel import multilabel_sums, summarize_multilabel
 from vitx.training.evaluation import add_sums
 
 SUMS = jax.jit(classification_sums, static_argnums=3)
-MULTILABEL = jax.jit(multilabel_sums)
 
 
 def figures(logits, labels, mask=None, parts=1):
-  """Returns the metrics of a split, summed in parts, of one class or several per example."""
+  """Returns the metrics of a split, summed in parts."""
   mask = np.ones(len(labels), bool) if mask is None else mask
   total = {}
   for part in np.array_split(np.arange(len(labels)), parts):
     given = logits[part], labels[part], mask[part]
-    found = MULTILABEL(*given) if labels.ndim == 2 else SUMS(*given, logits.shape[1])
-    total = add_sums(total, jax.device_get(found["sums"]))
-  return summarize_multilabel(total) if labels.ndim == 2 else summarize_classification(total)
+    total = add_sums(total, jax.device_get(SUMS(*given, logits.shape[1])["sums"]))
+  return summarize_classification(total)
 
 
 def random(n=498, classes=10, seed=0):
@@ -64,15 +61,12 @@ def test_the_calibration_error_follows_its_definition():
 
 
 @pytest.mark.parametrize("padding", [1.0, np.nan])
-@pytest.mark.parametrize("several", [False, True])
-def test_masked_rows_do_not_count(padding, several):
+def test_masked_rows_do_not_count(padding):
   logits, labels = random(40)
-  labels = np.eye(10, dtype=np.float32)[labels] if several else labels
   mask = np.arange(40) < 25
   padded = np.where(mask[:, None], logits, np.float32(padding))
   masked, alone = figures(padded, labels, mask), figures(logits[:25], labels[:25])
-  by_class = "class_ap" if several else "class_top1"
-  assert masked.pop(by_class) == alone.pop(by_class)
+  assert masked.pop("class_top1") == alone.pop("class_top1")
   assert masked == pytest.approx(alone)
 
 

@@ -7,13 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight
 
 from tests import runs
 from vitx.config.errors import ConfigError
-from vitx.tasks.classification import Classification
-from vitx.tasks.classification_losses import LOSSES, find_class_weights, make_loss
+from vitx.data.dataset import DatasetInfo
+from vitx.data.images.mixup import smooth_targets
+from vitx.tasks.classification import resolve_class_weights
+from vitx.tasks.classification_losses import (
+  LOSSES,
+  find_class_weights,
+  make_loss,
+  make_multilabel_loss,
+)
 from vitx.training import trial
 from vitx.training.experiment import make_experiment
 
@@ -35,23 +41,36 @@ def loss(name, logits, targets, gamma=2.0, weights=None):
   return float(make_loss(name, gamma, weights)(jnp.asarray(logits), jnp.asarray(targets)))
 
 
-def test_a_weighted_softmax_is_scikit_learns_log_loss():
-  logits, labels = draw()
-  p = np.asarray(jax.nn.softmax(logits), np.float64)
-  weights = np.array(WEIGHTS)[labels]
-  total = log_loss(labels, p / p.sum(1, keepdims=True), sample_weight=weights, labels=range(4))
-  found = loss("softmax", logits, one_hot(labels), weights=WEIGHTS)
-  assert found == pytest.approx(total * weights.sum() / len(labels), rel=1e-5)
-
-
 def test_the_sigmoid_loss_compares_each_class_with_all_others():
   logits, labels = draw()
   mixed = (0.7 * one_hot(labels) + 0.3 * one_hot(labels[::-1])).astype(np.float32)
   each = optax.sigmoid_binary_cross_entropy(jnp.asarray(logits), jnp.asarray(mixed))
   expected = np.asarray(each).sum(1)
   assert loss("sigmoid", logits, mixed) == pytest.approx(expected.mean(), rel=1e-5)
-  weighted = (expected * (mixed @ np.array(WEIGHTS))).mean()
-  assert loss("sigmoid", logits, mixed, weights=WEIGHTS) == pytest.approx(weighted, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("share", [1.0, 0.7])
+def test_smoothing_changes_no_weight_of_an_example_or_of_a_mixture(name, share):
+  logits, labels = draw()
+  smooth = np.asarray(smooth_targets(jnp.asarray(labels), CLASSES, 0.1))
+  targets, weights = share * smooth + (1 - share) * smooth[::-1], np.array(WEIGHTS)[labels]
+  each = jax.vmap(lambda *one: make_loss(name, 2.0, None)(*(x[None] for x in one)))(logits, targets)
+  expected = np.mean((share * weights + (1 - share) * weights[::-1]) * np.asarray(each))
+  assert make_loss(name, 2.0, WEIGHTS, 0.1)(logits, targets) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_weights_of_several_classes_count_for_examples_that_have_them(smoothing):
+  logits, _ = draw()
+  labels = (np.random.default_rng(2).uniform(size=logits.shape) < 0.4).astype(np.float32)
+  counts = find_class_weights("balanced", "abcd", labels)
+  assert np.array(counts) * labels.sum(0) == pytest.approx((1 - labels).sum(0))
+  labels[0] = 0.3  # as after mixup
+  targets = np.asarray(smooth_targets(jnp.asarray(labels), CLASSES, smoothing))
+  each = np.asarray(optax.sigmoid_binary_cross_entropy(logits, targets))
+  expected = ((labels * WEIGHTS + 1 - labels) * each).sum(1).mean()
+  assert make_multilabel_loss(WEIGHTS, smoothing)(logits, targets) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
@@ -99,11 +118,7 @@ def test_an_experiment_records_the_numbers_of_its_own_training_examples():
   assert trial.count_training_flops(trial.complete_config(runs.tiny(*overrides))) > 0
 
 
-@pytest.mark.usefixtures("whole_runs")
-def test_balanced_weights_of_examples_without_labels_are_refused():
-  experiment = make_experiment(runs.tiny())
-  config, unlabeled = experiment.config.copy_and_resolve_references(), SimpleNamespace(labels=None)
-  with config.unlocked(), pytest.raises(ConfigError, match=r"'balanced' counts .* labels=None"):
-    config.task.class_weights = "balanced"
-    source = SimpleNamespace(info=experiment.source.info, train=unlabeled)
-    Classification.resolve(config, source)
+def test_balanced_weights_need_the_labels_of_train():
+  source = SimpleNamespace(info=DatasetInfo("x", {}), train=SimpleNamespace(labels=None))
+  with pytest.raises(ConfigError, match=r"'balanced' counts .* labels=None"):
+    resolve_class_weights(runs.tiny("task.class_weights=balanced"), source)

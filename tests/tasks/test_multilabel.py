@@ -1,61 +1,73 @@
 """The metrics of several classes per example, against scikit-learn."""
 
+from types import SimpleNamespace
+
+import jax
 import numpy as np
 import pytest
 from sklearn import metrics as reference
 
-from tests.tasks.test_classification import figures
-from vitx.tasks.multilabel import BINS, LARGEST, average_precision
+from vitx.tasks.multilabel import MultiLabel, average_precision, summarize_multilabel
+from vitx.training import evaluation, parallel
 
 CLASSES = 4
 
 
 def draw(count=300, seed=0):
-  """Draws logits and labels; class 3 is missing.
-
-  The logits are the centers of the histograms' bins, so that binning loses nothing.
-  """
+  """Draws logits, from small to extreme, and labels; class 3 is missing."""
   random = np.random.default_rng(seed)
   labels = (random.uniform(size=(count, CLASSES)) < 0.3).astype(np.float32)
   labels[:, 3] = 0
-  width = 2 * LARGEST / BINS
-  raw = random.normal(size=(count, CLASSES)) * 3 + 2 * labels - 1
-  logits = np.floor(np.clip(raw, -11, 11) / width) * width + width / 2
-  return logits.astype(np.float32), labels
+  scale = np.where(np.arange(count) % 2, 30, 1)[:, None]
+  return ((random.normal(size=(count, CLASSES)) + labels) * scale).astype(np.float32), labels
 
 
 def test_metrics_equal_scikit_learns():
   logits, labels = draw()
-  found = figures(logits, labels, parts=3)
+  found = summarize_multilabel(logits, labels)
   chosen = logits > 0
   expected = [reference.average_precision_score(labels[:, k], logits[:, k]) for k in range(3)]
-  np.testing.assert_allclose(found["class_ap"][:3], expected, rtol=1e-9)
-  assert found["class_ap"][3] is None
-  macro = reference.average_precision_score(labels[:, :3], logits[:, :3], average="macro")
-  assert found["map"] == pytest.approx(macro)
+  np.testing.assert_allclose(found["class_ap"][:3], expected, rtol=1e-12)
+  assert found["class_ap"][3] is None and found["map"] == pytest.approx(np.mean(expected))
   assert found["f1"] == pytest.approx(reference.f1_score(labels, chosen, average="micro"))
   assert found["exact"] == pytest.approx(reference.accuracy_score(labels, chosen))
-  p = 1 / (1 + np.exp(-logits.astype(np.float64)))
-  nll = -(labels * np.log(p) + (1 - labels) * np.log(1 - p)).sum(1).mean()
-  assert found["nll"] == pytest.approx(nll, rel=1e-5) and found["examples"] == 300
+  x = logits.astype(np.longdouble)
+  nll = np.log1p(np.exp(np.where(labels > 0, -x, x))).sum(1).mean()
+  assert found["nll"] == pytest.approx(float(nll)) and found["examples"] == 300
 
 
-def test_scores_between_the_bins_change_little():
-  logits, labels = draw(seed=1)
-  moved = logits + np.random.default_rng(2).normal(0, 0.05, logits.shape).astype(np.float32)
-  expected = reference.average_precision_score(labels[:, :3], moved[:, :3], average="macro")
-  assert figures(moved, labels)["map"] == pytest.approx(expected, abs=2e-3)
-
-
-def test_equal_scores_are_one_threshold():
-  positives, negatives = np.array([1.0, 0, 2]), np.array([3.0, 1, 2])
-  scores, labels = [0, 0, 0, 0, 1, 2, 2, 2, 2], [1, 0, 0, 0, 0, 1, 1, 0, 0]
-  expected = reference.average_precision_score(labels, scores)
-  assert average_precision(positives, negatives) == pytest.approx(expected)
+@pytest.mark.parametrize("center", [-30.0, 0.0, 11.0, 30.0])
+@pytest.mark.parametrize("steps", [1, 2, 1000])
+def test_average_precision_distinguishes_neighboring_floats_and_ties_equal_ones(center, steps):
+  random, spacing = np.random.default_rng(0), np.spacing(np.float32(abs(center)))
+  scores = np.float32(center) + spacing * random.integers(0, steps, 200).astype(np.float32)
+  known = random.uniform(size=200) < 0.2
+  expected = reference.average_precision_score(known, scores)
+  assert average_precision(scores, known) == pytest.approx(expected, rel=1e-12)
 
 
 def test_an_example_that_is_not_finite_is_wrong():
   logits, labels = draw(5)
   logits[0, 1] = np.nan
-  found = figures(logits, labels)
+  found = summarize_multilabel(logits, labels)
   assert np.isnan(found["nll"]) and found["exact"] <= 0.8
+
+
+def test_an_evaluation_gathers_every_example_once_from_all_devices():
+  """The logits of the network are the pixels, of which many are equal."""
+  model = SimpleNamespace(apply=lambda variables, x, train: x[:, 0, 0] * variables["params"])
+  normalize = lambda images: images.astype(np.float32) / 4 - 32  # noqa: E731
+  task = MultiLabel(model, None, normalize, CLASSES, 1, 1, CLASSES)
+  images = np.random.default_rng(0).integers(0, 256, (300, 1, 1, CLASSES)).astype(np.uint8)
+  labels, size = draw()[1], 32 * jax.device_count()
+  parts = [np.arange(start, start + size) for start in range(0, 300, size)]  # the last is padded
+  batches = [
+    {"image": images[rows % 300], "labels": labels[rows % 300], "mask": rows < 300}
+    for rows in parts
+  ]
+  params = {name: parallel.replicate(np.float32(x)) for name, x in (("ema", 1), ("raw", -1))}
+  step = evaluation.make_evaluate(task)
+  found = evaluation.evaluate(task, step, params, {}, {}, batches)
+  logits = normalize(images)[:, 0, 0]
+  assert found["ema"] == summarize_multilabel(logits, labels)
+  assert found["raw"] == summarize_multilabel(-logits, labels)

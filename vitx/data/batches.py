@@ -134,9 +134,10 @@ class TrainBatches:
 
 
 def check_sampling(examples: Examples, sampling: str | None) -> None:
-  """Checks that the examples have classes if `sampling` is "balanced"."""
-  if sampling == "balanced" and getattr(examples, "labels", None) is None:
-    raise ConfigError("data.sampling='balanced' is set, but these examples have no classes.")
+  """Checks that each example has one class if `sampling` is "balanced"."""
+  labels = getattr(examples, "labels", None)
+  if sampling == "balanced" and (labels is None or labels.ndim != 1):
+    raise ConfigError("data.sampling='balanced' needs one class for each example.")
 
 
 def evaluation_batches(

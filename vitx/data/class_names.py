@@ -212,7 +212,9 @@ class Renumbered(Subset):
   @functools.cached_property
   def labels(self) -> np.ndarray | None:
     labels = self._parent.labels
-    return None if labels is None else self._indices[labels]
+    if labels is None or labels.ndim == 1:
+      return None if labels is None else self._indices[labels]
+    return self._renumber({"labels": labels})["labels"]
 
   def __getitem__(self, i: int) -> Example:
     return self._renumber(super().__getitem__(i))
@@ -223,6 +225,7 @@ class Renumbered(Subset):
   def _renumber(self, example: dict[str, Any]) -> dict[str, Any]:
     if "label" in example:
       return {**example, "label": self._indices[example["label"]]}
-    labels = np.zeros(self._count, np.float32)  # an example may have several classes
-    labels[self._indices] = example["labels"]
+    known = example["labels"]  # an example may have several classes
+    labels = np.zeros((*known.shape[:-1], self._count), np.float32)
+    labels[..., self._indices] = known
     return {**example, "labels": labels}

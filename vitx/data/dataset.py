@@ -94,7 +94,11 @@ class Examples(Protocol):
 
   @property
   def labels(self) -> np.ndarray | None:
-    """Returns the class of each example, int32 (n,); None without classes. No image is decoded."""
+    """Returns the class of each example, int32 (n,), without decoding an image.
+
+    For examples of several classes it returns float32 (n, K), 1 for each class; without classes it
+    returns None.
+    """
 
   def __len__(self) -> int: ...
 

@@ -46,7 +46,7 @@ def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]
   listed = list_problems(list(problems.values()))
   message = f"{len(problems)} of {count} examples of {split!r}, which cannot be read:\n{listed}"
   lost = "" if readable.size else "any class"
-  if readable.size and names is not None and labels is not None:
+  if readable.size and names is not None and labels is not None and labels.ndim == 1:
     lost = listing(names[k] for k in np.setdiff1d(labels, labels[readable]))
   if lost:
     raise ConfigError(

@@ -41,8 +41,9 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   - train: The share `data.fraction` of the split `train` without the examples of the other roles.
 
   `data.splits` overrides each choice. Examples that are taken from train for another role are an
-  equal share of each class, if there are classes. If the data set has a function `Dataset.carve`,
-  this function divides the examples instead.
+  equal share of each class, if there are classes, or of each stratum of `find_strata`, if examples
+  have several. If the data set has a function `Dataset.carve`, this function divides the examples
+  instead.
 
   With `data.folds`, the split `train` is divided into folds, see `find_folds`. Fold `data.fold` is
   test, and validation is taken from the other folds unless `data.splits` names it. The folds do not
@@ -203,6 +204,28 @@ def choose_balanced(
   return chosen
 
 
+def find_strata(labels: np.ndarray) -> np.ndarray:
+  """Returns the stratum of each example, for examples of several classes.
+
+  The stratum is the example's rarest class, so that roles and folds get an equal share of the
+  examples of a rare class. If a class is the rarest of none of its examples, one of them is a
+  stratum of its own: `choose_balanced` leaves in train an example of each class.
+
+  Args:
+    labels: The classes of each example, (n, K), 1 for each class, otherwise 0.
+
+  Returns:
+    The strata, int (n,).
+  """
+  is_known = labels > 0.5
+  count, counts = labels.shape[1], is_known.sum(axis=0)
+  rarest = np.where(is_known, counts, np.inf).argmin(axis=1)
+  strata = np.where(is_known.any(axis=1), rarest, count)
+  for label in np.setdiff1d(np.flatnonzero(counts), strata):
+    strata[np.flatnonzero(is_known[:, label])[0]] = count + 1 + label
+  return strata
+
+
 def find_folds(classes: np.ndarray, folds: int) -> np.ndarray:
   """Divides examples into folds whose sizes, in total and per class, differ by at most one.
 
@@ -234,7 +257,10 @@ def _read_folds(
     raise ConfigError(
       f"data.folds={folds} excludes data.splits.test, and documents, which are one sequence."
     )
-  numbers, counts = np.unique(_classes(train), return_counts=True)
+  # Strata of examples of several classes may be too small for each fold.
+  labels = train.labels
+  classes = np.zeros(len(train)) if labels is None or labels.ndim == 2 else labels
+  numbers, counts = np.unique(classes, return_counts=True)
   least, names = int(counts.min(initial=len(train))), dataset.info.class_names
   if least < folds:
     part = f"the class {names[numbers[counts.argmin()]]!r}" if names and least else "train"
@@ -252,5 +278,8 @@ def _divide(train: Examples, choose: Callable[[Examples], np.ndarray]) -> tuple[
 
 
 def _classes(examples: Examples) -> np.ndarray:
-  """Returns the class of each example; without classes all examples have class 0."""
-  return np.zeros(len(examples), np.int32) if examples.labels is None else examples.labels
+  """Returns the class or the stratum of each example; without classes all have class 0."""
+  labels = examples.labels
+  if labels is None:
+    return np.zeros(len(examples), np.int32)
+  return find_strata(labels) if labels.ndim == 2 else labels

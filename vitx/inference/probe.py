@@ -176,8 +176,8 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
 
 def _check_data(model: Loaded, source: Source) -> None:
   """Checks that a source has classes, and that the network can read its examples."""
-  info = source.info
-  if info.class_names is None or source.train.labels is None:
+  info, labels = source.info, source.train.labels
+  if info.class_names is None or labels is None or labels.ndim != 1:
     raise ConfigError(f"data.source={info.name!r} has no class for each example; a probe needs it.")
   if isinstance(model.task, Classification):
     check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, model.config.task.name)

@@ -209,8 +209,10 @@ class Task(Protocol):
   ) -> dict[str, dict[str, jax.Array]]:
     """Evaluates a batch, with the arrays of `element_spec` and mask bool (B,), False for padding.
 
-    Returns the dicts `sums` and `rows`. `sums` has sums over the examples that are not padding,
-    among them `count`, their number. `rows` has arrays with an entry for each example.
+    Returns the dicts `sums` and `rows`, and may return `gathered`. `sums` has sums over the
+    examples that are not padding, among them `count`, their number. `rows` has arrays with an entry
+    for each example. `gathered` has such arrays too, which `summarize` needs of all examples at
+    once, for example to sort them.
     """
 
   def respond(self, params: Any, state: Any, inputs: Batch) -> dict[str, jax.Array]:
@@ -228,6 +230,7 @@ class Task(Protocol):
   def summarize(self, sums: Mapping[str, np.ndarray]) -> Figures:
     """Computes the metrics of a split from the sums over its examples.
 
+    `sums` also has the arrays in `gathered` of all examples that are not padding, (n, ...).
     The values of the dict are floats or lists of floats, and the integer `examples`.
     """
 

@@ -80,25 +80,9 @@ class Classification(Task):
   @classmethod
   def resolve(cls, config, source):
     """Sets the number of classes, sizes, channels and pixel statistics according to the data."""
-    info = getattr(source, "info", source)
-    classes = info.class_names or ()
+    classes = getattr(source, "info", source).class_names or ()
     resolve_images(config, source, {"label": ("integer", 0)}, len(classes))
-    weights = config.task.get("class_weights")
-    if weights == "balanced" == config.data.get("sampling"):
-      raise ConfigError(
-        f"task.class_weights={weights!r} and data.sampling='balanced' would balance the classes"
-        " twice, so that the smallest class would count most; leave one of the two out."
-      )
-    if weights is not None:
-      train = getattr(source, "train", None)
-      labels = getattr(train, "labels", None)
-      if weights == "balanced" and train is not None and labels is None:
-        raise ConfigError(
-          f"task.class_weights={weights!r} counts the examples of each class, but those of"
-          f" data.source={info.name!r} have labels=None; give a number for each class."
-        )
-      numbers = find_class_weights(weights, classes, labels)
-      config.task = ConfigDict({**config.task.to_dict(), "class_weights": numbers})
+    resolve_class_weights(config, source)
 
   @classmethod
   def state_info(cls, config):
@@ -158,7 +142,10 @@ class Classification(Task):
       value_range=data.get("value_range"),
       # Without data there are no numbers for "balanced", and no result depends on them.
       mean_loss=make_loss(
-        loss, focal_gamma, (1.0,) * classes if class_weights == "balanced" else class_weights
+        loss,
+        focal_gamma,
+        (1.0,) * classes if class_weights == "balanced" else class_weights,
+        label_smoothing,
       ),
     )
 
@@ -320,6 +307,30 @@ def resolve_images(
   data.channels = channels
   data.mean, data.std = statistics(data, info, getattr(source, "train", None))
   follow_source(config.model, "num_classes", outputs, info.name)
+
+
+def resolve_class_weights(config: ConfigDict, source: Any) -> None:
+  """Sets `task.class_weights` to numbers, in place, see `find_class_weights`.
+
+  The config is unlocked. With only a `DatasetInfo` in place of a source, "balanced" stays.
+  """
+  weights = config.task.get("class_weights")
+  if weights is None:
+    return
+  if weights == "balanced" == config.data.get("sampling"):
+    raise ConfigError(
+      f"task.class_weights={weights!r} and data.sampling='balanced' would balance the classes"
+      " twice, so that the smallest class would count most; leave one of the two out."
+    )
+  info, train = getattr(source, "info", source), getattr(source, "train", None)
+  labels = getattr(train, "labels", None)
+  if weights == "balanced" and train is not None and labels is None:
+    raise ConfigError(
+      f"task.class_weights={weights!r} counts the examples of each class, but those of"
+      f" data.source={info.name!r} have labels=None; give a number for each class."
+    )
+  numbers = find_class_weights(weights, info.class_names or (), labels)
+  config.task = ConfigDict({**config.task.to_dict(), "class_weights": numbers})
 
 
 def _side(name: str, size: tuple[int, int] | None, default: Size | None) -> Size:

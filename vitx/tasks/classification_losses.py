@@ -9,19 +9,23 @@ import numpy as np
 import optax
 
 from vitx.config.errors import ConfigError
+from vitx.data.images.mixup import unsmooth_targets
 from vitx.tasks.classification_figures import cross_entropy
 
 MeanLoss = Callable[[jax.Array, jax.Array], jax.Array]  # logits and targets (B, K) to the mean
 CLOSE = 1e-7  # the least 1 - p of the focal loss, whose gradient is not finite at 0
 
 
-def sigmoid_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
-  """Returns the sum over the classes of the binary cross-entropy for each example, (B,).
+def sigmoid_losses(
+  logits: jax.Array, targets: jax.Array, weights: jax.Array | float = 1.0
+) -> jax.Array:
+  """Returns the weighted sum over the classes of the binary cross-entropy of each example, (B,).
 
-  Each class is decided by itself, so the targets need not sum to 1.
+  Each class is decided by itself, so the targets need not sum to 1. The weights are (B, K), or one
+  number.
   """
   right, wrong = jax.nn.log_sigmoid(logits), jax.nn.log_sigmoid(-logits)
-  return -jnp.sum(targets * right + (1 - targets) * wrong, axis=-1)
+  return -jnp.sum(weights * (targets * right + (1 - targets) * wrong), axis=-1)
 
 
 def focal_losses(logits: jax.Array, targets: jax.Array, gamma: float) -> jax.Array:
@@ -42,14 +46,17 @@ LOSSES: Mapping[str, Callable[..., jax.Array]] = {
 }
 
 
-def make_loss(name: str, focal_gamma: float, class_weights: Sequence[float] | None) -> MeanLoss:
+def make_loss(
+  name: str, focal_gamma: float, class_weights: Sequence[float] | None, smoothing: float = 0.0
+) -> MeanLoss:
   """Returns a loss: a function of logits and targets, (B, K) each, that averages over the batch.
 
   Args:
     name: A name of `LOSSES`.
     focal_gamma: The exponent of the focal loss.
-    class_weights: The weight of each class's examples. An example with a mixed target has the
-      weights of its classes, mixed by the target. None weights all examples equally.
+    class_weights: The weight of each class's examples. The weight of a mixed example is the mixture
+      of its classes' weights. None weights all examples equally.
+    smoothing: The label smoothing of the targets, which does not change the weights.
   """
   if name == "softmax" and class_weights is None:
     return cross_entropy
@@ -60,8 +67,28 @@ def make_loss(name: str, focal_gamma: float, class_weights: Sequence[float] | No
   def mean_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
     each = losses(logits, targets)
     if class_weights is not None:
-      each = each * (targets @ jnp.asarray(class_weights, targets.dtype))
+      labels = unsmooth_targets(targets, smoothing, 1 / targets.shape[-1])
+      each = each * (labels @ jnp.asarray(class_weights, targets.dtype))
     return jnp.mean(each)
+
+  return mean_loss
+
+
+def make_multilabel_loss(class_weights: Sequence[float] | None, smoothing: float) -> MeanLoss:
+  """Returns the mean over the batch of the sum of binary cross-entropies, for (B, K) logits.
+
+  Args:
+    class_weights: The weight of each class's decision for the examples that have the class; for the
+      others it is 1. Mixed examples have the mixture of the two. None weights all equally.
+    smoothing: The label smoothing of the targets, which does not change the weights.
+  """
+
+  def mean_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    weights: jax.Array | float = 1.0
+    if class_weights is not None:
+      labels = unsmooth_targets(targets, smoothing, 1 / 2)
+      weights = 1 + labels * (jnp.asarray(class_weights, targets.dtype) - 1)
+    return jnp.mean(sigmoid_losses(logits, targets, weights))
 
   return mean_loss
 
@@ -72,11 +99,11 @@ def find_class_weights(
   """Returns `task.class_weights` as numbers.
 
   Args:
-    given: The config's value: "balanced", which is n / (K n_c) for a class with n_c of the n
-      examples, or a number for each class.
+    given: The config's value: "balanced" or a number for each class. For a class with n_c of the n
+      examples, "balanced" is n / (K n_c), or (n - n_c) / n_c if examples have several classes.
     class_names: The names of the K classes.
-    labels: The labels of the training examples, (n,). If they are None, because the data are not
-      known, "balanced" is returned unchanged.
+    labels: The labels of the training examples, (n,), or (n, K) with 1 for each class. If they are
+      None, because the data are not known, "balanced" is returned unchanged.
 
   Raises:
     ConfigError: There is not one number for each class, or a "balanced" class has no example.
@@ -88,11 +115,13 @@ def find_class_weights(
     return tuple(given)
   if labels is None:
     return given
-  counts = np.bincount(labels, minlength=count)
+  has_one = np.ndim(labels) == 1
+  counts = np.bincount(labels, minlength=count) if has_one else np.count_nonzero(labels, axis=0)
   if not counts.all():
     name = class_names[int(np.argmin(counts))]
     raise ConfigError(
       f"task.class_weights={given!r}: train has no example of the class {name!r}; give a number"
       " for each class."
     )
-  return tuple((counts.sum() / (count * counts)).tolist())
+  weights = len(labels) / (count * counts) if has_one else len(labels) / counts - 1
+  return tuple(weights.tolist())

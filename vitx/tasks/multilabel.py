@@ -1,23 +1,23 @@
 """Classification of images that have any number of classes; each class is decided by itself."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 from ml_collections import ConfigDict
 
-from vitx.config.checks import Probability
-from vitx.config.errors import escape
+from vitx.config.checks import NonNegative, Probability
+from vitx.config.errors import escape, listing
 from vitx.data.dataset import ArraySpec
 from vitx.tasks.base import Figures
-from vitx.tasks.classification import Classification, resolve_images
-from vitx.tasks.classification_losses import make_loss, sigmoid_losses
+from vitx.tasks.classification import Classification, resolve_class_weights, resolve_images
+from vitx.tasks.classification_losses import make_multilabel_loss
 
-# Average precision is computed from histograms of the logits. Logits in one bin count as equal.
-BINS, LARGEST = 2400, 12.0
+SHOWN = 10  # a warning names this many classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +33,21 @@ class MultiLabel(Classification):
 
   @classmethod
   def resolve(cls, config, source):
-    """Sets the number of classes, sizes, channels and pixel statistics according to the data."""
+    """Sets the fields that follow from the data, and warns of classes that train never has.
+
+    The fields are the number of classes, sizes, channels, pixel statistics and weights of classes.
+    """
     classes = getattr(source, "info", source).class_names or ()
     resolve_images(config, source, {"labels": ("float32", 1)}, len(classes))
+    labels = getattr(getattr(source, "train", None), "labels", None)
+    unlearned = [] if labels is None else [classes[k] for k in np.flatnonzero(~labels.any(axis=0))]
+    if unlearned:
+      logging.warning(
+        "%s: train has no example of %d of the %d classes (%s); nothing is learned about them, but"
+        " the mean average precision counts them where they occur",
+        *(config.data.source, len(unlearned), len(classes), listing(unlearned[:SHOWN])),
+      )
+    resolve_class_weights(config, source)
 
   @classmethod
   def answer_arrays(cls, classes):
@@ -43,31 +55,43 @@ class MultiLabel(Classification):
     return {"labels": ArraySpec((classes,), "float32")}
 
   @classmethod
-  def from_config(  # type: ignore[override]  # its only loss takes no weights
-    cls, config: ConfigDict, *, label_smoothing: Probability = 0.0
+  def from_config(  # type: ignore[override]  # it has only one loss
+    cls,
+    config: ConfigDict,
+    *,
+    label_smoothing: Probability = 0.0,
+    class_weights: Literal["balanced"] | tuple[NonNegative, ...] | None = None,
   ) -> Self:
     """Returns the task of a resolved config.
 
     Args:
       config: The resolved config.
       label_smoothing: The smoothing e; targets are (1 - e) labels + e / 2.
+      class_weights: The weight of each class's cross-entropy for the images that have the class, in
+        the order of the classes, where other images have the weight 1; "balanced" is (n - n_c) /
+        n_c for a class of n_c of the n training images; None weights all equally.
     """
     task = super().from_config(config, label_smoothing=label_smoothing)
-    return dataclasses.replace(task, mean_loss=make_loss("sigmoid", 0.0, None))
+    weights = None if class_weights == "balanced" else class_weights  # a plan has no data
+    return dataclasses.replace(task, mean_loss=make_multilabel_loss(weights, label_smoothing))
 
   def metrics(self, outputs, targets):
     """Returns the share of right decisions on an augmented batch."""
     return {"right": jnp.mean((outputs > 0) == (targets > 0.5), dtype=jnp.float32)}
 
   def evaluate(self, params, state, constants, batch):
-    """Returns the sums for `summarize`, and the probabilities and logits (B, K) of a batch."""
+    """Returns the probabilities and logits (B, K) of a batch, and gathers logits and labels."""
     inputs = self.model_inputs(batch)
     logits: Any = self.model.apply({"params": params, **state}, inputs, train=False)
-    return multilabel_sums(logits, batch["labels"], batch["mask"])
+    return {
+      "sums": {"count": jnp.sum(batch["mask"], dtype=jnp.float32)},
+      "gathered": {"logits": logits, "labels": batch["labels"]},
+      "rows": {"probabilities": jax.nn.sigmoid(logits), "logits": logits},
+    }
 
   def summarize(self, sums):
     """Returns the dict of `summarize_multilabel`, such as the mean average precision `map`."""
-    return summarize_multilabel(sums)
+    return summarize_multilabel(sums["logits"], sums["labels"])
 
   def describe(self, figures):
     """Returns mean average precision and F1 in percent, and the loss in nats."""
@@ -101,93 +125,56 @@ class MultiLabel(Classification):
       yield [";".join(names[labels > 0.5]), ";".join(names[p > 0.5]), *map(str, p)]
 
 
-def multilabel_sums(
-  logits: jax.Array, labels: jax.Array, mask: jax.Array
-) -> dict[str, dict[str, jax.Array]]:
-  """Computes the sums over the unmasked examples that `summarize_multilabel` needs.
+def summarize_multilabel(logits: np.ndarray, labels: np.ndarray) -> Figures:
+  """Computes the metrics of a split.
+
+  An example with a logit that is not finite is wrong for every class, and its log-likelihood is
+  not finite.
 
   Args:
-    logits: The logits, (B, K) float32.
-    labels: The labels, (B, K) float32, 1 for each class of an example, otherwise 0.
-    mask: A boolean mask (B,), False for padding.
-
-  Returns:
-    A dict of the dicts `sums` and `rows`. `sums` has the scalars count, nll and exact; predicted
-    and present, the numbers of predicted and of present classes; right, the number of classes that
-    are predicted and present; and positives and negatives, histograms (K, bins) of the logits of
-    present and of absent classes. `rows` has the probabilities and logits, (B, K).
-  """
-  finite = jnp.isfinite(logits).all(axis=1, keepdims=True)
-  weight = mask.astype(jnp.float32)
-  chosen = (logits > 0) & finite
-  known = labels > 0.5
-  clipped = jnp.clip(jnp.where(finite, logits, -LARGEST), -LARGEST, LARGEST)
-  place = ((clipped + LARGEST) * (BINS / (2 * LARGEST))).astype(jnp.int32)
-  place = jnp.minimum(place, BINS - 1)
-
-  def histogram(value: jax.Array) -> jax.Array:
-    rows = jnp.broadcast_to(jnp.arange(logits.shape[1])[None], logits.shape)
-    counts = jnp.zeros((logits.shape[1], BINS), jnp.float32)
-    return counts.at[rows, place].add(jnp.where(value, weight[:, None], 0.0))
-
-  def total(value: jax.Array) -> jax.Array:
-    return jnp.sum(jnp.where(value, weight[:, None], 0.0))
-
-  exact = jnp.all(chosen == known, axis=1) & finite[:, 0]
-  nll = jnp.where(finite[:, 0], sigmoid_losses(logits, labels), jnp.nan)
-  sums = {
-    "count": jnp.sum(weight),
-    "nll": jnp.sum(jnp.where(mask, nll, 0.0)),
-    "exact": jnp.sum(jnp.where(exact, weight, 0.0)),
-    "right": total(chosen & known),
-    "predicted": total(chosen),
-    "present": total(known),
-    "positives": histogram(known),
-    "negatives": histogram(~known),
-  }
-  return {"sums": sums, "rows": {"probabilities": jax.nn.sigmoid(logits), "logits": logits}}
-
-
-def summarize_multilabel(sums: Mapping[str, Any]) -> Figures:
-  """Turns the totals of `multilabel_sums` over a split into metrics.
+    logits: The logits of all examples, (n, K).
+    labels: The labels, (n, K), 1 for each class of an example, otherwise 0.
 
   Returns:
     A dict with examples; class_ap, the average precision of each class, None for a class that no
     example has; map, the mean of class_ap without None, or 0 if all are None; f1 over all
     decisions; exact, the share of examples for which every decision is right; and nll in nats.
   """
-  count = float(sums["count"])
-  pairs = zip(np.asarray(sums["positives"]), np.asarray(sums["negatives"]), strict=True)
-  values = [average_precision(*pair) for pair in pairs]
-  known = [value for value in values if value is not None]
-  decisions = float(sums["predicted"]) + float(sums["present"])
+  known, finite = labels > 0.5, np.isfinite(logits).all(axis=1, keepdims=True)
+  scores = np.where(finite, logits, -np.inf).astype(np.float64)
+  chosen = scores > 0
+  exact = np.all(chosen == known, axis=1) & finite[:, 0]
+  losses = np.where(finite, np.logaddexp(0, np.where(known, -scores, scores)), np.nan)
+  values = [average_precision(*pair) for pair in zip(scores.T, known.T, strict=True)]
+  occurring = [value for value in values if value is not None]
+  decisions = int(chosen.sum() + known.sum())
   return {
-    "examples": int(count),
-    "map": float(np.mean(known)) if known else 0.0,
-    "f1": 2 * float(sums["right"]) / decisions if decisions else 1.0,
-    "exact": float(sums["exact"]) / count,
-    "nll": float(sums["nll"]) / count,
+    "examples": len(labels),
+    "map": float(np.mean(occurring)) if occurring else 0.0,
+    "f1": 2 * float((chosen & known).sum()) / decisions if decisions else 1.0,
+    "exact": float(exact.mean()),
+    "nll": float(losses.sum(axis=1).mean()),
     "class_ap": values,
   }
 
 
-def average_precision(positives: np.ndarray, negatives: np.ndarray) -> float | None:
-  """Returns the average precision of a class, or None if the class has no positives.
+def average_precision(scores: np.ndarray, known: np.ndarray) -> float | None:
+  """Returns the average precision of a class, or None if no example has the class.
 
   The average precision is the sum over thresholds of the precision times the increase of recall.
-  Scores in one bin count as equal. Equal scores share a threshold, as in scikit-learn.
+  Equal scores share a threshold, as in scikit-learn.
 
   Args:
-    positives: The histogram of the scores of examples that have the class, (bins,), from low to
-      high scores.
-    negatives: The histogram of the scores of the other examples, (bins,).
+    scores: The score of each example, (n,).
+    known: Whether each example has the class, bool (n,).
   """
-  if not positives.sum():
+  if not known.any():
     return None
-  own, others = positives[::-1].astype(np.float64), negatives[::-1].astype(np.float64)
-  found = np.cumsum(own)
-  precision = found / np.maximum(found + np.cumsum(others), 1)
-  return float((precision * own).sum() / found[-1])
+  order = np.argsort(-scores)
+  ordered, hits = scores[order], np.cumsum(known[order])
+  last = np.append(ordered[1:] != ordered[:-1], True)  # the last example of each threshold
+  precision = hits[last] / (np.flatnonzero(last) + 1)
+  return float((precision * np.diff(hits[last], prepend=0)).sum() / hits[-1])
 
 
 def _percent(value: float | None) -> str:

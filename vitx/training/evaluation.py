@@ -1,6 +1,6 @@
 """Evaluation of parameters over a split: every example exactly once, on any number of devices."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -94,19 +94,27 @@ def evaluate(
     The figures of each set of parameters, by the set's name.
   """
   totals: dict[str, dict[str, Any]] = {name: {} for name in params}
+  parts: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in params}
   first = next(iter(params))
   for batch in batches:
     share = parallel.split({name: batch[name] for name in (*task.element_spec, "mask")})
     for name, tree in params.items():
       result = evaluate_step(tree, model_state, constants, share)
       totals[name] = add_sums(totals[name], parallel.unreplicate(result["sums"]))
+      parts[name].append(parallel.unreplicate(result["gathered"]))
       if take_rows is not None and name == first:
         mask, rows = batch["mask"], parallel.join(result["rows"])
         take_rows(
           {name: value[mask] for name, value in batch.items()},
           {name: value[mask] for name, value in rows.items()},
         )
-  return {name: task.summarize(total) for name, total in totals.items()}
+  return {name: task.summarize({**totals[name], **join_gathered(parts[name])}) for name in params}
+
+
+def join_gathered(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+  """Joins the arrays that a task gathered in each batch, and leaves out the rows of padding."""
+  names = [name for name in parts[0] if name != "mask"] if parts else []
+  return {name: np.concatenate([part[name][part["mask"]] for part in parts]) for name in names}
 
 
 def join_figures(by_name: Mapping[str, Figures]) -> Figures:

@@ -279,7 +279,8 @@ def evaluation_step(task: Task, axis: str | None = None) -> Callable:
   """Returns the function that evaluates one batch for a task; it runs on every device.
 
   The function takes `(params, model_state, constants, batch)` and returns the results of
-  `Task.evaluate`, with sums over all devices.
+  `Task.evaluate`, with sums over all devices. The dict `gathered` has the arrays of all devices in
+  the order of the batch, and its `mask`; it is empty if the task gathers nothing.
 
   Args:
     task: The task, which gives the sums and rows of one device's share.
@@ -290,6 +291,12 @@ def evaluation_step(task: Task, axis: str | None = None) -> Callable:
     params: Any, model_state: Any, constants: Any, batch: Batch
   ) -> dict[str, dict[str, jax.Array]]:
     result = task.evaluate(params, model_state, constants, batch)
-    return result | {"sums": jax.lax.psum(result["sums"], axis)} if axis else result
+    gathered = result.get("gathered", {})
+    if gathered:
+      gathered = {**gathered, "mask": batch["mask"]}
+    if axis:
+      gathered = jax.lax.all_gather(gathered, axis, tiled=True)
+      result = result | {"sums": jax.lax.psum(result["sums"], axis)}
+    return result | {"gathered": gathered}
 
   return evaluate

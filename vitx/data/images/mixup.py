@@ -32,6 +32,15 @@ def smooth_targets(labels: jax.Array, num_classes: int, smoothing: float) -> jax
   return (1.0 - smoothing) * jax.nn.one_hot(labels, num_classes) + smoothing / num_classes
 
 
+def unsmooth_targets(targets: jax.Array, smoothing: float, uniform: float) -> jax.Array:
+  """Returns the labels, mixed or not, from which `smooth_targets` made targets, (B, K) both.
+
+  Mixing is linear, so mixed targets give the mixture of their labels. `uniform` is the target at
+  full smoothing: 1 / K for one class of K, 1/2 for several classes.
+  """
+  return (targets - smoothing * uniform) / (1.0 - smoothing)
+
+
 def mix(
   images: jax.Array, targets: jax.Array, keep: jax.Array, share: jax.Array
 ) -> tuple[jax.Array, jax.Array]:

@@ -12,8 +12,8 @@ the fields of `data` that it needs, such as `data["data_dir"]`, and returns a `D
   there are any, and a fingerprint of the content ("": computed from the examples' arrays);
 - `splits` and `open_split`, a function from a split's name to its examples with `len(examples)`,
   `examples[i]` (a dict with every array of the spec: `image` and `label` for classification),
-  `examples.name(i)` and `examples.labels` (the classes, int32 (n,), or None), all of which may be
-  called from several threads at once;
+  `examples.name(i)` and `examples.labels` (see `dataset.Examples`), all of which may be called
+  from several threads at once;
 - `carve`, a function that divides examples in two, such as `documents.carve_end`, for sequences
   that must not be drawn one by one.
 

@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.fields import DataSettings, read_fields
 from vitx.data import class_names
-from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo
+from vitx.data.dataset import ROLES, ArraySpec, Dataset, DatasetInfo
 from vitx.data.fingerprint import digest
 from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.in_memory import raise_all
@@ -25,6 +26,8 @@ from vitx.files import reading
 SPLIT = "split"  # the column that names the split of each file
 LARGEST = float(np.finfo(np.float32).max)
 SEPARATORS = re.compile(r"[;|]")  # separate the classes in one cell
+OTHER_SEPARATORS = re.compile(","), re.compile(r"[,\s]")  # where they separate listed classes
+WORDS = re.compile(r"[\s,/+&]")  # separates the words of a cell
 # The name of the array of labels in an example (label, labels or target), the labels of all rows,
 # (n, ...), and the names of the classes, or None for numbers.
 Target = tuple[str, np.ndarray, tuple[str, ...] | None]
@@ -52,7 +55,8 @@ def open_csv(data: Mapping[str, Any]) -> Dataset:
     folder gives the order of the classes; without it, they are sorted by their names. Examples have
     `label` int32 ().
   - "classes": one column with the names of classes, separated by ";" or "|", or a column of 0 and 1
-    for each class. Examples have `labels` float32 (K,), 1 for each class of the image.
+    for each class. If `classes.txt` lists the names, commas or spaces may separate them. Examples
+    have `labels` float32 (K,), 1 for each class of the image.
   - "number": one column of numbers. Examples have `target` float32 ().
 
   Args:
@@ -172,11 +176,31 @@ def _read_classes(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -
     raise_all(wrong)
     table = [[float(row.cells[column]) for column in chosen] for row in rows]
     return "labels", np.array(table, np.float32), tuple(chosen)
-  cells = [SEPARATORS.split(class_names.normalize(row.cells[chosen[0]])) for row in rows]
-  classes = [{part.strip() for part in parts} - {""} for parts in cells]
+  classes = _split_cells(path, [class_names.normalize(row.cells[chosen[0]]) for row in rows])
   names = _order_names(name, path, set().union(*classes))
   table = [[float(class_name in row) for class_name in names] for row in classes]
   return "labels", np.array(table, np.float32), names
+
+
+def _split_cells(path: Path, cells: Sequence[str]) -> list[set[str]]:
+  """Returns the classes in each cell; only `classes.txt` makes commas and spaces separators."""
+  splits = [
+    [{part.strip() for part in separators.split(cell)} - {""} for cell in cells]
+    for separators in (SEPARATORS, *OTHER_SEPARATORS)
+  ]
+  if any(map(SEPARATORS.search, cells)):
+    return splits[0]
+  if stated := class_names.read_names(path.parent / class_names.FILE):
+    return next((split for split in splits if set().union(*split) <= {*stated}), splits[0])
+  words = {cell: {*WORDS.split(cell)} - {""} for cell in sorted({*cells})}
+  counts = Counter(word for some in words.values() for word in some)
+  for cell, some in words.items():
+    if "," in cell or (len(some) > 1 and max(map(counts.__getitem__, some)) > 1):
+      raise ConfigError(
+        f"{path}: no cell has ';' or '|' between classes, but {cell!r} may name several; separate"
+        f" classes by ';', or list the name of each class in {class_names.FILE}."
+      )
+  return splits[0]
 
 
 def _read_number(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> Target:
@@ -217,7 +241,9 @@ def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
 
 def _fingerprint(files: Mapping[str, ImageFiles], key: str, names: Sequence[str]) -> str:
   """Returns a hash of all names, sizes and labels, and of the content of all or some files."""
-  parts: list[str | bytes] = [key, *names]
+  # Runs that began before roles were stratified divided these images in another way.
+  is_divided = key == "labels" and len(files) < len(ROLES)
+  parts: list[str | bytes] = ["stratified labels" if is_divided else key, *names]
   for split in sorted(files):
     images = files[split]
     sizes, content = digest_files(images)

@@ -59,7 +59,7 @@ class ImageFiles:
 
   @property
   def labels(self) -> np.ndarray | None:
-    return self.targets if self.key == "label" else None
+    return self.targets if self.key in ("label", "labels") else None
 
   def __len__(self) -> int:
     return len(self.paths)
