@@ -19,7 +19,8 @@ runs at a time, 2 to 3 minutes each (2026-11-22; docs/density.md):
   fixed    2.110 ± 0.011
 
 `dense,duration=2000 steps`, seed 0, on two CPU cores that other work used at times: 2.138 after 61
-minutes.
+minutes. In all these runs the parameters beside the matrices took NAdam's steps, where they take
+Adam's now; none was repeated.
 """
 
 from ml_collections import ConfigDict

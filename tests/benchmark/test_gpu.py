@@ -74,6 +74,15 @@ def test_every_checked_call_but_dense_ones_runs_the_kernels(monkeypatch):
     assert gpu.Check(name, "bfloat16", 0.5, repeats=True, has_kernel=bool(calls)).passed
 
 
+def test_dense_attention_is_causal_beside_causal_patterns():
+  makers = {
+    name: gpu.make_own(x, (1, 64, 1, 16), "float32", False) for name, x in gpu.EDGES.items()
+  }
+  dense = {name: programs["cuDNN, dense"].args[0] for name, programs in makers.items()}
+  causal = [name for name, attend in dense.items() if attend.keywords["is_causal"]]
+  assert causal == ["causal", "causal window of 257", "strided, merged, l = 64"]
+
+
 @pytest.mark.slow  # compiles several programs
 def test_the_table_has_every_program_that_runs():
   said = []

@@ -1,6 +1,7 @@
-"""Benchmarks of attention on a GPU beside FlexAttention and NATTEN (packages torch and natten).
+"""Benchmarks of attention on a GPU beside FlexAttention, NATTEN and cuDNN's causal window.
 
-All libraries attend along equal edges and take turns. vitx's columns are those of
+The first two need the packages torch and natten. All libraries attend along equal edges and take
+turns. vitx's columns are those of
 `vitx benchmark gpu --parts table`.
 
 python -m tests.benchmarks.libraries
@@ -13,17 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from tests.benchmarks import console
 from vitx.analysis import csv_files
 from vitx.benchmark import gpu, tune
 from vitx.benchmark.mixers import make_grid
-from vitx.benchmark.timing import TimedProgram
+from vitx.benchmark.timing import TimedProgram, compile_step
 from vitx.ops import TokenLayout
 from vitx.ops.patterns import Neighborhood
 
-FLEX, NATTEN = "FlexAttention", "NATTEN"
+FLEX, NATTEN, WINDOW = "FlexAttention", "NATTEN", "cuDNN's window"
 # A function of two index arrays of PyTorch or NumPy, queries and keys, that is True for edges.
 Mask = Callable[[Any, Any], Any]
 
@@ -73,7 +75,21 @@ def make_others(
   return {
     FLEX: lambda: time_torch(_make_flex(name, n), (batch, heads, n, width)),
     NATTEN: lambda: time_torch(_make_natten(name), (batch, *grid, heads, width)),
+    WINDOW: lambda: _compile_window(name, shape, dtype, gradients),
   }
+
+
+def _compile_window(name: str, shape: tuple[int, ...], dtype: str, gradients: bool) -> TimedProgram:
+  if name != "causal window of 257":
+    raise ValueError("cuDNN has only causal windows")
+  arrays = jax.random.normal(jax.random.key(0), (3, *shape), dtype)
+  return compile_step(partial(attend_window, "cudnn"), *arrays, gradients=gradients)
+
+
+def attend_window(implementation: str, *arrays: jax.Array) -> jax.Array:
+  """Computes attention of each query to itself and the 256 keys before it by JAX's own function."""
+  window: dict[str, Any] = {"is_causal": True, "local_window_size": (256, 0)}
+  return jax.nn.dot_product_attention(*arrays, **window, implementation=implementation)
 
 
 def _make_flex(name: str, n: int) -> Callable:
@@ -140,7 +156,7 @@ def measure(
     make_others=make_others,
   )
   for title, lines in tables:
-    print(f"{gpu.format_table(title, lines, (FLEX, NATTEN))}\n", flush=True)
+    print(f"{gpu.format_table(title, lines, (FLEX, NATTEN, WINDOW))}\n", flush=True)
     records += lines
     if csv:
       csv_files.write_records(csv, records)

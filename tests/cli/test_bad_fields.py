@@ -97,7 +97,7 @@ OTHERS = [
   ("augment.random_resized_crop=(0.5,1),data.resize_mode=random", "would crop once more"),
   ("data.channels=2", "Valid: 1"),
   ("data.mean=(1,0.5)", "data.mean=(1.0, 0.5) and data.std="),
-  ("data.fit=centre", "config has no field 'data.fit'. Did you mean 'data.resize_mode'?"),
+  ("data.fit=center", "config has no field 'data.fit'. Did you mean 'data.resize_mode'?"),
   ("data.source=digit", "Did you mean 'digits'?"),
   ("data.source=cifar10", "is not prepared", "Run: vitx prepare cifar10"),
   ("data.splits.test=nope", "the split 'nope' of 'digits' does not exist. Splits: train,"),

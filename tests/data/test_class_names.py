@@ -58,7 +58,7 @@ def test_the_classes_of_imagenet_are_numbered():
 
 
 @pytest.mark.parametrize(
-  ("own", "others", "places"),
+  ("names", "others", "places"),
   [
     (("b", "a"), ("a", "b", "c"), (1, 0)),  # another order, a part
     (("3", "07"), tuple(map(str, range(12))), (3, 7)),
@@ -75,8 +75,8 @@ def test_the_classes_of_imagenet_are_numbered():
     (("A", "b"), ("a", "b"), None),
   ],
 )
-def test_classes_are_matched_by_name(own, others, places):
-  found = match_classes(info(own), others)
+def test_classes_are_matched_by_name(names, others, places):
+  found = match_classes(info(names), others)
   assert (None if found is None else tuple(found)) == places
 
 

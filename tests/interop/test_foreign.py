@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -152,6 +153,10 @@ WRAPPED = {
   "compiled_blocks": (
     lambda w, b, h: {n.replace("blocks.0.", "blocks.0._orig_mod."): x for n, x in w.items()},
     ["_orig_mod."],
+  ),
+  "chunks": (  # as DINOv2's code with `block_chunks` names blocks, whose numbers go on
+    lambda w, b, h: {re.sub(r"(?<=blocks)(\.\d)", r"\1\1", n): x for n, x in w.items()},
+    ["blocks.0."],
   ),
   "fsdp": (lambda w, b, h: in_front("_fsdp_wrapped_module.", w), ["_orig_mod."]),
   "lightning": (lambda w, b, h: {"state_dict": in_front("model.", w)}, ["state_dict.", "model."]),

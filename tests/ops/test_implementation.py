@@ -28,11 +28,6 @@ def resolve(implementation, n, batch=1, family="pattern_blocks", **given):
     return resolve_implementation("attention", implementation, family, (batch, n, 4, 8), **given)
 
 
-def test_the_requested_implementation_runs():
-  assert resolve("masked", 900) == "masked" and resolve("masked", 900, dropout=0.1) == "masked"
-  assert resolve("kernelized", 9) == "kernelized"
-
-
 def test_auto_is_the_faster_unless_dropout_must_be_drawn():
   assert resolve("auto", 9, family="dense") == "kernelized"
   assert resolve("auto", 9) == resolve("auto", 128, batch=10**6) == "masked"

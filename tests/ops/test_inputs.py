@@ -14,8 +14,10 @@ from tests.test_annotations import HEADS, LAYOUT, B, D, H, N, shape
 from tests.test_annotations import OPS as EVERY
 from vitx import ops
 from vitx.config.errors import ConfigError
-from vitx.ops import TokenLayout
+from vitx.ops import TokenLayout, rotary
+from vitx.ops.kernels import features
 from vitx.ops.patterns import GivenBlocks, Window
+from vitx.ops.sparse import bilevel
 
 # Every op on queries, keys and values: the op, its further arrays, and its options.
 OPS = {
@@ -87,6 +89,35 @@ def test_nothing_of_a_hidden_key_reaches_a_result_or_a_gradient(name, implementa
   assert not any(np.any(x[~seen]) for x in found[0][2:])
   for other in found[1:]:
     jax.tree.map(np.testing.assert_array_equal, other, found[0])
+
+
+PREDICTED = EVERY["predicted_attention"][0]
+CALLS = [(op, (*(HEADS,) * 3, *more), options) for op, more, options in OPS.values()] + [
+  (ops.fourier_mixing, *EVERY["fourier_mixing"]),
+  (ops.linear_attention, (HEADS,) * 3, {"causal": True}),
+  (ops.predicted_attention, PREDICTED, {"budget": 1, "predictor": "sparse"}),
+]
+# Ops with one implementation.
+SINGLE = [
+  (rotary.rotate, (HEADS, shape(N, D // 2)), {}),
+  (features.softmax_key_features, (HEADS, shape(6, D)), {"stabilizer": "batch"}),
+  (bilevel.route, (HEADS,) * 2, {"numbers": bilevel.region_numbers((4, 4), 2), "budget": 2}),
+]
+
+
+@BOTH
+def test_an_empty_batch_has_an_empty_result_and_gradient(implementation):
+  calls = [(op, x, {**given, "implementation": implementation}) for op, x, given in CALLS]
+  for op, arrays, options in calls + SINGLE:
+
+    def run(*arrays, op=op, options=options):
+      out, pull = jax.vjp(lambda *y: jax.tree.leaves(op(*y, **options))[0], *arrays)
+      return out, pull(out)[0]
+
+    some = [(len(x.shape) > 1 and x.shape[0] == B, x) for x in arrays]
+    empty = [shape(0, *x.shape[1:], dtype=x.dtype) if has_batch else x for has_batch, x in some]
+    out, gradient = jax.eval_shape(run, *empty)
+    assert out.shape[0] == 0 and gradient.shape == empty[0].shape
 
 
 UNFIT = {

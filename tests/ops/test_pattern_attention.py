@@ -1,6 +1,7 @@
 """Attention along a pattern is softmax over its edges, in whatever way it is computed."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import pytest
 
 from tests.ops import attention_cases as cases
 from tests.slow import all_but
+from vitx.config.errors import ConfigError
 from vitx.ops import TokenLayout, attention, dense_mask, plan
 from vitx.ops.patterns import (
   PATTERNS,
@@ -16,6 +18,7 @@ from vitx.ops.patterns import (
   Causal,
   DilatedWindow,
   Fixed,
+  GivenBlocks,
   Global,
   MaskFunction,
   Neighborhood,
@@ -179,6 +182,28 @@ def test_a_plain_function_is_a_pattern():
   for found, mask in zip(run(q, k, v), (masks[:1] * 2 + masks[1:] * 2), strict=True):
     np.testing.assert_allclose(found, cases.masked(q, k, v, mask)[0], atol=2e-6)
   assert MaskFunction(same, 4).head_period == 1 and MaskFunction(by_head, 4).head_period == 4
+
+
+@pytest.mark.parametrize("implementation", ["masked", "kernelized"])
+def test_edges_of_single_examples_need_vmap_over_blocks(implementation):
+  """A function that uses b is refused, however it does; blocks of each example are attended."""
+  q, k, v, _ = cases.inputs(2, 16, 2, 8)
+  run, lengths = functools.partial(attention, implementation=implementation), np.array([3, 9])
+  for function in (
+    lambda b, h, i, j: lengths[b] > j,
+    lambda b, h, i, j: jnp.asarray(lengths)[b] > j,
+    lambda b, h, i, j: lengths.tolist()[b] > j,
+    lambda b, h, i, j: (i >= j) | (b == 1),
+    lambda b, h, i, j: jnp.where(b, i, j) > 2,
+    lambda b, h, i, j: i >= j if b else i <= j,
+  ):
+    with pytest.raises(ConfigError, match=r"uses b, .* key_mask .*jax\.vmap .*GivenBlocks"):
+      jax.eval_shape(lambda *x, f=function: run(*x, f), q, k, v)
+  blocks = np.array([[[[0, 1], [1, -1], [2, 3], [3, -1]]], [[[0, -1], [0, 1], [0, 2], [0, 3]]]])
+  each = jax.vmap(lambda blocks, *x: run(*(y[None] for y in x), GivenBlocks(blocks, 4))[0])
+  masks = [dense_mask(GivenBlocks(x, 4), TokenLayout((16,)), 2) for x in blocks]
+  expected = cases.masked(q, k, v, np.stack(masks))[0]
+  np.testing.assert_allclose(jax.jit(each)(blocks, q, k, v), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])

@@ -114,8 +114,8 @@ def test_the_loss_equals_that_of_transformers():
   )
   images, masked = stored["images"], stored["masked"]
   params = published_params()
-  own = jax.eval_shape(task.model.init, jax.random.key(0), images)["params"]
-  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, own)
+  shapes = jax.eval_shape(task.model.init, jax.random.key(0), images)["params"]
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
 
   @jax.jit
   def run(params):
@@ -279,9 +279,9 @@ def test_every_body_of_one_sequence_is_used_without_its_head(name):
   model = network(name, token_mixer="softmax")
   shapes = jax.eval_shape(model.init, jax.random.key(0), images)
   body = create_model(name, num_classes=1, stem=LINEAR, token_mixer="softmax", **SMALL)
-  own = jax.eval_shape(body.init, jax.random.key(0), images)
+  alone = jax.eval_shape(body.init, jax.random.key(0), images)
   heads = {"head", "head_distillation", "head_patches", "pool"}
-  assert shapes["params"].keys() - {"decoder"} == own["params"].keys() - heads
+  assert shapes["params"].keys() - {"decoder"} == alone["params"].keys() - heads
 
 
 def test_a_body_of_feature_maps_is_refused():

@@ -85,8 +85,8 @@ class BilevelAttention(AttentionModule):
     )
     self.sow_matrix(matrix)
     if self.local_kernel:
-      image = hide_tokens(v, mask)[:, P:].reshape(x.shape[0], *layout.grid, -1)
+      image = hide_tokens(v, mask)[:, P:].reshape(x.shape[0], *layout.grid, heads * dim)
       local = DepthwiseConvolution(self.local_kernel, dtype=self.dtype, name="local")(image)
-      local = local.reshape(x.shape[0], -1, heads, dim)
+      local = local.reshape(v[:, P:].shape)
       out = out + jnp.pad(local, [(0, 0), (P, 0), (0, 0), (0, 0)])
     return from_heads(x.shape[-1], dtype=self.dtype)(out)

@@ -66,7 +66,7 @@ class LeViTAttention(_BatchStatisticsAttention):
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable."""
 
     def normalize(y: jax.Array, name: str) -> jax.Array:
-      flat = y.reshape(*y.shape[:2], -1)  # (B, N, H D)
+      flat = y.reshape(*y.shape[:2], y.shape[2] * y.shape[3])  # (B, N, H D)
       return BatchNorm(dtype=self.dtype, name=f"{name}_norm")(flat, train).reshape(y.shape)
 
     names = ("query", "key", "value")
@@ -121,4 +121,4 @@ class CvTAttention(_BatchStatisticsAttention):
       self.kernel, stride, use_bias=False, dtype=self.dtype, name=f"{name}_conv"
     )
     y = BatchNorm(dtype=self.dtype, name=f"{name}_norm")(convolve(image), train)
-    return y.reshape(*y.shape[:1], -1, y.shape[-1])
+    return y.reshape(y.shape[0], math.prod(y.shape[1:-1]), y.shape[-1])

@@ -19,7 +19,7 @@ from vitx.benchmark import timing
 from vitx.benchmark.mixers import make_grid
 from vitx.config.errors import UserError
 from vitx.config.loader import load_config
-from vitx.ops import TokenLayout, attention
+from vitx.ops import TokenLayout, attention, dense_mask
 from vitx.ops.implementation import choosing_by, current_rule
 from vitx.ops.patterns import (
   PATTERNS,
@@ -283,15 +283,16 @@ def make_own(
   """Returns functions that compile attention on random q, k and v, for each of `WAYS`.
 
   Args:
-    pattern: The pattern; cuDNN's dense attention has all pairs, or all causal pairs if the pattern
-      is `Causal`.
+    pattern: The pattern; cuDNN's dense attention has all pairs, or all causal pairs if no query of
+      the pattern attends a later key.
     shape: The shape (B, N, H, D) of q, k and v.
     dtype: The dtype of q, k and v.
     gradients: Whether the backward pass is measured too.
   """
   today = current_rule()
   by_xla = dataclasses.replace(today, tiles={dtype: {triton_attention.MAX_WIDTH: None}})
-  layout, is_causal = make_grid(shape[1]), isinstance(pattern, Causal)
+  layout = make_grid(shape[1])
+  is_causal = not np.triu(dense_mask(pattern, make_grid(1024), shape[2]), 1).any()
   ours = partial(attention, pattern=pattern, layout=layout, implementation="kernelized")
   dense = partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation="cudnn")
 

@@ -139,19 +139,19 @@ def find_in_weights(
     The index of the output for each class of the data set, int32 (K,); or a text with the reason if
     the classes do not match.
   """
-  own = info.class_names or ()
+  classes = info.class_names or ()
   if not names and Path(source).is_file():
     beside = Path(source).parent / FILE
     names = read_names(beside)
     if names is not None and len(names) != count:
       raise ConfigError(f"{beside} names {len(names)} classes, but {source} has {count}.")
-  if not names and count == len(imagenet_labels()) and imagenet_labels().keys() >= {*own}:
+  if not names and count == len(imagenet_labels()) and imagenet_labels().keys() >= {*classes}:
     names = list(imagenet_labels())
   if names:
     indices = match_classes(info, names)
-    reason = f"other classes ({compare(own, names, 'data', 'source')})"
+    reason = f"other classes ({compare(classes, names, 'data', 'source')})"
     return reason if indices is None else indices
-  if info.numbered and len(own) == count:
+  if info.numbered and len(classes) == count:
     return np.arange(count, dtype=np.int32)
   return (
     f"{source} does not name its classes, and the classes of {info.name!r} have no"

@@ -23,19 +23,19 @@ def prepare(name: str, data_dir: str | None = None, source: str | None = None) -
   """
   root = tfds_dir.default_data_dir(data_dir)
   base, config, version = tfds_dir.parse_name(name)
-  own = BUILDERS.get(base)
-  if source and not (own and own.archive):
+  entry = BUILDERS.get(base)
+  if source and not (entry and entry.archive):
     return tfrecord_to_array_record.convert(name, source, root)
-  if own is None:
+  if entry is None:
     return _download(name, root)
-  if config or version not in (None, own.version()):
-    raise ConfigError(f"data set {name!r} does not exist; vitx has only {base}:{own.version()}.")
-  if own.archive and not source:
+  if config or version not in (None, entry.version()):
+    raise ConfigError(f"data set {name!r} does not exist; vitx has only {base}:{entry.version()}.")
+  if entry.archive and not source:
     raise ConfigError(
-      f"data set {name!r} is prepared from its official archive. Download it from {own.url}, then"
-      f" run: {tfds_dir.command(name, data_dir, f'PATH_OF_{own.archive}')}"
+      f"data set {name!r} is prepared from its official archive. Download it from {entry.url}, then"
+      f" run: {tfds_dir.command(name, data_dir, f'PATH_OF_{entry.archive}')}"
     )
-  return own.prepare(root, source)
+  return entry.prepare(root, source)
 
 
 def _download(name: str, root: epath.Path) -> epath.Path:

@@ -254,10 +254,10 @@ def _measure_sweep(results: str, config: str) -> SweepResults:
   values, flops = read_results(results, figure)
   memory = {}
   for row in find_rows(path, list(values)):
-    own = complete_config(load_config(join_text(f"{path}:{row}", [overrides])))
+    completed = complete_config(load_config(join_text(f"{path}:{row}", [overrides])))
     if row in flops:
-      check_cost(row, count_training_flops(own), flops[row])
-    memory[row] = measure_training_bytes(own) / 1e9  # type: ignore[operator]
+      check_cost(row, count_training_flops(completed), flops[row])
+    memory[row] = measure_training_bytes(completed) / 1e9  # type: ignore[operator]
   kind, backend = jax.devices()[0].device_kind, jax.default_backend()
   title = f"{Path(results).name}, rows of {config}: test figure of finished runs"
   title += ", mean ± standard deviation over seeds" * (max(map(len, values.values())) > 1)

@@ -87,6 +87,8 @@ _UNREAD = re.compile(
 )
 # PyTorch adds these parts to names if a part of a network is compiled, sharded or recomputed.
 _WRAPPERS = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+# DINOv2's training code with `block_chunks` adds a chunk's number; blocks are counted throughout.
+_CHUNKS = re.compile(r"(?<=blocks\.)\d+\.(?=\d+\.(norm|attn|ls|mlp))")
 
 
 def find_family(theirs: Arrays) -> str:
@@ -123,15 +125,18 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
   Raises:
     ConfigError: There are several networks and `order` does not prefer one, or a name occurs twice.
   """
-  plain = {_WRAPPERS.sub("", name): x for name, x in theirs.items()}
+  whole = {_WRAPPERS.sub("", name): x for name, x in theirs.items()}
+  plain = {_CHUNKS.sub("", name): x for name, x in whole.items()}
   if len(plain) < len(theirs):
     raise ConfigError(
-      "two of its arrays have one name without the prefixes of PyTorch's wrappers, such"
-      " as '_orig_mod.'; save the state_dict() of the network inside the wrapper."
+      "two of its arrays have one name without what PyTorch's wrappers ('_orig_mod.') or chunks of"
+      " blocks ('blocks.0.') add; save the state_dict() of the network alone."
     )
   notes = {}
-  if plain.keys() != theirs.keys():
+  if whole.keys() != theirs.keys():
     notes["_orig_mod."] = "a wrapper of PyTorch in names, or a similar one; removed"
+  if plain.keys() != whole.keys():
+    notes["blocks.0."] = "the number of a chunk of blocks in names, or a similar one; removed"
   prefix, family = _locate(plain, order)
   if not prefix:
     return plain, notes

@@ -43,7 +43,7 @@ def attention(
     k: The keys (B, M, H, D); with a pattern M = N.
     v: The values (B, M, H, E).
     pattern: The edges as a `Pattern`, or as a function `mask_mod(b, h, q_idx, k_idx) -> bool` as in
-      FlexAttention. The function is elementwise on index arrays, and b is always 0. `None` means
+      FlexAttention. The function is elementwise on index arrays and must not use b. `None` means
       that every query attends every key.
     layout: The arrangement of the N tokens; `None` for a sequence. Only patterns use it.
     key_mask: A boolean array (B, M), True = may be attended; `None` for all keys. A key that may
@@ -64,7 +64,7 @@ def attention(
 
   Raises:
     ConfigError: The implementation is unknown, or is "kernelized" with dropout; the pattern does
-      not fit the layout; or arrays, mask and layout do not fit each other.
+      not fit the layout, or its function uses b; or arrays, mask and layout do not fit each other.
   """
   out, _ = attention_with_weights(
     q,

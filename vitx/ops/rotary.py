@@ -60,7 +60,7 @@ def rotate(
     The rotated array (B, N, H, D) in the dtype of `x`, computed in float32.
   """
   cos, sin = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]
-  pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], -1, 2)
+  pairs = x.astype(jnp.float32).reshape(*x.shape[:-1], x.shape[-1] // 2, 2)
   even, odd = pairs[..., 0], pairs[..., 1]
   turned = jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
   return turned.reshape(x.shape).astype(x.dtype)

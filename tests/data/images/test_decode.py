@@ -303,7 +303,7 @@ def test_rectangles_are_cut_out_of_the_middle(shape, size, box):
 
 
 @pytest.mark.parametrize(
-  ("given", "own", "image_size", "crop_ratio", "expected"),
+  ("decode_size", "stored", "image_size", "crop_ratio", "expected"),
   [
     (None, None, (224, 160), 0.875, (256, 183)),
     (None, (64, 64), (32, 16), 1.0, (64, 32)),
@@ -318,10 +318,10 @@ def test_rectangles_are_cut_out_of_the_middle(shape, size, box):
   ],
 )
 def test_the_decode_size_follows_from_image_and_model(
-  make_data, given, own, image_size, crop_ratio, expected
+  make_data, decode_size, stored, image_size, crop_ratio, expected
 ):
-  info = DatasetInfo("x", image_spec(3, own or (None, None)))
-  data = make_data(decode_size=given, image_size=image_size)
+  info = DatasetInfo("x", image_spec(3, stored or (None, None)))
+  data = make_data(decode_size=decode_size, image_size=image_size)
   assert decode.decode_size(data, info, crop_ratio) == expected
 
 

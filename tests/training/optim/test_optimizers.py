@@ -40,25 +40,6 @@ def test_optimizers_follow_torch(name):
       np.testing.assert_allclose(value, recorded, rtol=1e-5, atol=1e-6)
 
 
-def test_lion_is_the_sign_of_an_interpolated_momentum():
-  b1, b2, decay = 0.8, 0.95, 0.1
-  params = network()
-  config = settings(
-    optimizer=dict(name="lion", b1=b1, b2=b2, weight_decay=decay), weight_decay_mask="all"
-  )
-  optimizer = make_optimizer(config, params)
-  state, update = jax.jit(optimizer.init)(params), jax.jit(optimizer.update)
-  momentum = jax.tree.map(np.zeros_like, params)
-  for seed in range(1, 6):
-    grads = network(seed)
-    updates, state = update(grads, state, params)
-    expected = jax.tree.map(
-      lambda m, g, p: np.sign(b1 * m + (1 - b1) * g) + decay * p, momentum, grads, params
-    )
-    momentum = jax.tree.map(lambda m, g: b2 * m + (1 - b2) * g, momentum, grads)
-    close(updates, expected)
-
-
 def test_decay_masks_select_matrices_or_everything():
   matrices = leaves(DECAY_MASKS["matrices"](network()))
   assert {name for name, decays in matrices.items() if decays} == {

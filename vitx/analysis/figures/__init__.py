@@ -47,7 +47,7 @@ TABLE = {
     "reliability": "accuracy by confidence: the reliability diagram on a split",
   },
 }
-FIGURES = {name: (kind, words) for kind, own in TABLE.items() for name, words in own.items()}
+FIGURES = {name: (kind, text) for kind, texts in TABLE.items() for name, text in texts.items()}
 PAPERS = (
   *("attention_past", "landmarks", "memory", "performer_error", "projections"),
   *("shaped_scalars", "sparsifiner"),

@@ -106,7 +106,7 @@ def group_layers(layers: Iterable[LayerPattern]) -> dict[LayerPattern, list[int 
 def find_patterns(model: nn.Module, spec: jax.ShapeDtypeStruct) -> list[LayerPattern]:
   """Returns the distinct patterns of a network's layers; mixers without a pattern are ignored."""
   groups = group_layers(list_edges(model, spec, mixed=True))
-  return [dataclasses.replace(each, layer=_name_layers(own)) for each, own in groups.items()]
+  return [dataclasses.replace(edge, layer=_name_layers(layers)) for edge, layers in groups.items()]
 
 
 def _name_layers(layers: Sequence[int | str]) -> str:

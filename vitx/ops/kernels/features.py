@@ -118,7 +118,7 @@ def softmax_key_features(
     exponent = jnp.minimum(logits - half_square, LARGEST_EXPONENT)
   else:
     axes = (2, 3) if stabilizer == "example" else (0, 1, 2, 3)
-    top = jnp.max(jnp.where(seen, logits, -jnp.inf), axis=axes, keepdims=True)
+    top = jnp.max(jnp.where(seen, logits, -jnp.inf), axes, keepdims=True, initial=-jnp.inf)
     exponent = logits - half_square - jax.lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
   # Hidden keys are zeros, whose exponents may exceed the maximum and overflow: 0.0 replaces them.
   phi = (jnp.exp(jnp.where(seen, exponent, 0.0)) + eps) * projection.shape[0] ** -0.5

@@ -86,7 +86,7 @@ def _multiply_sparse(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
     weight = jnp.sum(jnp.where(is_term, rows, 0.0), axis=-1, keepdims=True)
     return total + weight * table[jnp.argmax(is_term, axis=-1)]
 
-  most = jnp.max(rank) + 1
+  most = jnp.max(rank, initial=0) + 1
   start = jnp.zeros((len(rows), table.shape[1]), jnp.float32)
   scores = jax.lax.fori_loop(1, most, add, start)
-  return scores.reshape(*coefficients.shape[:-1], -1)
+  return scores.reshape(*coefficients.shape[:-1], table.shape[1])

@@ -73,11 +73,11 @@ def _multiply_sums(q, k, v, causal: bool) -> jax.Array:
 
 def _causal(q: jax.Array, k: jax.Array, v: jax.Array, chunk: int) -> jax.Array:
   length = q.shape[2]
-  padding = -length % chunk
+  groups = -(-length // chunk)
 
   def chunks(x: jax.Array) -> jax.Array:  # (B, H, N, F) -> (B, H, G, c, F)
-    x = jnp.pad(x, ((0, 0), (0, 0), (0, padding), (0, 0)))
-    return x.reshape(*x.shape[:2], -1, chunk, x.shape[-1])
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, groups * chunk - length), (0, 0)))
+    return x.reshape(*x.shape[:2], groups, chunk, x.shape[-1])
 
   q, k, v = chunks(q), chunks(k), chunks(v)
   sums = jnp.einsum("bhgmf,bhgmd->bhgfd", k, v)
@@ -87,7 +87,7 @@ def _causal(q: jax.Array, k: jax.Array, v: jax.Array, chunk: int) -> jax.Array:
   weights = jnp.where(jnp.tri(chunk, dtype=bool), weights, 0.0)
   out = jnp.einsum("bhgnf,bhgfd->bhgnd", q, jnp.cumsum(before, axis=2))
   out = out + jnp.einsum("bhgnm,bhgmd->bhgnd", weights, v)
-  return out.reshape(*out.shape[:2], -1, out.shape[-1])[:, :, :length]
+  return out.reshape(*out.shape[:2], groups * chunk, out.shape[-1])[:, :, :length]
 
 
 def _nonzero(total: jax.Array) -> jax.Array:

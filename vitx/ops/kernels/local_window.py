@@ -56,12 +56,12 @@ def _attend_by_block(q, k, v, window: int, mask, causal: bool) -> jax.Array:
   def around(x: jax.Array) -> jax.Array:  # (B, G, w, ...) -> (B G, (1 + sides) w, ...)
     x = jnp.pad(x, ((0, 0), (1, sides - 1), *((0, 0),) * (x.ndim - 2)))
     x = jnp.concatenate([x[:, i : i + count] for i in range(1 + sides)], axis=2)
-    return x.reshape(batch * count, -1, *x.shape[3:])
+    return x.reshape(batch * count, *x.shape[2:])
 
   seen = jnp.ones((batch, length), bool) if mask is None else mask
   allowed = around(split_rows(seen, count, window))[:, None, None, :]  # (B G, 1, 1, 3 w)
   if causal:
     allowed = allowed & jnp.tri(window, 2 * window, window, dtype=bool)
-  own = q.reshape(batch * count, *q.shape[2:])
-  out, _ = masked_attention(own, around(k), around(v), mask=allowed)
+  queries = q.reshape(batch * count, *q.shape[2:])
+  out, _ = masked_attention(queries, around(k), around(v), mask=allowed)
   return join_rows(out.reshape(batch, count, *out.shape[1:]), length)

@@ -111,8 +111,8 @@ def gathers(keys: int, budget: int) -> bool:
 
 def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
   """Returns the K keys that each query keeps, int32 (B, H, N, K), and a mask of the valid ones."""
-  batch, heads, n, _ = coefficients.shape
-  size = tiling.tile_rows(tiling.step_elements() / (batch * heads), len(basis), FEWEST_ROWS)
+  batch, heads, n, rank = coefficients.shape
+  size = tiling.tile_rows(tiling.step_elements() / max(1, batch * heads), len(basis), FEWEST_ROWS)
   count = math.ceil(n / min(n, size))
   size = math.ceil(n / count)
   visible = None if key_mask is None else key_mask[:, None, None]
@@ -121,12 +121,12 @@ def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
     indices, valid = keep_first(score_keys(part, basis, visible, predictor), budget)
     return indices, None if visible is None else valid
 
-  parts = tiling.split_rows(coefficients.reshape(batch * heads, n, -1), count, size)
-  parts = jnp.moveaxis(parts, 1, 0).reshape(count, batch, heads, size, -1)
+  parts = tiling.split_rows(coefficients.reshape(batch * heads, n, rank), count, size)
+  parts = jnp.moveaxis(parts, 1, 0).reshape(count, batch, heads, size, rank)
   found = jax.lax.map(choose, parts)
 
   def join(x: jax.Array) -> jax.Array:  # (parts, B, H, c, K) -> (B, H, N, K)
-    return jnp.moveaxis(x, 0, 2).reshape(batch, heads, count * size, -1)[:, :, :n]
+    return jnp.moveaxis(x, 0, 2).reshape(batch, heads, count * size, x.shape[-1])[:, :, :n]
 
   return jax.tree.map(join, found)
 

@@ -83,13 +83,14 @@ def route(
     array.
   """
   q, k = jax.lax.stop_gradient((q, k))
+  H, D = q.shape[2:]
   counts = jnp.asarray(numbers >= 0)[None]
   if key_mask is not None:
     counts = counts & key_mask[:, np.maximum(numbers, 0)]  # (B, R, b)
   total = jnp.maximum(jnp.sum(counts, axis=2, dtype=jnp.float32), 1)[..., None]
 
   def mean(x: jax.Array) -> jax.Array:  # (B, N, H, D) -> (B, R, H D)
-    tokens = x.reshape(*x.shape[:2], -1)[:, np.maximum(numbers, 0)].astype(jnp.float32)
+    tokens = x.reshape(*x.shape[:2], H * D)[:, np.maximum(numbers, 0)].astype(jnp.float32)
     return jnp.sum(jnp.where(counts[..., None], tokens, 0), axis=2) / total
 
   scores = jnp.einsum("brc,bsc->brs", mean(q), mean(k))

@@ -38,6 +38,8 @@ def attend_chosen(
     The output (B, N, H, D) and the log-sum-exp of each query's logits, (B, H, N).
   """
   batch, length, heads, _ = q.shape
+  if batch == 0:  # the kernel needs at least one head
+    return v, jnp.zeros((batch, heads, length))
 
   def fold(x: jax.Array) -> jax.Array:  # (B, N, H, ...) -> (1, N, B·H, ...)
     return jnp.moveaxis(x, 0, 1).reshape(1, length, batch * heads, *x.shape[3:])

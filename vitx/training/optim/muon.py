@@ -1,5 +1,6 @@
 """Muon: makes the momentum of every hidden matrix orthogonal, and uses Adam for the rest."""
 
+import math
 from typing import Any
 
 import optax
@@ -21,10 +22,11 @@ def muon(
 ) -> optax.GradientTransformation:
   """Makes Muon (Jordan et al., 2024) with decoupled decay; its directions are as large as Adam's.
 
-  Each kernel of a block, however many axes it has, is treated as a matrix from inputs to outputs.
-  Stem, head, embeddings, position tables, scales and biases take Adam's steps, as Muon's authors
-  advise; `optax:contrib.muon` applies Muon to all parameters of two axes. The directions
-  have a root mean square of 0.2 (Liu et al., 2025), so the learning rates of AdamW suit Muon too.
+  Each kernel of a block, however many axes it has, is treated as a matrix from inputs to outputs,
+  and has Nesterov momentum. Stem, head, embeddings, position tables, scales and biases take Adam's
+  steps, as Muon's authors advise; `optax:contrib.muon` applies Muon to all parameters of two axes.
+  The directions have a root mean square of 0.2 (Liu et al., 2025), so the learning rates of AdamW
+  suit Muon too.
 
   Args:
     decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
@@ -35,18 +37,22 @@ def muon(
     eps: The small number that keeps the denominators of Muon and Adam from zero.
     weight_decay: The factor with which the parameters are added to the direction.
   """
-  directions = optax.contrib.muon(
-    1.0,
-    ns_steps=ns_steps,
-    beta=beta,
-    eps=eps,
-    adam_b1=b1,
-    adam_b2=b2,
-    muon_weight_dimension_numbers=lambda params: map_named(_find_axes, params),
-    consistent_rms=0.2,
+  matrices = optax.chain(
+    optax.contrib.scale_by_muon(
+      ns_steps=ns_steps,
+      beta=beta,
+      eps=eps,
+      weight_dimension_numbers=lambda params: map_named(_find_axes, params),
+    ),
+    optax.stateless(lambda updates, _: map_named(_scale, updates)),
+  )
+  # `optax.contrib.muon` would make Adam's momentum Nesterov's too: both follow one argument.
+  directions = optax.partition(
+    {"muon": matrices, "adam": optax.chain(optax.scale_by_adam(b1, b2, eps))},
+    lambda params: map_named(lambda *x: "muon" if _find_axes(*x) else "adam", params),
   )
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
-  return optax.chain(directions, optax.scale(-1.0), decay)
+  return optax.chain(directions, decay)
 
 
 def _find_axes(name: str, parameter: Any) -> optax.contrib.MuonDimensionNumbers | None:
@@ -58,3 +64,9 @@ def _find_axes(name: str, parameter: Any) -> optax.contrib.MuonDimensionNumbers 
   inputs = names.input_axes(modules[-1] if modules else "", ndim)
   outputs = tuple(axis for axis in range(ndim) if axis not in inputs)
   return optax.contrib.MuonDimensionNumbers(inputs, outputs)
+
+
+def _scale(name: str, update: Any) -> Any:
+  """Returns a matrix with singular values of 1, scaled to a root mean square of 0.2."""
+  fans = [math.prod(update.shape[i] for i in axes) for axes in _find_axes(name, update) or ()]
+  return 0.2 * math.sqrt(max(fans)) * update

@@ -100,7 +100,7 @@ def _find(name: str) -> Callable:
   origin = str(getattr(function, "__module__", ""))
   is_own = origin.split(".")[0] == optax.__name__ and not last.startswith("_")
   if not inspect.isfunction(function) or not is_own:
-    known = [own for own, value in vars(optax).items() if inspect.isfunction(value)]
+    known = [key for key, value in vars(optax).items() if inspect.isfunction(value)]
     raise ConfigError(
       f"optimizer.name={name!r}: optax has no transformation {path!r}.{nearest(path, known)}"
     )

@@ -71,13 +71,13 @@ class MetricsLog:
     for path in _files(self._workdir):
       text = path.read_text()
       lines = _split(text)
-      own = lines[: keep - kept]
+      rows = lines[: keep - kept]
       self._remember(lines[keep - kept :])
-      kept += len(own)
-      if not own and path.name != _NAME:
+      kept += len(rows)
+      if not rows and path.name != _NAME:
         path.unlink()
-      elif "".join(own) != text:
-        replace_text(path, "".join(own))
+      elif "".join(rows) != text:
+        replace_text(path, "".join(rows))
     if kept < keep:
       raise ConfigError(
         f"{self._workdir / _NAME} has {kept} rows, but the checkpoint from which the run continues"

@@ -88,9 +88,9 @@ def plot_errors(
   width = style.PAGE if len(errors) > 1 else style.COLUMN
   canvas, panels = style.make_panels(1, len(errors), width, 2.1, caption)
   for axes, (kind, values) in zip(panels[0], errors.items(), strict=True):
-    for layer, own in enumerate(values):
+    for layer, samples in enumerate(values):
       color = colormaps["viridis"](0.9 * layer / max(len(values) - 1, 1))
-      mean, deviation = own.mean(-1), own.std(-1, ddof=1) if own.shape[-1] > 1 else 0.0
+      mean, deviation = samples.mean(-1), samples.std(-1, ddof=1) if samples.shape[-1] > 1 else 0.0
       axes.plot(counts, mean, marker=".", ms=4, lw=1, color=color, label=f"layer {layer}")
       axes.fill_between(counts, mean - deviation, mean + deviation, color=color, alpha=0.15)
     axes.set(xscale="log")

@@ -129,8 +129,8 @@ def capture(
 
   summaries = [jax.device_get(look(variables, inputs[i : i + 1])) for i in range(len(inputs))]
   masses = [
-    {name: float(np.mean([each[name] for each in own])) for name in MASSES if name in own[0]}
-    for own in zip(*(masses for _, masses in summaries), strict=True)
+    {name: float(np.mean([mass[name] for mass in layer])) for name in MASSES if name in layer[0]}
+    for layer in zip(*(masses for _, masses in summaries), strict=True)
   ]
   return np.stack(summaries[0][0]), masses
 

@@ -93,8 +93,8 @@ def plot_landmarks(
   segments = np.arange(layout.length) // math.ceil(layout.length / attended.shape[1])
   style.show_image(panels[0, 0], image, "image")
   for axes, landmark in zip(panels[0, 1:], some, strict=True):
-    own = (segments[prefix:] == landmark).reshape(grid)
-    style.show_plane(axes, own, f"landmark {landmark}", cmap="gray", vmin=0, vmax=1)
+    members = (segments[prefix:] == landmark).reshape(grid)
+    style.show_plane(axes, members, f"landmark {landmark}", cmap="gray", vmin=0, vmax=1)
   for row, layer in zip(panels[1:], layers, strict=True):
     row[0].axis("off")
     row[0].text(0.5, 0.5, f"layer {layer}", fontsize=style.SMALL, ha="center", va="center")

@@ -97,8 +97,8 @@ def plot_memory(sweep: SweepResults) -> Any:
   height = max(2.6, 0.12 * (len(sweep.values) + 6))  # The legend has a line for each method.
   canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.3, height, sweep.note)
   axes = panels[0, 0]
-  for number, (method, own) in enumerate(sweep.values.items()):
-    values = np.array(own) * scale
+  for number, (method, figures) in enumerate(sweep.values.items()):
+    values = np.array(figures) * scale
     spread = values.std(ddof=1) if len(values) > 1 else None
     marker = "osD^v<>p"[number // 10 % 8]
     looks: dict[str, Any] = {"fmt": marker, "ms": 4, "elinewidth": 0.8, "capsize": 2}
