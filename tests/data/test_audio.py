@@ -123,16 +123,17 @@ def test_each_file_is_a_document(tmp_path, make_data):
   np.testing.assert_allclose(mu_law_decode(codes), sound, atol=0.02)
 
 
-def test_folders_may_be_splits(tmp_path, make_data):
+def test_folders_may_be_splits(tmp_path, make_data, caplog):
   for split, pitch in (("train", 300), ("val", 400), ("test", 500)):
     write(tmp_path / split / "deep" / "a.wav", tone(pitch=pitch))
-  (tmp_path / "notes").mkdir()
+  write(tmp_path / "beside.wav", tone())
   data = make_data(source=f"audio:{tmp_path}")
   source = open_source(data, seed=0)
   found = [role.name(0) for role in roles(source)]
   assert found == ["train/deep/a.wav", "val/deep/a.wav", "test/deep/a.wav"]
   sound = mu_law_decode(only(source.test))
   np.testing.assert_allclose(sound, tone(pitch=500), atol=0.02)
+  assert "skipped 1 WAV files outside of the splits: beside.wav" in caplog.text
   (tmp_path / "train").rename(tmp_path / "piano")
   data.splits.train = "piano"
   assert open_source(data, seed=0).train.name(0) == "piano/deep/a.wav"

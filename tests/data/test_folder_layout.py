@@ -4,6 +4,7 @@ import pytest
 
 from vitx.config.errors import ConfigError
 from vitx.data.sources import open_dataset, open_source
+from vitx.data.split_names import find_role
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ SHAPES = {
 def test_splits_without_a_role_are_never_trained_on(kind, make):
   names = SHAPES[kind]
   root = make(*(path for name in names for path in files(name, CLASSES)))
-  with pytest.raises(ConfigError, match=rf"data\.splits\.train='train'.*Splits: {names[0]}, "):
+  with pytest.raises(ConfigError, match=rf"{names[0]}, .* equal names.*data\.splits\.train=cat"):
     find(root)
   class_names, roles = find(root, train=names[0], test=names[1])
   assert class_names == CLASSES
@@ -107,18 +108,72 @@ def test_directories_inside_a_class_need_not_be_splits(make):
   assert find(make(*(p for name in CLASSES for p in files(f"a/{name}", ("images",)))) / "a")[0]
   own = [*files("b/cat", ("siamese", "persian", "other")), *files("b/dog", ("pug", "poodle"))]
   assert find(make(*own, *files("b/dog", ("other",))) / "b")[0] == CLASSES
-  beside = [*files("c", CLASSES), *files("c/cat", ("day", "night")), *files("c/dog", ("day",))]
-  assert find(make(*beside, *files("c/dog", ("night",))) / "c")[0] == CLASSES
+
+
+def grid(outer, inner):
+  return [path for name in outer.split() for path in files(name, inner.split())]
+
+
+AMBIGUOUS = [
+  (
+    grid("bus car train", "2019 2020"),
+    "split or, like bus, car, a class",
+    {"train": 8, "2019": 12},
+  ),
+  ([*grid("bus car", "."), *grid("train", "2019 2020")], "split or, like bus, car", {"train": 8}),
+  (
+    grid("cat dog", "images masks"),
+    "are classes, name.*classes.txt",
+    {"images": 8, "images+masks": 16},
+  ),
+  (grid("cat dog", ". masks"), "have images and .* equal names, masks", {".": 8, "train": 16}),
+  (grid("train tset", "cat dog"), "like tset, a class. Did you mean 'test'", {"train": 8}),
+  (grid("Train/a Train/b Dev/a Dev/b", "images x"), "=Train/images to", {"Train/images": 16}),
+  (["classes.txt", *grid("cat dog", "x y z")], "equal names, x, y, z", {"x": 8, "train": 24}),
+]
+
+
+@pytest.mark.parametrize(("paths", "message", "splits"), AMBIGUOUS)
+def test_ambiguous_directories_are_refused_until_a_split_is_named(paths, message, splits, make):
+  root = make(*paths)
+  if "classes.txt" in paths:
+    (root / "classes.txt").write_text("cat\ndog\n")
+  with pytest.raises(ConfigError, match=message):
+    find(root)
+  for train, count in splits.items():
+    source = open_source({"source": f"folder:{root}", "splits": {"train": train}}, 0)
+    assert sum(map(len, (source.train, source.validation, source.test))) == count
+  dataset = open_dataset({"source": f"folder:{root}"})
+  if "train" in map(find_role, dataset.splits):  # an existing run goes on with its data
+    assert open_source({"source": f"folder:{root}"}, 0, dataset.info.class_names).train
 
 
 def test_classes_txt_turns_directories_into_classes(make):
-  root = make(*(p for name in CLASSES for p in files(name, ("day", "night"))))
-  with pytest.raises(ConfigError, match=r"cat, dog have directories with equal names.*classes.txt"):
-    find(root)
+  root = make(*(p for name in CLASSES for p in files(name, ("day", "night"))), "notes/0.txt")
   (root / "classes.txt").write_text("dog\ncat\n")
-  source = open_source({"source": f"folder:{root}"}, 0)
+  source = open_source({"source": f"folder:{root}", "splits": {"train": "train"}}, 0)
   assert source.info.class_names == ("dog", "cat") and source.info.numbered
   assert len(source.train) + len(source.validation) + len(source.test) == 16
+  for name in CLASSES:  # a directory for each split in each class is still a split
+    make(*files(name, ("train", "val")))
+  assert set(open_dataset({"source": f"folder:{root}"}).splits) == {"train", "val"}
+
+
+def test_one_line_names_all_that_is_not_read(make, caplog):
+  splits = [p for name in ("train", "test", "trian") for p in files(name, CLASSES)]
+  root = make(*splits, "val/0.png", "0.png", "train/cat/a.txt", "xml/cat/a", "backup/old/0.png")
+  assert find(root)[1] == {"train": {"train"}, "validation": {"train"}, "test": {"test"}}
+  (record,) = caplog.records
+  message, *others = record.getMessage().split("; ")
+  assert message.endswith(
+    "skipped 1 splits that no role reads: trian (8 examples) Did you mean 'train'?"
+  )
+  assert others[:3] == [
+    "1 splits without labels: val",
+    "2 directories that are neither splits nor classes: backup (1 images), xml (0 images)",
+    "1 images outside of the class directories: 0.png",
+  ]
+  assert others[3].endswith(": train/cat/a.txt") and len(others) == 4
 
 
 def test_splits_without_classes_are_refused(make):
@@ -168,15 +223,6 @@ def test_workdirs_in_the_folder_are_ignored(run, make, monkeypatch):
   make(*run)
   assert open_dataset({"source": "folder:."}).info == before.info
   assert before.info.class_names == CLASSES
-
-
-def test_other_directories_are_reported_and_ignored(make, caplog):
-  root = make(*files("fit", CLASSES), *files("checked", CLASSES), *files("docs", ("figures", "x")))
-  make("scans/0.png", *files("backup/old", CLASSES))
-  class_names, roles = find(root, train="fit", test="checked")
-  assert class_names == CLASSES and roles["test"] == {"checked"}
-  (message,) = [record.getMessage() for record in caplog.records]
-  assert "skipped 3 directories that are neither splits nor classes: backup, docs, scans" in message
 
 
 def test_the_inner_folder_is_suggested(make):

@@ -57,13 +57,6 @@ def test_a_directory_named_like_an_image_is_ignored(folder, make_data):
   assert not [name for name in names(source.train) if name == "cat/3.png"]
 
 
-def test_nothing_is_skipped_if_all_is_readable(folder, make_data, caplog):
-  data = make_data(source=f"folder:{folder}")
-  plain, skips = (open_source({**data, "on_unreadable": x}, 0) for x in (None, "skip"))
-  assert plain.info == skips.info and skips.unreadable == () and not caplog.records
-  assert names(plain.train) == names(skips.train)
-
-
 def test_losing_a_whole_class_is_refused(folder, make_data):
   data = make_data(source=f"folder:{folder}", on_unreadable="skip")
   for path in (folder / "owl").iterdir():

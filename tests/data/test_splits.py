@@ -56,6 +56,14 @@ def test_each_role_finds_its_split(names, unlabeled, validation, test):
   assert found == {"train": "train", "validation": validation, "test": test}
 
 
+def test_splits_without_a_role_are_counted_unread(make_data, caplog):
+  dataset = dataclasses.replace(fake("train", "tset", "val"), open_split=lambda split: Unscanned())
+  splits.assign(dataclasses.replace(dataset, count=lambda split: 7), make_data(), 0)
+  assert (
+    "skipped 1 splits that no role reads: tset (7 examples) Did you mean 'test'?" in caplog.text
+  )
+
+
 def test_a_validation_split_that_the_config_names_is_not_test(make_data):
   opened = {"train": Labeled((20, 11, 5, 7)), "val": Labeled()}
   dataset = dataclasses.replace(fake(*opened), open_split=opened.__getitem__)

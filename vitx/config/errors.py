@@ -40,9 +40,12 @@ class MissingExtraError(UserError, ImportError):
     super().__init__(f'{feature} needs the extra "{extra}": pip install -e ".[{extra}]"')
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
-  """Returns " Did you mean 'x'?" for the choice closest to `name`, or "" if none is close."""
-  close = difflib.get_close_matches(str(name), [str(choice) for choice in choices], n=1)
+def nearest(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:
+  """Returns " Did you mean 'x'?" for the choice closest to `name`, or "" if none is close.
+
+  `cutoff` is the smallest share of equal characters, see `difflib.get_close_matches`.
+  """
+  close = difflib.get_close_matches(str(name), [str(choice) for choice in choices], 1, cutoff)
   return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -121,7 +121,7 @@ class DataSettings:
     channels: The number of channels where the source does not fix it: 1 (gray), 3 (RGB) or 4
       (RGBA); your own source may have any number.
     value_range: The values of black and white in images of more than 8 bits; None takes the range
-      that the file format states.
+      that the file states, or the whole range of 16 bits.
     image_size: The size of the model's input in pixels: the side of a square or (height, width);
       None is the source's own size.
     default_image_size: The image_size for sources whose images vary in size.

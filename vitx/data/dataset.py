@@ -134,7 +134,12 @@ class Dataset:
       `split_names.find_roles`.
     unreadable: The names of the examples that were left out of the splits opened so far because
       they cannot be read, see `readable.skip_unreadable`.
-    hint: A sentence that is added to the error about a missing split; "" for none.
+    unread: The names of the files and directories that the source left out, by a description of
+      their kind in the plural, such as "images outside of the class directories".
+    problem: The error for a new run if the source can be read in two ways, and `splits` follows one
+      of them; "" for none.
+    count: A function that returns the number of examples of a split without reading an example; by
+      default the length of the opened split.
     overlap: A function that returns whether two splits share examples; by default a split shares
       examples only with itself.
     carve: A function (examples, share) that returns (the rest, the share). It is for examples, such
@@ -148,7 +153,9 @@ class Dataset:
   unlabeled: tuple[str, ...] = ()
   roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
   unreadable: Sequence[str] = ()
-  hint: str = ""
+  unread: Mapping[str, Sequence[str]] = field(default_factory=dict)
+  problem: str = ""
+  count: Callable[[str], int] | None = None
   overlap: Callable[[str, str], bool] = operator.eq
   carve: Callable[[Examples, float], tuple[Examples, Examples]] | None = None
 

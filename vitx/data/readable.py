@@ -1,7 +1,8 @@
-"""Leaves out examples that cannot be read, before training."""
+"""Leaves out examples that cannot be read, and reports what was not read, before training."""
 
 import dataclasses
 import functools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -9,6 +10,23 @@ from absl import logging
 from vitx.config.errors import ConfigError, listing
 from vitx.data.dataset import Dataset, Examples, Subset
 from vitx.data.in_memory import find_problems, list_problems
+
+LISTED = 5  # a warning names this many things of a kind and counts the others
+
+
+def warn_of_unread(name: str, unread: Mapping[str, Sequence[str]]) -> None:
+  """Logs one line about everything that was not read, with the number and the first names.
+
+  Args:
+    name: The name of the data set.
+    unread: The names of what was not read, by a description of its kind, see `Dataset.unread`.
+  """
+  parts = []
+  for kind, names in unread.items():
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    parts += [f"{len(names)} {kind}: {', '.join(names[:LISTED])}{more}"] if names else []
+  if parts:
+    logging.warning("%s: skipped %s", name, "; ".join(parts))
 
 
 def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
@@ -32,7 +50,10 @@ def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
   def open_split(expression: str) -> Examples:
     return _leave_out(dataset, expression, threads, unreadable)
 
-  return dataclasses.replace(dataset, open_split=open_split, unreadable=unreadable)
+  def count(split: str) -> int:
+    return dataset.count(split) if dataset.count else len(dataset.open_split(split))
+
+  return dataclasses.replace(dataset, open_split=open_split, unreadable=unreadable, count=count)
 
 
 def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]) -> Examples:

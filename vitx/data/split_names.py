@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from vitx.config.errors import nearest
 from vitx.data.dataset import ROLES
 
 # The documented names of each role. If several splits have a name of one role, the split whose name
@@ -40,6 +41,11 @@ def find_role(name: str) -> str | None:
   if not known and re.search(r"\d", name) and words and all(w in _FOLDS | _FILLERS for w in words):
     return FOLD if not _FOLDS.isdisjoint(words) else None
   return None
+
+
+def suggest_name(name: str) -> str:
+  """Returns " Did you mean 'train'?" for a misspelled name of a split, or "" for any other name."""
+  return "" if find_role(name) else nearest(name.lower(), sum(NAMES.values(), ()), cutoff=0.7)
 
 
 def states_role(name: str) -> bool:

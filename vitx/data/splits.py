@@ -13,7 +13,8 @@ from vitx.config.fields import DataSettings, SplitSettings, check_fold, read_fie
 from vitx.config.registry import check_options, lookup
 from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
-from vitx.data.split_names import NAMES
+from vitx.data.readable import warn_of_unread
+from vitx.data.split_names import NAMES, suggest_name
 
 # A range of a file that belongs to a split: the file's name, the range's first position, its end.
 FileRange = tuple[str, int, int]
@@ -40,10 +41,11 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
     share `data.validation` of train, or the examples that `data.validation_choice` chooses.
   - train: The share `data.fraction` of the split `train` without the examples of the other roles.
 
-  `data.splits` overrides each choice. Examples that are taken from train for another role are an
-  equal share of each class, if there are classes, or of each stratum of `find_strata`, if examples
-  have several. If the data set has a function `Dataset.carve`, this function divides the examples
-  instead.
+  `data.splits` overrides each choice. One logged line names everything that no role reads.
+
+  Examples that are taken from train for another role are an equal share of each class, if there are
+  classes, or of each stratum of `find_strata`, if examples have several. If the data set has a
+  function `Dataset.carve`, this function divides the examples instead.
 
   With `data.folds`, the split `train` is divided into folds, see `find_folds`. Fold `data.fold` is
   test, and validation is taken from the other folds unless `data.splits` names it. The folds do not
@@ -57,6 +59,7 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   given = data.get("splits", {})
   has_folds = settings.folds is not None or settings.fold is not None
   names = find_splits(dataset, given, has_folds=has_folds)
+  _warn_of_unread(dataset, names)
   train = dataset.open_split(names["train"])
   result: dict[str, Examples] = {}
   if has_folds:
@@ -79,6 +82,16 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   elif settings.fraction < 1.0:
     _, train = _carve(dataset, train, settings.fraction, seed, order.FRACTION, spare=0)
   return {**result, "train": train}
+
+
+def _warn_of_unread(dataset: Dataset, names: Mapping[str, str]) -> None:
+  """Logs one line about the splits that no role reads, and what the source left out."""
+  read = {base for expression in names.values() for base in find_bases(expression)}
+  count = dataset.count or (lambda split: len(dataset.open_split(split)))
+  spare = [split for split in dataset.splits if split not in read]
+  spare = [f"{split} ({count(split)} examples){suggest_name(split)}" for split in spare]
+  splits = {"splits that no role reads": spare, "splits without labels": dataset.unlabeled}
+  warn_of_unread(dataset.info.name, {**splits, **dataset.unread})
 
 
 def find_choice(data: Mapping[str, Any]) -> Callable[[Examples], np.ndarray] | None:
@@ -169,7 +182,6 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
       raise ConfigError(
         f"data.splits.{role}={expression!r}: the split {base!r} of {dataset.info.name!r}"
         f" {problem}.{nearest(base, dataset.splits)} Splits: {', '.join(dataset.splits) or 'none'}."
-        f"{dataset.hint}"
       )
 
 

@@ -19,6 +19,7 @@ from vitx.config.overrides import split as split_overrides
 from vitx.config.overrides import with_overrides
 from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
+from vitx.data.readable import warn_of_unread
 from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
 from vitx.inference.opening import check_channels, copy_data_fields, open_model, open_other
@@ -266,7 +267,10 @@ def _open(
     logging.warning("%s is the data of the run and contains the training examples", name)
   train: Examples | None = None
   examples: Examples
+  if dataset.problem and not is_same:
+    logging.warning(dataset.problem)
   if split == "all":
+    warn_of_unread(name, dataset.unread)
     examples = Joined([dataset.open_split(part) for part in dataset.splits])
   else:
     roles = assign(dataset, data, loaded.config.data_seed)

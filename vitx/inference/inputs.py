@@ -9,7 +9,8 @@ import numpy as np
 
 from vitx.checkpoints import tree
 from vitx.config.errors import ConfigError, listing
-from vitx.data.sources.files import describe_others, find_files, warn_of_skipped
+from vitx.data.readable import warn_of_unread
+from vitx.data.sources.files import describe_others, find_files
 from vitx.tasks.base import Example, Task
 
 
@@ -37,7 +38,7 @@ def list_inputs(inputs: Any, task: Task) -> list[Any]:
       listed.append(entry)
       continue
     files, others = find_files(f"folder {str(entry)!r}", Path(entry), task.input_suffixes)
-    warn_of_skipped(str(entry), Path(entry), others, describe_others(task.input_suffixes))
+    warn_of_unread(str(entry), describe_others(Path(entry), others, task.input_suffixes))
     listed += files
   return listed
 

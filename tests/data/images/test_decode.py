@@ -1,4 +1,5 @@
 import io
+import re
 import struct
 import zlib
 
@@ -27,15 +28,6 @@ def noise(height: int, width: int, channels: int, seed: int = 0) -> np.ndarray:
 
 def read(encoded: bytes, channels: int, where="x", value_range=None, upright=False) -> np.ndarray:
   return decode.Encoded(encoded, channels, where, upright, value_range).decode()
-
-
-def test_gray_and_color_keep_their_pixels():
-  pixels = noise(5, 7, 3)
-  encoded = encode(Image.fromarray(pixels))
-  np.testing.assert_array_equal(read(encoded, 3), pixels)
-  gray = encode(Image.fromarray(pixels[..., 0]))
-  np.testing.assert_array_equal(read(gray, 1), pixels[..., :1])
-  np.testing.assert_array_equal(read(gray, 3), pixels[..., [0, 0, 0]])
 
 
 MODES = "1 L LA La P PA RGB RGBA RGBa RGBX CMYK YCbCr LAB HSV"
@@ -77,6 +69,16 @@ def icon(content: bytes | bytearray, width: int = 2, height: int = 1) -> bytes:
   return struct.pack("<HHH", 0, 1, 1) + entry + content
 
 
+def png(width: int, bits: int, color: int, pixels: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
+  """Returns a PNG file of one row with chunks that Pillow does not write."""
+  head = b"IHDR", struct.pack(">IIBBBBB", width, 1, bits, color, 0, 0, 0)
+  body = b"IDAT", zlib.compress(b"\0" + pixels)
+  return b"\x89PNG\r\n\x1a\n" + b"".join(
+    struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    for kind, content in (head, *chunks, body, (b"IEND", b""))
+  )
+
+
 @pytest.mark.parametrize(
   ("bits", "color", "value", "pixels"),
   [
@@ -87,20 +89,8 @@ def icon(content: bytes | bytearray, width: int = 2, height: int = 1) -> bytes:
   ],
 )
 def test_a_transparent_value_of_any_depth_shows_white(bits, color, value, pixels):
-  """Pillow writes no such files. The second pixel is black."""
-
-  def chunk(kind: bytes, content: bytes) -> bytes:
-    check = struct.pack(">I", zlib.crc32(kind + content))
-    return struct.pack(">I", len(content)) + kind + content + check
-
-  encoded = b"\x89PNG\r\n\x1a\n" + b"".join(
-    (
-      chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, bits, color, 0, 0, 0)),
-      chunk(b"tRNS", struct.pack(f">{len(value)}H", *value)),
-      chunk(b"IDAT", zlib.compress(b"\0" + pixels)),
-      chunk(b"IEND", b""),
-    )
-  )
+  transparent = b"tRNS", struct.pack(f">{len(value)}H", *value)
+  encoded = png(2, bits, color, pixels, transparent)  # the second pixel is black
   assert read(encoded, 1)[0, :, 0].tolist() == [255, 0]
   assert read(encoded, 4)[0, :, 3].tolist() == [0, 255]
 
@@ -117,9 +107,6 @@ DEEP = {
   "float of both signs": (2 * RAMP - 1, "TIFF"),
   "reflectance": (1.2 * RAMP, "TIFF"),
   "int32": ((255 * RAMP).astype(np.int32), "TIFF"),
-  "10 bits in uint16": ((1023 * RAMP).astype(np.uint16), "TIFF"),
-  "12 bits in uint16": ((4095 * RAMP).astype(np.uint16), "PNG"),
-  "8 bits in uint16": ((255 * RAMP).astype(np.uint16), "PNG"),
 }
 
 
@@ -134,6 +121,33 @@ def test_values_without_a_stated_range_need_data_value_range(kind):
   assert np.abs(found[..., 0] - 255 * RAMP).max() <= 1.1
   half = read(encoded, 1, "x", (bounds[0], bounds[0] + (bounds[1] - bounds[0]) / 2))
   assert (half[34:] == 255).all() and half.min() == 0
+
+
+@pytest.mark.parametrize(("format", "bits"), [("TIFF", 10), ("PNG", 15), ("PNG", 8), ("PNG", 16)])
+def test_one_line_names_the_largest_value_of_fewer_bits(format, bits, caplog, monkeypatch):
+  monkeypatch.setattr(decode, "_reported", set())
+  encoded = encode(Image.fromarray(((2**bits - 1) * RAMP).astype(np.uint16)), format)
+  for where in ("scans/1", "scans/2"):
+    assert read(encoded, 1, where).max() == np.rint((2**bits - 1) / 257)
+  lines = [record.getMessage() for record in caplog.records]
+  expected = f"scans/1: its largest 16-bit value is {2**bits - 1}, .* data.value_range"
+  assert len(lines) == (bits < 16) and all(re.match(expected, line) for line in lines)
+  assert read(encoded, 1, "x", (0, 2**bits - 1)).max() == 255
+
+
+@pytest.mark.parametrize("bits", [10, 12, 15])
+def test_the_significant_bits_of_png_give_the_range(bits, caplog):
+  """PNG asks for values scaled to 16 bits; many programs store values of fewer bits as they are."""
+  high = 2**bits - 1
+  values = np.arange(0, high + 1, 2 ** (bits - 10) + 1)
+  for factor, divisor in ((1, 1), (2 ** (16 - bits), 1), (65535 / high, 1), (65535 / high, 40)):
+    stored = np.rint(values // divisor * factor).astype(">u2")
+    encoded = png(
+      len(stored), 16, 0, stored.tobytes(), (b"gAMA", bytes(4)), (b"sBIT", bytes([bits]))
+    )
+    expected = values // divisor * 255 / high
+    assert np.abs(read(encoded, 1)[0, :, 0] - expected).max() <= 1
+  assert not caplog.records
 
 
 def test_ranges_that_a_file_states_are_used():
@@ -159,6 +173,8 @@ def test_four_channels_are_kept():
   for format in ("PNG", "TIFF"):
     encoded = encode(Image.fromarray(pixels), format)
     np.testing.assert_array_equal(read(encoded, 4), pixels)
+    gray = encode(Image.fromarray(pixels[..., 0]), format)
+    np.testing.assert_array_equal(read(gray, 3), pixels[..., [0, 0, 0]])
   resized = decode.resize(pixels, 3, "squash")
   for c in range(4):  # no channel is interpreted as transparency
     np.testing.assert_array_equal(

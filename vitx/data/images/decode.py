@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from absl import logging
 from PIL import ExifTags, IcoImagePlugin, Image
 
 from vitx.config.errors import ConfigError
@@ -24,7 +25,6 @@ SCALE = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 # The modes with more than 8 bits per channel, all of them gray.
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
-_SIXTEEN_BITS, _TWELVE_BITS = 65535, 4095
 # The transformation that turns an image upright, by its EXIF orientation.
 _TURNS = {
   2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -36,6 +36,9 @@ _TURNS = {
   8: Image.Transpose.ROTATE_90,
 }
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF
+_UNSCALED = ("PNG", "TIFF", None)  # formats whose values Pillow does not scale to 16 bits
+# The bit lengths of the largest values about which a line was logged in this process.
+_reported: set[int] = set()
 # The format of a file is found in its content, not in its name. Only formats that Pillow decodes
 # within this process are read; an EPS file would start Ghostscript.
 FORMATS = ("BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
@@ -62,6 +65,7 @@ class Encoded:
     """Decodes the first frame to an image of Pillow in the mode L, RGB or RGBA, see `to_mode`."""
     problem = f"{self.where} cannot be read as an image of the formats {', '.join(FORMATS)}"
     with reading(problem), Image.open(io.BytesIO(self.content), formats=FORMATS) as file:
+      file.filename = self.where  # for the line about its values
       return to_mode(file, self.channels, self.value_range, upright=self.upright)
 
   def decode(self) -> np.ndarray:
@@ -87,21 +91,25 @@ def to_mode(
   For 1 and 3 channels, transparent pixels are composited on white. For 4 channels, the fourth
   channel is the image's transparency, or its fourth channel in the mode RGBX, or otherwise 255.
   Values of more than 8 bits are scaled to 0..255 from `value_range` or, if it is None, from the
-  range that the format states: 0..65535 for 16 bits, or less if TIFF tags state fewer bits.
+  range that the file states: 0..65535 for 16 bits, or less if TIFF's tags or PNG's chunk sBIT state
+  fewer bits. A line is logged if the values of a file that states no range need fewer than 16 bits.
 
   Args:
     image: An image of Pillow.
     channels: The number of channels in the result: 1 (gray), 3 (RGB) or 4 (RGBA).
     value_range: The values of black and white in an image of more than 8 bits; None takes the range
-      that the format states.
+      that the file states.
     upright: Whether to turn the image by its EXIF orientation.
   """
   if isinstance(image, IcoImagePlugin.IcoImageFile):  # Pillow drops its transparent color
     image = image.ico.getimage(image.size)
   _scale_transparency(image)
+  bits = _find_bits(image)  # `load` closes the file
   image.load()
   turn = _TURNS.get(_find_orientation(image)) if upright else None
-  flat, mode = _flatten(image, channels, value_range), FILE_MODES[channels]
+  if image.mode in _DEEP:
+    image = _scale(image, value_range or _find_range(image, bits))
+  flat, mode = _flatten(image, channels), FILE_MODES[channels]
   flat = flat if flat.mode == mode else flat.convert(mode)
   return flat if turn is None else flat.transpose(turn)
 
@@ -124,10 +132,19 @@ def _find_orientation(image: Image.Image) -> int:
     return 1
 
 
-def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Image.Image:
+def _find_bits(image: Image.Image) -> int:
+  """Returns the number of significant bits that the chunk sBIT of a PNG file states, or else 16."""
+  file = getattr(image, "fp", None) if getattr(image, "tile", ()) else None  # None: it is loaded
+  if image.format != "PNG" or image.mode != "I;16" or file is None:
+    return 16
+  file.seek(8)  # the first chunk; `load` finds the pixels wherever the file is
+  while (head := file.read(8))[4:] not in (b"sBIT", b"IDAT", b""):
+    file.seek(int.from_bytes(head[:4], "big") + 4, io.SEEK_CUR)  # behind content and checksum
+  return file.read(1)[0] if head[4:] == b"sBIT" else 16
+
+
+def _flatten(image: Image.Image, channels: int) -> Image.Image:
   """Returns an image with 8 bits per channel, and without transparency unless `channels` is 4."""
-  if image.mode in _DEEP:
-    image = _scale(image, value_range)
   if image.mode == "RGBX" and channels == 4:
     return Image.fromarray(np.asarray(image), "RGBA")
   direct = {"LAB": "RGB", "HSV": "RGB", "RGBX": "RGB", "La": "LA", "RGBa": "RGBA"}.get(image.mode)
@@ -139,12 +156,12 @@ def _flatten(image: Image.Image, channels: int, value_range: ValueRange) -> Imag
   return image
 
 
-def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
+def _scale(image: Image.Image, value_range: tuple[float, float]) -> Image.Image:
   """Converts a gray image of more than 8 bits to the mode L, or LA if a value is transparent."""
   values = np.asarray(image).astype(np.float64)
   if not np.isfinite(values).all():
     raise ValueError("some of its values are not finite")
-  low, high = _find_range(image, values) if value_range is None else value_range
+  low, high = value_range
   tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
   if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
     values = low + high - values
@@ -155,23 +172,30 @@ def _scale(image: Image.Image, value_range: ValueRange) -> Image.Image:
   return gray
 
 
-def _find_range(image: Image.Image, values: np.ndarray) -> tuple[float, float]:
-  """Returns the values of black and white that the format of an image states."""
+def _find_range(image: Image.Image, bits: int) -> tuple[float, float]:
+  """Returns the values of black and white that a file states; `bits` are those of `_find_bits`."""
+  values = np.asarray(image)
   if not image.mode.startswith("I;16") and image.format != "PPM":
     raise ValueError(
       f"its values, of the mode {image.mode!r}, are in {values.min():g}..{values.max():g}; set"
       " data.value_range to those of black and white, which its format does not define"
     )
   tags: Mapping[int, Any] = getattr(image, "tag_v2", {})
-  bits = tags.get(_BITS_PER_SAMPLE, (16,))[0]
-  high = 2.0 ** min(bits, 16) - 1
-  if high == _SIXTEEN_BITS and 0 < values.max() <= _TWELVE_BITS:
-    fewer = 2 ** int(values.max()).bit_length() - 1
-    raise ValueError(
-      f"its 16-bit values are at most {values.max():g}, as of fewer bits; set data.value_range to"
-      f" (0, {fewer}), or to (0, 65535) if the image is that dark"
+  stored, largest = min(tags.get(_BITS_PER_SAMPLE, (16,))[0], 16), int(values.max())
+  if bits < 16 and largest < 2**bits:
+    # PNG asks for values scaled to 16 bits, whose lowest bits are nearly 0 in so dark an image, but
+    # some programs store values of fewer bits as they are.
+    step = 2 ** (16 - bits)
+    stored = 16 if (values % step < max(1, step / 4)).all() else bits
+  size = largest.bit_length()
+  if bits == stored == 16 > size > 0 and size not in _reported and image.format in _UNSCALED:
+    _reported.add(size)
+    logging.warning(
+      "%s: its largest 16-bit value is %d, and 0..65535 is read. If white is another value, set"
+      " data.value_range, such as to (0, %d)",
+      *(getattr(image, "filename", "") or "an image", largest, 2**size - 1),
     )
-  return 0.0, high
+  return 0.0, 2.0**stored - 1
 
 
 def resize(

@@ -63,7 +63,7 @@ def open_source(
       has these classes. None for a new run.
 
   Raises:
-    ConfigError: The set is unknown, unprepared or unreadable, or a split is missing.
+    ConfigError: The set is unknown, unprepared, unreadable or ambiguous, or a split is missing.
   """
   splits.find_choice(data)  # a wrong name raises an error before the set is read
   return divide(open_dataset(data), data, seed, class_names)
@@ -73,6 +73,8 @@ def divide(
   dataset: Dataset, data: Mapping[str, Any], seed: int, class_names: Sequence[str] | None
 ) -> Source:
   """Divides an opened data set into train, validation and test; see `open_source`."""
+  if class_names is None and dataset.problem:  # an existing run goes on with its reading
+    raise ConfigError(dataset.problem)
   if class_names is not None and len(class_names) == len(dataset.info.class_names or ()):
     dataset = renumber(dataset, class_names) or dataset
   roles = splits.assign(dataset, data, seed)

@@ -42,14 +42,18 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   settings = read_fields(DataSettings, data)
   name = settings.source
   root, field = files.find_root(name), f"data.source={name!r}"
+  everything = files.find_files(field, root, SUFFIXES)
   inside = files.find_directories(root, SUFFIXES)
   listed = {path.name: files.find_files(field, path, SUFFIXES) for path in inside}
   listed = {split: lists for split, lists in listed.items() if lists[0]}
   if not any(map(states_role, listed)) and not any(data.get("splits", {}).values()):
-    listed = {"train": files.find_files(field, root, SUFFIXES)}
+    listed = {"train": everything}
   splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in listed.items()}
-  skipped = [path for _, others in listed.values() for path in others]
-  files.warn_of_skipped(name, root, skipped, files.describe_others(SUFFIXES))
+  strays = {*everything[0]}.difference(*(paths for paths, _ in listed.values()))
+  unread = {
+    "WAV files outside of the splits": files.list_names(root, strays),
+    **files.describe_others(root, everything[1], SUFFIXES),
+  }
   rates = collections.Counter(wav.rate for wavs in splits.values() for wav in wavs)
   others = [f"{count} of {rate} Hz" for rate, count in sorted(rates.items()) if rate != RATE]
   if others:
@@ -59,6 +63,7 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
     info=DatasetInfo(name, SPEC, vocabulary=VOCABULARY, fingerprint=_fingerprint(root, splits)),
     splits=tuple(documents),
     roles=find_roles(documents),
+    unread=unread,
     open_split=documents.__getitem__,
     carve=carve_end,
   )

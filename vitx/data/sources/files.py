@@ -1,14 +1,11 @@
 """Finds files and directories in a user's own folder."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-
-from absl import logging
 
 from vitx.config.errors import ConfigError
 
-LISTED = 5  # a warning names this many skipped files and counts the others
 # Directories with copies of files, which archives, file managers and Python leave beside the files.
 LEFTOVERS = {"__macosx", "__pycache__", "@eadir", "$recycle.bin", "lost+found"}
 LEFTOVERS |= {"system volume information"}
@@ -42,14 +39,26 @@ def find_files(
   """
   wanted: list[Path] = []
   others: list[Path] = []
+  for path in _walk(field, directory):
+    (wanted if path.name.lower().endswith(tuple(suffixes)) else others).append(path)
+  return sorted(wanted), sorted(others)
+
+
+def has_file(directory: Path, suffixes: Sequence[str]) -> bool:
+  """Returns whether a directory has a file with one of the suffixes, as `find_files` finds it."""
+  return any(
+    path.name.lower().endswith(tuple(suffixes)) for path in _walk(str(directory), directory)
+  )
+
+
+def _walk(field: str, directory: Path) -> Iterator[Path]:
+  """Yields the files in a directory and below it that are not hidden or left by programs."""
   for folder, inner, names in os.walk(directory, followlinks=True):
     inner[:] = sorted(name for name in inner if not _is_leftover(Path(folder) / name))
     for path in (Path(folder) / name for name in inner):
       if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
         raise ConfigError(f"{field}: the link {path} leads back to {path.resolve()}; remove it.")
-    for path in (Path(folder) / name for name in names if not name.startswith(".")):
-      (wanted if path.name.lower().endswith(tuple(suffixes)) else others).append(path)
-  return sorted(wanted), sorted(others)
+    yield from (Path(folder) / name for name in names if not name.startswith("."))
 
 
 def find_directories(directory: Path, suffixes: Sequence[str]) -> list[Path]:
@@ -59,7 +68,7 @@ def find_directories(directory: Path, suffixes: Sequence[str]) -> list[Path]:
   workdirs of vitx, and directories with workdirs but no file with one of the suffixes are left out.
   """
   inner = sorted(path for path in directory.iterdir() if path.is_dir() and not _is_leftover(path))
-  return [path for path in inner if not _holds_runs_alone(path, suffixes)]
+  return [p for p in inner if has_file(p, suffixes) or not any(map(_is_run, p.rglob("*")))]
 
 
 def _is_leftover(path: Path) -> bool:
@@ -73,33 +82,13 @@ def _is_run(path: Path) -> bool:
   return (path / "checkpoints").is_dir() and any((path / name).is_file() for name in RUN)
 
 
-def _holds_runs_alone(path: Path, suffixes: Sequence[str]) -> bool:
-  """Returns whether a directory has workdirs, and no file with the suffixes outside of them."""
-  has_runs = False
-  for folder, inner, names in os.walk(path):
-    if any(name.lower().endswith(tuple(suffixes)) for name in names if not name.startswith(".")):
-      return False
-    paths = [Path(folder) / name for name in inner]
-    has_runs = has_runs or any(map(_is_run, paths))
-    inner[:] = [path.name for path in paths if not _is_leftover(path)]
-  return has_runs
+def list_names(root: Path, paths: Iterable[Path]) -> list[str]:
+  """Returns the sorted names of paths relative to a folder, with slashes."""
+  return sorted(path.relative_to(root).as_posix() for path in paths)
 
 
-def warn_of_skipped(name: str, root: Path, skipped: Sequence[Path], kind: str) -> None:
-  """Logs a warning that names the first skipped files or directories, if there are any.
-
-  Args:
-    name: The name of the data set.
-    root: The folder, to which the names are relative.
-    skipped: The paths.
-    kind: The description of the paths, such as "files with another suffix than .wav".
-  """
-  if skipped:
-    some = ", ".join(path.relative_to(root).as_posix() for path in skipped[:LISTED])
-    more = f" and {len(skipped) - LISTED} more" if len(skipped) > LISTED else ""
-    logging.warning("%s: skipped %d %s: %s%s", name, len(skipped), kind, some, more)
-
-
-def describe_others(suffixes: Sequence[str]) -> str:
-  """Returns words for files without the suffixes: "files whose suffix is none of .jpg, .png"."""
-  return f"files whose suffix is none of {', '.join(suffixes)}"
+def describe_others(
+  root: Path, others: Sequence[Path], suffixes: Sequence[str]
+) -> dict[str, list[str]]:
+  """Returns the names of files without the suffixes in a folder, for `Dataset.unread`."""
+  return {f"files whose suffix is none of {', '.join(suffixes)}": list_names(root, others)}

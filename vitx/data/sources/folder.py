@@ -3,13 +3,12 @@
 A folder that has only images, and no directories, is a split of images without labels.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from vitx.config.errors import ConfigError, listing
 from vitx.config.fields import DataSettings, read_fields
@@ -24,7 +23,7 @@ from vitx.data.sources.files import (
   find_directories,
   find_files,
   find_root,
-  warn_of_skipped,
+  list_names,
 )
 from vitx.data.sources.folder_layout import (
   SUFFIXES,
@@ -33,9 +32,11 @@ from vitx.data.sources.folder_layout import (
   find_images,
   find_layout,
 )
-from vitx.data.split_names import find_role, find_roles
+from vitx.data.split_names import find_role, find_roles, states_role, suggest_name
 from vitx.data.splits import find_bases
 from vitx.files import reading
+
+Images = dict[str, list[str]]  # the paths of images relative to the root, by class directory
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,15 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   `folder_layout.find_layout` finds the splits and the classes. A split without class directories
   has no labels and is not used. Classes are numbered in the order of `classes.txt` in PATH, else by
   the number in their names, else in the order of the names. Hidden files and leftovers of other
-  programs are ignored. Other files whose suffix is not in `SUFFIXES`, and images outside the class
-  directories, are skipped with a warning. A folder of images without any directories is the split
-  train, whose images have no labels. Only the first frame of an image file is used.
-  `data.splits` may join splits: `fold1+fold2`.
+  programs are ignored. `Dataset.unread` names the other files whose suffix is not in `SUFFIXES`,
+  the images outside the class directories, and the directories without a role. A folder of images
+  without any directories is the split train, whose images have no labels. Only the first frame of
+  an image file is used. `data.splits` may join splits: `fold1+fold2`.
 
   Args:
     data: The config's `data`, of which these fields are read: source; channels, to which images are
-      converted; value_range; on_unreadable; splits. A directory that `splits` names is a split.
+      converted; value_range; on_unreadable; splits. A directory that `splits` names is a split, in
+      the folder or in each class directory.
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
@@ -112,18 +114,29 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   layout = find_layout(field, root, stated, named)
   names, is_stated = _name_classes(field, root, layout, stated)
   files: dict[str, ImageFiles] = {}
-  skipped: list[Path] = []
+  others: list[Path] = []
+  skipped, problem = list[str](), layout.problem
   for split, classes in layout.splits.items():
-    files[split], others = _files(field, root, classes, names, settings)
-    skipped += others
-    wanted = map(normalize, classes) if is_stated else names
-    check_filled(name, split, files[split], names, wanted)
-  warn_of_skipped(name, root, skipped, describe_others(SUFFIXES))
+    images, more = _list_images(field, root, classes)
+    others += more
+    parts, left, doubt = _find_parts(field, split, root, classes, images, named)
+    skipped += left
+    problem = (find_role(split) == "train" and doubt) or problem or doubt
+    for part, paths in parts.items():
+      files[part] = _make_files(root, paths, names, settings)
+      wanted = map(normalize, classes) if is_stated else names
+      check_filled(name, part, files[part], names, wanted)
+  for path in layout.skipped:
+    count = len(find_files(field, path, SUFFIXES)[0])
+    skipped.append(f"{path.name} ({count} images){suggest_name(path.name)}")
   inside = {path.parent for classes in layout.splits.values() for path in classes.values()}
-  strays = [path for place in sorted({root} | inside) for path in sorted(find_images(place))]
-  warn_of_skipped(name, root, strays, "images outside of the class directories")
-  kind = "directories that are neither splits nor classes"
-  warn_of_skipped(name, root, layout.skipped, kind)
+  strays = (path for place in {root} | inside for path in find_images(place))
+  unread = {
+    "directories that are neither splits nor classes": skipped,
+    "images outside of the class directories": list_names(root, strays),
+    "lists of other classes": [class_names.FILE] if stated and not is_stated else [],
+    **describe_others(root, others, SUFFIXES),
+  }
   info = DatasetInfo(
     name=name,
     spec=image_spec(settings.channels),
@@ -131,24 +144,25 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
     fingerprint=_fingerprint(files),
     numbered=is_stated or class_names.are_numbered(names),
   )
-  return make_dataset(info, files, layout.unlabeled, layout.hint)
+  return make_dataset(info, files, layout.unlabeled, unread, problem)
 
 
 def _open_unlabeled(field: str, root: Path, settings: DataSettings) -> Dataset:
   """Opens a folder that has images and no directories; the images are the unlabeled split train."""
-  images, skipped = find_files(field, root, SUFFIXES)
-  warn_of_skipped(settings.source, root, skipped, describe_others(SUFFIXES))
-  paths = tuple(sorted(path.relative_to(root).as_posix() for path in images))
+  images, others = find_files(field, root, SUFFIXES)
+  paths = tuple(list_names(root, images))
   files = {"train": ImageFiles(root, paths, settings, directories=("",) * len(paths))}
   spec = image_spec(settings.channels, labeled=False)
-  return make_dataset(DatasetInfo(settings.source, spec, fingerprint=_fingerprint(files)), files)
+  info = DatasetInfo(settings.source, spec, fingerprint=_fingerprint(files))
+  return make_dataset(info, files, unread=describe_others(root, others, SUFFIXES))
 
 
 def make_dataset(
   info: DatasetInfo,
   files: Mapping[str, Examples],
   unlabeled: tuple[str, ...] = (),
-  hint: str = "",
+  unread: Mapping[str, Sequence[str]] | None = None,
+  problem: str = "",
 ) -> Dataset:
   """Returns a data set whose splits can be joined by `+`, but not sliced.
 
@@ -156,7 +170,8 @@ def make_dataset(
     info: The facts about the data set.
     files: The images of each split, by its name.
     unlabeled: The names of the splits that are unusable because they have no labels.
-    hint: A sentence for the error about a missing split; "" for none.
+    unread: The names of what the source left out, by kind, see `Dataset`; None for nothing.
+    problem: The error for a new run, see `Dataset`; "" for none.
   """
 
   def open_split(expression: str) -> Examples:
@@ -174,7 +189,8 @@ def make_dataset(
     open_split=open_split,
     unlabeled=unlabeled,
     roles=find_roles(files),
-    hint=hint,
+    unread=unread or {},
+    problem=problem,
     overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
   )
 
@@ -187,9 +203,6 @@ def _name_classes(
   first = "train" if "train" in splits else next(iter(splits), "")
   present = set().union(*splits.values())
   if stated and present.isdisjoint(stated):
-    logging.warning(
-      "%s is not used, because it names no directory of %s", root / class_names.FILE, field
-    )
     stated = ()
   unlisted = present - set(stated) if stated else set()
   if unlisted:
@@ -218,27 +231,68 @@ def _name_classes(
   return (stated, True) if stated else (class_names.sort_names(sorted(present)), False)
 
 
-def _files(
-  field: str, root: Path, classes: Classes, names: tuple[str, ...], settings: DataSettings
-) -> tuple[ImageFiles, list[Path]]:
-  """Returns the images of a split, and the paths of other files in its class directories.
+def _list_images(field: str, root: Path, classes: Classes) -> tuple[Images, list[Path]]:
+  """Returns the images in class directories, and the paths of the other files in them.
 
   Images are in the order of the directory names, independent of the labels, so that a run draws the
   same examples however its classes are numbered.
   """
-  paths: list[str] = []
-  labels: list[int] = []
-  directories: list[str] = []
-  skipped: list[Path] = []
+  images, others = {}, []
   for raw, directory in sorted(classes.items()):
-    images, others = find_files(field, directory, SUFFIXES)
-    paths += sorted(path.relative_to(root).as_posix() for path in images)
-    labels += [names.index(normalize(raw))] * len(images)
-    directories += [raw] * len(images)
-    skipped += others
-  targets = np.array(labels, np.int32)
-  files = ImageFiles(root, tuple(paths), settings, targets, directories=tuple(directories))
-  return files, skipped
+    paths, more = find_files(field, directory, SUFFIXES)
+    images[raw] = list_names(root, paths)
+    others += more
+  return images, others
+
+
+def _find_parts(
+  field: str, split: str, root: Path, classes: Classes, images: Images, named: Collection[str]
+) -> tuple[dict[str, Images], list[str], str]:
+  """Returns the parts of a split to read, the names of its other parts, and a problem or "".
+
+  A part has the images in directories of one name in the class directories, or (the part ".") those
+  beside such directories. The parts that `data.splits` names are read as splits, and without split
+  directories also those whose names state a role. Without either the whole split is read, and two
+  names are a problem unless `data.splits` names the split itself.
+  """
+  parts: dict[str, Images] = {}
+  for raw, paths in images.items():
+    above = f"{classes[raw].relative_to(root).as_posix()}/"
+    for path in paths:
+      inner, slash, _ = path.removeprefix(above).partition("/")
+      parts.setdefault(inner if slash else ".", {}).setdefault(raw, []).append(path)
+  prefix = "" if all(path.parent == root for path in classes.values()) else f"{split}/"
+  shared = sorted(part for part in parts if len(parts[part]) > len(images) / 2)
+  roles = {find_role(part) for part in parts if states_role(part)}
+  has_splits = not prefix and "train" in map(find_role, shared) and len(roles) > 1
+  wanted = {name.rpartition("/")[2] for name in named}
+  read = [part for part in parts if part in wanted or (has_splits and states_role(part))]
+  if read:
+    left = [
+      f"{prefix}{x} ({sum(map(len, parts[x].values()))} images)" for x in parts if x not in read
+    ]
+    return {f"{prefix}{part}": parts[part] for part in sorted(read)}, sorted(left), ""
+  if len(shared) < 2 or split in named:
+    return {split: images}, [], ""
+  role = f"data.splits.{find_role(split) if states_role(split) else 'train'}"
+  beside = "images and " if shared[0] == "." else ""
+  problem = (
+    f"{field}: the class directories of the split {split!r} have {beside}directories with equal"
+    f" names, {listing({*shared} - {'.'})}. Set {role}={split} to read all images, or"
+    f" {role}={prefix}{shared[0]} to read {'those beside them' if beside else 'some'} alone."
+  )
+  return {split: images}, [], problem
+
+
+def _make_files(
+  root: Path, images: Images, names: tuple[str, ...], settings: DataSettings
+) -> ImageFiles:
+  """Returns images, which are listed by class directory, with the numbers of their classes."""
+  directories = tuple(raw for raw in images for _ in images[raw])
+  labels = {raw: names.index(normalize(raw)) for raw in {*directories}}
+  targets = np.array([labels[raw] for raw in directories], np.int32)
+  paths = tuple(path for listed in images.values() for path in listed)
+  return ImageFiles(root, paths, settings, targets, directories=directories)
 
 
 def check_filled(

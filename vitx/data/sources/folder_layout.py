@@ -8,8 +8,8 @@ from pathlib import Path
 from vitx.config.errors import ConfigError, listing
 from vitx.data.class_names import FILE, normalize
 from vitx.data.dataset import ROLES
-from vitx.data.sources.files import find_directories
-from vitx.data.split_names import FOLD, find_role, states_role
+from vitx.data.sources.files import find_directories, has_file
+from vitx.data.split_names import FOLD, find_role, states_role, suggest_name
 
 SUFFIXES = (
   *(".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
@@ -28,22 +28,23 @@ class FolderLayout:
     splits: The class directories of each split, by the name of the split and of the class.
     unlabeled: The names of the splits without class directories.
     skipped: The directories that are neither splits nor classes.
-    hint: A sentence for errors if only the contents of directories suggest that they are splits.
+    problem: The error for a new run if the directories can be read in two ways; "" for none.
   """
 
   splits: Mapping[str, Classes]
   unlabeled: tuple[str, ...] = ()
   skipped: tuple[Path, ...] = ()
-  hint: str = ""
+  problem: str = ""
 
 
 @dataclass(frozen=True)
 class _Place:
-  """A directory, its subdirectories, and whether it contains images directly."""
+  """A directory, its subdirectories, and whether images are directly in it, or anywhere below."""
 
   path: Path
   inner: tuple[Path, ...]
   has_images: bool
+  is_filled: bool
 
   @property
   def role(self) -> str | None:
@@ -59,46 +60,52 @@ def find_layout(
 ) -> FolderLayout:
   """Finds out which directories of a folder are splits and which are classes.
 
-  If `named` has names, the directories with these names are the splits. Otherwise directories with
-  subdirectories are splits if their names state a role, such as "train", or if most of them have
-  subdirectories of equal names. The nesting may also be reversed: each class directory has a
-  directory for each split. In any other layout, each directory is a class, and all images are one
-  split called train.
+  If `named` has names, the directories with these names are the splits; if they are names of
+  subdirectories instead, the directories are classes. Otherwise directories with subdirectories are
+  splits if their names state a role, such as "train", or if most of them have subdirectories of
+  equal names. In any other layout, each directory is a class, and all images are one split called
+  train, which `folder` divides if each class directory has a directory for each split.
 
   Args:
     field: The config field and its value, for errors.
     root: The folder.
     stated: The class names in `classes.txt`; a directory with one of these names is a class.
-    named: The names of splits in `data.splits`.
+    named: The names of splits in `data.splits`; `train/images` names a part of the split `train`.
   """
-  places = [
-    _Place(path, tuple(find_directories(path, SUFFIXES)), any(find_images(path)))
-    for path in find_directories(root, SUFFIXES)
-  ]
+  tops = {name.partition("/")[0] for name in named}
+  places = [_look(path) for path in find_directories(root, SUFFIXES)]
+  filled = [place for place in places if place.is_filled]
   if not {normalize(place.path.name) for place in places}.isdisjoint(stated):
+    listed = [p for p in places if p.is_filled or normalize(p.path.name) in stated]
+    return _read_classes(listed, tuple(p.path for p in places if p not in listed))
+  if tops.isdisjoint(place.path.name for place in filled) and _are_classes(filled, named):
     return _read_classes(places)
-  holding = [place for place in places if place.inner]
-  if named and holding:
-    known = [place for place in holding if place.path.name in named or states_role(place.path.name)]
-    return _read_splits(places, known or holding, named)
+  holding = [p for p in places if p.inner and (p.is_filled or states_role(p.path.name))]
+  known = [place for place in holding if place.path.name in tops or states_role(place.path.name)]
+  if named and holding and (known or "train" not in named):  # classes alone are the split train
+    return _read_splits(places, known or holding, tops)
   if any(not place.names.isdisjoint(stated) for place in holding):
-    return _read_splits(places, holding, named)
-  if _are_classes_of_splits(places):
-    return _read_classes_of_splits(places)
-  known = [p for p in holding if states_role(p.path.name)] or [p for p in holding if p.role == FOLD]
+    return _read_splits(places, holding, tops)
   if known:
-    return _read_splits(places, known, named)
-  alike = _find_alike(places)
+    return _read_splits(places, known, tops, _doubt_roles(field, root, places))
+  alike = [place for place in holding if place.role == FOLD] or _find_alike(filled)
   if alike:
     some = listing(sorted(place.path.name for place in alike)[:5])
-    hint = (
-      f" {some} have directories with equal names and are therefore taken for splits."
-      " Choose their roles with data.splits. If they are classes, list them in"
-      f" {root / FILE}, one name on each line."
+    problem = (
+      f"{field}: {some} have directories with equal names. If they are splits, name one in"
+      " data.splits.train. If they are classes, name the directories in them that are to be read,"
+      f" such as data.splits.train={min(path.name for path in alike[0].inner)}, or list the classes"
+      f" in {root / FILE}, one name on each line."
     )
-    return _read_splits(places, alike, named, hint)
+    return _read_splits(places, alike, tops, problem)
   _check_unlabeled(field, places)
-  return _read_classes(places)
+  return _read_classes(places if len(filled) > 1 else filled)
+
+
+def _look(path: Path) -> _Place:
+  """Reads the names in a directory, and looks for an image below it."""
+  inner = tuple(find_directories(path, SUFFIXES))
+  return _Place(path, inner, any(find_images(path)), has_file(path, SUFFIXES))
 
 
 def find_images(directory: Path) -> Iterator[Path]:
@@ -121,45 +128,32 @@ def _is_like(place: _Place, names: set[str]) -> bool:
   return not place.has_images and len(place.names & names) >= max(2, len(place.names) / 2)
 
 
-def _are_classes_of_splits(places: Sequence[_Place]) -> bool:
-  """Returns whether each directory is a class with a directory for train and for another role."""
-  return len(places) > 1 and all(
-    not place.has_images
-    and not states_role(place.path.name)
-    and {"train"} < {find_role(name) for name in place.names if states_role(name)}
-    for place in places
-  )
+def _are_classes(places: Sequence[_Place], named: Collection[str]) -> bool:
+  """Returns whether directories in the given directories are splits, by their names."""
+  parts = {".", *(path.name for place in places for path in place.inner)}
+  has_roles = {"train"} < {find_role(name) for name in parts if states_role(name)}
+  return not parts.isdisjoint(named) or (has_roles and not any(p.role in ROLES for p in places))
 
 
-def _read_classes(places: Sequence[_Place]) -> FolderLayout:
-  return FolderLayout({"train": {place.path.name: place.path for place in places}})
-
-
-def _read_classes_of_splits(places: Sequence[_Place]) -> FolderLayout:
-  splits: dict[str, Classes] = {}
-  skipped = []
-  for place in places:
-    for path in place.inner:
-      if not states_role(path.name):
-        skipped.append(path)
-        continue
-      splits.setdefault(path.name, {})[place.path.name] = path
-  return FolderLayout(splits, skipped=tuple(skipped))
+def _read_classes(places: Sequence[_Place], skipped: tuple[Path, ...] = ()) -> FolderLayout:
+  return FolderLayout({"train": {p.path.name: p.path for p in places}}, skipped=skipped)
 
 
 def _read_splits(
-  places: Sequence[_Place], known: Sequence[_Place], named: Collection[str], hint: str = ""
+  places: Sequence[_Place], known: Sequence[_Place], named: Collection[str], problem: str = ""
 ) -> FolderLayout:
   """Returns the layout of a folder with directories that are known to be splits.
 
   Another directory is a split, too, if its subdirectories have exactly the names of those in a
-  known split. If the config names no splits, similar names suffice, see `_is_like`.
+  known split, and images. If the config names no splits, similar names suffice, see `_is_like`.
   """
   like = next((place for place in known if place.role == "train"), known[0])
   splits = [
     place
     for place in places
-    if place in known or place.names == like.names or (not named and _is_like(place, like.names))
+    if place in known
+    or (place.is_filled and place.names == like.names)
+    or (place.is_filled and not named and _is_like(place, like.names))
   ]
   others = [place for place in places if place not in splits]
   unlabeled = [place for place in others if place.role or place.path.name in named]
@@ -167,7 +161,20 @@ def _read_splits(
     {place.path.name: {path.name: path for path in place.inner} for place in splits},
     tuple(place.path.name for place in unlabeled),
     tuple(place.path for place in others if place not in unlabeled),
-    hint,
+    problem,
+  )
+
+
+def _doubt_roles(field: str, root: Path, places: Sequence[_Place]) -> str:
+  """Returns the problem of a directory called train that may be a class beside other classes."""
+  known = sorted(place.path.name for place in places if states_role(place.path.name))
+  others = sorted(place.path.name for place in places if place.is_filled and not place.role)
+  if not others or len({find_role(name) for name in known}) > 1:
+    return ""
+  return (
+    f"{field}: {listing(known)} may be a split or, like {listing(others[:5])}, a class."
+    f"{suggest_name(others[0])} For a split, set data.splits.{find_role(known[0])}={known[0]}. If"
+    f" all are classes, list them in {root / FILE}, one name on each line."
   )
 
 

@@ -60,6 +60,7 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
     splits=tuple(split for split in splits if split not in unlabeled),
     unlabeled=unlabeled,
     open_split=open_split,
+    count=lambda split: len(splits[split]),  # without the lengths of texts
     overlap=lambda a, b: overlap(read(a).ranges, read(b).ranges),
     carve=carve_end if content.text else None,
   )
