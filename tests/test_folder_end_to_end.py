@@ -96,19 +96,20 @@ def test_new_images_are_predicted_by_name(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_broken_image_is_named_before_compiling(tmp_path, monkeypatch):
+def test_all_broken_images_are_named_before_compiling(tmp_path, monkeypatch):
   for seed, (split, count) in enumerate((("train", 16), ("val", 4), ("test", 6))):
     draw(tmp_path / "images" / split, count, seed)
   settings = config(tmp_path / "images", *STATISTICS)
   with monkeypatch.context() as patch:
     patch.setattr(compilation, "compile_steps", lambda *a: pytest.fail("compiled"))
-    for split in ("train", "val", "test"):
-      image = tmp_path / "images" / split / "dark" / "1-rgba.png"
-      whole = image.read_bytes()
-      image.write_bytes(whole[: len(whole) // 2])
-      with pytest.raises(ConfigError, match=f"{image} cannot be read as an image"):
-        loop.train(settings, tmp_path / "run")
-      image.write_bytes(whole)
+    images = {path: path.read_bytes() for path in tmp_path.glob("images/*/dark/1-rgba.png")}
+    for path, whole in images.items():
+      path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match="3 examples cannot be read") as error:
+      loop.train(settings, tmp_path / "run")
+    assert all(f"{path} cannot be read as an image" in str(error.value) for path in images)
+    for path, whole in images.items():
+      path.write_bytes(whole)
   # Nothing had begun, so the command can be repeated.
   result = loop.train(settings, tmp_path / "run")
   assert result.test["examples"] == 18 and result.test["top1"] >= 0.9

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from etils import epath
 
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError, MissingExtraError, UnreadableError
 
 
 def replace_text(path: str | os.PathLike, text: str) -> None:
@@ -33,7 +33,7 @@ def replace_bytes(path: str | os.PathLike, content: bytes) -> None:
 
 @contextlib.contextmanager
 def reading(problem: str) -> Iterator[None]:
-  """Turns any exception that a `with` block raises while it reads a file into a ConfigError.
+  """Turns any exception that a `with` block raises while it reads a file into an UnreadableError.
 
   For a damaged file, libraries raise many kinds of exceptions: those of zlib and struct,
   MemoryError, RecursionError and AttributeError.
@@ -48,7 +48,7 @@ def reading(problem: str) -> Iterator[None]:
     raise
   except Exception as error:
     reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    raise ConfigError(f"{problem}: {reason}") from error
+    raise UnreadableError(f"{problem}: {reason}") from error
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:

@@ -6,8 +6,6 @@ from PIL import Image
 
 from tests.data.examples import names, roles
 from vitx.config.errors import ConfigError
-from vitx.data import in_memory
-from vitx.data.images.resizing import ResizeImages
 from vitx.data.sources import open_source
 
 
@@ -28,10 +26,11 @@ def test_a_directory_per_class_is_divided(folder, make_data):
   assert np.bincount(source.test.labels).tolist() == [4, 2, 1]
   assert np.bincount(source.validation.labels).tolist() == [2, 1, 1]
   assert np.bincount(source.train.labels).tolist() == [14, 7, 3]
-  every = [name for role in roles(source) for name in names(role)]
-  assert len(set(every)) == len(every) == 35
-  for i in range(len(source.train)):
-    assert source.train.name(i).split("/")[0] == source.info.class_names[source.train.labels[i]]
+  joined = source.all_roles()
+  assert len({*names(joined)}) == len(joined) == 35
+  for i in range(35):
+    assert joined.name(i).split("/")[0] == source.info.class_names[joined.labels[i]]
+    assert joined[i]["label"] == joined.labels[i]
 
 
 def test_a_test_split_without_labels_is_not_used(splits, make_data, draw):
@@ -109,21 +108,6 @@ def test_the_config_states_how_images_are_read(folder, make_data, draw):
   ):
     with pytest.raises(ConfigError, match=message):
       read(**fields)
-
-
-def test_every_unreadable_image_is_named_by_its_path(folder, make_data):
-  broken = sorted((folder / "cat").iterdir())
-  for path in broken:
-    path.write_bytes(b"not an image" if path.stem != "3" else path.read_bytes()[:90])
-  data = make_data(source=f"folder:{folder}")
-  train = open_source(data, seed=0).train
-  held = [folder / train.name(i) for i in range(len(train)) if train.labels[i] == 0]
-  for memory in ("always", "auto"):
-    with pytest.raises(ConfigError) as error:
-      in_memory.keep(train, transform=ResizeImages(8, "center"), memory=memory, threads=2)
-    message = str(error.value)
-    assert message.startswith(f"{len(held)} examples cannot be read:")
-    assert all(f"\n  {path} cannot be read as an image" in message for path in held)
 
 
 def test_a_link_to_another_place_is_followed(folder, make_data, draw, tmp_path):

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.examples import roles
 from vitx.config import default_config
-from vitx.config.errors import ConfigError
-from vitx.data.dataset import ROLES
+from vitx.config.errors import ConfigError, UnreadableError
+from vitx.data.dataset import ROLES, check_arrays
 from vitx.data.sources import open_source
 
 datasets = pytest.importorskip("datasets")
@@ -14,19 +15,24 @@ datasets = pytest.importorskip("datasets")
 NAMES = ["rose", "daisy"]
 
 
-def make_table(count, **columns):
+def make_table(count, more=(), **columns):
   images = [Image.fromarray(np.full((4 + i % 3, 5, 3), i, np.uint8)) for i in range(count)]
-  found = {"photo": images, "kind": [i % 2 for i in range(count)], **columns}
+  values = {"photo": images, "kind": [i % 2 for i in range(count)], **columns}
   features = {"photo": datasets.Image(), "kind": datasets.ClassLabel(names=NAMES)}
-  features |= {name: datasets.Value("int64") for name in columns}
-  return datasets.Dataset.from_dict(found, features=datasets.Features(features))
+  table = datasets.Dataset.from_dict(values, features=datasets.Features(features))
+  return table.add_column("more", more) if more else table
 
 
 def open_saved(path, table, **fields):
   table.save_to_disk(str(path))
   config = default_config()
-  config.data.update({"source": f"hf:{path}", **fields})
+  with config.unlocked():
+    config.data.update({"source": f"hf:{path}", **fields})
   return open_source(config.data, 0)
+
+
+def read(examples):
+  return [examples[i] for i in range(len(examples))]
 
 
 def test_splits_classes_and_pixels_are_read(tmp_path):
@@ -44,19 +50,14 @@ def test_splits_classes_and_pixels_are_read(tmp_path):
   assert other.info.fingerprint != source.info.fingerprint
 
 
-def test_a_single_table_is_train(tmp_path):
-  source = open_saved(tmp_path / "set", make_table(20, id=list(range(20))))
-  assert sum(len(source.role(role)) for role in ROLES) == 20
-  assert all(len(source.role(role)) for role in ROLES)
-
-
-def test_a_directory_of_images_is_read_by_the_library(tmp_path):
+def test_a_directory_of_images_is_read_by_the_library(tmp_path, monkeypatch):
+  monkeypatch.setenv("HOME", str(tmp_path))
   for i in range(20):
     folder = tmp_path / "photos" / "train" / NAMES[i % 2]
     folder.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.full((4, 5, 3), i, np.uint8)).save(folder / f"{i}.png")
   config = default_config()
-  config.data.source = f"hf:{tmp_path / 'photos'}"
+  config.data.source = "hf:~/photos"
   source = open_source(config.data, 0)
   assert source.info.class_names == ("daisy", "rose")
   pixels = {int(source.train[i]["image"][0, 0, 0]) for i in range(len(source.train))}
@@ -64,40 +65,97 @@ def test_a_directory_of_images_is_read_by_the_library(tmp_path):
 
 
 def test_a_split_without_labels_is_not_used(tmp_path):
-  hidden = make_table(4).map(lambda _: {"kind": -1})
-  source = open_saved(tmp_path / "set", datasets.DatasetDict(train=make_table(20), test=hidden))
+  hidden = make_table(4, kind=[-1, -1, None, -1])
+  tables = datasets.DatasetDict(train=make_table(20), test=hidden)
+  source = open_saved(tmp_path / "set", tables)
   assert 0 < len(source.test) < 20  # carved from train
+  unlabeled = open_saved(tmp_path / "images", tables, label_columns=())
+  assert len(unlabeled.test) == 4 and unlabeled.test.labels is None
+
+
+def test_examples_without_a_label_are_left_out(tmp_path, caplog):
+  source = open_saved(tmp_path / "set", make_table(20, kind=[-1, None, *[0, 1] * 9]))
+  pixels = {int(x["image"][0, 0, 0]): x["label"] for role in roles(source) for x in read(role)}
+  assert pixels == {i: i % 2 for i in range(2, 20)}
+  assert "skipped 2 examples whose label is missing: train[0], train[1]" in caplog.text
+
+
+CODED = datasets.ClassLabel(names=["ox", "elk"])
 
 
 @pytest.mark.parametrize(
-  "change",
+  ("column", "kind", "chosen", "names"),
   [
-    lambda table: table.rename_column("photo", "picture"),
-    lambda table: table.cast_column("kind", datasets.ClassLabel(names=NAMES[::-1])),
+    (["owl", "cat", "owl", None], datasets.Value("string"), ("more",), ("cat", "owl")),
+    ([10, 9], datasets.Value("int64"), ("more",), ("9", "10")),
+    ([10, 9], datasets.Value("int64"), None, tuple(NAMES)),
+    ([10, 9], datasets.Value("int64"), (), None),
+    (["elk", "ox"], CODED, None, None),  # a second ClassLabel
+    (["elk", "ox"], CODED, ("more",), ("ox", "elk")),
   ],
 )
-def test_splits_with_other_columns_or_classes_are_refused(tmp_path, change):
-  tables = datasets.DatasetDict(train=make_table(12), test=change(make_table(6)))
-  with pytest.raises(ConfigError, match=r"'test' does not have the columns photo and kind with"):
-    open_saved(tmp_path / "set", tables)
+def test_the_column_of_the_classes_is_chosen(tmp_path, column, kind, chosen, names):
+  table = make_table(12, more=column * (12 // len(column))).cast_column("more", kind)
+  source = open_saved(tmp_path / "set", table, label_columns=chosen)
+  assert source.info.class_names == names
+  assert source.info.numbered == (not chosen or kind is CODED)
+  assert sum(map(len, roles(source))) == (9 if None in column else 12)
+  example = source.train[0]
+  if names is None:
+    assert source.train.labels is None and example.keys() == {"image"}
+    with pytest.raises(ConfigError, match=r"no array 'label'.*data\.label_columns.*more \("):
+      check_arrays(source.info, {"label": ("integer", 0)}, "classification")
+  else:
+    texts = column if chosen else NAMES
+    assert names[example["label"]] == str(texts[example["image"][0, 0, 0] % len(texts)])
+
+
+def test_images_that_cannot_be_read_are_left_out(tmp_path):
+  photos = [*make_table(12)["photo"]]
+  photos[3], photos[7] = None, {"bytes": b"cut", "path": None}
+  table = make_table(12, photo=photos)
+  source = open_saved(tmp_path / "set", table, on_unreadable="skip")
+  assert sum(map(len, roles(source))) == 10 and source.unreadable == ("train[3]", "train[7]")
+  with pytest.raises(UnreadableError, match=r"train\[3\] cannot be read: the image is missing"):
+    read(open_saved(tmp_path / "set", table).train)
+
+
+def make_numbers():
+  """Returns a table with a label that its ClassLabel does not have."""
+  features = datasets.DatasetInfo(features=make_table(4).features)
+  table = make_table(4).remove_columns("kind").add_column("kind", [0, 1, 5, 1])
+  return datasets.Dataset(table.data, info=features)
 
 
 @pytest.mark.parametrize(
-  ("table", "message"),
+  ("make", "fields", "message"),
   [
-    (lambda: make_table(4).remove_columns("kind"), "one column of kind ClassLabel, but has none"),
     (
-      lambda: datasets.concatenate_datasets(
-        [make_table(4), make_table(4).select_columns("photo").rename_column("photo", "second")],
-        axis=1,
-      ),
-      "one column of kind Image, but has photo, second",
+      lambda: make_table(6).rename_column("photo", "picture"),
+      {},
+      "the columns photo and kind with",
     ),
+    (
+      lambda: make_table(6).cast_column("kind", datasets.ClassLabel(names=NAMES[::-1])),
+      {},
+      "'test' does not have the columns photo and kind with",
+    ),
+    (make_numbers, {}, "'test' have the label 5, but only 2 class_names"),
+    (lambda: make_table(4), {"label_columns": ("knd",)}, r"label_columns='knd' .*'kind'"),
+    (lambda: make_table(4), {"source": "hf:set:train"}, "'hf:set:train': .* has no configs"),
   ],
 )
-def test_unsuitable_columns_are_named(tmp_path, table, message):
+def test_unsuitable_sets_are_refused(tmp_path, monkeypatch, make, fields, message):
+  monkeypatch.chdir(tmp_path)
+  tables = datasets.DatasetDict(train=make_table(12), test=make())
   with pytest.raises(ConfigError, match=message):
-    open_saved(tmp_path / "set", table())
+    open_saved(tmp_path / "set", tables, **fields)
+
+
+def test_a_set_with_two_columns_of_images_is_refused(tmp_path):
+  table = make_table(4).add_column("second", [None] * 4).cast_column("second", datasets.Image())
+  with pytest.raises(ConfigError, match="one column of kind Image, but has photo, second"):
+    open_saved(tmp_path / "set", table)
 
 
 def test_a_set_that_does_not_exist_is_named(tmp_path):

@@ -96,12 +96,6 @@ def test_code_that_is_not_trusted_is_not_imported():
     open_source(make(), 0)
 
 
-def test_a_label_without_a_name_is_refused():
-  with pytest.raises(ConfigError, match=r"'train' have the label 9, but only 3 class_names"):
-    open_dataset(make("open_labeled", classes=3))
-  assert len(open_dataset(make("open_labeled", classes=12)).info.class_names) == 12
-
-
 def test_labels_of_some_examples_only_are_refused(monkeypatch):
   few = vectors(label=np.arange(COUNT) % 10)
   few.labels = few.labels[:40]

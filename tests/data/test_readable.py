@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 
 from tests.data.examples import Rows, names, roles
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, UnreadableError
 from vitx.data import in_memory
+from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.images.resizing import ResizeImages
 from vitx.data.images.settings import image_spec
+from vitx.data.images.statistics import compute
+from vitx.data.readable import listing_all
 from vitx.data.sources import open_dataset, open_source
 
 
@@ -49,6 +52,26 @@ def test_an_unreadable_file_is_named_or_left_out(damage, folder, make_data, capl
     in_memory.keep(examples, transform=ResizeImages(8), memory="always", threads=2)
     folders = [name.split("/")[0] for name in names(examples)]
     assert [source.info.class_names[k] for k in examples.labels] == folders
+
+
+def test_every_unreadable_image_of_all_roles_is_named(folder, make_data):
+  broken = sorted((folder / "cat").iterdir())
+  for path, damage in zip(broken, BROKEN * 5, strict=True):
+    damage(path)
+  source = open_source(make_data(source=f"folder:{folder}"), seed=0)
+  tested = [folder / name for name in names(source.test) if name.startswith("cat")]
+  settings = dict(transform=ResizeImages(8), threads=2)
+  with pytest.raises(UnreadableError) as computed, listing_all(source.all_roles(), threads=2):
+    compute(source.train)
+  with pytest.raises(UnreadableError) as kept, listing_all(source.all_roles(), threads=2):
+    in_memory.keep(source.test, memory="always", **settings)
+  with pytest.raises(UnreadableError) as evaluated:
+    list(evaluation_batches(source.test, batch_size=4, **settings))
+  for error, listed in ((computed, broken), (kept, broken), (evaluated, tested)):
+    text = str(error.value)
+    assert text.startswith(f"{len(listed)} examples cannot be read:\n")
+    assert all(f"\n  {path} cannot be read" in text for path in listed)
+    assert text.endswith("\n" + in_memory.SKIP)
 
 
 def test_a_directory_named_like_an_image_is_ignored(folder, make_data):

@@ -163,15 +163,6 @@ def test_a_set_without_builder_code_opens_from_its_directory(shapes_dir, make_da
     assert (source.test[i]["image"] == number).all() and source.test[i]["label"] == number % 2
 
 
-def test_labels_of_minus_one_mark_unlabeled_images(shapes_dir, make_data):
-  data = make_data(source="tiny_shapes", data_dir=str(shapes_dir))
-  source = open_source(data, seed=0)
-  assert list(map(len, roles(source))) == [36, 4, 10]
-  data.splits.test = "test"
-  with pytest.raises(ConfigError, match=r"'test'.*has no labels.*train, validation"):
-    open_source(data, seed=0)
-
-
 def test_splits_may_be_sliced_and_joined(shapes_dir, make_data):
   splits = dict(train="train[:50%]", validation="train[50%:75%]", test="train[75%:]+validation")
   data = make_data(source="tiny_shapes", data_dir=str(shapes_dir), splits=splits)

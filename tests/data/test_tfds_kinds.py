@@ -9,9 +9,10 @@ import tensorflow_datasets as tfds
 from tests.data.examples import join, roles
 from vitx.config.errors import ConfigError
 from vitx.data.builders.digits.digits_dataset_builder import _png
-from vitx.data.dataset import ArraySpec
+from vitx.data.dataset import ArraySpec, check_arrays
 from vitx.data.documents import Documents
 from vitx.data.sources import open_dataset, open_source
+from vitx.data.sources.tfds import _describe as describe
 from vitx.data.sources.tfds_records import Content, find_content
 
 features = tfds.features
@@ -78,7 +79,8 @@ class SmallGaps(Small):
 
   KINDS: ClassVar[dict] = {"image": IMAGE, "id": features.Scalar(np.int64), "label": LABEL}
   SPLITS: ClassVar[dict] = {
-    "train": [{**each, "label": -1 if each["id"] == 3 else 1} for each in pictures(9, 0)]
+    "train": [{**each, "label": (-1, 0, 1, 0, 1, 0)[each["id"] % 6]} for each in pictures(20, 0)],
+    "test": [{**each, "label": -1} for each in pictures(5, 100)],
   }
   SUPERVISED = ("image", "label")
 
@@ -96,6 +98,8 @@ def directory(tmp_path_factory):
 
 def test_images_may_have_no_labels(directory, make_data):
   source = open_source(make_data(source="small_images", data_dir=directory), seed=0)
+  with pytest.raises(ConfigError, match="Did you mean 'small_images'"):
+    open_source(make_data(source="small_imags", data_dir=directory), seed=0)
   assert source.info.class_names is None and source.info.vocabulary is None
   assert source.info.spec == {"image": ArraySpec((4, 4, 3), "uint8")}
   assert list(map(len, roles(source))) == [18, 2, 6]
@@ -109,12 +113,18 @@ def test_images_may_have_no_labels(directory, make_data):
   assert sorted(seen) == [*range(20), *range(100, 106)] and min(seen[20:]) >= 100
 
 
-def test_an_image_without_its_label_is_refused(directory, make_data):
-  train = open_dataset(make_data(source="small_gaps", data_dir=directory)).open_split("train")
-  place = train.labels.tolist().index(-1)
-  assert place and train[0]["label"] == 1  # the first example has a label
-  with pytest.raises(ConfigError, match=rf"example train#{place} has no label"):
-    train[place]
+def test_an_image_without_its_label_is_refused_or_left_out(directory, make_data):
+  data = make_data(source="small_gaps", data_dir=directory)
+  dataset = open_dataset(data)
+  assert (dataset.splits, dataset.unlabeled) == (("train",), ("test",))
+  with pytest.raises(ConfigError, match=r"'test'.*has no labels"):
+    open_source({**data, "splits": {"test": "test"}}, seed=0)
+  train = dataset.open_split("train")
+  assert train.labels[0] == -1 < train.labels[1]
+  with pytest.raises(ConfigError, match=r"example train#0 has no label"):
+    train[0]
+  source = open_source({**data, "on_unreadable": "skip"}, seed=0)
+  assert sum(map(len, roles(source))) == 16 and len(source.unreadable) == 4
 
 
 def test_each_split_of_a_text_is_a_document(directory, make_data):
@@ -147,22 +157,35 @@ def info(kinds, supervised=None):
 TEXT = features.Text()
 
 
+BIRD = {"image": IMAGE, "kind": LABEL, "sex": LABEL}
+
+
 @pytest.mark.parametrize(
-  ("kinds", "supervised", "content"),
+  ("kinds", "supervised", "columns", "content"),
   [
-    ({"image": IMAGE, "label": LABEL, "file_name": TEXT}, None, Content("image", "label")),
-    ({"a": IMAGE, "b": IMAGE, "x": LABEL, "y": LABEL}, ("b", "y"), Content("b", "y")),
-    ({"image": IMAGE, "id": TEXT}, None, Content("image")),
-    ({"image": IMAGE, "x": LABEL, "y": LABEL}, None, Content("image")),
-    ({"text": TEXT}, ("text", "text"), Content(text="text")),
-    ({"title": TEXT}, None, Content(text="title")),
-    ({"title": TEXT, "text": TEXT}, None, Content(text="text")),
-    ({"title": TEXT, "text": TEXT}, ("title", "text"), Content(text="title")),
-    ({"line": TEXT, "label": LABEL}, None, Content(text="line")),
+    ({"image": IMAGE, "label": LABEL, "file_name": TEXT}, None, None, Content("image", "label")),
+    ({"a": IMAGE, "b": IMAGE, "x": LABEL, "y": LABEL}, ("b", "y"), None, Content("b", "y")),
+    ({"image": IMAGE, "id": TEXT}, None, None, Content("image")),
+    (BIRD, None, None, Content("image")),
+    (BIRD, None, ("sex",), Content("image", "sex")),
+    (BIRD, ("image", "kind"), ("sex",), Content("image", "sex")),
+    (BIRD, ("image", "kind"), (), Content("image")),
+    ({"text": TEXT}, ("text", "text"), None, Content(text="text")),
+    ({"title": TEXT}, None, None, Content(text="title")),
+    ({"title": TEXT, "text": TEXT}, None, None, Content(text="text")),
+    ({"title": TEXT, "text": TEXT}, ("title", "text"), None, Content(text="title")),
+    ({"line": TEXT, "label": LABEL}, None, None, Content(text="line")),
   ],
 )
-def test_the_content_of_a_set_is_chosen(kinds, supervised, content):
-  assert find_content(info(kinds, supervised), "name") == content
+def test_the_content_of_a_set_is_chosen(kinds, supervised, columns, content):
+  assert find_content(info(kinds, supervised), "name", columns) == content
+
+
+@pytest.mark.parametrize("kinds", [BIRD, {"image": IMAGE, "kind": features.Scalar(np.int64)}])
+def test_a_set_that_leaves_its_label_open_names_its_features(kinds):
+  described = describe(kinds, "name", find_content(info(kinds), "name"), 3)
+  with pytest.raises(ConfigError, match=r"no array 'label'.*data\.label_columns.*kind \((C|S)"):
+    check_arrays(described, {"label": ("integer", 0)}, "classification")
 
 
 @pytest.mark.parametrize(

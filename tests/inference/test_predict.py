@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -237,27 +238,29 @@ def test_a_pipe_is_an_input(loaded, digits, tmp_path):
     assert vitx.predict(loaded, [pipe]).classes == vitx.predict(loaded, digits[:1]).classes
 
 
-@pytest.mark.slow
-def test_unreadable_files_are_left_out_on_request(run, loaded, digits, tmp_path, capsys):
-  """Unreadable files are left out on request, even if they fill a whole batch."""
-  for i in range(130):
-    path = tmp_path / "in" / f"{i:03}.png"
-    path.parent.mkdir(exist_ok=True)
-    Image.fromarray(digits[i, ..., 0]).save(path)
-  broken = [0, *range(64, 128), 129]
-  for i in broken:
-    (tmp_path / "in" / f"{i:03}.png").write_bytes(b"broken")
-  with pytest.raises(ConfigError, match="66 examples cannot be read"):
-    vitx.predict(loaded, [tmp_path / "in"])
-  result = vitx.predict(loaded, [tmp_path / "in"], skip_unreadable=True)
-  rest = [i for i in range(130) if i not in broken]
-  assert result.names == tuple(f"{tmp_path}/in/{i:03}.png" for i in rest)
-  expected = vitx.predict(loaded, digits[rest])
-  np.testing.assert_allclose(result.probabilities, expected.probabilities, rtol=1e-5)
-  assert result.columns["prediction"] == expected.columns["prediction"]
-  assert len(result.skipped) == 66
-  paths = [str(tmp_path / "in" / f"{i:03}.png") for i in (0, 1)]
-  assert main(["predict", "--workdir", str(run), "--skip_unreadable", *paths]) == 0
-  printed = capsys.readouterr()
-  assert "001.png" in printed.out and "000.png" not in printed.out
-  assert "skipped 1 inputs that cannot be read:\n" in printed.err and paths[0] in printed.err
+def test_readable_files_are_predicted_beside_unreadable_ones(
+  run, loaded, digits, tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setattr(sys.modules["vitx.inference.predict"], "BATCH", 2)
+  for i in range(6):  # the second batch has no readable file
+    Image.fromarray(digits[i, ..., 0]).save(tmp_path / f"{i}.png")
+  broken = [str(tmp_path / f"{i}.png") for i in (0, 2, 3)]
+  for path in broken:
+    Path(path).write_bytes(b"broken")
+  command = ["predict", "--workdir", str(run), "--json", f"{tmp_path}/p.json", str(tmp_path)]
+  assert main(command) == 1
+  error = capsys.readouterr().err
+  assert "skipped 3 inputs that cannot be read:\n" in error and "--skip_unreadable" in error
+  assert all(path in error for path in broken)
+  rows, rest = json.loads((tmp_path / "p.json").read_text()), (1, 4, 5)
+  assert [row["name"] for row in rows] == [f"{tmp_path}/{i}.png" for i in rest]
+  expected = vitx.predict(loaded, digits[[*rest]])
+  np.testing.assert_allclose([row["logits"] for row in rows], expected.logits, rtol=1e-4)
+  assert main([*command, "--skip_unreadable"]) == 0
+  assert "--skip_unreadable" not in capsys.readouterr().err
+  with pytest.raises(ConfigError, match=r"3 examples(.*\n)*skip_unreadable=True leaves them out"):
+    vitx.predict(loaded, [tmp_path])
+  config = loaded.config.copy_and_resolve_references()
+  config.data.on_unreadable = "skip"
+  skipping = dataclasses.replace(loaded, config=config)
+  assert len(vitx.predict(skipping, [tmp_path]).skipped) == 3

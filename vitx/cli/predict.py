@@ -2,7 +2,8 @@
 
 Each printed line has the name of an input, its most probable class and the probability. For a model
 without classes, the task of the model defines the columns. A folder means all images in it at any
-depth, sorted. Files with other suffixes are skipped, and their number is printed to stderr.
+depth, sorted. Files with other suffixes are skipped, and their number is printed to stderr. If
+inputs cannot be read, the others are predicted and written, and the exit status is 1.
 """
 
 import argparse
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--checkpoint", default="best", help=CHECKPOINT)
   add("--top_k", type=positive, default=1, help="The number of classes to show per input.")
   add("--features", action="store_true", help="Adds the head's input to the JSON file.")
-  words = "Leaves out unreadable inputs, and names them on stderr."
+  words = "Ends with status 0 if inputs are unreadable, as for a run with data.on_unreadable=skip."
   add("--skip_unreadable", action="store_true", help=words)
   add("--json", action=OutFile, metavar="FILE", help="Writes all outputs as JSON.")
   add("--csv", action=OutFile, metavar="FILE", help="Writes the printed columns as CSV.")
@@ -39,15 +40,17 @@ def run(
   top_k: int,
   json: str | None,
   csv: str | None,
+  skip_unreadable: bool,
   **options: Any,
-) -> None:
-  """Prints a prediction for each file, and writes the requested JSON and CSV."""
-  from vitx.inference.predict import WRITTEN, predict
+) -> int:
+  """Prints a prediction for each file, writes JSON and CSV, and returns the exit status."""
+  from vitx.inference.predict import WRITTEN, predict, skips_unreadable
   from vitx.interop.repository import load
   from vitx.tasks.multilabel import MultiLabel
 
   loaded = load(workdir, checkpoint)
-  prediction = predict(loaded, files, **options)
+  prediction = predict(loaded, files, skip_unreadable=True, **options)
+  accepts = skip_unreadable or not prediction.skipped or skips_unreadable(loaded)
   columns = {"name": list(prediction.names), **prediction.columns}
   columns |= {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
   shown = columns
@@ -59,12 +62,14 @@ def run(
   print(lay_out([list(shown), *([_cell(value) for value in row] for row in rows)]))
   if prediction.skipped:
     lines = "".join(f"\n  {line}" for line in prediction.skipped)
+    lines += "" if accepts else "\nThe exit status is 1; --skip_unreadable accepts such inputs."
     say(f"skipped {len(prediction.skipped)} inputs that cannot be read:{lines}")
   if json:
     entries = zip(*columns.values(), strict=True)
     write_json(json, [dict(zip(columns, entry, strict=True)) for entry in entries])
   if csv:
     csv_files.write(csv, [list(shown), *rows])
+  return 0 if accepts else 1
 
 
 def _best_columns(prediction: Any, k: int) -> dict[str, list[Any]]:

@@ -33,6 +33,10 @@ class ConfigError(UserError, ValueError):
   """A setting that cannot work. The message names the field, the value and the fix."""
 
 
+class UnreadableError(ConfigError):
+  """A file or an example that cannot be read. The message names it, or all of several."""
+
+
 class MissingExtraError(UserError, ImportError):
   """An optional dependency is not installed. The message names the extra to install."""
 

@@ -113,7 +113,8 @@ class DataSettings:
     repeats: The number of differently augmented copies of each example, which follow one another
       (Hoffer et al. 2020); an epoch keeps its length, so it has fewer different examples.
     label_columns: The columns with the labels of a CSV table; None is every column except "split"
-      and the first, which names the files.
+      and the first, which names the files. For `hf:` and TFDS, the column of the class; None is the
+      only one of the kind ClassLabel, () reads the images alone.
     label_kind: The kind of a table's labels: class (or None) for one class per image, classes for
       any number of classes per image, number for numbers.
     sampling: The frequency of classes in training: balanced draws each class equally often, so it

@@ -15,6 +15,7 @@ from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, Example, Examples
 from vitx.data.in_memory import InMemory, blank_rows, keep, store_row, transform_one
+from vitx.data.readable import listing_all
 from vitx.data.stream import HostBatch, stream
 from vitx.data.transform import Transform
 
@@ -166,7 +167,8 @@ def evaluation_batches(
   """
   rows = share(batch_size, process_index, process_count)
   count = len(examples)
-  first = transform_one(examples, transform, 0) if count else {}
+  with listing_all(examples, threads):
+    first = transform_one(examples, transform, 0) if count else {}
   steps = range(-(-count // batch_size))
 
   def read(step: int, some: slice) -> HostBatch:
@@ -183,4 +185,9 @@ def evaluation_batches(
 
   if isinstance(examples, InMemory):  # nothing is read, so no threads are needed
     return (read(step, slice(None)) for step in steps)
-  return stream(read, steps, len(rows), threads)
+
+  def batches() -> Iterator[HostBatch]:
+    with listing_all(examples, threads):
+      yield from stream(read, steps, len(rows), threads)
+
+  return batches()

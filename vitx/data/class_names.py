@@ -8,18 +8,20 @@ import dataclasses
 import functools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tensorflow_datasets.core.utils import resource_utils
 
-from vitx.config.errors import ConfigError
+from vitx.config.checks import check_choice
+from vitx.config.errors import ConfigError, listing
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Subset
 from vitx.files import reading
 
 FILE = "classes.txt"  # the list of classes in order, in a folder or beside a file of weights
+CLASS = "ClassLabel"  # the kind of a column of classes in TFDS and in the library datasets
 LISTED = 5  # an error shows this many names
 _NUMBERED = re.compile(r"(\D*)(\d+)(\D*)", re.ASCII)
 _WORDNET = re.compile(r"\A(n\d{8})(?:[\s,:].*)?\Z", re.ASCII)
@@ -121,6 +123,28 @@ def match_classes(
   if unnamed and info.numbered and _are_numbers(theirs, len(own)):
     return np.array([place[str(i)] for i in range(len(own))], np.int32)
   return None
+
+
+def choose_label(columns: Sequence[str] | None, kinds: Mapping[str, str], *others: str) -> str:
+  """Returns the column of a data set that contains the classes; "" if it is not certain.
+
+  Args:
+    columns: The config's `data.label_columns`; None takes every column of the kind ClassLabel.
+    kinds: The kind of each column of the data set, by its name.
+    others: The kinds of columns that may be chosen, besides ClassLabel.
+  """
+  valid = [column for column, kind in kinds.items() if kind in (CLASS, *others)]
+  if columns is None:
+    columns = [column for column in valid if kinds[column] == CLASS]
+  for column in columns:
+    check_choice(column, "data.label_columns", valid)
+  return columns[0] if len(columns) == 1 else ""
+
+
+def hint_label(kinds: Mapping[str, str], valid: str) -> str:
+  """Returns the `DatasetInfo.hint` about the columns that `choose_label` can choose."""
+  stated = listing(f"{column} ({kind})" for column, kind in kinds.items())
+  return f" data.label_columns can name one column of the kind {valid}; the columns are {stated}."
 
 
 def find_in_weights(

@@ -47,6 +47,7 @@ class DatasetInfo:
     fingerprint: A hexadecimal digest of the content, independent of its location; "" if unknown.
     numbered: Whether the set itself gives each class its number. If False, the numbers come from
       sorting the names of the classes.
+    hint: A sentence, after a space, that is added to the error about a missing label; "" for none.
   """
 
   name: str
@@ -55,6 +56,7 @@ class DatasetInfo:
   vocabulary: int | None = None
   fingerprint: str = ""
   numbered: bool = True
+  hint: str = ""
 
   def __post_init__(self):
     names = self.class_names or ()
@@ -81,7 +83,7 @@ def check_arrays(info: DatasetInfo, reads: Mapping[str, tuple[str, int]], task: 
     declared = f"{name} {array.dtype} {array.shape}" if array else f"no array {name!r}"
     raise ConfigError(
       f"data.source={info.name!r}: the spec of the source declares {declared}, but the"
-      f" task {task!r} needs {name} {dtype} with {axes} axes."
+      f" task {task!r} needs {name} {dtype} with {axes} axes.{info.hint * (name == 'label')}"
     )
 
 
@@ -103,7 +105,7 @@ class Examples(Protocol):
   def __len__(self) -> int: ...
 
   def __getitem__(self, i: int) -> Example:
-    """Returns the arrays of an example; raises ConfigError with its name if it is unreadable."""
+    """Returns the arrays of an example; raises UnreadableError with its name if that fails."""
     ...
 
   def name(self, i: int) -> str:
@@ -177,6 +179,10 @@ class Source:
         f"split={name!r} is not a role.{nearest(name, ROLES)} Roles: {', '.join(ROLES)}."
       )
     return getattr(self, name)
+
+  def all_roles(self) -> Examples:
+    """Returns the examples of all roles."""
+    return Joined([self.train, self.validation, self.test])
 
 
 def spread(examples: Examples, count: int) -> Examples:

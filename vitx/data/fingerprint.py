@@ -1,10 +1,11 @@
 """Digests of a data set's content, by which a run recognizes its data."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from vitx.config.errors import UnreadableError
 from vitx.data.dataset import Dataset, Examples
 
 # A fingerprint covers all of a set up to this size in bytes, and SAMPLE items of a larger set.
@@ -34,6 +35,15 @@ def choose_sample(count: int, size_in_bytes: int) -> np.ndarray:
   if size_in_bytes <= HASH_ALL or count <= SAMPLE:
     return np.arange(count)
   return np.linspace(0, count - 1, SAMPLE).astype(np.int64)
+
+
+def read_sample(read: Callable[[int], bytes], count: int, size_in_bytes: int) -> Iterator[bytes]:
+  """Yields the bytes of all or some of `count` files; those of an unreadable file are empty."""
+  for i in choose_sample(count, size_in_bytes).tolist():
+    try:
+      yield read(i)
+    except UnreadableError:
+      yield b""
 
 
 def digest_arrays(dataset: Dataset) -> str:

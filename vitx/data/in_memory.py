@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 from tqdm import tqdm
 
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, UnreadableError
 from vitx.data.dataset import Example, Examples, read_encoded
 from vitx.data.transform import Transform
 
@@ -16,6 +16,7 @@ from vitx.data.transform import Transform
 _CHUNK = 64
 # An error lists at most this many unreadable examples and counts the others.
 _LISTED = 100
+SKIP = "In training, data.on_unreadable=skip leaves out examples that cannot be read."
 
 
 class InMemory:
@@ -28,7 +29,7 @@ class InMemory:
   def __init__(self, examples: Examples, transform: Transform, threads: int):
     self._examples = examples
     count = len(examples)
-    self.arrays = blank_rows(_first(examples, transform), count)
+    self.arrays = blank_rows(transform_one(examples, transform, 0), count)
 
     def read(i: int) -> None:
       store_row(self.arrays, i, transform_one(examples, transform, i), examples, i)
@@ -107,24 +108,16 @@ def store_row(rows: Example, place: int, row: Example, examples: Examples, i: in
     target[place] = array
 
 
-def _first(examples: Examples, transform: Transform) -> Example:
-  """Returns the arrays of the first readable example among the first `_CHUNK`."""
-  problems: list[ConfigError] = []
-  for i in range(min(len(examples), _CHUNK)):
-    try:
-      return transform_one(examples, transform, i)
-    except ConfigError as error:
-      problems.append(error)
-  raise_all(problems)
-  raise AssertionError("no examples")
+def raise_all(problems: Sequence[ConfigError], fix: str = "") -> None:
+  """Raises several errors as one UnreadableError, see `list_problems`; does nothing without errors.
 
-
-def raise_all(problems: Sequence[ConfigError]) -> None:
-  """Raises several errors as one ConfigError, see `list_problems`; does nothing without errors."""
-  if len(problems) == 1:
-    raise problems[0]
+  Args:
+    problems: The errors.
+    fix: A sentence about what to do, which becomes the last line; "" for none.
+  """
   if problems:
-    raise ConfigError(f"{len(problems)} examples cannot be read:\n{list_problems(problems)}")
+    count = f"{len(problems)} examples cannot be read:\n" if len(problems) > 1 else ""
+    raise UnreadableError(f"{count}{list_problems(problems)}\n{fix}".strip()) from problems[0]
 
 
 def list_problems(problems: Sequence[ConfigError]) -> str:
@@ -166,7 +159,7 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
   if memory == "never" or transform.draws or isinstance(examples, InMemory):
     return examples
   if memory == "auto":
-    row = sum(array.nbytes for array in _first(examples, transform).values())
+    row = sum(array.nbytes for array in transform_one(examples, transform, 0).values())
     if len(examples) * row > psutil.virtual_memory().available / 2:
       return examples
   return InMemory(examples, transform, threads)

@@ -1,15 +1,28 @@
-"""Leaves out examples that cannot be read, and reports what was not read, before training."""
+"""Lists or leaves out examples that cannot be read, and reports what was not read."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 
-from vitx.config.errors import ConfigError, listing
+from vitx.config.errors import ConfigError, UnreadableError, listing
 from vitx.data.dataset import Dataset, Examples, Subset
-from vitx.data.in_memory import find_problems, list_problems
+from vitx.data.in_memory import SKIP, find_problems, list_problems, raise_all
+
+
+@contextlib.contextmanager
+def listing_all(examples: Examples, threads: int) -> Iterator[None]:
+  """Replaces an error about one unreadable example by one about all that cannot be read."""
+  try:
+    yield
+  except UnreadableError as error:
+    logging.warning("All examples are read now, to list those like this: %s", error)
+    problems = find_problems(examples.__getitem__, len(examples), threads)
+    raise_all([*problems.values()] or [error], SKIP)
+
 
 LISTED = 5  # a warning names this many things of a kind and counts the others
 
@@ -68,7 +81,8 @@ def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]
   message = f"{len(problems)} of {count} examples of {split!r}, which cannot be read:\n{listed}"
   lost = "" if readable.size else "any class"
   if readable.size and names is not None and labels is not None and labels.ndim == 1:
-    lost = listing(names[k] for k in np.setdiff1d(labels, labels[readable]))
+    kept = np.append(labels[readable], -1)  # -1 is no class, but a missing label
+    lost = listing(names[k] for k in np.setdiff1d(labels, kept))
   if lost:
     raise ConfigError(
       f"data.on_unreadable='skip' leaves no example of {lost} in {dataset.info.name!r}: {message}"

@@ -82,7 +82,7 @@ def predict(
   inputs: Sequence[Any] | np.ndarray,
   *,
   features: bool = False,
-  skip_unreadable: bool = False,
+  skip_unreadable: bool | None = None,
   trust_code: bool = False,
 ) -> Prediction:
   """Returns the predictions of a model for inputs, such as images of any size.
@@ -98,8 +98,8 @@ def predict(
       have the names and shapes of those in an example of the run's data. The path of a folder means
       all files in it that the task can read, at any depth and in sorted order.
     features: Whether to also return the input of the network's head.
-    skip_unreadable: Whether to leave out unreadable inputs and list them in `skipped`. At least one
-      input must be readable.
+    skip_unreadable: Whether to leave out unreadable inputs and list them in `skipped`; None does so
+      if the run's `data.on_unreadable` is "skip". At least one input must be readable.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
@@ -112,6 +112,8 @@ def predict(
   """
   with open_model(model, trust_code=trust_code) as loaded:
     task, spec = loaded.task, loaded.task.element_spec
+    if skip_unreadable is None:
+      skip_unreadable = skips_unreadable(loaded)
     examples = list_inputs(inputs, task)
     function = with_features(task.evaluate) if features else task.evaluate
     evaluate = loaded.program(("predict", features), lambda: jax.jit(function))
@@ -145,12 +147,17 @@ def predict(
         answers += list(task.prediction_rows(loaded.data, batch, rows))
         results.append(rows)
     if not skip_unreadable or not results:
-      raise_all(problems)
+      raise_all(problems, "" if skip_unreadable else "skip_unreadable=True leaves them out.")
     rows = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
     skipped, heads = tuple(map(str, problems)), task.prediction_columns(loaded.data)
     # The columns that need labeled examples are left out.
     columns = {h: [row[i] for row in answers] for i, h in enumerate(heads) if h not in spec}
     return Prediction(rows, loaded.class_names, columns, tuple(named), skipped)
+
+
+def skips_unreadable(loaded: Loaded) -> bool:
+  """Returns whether the run left out unreadable examples, by `data.on_unreadable`."""
+  return loaded.config.data.get("on_unreadable") == "skip"
 
 
 def with_features(

@@ -116,12 +116,12 @@ def find_class_weights(
   if labels is None:
     return given
   has_one = np.ndim(labels) == 1
-  counts = np.bincount(labels, minlength=count) if has_one else np.count_nonzero(labels, axis=0)
+  counts = np.bincount(labels[labels >= 0], minlength=count) if has_one else (labels > 0).sum(0)
   if not counts.all():
     name = class_names[int(np.argmin(counts))]
     raise ConfigError(
       f"task.class_weights={given!r}: train has no example of the class {name!r}; give a number"
       " for each class."
     )
-  weights = len(labels) / (count * counts) if has_one else len(labels) / counts - 1
+  weights = counts.sum() / (count * counts) if has_one else len(labels) / counts - 1
   return tuple(weights.tolist())

@@ -27,6 +27,7 @@ from vitx.config.registry import build
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, DatasetInfo, Examples, Source, spread
+from vitx.data.readable import listing_all
 from vitx.data.sources import open_source
 from vitx.models import check_model, logged, resolve_model, stacked
 from vitx.ops.implementation import Choice
@@ -231,7 +232,8 @@ def make_experiment(
   _check_without_data(config)
   tracking.check(config, is_trial=is_trial)
   source = open_data(config, class_names)
-  config = resolve(config, source)
+  with listing_all(source.all_roles(), config.data.threads):
+    config = resolve(config, source)
   task = build_task(config)
   examples = read_examples(task, source)
   config = fit_to_examples(config, len(examples.train))

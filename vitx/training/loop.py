@@ -13,6 +13,7 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import workdir as wd
+from vitx.data.readable import listing_all
 from vitx.ops.implementation import choosing_by
 from vitx.training import cache, compilation, parallel, resident
 from vitx.training.attention_entropy import make_measure
@@ -112,7 +113,8 @@ def _train(run: Run) -> Result:
   in_flight = InFlight(finish)
   if not is_end(step) or not start.is_evaluated:
     # The data are opened before compiling, so that an unreadable example is reported at once.
-    with request.breakable():
+    everything = experiment.source.all_roles()
+    with request.breakable(), listing_all(everything, config.data.threads):
       iterate, fill = resident.open_feed(experiment.batches(), config.data.device)
       for role in ("validation", "test"):
         examples(role)

@@ -15,7 +15,7 @@ from vitx.config.fields import DataSettings, read_fields
 from vitx.data import class_names
 from vitx.data.class_names import normalize
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Joined
-from vitx.data.fingerprint import choose_sample, digest
+from vitx.data.fingerprint import digest, read_sample
 from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.sources.files import (
@@ -99,8 +99,8 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
 
   Args:
     data: The config's `data`, of which these fields are read: source; channels, to which images are
-      converted; value_range; on_unreadable; splits. A directory that `splits` names is a split, in
-      the folder or in each class directory.
+      converted; value_range; splits. A directory that `splits` names is a split, in the folder or
+      in each class directory.
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
@@ -326,19 +326,7 @@ def _fingerprint(files: Mapping[str, ImageFiles]) -> str:
 
 
 def digest_files(files: ImageFiles) -> tuple[list[int], str]:
-  """Returns the size in bytes of each file, and a digest of the content of all or of a sample.
-
-  An unreadable file counts as empty if `data.on_unreadable` is "skip".
-  """
-
-  def read(i: int) -> bytes:
-    try:
-      return files.read(i)
-    except ConfigError:
-      if files.settings.on_unreadable != "skip":
-        raise
-      return b""
-
+  """Returns the size in bytes of each file, and a digest of the content of all or of a sample."""
   paths = (files.root / path for path in files.paths)
   sizes = [path.stat().st_size if path.exists() else 0 for path in paths]  # 0: a broken link
-  return sizes, digest(map(read, choose_sample(len(files), sum(sizes)).tolist()))
+  return sizes, digest(read_sample(files.read, len(files), sum(sizes)))

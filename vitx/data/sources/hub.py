@@ -1,16 +1,18 @@
 """The source `hf:NAME`: labeled images read by Hugging Face's library `datasets`."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from vitx.config.errors import ConfigError, MissingExtraError, listing
 from vitx.config.fields import DataSettings, read_fields
-from vitx.data.dataset import Dataset, DatasetInfo, Example
-from vitx.data.fingerprint import choose_sample, digest
+from vitx.data import class_names
+from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Subset
+from vitx.data.fingerprint import digest, read_sample
 from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, image_spec
 from vitx.data.sources.files import find_path
@@ -18,6 +20,7 @@ from vitx.data.sources.folder import make_dataset
 from vitx.files import reading
 
 SAVED = ("dataset_dict.json", "state.json")  # the files that `save_to_disk` writes
+VALUE = "Value"  # the kind of a column of texts or numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,32 +30,34 @@ class HubImages:
   Attributes:
     table: The split, a `datasets.Dataset` whose images are encoded.
     image: The name of the column of images.
-    labels: The classes, int32 (n,).
+    labels: The classes, int32 (n,), -1 for a missing label; None for images without labels.
   """
 
   table: Any
   split: str
   image: str
-  labels: np.ndarray
+  labels: np.ndarray | None
   settings: DataSettings
 
   def __len__(self) -> int:
-    return len(self.labels)
+    return len(self.table)
 
   def __getitem__(self, i: int) -> Example:
-    """Returns `image`, uint8 (height, width, C), in its native size, and `label`, int32 ()."""
+    """Returns `image`, uint8 (height, width, C), in its native size, and its `label` if known."""
     return decode_example(self.encoded(i))
 
   def encoded(self, i: int) -> dict[str, Any]:
     """Returns an example whose image is not decoded yet, but still an `Encoded`."""
     channels, values = self.settings.channels, self.settings.value_range
     image = Encoded(self.read(i), channels, self.name(i), upright=True, value_range=values)
-    return {"image": image, "label": np.asarray(self.labels[i])}
+    return {"image": image} | ({} if self.labels is None else {"label": self.labels[i]})
 
   def read(self, i: int) -> bytes:
     """Returns the bytes of an image file, which the table contains or names by a path."""
     with reading(f"{self.name(i)} cannot be read"):
-      stored = self.table[int(i)][self.image]
+      stored = self.table[int(i)][self.image] or {}
+      if not any(stored.values()):
+        raise ValueError("the image is missing")
       return stored["bytes"] or Path(stored["path"]).read_bytes()
 
   def name(self, i: int) -> str:
@@ -63,38 +68,52 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   """Opens `hf:NAME`, or `hf:NAME:CONFIG` for a set with several configs.
 
   NAME is a set of the Hugging Face Hub, a directory that `datasets.load_dataset` reads, or a
-  directory that `save_to_disk` wrote. The set must have one column of images and one of classes
-  (`ClassLabel`). The library `datasets` downloads a set of the Hub to its own cache and runs no
-  code of the set.
+  directory that `save_to_disk` wrote. The set must have one column of images. `data.label_columns`
+  names the column of the classes: a `ClassLabel`, or a column whose different texts or numbers are
+  the classes. If it is None, the only `ClassLabel` is taken. Without such a column the images have
+  no labels. Examples whose label is null or -1 are left out with a warning. The library `datasets`
+  downloads a set of the Hub to its own cache and runs no code of the set.
 
   Args:
-    data: The config's `data`, of which these fields are read: source, channels, value_range.
+    data: The config's `data`, of which these fields are read: source, channels, value_range,
+      label_columns.
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
   name = settings.source
   tables = _load(name)
   first = next(iter(tables.values()))
-  image, label = _choose_column(name, first, "Image"), _choose_column(name, first, "ClassLabel")
-  opened: dict[str, HubImages] = {}
-  feature, names = first.features[image], tuple(first.features[label].names)
+  kinds = {column: type(feature).__name__ for column, feature in first.features.items()}
+  image = _choose_image(name, kinds)
+  label = class_names.choose_label(settings.label_columns, kinds, VALUE)
+  coded = names = getattr(first.features.get(label), "names", None)
   for split, table in tables.items():
-    others = tuple(getattr(table.features.get(label), "names", names))  # a number has no names
-    if not {image, label} <= table.features.keys() or others != names:
+    others = getattr(table.features.get(label), "names", names)  # a number has no names
+    if not {image, label or image} <= table.features.keys() or others != names:
       raise ConfigError(
-        f"data.source={name!r}: the split {split!r} does not have the columns {image} and {label}"
-        f" with the classes {listing(names)}, as {next(iter(tables))!r} has."
+        f"data.source={name!r}: the split {split!r} does not have the columns"
+        f" {image}{label and f' and {label}'} with the classes {listing(names or ()) or 'none'}, as"
+        f" {next(iter(tables))!r} has."
       )
-    labels = np.array([-1 if number is None else number for number in table[label]], np.int32)
-    encoded = table.cast_column(image, dataclasses.replace(feature, decode=False))
-    opened[split] = HubImages(encoded, split, image, labels, settings)
-  unlabeled = tuple(split for split, examples in opened.items() if (examples.labels < 0).any())
-  parts: list[str | bytes] = [*names]
+  labels, names = _read_labels(tables, label, names) if label else ({}, None)
+  feature = dataclasses.replace(first.features[image], decode=False)
+  opened = {
+    split: HubImages(table.cast_column(image, feature), split, image, labels.get(split), settings)
+    for split, table in tables.items()
+  }
+  parts: list[str | bytes] = [*(names or ())]
   for split in sorted(opened):
     parts += [split, str(len(opened[split])), digest(_content(opened[split]))]
-  info = DatasetInfo(name, image_spec(settings.channels), names, fingerprint=digest(parts))
-  labeled = {split: opened[split] for split in opened if split not in unlabeled}
-  return make_dataset(info, labeled, unlabeled)
+  hint = "" if label else class_names.hint_label(kinds, f"{class_names.CLASS} or {VALUE}")
+  if hint and settings.label_columns is None:
+    logging.warning("%s is read without labels.%s", name, hint)
+  spec = image_spec(settings.channels, labeled=bool(label))
+  numbered = coded is not None or class_names.are_numbered(names or ())
+  info = DatasetInfo(name, spec, names, fingerprint=digest(parts), numbered=numbered, hint=hint)
+  skipped: list[str] = []
+  used = {k: some for k, images in opened.items() if len(some := _leave_out(images, skipped))}
+  unlabeled = tuple(split for split in opened if split not in used)
+  return make_dataset(info, used, unlabeled, {"examples whose label is missing": skipped})
 
 
 def _load(name: str) -> Mapping[str, Any]:
@@ -106,29 +125,53 @@ def _load(name: str) -> Mapping[str, Any]:
   path, _, config = name.removeprefix("hf:").partition(":")
   folder = find_path(f"hf:{path}")
   is_saved = any((folder / file).exists() for file in SAVED)
+  if is_saved and config:
+    raise ConfigError(f"data.source={name!r}: a set saved by save_to_disk has no configs.")
   datasets.disable_progress_bars()
   with reading(f"data.source={name!r} cannot be loaded by the library datasets"):
     if is_saved:
       tables = datasets.load_from_disk(str(folder))
     else:
-      tables = datasets.load_dataset(path, config or None)
+      tables = datasets.load_dataset(str(folder) if folder.exists() else path, config or None)
   return tables if isinstance(tables, dict) else {"train": tables}
 
 
-def _choose_column(name: str, table: Any, kind: str) -> str:
-  """Returns the only column of a table that has the given kind of feature."""
-  columns = [name for name, feature in table.features.items() if type(feature).__name__ == kind]
+def _choose_image(name: str, kinds: Mapping[str, str]) -> str:
+  """Returns the only column of the kind Image."""
+  columns = [column for column in kinds if kinds[column] == "Image"]
   if len(columns) != 1:
     raise ConfigError(
-      f"data.source={name!r} must have one column of kind {kind}, but has"
-      f" {listing(columns) or 'none'} among {listing(table.features)}; choose or cast columns, and"
+      f"data.source={name!r} must have one column of kind Image, but has"
+      f" {listing(columns) or 'none'} among {listing(kinds)}; choose or cast columns, and"
       " save the set by save_to_disk."
     )
   return columns[0]
 
 
+def _read_labels(
+  tables: Mapping[str, Any], label: str, names: Sequence[str] | None
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+  """Returns the classes of each split, int32 (n,), -1 for none, and the names of the classes."""
+  columns = {split: list(table[label]) for split, table in tables.items()}
+  if names is None:
+    columns = {k: [None if x is None else str(x) for x in xs] for k, xs in columns.items()}
+    names = class_names.sort_names([*set().union(*columns.values()) - {None}])
+  index = {name: i for i, name in enumerate(names)} | {None: -1}
+  labels = {k: np.array([index.get(x, x) for x in xs], np.int32) for k, xs in columns.items()}
+  return labels, tuple(names)
+
+
+def _leave_out(images: HubImages, skipped: list[str]) -> Examples:
+  """Leaves out the examples whose label is missing, and adds their names to `skipped`."""
+  labels = images.labels
+  if labels is None or (labels >= 0).all():
+    return images
+  if (labels >= 0).any():
+    skipped += [images.name(i) for i in np.flatnonzero(labels < 0).tolist()]
+  return Subset(images, lambda: np.flatnonzero(labels >= 0))
+
+
 def _content(examples: HubImages) -> Iterator[str | bytes]:
   """Yields the labels of a split and then the bytes of its images, or of a sample of them."""
-  yield examples.labels.tobytes()
-  for i in choose_sample(len(examples), examples.table.data.nbytes).tolist():
-    yield examples.read(i)
+  yield b"" if examples.labels is None else examples.labels.tobytes()
+  yield from read_sample(examples.read, len(examples), examples.table.data.nbytes)

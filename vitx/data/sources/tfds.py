@@ -9,6 +9,7 @@ import tensorflow_datasets as tfds
 
 from vitx.config.fields import DataSettings, read_fields
 from vitx.data.builders import BUILDERS
+from vitx.data.class_names import CLASS, hint_label
 from vitx.data.dataset import Dataset, DatasetInfo, Examples
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
@@ -26,7 +27,8 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
 
   Args:
     data: The config's `data`, of which these fields are read: source, `NAME[/CONFIG][:VERSION]`;
-      data_dir; channels, for sets that do not fix the number of channels; value_range.
+      data_dir; channels, for sets that do not fix the number of channels; value_range;
+      label_columns, the feature of the class.
 
   Raises:
     ConfigError: The set is unknown, not prepared (the message has the command) or unsuitable.
@@ -36,7 +38,7 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   directory = tfds_dir.prepared_directory(name, settings.data_dir)
   start_threads()
   builder = tfds_dir.open_builder(directory, tfds_dir.READABLE)
-  content = find_content(builder.info, name)
+  content = find_content(builder.info, name, settings.label_columns)
   if not content.text:
     check_file_settings(settings)
   facts = _describe(builder.info.features, name, content, settings.channels)
@@ -47,9 +49,7 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
 
   details = builder.info.splits.items()
   splits = {split: read(split) for split, detail in details if detail.num_examples}
-  unlabeled = tuple(  # the labels of a whole split may be missing, as in ImageNet's test split
-    split for split, part in splits.items() if content.label and part.label(part.read(0)) < 0
-  )
+  unlabeled = tuple(split for split, part in splits.items() if part.is_unlabeled())
 
   def open_split(expression: str) -> Examples:
     records = splits.get(expression) or read(expression)
@@ -80,9 +80,8 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
     info = tfds.builder(f"{name}/{config}" if config else name, data_dir=NOWHERE).info
   except Exception:  # the builder needs TensorFlow, or the config does not exist
     return None
-  return _describe(
-    info.features, settings.source, find_content(info, settings.source), settings.channels
-  )
+  content = find_content(info, settings.source, settings.label_columns)
+  return _describe(info.features, settings.source, content, settings.channels)
 
 
 def _describe(
@@ -93,12 +92,13 @@ def _describe(
     return DatasetInfo(name, SPEC, vocabulary=VOCABULARY)
   height, width, own_channels = features[content.image].shape
   channels = {1: 1, 3: 3, 4: 3}.get(own_channels, default_channels)
-  class_names = None
+  class_names, kinds = None, {key: type(features[key]).__name__ for key in features}
+  hint = "" if content.label else hint_label(kinds, CLASS)
   if content.label:
     label = features[content.label]
     class_names = tuple(label.names or (str(i) for i in range(label.num_classes)))
   spec = image_spec(channels, (height, width), labeled=bool(content.label))
-  return DatasetInfo(name, spec, class_names)
+  return DatasetInfo(name, spec, class_names, hint=hint)
 
 
 def _open_documents(texts: Records) -> Documents:

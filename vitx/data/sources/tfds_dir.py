@@ -40,11 +40,12 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
   return match["name"], match["config"], match["version"]
 
 
-def check_known(name: str) -> None:
-  """Checks that TFDS or vitx knows a name."""
+def check_known(name: str, data_dir: epath.Path | None = None) -> None:
+  """Checks that TFDS or vitx knows a name; the error suggests a similar one, also in `data_dir`."""
   base = parse_name(name)[0]
   names = [*tfds.list_builders(with_community_datasets=False), *BUILDERS]  # needs no network
   if base not in names:
+    names += [path.name for path in data_dir.glob("*")] if data_dir else []
     raise ConfigError(
       f"data.source={name!r} is unknown.{nearest(base, names)} Give {listing(BUILDERS)}, a name in"
       f" tfds.list_builders() or in your TFDS directory, or another of the forms {_FORMS}."
@@ -100,7 +101,7 @@ def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
     root = epath.Path(cache_directory()) / "tfds"
     directory = find(name, root) or own.prepare(root)
   if directory is None:
-    check_known(name)
+    check_known(name, root)
     source = f"PATH_OF_{own.archive}" if own is not None else ""
     raise ConfigError(
       f"data.source={name!r} is not prepared in {root}. Run: {command(name, data_dir, source)}"

@@ -1,7 +1,7 @@
 """Reads single records of a TFDS split, and chooses which features of a set to read."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,10 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
-from vitx.config.errors import ConfigError, listing
+from vitx.config.errors import ConfigError, UnreadableError, listing
+from vitx.data.class_names import choose_label
 from vitx.data.dataset import Example
-from vitx.data.fingerprint import digest
+from vitx.data.fingerprint import SAMPLE, digest
 from vitx.data.images.decode import Encoded, ValueRange, decode_example
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import RecordFiles
@@ -31,10 +32,17 @@ class Content:
   text: str = ""
 
 
-def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
+def find_content(
+  info: tfds.core.DatasetInfo, name: str, columns: Sequence[str] | None = None
+) -> Content:
   """Chooses the features of a TFDS set that vitx reads: an image and at most one class, or a text.
 
   Of several candidates, the supervised keys of TFDS are chosen, or the feature "text".
+
+  Args:
+    info: The description of the set.
+    name: The name of the set.
+    columns: The feature of the class, `data.label_columns`; () for none, None to choose it here.
   """
   features = info.features
 
@@ -45,10 +53,11 @@ def find_content(info: tfds.core.DatasetInfo, name: str) -> Content:
   texts = of(tfds.features.Text)
   keys = info.supervised_keys or ("", "")
   first, second = keys if len(keys) == 2 and all(isinstance(key, str) for key in keys) else ("", "")
+  label = choose_label(columns, {key: type(features[key]).__name__ for key in features})
   if first in images and second in labels:
-    return Content(image=first, label=second)
+    return Content(image=first, label=second if columns is None else label)
   if len(images) == 1:
-    return Content(image=images[0], label=labels[0] if len(labels) == 1 else "")
+    return Content(image=images[0], label=label)
   if first in texts:
     return Content(text=first)
   if texts and len(texts) + len(labels) == len(features) and (len(texts) == 1 or "text" in texts):
@@ -104,6 +113,11 @@ class Records:
     scan = self.scan(np.arange(len(self)), "labels")
     return np.array([self.label(features) for features in scan], np.int32)
 
+  def is_unlabeled(self) -> bool:
+    """Returns whether the labels of the split are missing, as in ImageNet's test split."""
+    some = np.linspace(0, len(self) - 1, SAMPLE).astype(int).tolist()
+    return bool(self.content.label) and all(self.label(self.read(i)) < 0 for i in some)
+
   def __len__(self) -> int:
     return len(self._records)
 
@@ -120,9 +134,9 @@ class Records:
       return image
     label = self.label(features)
     if label < 0:  # a split without any labels is not opened; one in a batch would teach no class
-      raise ConfigError(
-        f"{where} has no label, unlike others of its split. Prepare the set without such examples,"
-        " or name a split in data.splits in which every example has a label."
+      raise UnreadableError(
+        f"{where} has no label, unlike others of its split. Set data.on_unreadable=skip, or name a"
+        " split in data.splits in which every example has a label."
       )
     return {**image, "label": np.asarray(label, np.int32)}
 
@@ -132,7 +146,7 @@ class Records:
       return tf_example_pb2.Example.FromString(self._records[i]).features.feature
     except Exception as error:  # the readers raise many kinds of errors, which name no file
       path = self.ranges[self._records.find(i)[0]][0]
-      raise ConfigError(f"{tfds_dir.describe_damage(path)}: {error}") from error
+      raise UnreadableError(f"{tfds_dir.describe_damage(path)}: {error}") from error
 
   def name(self, i: int) -> str:
     """Returns the name that the set gives an example, or else its split and index."""
