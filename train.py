@@ -1,8 +1,7 @@
 """Trains a model: `python train.py --config configs/digits.py --workdir runs/digits`.
 
 The same command goes on where a run stopped, and is also called `vitx train`. Exit status: 0
-finished, 75 stopped by SIGTERM or SIGINT with everything saved (the same command goes on), 1
-anything else.
+finished, 75 stopped by a signal with everything saved (the same command goes on), 1 anything else.
 """
 
 import sys

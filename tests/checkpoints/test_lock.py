@@ -50,12 +50,6 @@ def test_a_refused_training_learns_the_host_and_process_of_the_holder(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [lock.TRAIN]
 
 
-def test_an_error_releases_the_lock(tmp_path):
-  with contextlib.suppress(ZeroDivisionError), lock.hold(tmp_path):
-    _ = 1 / 0
-  assert not list(tmp_path.iterdir())
-
-
 def test_a_dead_process_of_this_machine_loses_its_lock_at_once(tmp_path):
   write(tmp_path, dataclasses.replace(Holder.here(), pid=gone()))
   with lock.hold(tmp_path) as held:

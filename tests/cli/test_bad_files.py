@@ -7,6 +7,8 @@ import pytest
 
 from tests import runs
 from tests.cli.refusal import elsewhere, refuse
+from vitx.checkpoints.workdir import check_file
+from vitx.config.errors import ConfigError
 
 __all__ = ["elsewhere"]
 
@@ -29,3 +31,16 @@ def test_an_unwritable_place_is_refused_first(command, part, elsewhere, capsys):
   (elsewhere / "some.txt").write_text("some text")
   (elsewhere / "a_folder").mkdir()
   refuse(capsys, elsewhere, command.split(), part)
+
+
+@pytest.mark.parametrize("sign", ["environment.json", "phases.json", "vitx.json", "point.json"])
+def test_an_output_replaces_no_file_of_a_run(sign, tmp_path):
+  (tmp_path / "run" / "checkpoints" / "8").mkdir(parents=True)
+  (tmp_path / "run" / sign).write_text("{}")
+  (tmp_path / "link").symlink_to(tmp_path / "run" / "config.json")
+  lost = ["config.json", "metrics.jsonl", "failed.json", "checkpoints/x", "checkpoints/8/x", sign]
+  for path in [*(tmp_path / "run" / name for name in lost), tmp_path / "link"]:
+    with pytest.raises(ConfigError, match=r"json='.*' belongs to the run in .*run; name another"):
+      check_file(path, "json")
+  for path in ("run/figures.json", "run/checkpoints.csv", "config.json"):
+    check_file(tmp_path / path, "json")

@@ -78,9 +78,12 @@ def test_a_run_without_checkpoints_loads_nothing(run_copy, capsys):
     ("predict text.png --top_k 0", "argument --top_k: '0' is not a positive integer"),
     ("export --out text.png", "out='text.png': text.png exists already; name another"),
     ("export --out p --platforms gpu", "platforms='gpu' is unknown"),
+    ("evaluate --predictions RUN/metrics.jsonl", "metrics.jsonl' belongs to the run in "),
+    ("predict text.png --csv RUN/log.txt", "csv='RUN/log.txt' belongs to the run in "),
   ],
 )
 def test_a_wrong_argument_is_named(arguments, part, finished_run, elsewhere, capsys):
   for name in ("text.png", "more.png", "x.npz"):
     (elsewhere / name).write_text("text")
+  (elsewhere / "RUN").symlink_to(finished_run[0])
   refuse(capsys, elsewhere, [*arguments.split(), "--workdir", str(finished_run[0])], part)

@@ -23,6 +23,7 @@ from vitx.checkpoints import lock
 from vitx.cli import sweep
 from vitx.cli.live import Live
 from vitx.cli.main import main
+from vitx.config import registry
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.inference.folds import pool_folds
 from vitx.sweeps import results as writing
@@ -32,6 +33,8 @@ from vitx.sweeps.sweep import POINT, State, train_points
 from vitx.training import phases
 from vitx.training.failures import NonFiniteError, StopRequest
 from vitx.training.loop import Result
+
+MINE = "tests.attention.third_party:CosineAttention"
 
 
 class Silent:
@@ -233,14 +236,14 @@ def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
 @pytest.mark.slow  # trains two networks
 @pytest.mark.usefixtures("uncleared")
 def test_a_sweep_over_folds_predicts_every_example(tmp_path, capsys):
-  config = f"digits.py:softmax,{TINY},data.folds=2"
+  config = f"digits.py:softmax,{TINY},data.folds=2,token_mixer={MINE}"
   command = ["sweep", f"--config={config}", "--over=data.fold=[0,1]", "--no-plot"]
   command += [f"--workdir={tmp_path / 'folds'}", f"--out={tmp_path / 'out'}"]
   assert main(command) == 0
   runs_of = [tmp_path / "folds" / f"softmax_fold-{fold}_seed-0" for fold in range(2)]
   found = []
   for workdir in runs_of:
-    vitx.evaluate(workdir, predictions=tmp_path / "p.csv")
+    vitx.evaluate(workdir, predictions=tmp_path / "p.csv", trust_code=True)
     with open(tmp_path / "p.csv", newline="") as file:
       found += list(csv.DictReader(file))
   assert len({row["name"] for row in found}) == len(found) == 1438  # the digits' train
@@ -250,6 +253,16 @@ def test_a_sweep_over_folds_predicts_every_example(tmp_path, capsys):
   assert "| 1,438 |" in line and f"{metrics.accuracy_score(labels, guess):.2%} (" in line
   assert f"{metrics.f1_score(labels, guess, average='macro'):.2%} (" in line
   assert "Out of fold" in capsys.readouterr().out and "| softmax | 2 |" in text
+
+
+def test_a_sweep_reads_the_code_that_its_command_names(tmp_path, quick):
+  (own,) = points(f"token_mixer=[{MINE}]", seeds=1)
+  assert train_points([own], tmp_path, Silent())
+  with registry.trusting(None):
+    with pytest.raises(ConfigError, match="trust_code"):
+      read_curves([str(tmp_path / own.name)])
+    writing.measure_methods([own], {}, str(tmp_path))
+    assert read_curves([str(tmp_path / own.name)])[1] == "top1"
 
 
 def test_a_sweep_without_all_folds_pools_none():

@@ -127,15 +127,11 @@ def test_a_config_file_names_no_code(field, theirs):
     assert vitx.load_config(path).seed == 0
 
 
-@pytest.mark.parametrize(
-  "command", [["config"], ["train", "--workdir", "new", "--dry_run", "--config"]], ids=" ".join
-)
-def test_a_command_needs_the_flag(command, theirs, capsys):
-  arguments = [*command, theirs.config("theirs.json", model=theirs.mixer)]
+def test_a_command_needs_the_flag(theirs, capsys):
+  arguments = ["config", theirs.config("theirs.json", model=theirs.mixer)]
   assert main(arguments) == 1
   error = capsys.readouterr().err
-  assert f"{theirs.name}:Mixer" in error and "--trust_code" in error
-  assert not theirs.has_run() and not (theirs.place / "new").exists()
+  assert f"{theirs.name}:Mixer" in error and "--trust_code" in error and not theirs.has_run()
   assert main([*arguments, "--trust_code"]) == 0
 
 
@@ -252,7 +248,10 @@ WAYS = [
 
 @pytest.mark.parametrize(
   ("way", "lets_in"),
-  all_but(a_workdir, phases_of_a_config, repository, weights_of_a_run, image, of=WAYS),
+  all_but(
+    *(a_workdir, picture_of_a_workdir, phases_of_a_config, repository, weights_of_a_run, image),
+    of=WAYS,
+  ),
   ids=lambda way: getattr(way, "__name__", ""),
 )
 def test_each_way_in_needs_trust(way, lets_in, theirs, monkeypatch):
@@ -266,6 +265,28 @@ def test_each_way_in_needs_trust(way, lets_in, theirs, monkeypatch):
   with contextlib.suppress(ConfigError, AttributeError):  # the stranger's files need not work
     use(True)
   assert theirs.has_run() == lets_in
+
+
+@pytest.mark.parametrize(
+  "command",
+  [
+    "evaluate --workdir run --source NAME:missing",
+    "probe --workdir run --source NAME:missing",
+    "visualize patterns --out out --config digits:softmax,token_mixer=NAME:missing",
+  ],
+)
+def test_code_on_the_command_line_needs_no_flag(command, theirs, capsys):
+  """The module lacks the name, so that nothing is computed after the import."""
+  assert main([word.replace("NAME", theirs.name) for word in command.split()]) == 1
+  assert theirs.has_run() and "cannot be imported" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", ["init_from", "task.teacher"])
+def test_a_run_of_the_code_that_a_config_names_is_read(before, theirs):
+  theirs.config(model=theirs.mixer)
+  more = {"task": "distillation"} if before == "task.teacher" else {}
+  train(False, **more, **{before: theirs.run, "token_mixer": f"{theirs.name}:Mixer"})
+  assert theirs.has_run()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from vitx.attention import MIXERS
 from vitx.config.errors import ConfigError
-from vitx.config.registry import build, lookup, trusting
+from vitx.config.registry import build, lookup, refuse_names_of_code, trusting
 from vitx.ops.patterns import PATTERNS
 from vitx.training.optim.schedules import SCHEDULES
 
@@ -59,3 +59,19 @@ def test_untrusted_names_are_not_imported():
       assert lookup(MIXERS, "own_code:Mixer", "token_mixer")
   with pytest.raises(SystemExit, match="evil was imported"):
     lookup(MIXERS, "evil_code:Mixer", "token_mixer")
+
+
+def test_code_that_a_command_has_named_is_its_own_until_it_ends():
+  find = functools.partial(lookup, MIXERS, field="token_mixer")
+  with trusting(None):
+    find("own_code:Mixer")
+    with trusting(False):
+      assert find("own_code:Mixer").__name__ == "Mixer"
+      with pytest.raises(ConfigError, match="trust_code"):
+        find("own_code:partial")
+  with trusting(True):
+    find("own_code:Mixer")  # a stranger's, though it is trusted
+    with pytest.raises(ConfigError, match="trust_code"):
+      refuse_names_of_code({"token_mixer": "own_code:Mixer"}, "")
+  with trusting(False), pytest.raises(ConfigError, match="trust_code"):
+    find("own_code:Mixer")

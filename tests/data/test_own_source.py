@@ -7,7 +7,6 @@ import pytest
 
 from tests.data.examples import Rows, names, roles
 from vitx.config.errors import ConfigError
-from vitx.config.registry import trusting
 from vitx.data import batches
 from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo, Joined
 from vitx.data.sources import open_dataset, open_source
@@ -91,9 +90,10 @@ def test_a_missing_function_is_refused():
     open_source(make("open_vector"), 0)
 
 
-def test_code_that_is_not_trusted_is_not_imported():
-  with trusting(False), pytest.raises(ConfigError, match=r"data\.source=.*trust_code"):
-    open_source(make(), 0)
+def test_a_label_without_a_name_is_refused():
+  with pytest.raises(ConfigError, match=r"'train' have the label 9, but only 3 class_names"):
+    open_dataset(make("open_labeled", classes=3))
+  assert len(open_dataset(make("open_labeled", classes=12)).info.class_names) == 12
 
 
 def test_labels_of_some_examples_only_are_refused(monkeypatch):

@@ -180,19 +180,16 @@ def in_phases(**phases):
 
 @pytest.fixture
 def begun(monkeypatch):
-  """Records the config of each phase and whether it trusts its source; nothing is trained."""
+  """Records for each phase whether it may read code of `Mine`; nothing is trained."""
   found = {}
 
   def train(config, workdir, **_):
-    found[workdir.rpartition("/")[2]] = config, registry.is_trusted()
+    with registry.trusting(False):  # as the weights of another phase are read
+      found[workdir.rpartition("/")[2]] = registry.is_allowed(f"{__name__}:Mine")
     return loop.Result(workdir, 6, True)
 
   monkeypatch.setattr(loop, "train", train)
   return found
-
-
-def trusts(begun):
-  return [trusted for _, trusted in begun.values()]
 
 
 @pytest.mark.slow
@@ -210,15 +207,7 @@ def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
   assert found["b"].task.teacher_model.to_dict() == config.model.to_dict()
   assert config.to_dict() == before and found["b"].task.teacher == "w/a"
   assert phases.train(config, tmp_path).finished
-  assert trusts(begun) == [True] * 3  # the run trusts its own weights
-
-
-def test_foreign_weights_are_not_trusted_beside_own_phases(tmp_path, monkeypatch, begun):
-  config = in_phases(a={}, b={"init_from": ""}, c={})
-  assert phases.train(config, tmp_path).finished and trusts(begun) == [True] * 3
-  monkeypatch.setattr(phases, "_check_beginnings", lambda *_: None)
-  config.phases.b.init_from = "theirs"
-  assert phases.train(config, tmp_path).finished and trusts(begun) == [True, False, True]
+  assert list(begun.values()) == [True] * 3  # the run trusts the code that its config names
 
 
 def test_a_phase_of_another_run_is_refused_before_the_first_begins(tmp_path, begun):

@@ -11,11 +11,13 @@ import pytest
 from tests import runs
 from tests.training.test_loop import same
 from vitx.checkpoints.workdir import list_steps
+from vitx.cli import main as front
 from vitx.cli.main import main
 from vitx.training import compilation, evaluation, failures, loop
 from vitx.training.experiment import Experiment
 from vitx.training.in_flight import InFlight
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 COMMAND = ["train", "--config", f"configs/digits.py:{runs.TINY}", "--workdir"]
 
 
@@ -111,7 +113,29 @@ def test_an_error_of_breakable_work_is_raised():
     failures.run_breakable(fail)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_a_second_one_if_it_comes_a_second_later(number, monkeypatch):
+  now, ended = [0.0], []
+  monkeypatch.setattr(signal, "valid_signals", lambda: {number})
+  before = signal.signal(number, lambda *given: ended.append(given[0]))
+  try:
+    with failures.StopRequest(lambda: now[0]) as request:
+      signal.raise_signal(number)
+      now[0] = 0.9
+      signal.raise_signal(number)  # delivered again
+    assert request.is_received()
+    signal.raise_signal(number)  # and again, while the process ends
+    assert not ended
+    now[0] = 1.0
+    signal.raise_signal(number)
+    assert ended == [number]
+    front._keep_status()
+    signal.raise_signal(number)  # while the interpreter closes
+  finally:
+    signal.signal(number, before)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_before_anything_is_compiled_ends_with_status_75(
   number, tmp_path, monkeypatch, capsys
 ):

@@ -229,13 +229,14 @@ def _make_key(config: ConfigDict) -> Hashable:
     plain = {name: plain[name] for name in TASK_SECTIONS if name in plain}
   text = json.dumps(plain, sort_keys=True)
   rule = json.dumps(current_rule().to_json(), sort_keys=True)
-  return text, tuple(_find_code(plain)), registry.is_trusted(), rule
+  return text, tuple(_find_code(plain)), rule
 
 
 def _find_code(plain: Any) -> Iterator[Any]:
   """Yields the object to which each `module:Name` in a config refers now; None if not imported.
 
-  A task is kept under a key with these objects, because a notebook may define one of them again.
+  A task is kept under a key with these objects, because a notebook may define one of them again,
+  and with whether they are allowed, because a later call may not trust them.
   """
   if isinstance(plain, dict | list):
     for each in plain.values() if isinstance(plain, dict) else plain:
@@ -245,7 +246,7 @@ def _find_code(plain: Any) -> Iterator[Any]:
     code: Any = sys.modules.get(module)
     for part in name.split("."):
       code = getattr(code, part, None)
-    yield code if isinstance(code, Hashable) else id(code)
+    yield code if isinstance(code, Hashable) else id(code), registry.is_allowed(plain)
 
 
 def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: str) -> Any:

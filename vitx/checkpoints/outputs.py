@@ -31,22 +31,6 @@ def check_absent(paths: Iterable[Path], advice: str, where: str = "") -> None:
       raise ConfigError(f"{where}{path} exists already; {advice}")
 
 
-def check_file(path: str | Path | None, field: str) -> None:
-  """Checks that a file can be written to a path in an existing folder; None is valid.
-
-  Args:
-    path: The path of the file.
-    field: The name of the argument that gives the path, for the error.
-
-  Raises:
-    ConfigError: The file cannot be written.
-  """
-  if path is not None and (Path(path).is_dir() or not Path(path).parent.is_dir()):
-    raise ConfigError(f"{field}={str(path)!r} is a folder, or is in a folder that does not exist.")
-  if path is not None:
-    check_folder(Path(path).parent, field)
-
-
 def check_folder(path: str | Path, field: str) -> None:
   """Checks that a folder can be created and written; a URL is not checked.
 

@@ -5,7 +5,6 @@ self-contained: evaluation needs no other file of the run. It has no pickle and 
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +28,13 @@ PATH_FIELDS = ("data.source", "data.data_dir", *WEIGHT_FIELDS)
 POINT = "point.json"  # the point of a sweep (one of its runs) that a workdir belongs to
 FAILED = "failed.json"  # the reason why a point ended without a result
 TRACKING = "tracking.json"  # the tracker of a run, and the rows that the tracker has
+# The files that show that a folder belongs to a run or has a published model, and all files and
+# folders that must not be lost there.
+SIGNS = (ENVIRONMENT, PHASES, POINT, REPOSITORY)
+VITAL = (
+  *(*SIGNS, FAILED, TRACKING, "config.json", "metrics.jsonl", "log.txt"),
+  *("checkpoints", "model.safetensors"),
+)
 
 
 def join(workdir: str | Path, name: str) -> str:
@@ -71,12 +77,6 @@ def locate_checkpoints(workdir: str | Path) -> str:
 def list_steps(workdir: str | Path) -> list[int]:
   """Returns the steps of a run's complete checkpoints, ascending."""
   return Directory(locate_checkpoints(workdir)).steps()
-
-
-def locate_config(place: str | Path) -> str:
-  """Returns the path of the config of a workdir, or of a repository that `vitx convert` wrote."""
-  in_repository = str(place).startswith("hf:") or os.path.isfile(join(place, REPOSITORY))
-  return join(place, REPOSITORY if in_repository else "config.json")
 
 
 def to_plain(value: Any) -> Any:
@@ -174,6 +174,28 @@ def check_whole(workdir: str | Path) -> None:
 def write_json(workdir: str | Path, name: str, value: Any) -> None:
   """Writes a JSON file; a concurrent reader sees the old or the new content, never a part."""
   replace_text(join(workdir, name), json.dumps(value, indent=2) + "\n")
+
+
+def check_file(path: str | Path | None, field: str) -> None:
+  """Checks that an output may be written to a path, which is in an existing folder; None is valid.
+
+  Args:
+    path: The path of the file.
+    field: The name of the argument that gives the path, for the error.
+
+  Raises:
+    ConfigError: The file cannot be written, or a run would lose its own file.
+  """
+  if path is None:
+    return
+  whole = Path(path).resolve()
+  if whole.is_dir() or not whole.parent.is_dir():
+    raise ConfigError(f"{field}={str(path)!r} is a folder, or is in a folder that does not exist.")
+  for folder in whole.parents:
+    is_vital = whole.relative_to(folder).parts[0] in VITAL
+    if is_vital and any((folder / name).is_file() for name in SIGNS):
+      raise ConfigError(f"{field}={str(path)!r} belongs to the run in {folder}; name another file.")
+  check_folder(whole.parent, field)
 
 
 def check_writable(workdir: str | Path, *, in_phases: bool = False) -> None:

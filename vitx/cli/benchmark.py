@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   words = "Measure and store what auto picks on this kind of device."
   add = what.add_parser("choose", help=words).add_argument
   words = "The file to write; the default is the file by which vitx chooses for auto."
-  add("--out", metavar="FILE", help=words)
+  add("--out", action=OutFile, metavar="FILE", help=words)
   words = "The families of operations to measure, or tiles; the default is all."
   add("--ops", type=names, help=words)
   words = "The limit of minutes for all timings, to which compilation adds."
@@ -148,8 +148,6 @@ def _run_choose(
   kind, setting = jax.devices()[0].device_kind, Setting(**sizes)
   path = Path(out) if out else rule.user_directory() / rule.file_name(kind)
   check_folder(path.parent, "out")
-  if path.is_dir():
-    raise ConfigError(f"out={str(path)!r} is a folder; name a file.")
   whole = set(chosen) >= set(rule.FAMILIES)
   families = {} if whole else rule.find_families(kind)
   tiles = None if whole else rule.load_tiles(kind)

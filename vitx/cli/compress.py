@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from vitx.checkpoints.outputs import check_absent, check_file
+from vitx.checkpoints.outputs import check_absent
 from vitx.cli.flags import CHECKPOINT, DENSITY_RUN, add_trust
 
 SUFFIX = ".vitx"
@@ -52,6 +52,8 @@ def choose_path(out: str | None, default: str) -> Path:
   Raises:
     ConfigError: No file can be written to the path, or `default` is needed and exists already.
   """
+  from vitx.checkpoints.workdir import check_file
+
   check_file(default if out is None else out, "out")
   if out is None:
     check_absent([Path(default)], "give another file as --out")

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   words = "Changes fields of the task, such as min_context=64."
   add("--task", default="", metavar="FIELD=VALUE,...", help=words)
   words = "Writes a row for each example to this CSV file."
-  add("--predictions", action=OutFile, metavar="FILE", help=words)
+  add("--predictions", metavar="FILE", help=words)
   words = "Fits a temperature on validation, and shows NLL and calibration error with it."
   add("--calibrate", action="store_true", help=words)
   words = "Writes a web page with all figures and with the mistakes into this folder."

@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vitx.checkpoints.outputs import check_file
-
 CHECKPOINT = "The checkpoint: best, latest or a step."
 CONFIG = "A config file, one of its rows as FILE:ROW or FILE:ROW,field=value, or a config.json."
 DATA_DIR = "The folder of the TFDS sets; the default is the run's."
@@ -27,11 +25,13 @@ def add_trust(add: Callable[..., object]) -> None:
 
 
 class OutFile(argparse.Action):
-  """An argparse action that stores the path of an output file, if the file can be written."""
+  """An argparse action that stores the path of an output file, if the file may be written."""
 
   def __call__(
     self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
   ) -> None:
+    from vitx.checkpoints.workdir import check_file
+
     check_file(values, self.dest)
     setattr(namespace, self.dest, values)
 

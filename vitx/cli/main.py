@@ -6,7 +6,9 @@ imports are inside `run`, so help and error messages do not wait for JAX.
 """
 
 import argparse
+import atexit
 import importlib
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,7 +55,15 @@ class Parser(argparse.ArgumentParser):
 
 def start(*before: str) -> int:
   """Runs the command made of `before` and this process's arguments; returns the exit status."""
+  atexit.register(_keep_status)
   return main([*before, *sys.argv[1:]])
+
+
+def _keep_status() -> None:
+  """Ignores the signals that Python handles, which would end the closing interpreter."""
+  for number in signal.valid_signals():
+    if callable(signal.getsignal(number)):
+      signal.signal(number, signal.SIG_IGN)
 
 
 def main(arguments: Sequence[str]) -> int:

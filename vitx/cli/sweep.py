@@ -14,8 +14,8 @@ At the end, three files in --out compare the methods: a table (NAME.md), a line 
 (NAME.csv) and the training curves (NAME_curves.png). The table has the mean of each method, its
 paired difference from the first method with a confidence interval, and its rank.
 
-The exit status is 0 if all runs finished, 75 if SIGTERM or SIGINT stopped the sweep with everything
-saved, and 1 otherwise.
+The exit status is 0 if all runs finished, 75 if a signal stopped the sweep with everything saved,
+and 1 otherwise.
 """
 
 import argparse

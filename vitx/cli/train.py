@@ -3,8 +3,8 @@
     vitx train --config configs/digits.py --workdir runs/digits
     vitx train --config configs/digits.py:performer,seed=3 --config.model.depth=2 --workdir runs/p
 
-The exit status is 0 if the run finished, 75 if SIGTERM or SIGINT stopped it with everything saved
-(the same command resumes it), and 1 otherwise.
+The exit status is 0 if the run finished, 75 if a signal (SIGTERM, SIGINT, SIGUSR1 or SIGUSR2)
+stopped it with everything saved (the same command resumes it), and 1 otherwise.
 """
 
 import argparse

@@ -4,9 +4,10 @@ A named choice is a value such as `dict(name="softmax", ...)`. An unknown name o
 ConfigError, which lists the valid ones and the nearest; none is dropped silently.
 
 A name `module:Name` imports code. So a config that somebody else wrote is read in a `with` block of
-`trusting(False)`, which allows only names in our tables and imports nothing. The user's own config
-is read without `trusting`, and the code that it names is imported. Other files of strangers can
-name code too, such as the feature classes of a data set; this needs `trusting(True)`.
+`trusting(False)`, which allows only names in our tables and names of code that the user's own
+config has imported already. The user's own config is read without `trusting(False)`, and the code
+that it names is imported. Other files of strangers can name code too, such as the feature classes
+of a data set; this needs `trusting(True)`.
 """
 
 import contextlib
@@ -27,27 +28,43 @@ from vitx.config.fields import suggest
 
 # True: the user trusts foreign code. False: no foreign code runs. None: nobody has said either.
 _trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted", default=None)
+# The names of the user's own code that were imported in the outermost block of `trusting`.
+_own: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("own", default=None)
 
 
 @contextlib.contextmanager
 def trusting(allowed: bool | None) -> Iterator[None]:
   """Sets whether a `with` block may import code that a file from somebody else names.
 
+  A name that the user's own config has given in the outermost block, such as a whole command, is
+  allowed in every file, since its code has run already.
+
   Args:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
       to change nothing. A block with False inside a block with True has no effect.
   """
-  stated = _trusted.get()
+  stated, own = _trusted.get(), _own.get()
   token = _trusted.set(stated if stated or allowed is None else allowed)
+  names = _own.set(set() if own is None else own)
   try:
     yield
   finally:
     _trusted.reset(token)
+    _own.reset(names)
 
 
-def is_trusted() -> bool:
-  """Returns whether the user allows foreign code to run (`--trust_code`)."""
-  return _trusted.get() is True
+def is_trusted() -> bool | None:
+  """Returns the value that `trusting` set: True if the user allows foreign code to run."""
+  return _trusted.get()
+
+
+def is_allowed(name: str) -> bool:
+  """Returns whether code of this name may be imported here, if a config names it."""
+  return _trusted.get() is not False or _is_own(name)
+
+
+def _is_own(name: str) -> bool:
+  return name in (_own.get() or ())
 
 
 def reach_current_folder() -> None:
@@ -85,7 +102,7 @@ def refuse_names_of_code(
   elif isinstance(tree, list | tuple):
     for entry in tree:
       refuse_names_of_code(entry, field, is_text)
-  elif isinstance(tree, str) and ":" in tree and not is_text(field, tree):
+  elif isinstance(tree, str) and ":" in tree and not (_is_own(tree) or is_text(field, tree)):
     raise refuse_code(tree, field)
 
 
@@ -117,13 +134,16 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
       f"{field}={name!r} is unknown.{nearest(name, table)} Valid: {listing(table)};"
       " or your own code as 'module:Name'."
     )
-  if _trusted.get() is False:
+  if not is_allowed(name):
     return _find_shipped(table, name, field)
   reach_current_folder()
   try:
-    return import_name(name)
+    code = import_name(name)
   except (ImportError, AttributeError, ValueError) as error:
     raise ConfigError(f"{field}={name!r} cannot be imported ({error}); correct it.") from error
+  if _trusted.get() is None and (own := _own.get()) is not None:
+    own.add(name)
+  return code
 
 
 def import_name(name: str) -> Any:

@@ -13,6 +13,7 @@ from absl import logging
 from vitx.analysis import classification, csv_files
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.outputs import check_folder
+from vitx.checkpoints.workdir import check_file
 from vitx.config.checks import PositiveInt, check_choice, check_value
 from vitx.config.errors import ConfigError
 from vitx.config.overrides import split as split_overrides
@@ -101,6 +102,7 @@ def evaluate(
     ConfigError: The workdir, checkpoint, source or split does not exist, or the classes differ.
     CorruptCheckpoint: The checkpoint is damaged.
   """
+  check_file(predictions, "predictions")
   if report is not None:
     # The report loads code for drawing, and imports this file.
     from vitx.inference import report as pages
@@ -109,7 +111,8 @@ def evaluate(
     pages.style.make_canvas(1, 1)  # a missing matplotlib is reported before the long evaluation
   options: dict[str, Any] = dict(split=split, source=source, data_dir=data_dir, limit=limit)
   options |= dict(batch_size=batch_size, task=task, file=predictions)
-  with open_model(workdir, checkpoint, weights=weights, trust_code=trust_code) as loaded:
+  opening: dict[str, Any] = dict(weights=weights, source=source, trust_code=trust_code)
+  with open_model(workdir, checkpoint, **opening) as loaded:
     evaluated = evaluate_split(loaded, calibrate=calibrate or report is not None, **options)
     if report is not None:
       pages.write_report(evaluated, report)

@@ -10,7 +10,8 @@ import jax
 from jax import export as programs
 
 from vitx.checkpoints.load import Loaded
-from vitx.checkpoints.outputs import check_absent, check_file, write_json
+from vitx.checkpoints.outputs import check_absent, write_json
+from vitx.checkpoints.workdir import check_file
 from vitx.config.checks import PositiveInt, check_choice, check_value
 from vitx.config.errors import MissingExtraError
 from vitx.inference.opening import open_model

@@ -37,7 +37,7 @@ def pool_folds(points: Sequence[Point], outcomes: Sequence[Outcome], directory: 
     return []
   try:
     rows = [_summarize(*key, runs) for key, runs in whole.items()]
-  except ConfigError as error:  # A run's config may name code that is not trusted now.
+  except ConfigError as error:  # A run that was finished before may lack its data by now.
     return [f"{TITLE}\n\nNone: {markdown.text(error)}"]
   if not all(rows):
     return []

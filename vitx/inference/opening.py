@@ -14,7 +14,7 @@ from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError
 from vitx.data.dataset import ROLES, Dataset, DatasetInfo, check_arrays
-from vitx.data.sources import open_dataset
+from vitx.data.sources import find_opener, open_dataset
 from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.repository import load
 from vitx.tasks.base import Task
@@ -29,11 +29,13 @@ def open_model(
   checkpoint: str | int = "best",
   *,
   weights: str | None = None,
+  source: str | None = None,
   trust_code: bool = False,
 ) -> Iterator[Loaded]:
   """Yields the model, loaded by `vitx.load` if it is given as a workdir or a repository.
 
   If `trust_code` is set, code that the run's config names may be imported inside the `with` block.
+  Code that `source` names, which is the caller's own, may be imported in any case.
 
   Raises:
     ConfigError: The model is loaded already, and `checkpoint` or `weights` name others.
@@ -44,8 +46,11 @@ def open_model(
       f" weights of step {model.step}; name others in vitx.load."
     )
   cache.enable()
-  with registry.trusting(trust_code):
-    yield model if isinstance(model, Loaded) else load(model, checkpoint, weights=weights)
+  with registry.trusting(trust_code or None):
+    if source is not None:
+      find_opener(source)
+    with registry.trusting(trust_code):
+      yield model if isinstance(model, Loaded) else load(model, checkpoint, weights=weights)
 
 
 def copy_data_fields(loaded: Loaded, data_dir: str | None = None) -> ConfigDict:

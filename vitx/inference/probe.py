@@ -111,7 +111,7 @@ def probe(
     if config is not None and workdir is None and source is None:
       model, data = _open_config(config, data_dir)
     elif workdir is not None and config is None:
-      with open_model(workdir, checkpoint, weights=weights) as loaded:
+      with open_model(workdir, checkpoint, weights=weights, source=source) as loaded:
         model, data = _open_run(loaded, source, data_dir)
     else:
       raise ConfigError("give a workdir, or a config, which sets its own data.source.")

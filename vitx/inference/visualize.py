@@ -126,8 +126,8 @@ def visualize(
     raise ConfigError(f"figure={figure!r} takes {takes}; given: {listing(names) or 'none'}.")
   check_folder(out, "out")
   make_canvas(1, 1)  # A missing matplotlib is reported before the long computation.
-  # Code that the user names on the command line is his own; that of a workdir may be a stranger's.
-  with registry.trusting(None if kind in ("patterns", "results") else trust_code):
+  # Code that the caller names is his own; that of a workdir may be a stranger's.
+  with registry.trusting(trust_code or (False if workdirs else None)):
     inputs: Any
     if kind == "runs":
       inputs = _read_runs(workdirs, config)
@@ -167,7 +167,7 @@ def open_subject(
     raise ConfigError("workdir and config: give one of them.")
   options = options or Options()
   cache.enable()
-  with registry.trusting(trust_code):
+  with registry.trusting(trust_code or (None if workdir is None else False)):
     if workdir is None:
       return _open_config(str(config), options)
     loaded = load(workdir, checkpoint)

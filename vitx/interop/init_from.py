@@ -102,7 +102,7 @@ def initial_variables(
   A head for other classes keeps its random values; a position table for another grid is resized. A
   report on each parameter is printed, and a warning if another run may have been trained on
   examples that the new run evaluates. Code that the other run's config names is imported only
-  inside `registry.trusting(True)`.
+  as `registry.trusting` allows.
 
   Args:
     source: The workdir of another run, whose best checkpoint is loaded; a repository that vitx

@@ -142,8 +142,8 @@ def _read_record(folder: str) -> tuple[ConfigDict, dict[str, Any]]:
 def load_shapes(source: str) -> Loaded:
   """Returns the model of a workdir or a repository with zeros in place of its weights.
 
-  The weights are not read. Code that the config names is imported only inside
-  `registry.trusting(True)`.
+  The weights are not read. Code that the config names is imported only as `registry.trusting`
+  allows.
 
   Raises:
     ConfigError: There is no such workdir or repository, it has no checkpoint yet, or no model can

@@ -80,7 +80,7 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
 
   A point whose loss is not finite has failed; the failure is recorded and the point is not
   tried again. The config of a teacher, or of the run in `init_from`, may name Python code, which is
-  imported only inside `registry.trusting(True)`.
+  imported only as `registry.trusting` allows.
 
   Args:
     points: The points, in the order in which they are trained.

@@ -216,7 +216,7 @@ def make_experiment(
   """Makes the experiment of a config, and checks all that can be checked without compiling.
 
   The config of a teacher, or a prepared data set, may name Python code, which is imported only
-  inside `registry.trusting(True)`.
+  as `registry.trusting` allows.
 
   Args:
     config: The config that `get_config` returned.
@@ -226,9 +226,9 @@ def make_experiment(
       it recorded none.
   """
   check_config(config)
-  config = teacher.with_model(config)
   if not isinstance(config.model, str):
     check_model(config.model)
+  config = teacher.with_model(config)
   _check_without_data(config)
   tracking.check(config, is_trial=is_trial)
   source = open_data(config, class_names)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -19,6 +20,9 @@ from vitx.config.registry import fields_of
 # EX_TEMPFAIL of sysexits.h: everything is saved, and the same command continues the run.
 EXIT_INTERRUPTED = 75
 POLL = 0.1  # seconds between two checks for a signal during work in a thread
+AGAIN = 1.0  # seconds after which another signal is a second one, and not the first sent twice
+# The signals that ask a run to end. Batch systems send SIGUSR1 or SIGUSR2 before a job's time ends.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 T = TypeVar("T")
 _current: contextvars.ContextVar["StopRequest | None"] = contextvars.ContextVar(
   "request", default=None
@@ -47,17 +51,21 @@ class TrackingError(UserError, RuntimeError):
 
 
 class StopRequest:
-  """A context manager in which SIGTERM and SIGINT end a run after the steps in progress.
+  """A context manager in which each of `SIGNALS` ends a run after the steps in progress.
 
-  The first signal only sets a flag, which the training loop reads; a second signal ends the process
-  at once. During long work, such as an evaluation, the methods `check`, `watch`, `run` and
-  `breakable` raise Interrupted after the signal. With several processes these methods do not raise,
-  since the other processes would wait for this one; instead, the next training step passes the
-  signal on to them.
+  The first signal only sets a flag, which the training loop reads. During long work, such as an
+  evaluation, the methods `check`, `watch`, `run` and `breakable` raise Interrupted after the
+  signal. With several processes these methods do not raise, since the other processes would wait
+  for this one; instead, the next training step passes the signal on to them.
+
+  A second signal ends the process at once, if it comes at least `AGAIN` seconds after the first. An
+  earlier one is ignored, even after the `with` block, because schedulers deliver one signal twice.
   """
 
-  def __init__(self) -> None:
+  def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    """Begins without a signal; `clock` returns the time in seconds."""
     self.received: signal.Signals | None = None
+    self._clock, self._since = clock, 0.0
     self._before: dict[signal.Signals, Any] = {}
     self._is_breakable = False
 
@@ -65,12 +73,13 @@ class StopRequest:
     self._token = _current.set(self)
     # Python lets only the main thread set handlers.
     if threading.current_thread() is threading.main_thread():
-      for number in (signal.SIGTERM, signal.SIGINT):
+      for number in SIGNALS:
         self._before[number] = signal.signal(number, self._handle)
     return self
 
   def __exit__(self, *exception: object) -> None:
-    self._restore()
+    if self.received is None:  # otherwise the signal may come again before the process ends
+      self._restore()
     _current.reset(self._token)
 
   def is_received(self) -> bool:
@@ -129,14 +138,18 @@ class StopRequest:
       self.check()
 
   def _handle(self, number: int, frame: object) -> None:
-    self.received = signal.Signals(number)
+    if self.received is not None:
+      if self._clock() - self._since >= AGAIN:
+        self._restore()
+        signal.raise_signal(number)
+      return
+    self._since, self.received = self._clock(), signal.Signals(number)
     _received.append(number)
     print(
       f"\n{self.received.name}: the run saves its state after the steps in progress and ends;"
       " a second signal ends it at once",
       flush=True,
     )
-    self._restore()
     if self._is_breakable:
       self.check()
 

@@ -59,7 +59,7 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
   """Trains a config in a workdir, or continues the run that is saved there.
 
   The config of a teacher, or of the run in `init_from`, may name Python code, which is imported
-  only inside `registry.trusting(True)`.
+  only as `registry.trusting` allows.
 
   The arguments are those of `phases.train`. A dry run takes zeros for the weights of a teacher.
 

@@ -8,7 +8,7 @@ that has a checkpoint.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +89,7 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in runs:
       phase.init_from = ""  # a dry run has no such weights, and needs none
-    # A dry run does not check whether the workdir belongs to this run.
-    is_own = not dry_run and _begins_from_own(phase, runs)
-    with registry.trusting(is_own or None):
-      result = loop.train(phase, run, dry_run=dry_run)
+    result = loop.train(phase, run, dry_run=dry_run)
     # A signal may have come at the end of a phase, too late to break it off.
     is_stopped = name != list(phases)[-1] and count_received() > before
     if is_stopped or not result.finished:
@@ -106,14 +103,6 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
       )
       break
   return result
-
-
-def _begins_from_own(phase: ConfigDict, runs: Sequence[str]) -> bool:
-  """Returns whether a phase takes its initial weights and its teacher from the run's own phases.
-
-  Then no further code needs trust, since the code that these phases' configs name has already run.
-  """
-  return {phase.init_from, phase.task.get("teacher", "")} <= {"", *runs}
 
 
 def _check_beginnings(experiments: Mapping[str, Experiment], dry_run: bool) -> None:
@@ -173,7 +162,7 @@ def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
   """Returns the experiment of each phase, which checks everything that needs no compiling.
 
   A config without phases has a single experiment. The config of a teacher may name Python code,
-  which is imported only inside `registry.trusting(True)`.
+  which is imported only as `registry.trusting` allows.
   """
   if not config.get("phases"):
     return [make_experiment(config, is_trial=True)]

@@ -1,12 +1,16 @@
 """A run records only what is on the disk and what it has written itself."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import pytest
 
 from tests import runs
 from tests.training.test_loop import short
 from vitx.checkpoints.lock import WorkdirInUseError
 from vitx.checkpoints.store import CheckpointStore
-from vitx.training import loop
+from vitx.training import loop, restore
+from vitx.training.record import provenance
 from vitx.training.record.recorder import Record, Recorder
 
 
@@ -41,3 +45,28 @@ def test_a_log_that_another_training_took_over_gets_no_rows(tmp_path):
   with pytest.raises(WorkdirInUseError):
     recorder.write_figures("validation", 1, {"top1": 0.5})
   assert not (tmp_path / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(("total", "rows"), [(12, 3), (7, 5)])
+def test_a_run_goes_on_without_what_its_early_end_added(total, rows, monkeypatch):
+  """The last evaluation, whose row and best step only the end at step 7 asked for, is forgotten."""
+  stored = Record(rows=5, seconds=2.0, best_step=7, onward=dataclasses.asdict(Record(rows=3)))
+  checkpoint = SimpleNamespace(state=None, step=7, record=dataclasses.asdict(stored))
+  store = SimpleNamespace(restore_latest=lambda target: checkpoint)
+  experiment = SimpleNamespace(config=runs.tiny(), named_shapes=dict, total_steps=total)
+  monkeypatch.setattr(restore, "is_writer", lambda: False)
+  record = restore.begin(experiment, "run", store, initialize=pytest.fail).record
+  assert record.rows == rows and record.seconds == 2.0
+  assert record.best_step == (7 if total == 7 else None)
+
+
+def test_a_processor_is_described_by_more_than_its_name():
+  x86 = "cpu family : 25\nmodel : 17\nmodel name : AMD EPYC\nstepping : 1\nflags : fpu sse4_2 avx2"
+  assert provenance.describe_processor(f"{x86}\n\nmodel : 18") == {
+    "processor": "AMD EPYC",
+    "processor_version": {"cpu family": "25", "model": "17", "stepping": "1"},
+    "vector_extensions": ["avx2", "sse4_2"],
+  }
+  arm = provenance.describe_processor("CPU part : 0xd40\nFeatures : fp asimd sve crc32")
+  assert arm["processor_version"] == {"CPU part": "0xd40"}
+  assert arm["vector_extensions"] == ["asimd", "sve"]

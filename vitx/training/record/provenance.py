@@ -37,6 +37,13 @@ PACKAGES = (
   "numpy",
   "pillow",
 )
+# The entries of /proc/cpuinfo that tell processors apart, on x86 and on ARM, and the beginnings of
+# the names of instructions on vectors.
+PROCESSOR = (
+  *("cpu family", "model", "stepping"),
+  *("CPU implementer", "CPU variant", "CPU part", "CPU revision"),
+)
+VECTORS = re.compile(r"s?sse|pni|avx|amx|fma|f16c|asimd|sve|sme|bf16|i8mm")
 # Fields that may differ when a run continues, since they do not change its results.
 FREE = (
   "stop_after",
@@ -198,7 +205,7 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
     "python": platform.python_version(),
     "versions": {name: _version(name) for name in PACKAGES},
     "devices": [device.device_kind for device in jax.devices()],
-    "processor": _processor(),
+    **describe_processor(_read_cpuinfo()),
     "cores": os.cpu_count(),
     "processes": jax.process_count(),
     "implementations": dict(implementations),
@@ -207,14 +214,29 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
   }
 
 
-def _processor() -> str:
-  """Returns the name of the CPU, as the operating system reports it."""
+def describe_processor(cpuinfo: str) -> dict[str, Any]:
+  """Returns the name, the version and the vector extensions of the CPU as JSON.
+
+  Machines whose processors share a name may get other machine code from XLA, and so other bits.
+
+  Args:
+    cpuinfo: The content of Linux's file `/proc/cpuinfo`; "" on another operating system.
+  """
+  lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
+  fields = {key.strip(): value.strip() for key, _, value in lines}
+  extensions = (fields.get("flags") or fields.get("Features") or "").split()
+  return {
+    "processor": fields.get("model name") or platform.processor(),
+    "processor_version": {name: fields[name] for name in PROCESSOR if name in fields},
+    "vector_extensions": sorted(name for name in extensions if VECTORS.match(name)),
+  }
+
+
+def _read_cpuinfo() -> str:
   try:
-    text = Path("/proc/cpuinfo").read_text()
+    return Path("/proc/cpuinfo").read_text()
   except OSError:
-    return platform.processor()
-  model = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
-  return model[1].strip() if model else platform.processor()
+    return ""
 
 
 def _version(package: str) -> str | None:
