@@ -83,16 +83,23 @@ def test_the_temperature_minimizes_the_loss():
   assert nll(temperature) <= min(map(nll, grid)) + 1e-9
   assert classification.fit_temperature(labels, 3 * logits) == pytest.approx(3 * temperature, 1e-4)
   found = classification.calibrate(temperature, labels, logits, resamples=20)
-  assert found["before"]["nll"] == pytest.approx(nll(1)) and found["after"]["nll"] == pytest.approx(
-    nll(temperature)
-  )
+  values = [found["before"]["nll"], found["after"]["nll"]]
+  assert values == pytest.approx([nll(1), nll(temperature)])
   low, high = found["after"]["intervals"]["nll"]
-  assert low < found["after"]["nll"] < high
+  assert low < values[1] < high
 
 
-def test_a_split_without_a_mistake_has_a_temperature():
-  labels = np.arange(4)
-  assert 0.01 <= classification.fit_temperature(labels, np.eye(4)) < 0.1
+# Too few; no mistake; none, with a loss of 0 in the search; worse than chance; outside the search.
+@pytest.mark.parametrize("case", [(29, 3, 1), (30, 0, 1), (30, 0, 1e4), (30, 30, 1), (30, 3, 1e-3)])
+def test_a_temperature_needs_examples_and_mistakes(case):
+  def fit(examples, mistakes, scale):
+    labels = np.arange(examples) % CLASSES
+    logits = scale * np.eye(CLASSES)[labels - (np.arange(examples) < mistakes)]
+    temperature = classification.fit_temperature(labels, logits)
+    return temperature, classification.calibrate(temperature, labels, logits, 0).keys()
+
+  assert fit(*case) == (None, {"before"})
+  assert fit(30, 3, 1)[1] == {"before", "after"}
 
 
 def test_logits_that_are_not_finite_do_not_change_the_temperature():
@@ -100,7 +107,7 @@ def test_logits_that_are_not_finite_do_not_change_the_temperature():
   logits[0, 1] = np.nan
   temperature = classification.fit_temperature(labels, logits)
   assert temperature == classification.fit_temperature(labels[1:], logits[1:])
-  assert np.isnan(classification.fit_temperature(labels[:1], logits[:1]))
+  assert classification.fit_temperature(labels[:1], logits[:1]) is None
 
 
 def test_intervals_are_percentiles_over_resamples():
@@ -109,21 +116,21 @@ def test_intervals_are_percentiles_over_resamples():
   found = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=200)
   generator, guess = np.random.default_rng(0), logits.argmax(1)
   drawn = [generator.integers(60, size=60) for _ in range(200)]
+  scores = {"average": "macro", "zero_division": 0}
   figures = {
     "top1": [np.mean(guess[i] == labels[i]) for i in drawn],
-    "f1": [
-      reference.f1_score(labels[i], guess[i], average="macro", zero_division=0) for i in drawn
-    ],
-    "ece": [
-      classification.calibrate(1.0, labels[i], logits[i], resamples=0)["before"]["ece"]
-      for i in drawn
-    ],
+    "f1": [reference.f1_score(labels[i], guess[i], **scores) for i in drawn],
   }
   for name, values in figures.items():
     expected = np.percentile(values, [2.5, 97.5])
     np.testing.assert_allclose(found["intervals"][name], expected, err_msg=name)
-  again = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=200)
-  assert again == found
+  assert found["intervals"]["ece"][0] < found["intervals"]["ece"][1]
+
+
+def test_a_figure_that_no_resample_changes_has_no_interval():
+  values = np.array([[1, 0.5, np.nan], [1, 1, np.nan]])
+  found = classification.find_interval(values)
+  assert found[0] is None and found[1] == pytest.approx([0.5125, 0.9875]) and found[2] is None
 
 
 def test_an_example_with_a_logit_that_is_not_finite_is_wrong_for_every_class():

@@ -47,12 +47,14 @@ def test_validation_chooses_the_first_best_and_test_judges_it(name):
   best = max(range(len(grid)), key=lambda i: rates[i][0])
   found = score(name, TRAIN, VALIDATION, TEST)
   assert (found.setting, [found.validation, found.test]) == (grid[best], rates[best])
+  assert found.at_end == (best in (0, len(grid) - 1))
   assert 0.4 < found.test < 1
 
 
 def test_few_examples_have_few_neighbors():
   few = TRAIN.take(np.arange(3))
-  assert len(few) == 3 and score("knn", few, VALIDATION, TEST).setting in (1, 2)
+  found = score("knn", few, VALIDATION, TEST)
+  assert len(few) == 3 and found.setting in (1, 2) and found.at_end
 
 
 def test_an_endless_fit_gives_no_warning():

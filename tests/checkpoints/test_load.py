@@ -58,12 +58,9 @@ def test_load_returns_the_best_checkpoint_by_default(run):
   loaded = vitx.load(str(run))
   assert loaded.step == 40 and loaded.workdir == str(run)
   assert loaded.class_names == tuple("0123456789")
-  assert loaded.config.model.num_classes == 10 and loaded.config.data.image_size == 8
   assert isinstance(loaded.config.data.mean, tuple)
   data = json.loads((run / "environment.json").read_text())["data"]
   assert loaded.fingerprint == data["fingerprint"]
-  images = np.zeros((3, 8, 8, 1), np.float32)
-  assert jax.eval_shape(loaded.model.apply, loaded.variables, images).shape == (3, 10)
 
 
 def test_without_a_moving_average_the_parameters_are_loaded(copy):

@@ -252,7 +252,7 @@ def test_a_sweep_over_folds_predicts_every_example(tmp_path, capsys):
   line = next(each for each in text.split("## Out of fold")[1].splitlines() if "softmax" in each)
   assert "| 1,438 |" in line and f"{metrics.accuracy_score(labels, guess):.2%} (" in line
   assert f"{metrics.f1_score(labels, guess, average='macro'):.2%} (" in line
-  assert "Out of fold" in capsys.readouterr().out and "| softmax | 2 |" in text
+  assert "Out of fold" in capsys.readouterr().out
 
 
 def test_a_sweep_reads_the_code_that_its_command_names(tmp_path, quick):

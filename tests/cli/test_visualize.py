@@ -11,8 +11,11 @@ from PIL import Image, ImageChops, ImageStat
 
 import vitx
 from tests.runs import ROOT
-from vitx.analysis.figures import attention, patterns
+from vitx.analysis.classification import read_logits
+from vitx.analysis.figures import attention, confusion, patterns
+from vitx.analysis.figures.mistakes import PredictedSplit
 from vitx.analysis.figures.papers import landmarks, memory, performer_error
+from vitx.cli import visualize as printing
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
@@ -228,3 +231,17 @@ def test_an_untrained_density_model_attends_uniformly(tmp_path, capsys):
   assert (tmp_path / "attention_past_dense.png").exists()
   for each, uniform in zip(found[1:], wanted[1:], strict=True):
     assert float(each) == pytest.approx(float(uniform), rel=0.1)
+
+
+def test_a_confusion_of_many_classes_prints_its_ten_most_frequent(tmp_path, capsys):
+  guess = np.repeat(np.arange(60), np.arange(60))
+  numbers = np.arange(len(guess))
+  predictions = read_logits(numbers, np.zeros_like(numbers), np.eye(60)[guess])
+  split = PredictedSplit("run", "", tuple(f"n{k}" for k in range(60)), predictions, None)
+  _, matrix, listed = confusion.draw(split, tmp_path)
+  assert read(matrix)[1][1:] == [str(k) for k in range(60)]
+  printing.print_table(matrix)
+  printing.print_table(listed)
+  head, *rows, more = capsys.readouterr().out.splitlines()
+  assert head == "true class,predicted class,examples" and more.startswith("... and 49 more rows")
+  assert rows == [f"n0,n{k},{k}" for k in range(59, 49, -1)]

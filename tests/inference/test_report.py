@@ -13,6 +13,7 @@ from PIL import Image
 from vitx.analysis.figures import mistakes
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
+from vitx.inference import report
 from vitx.inference import visualize as command
 from vitx.inference.evaluate import evaluate, evaluate_split
 from vitx.inference.report import write_report
@@ -74,6 +75,17 @@ def test_foreign_names_are_plain_text(evaluated, tmp_path):
   for line in text.splitlines():
     if line.startswith("|") and "script" in line and "jpg" in line:
       assert len(re.findall(r"(?<!\\)\|", line)) == 5
+
+
+def test_a_report_without_a_temperature_says_why(evaluated):
+  fitted = {"temperature": None, "fitted_examples": 12, "fitted_mistakes": 0}
+  fitted |= {"before": evaluated.result["calibration"]["before"]}
+  result = evaluated.result | {"calibration": fitted | {"validation": fitted}}
+  content = report._Content(dataclasses.replace(evaluated, result=result), "")
+  why = "none: 12 examples of validation with 0 mistakes do not determine it"
+  assert why in content.temperature() and content.calibration()[0] == ["", "as trained"]
+  printed = evaluated.loaded.task.table(result, evaluated.loaded.data)
+  assert why in printed and "with it" not in printed
 
 
 def test_the_folder_of_a_report_is_checked_first(finished_run, tmp_path, monkeypatch):

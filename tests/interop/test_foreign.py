@@ -19,7 +19,6 @@ from tests.interop.published import (
   FRESH,
   GOLDEN,
   HEADLESS,
-  LAYOUTS,
   NETWORKS,
   OUTPUTS,
   TOWERS,
@@ -28,13 +27,11 @@ from tests.interop.published import (
   golden,
   make,
   run,
-  shapes_of,
 )
 from tests.slow import all_but
 from vitx.checkpoints.tree import name_leaves
 from vitx.config.errors import ConfigError
 from vitx.interop import foreign, foreign_names
-from vitx.interop.init_from import initial_variables
 from vitx.interop.transfer import transfer
 from vitx.ops.layout import TokenLayout
 from vitx.training import loop
@@ -478,19 +475,6 @@ def test_a_run_begins_with_published_weights(tmp_path, capsys):
   jax.tree.map(np.testing.assert_array_equal, found, wanted)
   said = "params/stem/embed/kernel  [8, 8, 3, 12] -> [8, 8, 1, 12]: summed over the colors"
   assert said in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_gray_image_gives_the_logits_of_its_color_image():
-  images, _ = golden("timm_vit")
-  gray = images.mean(axis=-1, keepdims=True)
-  _, variables = fill("timm_vit")
-  wanted = run(make("timm_vit")[0], variables, np.repeat(gray, 3, axis=-1))
-  model, _ = make("timm_vit")
-  fresh = shapes_of(model, 24, channels=1)
-  fresh = jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), dict(fresh))
-  params, _ = initial_variables(FILES["timm_vit"], fresh.pop("params"), fresh, LAYOUTS["timm_vit"])
-  np.testing.assert_allclose(run(model, {"params": params}, gray), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("source", [(8, 8, 2, 12), (8, 8, 1, 12), (4, 4, 3, 12), (8, 3, 12)])

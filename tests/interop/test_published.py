@@ -1,5 +1,6 @@
 """The table of published weights agrees with the configs, the pages and the files themselves."""
 
+import fnmatch
 import re
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def test_the_names_in_pages_and_configs_are_known():
   assert not [name for name in found if look_up(name) is None]
   page = (ROOT / "docs" / "weights.md").read_text()
   assert "vitx convert --list" in page
+
+
+def test_the_page_says_with_whom_each_network_agrees():
+  page = (ROOT / "docs" / "weights.md").read_text().split("With whom the features agree")[1]
+  patterns = re.findall(r"^\| [^|]*\(`(.*?)`\) \|", page, re.MULTILINE)
+  names = [entry.name.removeprefix("timm:") for entry in WEIGHTS]
+  assert all(fnmatch.filter(names, pattern) for pattern in patterns)
+  for name in names:
+    assert sum(fnmatch.fnmatch(name, pattern) for pattern in patterns) == 1, name
 
 
 @pytest.mark.parametrize(

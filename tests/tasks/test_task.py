@@ -5,11 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from sklearn import metrics as reference
 
 from tests import runs
 from tests.training import small
-from vitx.checkpoints.load import load
+from vitx.checkpoints.load import Loaded, load
+from vitx.inference import evaluate as evaluation
 from vitx.tasks.classification import Classification
+from vitx.tasks.multilabel import MultiLabel
 from vitx.tasks.regression import Regression
 from vitx.training import loop
 
@@ -89,11 +92,35 @@ def test_constants_and_the_step_reach_the_loss(tmp_path):
     assert np.all(np.isfinite(norm["var"])) and np.all(norm["mean"] != 0)
 
 
-def test_equal_targets_far_from_the_mean_have_no_r2():
+def test_figures_of_folds_are_pooled_over_examples(monkeypatch):
+  """R² of all examples is no mean of the folds' R², and each fold has its own mean and spread."""
   fields = dict(num_classes=1, decode_size=2, image_size=2, channels=1)
-  task = Regression(Sowing(1), lambda *_: None, lambda images: images, **fields)
-  batch = {"image": np.ones((7, 2, 2, 1), np.float32), "mask": np.ones(7, bool)}
-  batch["target"] = np.full(7, 4.3, np.float32)
-  sums = task.evaluate({"kernel": np.ones(1)}, {"counters": {"calls": 0}}, {}, batch)["sums"]
-  figures = task.summarize(jax.device_get(sums))
-  assert (figures["r2"], figures["mae"]) == (None, pytest.approx(3.3))
+  variables = {"params": {"kernel": np.ones(1, np.float32)}, "counters": {"calls": np.int32(0)}}
+  models, folds, target, answer = [], [], [], []
+  for start, (mean, std) in enumerate([(5, 3), (7, 4)]):
+    fields |= dict(target_mean=mean, target_std=std)
+    task = Regression(Sowing(1), lambda *_: None, lambda images: images / 255, **fields)
+    models.append(Loaded(task, variables, runs.tiny(), {}, 0, ""))
+    numbers = np.arange(start, 12, 2, np.float32)
+    folds.append([{"image": np.full((2, 2, 1), x, np.uint8), "target": x} for x in numbers])
+    target, answer = [*target, *numbers], [*answer, *(numbers / 255 * std + mean)]
+  monkeypatch.setattr(evaluation, "_open", lambda *_: (None, None, folds.pop(0), "test"))
+  found = evaluation.evaluate_together(models)
+  assert found["r2"] == pytest.approx(reference.r2_score(target, answer), rel=1e-5)
+  assert found["mae"] == pytest.approx(reference.mean_absolute_error(target, answer), rel=1e-5)
+  assert found["examples"] == 12
+  equal = {"prediction": np.ones(7), "target": np.full(7, 4.3)}
+  assert models[0].task.summarize(equal)["r2"] is None
+
+
+@pytest.mark.parametrize("of", ["class_top1", "class_ap"])
+def test_a_table_of_many_classes_has_the_ten_worst(of):
+  count, names = 1500, [f"n{k}" for k in range(1500)]
+  values = [None if k == 3 else k / count for k in range(count)]
+  metrics = {"map": 0.5, "f1": 0.5, "exact": 0.5, "nll": 0.5, of: values}
+  task = (MultiLabel if of == "class_ap" else Classification).table
+  lines = task(None, metrics, {"class_names": names}).splitlines()
+  shown = [line.split()[0] for line in lines if line.startswith("    n")]
+  assert shown == ["n0", "n1", "n2", *(f"n{k}" for k in range(4, 11))] and len(lines) < 20
+  assert any("10 worst of 1,500 classes; --json" in line for line in lines)
+  assert len(task(None, metrics | {of: values[:20]}, {"class_names": names[:20]}).splitlines()) > 20

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
+from scipy.optimize import brentq
+from scipy.special import log_softmax, softmax
 
 from vitx.analysis.statistics import divide
 
@@ -22,6 +22,7 @@ PERCENTILES = (2.5, 97.5)  # The ends of a 95 % interval.
 BINS = 15  # The number of equal bins of the confidence, as in training.
 TOP = 5
 HOTTEST = 100.0  # A temperature lies between 1 / HOTTEST and HOTTEST.
+LEAST = 30  # The fewest examples to which a temperature is fitted.
 AT_ONCE = 2**22  # The most weights of examples in memory at once.
 
 
@@ -193,56 +194,64 @@ def find_interval(values: np.ndarray) -> Any:
       undefined metric; the interval leaves it out.
 
   Returns:
-    The interval [low, high], or None if no resample defines the metric. Values (R, K) give a list
-    of K intervals.
+    The interval [low, high], or None if the resamples determine none: if no resample defines the
+    metric, or if all give the same value, as for an accuracy of 100 % or a class with one example.
+    Values (R, K) give a list of K intervals.
   """
   if values.ndim == 2:
     return [find_interval(column) for column in values.T]
   defined = values[~np.isnan(values)]
-  return np.percentile(defined, PERCENTILES).tolist() if defined.size else None
+  has_spread = defined.size and np.ptp(defined) > 0
+  return np.percentile(defined, PERCENTILES).tolist() if has_spread else None
 
 
-def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float:
+def fit_temperature(labels: np.ndarray, logits: np.ndarray) -> float | None:
   """Returns the temperature T that minimizes the mean NLL of logits / T (Guo et al. 2017).
 
-  The mean NLL is convex in the inverse temperature, which is searched between 1/100 and 100. A
-  split without mistakes has no optimum; the returned temperature is then about 1/100. Examples with
-  a logit that is not finite are left out; without any other example, the temperature is NaN.
+  The mean NLL is convex in the inverse temperature. Its derivative, the mean over the examples of
+  the expected logit minus the logit of the true class, has its root there. Examples with a logit
+  that is not finite are left out.
 
   Args:
     labels: The indices of the true classes, (n,).
     logits: The logits, (n, K).
+
+  Returns:
+    The temperature, or None if the data do not determine it: if there are fewer than 30 examples,
+    or if no temperature between 1/100 and 100 is the best, for example without any mistake.
   """
   finite = np.isfinite(logits).all(axis=1)
   logits, labels = np.asarray(logits, np.float64)[finite], labels[finite]
-  if not len(labels):
-    return math.nan
-  rows = np.arange(len(labels))
+  true = logits[np.arange(len(labels)), labels]
 
-  def nll(log_inverse: float) -> float:
-    return float(-log_softmax(logits * np.exp(log_inverse), axis=1)[rows, labels].mean())
+  def slope(log_inverse: float) -> float:
+    probabilities = softmax(logits * np.exp(log_inverse), axis=1)
+    return float(((probabilities * logits).sum(axis=1) - true).mean())
 
-  bound = np.log(HOTTEST)
-  found = minimize_scalar(nll, bounds=(-bound, bound), method="bounded", options={"xatol": 1e-6})
-  return float(np.exp(-found.x))
+  bound = math.log(HOTTEST)
+  if len(labels) < LEAST or not slope(-bound) < 0 < slope(bound):
+    return None
+  return math.exp(-brentq(slope, -bound, bound, xtol=1e-9))
 
 
 def calibrate(
-  temperature: float, labels: np.ndarray, logits: np.ndarray, resamples: int = RESAMPLES
+  temperature: float | None, labels: np.ndarray, logits: np.ndarray, resamples: int = RESAMPLES
 ) -> dict[str, Any]:
   """Computes the NLL and calibration error of logits before and after division by a temperature.
 
   Args:
-    temperature: The temperature that divides the logits.
+    temperature: The temperature that divides the logits; None if there is none.
     labels: The true classes, (n,).
     logits: The logits, (n, K).
     resamples: The number of bootstrap resamples; 0 gives no intervals.
 
   Returns:
-    The dicts "before" and "after", each with nll, ece and, with resamples, their intervals.
+    The dicts "before" and, with a temperature, "after", each with nll, ece and, with resamples,
+    their intervals.
   """
   results: dict[str, Any] = {}
-  for name, divisor in (("before", 1.0), ("after", temperature)):
+  divisors = {"before": 1.0} | ({} if temperature is None else {"after": temperature})
+  for name, divisor in divisors.items():
     predictions = read_logits(np.arange(len(labels)), labels, logits / divisor)
     figures, intervals = measure_predictions(predictions, logits.shape[1], resamples)
     results[name] = {key: figures[key] for key in ("nll", "ece")}

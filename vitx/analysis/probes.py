@@ -58,11 +58,15 @@ class ProbeMethod:
 
 @dataclasses.dataclass(frozen=True)
 class ProbeScore:
-  """The accuracy of a method on both splits, and the setting that *validation* chose."""
+  """The accuracy of a method on both splits, and the setting that *validation* chose.
+
+  `at_end` says that the setting is the first or last of the grid: a better one may be outside.
+  """
 
   setting: float
   validation: float
   test: float
+  at_end: bool
 
 
 def score(
@@ -77,7 +81,7 @@ def score(
   rates = [_accuracy(each, validation) for each in predicted]
   best = int(np.argmax(rates))
   (final,) = chosen.predict(train, test.values, grid[best : best + 1])
-  return ProbeScore(grid[best], rates[best], _accuracy(final, test))
+  return ProbeScore(grid[best], rates[best], _accuracy(final, test), best in (0, len(grid) - 1))
 
 
 def _accuracy(predicted: np.ndarray, examples: LabeledFeatures) -> float:

@@ -15,6 +15,7 @@ from vitx.checkpoints import tree
 from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.checkpoints.workdir import (
   find_run,
+  follow_places,
   locate_checkpoints,
   read_config,
   read_data,
@@ -51,7 +52,8 @@ class Loaded:
       names its predictions.
     variables: The network's variable collections by name, such as "params", with the weights that
       the caller of `load` chose.
-    config: The resolved config of the run.
+    config: The resolved config of the run. Relative paths of its data count from the folder of the
+      training, and are absolute here if that is another folder.
     data: The run's record of its data, with the keys source, fingerprint, class_names, vocabulary.
     step: The step of the checkpoint.
     workdir: The workdir of the run, or the repository of the model.
@@ -131,7 +133,8 @@ def load(
   `vitx.load`, which also reads repositories, describes the arguments and the errors.
   """
   workdir = find_run(workdir)
-  config = read_config(workdir)
+  config, data = read_config(workdir), read_data(workdir)
+  follow_places(config.data, data.get("places", {}))
 
   def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     restored = _read(workdir, checkpoint)
@@ -143,7 +146,7 @@ def load(
     tree.check_match(tree.name_leaves(variables), wanted, where)
     return variables, restored.step
 
-  return assemble(workdir, config, read_data(workdir), read, trust_code=trust_code)
+  return assemble(workdir, config, data, read, trust_code=trust_code)
 
 
 def assemble(

@@ -134,8 +134,27 @@ def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
   return value
 
 
+def find_places(data: Mapping[str, Any]) -> dict[str, str]:
+  """Returns the absolute paths of a config's `data` that it names by relative ones, by field."""
+  paths = {"source": data["source"].partition(":")[2], "data_dir": data.get("data_dir") or ""}
+  relative = {x: Path(path) for x, path in paths.items() if path and not Path(path).is_absolute()}
+  return {field: str(path.absolute()) for field, path in relative.items() if path.exists()}
+
+
+def follow_places(data: ConfigDict, places: Mapping[str, str]) -> None:
+  """Sets relative paths in `data` to the places that `find_places` recorded in training.
+
+  A path that leads to its place from the current folder stays as it is, and so does a path whose
+  place does not exist any more.
+  """
+  for field, place in places.items():
+    kind, colon, path = data[field].partition(":") if field == "source" else ("", "", data[field])
+    if Path(place).exists() and str(Path(path).absolute()) != place:
+      data[field] = f"{kind}{colon}{place}"
+
+
 def read_data(workdir: str | Path) -> dict[str, Any]:
-  """Reads a run's record of its data: source, fingerprint, class_names, vocabulary."""
+  """Reads a run's record of its data: source, places, fingerprint, class_names, vocabulary."""
   data = read_json(workdir, ENVIRONMENT).get("data")
   if data is None:
     path = epath.Path(workdir) / ENVIRONMENT

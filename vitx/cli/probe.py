@@ -75,7 +75,8 @@ def _whole_rows(result: Mapping[str, Any]) -> list[list[str]]:
   for method, scores in result["methods"].items():
     setting, value = next(iter(scores.items()))
     rates = [f"{scores[role]:.2%}" for role in ("validation", "test")]
-    rows.append([method, f"{setting} = {value:g}", *rates])
+    end = ", the end of the grid" * scores["at_end"]
+    rows.append([method, f"{setting} = {value:g}{end}", *rates])
   return rows
 
 

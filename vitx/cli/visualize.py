@@ -19,10 +19,13 @@ workdir's name is drawn. Figures:
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from vitx.analysis.figures import FIGURES
 from vitx.cli.flags import CHECKPOINT, RUN, add_trust, integers, names
+
+MOST, FIRST = 50, 10  # Of a table with more rows than MOST, FIRST are printed.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,4 +69,14 @@ def run(figure: str, out: str, inputs: Sequence[str], **given: Any) -> None:
   for path in visualize(figure, out, options=Options(**own, inputs=tuple(inputs)), **given):
     print(path)
     if path.suffix == ".csv":
-      print(path.read_text(encoding="utf-8"), end="")
+      print_table(path)
+
+
+def print_table(path: Path) -> None:
+  """Prints a CSV file: of many rows the first, and nothing of a table with many columns."""
+  head, *rows = path.read_text(encoding="utf-8").splitlines()
+  few = rows if len(rows) <= MOST else rows[:FIRST]
+  if head.count(",") <= MOST:
+    print("\n".join([head, *few]))
+    if len(few) < len(rows):
+      print(f"... and {len(rows) - len(few):,} more rows in the file")

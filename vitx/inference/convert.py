@@ -77,7 +77,7 @@ def _resolve(
     data = {"source": info.name, "fingerprint": "", "class_names": names, "vocabulary": None}
   else:
     opened = open_data(config)
-    info, data = opened.info, provenance.describe_data(opened)
+    info, data = opened.info, provenance.describe_data(opened, config.data)
   config = resolve(config, opened)
   with config.unlocked():
     config.init_from = source

@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,14 @@ from vitx.config.overrides import with_overrides
 from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.readable import warn_of_unread
-from vitx.data.sources import open_dataset
 from vitx.data.splits import assign
-from vitx.inference.opening import check_channels, copy_data_fields, open_model, open_other
+from vitx.inference.opening import (
+  check_channels,
+  copy_data_fields,
+  open_model,
+  open_other,
+  open_own,
+)
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.training import evaluation, parallel
@@ -89,7 +95,8 @@ def evaluate(
     predictions: The path of a CSV file to write, with a row per example: its name and the task's
       columns.
     calibrate: Whether to fit a temperature on *validation* of the run. The result then has
-      `calibration`, the metrics before and after the logits are divided by the temperature.
+      `calibration`, the metrics before and after the logits are divided by the temperature, which
+      is None if the examples do not determine it, see `classification.fit_temperature`.
     report: The folder for a report, `index.html` and `report.md`, with all metrics and with
       pictures of mistakes. A report implies `calibrate`.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
@@ -155,7 +162,7 @@ def evaluate_split(
     read = loaded.task.examples(examples, train=False)
     read = read if limit is None else spread(read, limit)  # a document has many windows
     with _predictions(file, read, loaded) as write:
-      figures = _run(loaded, config, read, write, collected)
+      figures = _run([(loaded, read)], config, write, collected)
     if train is not None:
       figures |= loaded.task.references(train, examples)
     if predictions := collected.join():
@@ -166,7 +173,7 @@ def evaluate_split(
         fitted = _Collector(loaded.task, keep_logits=True)
         validation = _open(loaded, "validation", None, data_dir)[2]
         validation = validation if limit is None else spread(validation, limit)
-        _run(loaded, config, validation, None, fitted)
+        _run([(loaded, validation)], config, None, fitted)
       figures["calibration"] = _calibrate(collected, fitted)
   result = {
     "workdir": loaded.workdir,
@@ -177,6 +184,20 @@ def evaluate_split(
     **figures,
   }
   return Evaluation(loaded, read, result, predictions)
+
+
+def evaluate_together(models: Sequence[Loaded]) -> dict[str, Any]:
+  """Evaluates models of one task, each on its own *test*, as if all examples were one split.
+
+  Returns:
+    The task's metrics, and for a classifier those of `classification.summarize`.
+  """
+  parts = [(x, x.task.examples(_open(x, "test", None, None)[2], train=False)) for x in models]
+  collected = _Collector(models[0].task, keep_logits=False)
+  figures = _run(parts, models[0].config, None, collected)
+  if predictions := collected.join():
+    figures |= classification.summarize(predictions, len(models[0].class_names))
+  return figures
 
 
 class _Collector:
@@ -222,34 +243,41 @@ def _calibrate(collected: _Collector, fitted: _Collector) -> dict[str, Any]:
     "temperature": temperature,
     # The class of an example with a logit that is not finite is -1.
     "fitted_examples": int((known.classes >= 0).sum()),
+    "fitted_mistakes": len(known.mistakes),
     **classification.calibrate(temperature, predictions.labels, collected.logits()),
     "validation": validation,
   }
 
 
 def _run(
-  loaded: Loaded,
+  models: Sequence[tuple[Loaded, Examples]],
   config: Any,
-  examples: Examples,
   write: evaluation.TakeRows | None,
   collected: _Collector,
 ) -> dict[str, Any]:
-  """Evaluates a model on examples and returns the task's metrics."""
-  task = loaded.task
-  state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}
-  params = state.pop("params")
-  batches = evaluation.show_batches(config, task, examples, "evaluating")
-  constants = parallel.replicate(task.constants())
-  name = "evaluate", evaluation.batch_size_for(config)
-  step = loaded.program(name, lambda: evaluation.make_evaluate(task))
+  """Evaluates models, each on its own examples, and returns the metrics of all examples together.
+
+  The metrics are those of the first model's task.
+  """
+  steps: list[Callable[..., Any]] = []  # the step of the current batch's model alone
+
+  def read_batches() -> Iterator[dict[str, np.ndarray]]:
+    for loaded, examples in models:
+      state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}
+      params, constants = state.pop("params"), parallel.replicate(loaded.task.constants())
+      name, make = ("evaluate", evaluation.batch_size_for(config)), evaluation.make_evaluate
+      step = loaded.program(name, functools.partial(make, loaded.task))
+      steps[:] = [functools.partial(step, params, state, constants)]
+      yield from evaluation.show_batches(config, loaded.task, examples, "evaluating")
 
   def take(batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
     if write is not None:
       write(batch, rows)
     collected.take(batch, rows)
 
-  rows = take if collected.is_wanted else write
-  return evaluation.evaluate(task, step, {"": params}, state, constants, batches, rows)[""]
+  rows, task = take if collected.is_wanted else write, models[0][0].task
+  answer = lambda *given: steps[0](given[-1])  # noqa: E731
+  return evaluation.evaluate(task, answer, {"": {}}, {}, {}, read_batches(), rows)[""]
 
 
 def _open(
@@ -259,7 +287,7 @@ def _open(
   is_own = source in (None, loaded.config.data.source)
   split = check_choice(split or ("test" if is_own else "all"), "split", SPLITS)
   data = copy_data_fields(loaded, data_dir)
-  dataset = open_dataset(data) if is_own else open_other(loaded, data, str(source))
+  dataset = open_own(loaded, data) if is_own else open_other(loaded, data, str(source))
   dataset = _match(loaded, dataset)
   name, is_same = dataset.info.name, dataset.info.fingerprint == loaded.fingerprint
   if is_own and not is_same:

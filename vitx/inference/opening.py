@@ -61,6 +61,20 @@ def copy_data_fields(loaded: Loaded, data_dir: str | None = None) -> ConfigDict:
   return data
 
 
+def open_own(loaded: Loaded, data: ConfigDict) -> Dataset:
+  """Opens the run's own source, as `copy_data_fields` returns it.
+
+  Raises:
+    ConfigError: The source cannot be opened; the message says where it was in training.
+  """
+  try:
+    return open_dataset(data)
+  except ConfigError as error:
+    place = loaded.data.get("places", {}).get("source")
+    before = f" In training it was {place}." if place else ""
+    raise ConfigError(f"{error}{before} --source names another place.") from error
+
+
 def open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
   """Opens a source other than the run's for the run's network; see `change_source`.
 

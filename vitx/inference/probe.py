@@ -23,13 +23,14 @@ from vitx.config.loader import load_config
 from vitx.data import order
 from vitx.data.cache import cache_directory
 from vitx.data.dataset import ROLES, Source, check_arrays
-from vitx.data.sources import divide, open_dataset
+from vitx.data.sources import divide
 from vitx.inference.features import read_features
 from vitx.inference.opening import (
   change_source,
   check_channels,
   copy_data_fields,
   open_model,
+  open_own,
   read_variables,
 )
 from vitx.tasks import build_task
@@ -89,10 +90,11 @@ def probe(
   Returns:
     A dict with the model, step, source and class_names; the number of `features`, which is the
     length of the vector; the number of `examples` in train, validation and test; and whether the
-    features were `cached`, that is, read from a file. `methods` has the setting of each method and
-    its accuracies on validation and test. `few_shot` has a dict for each method and number of
-    shots: the test accuracies of the draws (`values`), their `mean`, and the ends `low` and `high`
-    of the mean's 95 % t interval (`None` if the interval is not defined).
+    features were `cached`, that is, read from a file. `methods` has the setting of each method,
+    its accuracies on validation and test, and whether the setting is `at_end`, the first or last
+    value of the grid. `few_shot` has a dict for each method and number of shots: the test
+    accuracies of the draws (`values`), their `mean`, and the ends `low` and `high` of the mean's
+    95 % t interval (`None` if the interval is not defined).
 
   Raises:
     ConfigError: The workdir or the weights do not exist, or the model or the data have no classes.
@@ -140,7 +142,7 @@ def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> tuple[
   """Opens the data of a run, or another source; the returned model's config has its fields."""
   is_own = source in (None, model.config.data.source)
   data = copy_data_fields(model, data_dir)
-  dataset = open_dataset(data) if is_own else change_source(model, data, str(source))
+  dataset = open_own(model, data) if is_own else change_source(model, data, str(source))
   is_same = is_own or dataset.info.fingerprint == model.fingerprint
   # The folds depend on the order of the classes, which a file beside the data may have given.
   opened = divide(dataset, data, model.config.data_seed, model.class_names if is_same else None)
@@ -187,7 +189,8 @@ def _check_data(model: Loaded, source: Source) -> None:
 def _measure(method: str, features: dict[str, LabeledFeatures]) -> dict[str, Any]:
   result = score(method, *(features[role] for role in ROLES))
   setting = {METHODS[method].setting: result.setting}
-  return {**setting, "validation": result.validation, "test": result.test}
+  rates = {"validation": result.validation, "test": result.test}
+  return {**setting, **rates, "at_end": result.at_end}
 
 
 def _measure_few(

@@ -25,7 +25,7 @@ from vitx.checkpoints.workdir import ENVIRONMENT, read_json
 from vitx.config.errors import escape
 from vitx.inference.evaluate import Evaluation
 from vitx.inference.visualize import show_predictions
-from vitx.tasks.classification_figures import BY_CLASS, list_confusions, shown_figures
+from vitx.tasks.classification_figures import BY_CLASS, describe_fit, list_confusions, shown_figures
 
 PAGE, TEXT = "index.html", "report.md"
 PICTURES = 12  # The largest number of pictures of mistakes, and of uncertain examples.
@@ -104,7 +104,7 @@ class _Content:
     return (
       f"{self.result['examples']:,} examples. Intervals are percentiles of"
       f" {self.result['resamples']:,} bootstrap resamples of the examples; they do not contain the"
-      " variation between trainings."
+      " variation between trainings. A figure that no resample changes has none."
     )
 
   def calibration(self) -> list[list[str]]:
@@ -112,16 +112,19 @@ class _Content:
     fitted = self.result["calibration"]
     parts = {"validation": fitted["validation"]}
     parts = {self.result["split"]: fitted} | (parts if self.result["split"] not in parts else {})
-    rows = [["", "as trained", "with the temperature"]]
+    times = {"before": "as trained", "after": "with the temperature"}
+    times = {time: head for time, head in times.items() if time in fitted}
+    rows = [["", *times.values()]]
     for split, figures in parts.items():
       for key, figure in (("nll", "NLL (nats)"), ("ece", "calibration error")):
-        cells = [f"{figures[time][key]:.4f}" for time in ("before", "after")]
-        rows.append([f"{figure}, {split}", *cells])
+        rows.append([f"{figure}, {split}", *(f"{figures[time][key]:.4f}" for time in times)])
     return rows
 
   def temperature(self) -> str:
     """Returns a sentence about the temperature of the calibration."""
     fitted = self.result["calibration"]
+    if fitted["temperature"] is None:
+      return f"The temperature is {describe_fit(fitted)}."
     warm = "over" if fitted["temperature"] > 1 else "under"
     return (
       f"The temperature {fitted['temperature']:.4f} divides the logits for the least NLL on"

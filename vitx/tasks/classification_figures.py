@@ -25,6 +25,7 @@ SHOWN = (
 )
 BY_CLASS = (("class_top1", "top-1"), ("class_precision", "precision"), ("class_f1", "F1"))
 CONFUSIONS = 5  # The most frequent confusions in a table.
+MOST, WORST = 20, 10  # A table has all of up to 20 classes, and the 10 worst of more classes.
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -129,13 +130,29 @@ def table_lines(figures: Figures, class_names: Sequence[str]) -> list[str]:
     names = (escape(class_names[each], line=True) for each in (true, predicted))
     lines.append(f"  {count:>4} x {' as '.join(names)}")
   columns = [(key, name) for key, name in BY_CLASS if key in figures]
+  numbers, note = choose_classes(figures["class_top1"])
+  lines += note
   lines.append("  by class".ljust(22) + "".join(f"{name:>11}" for _, name in columns))
-  for number, name in enumerate(class_names):
-    values = [figures[key][number] for key, _ in columns]
+  for number in numbers:
+    name, values = class_names[number], [figures[key][number] for key, _ in columns]
     cells = ["no examples" if values[0] is None else f"{values[0]:.2%}"]
     cells += ["" if value is None else f"{value:.2%}" for value in values[1:]]
     lines.append(f"    {escape(name, line=True):<18}{''.join(f'{c:>11}' for c in cells)}".rstrip())
   return lines
+
+
+def choose_classes(values: Sequence[float | None]) -> tuple[Sequence[int], list[str]]:
+  """Chooses the classes that a printed table shows, by a metric of each class.
+
+  Returns:
+    The indices of all classes, or of those with the lowest values if there are many; and then a
+    list with a line that says so, otherwise [].
+  """
+  if len(values) <= MOST:
+    return range(len(values)), []
+  known = [number for number, value in enumerate(values) if value is not None]
+  worst = sorted(known, key=lambda number: values[number] or 0.0)[:WORST]
+  return worst, [f"  the {len(worst)} worst of {len(values):,} classes; --json writes all"]
 
 
 def shown_figures(figures: Figures, classes: int) -> list[tuple[str, str, str]]:
@@ -154,13 +171,19 @@ def list_confusions(confusion: Sequence[Sequence[int]]) -> list[tuple[int, int, 
   return [(int(counts[i, j]), int(i), int(j)) for i, j in zip(rows, columns, strict=True)]
 
 
+def describe_fit(calibration: Mapping[str, Any]) -> str:
+  """Returns the temperature in `calibration` of `vitx.evaluate`, or why there is none, as text."""
+  on = f"{calibration['fitted_examples']:,} examples of validation"
+  if calibration["temperature"] is None:
+    return f"none: {on} with {calibration['fitted_mistakes']:,} mistakes do not determine it"
+  return f"{calibration['temperature']:.4f}, fitted on {on}"
+
+
 def _calibration_lines(calibration: Mapping[str, Any] | None) -> list[str]:
   if not calibration:
     return []
-  before, after = calibration["before"], calibration["after"]
-  return [
-    f"  temperature         {calibration['temperature']:>9.4f}   fitted on"
-    f" {calibration['fitted_examples']:,} examples of validation",
-    f"    NLL               {before['nll']:>9.4f}   with it {after['nll']:.4f}",
-    f"    calibration error {before['ece']:>9.4f}   with it {after['ece']:.4f}",
-  ]
+  lines = [f"  temperature         {describe_fit(calibration)}"]
+  for key, name in (("nll", "NLL"), ("ece", "calibration error")):
+    after = f"   with it {calibration['after'][key]:.4f}" if "after" in calibration else ""
+    lines.append(f"    {name:<18}{calibration['before'][key]:>9.4f}{after}")
+  return lines

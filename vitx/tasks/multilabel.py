@@ -15,6 +15,7 @@ from vitx.config.errors import escape, listing
 from vitx.data.dataset import ArraySpec
 from vitx.tasks.base import Figures
 from vitx.tasks.classification import Classification, resolve_class_weights, resolve_images
+from vitx.tasks.classification_figures import choose_classes
 from vitx.tasks.classification_losses import make_multilabel_loss
 
 SHOWN = 10  # a warning names this many classes
@@ -103,14 +104,17 @@ class MultiLabel(Classification):
 
   def table(self, figures, data):
     """Returns the metrics in lines of text, with the average precision of each class."""
+    numbers, note = choose_classes(figures["class_ap"])
     lines = [
       f"  mAP                 {_percent(figures['map']):>9}",
       f"  F1 (all decisions)  {figures['f1']:>9.2%}",
       f"  all classes right   {figures['exact']:>9.2%}",
       f"  NLL (nats)          {figures['nll']:>9.4f}",
+      *note,
       "  average precision by class",
     ]
-    for name, value in zip(data["class_names"], figures["class_ap"], strict=True):
+    for number in numbers:
+      name, value = data["class_names"][number], figures["class_ap"][number]
       lines.append(f"    {escape(name, line=True):<18}{_percent(value):>9}")
     return "\n".join(lines)
 

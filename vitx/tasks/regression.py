@@ -100,36 +100,23 @@ class Regression(Classification):
     return {"mae": self.target_std * jnp.mean(jnp.abs(outputs - targets))}
 
   def evaluate(self, params, state, constants, batch):
-    """Returns the sums for `summarize`, and the predictions (B,) of a batch."""
+    """Returns the predictions (B,) of a batch, and gathers them with the targets."""
     inputs = self.model_inputs(batch)
     outputs: Any = self.model.apply({"params": params, **state}, inputs, train=False)
-    output, target, mask = outputs[:, 0], self._normalize(batch["target"]), batch["mask"]
-
-    def total(values: jax.Array) -> jax.Array:
-      return jnp.sum(jnp.where(mask, values, 0.0))
-
-    sums = {
-      "count": jnp.sum(mask, dtype=jnp.float32),
-      "absolute": total(jnp.abs(output - target)),
-      "squared": total(jnp.square(output - target)),
-      "target": total(target),
-      "target_squared": total(jnp.square(target)),
-    }
-    return {"sums": sums, "rows": {"prediction": output * self.target_std + self.target_mean}}
+    rows = {"prediction": outputs[:, 0] * self.target_std + self.target_mean}
+    count = jnp.sum(batch["mask"], dtype=jnp.float32)
+    gathered = {**rows, "target": batch["target"]}
+    return {"sums": {"count": count}, "gathered": gathered, "rows": rows}
 
   def summarize(self, sums):
-    """Returns the number of `examples`, `mae`, `rmse` and `r2`.
-
-    `r2` is None if all targets are equal, or as good as equal for sums in float32.
-    """
-    count = float(sums["count"])
-    squared, square = float(sums["squared"]), float(sums["target_squared"])
-    spread = square - float(sums["target"]) ** 2 / count
+    """Returns the number of `examples`, `mae`, `rmse` and `r2`, None if all targets are equal."""
+    prediction, target = (np.asarray(sums[x], np.float64) for x in ("prediction", "target"))
+    squared, spread = np.square(prediction - target), np.square(target - target.mean())
     return {
-      "examples": int(count),
-      "mae": self.target_std * float(sums["absolute"]) / count,
-      "rmse": self.target_std * (squared / count) ** 0.5,
-      "r2": 1 - squared / spread if spread > 1e-6 * max(count, square) else None,
+      "examples": len(target),
+      "mae": float(np.abs(prediction - target).mean()),
+      "rmse": float(squared.mean() ** 0.5),
+      "r2": 1 - float(squared.sum() / spread.sum()) if np.ptp(target) else None,
     }
 
   def describe(self, figures):

@@ -52,7 +52,7 @@ def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> No
   if writes:
     provenance.check_same_run(workdir, config, experiment.source.info.fingerprint)
     if wd.list_steps(workdir):
-      provenance.check_same_data(workdir, provenance.describe_data(experiment.source))
+      provenance.check_same_data(workdir, provenance.describe_data(experiment.source, config.data))
     wd.check_place(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
 
 
@@ -71,7 +71,7 @@ def check_phase(experiment: Experiment, before: Experiment) -> None:
   """Checks that a phase can begin with the weights of another phase, which is not trained yet."""
   state = before.named_shapes()
   variables = tree.zeros({"params": state.params, **state.model_state})
-  data = provenance.describe_data(before.source)
+  data = provenance.describe_data(before.source, before.config.data)
   loaded = Loaded(before.task, variables, before.config, data, step=0, workdir="")
   _use_weights(functools.partial(check_run, loaded), experiment, experiment.named_shapes())
 
@@ -107,7 +107,7 @@ def begin(
     state = state.replace(params=params, model_state=model_state, ema=ema)
   if is_writer():
     wd.write_json(workdir, "config.json", wd.to_plain(config))
-    data = provenance.describe_data(experiment.source)
+    data = provenance.describe_data(experiment.source, config.data)
     environment = provenance.environment(data, experiment.implementations())
     wd.write_json(workdir, wd.ENVIRONMENT, environment)
   is_evaluated, record.is_evaluated = record.is_evaluated, True

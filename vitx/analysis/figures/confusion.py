@@ -13,7 +13,10 @@ NUMBERED, NAMED = 25, 60  # The most classes whose counts, and whose names, can 
 
 
 def draw(split: PredictedSplit, out: Path) -> list[Path]:
-  """Draws the confusion matrix, and writes its counts as a CSV file."""
+  """Draws the confusion matrix, and writes its counts as a CSV file.
+
+  For many classes, another CSV file lists the confusions, the most frequent one first.
+  """
   names = split.class_names
   counts = count_confusion(split.predictions, len(names))
   canvas = plot_confusion(counts, names, f"{split.note}.")
@@ -21,7 +24,16 @@ def draw(split: PredictedSplit, out: Path) -> list[Path]:
     {"true class": name, **dict(zip(names, row.tolist(), strict=True))}
     for name, row in zip(names, counts, strict=True)
   ]
-  return style.save_both(canvas, out, f"confusion_{split.label}", rows)
+  files = style.save_both(canvas, out, f"confusion_{split.label}", rows)
+  if len(names) <= NUMBERED:
+    return files
+  wrong = counts * (1 - np.eye(len(names), dtype=counts.dtype))
+  order = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
+  listed = [
+    {"true class": names[i], "predicted class": names[j], "examples": counts[i, j]}
+    for i, j in zip(*np.divmod(order, len(names)), strict=True)
+  ]
+  return [*files, style.write_rows(out / f"confusions_{split.label}.csv", listed)]
 
 
 def plot_confusion(counts: np.ndarray, names: tuple[str, ...], note: str = "") -> Any:

@@ -144,11 +144,17 @@ def _is_same_place(old: Any, new: Any) -> bool:
   return kinds[0] == kinds[1] and kinds[0] in SOURCES and len(real) == 1
 
 
-def describe_data(source: Source) -> dict[str, Any]:
-  """Returns a description of a run's data as JSON, which predictions read too."""
+def describe_data(source: Source, data: ConfigDict) -> dict[str, Any]:
+  """Returns a description of a run's data as JSON, which predictions read too.
+
+  Args:
+    source: The opened data.
+    data: The config's `data`, whose relative paths are recorded as absolute ones too.
+  """
   info = source.info
   return {
     "source": info.name,
+    "places": wd.find_places(data),
     "fingerprint": info.fingerprint,
     "examples": {role: len(source.role(role)) for role in ROLES},
     "class_names": None if info.class_names is None else list(info.class_names),
