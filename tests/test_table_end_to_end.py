@@ -22,7 +22,7 @@ from vitx.training.experiment import make_experiment
 
 COUNT = 48
 TASKS = {
-  "masked_autoencoder": ("class", "group"),  # it reads no label
+  "masked_autoencoder": ("class", "()"),  # no column has labels
   "multilabel": ("classes", "colors"),
   "regression": ("number", "level"),
 }
@@ -54,7 +54,7 @@ def config(task, table, *overrides):
     f"task={task}",
     f"dataset='csv:{table}'",
     f"data.label_kind={kind}",
-    f"data.label_columns=('{column}',)",
+    f"data.label_columns={column}",
     *("data.image_size=8", "batch_size=8", "duration=12 steps", "log_every=4 steps"),
     *("evaluation.every=6 steps", "checkpoint.every=6 steps", "augment.hflip=0.5"),
     *("data.mean=(0.5,0.5,0.5)", "data.std=(0.3,0.3,0.3)", "schedule=constant"),
@@ -92,7 +92,7 @@ def test_it_learns_and_records_what_follows_from_the_data(run):
   stored = json.loads((workdir / "config.json").read_text())
   if task == "regression":
     assert 40 < stored["task"]["target_mean"] < 45 and stored["task"]["target_std"] > 0
-  assert stored["model"]["num_classes"] == {"multilabel": 3, "regression": 1}.get(task, 2)
+  assert stored["model"]["num_classes"] == {"multilabel": 3}.get(task, 1)
 
 
 def test_figures_are_scikit_learns_on_the_predictions(run, table, tmp_path):
@@ -203,17 +203,9 @@ def test_a_plan_needs_no_table_where_the_config_says_enough(task, table):
 
 
 BAD = (
-  (
-    "multilabel",
-    "data.label_kind=class,data.label_columns=('group',)",
-    "declares no array 'labels'",
-  ),
-  (
-    "regression",
-    "data.label_kind=class,data.label_columns=('group',)",
-    "declares no array 'target'",
-  ),
-  ("regression", "data.label_kind=number,data.label_columns=('group',)", "line 2: group='a' is no"),
+  ("multilabel", "data.label_kind=class,data.label_columns=group", "declares no array 'labels'"),
+  ("regression", "data.label_kind=class,data.label_columns=group", "declares no array 'target'"),
+  ("multilabel", "task=classification", "no array 'label', but the task 'classification' needs"),
   ("regression", "model.num_classes=3", "model.num_classes=3"),
   ("regression", "task.loss=cubic", "task.loss='cubic' is unknown"),
   ("regression", "schedule=plateau,schedule.mode=max", "schedule.mode='max': the mae of this"),

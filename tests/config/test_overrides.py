@@ -50,6 +50,13 @@ def test_every_explained_field_can_be_set(row):
       with_overrides(config, f"{path}={described.value!r}")
 
 
+@pytest.mark.parametrize("text", ["(sex,age)", "'sex,age'", "('sex','age')"])
+def test_texts_need_no_quotes(text):
+  for field in ("data", "phases.one.data"):
+    config = with_overrides(default_config(), f"{field}.label_columns={text}")
+    assert fields.find(config, field).label_columns == ("sex", "age")
+
+
 def test_an_argument_splits_into_row_and_overrides():
   assert parse_arg(None, ("a", "b"), "b") == ("b", "")
   assert parse_arg("a,x=(1,2),y=3", ("a", "b"), "b") == ("a", "x=(1,2),y=3")

@@ -50,6 +50,14 @@ def test_splits_classes_and_pixels_are_read(tmp_path):
   assert other.info.fingerprint != source.info.fingerprint
 
 
+def test_a_single_table_is_train(tmp_path):
+  source = open_saved(tmp_path / "set", make_table(20, [i // 4 for i in range(20)]), groups="more")
+  groups = [{int(role.name(i)[6:-1]) // 4 for i in range(len(role))} for role in roles(source)]
+  assert sum(map(len, groups)) == len(set.union(*groups)) == 5
+  assert sum(len(source.role(role)) for role in ROLES) == 20
+  assert all(len(source.role(role)) for role in ROLES)
+
+
 def test_a_directory_of_images_is_read_by_the_library(tmp_path, monkeypatch):
   monkeypatch.setenv("HOME", str(tmp_path))
   for i in range(20):

@@ -142,7 +142,7 @@ def test_train_keeps_a_class_that_is_the_rarest_of_no_example():
   sets[[0, 1, 2], 0] = 1  # these examples have one more class each, which is in two examples
   sets[range(6), [1, 2, 3, 1, 2, 3]] = 1
   for seed in range(20):
-    chosen = splits.choose_balanced(splits.find_strata(sets), 0.2, seed, stream=0, spare=1)
+    chosen = splits.choose_balanced(splits.find_strata(sets), None, 0.2, seed, stream=0, spare=1)
     assert chosen.any() and sets[~chosen].any(axis=0).all()
 
 
@@ -153,9 +153,15 @@ def test_train_keeps_a_class_that_is_the_rarest_of_no_example():
     ({"folds": 5, "fold": 5}, r"data\.folds=5 has the folds 0 to 4"),
     ({"fold": 1}, r"data\.fold=1 needs data\.folds, which is not set"),
     ({"folds": 2, "fold": 0, "splits": {"test": "test"}}, r"excludes data\.splits\.test"),
+    (
+      {"groups": "take"},
+      "no column of the source, and as a regular expression finds nothing in '0'",
+    ),
+    ({"groups": "(take"}, "no column of the source, and no regular expression: missing"),
+    ({"groups": ""}, "validation is without a group; train and test share 1 groups, such as ''"),
   ],
 )
-def test_unsuitable_folds_are_refused(given, message, make_data):
+def test_unsuitable_folds_and_groups_are_refused(given, message, make_data):
   with pytest.raises(ConfigError, match=message):
     splits.assign(fake("train", "test"), make_data(**given), seed=0)
 
@@ -169,6 +175,42 @@ def test_fractions_are_balanced_and_nested(make_data):
     previous = names
   whole = splits.assign(dataset, make_data(), seed=0)["train"]
   assert previous <= {whole.name(i) for i in range(len(whole))}
+
+
+@pytest.mark.parametrize("groups", [r"\d$", r"^\d*(\d)$", "column"])
+@pytest.mark.parametrize("fields", [{}, {"folds": 3, "fold": 1}, {"fraction": 0.5}])
+def test_roles_share_no_group(make_data, groups, fields):
+  dataset = dataclasses.replace(fake("train"), open_split=lambda name: Labeled((20, 11, 5, 7)))
+  if groups == "column":
+    dataset = dataclasses.replace(dataset, groups=lambda name: name[-1])
+  digits = []
+  for seed in (1, 1, 3):
+    roles = splits.assign(dataset, make_data(groups=groups, validation=0.3, **fields), seed)
+    digits.append([{roles[role].name(i)[-1] for i in range(len(roles[role]))} for role in ROLES])
+    assert len(set.union(*digits[-1])) == sum(map(len, digits[-1]))
+  assert digits[0] == digits[1] != digits[2] and digits[0][2] == digits[2][2]
+  assert (len(set.union(*digits[0])) < 10) == ("fraction" in fields)
+
+
+def test_groups_stay_whole_and_classes_balanced():
+  groups = np.repeat(np.arange(19), (40, *range(1, 10), *range(2, 11)))
+  labels = groups % 2  # 90 and 49 examples
+  for seed in range(5):
+    few, many = (splits.choose_balanced(labels, groups, x, seed, 2, 1) for x in (0.1, 0.2))
+    assert set(groups[many]).isdisjoint(groups[~many]) and (few <= many).all()
+    assert (np.abs(np.bincount(labels[many]) - (18, 9.8)) <= 5).all()
+  folds = splits.find_folds(labels, 4, groups)
+  assert all(len({*folds[groups == group]}) == 1 for group in range(19))
+  assert all(11 <= count <= 14 for count in np.bincount(folds[labels == 1]))
+
+
+def test_splits_without_groups_have_recorded_bits():
+  labels = Labeled((20, 11, 5, 7)).labels
+  for groups in (None, np.arange(43)):
+    chosen = np.flatnonzero(splits.choose_balanced(labels, groups, 0.1, 3, 2, 1))
+    assert chosen.tolist() == [14, 17, 18, 31, 32]
+  folds = "".join(map(str, splits.find_folds(labels, 4)))
+  assert folds == "1313213032021122030301021000311023220312312"
 
 
 class Unscanned(Labeled):

@@ -109,12 +109,16 @@ class DataSettings:
       where there are classes; None uses the source's own splits.
     fold: The number, counted from 0, of the part that serves as test; the other parts are divided
       into train and validation.
+    groups: The groups of examples that stay together in one role and one fold, such as the frames
+      of a video: a column of a table, or a regular expression. Examples are of one group if the
+      expression finds equal texts in their names, or in its parentheses if it has any; None divides
+      examples one by one.
     fraction: The share of train that is used, class-balanced where there are classes.
     repeats: The number of differently augmented copies of each example, which follow one another
       (Hoffer et al. 2020); an epoch keeps its length, so it has fewer different examples.
-    label_columns: The columns with the labels of a CSV table; None is every column except "split"
-      and the first, which names the files. For `hf:` and TFDS, the column of the class; None is the
-      only one of the kind ClassLabel, () reads the images alone.
+    label_columns: The columns with the labels of a CSV table; None is every column except "split",
+      that in groups, and the first, which names the files. For `hf:` and TFDS, the column of the
+      class; None is the only one of the kind ClassLabel. () reads no labels.
     label_kind: The kind of a table's labels: class (or None) for one class per image, classes for
       any number of classes per image, number for numbers.
     sampling: The frequency of classes in training: balanced draws each class equally often, so it
@@ -150,6 +154,7 @@ class DataSettings:
   validation_choice: Annotated[str, ChoiceTable("vitx.data.splits:CHOICES")] | None = None
   folds: Annotated[int, Range("[2, 1000]")] | None = declare(None, "n_splits", "num_folds")
   fold: Annotated[int, Range("[0, 999]")] | None = None
+  groups: str | None = declare(None, "group", "group_by", "group_column")
   fraction: Share = 1.0
   repeats: PositiveInt = declare(1, "aug_repeats")
   label_columns: tuple[str, ...] | None = declare(None, "label_column", "target_column")

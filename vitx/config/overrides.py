@@ -8,6 +8,7 @@ value of any other field is a Python literal.
 
 import ast
 import copy
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -202,8 +203,15 @@ def _fit(old: Any, value: Any) -> Any:
 
 
 def _read(config: ConfigDict, path: str, text: str) -> Any:
-  """Parses the text of a value; a string field keeps the text without enclosing quotes."""
+  """Parses the text of a value; a string field keeps the text without enclosing quotes.
+
+  A field of several texts also takes names without quotes: `sex` or `(sex,age)`.
+  """
   value = _parse(text)
+  declared = fields.declarations().get(re.sub(r"^phases\.[^.]*\.", "", path))
+  if isinstance(value, str) and declared and declared.type == tuple[str, ...] | None:
+    names = value[1:-1] if value[:1] + value[-1:] in ("()", "[]") else value
+    return tuple(name.strip() for name in names.split(",") if name.strip())
   if value is None or isinstance(value, str | dict):
     return value
   kinds = base_types(_kind_of(config, path))

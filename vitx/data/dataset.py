@@ -147,6 +147,8 @@ class Dataset:
     carve: A function (examples, share) that returns (the rest, the share). It is for examples, such
       as texts, that must not be drawn one by one. If None, examples are drawn at random, an equal
       share of each class if there are classes.
+    groups: A function from the name of an example to its group, if `data.groups` names a column of
+      the source; None if it does not.
   """
 
   info: DatasetInfo
@@ -160,6 +162,7 @@ class Dataset:
   count: Callable[[str], int] | None = None
   overlap: Callable[[str, str], bool] = operator.eq
   carve: Callable[[Examples, float], tuple[Examples, Examples]] | None = None
+  groups: Callable[[str], str] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,16 @@
 """Assigns examples to the roles train, validation and test, and divides splits for this."""
 
+import dataclasses
 import functools
+import heapq
 import importlib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from vitx.config.errors import ConfigError, nearest
 from vitx.config.fields import DataSettings, SplitSettings, check_fold, read_fields
@@ -15,6 +19,7 @@ from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.readable import warn_of_unread
 from vitx.data.split_names import NAMES, suggest_name
+from vitx.files import reading
 
 # A range of a file that belongs to a split: the file's name, the range's first position, its end.
 FileRange = tuple[str, int, int]
@@ -47,24 +52,32 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   classes, or of each stratum of `find_strata`, if examples have several. If the data set has a
   function `Dataset.carve`, this function divides the examples instead.
 
+  With `data.groups`, examples of one group are taken together, and the shares are as equal as the
+  sizes of the groups allow.
+
   With `data.folds`, the split `train` is divided into folds, see `find_folds`. Fold `data.fold` is
   test, and validation is taken from the other folds unless `data.splits` names it. The folds do not
   depend on the seed, so that the runs of all folds and seeds test every example of train equally
   often.
 
   Raises:
-    ConfigError: A split is missing, unlabeled or used twice, or there are too few examples.
+    ConfigError: A split is missing, unlabeled or used twice, there are too few examples, or the
+      roles share a group.
   """
   settings = read_fields(DataSettings, data)
   given = data.get("splits", {})
   has_folds = settings.folds is not None or settings.fold is not None
+  if settings.groups is not None and dataset.groups is None:
+    dataset = dataclasses.replace(dataset, groups=functools.partial(_match, settings.groups))
   names = find_splits(dataset, given, has_folds=has_folds)
   _warn_of_unread(dataset, names)
-  train = dataset.open_split(names["train"])
+  train = whole = dataset.open_split(names["train"])
   result: dict[str, Examples] = {}
   if has_folds:
     folds, fold = _read_folds(dataset, train, settings, given)
-    train, result["test"] = _divide(train, lambda own: find_folds(_classes(own), folds) == fold)
+    train, result["test"] = _divide(
+      train, lambda own: find_folds(_classes(own), folds, find_groups(dataset, own)) == fold
+    )
   elif names["test"]:
     result["test"] = dataset.open_split(names["test"])
   else:
@@ -81,6 +94,8 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
     train, _ = dataset.carve(train, 1.0 - settings.fraction)
   elif settings.fraction < 1.0:
     _, train = _carve(dataset, train, settings.fraction, seed, order.FRACTION, spare=0)
+  if dataset.groups is not None:
+    _check_groups(dataset.groups, {**result, "train": train}, whole)
   return {**result, "train": train}
 
 
@@ -163,6 +178,40 @@ def find_bases(expression: str) -> list[str]:
   return [term.split("[")[0].strip() for term in expression.split("+")]
 
 
+def _match(groups: str, name: str) -> str:
+  """Returns the text that the expression `data.groups` finds in an example's name: its group."""
+  field = f"data.groups={groups!r} is no column of the source"
+  with reading(f"{field}, and no regular expression"):
+    match = re.search(groups, name)
+  if match is None:
+    raise ConfigError(f"{field}, and as a regular expression finds nothing in {name!r}.")
+  return str(match.groups() or match[0])
+
+
+def find_groups(dataset: Dataset, examples: Examples) -> np.ndarray | None:
+  """Returns the group of each example, a text, (n,); None if examples are divided one by one."""
+  if dataset.groups is None:
+    return None
+  return np.array([dataset.groups(examples.name(i)) for i in range(len(examples))])
+
+
+def _check_groups(group: Callable, roles: Mapping[str, Examples], whole: Examples) -> None:
+  """Checks that each role has groups of its own; warns of a class that train lost to other roles.
+
+  Train may lose one if few groups have it.
+  """
+  groups = {role: {group(part.name(i)) for i in range(len(part))} for role, part in roles.items()}
+  problems = [f"{role} is without a group" for role in ROLES if not groups[role]]
+  for a, b in itertools.combinations(ROLES, 2):
+    if shared := groups[a] & groups[b]:
+      problems.append(f"{a} and {b} share {len(shared)} groups, such as {min(shared)!r}")
+  if problems:
+    raise ConfigError(f"data.groups: {'; '.join(problems)}. Change data.folds or data.splits.")
+  lost = np.setdiff1d(_classes(whole), _classes(roles["train"]))
+  if lost.size:
+    logging.warning("train has no example of %d classes, such as number %d", lost.size, lost[0])
+
+
 def _carve(
   dataset: Dataset, train: Examples, share: float, seed: int, stream: int, spare: int = 1
 ) -> tuple[Examples, Examples]:
@@ -172,7 +221,11 @@ def _carve(
   """
   if dataset.carve is not None:
     return dataset.carve(train, share)
-  return _divide(train, lambda own: choose_balanced(_classes(own), share, seed, stream, spare))
+
+  def choose(own: Examples) -> np.ndarray:
+    return choose_balanced(_classes(own), find_groups(dataset, own), share, seed, stream, spare)
+
+  return _divide(train, choose)
 
 
 def _check_split(dataset: Dataset, role: str, expression: str) -> None:
@@ -186,7 +239,7 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
 
 
 def choose_balanced(
-  classes: np.ndarray, share: float, seed: int, stream: int, spare: int
+  classes: np.ndarray, groups: np.ndarray | None, share: float, seed: int, stream: int, spare: int
 ) -> np.ndarray:
   """Chooses a share of the examples of each class at random.
 
@@ -194,26 +247,32 @@ def choose_balanced(
   first in a random order that depends on the seed alone, so a smaller share is a subset of a larger
   one.
 
+  With `groups`, whole groups are chosen. The classes are treated in the order of `_stratify`. A
+  class gets the first groups in the random order with which its share is nearly reached; groups of
+  more than twice the share come last. A smaller share is a subset of a larger one if each group has
+  one class and no group is so large.
+
   Args:
     classes: The class of each example, (n,).
+    groups: The group of each example, a number or a text, (n,); None chooses single examples.
     share: The share, between 0 and 1.
     seed: The seed of the order.
     stream: The number of the stream of random bits, see `order.generator`.
-    spare: The minimum number of examples of each class that are not chosen.
+    spare: The minimum number of examples, or groups, of each class that are not chosen.
 
   Returns:
     A mask of the chosen examples, bool (n,).
   """
-  shuffled = order.shuffle(seed, stream, 0, len(classes))
-  by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
-  counts = np.unique(classes, return_counts=True)[1]
-  starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-  most = counts - spare
-  take = np.clip(np.floor(counts * share + 0.5).astype(np.int64), np.minimum(1, most), most)
-  rank = np.arange(len(classes)) - np.repeat(starts, counts)
-  chosen = np.zeros(len(classes), bool)
-  chosen[by_class[rank < np.repeat(take, counts)]] = True
-  return chosen
+  numbers, sizes, strata = _stratify(classes, groups, seed, stream)
+  chosen = np.zeros(len(sizes), bool)
+  for owners, counts, items, weights in strata:
+    wanted, most = share * counts.sum() - counts[chosen[owners]].sum(), len(items) - spare
+    sequence = np.argsort(np.maximum(weights / 2 - wanted, 0), kind="stable")
+    middles = np.cumsum(weights[sequence]) - weights[sequence] / 2
+    # A group whose middle is below the wanted number brings the number of examples nearer to it.
+    least = 0 if chosen[owners].any() else min(1, most)
+    chosen[items[sequence[: np.clip(np.sum(middles <= wanted), least, most)]]] = True
+  return chosen[numbers]
 
 
 def find_strata(labels: np.ndarray) -> np.ndarray:
@@ -238,23 +297,59 @@ def find_strata(labels: np.ndarray) -> np.ndarray:
   return strata
 
 
-def find_folds(classes: np.ndarray, folds: int) -> np.ndarray:
+def _stratify(
+  classes: np.ndarray, groups: np.ndarray | None, seed: int, stream: int
+) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, ...]]]:
+  """Returns the number of each example's group, the size of each group, and arrays for each class.
+
+  The arrays are the groups that have the class; the number of examples of the class in each; those
+  of the groups that no earlier class has, in random order; and their numbers of examples of the
+  class. The first class is that which the fewest groups have. Without groups, each example is a
+  group, and the first class is that of the lowest label.
+  """
+  labels = np.unique(classes, return_inverse=True)[1]
+  numbers = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
+  sizes = np.bincount(numbers)
+  place = np.argsort(order.shuffle(seed, stream, 0, len(sizes)))
+  parts = (numbers[labels == label] for label in range(labels.max(initial=-1) + 1))
+  members = [np.unique(part, return_counts=True) for part in parts]
+  if groups is not None:
+    members.sort(key=lambda member: len(member[0]))
+  strata: list[tuple[np.ndarray, ...]] = []
+  for owners, counts in members:
+    free = np.argsort(place[owners])[np.count_nonzero(place[owners] < 0) :]
+    strata.append((owners, counts, owners[free], counts[free]))
+    place[owners] = -1
+  return numbers, sizes, strata
+
+
+def find_folds(classes: np.ndarray, folds: int, groups: np.ndarray | None = None) -> np.ndarray:
   """Divides examples into folds whose sizes, in total and per class, differ by at most one.
 
   The division depends on the classes and the number of examples alone, not on a seed.
 
+  With `groups`, each group is in one fold, and the sizes are as equal as those of the groups allow.
+  The classes are treated in the order of `_stratify`.
+
   Args:
     classes: The class of each example, (n,).
     folds: The number of folds.
+    groups: The group of each example, a number or a text, (n,); None divides single examples.
 
   Returns:
     The fold of each example, int (n,).
   """
-  shuffled = order.shuffle(0, order.FOLDS, 0, len(classes))
-  by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
-  result = np.empty(len(classes), np.int64)
-  result[by_class] = np.arange(len(classes)) % folds
-  return result
+  numbers, sizes, strata = _stratify(classes, groups, 0, order.FOLDS)
+  result, totals = np.full(len(sizes), folds), [0] * folds
+  for owners, counts, items, weights in strata:
+    held = np.bincount(result[owners], counts, folds).tolist()
+    # A group goes to the fold with the fewest examples of the class, and of these the smallest.
+    queue = sorted(zip(held[:folds], totals, range(folds), strict=True))
+    for i in np.argsort(-weights, kind="stable"):
+      examples, total, fold = queue[0]
+      result[items[i]], totals[fold] = fold, total + sizes[items[i]]
+      heapq.heapreplace(queue, (examples + weights[i], totals[fold], fold))
+  return result[numbers]
 
 
 def _read_folds(

@@ -124,7 +124,7 @@ def change_source(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
     return dataset
   is_divided = any(data.splits.values())
   with data.unlocked():
-    data.update(fraction=1.0, validation_choice=None, folds=None, fold=None)
+    data.update(fraction=1.0, validation_choice=None, folds=None, fold=None, groups=None)
     data.splits = {role: "" for role in ROLES}
   return open_dataset(data) if dataset is None or is_divided else dataset
 

@@ -26,7 +26,7 @@ from vitx.ops.layout import TokenLayout
 STATISTICS = ("batch_stats",)  # The state collections that belong to the weights.
 # The fields of a config that choose the test examples of a data set, and those that choose the
 # validation examples alone.
-_OF_TEST = ("data.splits.train", "data.splits.test", "data.folds", "data.fold")
+_OF_TEST = ("data.splits.train", "data.splits.test", "data.folds", "data.fold", "data.groups")
 _OF_VALIDATION = ("data.splits.validation", "data.validation", "data.validation_choice")
 _DIVISION = (*_OF_TEST, *_OF_VALIDATION, "data_seed")
 

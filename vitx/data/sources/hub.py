@@ -76,7 +76,7 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
 
   Args:
     data: The config's `data`, of which these fields are read: source, channels, value_range,
-      label_columns.
+      label_columns; groups.
   """
   settings = read_fields(DataSettings, data)
   check_file_settings(settings)
@@ -113,7 +113,12 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   skipped: list[str] = []
   used = {k: some for k, images in opened.items() if len(some := _leave_out(images, skipped))}
   unlabeled = tuple(split for split in opened if split not in used)
-  return make_dataset(info, used, unlabeled, {"examples whose label is missing": skipped})
+  unread = {"examples whose label is missing": skipped}
+  dataset, column = make_dataset(info, used, unlabeled, unread), settings.groups
+  if column not in first.features:
+    return dataset
+  cells = {f"{s}[{i}]": str(x) for s in used for i, x in enumerate(tables[s][column])}
+  return dataclasses.replace(dataset, groups=cells.__getitem__)
 
 
 def _load(name: str) -> Mapping[str, Any]:
