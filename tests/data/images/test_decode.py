@@ -135,6 +135,19 @@ def test_one_line_names_the_largest_value_of_fewer_bits(format, bits, caplog, mo
   assert read(encoded, 1, "x", (0, 2**bits - 1)).max() == 255
 
 
+@pytest.mark.parametrize(("bits", "has_line"), [(8, True), (12, True), (16, False)])
+def test_one_line_names_deep_colors_of_fewer_bits(bits, has_line, caplog, monkeypatch):
+  monkeypatch.setattr(decode, "_reported", set())
+  values = np.full((4, 3), 2**bits - 1, ">u2")
+  encoded = png(4, 16, 2, values.tobytes())
+  assert (read(encoded, 3) == (2**bits - 1) // 256).all()
+  assert [f"16-bit colors are below {2**bits}" in x.getMessage() for x in caplog.records] == (
+    [True] * has_line
+  )
+  with pytest.raises(ConfigError, match=r"colors have 16 bits, but data\.value_range is for gray"):
+    read(encoded, 3, "x", (0, 4095))
+
+
 @pytest.mark.parametrize("bits", [10, 12, 15])
 def test_the_significant_bits_of_png_give_the_range(bits, caplog):
   """PNG asks for values scaled to 16 bits; many programs store values of fewer bits as they are."""

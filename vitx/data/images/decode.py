@@ -105,7 +105,10 @@ def to_mode(
     image = image.ico.getimage(image.size)
   _scale_transparency(image)
   bits = _find_bits(image)  # `load` closes the file
+  is_deep_color = image.mode in ("RGB", "RGBA") and ";16" in str(getattr(image, "tile", ""))
   image.load()
+  if is_deep_color:
+    _check_color(image, value_range)
   turn = _TURNS.get(_find_orientation(image)) if upright else None
   if image.mode in _DEEP:
     image = _scale(image, value_range or _find_range(image, bits))
@@ -130,6 +133,20 @@ def _find_orientation(image: Image.Image) -> int:
     return image.getexif().get(ExifTags.Base.Orientation, 1)
   except Exception:  # damaged EXIF, though pixels are readable, raises many kinds of errors
     return 1
+
+
+def _check_color(image: Image.Image, value_range: ValueRange) -> None:
+  """Refuses a range for a file of 16-bit colors, and logs a line about colors of fewer bits."""
+  if value_range is not None:
+    raise ValueError("its colors have 16 bits, but data.value_range is for gray images; convert it")
+  bits = 8 + int(np.asarray(image)[..., :3].max()).bit_length()  # Pillow keeps the upper 8
+  if bits < 16 and bits not in _reported:
+    _reported.add(bits)
+    logging.warning(
+      "%s: its 16-bit colors are below %d, and 0..65535 is read. If white is another value, convert"
+      " the image to 8 bits",
+      *(getattr(image, "filename", "") or "an image", 2**bits),
+    )
 
 
 def _find_bits(image: Image.Image) -> int:
