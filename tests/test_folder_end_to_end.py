@@ -59,7 +59,7 @@ def config(folder, *overrides):
     "data.image_size=16",
     "batch_size=8",
     "learning_rate=1e-2",
-    "augment.mixup=0.0",
+    *runs.STILL_IMAGES,
     "evaluation.every=20 steps",
     "checkpoint.every=20 steps",
     *overrides,
@@ -83,39 +83,21 @@ def test_a_folder_of_classes_is_learned_and_evaluated(trained):
   assert evaluated["top1"] == result.test["top1"]
 
 
-@pytest.mark.slow  # a whole run
-def test_new_images_are_predicted_by_name(trained, tmp_path):
-  _, workdir, _ = trained
-  new = draw(tmp_path / "new", per_class=6, seed=1)
-  paths = sorted(path for path in new.glob("*/*") if path.suffix != ".txt")
-  predicted = vitx.predict(workdir, paths).classes
-  right = [path.parent.name == name for path, name in zip(paths, predicted, strict=True)]
-  assert len(right) == 18 and np.mean(right) >= 0.9
-  figures = evaluate(workdir, source=f"folder:{new}")
-  assert figures["examples"] == 18 and figures["top1"] == pytest.approx(np.mean(right))
-
-
-@pytest.mark.slow
 def test_all_broken_images_are_named_before_compiling(tmp_path, monkeypatch):
-  for seed, (split, count) in enumerate((("train", 16), ("val", 4), ("test", 6))):
-    draw(tmp_path / "images" / split, count, seed)
+  for split in ("train", "val", "test"):
+    draw(tmp_path / "images" / split, per_class=3)
   settings = config(tmp_path / "images", *STATISTICS)
-  with monkeypatch.context() as patch:
-    patch.setattr(compilation, "compile_steps", lambda *a: pytest.fail("compiled"))
-    images = {path: path.read_bytes() for path in tmp_path.glob("images/*/dark/1-rgba.png")}
-    for path, whole in images.items():
-      path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ConfigError, match="3 examples cannot be read") as error:
-      loop.train(settings, tmp_path / "run")
-    assert all(f"{path} cannot be read as an image" in str(error.value) for path in images)
-    for path, whole in images.items():
-      path.write_bytes(whole)
-  # Nothing had begun, so the command can be repeated.
-  result = loop.train(settings, tmp_path / "run")
-  assert result.test["examples"] == 18 and result.test["top1"] >= 0.9
-  log = (tmp_path / "run" / "log.txt").read_text()
-  assert "examples 48 train, 12 validation, 18 test" in log
-  assert evaluate(tmp_path / "run", split="all")["examples"] == 78
+  monkeypatch.setattr(compilation, "compile_steps", lambda *a: pytest.fail("compiled"))
+  images = {path: path.read_bytes() for path in tmp_path.glob("images/*/dark/1-rgba.png")}
+  for path, whole in images.items():
+    path.write_bytes(whole[: len(whole) // 2])
+  with pytest.raises(ConfigError, match="3 examples cannot be read") as error:
+    loop.train(settings, tmp_path / "run")
+  assert all(f"{path} cannot be read as an image" in str(error.value) for path in images)
+  for path, whole in images.items():
+    path.write_bytes(whole)
+  with pytest.raises(pytest.fail.Exception, match="compiled"):  # so the command can be repeated
+    loop.train(settings, tmp_path / "run")
 
 
 # DeiT's, as `configs/imagenet.py` has it, for images of 16 pixels.
@@ -175,23 +157,3 @@ def test_rectangles_are_learned_evaluated_and_predicted(trained, tmp_path, capsy
   assert loaded.task.token_layout().grid == (6, 4)
   write(tmp_path / "new", pixels("striped", np.random.default_rng(5)), "rgb.jpg")
   assert vitx.predict(loaded, [tmp_path / "new-rgb.jpg"]).classes == ["striped"]
-
-
-@pytest.mark.slow
-def test_every_config_accepts_a_rectangle(trained_config_json, capsys):
-  """A config for square images accepts a rectangle; an error names the parts that need a square."""
-  path = trained_config_json
-  given = vitx.load_config(f"{path}:data.image_size=(24,16)")
-  assert given.data.image_size == (24, 16)
-  assert make_experiment(given, is_trial=True).task.input_spec.shape == (1, 24, 16, 3)
-  with pytest.raises(
-    ConfigError, match=r"model\.stem\.patch=4 does not divide the image of 24 x 18"
-  ):
-    make_experiment(vitx.load_config(f"{path}:data.image_size=(24,18)"), is_trial=True)
-
-
-@pytest.fixture
-def trained_config_json(tmp_path):
-  given = config(draw(tmp_path / "images", per_class=6), *STATISTICS)
-  (tmp_path / "a.json").write_text(given.to_json_best_effort())
-  return tmp_path / "a.json"

@@ -12,6 +12,7 @@ import pytest
 from tests import runs
 from tests.training.test_loop import same
 from vitx.cli.main import main
+from vitx.training import loop
 
 pytestmark = pytest.mark.slow  # whole processes, each with an import and a trace of the network
 
@@ -93,14 +94,14 @@ def test_a_masked_autoencoder_that_is_killed_ends_as_early(tmp_path):
   There is no moving average: its rounding differs by processor, and may seem an improvement.
   """
   masked = "task=masked_autoencoder", "task.decoder_width=16", "task.decoder_depth=1"
-  still = "augment.mixup=0.0", "learning_rate=0.0", "ema_decay=0.0", "evaluation.every=3"
-  still += ("evaluation.stop_early=2",)
+  still = "learning_rate=0.0", "ema_decay=0.0", "evaluation.every=3", "evaluation.stop_early=2"
+  overrides = (*masked, *still, *runs.STILL_IMAGES)
   whole, killed = tmp_path / "whole", tmp_path / "killed"
-  assert "ends early" in runs.finish(runs.start(whole, *masked, *still, devices=2))
   trap = AT_AN_EVALUATION.format(step=9, action=KILL)
-  runs.finish(runs.start(killed, *masked, *still, devices=2, before=trap), code=-9)
+  runs.finish(runs.start(killed, *overrides, devices=2, before=trap), code=-9)
   assert saved(killed) < 9
-  runs.finish(runs.start(killed, *masked, *still, devices=2))
+  for workdir in (killed, whole):
+    loop.train(runs.tiny(*overrides), workdir)
   assert saved(killed) == saved(whole) == 9
   same_run(whole, killed)
 
@@ -114,7 +115,7 @@ def test_a_signal_breaks_off_a_compilation(tmp_path):
 def test_many_steps_on_two_virtual_devices_do_not_deadlock(tmp_path):
   """Without a limit on the steps in flight, XLA's collectives would deadlock on virtual devices."""
   never = ("evaluation.every=1000 steps", "checkpoint.every=1000 steps", "log_every=1000 steps")
-  process = runs.start(tmp_path, "duration=300 steps", *never, devices=2)
+  process = runs.start(tmp_path, "duration=300 steps", *never, *runs.STILL_IMAGES, devices=2)
   output = runs.finish(process, timeout=240)
   assert "devices: 2 x cpu" in output
   assert saved(tmp_path) == 300
@@ -122,8 +123,7 @@ def test_many_steps_on_two_virtual_devices_do_not_deadlock(tmp_path):
 
 def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(finished_run, tmp_path, capsys):
   """A limit on the size of files has the effect of a full disk: writes raise an error."""
-  trap = AT_AN_EVALUATION.format(step=10, action=FULL)
-  output = runs.finish(start(tmp_path, trap), code=1)
+  output = runs.finish(start(tmp_path, AT_AN_EVALUATION.format(step=10, action=FULL)), code=1)
   assert "CheckpointError" in output and "The last one, 8, is untouched" in output
   assert saved(tmp_path) == 8 and go_on(tmp_path, capsys) == 8
   same_run(finished_run[0], tmp_path)

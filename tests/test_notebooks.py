@@ -81,6 +81,7 @@ def workplace(tmp_path):
 # Changes that shorten a notebook: environment variables, and a text with its replacement.
 PLAIN = "model.depth=1,augment.rotate=0.0,augment.pad_crop=0"
 TRAIN = "config.duration = DURATION"
+STILL = "config.augment.update(vitx.config.default_config().augment)"
 SHORT = {
   "attention_patterns": ({}, ("", "")),
   "compare_mixers": (
@@ -89,10 +90,13 @@ SHORT = {
   ),
   "density": ({"VITX_STEPS": "10"}, ("width=96, depth=4", "width=32, depth=2")),
   "evaluate_checkpoint": ({"VITX_STEPS": "6"}, ("pool=cls", f"pool=cls,{PLAIN}")),
-  "sparsifiner": ({"VITX_STEPS": "4", "VITX_DEPTH": "1"}, ("", "")),
+  "sparsifiner": (
+    {"VITX_STEPS": "2", "VITX_DEPTH": "1"},
+    ("digits_keep_0.25", f"digits_keep_0.25,{PLAIN}"),
+  ),
   "train": (
     {"VITX_DURATION": "6 steps"},
-    (TRAIN, f"config.schedule.warmup, config.model.depth = '2 steps', 1; {TRAIN}"),
+    (TRAIN, f"{STILL}; config.schedule.warmup, config.model.depth = '2 steps', 1; {TRAIN}"),
   ),
 }
 # The cells that must end in a picture.

@@ -249,33 +249,26 @@ def test_the_contrast_of_l1_and_l2_follows_from_its_runs():
 
 
 NOT = "does not help"
+# Of a table and the share of images with labels: whether pretraining on all images helps, whether
+# that on the labeled images helps, and whether the former helps more than the latter.
+PRETRAINED = [
+  ("few_labels", "0.02", "helps", "helps", "open"),
+  ("few_labels_450", "0.1", "does not help", "does not help", "does not help"),
+  ("few_labels_locality", "0.02", "open", "open", "open"),
+  ("few_labels_locality_450", "0.1", "does not help", "does not help", "does not help"),
+  ("few_imagenette", "0.053", "helps", "helps", "open"),
+  ("few_imagenette_180", "0.211", "helps", "helps", "open"),
+  ("few_imagenette_locality", "0.053", "open", "does not help", "open"),
+]
 
 
 # Runs are named by a table and the share of images in its method's name.
 @pytest.mark.parametrize(
   ("runs", "base", "wanted"),
   [
-    ("few_labels/1.0", "few_labels_scratch/0.02", "helps"),
-    ("few_labels/0.02", "few_labels_scratch/0.02", "helps"),
-    ("few_labels/1.0", "few_labels/0.02", "open"),
-    ("few_labels_450/1.0", "few_labels_450_scratch/0.1", NOT),
-    ("few_labels_450/0.1", "few_labels_450_scratch/0.1", NOT),
-    ("few_labels_450/1.0", "few_labels_450/0.1", NOT),
-    ("few_labels_locality/1.0", "few_labels_locality_scratch/0.02", "open"),
-    ("few_labels_locality/0.02", "few_labels_locality_scratch/0.02", "open"),
-    ("few_labels_locality/1.0", "few_labels_locality/0.02", "open"),
-    ("few_labels_locality_450/1.0", "few_labels_locality_450_scratch/0.1", NOT),
-    ("few_labels_locality_450/0.1", "few_labels_locality_450_scratch/0.1", NOT),
-    ("few_labels_locality_450/1.0", "few_labels_locality_450/0.1", NOT),
-    ("few_imagenette/1.0", "few_imagenette_scratch/0.053", "helps"),
-    ("few_imagenette/0.053", "few_imagenette_scratch/0.053", "helps"),
-    ("few_imagenette/1.0", "few_imagenette/0.053", "open"),
-    ("few_imagenette_180/1.0", "few_imagenette_180_scratch/0.211", "helps"),
-    ("few_imagenette_180/0.211", "few_imagenette_180_scratch/0.211", "helps"),
-    ("few_imagenette_180/1.0", "few_imagenette_180/0.211", "open"),
-    ("few_imagenette_locality/1.0", "few_imagenette_locality_scratch/0.053", "open"),
-    ("few_imagenette_locality/0.053", "few_imagenette_locality_scratch/0.053", NOT),
-    ("few_imagenette_locality/1.0", "few_imagenette_locality/0.053", "open"),
+    *((f"{name}/1.0", f"{name}_scratch/{x}", verdict) for name, x, verdict, _, _ in PRETRAINED),
+    *((f"{name}/{x}", f"{name}_scratch/{x}", verdict) for name, x, _, verdict, _ in PRETRAINED),
+    *((f"{name}/1.0", f"{name}/{x}", verdict) for name, x, _, _, verdict in PRETRAINED),
     ("few_labels_locality_scratch/0.02", "few_labels_scratch/0.02", "helps"),
     ("few_labels_locality/1.0", "few_labels/1.0", "open"),
     ("few_labels_locality/0.02", "few_labels/0.02", "open"),

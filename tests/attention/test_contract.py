@@ -22,14 +22,13 @@ CASES = {
   "shaped": [
     {},
     {"one_map": True, "values": "identity", "output": "identity", "relative_bias": "axial"},
-    {"one_map": True, "per_head": False, "center": False, "values": "kept", "start": "dynamic"},
     {"output": "kept", "head_dim": 4, "rotary": "sequence", "large_logits": True},
   ],
   "bigbird": [
     {"block": 4, "random": 1, "tile": 8},
     {"block": 5, "random": 1, "tile": 4, "prefix_global": True, "relative_bias": "axial"},
   ],
-  "strided": [{"tile": 8}, {"arrangement": "merged", "form": "paper", "tile": 8}],
+  "strided": [{"tile": 8}],
   "fixed": [{"tile": 8}],
   "pattern": [{"edges": "window_and_class", "tile": 8}],
   "longformer": [
@@ -47,9 +46,7 @@ CASES = {
   "watts_strogatz": [{"neighbors": 4, "tile": 8}],
   "sparsifiner": [
     {"keep": 0.5},
-    {"sparse": False},
     {"keep": 0.3, "granularity": "block", "block": 3, "half_tolerance": 1.0},
-    {"keep": 0.5, "coefficient_top": 3, "predictor_implementation": "sparse"},
   ],
   "bilevel": [  # half precision ranks nearly equal regions differently
     {"regions": 2, "top": 2, "half_tolerance": 1.0},

@@ -57,22 +57,17 @@ def check(mixer, layout=LAYOUT, tolerance=1e-5):
   return cache
 
 
-# The mixer, its fields, and the number of slots that its cache has for each head.
+# The mixer, its fields, and the number of slots that its cache has for each head. Other patterns
+# are in tests/ops/test_decode.py.
 STRIDED, FIXED = {"stride": 8, "form": "code"}, {"stride": 8, "summary": 2}
 CASES = [
   ("softmax", {}, 27),
   ("softmax", {"rotary": "sequence", "qk_norm": True, "value_dim": 3, "value_bias": False}, 27),
   ("softmax", {"relative_bias": "axial", "head_dim": 6}, 27),
   ("strided", STRIDED | {"arrangement": "layers", "layer": 1}, 8),
-  ("strided", STRIDED | {"arrangement": "merged", "rotary": "sequence"}, 27),
   ("strided", STRIDED | {"arrangement": "heads", "value_dim": 2}, 27),
   ("fixed", FIXED | {"arrangement": "merged", "distinct": 4}, 12),
-  ("fixed", FIXED | {"arrangement": "heads", "relative_bias": "axial"}, 27),
-  ("fixed", FIXED | {"arrangement": "layers", "layer": 1}, 8),
   ("longformer", {"window": 3, "dilation": (1, 3)}, 10),
-  ("longformer", {"window": 3, "global_tokens": (0,)}, 5),
-  ("bigbird", {"block": 4, "random": 1}, 27),
-  ("watts_strogatz", {"neighbors": 4}, 27),
   ("pattern", {"edges": "window_causal"}, 5),
   ("locality", {"rotary": "sequence"}, 27),
   # Grids, and a token before the grid.

@@ -8,7 +8,6 @@ import jax
 import pytest
 
 from tests.ops.lowered import record_kernels
-from tests.slow import all_but
 from vitx.benchmark import gpu, tune
 from vitx.cli.main import main
 from vitx.config.errors import UserError
@@ -19,11 +18,8 @@ from vitx.ops.sparse import triton_attention
 EFFORT = {"repeats": 1, "seconds": 0.01}
 
 
-# Calls along something else than a pattern of the package; tests/ops/test_tiles.py has those.
-OTHERS = [name for name in gpu.list_calls() if name not in gpu.CHECKED]
-
-
-@pytest.mark.parametrize("name", all_but("window_and_class with a key mask", of=OTHERS))
+# Two calls along something else than a pattern of the package; test_pattern_attention.py has those.
+@pytest.mark.parametrize("name", ["window_and_class with a key mask", "blocks drawn at run time"])
 def test_agreeing_attention_passes_the_check(name):
   said = []
   table = gpu.check(said.append, {name: gpu.list_calls()[name]})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.benchmarks import peers, steps
+from tests.benchmarks import peers
 from vitx.analysis.counting import count_parameters
 from vitx.config.loader import load_config
 from vitx.models import model_from_config
@@ -63,15 +63,3 @@ def test_rows_of_a_config_run_beside_their_peers(capsys):
   ratios = {line[0]: [float(x) for x in line[1:3]] for line in lines[1:4]}
   assert list(ratios) == ["vit/eager", "vit/fused", "fnet"]
   assert all(0 < ratio < 100 for pair in ratios.values() for ratio in pair)
-
-
-@pytest.mark.slow  # compiles a dispatch
-def test_a_dispatch_goes_on_from_its_own_state(monkeypatch):
-  monkeypatch.setattr(steps.trial, "count_training_flops", lambda config: 7)
-  sizes = "batch_size=4,model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8"
-  dispatch, count, flops = steps.make_dispatch(
-    load_config(f"digits:softmax,steps_per_dispatch=3,{sizes}")
-  )
-  assert (count, flops) == (3, 21)
-  dispatch()
-  dispatch()

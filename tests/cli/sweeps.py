@@ -4,8 +4,7 @@ from tests import runs
 from vitx.sweeps.points import expand, make_points, parse_grid
 
 # Without randomness in a step, which takes most of the time to compile.
-PLAIN = ("model.dropout=0.0", "model.stochastic_depth=0.0", "augment.mixup=0.0", "ema_decay=0.0")
-PLAIN += ("augment.rotate=0.0", "augment.pad_crop=0")
+PLAIN = ("model.dropout=0.0", "model.stochastic_depth=0.0", "ema_decay=0.0", *runs.STILL_IMAGES)
 TINY = runs.replace(
   runs.TINY, "duration=8 steps", "checkpoint.every=4 steps", "evaluation.every=4 steps", *PLAIN
 ).removeprefix("softmax,")

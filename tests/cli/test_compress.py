@@ -13,10 +13,9 @@ import vitx
 from tests.cli import density_models
 from tests.slow import all_but
 from vitx.config.errors import ConfigError, MissingExtraError
-from vitx.data.sources import open_source
 from vitx.inference import density_model
 from vitx.inference.coding import group_windows
-from vitx.inference.compress import compress, decompress, unpack
+from vitx.inference.compress import compress, decompress
 from vitx.tasks.density_images import to_values
 from vitx.training.record import progress
 
@@ -61,23 +60,6 @@ def test_a_file_of_any_length_comes_back(text, tmp_path, count, lanes):
   (tmp_path / "data").write_bytes(draw_bytes(count))
   (tmp_path / "code").write_bytes(compress(text, tmp_path / "data", lanes=lanes).data)
   assert decompress(text, tmp_path / "code").tobytes() == draw_bytes(count)
-
-
-@pytest.mark.slow
-def test_a_test_split_of_images_comes_back(command, tmp_path):
-  digits = density_models.make()
-  digits.config.data_seed, digits.config.data.channels = 0, 1
-  test = open_source(digits.config.data, seed=0).test
-  np.save(tmp_path / "test.npy", np.stack([test[i]["image"] for i in range(len(test))]))
-  status, out, _ = command(digits, "compress", tmp_path / "test.npy")
-  assert status == 0 and "(22,976 tokens)" in out
-  header, code = unpack(tmp_path / "test.npy.vitx")
-  wanted = 22976 * vitx.evaluate(digits)["bits"]
-  assert header.shape == (359, 8, 8, 1) and header.lanes == 32
-  assert abs(8 * len(code) - wanted) < 0.01 * wanted + 32
-  back = ("--out", tmp_path / "back.npy")
-  assert command(digits, "decompress", tmp_path / "test.npy.vitx", *back)[0] == 0
-  assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "test.npy").read_bytes()
 
 
 @pytest.mark.parametrize(("grid", "levels"), all_but(17, of=(((8, 8, 1), 17), ((2, 2, 4), 256))))

@@ -52,20 +52,16 @@ def test_flags_and_overrides_are_applied(capsys):
 
 
 ROWS = [
-  "vix_cifar10:vip,model.depth=1",
   "vix_cifar10:rope_vil,model.depth=1",  # the positions set fields of the mixer
   "vix_cifar10:cvt",
-  "vix_cifar10:levin",
   "simplified_cifar10:mimetic_vanilla_w128_d8,model.depth=1",
   "bbvit_tiny_imagenet:tiny_authors_bbvit,model.depth=1",
   "cifar10:swin,model.depth=(1,1,1)",
   "cifar10:resnet20",
-  "cifar10:convmixer",
-  "imagenet:deit_ti,model.depth=1",
 ]
 
 
-@pytest.mark.parametrize("row", all_but(ROWS[1], of=ROWS))
+@pytest.mark.parametrize("row", all_but(ROWS[0], of=ROWS))
 def test_a_printed_config_is_read_as_the_same_run(row, written):
   plain = load_config(row)
   whole = load_config(written(row))

@@ -20,11 +20,10 @@ OWN = '''
 
 from vitx.configs.digits import get_config
 
-ROWS = ("softmax", "fnet", "performer")
+ROWS = ("softmax", "fnet")
 PUBLISHED = {
   "softmax": {"top1": 80.5, "parameters": 3, "train_top1": {1: 11.0, 40: 99.0}},
   "fnet": {"top1": 70},
-  "performer": {"top1": 60},
 }
 '''
 
@@ -99,29 +98,21 @@ def test_a_length_that_cannot_be_is_refused(arguments, message, capsys):
   assert re.search(message, capsys.readouterr().err)
 
 
-@pytest.mark.slow  # counts the operations of three networks, several times
+@pytest.mark.slow  # counts the operations of two networks, several times
 def test_rows_of_an_own_file_have_published_figures(tmp_path, monkeypatch, quick):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "own.py").write_text(OWN)
-  command = ["reproduce", f"--config=own.py:{UNTIMED}", "--seeds=1"]
-  command.append("--budget=0.5GFLOP")
-  assert main(command) == 0
+  assert main(["reproduce", f"--config=own.py:{TINY}", "--seeds=1"]) == 0
   table = (tmp_path / "results" / "reproduce_own.md").read_text()
   compared, _, printed_alone = table.partition("| as printed ")
   lines = {line.split(" | ")[0]: line.split(" | ") for line in compared.splitlines()}
-  for row, printed in (("| softmax", "80.5"), ("| fnet", "70"), ("| performer", "60")):
-    assert lines[row][1:3] == ["1", printed]
-    spent = float(lines[row][-1].rstrip(" |"))
-    config = complete_config(vitx.load_config(f"own.py:{row.removeprefix('| ')},{UNTIMED}"))
-    each = count_training_flops(config) / 1e12
-    assert 5e-4 - each < spent <= 5e-4  # no further step fits
-  assert re.search(r"Spearman's correlation with the published order over 3 lines: -?[01]\.", table)
+  assert lines["| softmax"][1:3] == ["1", "80.5"] and lines["| fnet"][1:3] == ["1", "70"]
   assert printed_alone.startswith("| top1 | parameters | train_top1 |")
   assert "| softmax | 80.5 | 3 | 99 at 40 |" in printed_alone
   with open(tmp_path / "results" / "reproduce_own.csv") as file:
     points = {row["method"]: float(row["test_top1"]) for row in csv.DictReader(file)}
-  assert set(points) == {"softmax", "fnet", "performer"}
+  assert set(points) == {"softmax", "fnet"}
   assert f"{100 * points['fnet']:.2f}" in lines["| fnet"]
   assert (tmp_path / "results" / "reproduce_own_curves.png").read_bytes().startswith(b"\x89PNG")
   assert (tmp_path / "runs" / "reproduce_own" / "fnet_seed-0" / "metrics.jsonl").exists()
-  assert quick == ["softmax_seed-0", "fnet_seed-0", "performer_seed-0"]
+  assert quick == ["softmax_seed-0", "fnet_seed-0"]

@@ -1,9 +1,6 @@
 """The command that draws figures, from a config and from a run."""
 
 import csv
-import json
-import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -160,29 +157,6 @@ def test_image_files_have_the_maps_of_the_data_set(finished_run, tmp_path):
     open_subject(workdir=run, options=Options(inputs=(str(tmp_path / "3.png"),))).inputs(1)
 
 
-@pytest.mark.slow  # compiles a model twice
-def test_maps_do_not_depend_on_the_training_implementation(finished_run, tmp_path):
-  """The maps come from the masked path, so configs of both implementations give equal files."""
-  drawn = []
-  for way in ("kernelized", "masked"):
-    workdir = shutil.copytree(finished_run[0], tmp_path / way / "run")
-    config = json.loads((workdir / "config.json").read_text())
-    config["model"]["token_mixer"]["implementation"] = way
-    (workdir / "config.json").write_text(json.dumps(config))
-    drawn.append(visualize("attention", tmp_path / way / "out", workdir=[str(workdir)]))
-  for one, two in zip(*drawn, strict=True):
-    assert one.read_bytes() == two.read_bytes()
-
-
-def test_a_missing_matplotlib_ends_with_one_line(tmp_path, monkeypatch, capsys):
-  monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-  given = ["visualize", "patterns", "--config=density_digits:strided", f"--out={tmp_path}"]
-  assert main(given) == 1
-  error = capsys.readouterr().err.splitlines()[-1]
-  assert error.startswith("MissingExtraError: ") and "[plot]" in error
-  assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.slow  # compiles the training steps of two rows
 def test_the_memory_of_a_sweep_is_compiled_by_row(tmp_path):
   results = tmp_path / "two.csv"
@@ -217,20 +191,6 @@ def test_a_config_that_differs_from_the_runs_is_refused(tmp_path, monkeypatch):
   assert visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS}")
   with pytest.raises(ConfigError, match=r"GFLOP.*give the overrides that"):
     visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS},batch_size=4")
-
-
-@pytest.mark.slow  # compiles a model
-def test_an_untrained_density_model_attends_uniformly(tmp_path, capsys):
-  """Nothing is learned yet: attention is nearly uniform."""
-  config = f"--config=density_digits:dense,{NARROW}"
-  given = [config, "--examples=2", "--queries=9", f"--out={tmp_path}"]
-  assert main(["visualize", "attention_past", *given]) == 0
-  assert "layer,local,row,column\n0," in capsys.readouterr().out
-  head, found, wanted = read(tmp_path / "attention_past_dense.csv")
-  assert [head[0], found[0], wanted[0]] == ["layer", "0", "uniform"]
-  assert (tmp_path / "attention_past_dense.png").exists()
-  for each, uniform in zip(found[1:], wanted[1:], strict=True):
-    assert float(each) == pytest.approx(float(uniform), rel=0.1)
 
 
 def test_a_confusion_of_many_classes_prints_its_ten_most_frequent(tmp_path, capsys):

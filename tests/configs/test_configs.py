@@ -36,10 +36,13 @@ def test_digits_has_a_row_for_every_mixer_and_pattern():
 
 
 QUICK = ("softmax", "bigbird", "performer", "linformer", "shaped", "fnet", "axial", "levit")
+# Of the rows of patterns, which differ in their edges alone, some.
+PATTERN_ROWS = ("bigbird_etc", "fixed_causal", "window_and_class")
+CASES = [row for row in module("digits").ROWS if row in MIXERS or row in PATTERN_ROWS]
 
 
-@pytest.mark.parametrize("row", all_but(*QUICK, of=module("digits").ROWS))
-def test_every_row_of_digits_makes_a_network(row):
+@pytest.mark.parametrize("row", all_but(*QUICK, of=CASES))
+def test_rows_of_digits_make_networks(row):
   config = module("digits").get_config(f"{row},model.depth=1")
   model = model_from_config({**config.model, "num_classes": 10})
   images = jax.ShapeDtypeStruct((2, 8, 8, 1), "float32")

@@ -7,7 +7,6 @@ import pytest
 from configs import cifar10, imagenet, small_data
 from tests.configs.test_vix_rows import (
   SOURCES,
-  check_sources,
   check_step,
   count_by_layers,
   source_of,
@@ -34,17 +33,8 @@ COUNTS = {
   (cifar10, "resnet20"): 269_722,
   (cifar10, "resnet56"): 853_018,
   (cifar10, "convmixer"): 594_186,
-  (imagenet, "deit_ti"): 5_717_416,
-  (imagenet, "deit_s"): 22_050_664,
-  (imagenet, "deit_b"): 86_567_656,
-  (imagenet, "deit_ti_distilled"): 5_910_800,
-  (imagenet, "deit_s_distilled"): 22_436_432,
-  (imagenet, "deit_b_distilled"): 87_338_192,
   # Two matrices (197, 49) in each layer.
   (imagenet, "deit_s_linformer"): 22_050_664 + 12 * 2 * 197 * 49,
-  (imagenet, "lv_vit_t"): 8_534_720,
-  (imagenet, "lv_vit_s"): 26_151_824,
-  (imagenet, "lv_vit_m"): 55_830_544,
   # The authors' code: 9 x 296,448 in the blocks, and 12 temperatures in each layer of `l_`.
   (small_data, "cifar10_vit"): 2_692_426,
   (small_data, "cifar10_s_vit"): 2_729_770,
@@ -58,6 +48,11 @@ COUNTS = {
   (small_data, "tiny_s_vit"): 2_906_120,
   (small_data, "tiny_l_vit"): 2_756_744 + 9 * 12,
   (small_data, "tiny_sl_vit"): 2_906_120 + 9 * 12,
+}
+COUNTS |= {
+  (imagenet, row): figures["parameters"]
+  for row, figures in imagenet.PUBLISHED.items()
+  if "parameters" in figures
 }
 # Rows that differ only in their size.
 LIKE = dict.fromkeys(("deit_s", "deit_b"), "deit_ti") | {"lv_vit_m": "lv_vit_s"}
@@ -78,9 +73,8 @@ SHALLOW = {
 
 
 def test_every_row_has_a_count():
-  assert list(COUNTS) == [
-    (file, row) for file in (cifar10, imagenet, small_data) for row in file.ROWS
-  ]
+  files = (cifar10, imagenet, small_data)
+  assert set(COUNTS) == {(file, row) for file in files for row in file.ROWS}
 
 
 @pytest.mark.parametrize(("file", "row"), all_but("swin", "deit_ti", of=COUNTS))
@@ -90,7 +84,6 @@ def test_rows_have_these_numbers_of_parameters(file, row):
   assert found == COUNTS[file, row]
   published = file.PUBLISHED.get(row, {})
   assert round(found / 1e6, 2) == published.get("parameters_m", round(found / 1e6, 2))
-  assert found == published.get("parameters", found)
 
 
 @pytest.mark.parametrize(
@@ -149,16 +142,10 @@ def test_rows_work_with_other_data_sets():
       assert config.model.num_classes == SOURCES[name][0], row
 
 
-@pytest.mark.parametrize(("file", "row"), all_but("swin,model.depth=(1,1,1)", of=SHALLOW))
-def test_networks_work_with_other_data_sets(file, row):
-  check_sources(file.get_config, row, ["mnist"])
-
-
 def test_swin_works_with_eight_by_eight_pixels():
   assert count(complete_config(cifar10.get_config("swin,data.image_size=8"))).total > 0
 
 
-CCT = "model.width=16,model.depth=2,model.num_heads=2,model.mlp_dim=8,token_mixer.dropout=0"
 DEIT = (
   "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.patch=2,model.dtype=float32"
 )
@@ -166,7 +153,6 @@ LV = f"{DEIT},stem.channels=(4,4,4),stem.strides=(1,1,1)"
 # One row of each network, of a small size.
 SMALL = {
   "vit": "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=8,stem.channels=(4,4)",
-  "cct_2_3x2": f"{CCT},stem.channels=(4,)",
   "swin": "model.width=8,model.depth=(1,2),model.num_heads=2",
   "resnet20": "model.width=4,model.depth=8",
   "convmixer": "model.width=8,model.depth=2",
@@ -175,8 +161,7 @@ SMALL = {
   "cifar10_sl_vit": DEIT,
 }
 SHIFT = {r".*token_mixer/key/bias": "softmax does not see a shift of a query's logits"}
-SCORE = {"pool/score/bias": "softmax over the tokens does not see a shift of their scores"}
-ZEROS = dict.fromkeys(("vit", "swin", "deit_ti_distilled"), SHIFT) | {"cct_2_3x2": SCORE}
+ZEROS = dict.fromkeys(("vit", "swin", "deit_ti_distilled"), SHIFT)
 
 
 def test_rows_are_alike_but_for_their_size():
@@ -192,7 +177,7 @@ def test_a_step_has_the_expected_gradients(row):
   (file,) = (file for file in (cifar10, imagenet, small_data) if row in file.ROWS)
   size = 16 if row == "swin" else 8
   config = complete_config(file.get_config(f"{row},{SMALL[row]},data.image_size={size}"))
-  check_step(config, ZEROS.get(row, {}), whole=row in ("vit", "resnet20"))
+  check_step(config, ZEROS.get(row, {}), whole=row == "resnet20")
 
 
 def test_a_text_of_a_user_has_other_splits():

@@ -30,8 +30,8 @@ STEMS = {
 }
 # Rows with each body and each mixer, with and without rotation.
 STEPPED = (
-  *("rope_vit", "hybrid_vip", "fnet", "hybrid_mlp_mixer", "levit", "rope_levit", "levin"),
-  *("cct", "rope_ccl", "rope_cvt", "cvp", "rope_hybrid_pin"),
+  *("rope_vit", "fnet", "hybrid_mlp_mixer", "rope_levit", "cct", "cvp"),
+  "rope_hybrid_pin",
 )
 
 # Counts of all parameters, from the source's code, on CIFAR-10; printed counts leave some out.
@@ -136,14 +136,6 @@ def test_the_two_data_sets_differ_in_stem_and_classes_alone():
     assert a.model.keys() == b.model.keys() and b.data.image_size == 2 * a.data.image_size, row
 
 
-def test_one_printed_count_is_a_misprint():
-  published = MODULES["vix_cifar10"].PUBLISHED["levip"]["parameters"]
-  assert published == 662_410 and counted("vix_cifar10", "levip").summary == 622_410
-  # The row for Tiny ImageNet has another head and no misprint.
-  twin = counted("vix_tiny_imagenet", "levip").summary
-  assert twin - 25_800 + 1_290 == 622_410
-
-
 # The facts about sources that a config needs.
 SOURCES = {
   "mnist": (10, (28, 28), 1),
@@ -178,15 +170,6 @@ def test_rows_work_with_other_data_sets(file):
     name = list(SOURCES)[number % len(SOURCES)]
     config = resolve(get_config(file, row, f"dataset={name}"), source_of(name))
     assert config.model.num_classes == SOURCES[name][0], row
-
-
-def test_the_recipes_differ_in_these_fields():
-  run, text = (MODULES["vix_cifar10"].get_config(f"ccp,recipe={r}") for r in ("run", "text"))
-  assert run == MODULES["vix_cifar10"].get_config("ccp")
-  assert (run.optimizer.name, text.optimizer.name) == ("adamw", "adam")
-  assert (run.model.mlp_dim, text.model.mlp_dim) == (512, 256)
-  assert (run.batch_size, text.batch_size) == (160, 64)
-  assert text.model.token_mixer.kernel == "relu"
 
 
 @pytest.mark.parametrize(("row", "stride"), [("vit", 2), ("vit", 4), ("hybrid_vin", 2), ("ccn", 4)])

@@ -159,7 +159,6 @@ WRAPPED = {
   "lightning": (lambda w, b, h: {"state_dict": in_front("model.", w)}, ["state_dict.", "model."]),
   "of_one's_own": (lambda w, b, h: {"state_dict": in_front("net.vit.", w)}, ["net.vit."]),
   "tutorial": (lambda w, b, h: {"model_state_dict": w, "epoch": 3}, ["model_state_dict.", "epoch"]),
-  "unknown_key": (lambda w, b, h: {"my_weights": w, "loss": 0.5}, ["my_weights.", "loss"]),
   "two_keys": (lambda w, b, h: {"state": {"model": w}, "epoch": 1}, ["epoch"]),
   "average": (lambda w, b, h: {"model": w, "model_ema": in_front("module.", b)}, ["model_ema"]),
   "ijepa": (

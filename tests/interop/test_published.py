@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from configs import finetune, imagenet
+from tests.configs.test_vix_rows import count_by_layers
 from tests.documents import PAGES
 from tests.interop.published import FILES, make
 from tests.slow import all_but
-from vitx.analysis.counting import count
 from vitx.cli import main as front
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
@@ -35,7 +35,7 @@ def test_the_network_of_an_entry_has_its_parameters(entry):
     config.model.num_classes = 1
   head = 0 if entry.classes else config.model.width + 1
   assert config.model.num_classes == (entry.classes or 1)
-  assert count(config).total - head == entry.parameters
+  assert count_by_layers(config) - head == entry.parameters
 
 
 def test_the_configs_name_files_and_sizes_of_entries():

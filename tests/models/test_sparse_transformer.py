@@ -18,9 +18,7 @@ SMALL = dict(vocabulary=11, grid=(5, 4), width=16, depth=2, num_heads=2, mlp_dim
 CYCLE = dict(name="strided", form="code", stride=4, arrangement="layers")
 MIXERS = {
   "dense": dict(name="softmax"),
-  "narrow": dict(name="softmax", head_dim=4, value_dim=8),
   "strided": dict(name="strided", form="code", stride=4, arrangement="layers"),
-  "strided_paper": dict(name="strided", form="paper", stride=4, arrangement="merged"),
   "axial": dict(name="strided", stride=4, arrangement="merged"),  # two-way without `causal`
   "fixed": dict(name="fixed", stride=4, summary=1, distinct=2, arrangement="merged"),
   "bigbird": dict(name="bigbird", block=4, random=1, global_blocks=(0,)),

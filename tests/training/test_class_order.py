@@ -34,6 +34,7 @@ def numbered(tmp_path):
 
 def config(source, *overrides):
   given = f"dataset=folder:{source}", "data.image_size=8", "batch_size=8", "duration=8 steps"
+  given += runs.STILL_IMAGES
   return runs.tiny(*given, "checkpoint.every=4 steps", "evaluation.every=4 steps", *overrides)
 
 

@@ -113,7 +113,6 @@ OTHER = runs.tiny().model.to_dict() | {"width": 32}
       },
       r"phases\.b: task\.teacher=.*/a'.*shape",
     ),
-    ({"a": {"data": 3}}, r"phases\.a\.data=3 must be a value like"),
   ],
 )
 def test_phases_that_cannot_work_are_refused_before_the_first_begins(tmp_path, changes, message):
@@ -276,7 +275,7 @@ def test_a_moved_run_recognizes_its_phases(tmp_path):
 @pytest.mark.slow  # two whole runs of three phases
 def test_the_journey_stops_goes_on_and_ends_as_if_it_had_not_stopped(tmp_path, monkeypatch):
   whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-  config = journey("steps_per_dispatch=1")
+  config = journey("steps_per_dispatch=1", *runs.STILL_IMAGES)
   result = vitx.train(config, stopped)
   assert result.finished and result.workdir.endswith("phase2")
   shutil.copytree(stopped, whole)

@@ -14,8 +14,6 @@ from vitx.checkpoints.workdir import list_steps
 from vitx.cli import main as front
 from vitx.cli.main import main
 from vitx.training import compilation, evaluation, failures, loop
-from vitx.training.experiment import Experiment
-from vitx.training.in_flight import InFlight
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 COMMAND = ["train", "--config", f"configs/digits.py:{runs.TINY}", "--workdir"]
@@ -57,30 +55,6 @@ def test_an_interrupted_evaluation_is_repeated(
   assert list_steps(tmp_path)[-1] == step
   resumed = loop.train(runs.tiny(), tmp_path)
   assert resumed.test == finished_run[1].test
-  assert runs.rows(tmp_path) == runs.rows(finished_run[0])
-  same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
-
-
-@pytest.mark.slow
-def test_a_signal_between_steps_saves_and_the_same_command_goes_on(
-  finished_run, tmp_path, monkeypatch, capsys
-):
-  add = InFlight.add
-
-  def add_and_signal(self, steps, *given):
-    add(self, steps, *given)
-    if 10 in steps:
-      signal.raise_signal(signal.SIGTERM)
-
-  with monkeypatch.context() as patch:
-    patch.setattr(InFlight, "add", add_and_signal)
-    patch.setattr(Experiment, "next_event", lambda self, step, most: step + 1)
-    assert main([*COMMAND, str(tmp_path)]) == 75
-  output = capsys.readouterr().out
-  step = int(output.split("stopped at step ")[1].split(";")[0])
-  assert "SIGTERM" in output and 10 < step < 16  # where no checkpoint is due
-  assert main([*COMMAND, str(tmp_path)]) == 0
-  assert f"resuming {tmp_path} at step {step}" in capsys.readouterr().out
   assert runs.rows(tmp_path) == runs.rows(finished_run[0])
   same(runs.final_state(tmp_path), runs.final_state(finished_run[0]))
 

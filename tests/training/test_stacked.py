@@ -16,7 +16,7 @@ from tests.training.interruption import train_until
 from tests.training.optim.directions import settings
 from vitx.configs.density_digits import get_config
 from vitx.models import stacked
-from vitx.training import loop, parallel
+from vitx.training import loop
 from vitx.training.experiment import batch_shapes, make_step, resolve
 from vitx.training.optim.optimizers import DECAY_MASKS, ELEMENTWISE, make_optimizer
 from vitx.training.parameters import parameter_names
@@ -109,18 +109,19 @@ def test_clipping_agrees_but_for_the_order_of_its_sum():
 
 
 MUCH = ("model.dropout=0.1", "model.remat=True", "model.dtype=float16", "grad_accum_steps=2")
+MUCH += ("model.depth=2", "model.layer_cycle=1")
 
 
 @pytest.mark.slow
 def test_stacked_steps_give_the_same_bits():
   """Parameters, moments and averages are equal; only the norm is summed in another order."""
   step, config = make(*MUCH)
-  assert step.cycle == 2
+  assert step.cycle == 1
   (state, metrics), (expected, wanted) = run(step), run(by_name(step, config))
   same(state, expected)
   assert metrics["loss"] == wanted["loss"]
   np.testing.assert_allclose(metrics["gradient_norm"], wanted["gradient_norm"], rtol=1e-6)
-  for layer in range(4):
+  for layer in range(2):
     assert all(np.any(m) for m in jax.tree.leaves(state.opt_state[0].mu[f"block_{layer}"]))
 
 
@@ -158,12 +159,12 @@ def test_layers_are_stacked_where_the_optimizer_treats_numbers_alike(overrides, 
 def test_a_run_keeps_every_parameter_by_its_name_and_resumes_to_the_same_bits(
   tmp_path, monkeypatch
 ):
-  cadences = "checkpoint.every=6 steps", "evaluation.every=8 steps", "log_every=2 steps"
-  run = "duration=16 steps", "schedule.warmup=2 steps", "model.depth=2", "model.layer_cycle=1"
+  cadences = "checkpoint.every=3 steps", "evaluation.every=4 steps", "log_every=2 steps"
+  run = "duration=8 steps", "schedule.warmup=2 steps", "model.depth=2", "model.layer_cycle=1"
   config = get_config(runs.replace(SMALL, "model.dropout=0.1", *cadences, *run))
   whole, parts = tmp_path / "whole", tmp_path / "parts"
   result = loop.train(config, whole)
-  assert not train_until(13, config, parts, monkeypatch).finished
+  assert not train_until(7, config, parts, monkeypatch).finished
   assert loop.train(config, parts).test == result.test
   assert runs.rows(parts) == runs.rows(whole)
   state = runs.final_state(whole)
@@ -173,28 +174,3 @@ def test_a_run_keeps_every_parameter_by_its_name_and_resumes_to_the_same_bits(
     assert blocks < tree.keys()
   assert not any("cycles" in name for name in parameter_names(state))
   assert vitx.evaluate(whole)["bits"] == pytest.approx(result.test["bits"], rel=1e-6)
-
-
-@pytest.mark.slow  # compiles for two devices
-def test_stacked_steps_agree_on_two_devices_and_under_vmap():
-  step, _ = make()
-  state = jax.jit(step.init)(jax.random.key(0), batch(step, 0))
-  fed = batch(step, 0)
-  one, metrics, _ = jax.jit(step.train, compiler_options=EXACT)(state, {}, fed, np.int32(0))
-  spread = dataclasses.replace(step, axis=parallel.AXIS)
-  program = parallel.compile_once(spread.train)
-  two, _, _ = program(parallel.replicate(state), {}, parallel.split(fed), parallel.number(0))
-  twice = jax.tree.map(lambda x: np.stack([x, x]), jax.device_get(state))
-  both, _, _ = jax.jit(jax.vmap(step.train, in_axes=(0, None, None, None)))(
-    twice, {}, fed, np.int32(0)
-  )
-  scale = float(metrics["learning_rate"])
-  for other in (parallel.unreplicate(two), jax.tree.map(lambda x: x[1], both)):
-    jax.tree.map(
-      # A vanishing gradient, whose sign is rounding, also makes a whole first step of Adam.
-      lambda a, b: np.testing.assert_allclose(
-        np.mean(np.abs(a - np.asarray(b))), 0, atol=0.02 * scale
-      ),
-      jax.device_get(one.params),
-      other.params,
-    )

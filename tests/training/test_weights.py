@@ -6,7 +6,6 @@ import pytest
 
 import vitx
 from tests import runs
-from vitx.config.errors import ConfigError
 from vitx.inference.evaluate import evaluate
 from vitx.tasks.base import Task
 from vitx.training import loop
@@ -14,7 +13,7 @@ from vitx.training.evaluation import describe_figures, join_figures
 
 FIGURES = ("top1", "top5", "nll", "ece")
 # The average is so long that it is far from the weights.
-SLOW = ("ema_decay=0.98", "ema_warmup=False", "learning_rate=0.01")
+SLOW = ("ema_decay=0.98", "ema_warmup=False", "learning_rate=0.01", *runs.STILL_IMAGES)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +74,3 @@ def test_the_console_names_the_other_weights():
   figures = join_figures({"raw": {"top1": 1, "nll": 3.0}, "ema": {"top1": 2, "nll": 4.0}})
   assert figures == {"top1": 1, "nll": 3.0, "ema_top1": 2, "ema_nll": 4.0}
   assert describe_figures(Words(), figures, ("raw", "ema")) == "top-1 1; ema: top-1 2"
-
-
-@pytest.mark.parametrize("weights", ["()", "('ema','ema')"])
-def test_evaluated_weights_are_named_once(weights):
-  with pytest.raises(ConfigError, match=r"evaluation\.weights=\(.*each once"):
-    loop.make_experiment(runs.tiny(f"evaluation.weights={weights}"))

@@ -124,7 +124,6 @@ def test_a_schedule_is_a_config_or_a_bare_name():
   [
     ({"name": "cosine", "fina": 0.1}, r"schedule\.fina.*Did you mean 'final'"),
     ({"name": "cosine", "warmup": "101 steps"}, r"schedule\.warmup='101 steps'.*only 100"),
-    ({"name": "plateau", "warmup": "9 epochs"}, r"schedule\.warmup='9 epochs'"),
     ({"name": "step"}, r"schedule\.boundaries"),
     ({"name": "step", "boundaries": (60, 50)}, r"schedule\.boundaries.*increase"),
   ],
