@@ -26,7 +26,7 @@ from vitx.ops.layout import TokenLayout
 from vitx.tasks import build_task
 from vitx.training import trial
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "mae.npz"
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "mae.npz")
 SMALL = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 16}
 DECODER = {**SMALL, "mask_ratio": 0.75, "posemb": "sincos"}
 LINEAR = {"name": "linear", "patch": 4}
@@ -39,9 +39,7 @@ def network(name="vit", shape=(16, 16, 1), *, decoder=(), **fields):
 
 def published(name, heads):
   """Returns the parameters of a block of the recorded network, in vitx's form."""
-  found = {
-    key.removeprefix(name): value for key, value in np.load(GOLDEN).items() if key.startswith(name)
-  }
+  found = {key.removeprefix(name): value for key, value in GOLDEN.items() if key.startswith(name)}
 
   def linear(key):
     return {"kernel": found[f"{key}.weight"].T, "bias": found[f"{key}.bias"]}
@@ -68,22 +66,21 @@ def published(name, heads):
 
 
 def published_params():
-  stored = np.load(GOLDEN)
-  pair = lambda key, one: {one: stored[f"{key}.weight"].T, "bias": stored[f"{key}.bias"]}  # noqa: E731
+  pair = lambda key, one: {one: GOLDEN[f"{key}.weight"].T, "bias": GOLDEN[f"{key}.bias"]}  # noqa: E731
   patches = "vit.embeddings.patch_embeddings.projection"
-  kernel = {"kernel": stored[f"{patches}.weight"].transpose(2, 3, 1, 0)}
+  kernel = {"kernel": GOLDEN[f"{patches}.weight"].transpose(2, 3, 1, 0)}
   blocks = {f"block_{i}": published(f"vit.layers.{i}.", 3) for i in range(2)}
   inner = {f"block_{i}": published(f"decoder.decoder_layers.{i}.", 2) for i in range(2)}
   return {
-    "stem": {"embed": {**kernel, "bias": stored[f"{patches}.bias"]}},
-    "cls": stored["vit.embeddings.cls_token"],
-    "posemb": {"table": stored["vit.embeddings.position_embeddings"]},
+    "stem": {"embed": {**kernel, "bias": GOLDEN[f"{patches}.bias"]}},
+    "cls": GOLDEN["vit.embeddings.cls_token"],
+    "posemb": {"table": GOLDEN["vit.embeddings.position_embeddings"]},
     **blocks,
     "norm": pair("vit.layernorm", "scale"),
     "decoder": {
       "embed": pair("decoder.decoder_embed", "kernel"),
-      "mask_token": stored["decoder.mask_token"],
-      "posemb": {"table": stored["decoder.decoder_pos_embed"]},
+      "mask_token": GOLDEN["decoder.mask_token"],
+      "posemb": {"table": GOLDEN["decoder.decoder_pos_embed"]},
       **inner,
       "norm": pair("decoder.decoder_norm", "scale"),
       "pixels": pair("decoder.decoder_pred", "kernel"),
@@ -105,14 +102,13 @@ def make_task(*overrides):
 
 def test_the_loss_equals_that_of_transformers():
   """The code of `ViTMAEForPreTraining` had equal weights, images and masks."""
-  stored = np.load(GOLDEN)
   task = make_task(
     "task.decoder_posemb=learned,task.decoder_depth=2",
     "stem.patch=6,model.width=12,model.depth=2,model.num_heads=3,model.mlp_dim=48,pool=cls",
     "data.image_size=24,data.decode_size=24,data.channels=3",
     "data.mean=(0.0,0.0,0.0),data.std=(1.0,1.0,1.0)",
   )
-  images, masked = stored["images"], stored["masked"]
+  images, masked = GOLDEN["images"], GOLDEN["masked"]
   params = published_params()
   shapes = jax.eval_shape(task.model.init, jax.random.key(0), images)["params"]
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
@@ -124,14 +120,14 @@ def test_the_loss_equals_that_of_transformers():
     return predicted, [jnp.mean(one.errors(predicted, images, masked)) for one in each]
 
   predicted, losses = run(params)
-  np.testing.assert_allclose(predicted, stored["predicted"], atol=2e-5)
-  expected = [stored["loss_normalized"], stored["loss_plain"]]
+  np.testing.assert_allclose(predicted, GOLDEN["predicted"], atol=2e-5)
+  expected = [GOLDEN["loss_normalized"], GOLDEN["loss_plain"]]
   np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 def test_fixed_positions_equal_those_of_transformers():
   """transformers puts the columns into the first half of the channels, and vitx the rows."""
-  stored = np.load(GOLDEN)["decoder_positions"][0]
+  stored = GOLDEN["decoder_positions"][0]
   swapped = np.roll(stored, 4, axis=1)
   np.testing.assert_allclose(sine_cosine_table(TokenLayout((4, 4), 1), 8), swapped, atol=1e-6)
 

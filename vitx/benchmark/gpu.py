@@ -412,10 +412,8 @@ def describe(*others: str) -> str:
   )
 
 
-def _find_driver(path: Path = Path("/proc/driver/nvidia/version")) -> str:
+def _find_driver() -> str:
   """Returns the version of NVIDIA's driver from the file that states it, or "unknown"."""
-  try:
-    words = path.read_text().partition("\n")[0].split()
-  except OSError:
-    return "unknown"
+  path = Path("/proc/driver/nvidia/version")
+  words = path.read_text().partition("\n")[0].split() if path.exists() else []
   return next((word for word in words if word[0].isdigit()), "unknown")

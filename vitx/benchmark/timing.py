@@ -1,6 +1,5 @@
 """Times programs in turns, searches for their best batch sizes, and reads peak memory."""
 
-import contextlib
 import dataclasses
 import datetime
 import multiprocessing
@@ -8,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import jax
 import psutil
 
 from vitx.analysis import cost
+from vitx.ops.sparse.triton_attention import find_version
 
 MIN_SAMPLE = 0.02  # Seconds; a shorter program runs several times in one sample.
 # Seconds. The first run after another program refills caches and pages, which does not happen in
@@ -90,10 +89,7 @@ def compile_step(
 
 def describe_device(*packages: str) -> dict[str, Any]:
   """Returns today's date, the kind of device and the versions of installed packages, as JSON."""
-  versions: dict[str, str] = {}
-  for name in packages:
-    with contextlib.suppress(metadata.PackageNotFoundError):
-      versions[name] = metadata.version(name)
+  versions = {name: version for name in packages if (version := find_version(name))}
   date = datetime.datetime.now(datetime.UTC).date().isoformat()
   return {"date": date, "device_kind": jax.devices()[0].device_kind, "versions": versions}
 

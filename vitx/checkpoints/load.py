@@ -12,15 +12,8 @@ import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
+from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.store import Checkpoint, CheckpointStore
-from vitx.checkpoints.workdir import (
-  find_run,
-  follow_places,
-  locate_checkpoints,
-  read_config,
-  read_data,
-  to_plain,
-)
 from vitx.config import registry
 from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError
@@ -132,9 +125,9 @@ def load(
 
   `vitx.load`, which also reads repositories, describes the arguments and the errors.
   """
-  workdir = find_run(workdir)
-  config, data = read_config(workdir), read_data(workdir)
-  follow_places(config.data, data.get("places", {}))
+  workdir = wd.find_run(workdir)
+  config, data = wd.read_config(workdir), wd.read_data(workdir)
+  wd.follow_places(config.data, data.get("places", {}))
 
   def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     restored = _read(workdir, checkpoint)
@@ -227,7 +220,7 @@ def _put_last(entries: dict, key: Hashable, value: Any, most: int) -> None:
 
 def _make_key(config: ConfigDict) -> Hashable:
   """Returns a key that contains everything on which the task of a config depends."""
-  plain = to_plain(config)
+  plain = wd.to_plain(config)
   if str(plain["task"]["name"]) in TASKS:
     plain = {name: plain[name] for name in TASK_SECTIONS if name in plain}
   text = json.dumps(plain, sort_keys=True)
@@ -271,7 +264,7 @@ def _variable_shapes(task: Task) -> dict[str, Any]:
 
 
 def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:
-  with CheckpointStore(locate_checkpoints(workdir), read_only=True) as store:
+  with CheckpointStore(wd.locate_checkpoints(workdir), read_only=True) as store:
     choice = str(checkpoint)
     if choice not in CHOICES:
       check_choice(choice, "checkpoint", (*CHOICES, *map(str, store.steps())))

@@ -47,10 +47,9 @@ def _table(parser: argparse.ArgumentParser) -> str:
 
 def _rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
   for action in parser._actions:
-    if isinstance(action, argparse._HelpAction):
-      continue
-    words = (action.help or "").removesuffix(BOOLEAN_HELP)
-    yield f"`{_name(action)}`", _default(action), words
+    if not isinstance(action, argparse._HelpAction):
+      words = (action.help or "").removesuffix(BOOLEAN_HELP)
+      yield f"`{_name(action)}`", _default(action), words
 
 
 def _name(action: argparse.Action) -> str:

@@ -31,6 +31,5 @@ def run(file: str, workdir: str, out: str | None) -> None:
 
   kind, default = unpack(file)[0].kind, Path(file.removesuffix(SUFFIX))
   path = choose_path(out, str(default.with_suffix(".png") if kind == "image" else default))
-  content = decompress(workdir, file)
-  path.write_bytes(to_file(kind, content, path.suffix))
+  path.write_bytes(to_file(kind, decompress(workdir, file), path.suffix))
   print(f"{path}: {path.stat().st_size:,} bytes")

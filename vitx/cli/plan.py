@@ -273,8 +273,7 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
     figures = {name: row | {"front": name in front} for name, row in figures.items()}
     print(f"rows that no other beats: {', '.join(front)}")
     title, name = f"Rows of {Path(path).name} on one {kind}.", f"pareto_{Path(path).stem}_{x}_{y}"
-    labels = _label(x), _label(y)
-    canvas = pareto.plot_pareto(points, labels, more, title)
+    canvas = pareto.plot_pareto(points, (_label(x), _label(y)), more, title)
     print(style.save(canvas, Path(options.out), name))
   records = [{"row": name} | row for name, row in figures.items()]
   if options.csv:

@@ -92,8 +92,7 @@ def _leaves(path: str, value: Any, described: Description) -> dict[str, Descript
 def _model(model: ConfigDict) -> dict[str, Description]:
   """Describes the fields of a model and of its parts, such as `token_mixer`, by path."""
   models = registry.import_name("vitx.models:MODELS")
-  made = registry.lookup(models, model.name, "model.name")
-  parts = getattr(made, "PARTS", {})
+  parts = getattr(registry.lookup(models, model.name, "model.name"), "PARTS", {})
   own = {key: value for key, value in model.items() if key not in parts}
   found = _choice("model", own, models, ())
   for part, (table, default, hidden) in parts.items():

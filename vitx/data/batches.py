@@ -167,8 +167,6 @@ def evaluation_batches(
   """
   rows = share(batch_size, process_index, process_count)
   count = len(examples)
-  with listing_all(examples, threads):
-    first = transform_one(examples, transform, 0) if count else {}
   steps = range(-(-count // batch_size))
 
   def read(step: int, some: slice) -> HostBatch:
@@ -183,11 +181,9 @@ def evaluation_batches(
         store_row(batch, place, transform_one(examples, transform, i), examples, i)
     return {**batch, "mask": mask, "example": np.where(mask, which, -1).astype(np.int32)}
 
-  if isinstance(examples, InMemory):  # nothing is read, so no threads are needed
-    return (read(step, slice(None)) for step in steps)
-
-  def batches() -> Iterator[HostBatch]:
-    with listing_all(examples, threads):
+  with listing_all(examples, threads):
+    first = transform_one(examples, transform, 0) if count else {}
+    if isinstance(examples, InMemory):  # nothing is read, so no threads are needed
+      yield from (read(step, slice(None)) for step in steps)
+    else:
       yield from stream(read, steps, len(rows), threads)
-
-  return batches()

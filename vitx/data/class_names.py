@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,14 @@ def read_names(path: Path) -> tuple[str, ...] | None:
     problem = f"names {repeated[0]!r} twice" if repeated else "names no class"
     raise ConfigError(f"{path} {problem}.")
   return tuple(names)
+
+
+def order_names(field: str, stated: Sequence[str] | None, present: Set[str]) -> tuple[str, ...]:
+  """Returns the names in the order of `classes.txt` or, if it states none, of `sort_names`."""
+  unlisted = present - set(stated or present)
+  if unlisted:
+    raise ConfigError(f"{field}: {FILE} does not list the classes {listing(sorted(unlisted)[:5])}.")
+  return tuple(stated or sort_names([*present]))
 
 
 def _remove_comment(line: str) -> str:

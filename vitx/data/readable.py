@@ -63,9 +63,7 @@ def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
   def open_split(expression: str) -> Examples:
     return _leave_out(dataset, expression, threads, unreadable)
 
-  def count(split: str) -> int:
-    return dataset.count(split) if dataset.count else len(dataset.open_split(split))
-
+  count = dataset.count or (lambda split: len(dataset.open_split(split)))
   return dataclasses.replace(dataset, open_split=open_split, unreadable=unreadable, count=count)
 
 

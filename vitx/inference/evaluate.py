@@ -23,13 +23,7 @@ from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.readable import warn_of_unread
 from vitx.data.splits import assign
-from vitx.inference.opening import (
-  check_channels,
-  copy_data_fields,
-  open_model,
-  open_other,
-  open_own,
-)
+from vitx.inference.opening import check_channels, copy_data_fields, open_for, open_model
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
 from vitx.training import evaluation, parallel
@@ -118,8 +112,8 @@ def evaluate(
     pages.style.make_canvas(1, 1)  # a missing matplotlib is reported before the long evaluation
   options: dict[str, Any] = dict(split=split, source=source, data_dir=data_dir, limit=limit)
   options |= dict(batch_size=batch_size, task=task, file=predictions)
-  opening: dict[str, Any] = dict(weights=weights, source=source, trust_code=trust_code)
-  with open_model(workdir, checkpoint, **opening) as loaded:
+  model: dict[str, Any] = dict(weights=weights, source=source, trust_code=trust_code)
+  with open_model(workdir, checkpoint, **model) as loaded:
     evaluated = evaluate_split(loaded, calibrate=calibrate or report is not None, **options)
     if report is not None:
       pages.write_report(evaluated, report)
@@ -287,8 +281,7 @@ def _open(
   is_own = source in (None, loaded.config.data.source)
   split = check_choice(split or ("test" if is_own else "all"), "split", SPLITS)
   data = copy_data_fields(loaded, data_dir)
-  dataset = open_own(loaded, data) if is_own else open_other(loaded, data, str(source))
-  dataset = _match(loaded, dataset)
+  dataset = _match(loaded, open_for(loaded, data, source))
   name, is_same = dataset.info.name, dataset.info.fingerprint == loaded.fingerprint
   if is_own and not is_same:
     logging.warning(
@@ -296,19 +289,16 @@ def _open(
     )
   if not is_own and is_same and split in ("train", "all"):
     logging.warning("%s is the data of the run and contains the training examples", name)
-  train: Examples | None = None
-  examples: Examples
   if dataset.problem and not is_same:
     logging.warning(dataset.problem)
   if split == "all":
     warn_of_unread(name, dataset.unread)
-    examples = Joined([dataset.open_split(part) for part in dataset.splits])
+    roles: dict[str, Examples] = {split: Joined([*map(dataset.open_split, dataset.splits)])}
   else:
     roles = assign(dataset, data, loaded.config.data_seed)
-    train, examples = roles["train"], roles[split]
-  if not len(examples):
+  if not len(roles[split]):
     raise ConfigError(f"split={split!r} of {name!r} has no examples; choose another.")
-  return dataset, train, examples, split
+  return dataset, roles.get("train"), roles[split], split
 
 
 def _match(loaded: Loaded, dataset: Dataset) -> Dataset:

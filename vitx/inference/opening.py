@@ -61,22 +61,8 @@ def copy_data_fields(loaded: Loaded, data_dir: str | None = None) -> ConfigDict:
   return data
 
 
-def open_own(loaded: Loaded, data: ConfigDict) -> Dataset:
-  """Opens the run's own source, as `copy_data_fields` returns it.
-
-  Raises:
-    ConfigError: The source cannot be opened; the message says where it was in training.
-  """
-  try:
-    return open_dataset(data)
-  except ConfigError as error:
-    place = loaded.data.get("places", {}).get("source")
-    before = f" In training it was {place}." if place else ""
-    raise ConfigError(f"{error}{before} --source names another place.") from error
-
-
-def open_other(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
-  """Opens a source other than the run's for the run's network; see `change_source`.
+def open_for(loaded: Loaded, data: ConfigDict, source: str | None) -> Dataset:
+  """Opens a source whose examples the run's network can read; see `change_source`.
 
   Raises:
     ConfigError: The source cannot be opened, or the network cannot read its examples.
@@ -110,13 +96,21 @@ def check_channels(loaded: Loaded, info: DatasetInfo) -> None:
     )
 
 
-def change_source(loaded: Loaded, data: ConfigDict, source: str) -> Dataset:
-  """Opens a source other than the run's, and changes the `data` config in place to suit it.
+def change_source(loaded: Loaded, data: ConfigDict, source: str | None) -> Dataset:
+  """Opens the run's source (None) or another, and changes the `data` config in place to suit it.
 
-  The fields that divide the run's data are kept only if the other source is the run's data under
-  another path or name. They name parts of these data, and would divide another source in a way that
-  nobody asked for.
+  If the run's own source cannot be opened, the error says where it was in training. The fields that
+  divide the run's data are kept only if the other source is the run's data under another path or
+  name. They name parts of these data, and would divide another source in a way that nobody asked
+  for.
   """
+  if source in (None, data.source):
+    try:
+      return open_dataset(data)
+    except ConfigError as error:
+      place = loaded.data.get("places", {}).get("source")
+      before = f" In training it was {place}." if place else ""
+      raise ConfigError(f"{error}{before} --source names another place.") from error
   data.source, dataset = source, None
   with contextlib.suppress(ConfigError):  # The source may lack the splits in `data.splits`.
     dataset = open_dataset(data)

@@ -24,15 +24,8 @@ from vitx.data import order
 from vitx.data.cache import cache_directory
 from vitx.data.dataset import ROLES, Source, check_arrays
 from vitx.data.sources import divide
+from vitx.inference import opening
 from vitx.inference.features import read_features
-from vitx.inference.opening import (
-  change_source,
-  check_channels,
-  copy_data_fields,
-  open_model,
-  open_own,
-  read_variables,
-)
 from vitx.tasks import build_task
 from vitx.tasks.classification import Classification
 from vitx.training import cache as programs
@@ -113,7 +106,7 @@ def probe(
     if config is not None and workdir is None and source is None:
       model, data = _open_config(config, data_dir)
     elif workdir is not None and config is None:
-      with open_model(workdir, checkpoint, weights=weights, source=source) as loaded:
+      with opening.open_model(workdir, checkpoint, weights=weights, source=source) as loaded:
         model, data = _open_run(loaded, source, data_dir)
     else:
       raise ConfigError("give a workdir, or a config, which sets its own data.source.")
@@ -141,8 +134,8 @@ def probe(
 def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> tuple[Loaded, Source]:
   """Opens the data of a run, or another source; the returned model's config has its fields."""
   is_own = source in (None, model.config.data.source)
-  data = copy_data_fields(model, data_dir)
-  dataset = open_own(model, data) if is_own else change_source(model, data, str(source))
+  data = opening.copy_data_fields(model, data_dir)
+  dataset = opening.change_source(model, data, source)
   is_same = is_own or dataset.info.fingerprint == model.fingerprint
   # The folds depend on the order of the classes, which a file beside the data may have given.
   opened = divide(dataset, data, model.config.data_seed, model.class_names if is_same else None)
@@ -170,7 +163,7 @@ def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded
   source = open_data(config)
   config = resolve(config, source)
   task = build_task(config)
-  params, state = read_variables(config, source.info, task)
+  params, state = opening.read_variables(config, source.info, task)
   names = list(source.info.class_names or ())
   about = {"fingerprint": source.info.fingerprint, "class_names": names}
   return Loaded(task, {"params": params, **state}, config, about, step=0, workdir=label), source
@@ -183,14 +176,12 @@ def _check_data(model: Loaded, source: Source) -> None:
     raise ConfigError(f"data.source={info.name!r} has no class for each example; a probe needs it.")
   if isinstance(model.task, Classification):
     check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, model.config.task.name)
-    check_channels(model, info)
+    opening.check_channels(model, info)
 
 
 def _measure(method: str, features: dict[str, LabeledFeatures]) -> dict[str, Any]:
-  result = score(method, *(features[role] for role in ROLES))
-  setting = {METHODS[method].setting: result.setting}
-  rates = {"validation": result.validation, "test": result.test}
-  return {**setting, **rates, "at_end": result.at_end}
+  result = dataclasses.asdict(score(method, *(features[role] for role in ROLES)))
+  return {METHODS[method].setting: result.pop("setting"), **result}
 
 
 def _measure_few(

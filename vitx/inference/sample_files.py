@@ -131,8 +131,7 @@ def draw_grid(images: np.ndarray, columns: int) -> Image.Image:
   """Draws images, uint8 (n, height, width, 1, 3 or 4), in rows on white; enlarges small ones."""
   factor = max(1, SIDE // max(images.shape[1:3]))
   images = images.repeat(factor, axis=1).repeat(factor, axis=2)
-  empty = -len(images) % columns
-  gaps = ((0, empty), (GAP, 0), (GAP, 0), (0, 0))
+  gaps = ((0, -len(images) % columns), (GAP, 0), (GAP, 0), (0, 0))
   tiles = np.pad(images, gaps, constant_values=255)
   tiles = tiles.reshape(-1, columns, *tiles.shape[1:])
   rows = [np.concatenate(row, axis=1) for row in tiles]

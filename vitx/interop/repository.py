@@ -15,17 +15,8 @@ from ml_collections import ConfigDict
 
 from vitx.checkpoints import load as checkpoints
 from vitx.checkpoints import tree
+from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import CHOICES, Loaded, assemble
-from vitx.checkpoints.workdir import (
-  REPOSITORY,
-  find_run,
-  from_plain,
-  join,
-  list_steps,
-  read_config,
-  read_data,
-  read_json,
-)
 from vitx.config.errors import ConfigError
 from vitx.interop import foreign, hub
 from vitx.interop.foreign_names import FAMILIES, to_theirs
@@ -101,10 +92,10 @@ def find_folder(place: Any) -> str | None:
     ConfigError: A repository of the Hub cannot be read.
   """
   if hub.is_name(str(place)):
-    path = hub.find(str(place), (REPOSITORY,), "workdir")
+    path = hub.find(str(place), (wd.REPOSITORY,), "workdir")
     return path and os.path.dirname(path)
   local = "://" not in str(place)
-  return str(place) if local and os.path.isfile(join(place, REPOSITORY)) else None
+  return str(place) if local and os.path.isfile(wd.join(place, wd.REPOSITORY)) else None
 
 
 def is_weights(source: str) -> bool:
@@ -118,9 +109,9 @@ def is_weights(source: str) -> bool:
   """
   if not source.startswith(hub.PREFIX):
     return foreign.is_file(source)
-  if hub.is_cached(source, (REPOSITORY,)):
+  if hub.is_cached(source, (wd.REPOSITORY,)):
     return False
-  return hub.is_cached(source, hub.FILES) or hub.find(source, (REPOSITORY,)) is None
+  return hub.is_cached(source, hub.FILES) or hub.find(source, (wd.REPOSITORY,)) is None
 
 
 def read_run_config(source: str) -> ConfigDict:
@@ -130,13 +121,13 @@ def read_run_config(source: str) -> ConfigDict:
     ConfigError: There is no such workdir or repository, or it is damaged.
   """
   folder = find_folder(source)
-  return read_config(find_run(source)) if folder is None else _read_record(folder)[0]
+  return wd.read_config(wd.find_run(source)) if folder is None else _read_record(folder)[0]
 
 
 def _read_record(folder: str) -> tuple[ConfigDict, dict[str, Any]]:
   """Returns the config of a repository in a local folder, and the whole content of `vitx.json`."""
-  record = read_json(folder, REPOSITORY)
-  return from_plain(record["config"]), record
+  record = wd.read_json(folder, wd.REPOSITORY)
+  return wd.from_plain(record["config"]), record
 
 
 def load_shapes(source: str) -> Loaded:
@@ -151,9 +142,9 @@ def load_shapes(source: str) -> Loaded:
   """
   folder = find_folder(source)
   if folder is None:
-    place = find_run(source)
-    config, data = read_config(place), read_data(place)
-    if not list_steps(place):
+    place = wd.find_run(source)
+    config, data = wd.read_config(place), wd.read_data(place)
+    if not wd.list_steps(place):
       raise ConfigError("it has no checkpoint yet; wait until that run saves one.")
   else:
     place, (config, record) = source, _read_record(folder)
@@ -180,6 +171,6 @@ def _to_ours(
 def _find_weights(place: str, folder: str) -> str:
   """Returns the path of a repository's weights, of the commit to which `vitx.json` belongs."""
   if not hub.is_name(place):
-    return join(folder, WEIGHTS)
+    return wd.join(folder, WEIGHTS)
   name, _ = hub.split(place)
   return hub.download(f"{hub.PREFIX}{name}@{os.path.basename(folder)}", (WEIGHTS,), "workdir")

@@ -123,5 +123,4 @@ def find_class_weights(
       f"task.class_weights={given!r}: train has no example of the class {name!r}; give a number"
       " for each class."
     )
-  weights = counts.sum() / (count * counts) if has_one else len(labels) / counts - 1
-  return tuple(weights.tolist())
+  return tuple((counts.sum() / (count * counts) if has_one else len(labels) / counts - 1).tolist())

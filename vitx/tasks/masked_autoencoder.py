@@ -125,8 +125,7 @@ class MaskedAutoencoding(Classification):
     """Draws a mask for each of B random keys, bool (B, N), True for masked patches."""
     rows, columns = self.model.grid
     noise = jax.vmap(lambda key: jax.random.uniform(key, (rows * columns,)))(keys)
-    rank = jnp.argsort(jnp.argsort(noise, axis=1), axis=1)
-    return rank >= self.model.visible
+    return jnp.argsort(jnp.argsort(noise, axis=1), axis=1) >= self.model.visible
 
   def masks_of(self, images: jax.Array) -> jax.Array:
     """Returns the masks of an evaluation, bool (B, N), for images uint8 (B, height, width, C).

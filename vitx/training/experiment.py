@@ -12,17 +12,8 @@ from ml_collections import ConfigDict
 
 from vitx.analysis.implementations import describe_choices, implementations
 from vitx.checkpoints import tree
+from vitx.config import fields
 from vitx.config.errors import ConfigError
-from vitx.config.fields import (
-  SEEDS,
-  SMALLEST_BATCH,
-  Duration,
-  check_config,
-  declarations,
-  find,
-  seed_of,
-  set_groups,
-)
 from vitx.config.registry import build
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
@@ -48,7 +39,9 @@ from vitx.training.step import Step, TrainState
 
 # The fields that contain a duration, except the length of the run.
 DURATIONS = tuple(
-  path for path, each in declarations().items() if each.type == Duration and path != "duration"
+  path
+  for path, each in fields.declarations().items()
+  if each.type == fields.Duration and path != "duration"
 )
 CADENCES = ("log_every", "evaluation.every", "checkpoint.every")
 Shapes = Mapping[str, jax.ShapeDtypeStruct]
@@ -177,7 +170,7 @@ class Experiment:
 
   def next_event(self, step: int, most: int) -> int:
     """Returns the next step that logs, evaluates, saves or ends the run, at most `step + most`."""
-    cadences = [find(self.config, field) for field in CADENCES]
+    cadences = [fields.find(self.config, field) for field in CADENCES]
     last = min(step + most, self.total_steps)
     later = range(step + 1, last)
     return next((s for s in later if any(self.is_due(s, every) for every in cadences)), last)
@@ -190,9 +183,9 @@ def resolve(config: ConfigDict, source: Source | DatasetInfo) -> ConfigDict:
   """
   config = config.copy_and_resolve_references()
   with config.unlocked():
-    set_groups(config)
-    for seed in SEEDS:
-      config[seed] = seed_of(config, seed)
+    fields.set_groups(config)
+    for seed in fields.SEEDS:
+      config[seed] = fields.seed_of(config, seed)
     task_class(config.task).resolve(config, source)
     config.model = ConfigDict(resolve_model(config.model, seed=config.graph_seed))
   return config
@@ -204,7 +197,7 @@ def open_data(config: ConfigDict, class_names: Sequence[str] | None = None) -> S
   The `data_seed`, or else the `seed`, chooses the examples of validation. The classes have the
   order of `class_names` if they are set.
   """
-  return open_source(config.data, seed_of(config, "data_seed"), class_names)
+  return open_source(config.data, fields.seed_of(config, "data_seed"), class_names)
 
 
 def make_experiment(
@@ -225,7 +218,7 @@ def make_experiment(
     class_names: The names of the classes, in the order that the run recorded when it began; None if
       it recorded none.
   """
-  check_config(config)
+  fields.check_config(config)
   if not isinstance(config.model, str):
     check_model(config.model)
   config = teacher.with_model(config)
@@ -275,7 +268,7 @@ def halve_batch(config: ConfigDict, examples: int) -> int:
   """
   least = config.min_steps_per_epoch or 0
   batch, unit = config.batch_size, 2 * config.grad_accum_steps
-  while batch >= 2 * SMALLEST_BATCH and batch % unit == 0 and batch * least > examples:
+  while batch >= 2 * fields.SMALLEST_BATCH and batch % unit == 0 and batch * least > examples:
     batch //= 2
   return batch
 
@@ -366,4 +359,4 @@ def _check_without_data(config: ConfigDict) -> None:
     raise ConfigError(f"evaluation.weights={weights!r} compares an average; set ema_decay.")
   total = durations.to_steps(durations.settle(config.duration, 1), 1)
   for field in CADENCES:
-    durations.is_due(1, durations.settle(find(config, field), 1, total, field), 1, field)
+    durations.is_due(1, durations.settle(fields.find(config, field), 1, total, field), 1, field)

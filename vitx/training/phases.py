@@ -15,16 +15,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import workdir as wd
-from vitx.config import registry
+from vitx.config import fields, registry
 from vitx.config.errors import ConfigError, listing
-from vitx.config.fields import (
-  MISSING,
-  check_config,
-  find,
-  seed_of,
-  set_groups,
-  suggest,
-)
 from vitx.models import resolve_model
 from vitx.training import durations, loop, parallel, teacher
 from vitx.training.distributed import is_writer
@@ -151,9 +143,11 @@ def use_cores(configs: Iterable[ConfigDict]) -> None:
     if config.get("phases"):
       runs += split_phases(config, "").values()  # it has checked every phase
     else:
-      check_config(config)
+      fields.check_config(config)
       runs.append(config)
-  mixes = any(find(run, f"augment.{name}") not in (MISSING, 0) for run in runs for name in MIX)
+  mixes = any(
+    fields.find(run, f"augment.{name}") not in (fields.MISSING, 0) for run in runs for name in MIX
+  )
   batches = [halve_batch(run, 0) // run.grad_accum_steps for run in runs]
   parallel.use_cores(batches, multiple=2 if mixes else 1)
 
@@ -182,9 +176,9 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
     with phase.unlocked():
       phase.phases = ConfigDict()
       _change(phase, changes, f"phases.{name}")
-      set_groups(phase)
+      fields.set_groups(phase)
       with _naming(name):
-        check_config(phase)
+        fields.check_config(phase)
       if phases and "init_from" not in changes:
         phase.init_from = PREFIX + next(reversed(phases))
       phase.init_from = _locate(phase.init_from or "", "init_from", name, phases, workdir)
@@ -200,7 +194,7 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
     old = config.get(key)
     if key not in config and "name" not in config:
       raise ConfigError(
-        f"{where}.{key}: the config has no field {key!r}.{suggest(str(key), config)}"
+        f"{where}.{key}: the config has no field {key!r}.{fields.suggest(str(key), config)}"
       )
     is_group = isinstance(value, ConfigDict) and isinstance(old, ConfigDict)
     if is_group and value.get("name", old.get("name")) == old.get("name"):
@@ -226,7 +220,7 @@ def _share_teacher(
     if other in phases:
       before = phases[other]
       with _naming(other):  # the teacher keeps the random graphs of its training
-        model = resolve_model(before.model, seed=seed_of(before, "graph_seed"))
+        model = resolve_model(before.model, seed=fields.seed_of(before, "graph_seed"))
       task.teacher_model = ConfigDict(model)
   task.teacher = _locate(task.teacher, "task.teacher", name, phases, workdir)
 

@@ -119,8 +119,7 @@ def _check_labels(info: DatasetInfo, split: str, examples: Examples) -> None:
 def find_info(data: Mapping[str, Any]) -> DatasetInfo:
   """Returns the facts about a data set; opens the set only if its name does not suffice."""
   is_named = find_opener(read_fields(DataSettings, data).source) is tfds.open_tfds
-  known = tfds.find_facts(data) if is_named else None
-  return known or open_dataset(data).info
+  return (tfds.find_facts(data) if is_named else None) or open_dataset(data).info
 
 
 def make_up_statistics(data: ConfigDict, info: DatasetInfo) -> None:

@@ -39,8 +39,7 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
     data: The config's `data`, of which these fields are read: source; splits. If `splits` names any
       split, each directory in FOLDER with WAV files is a split, whatever its name.
   """
-  settings = read_fields(DataSettings, data)
-  name = settings.source
+  name = read_fields(DataSettings, data).source
   root, field = files.find_root(name), f"data.source={name!r}"
   everything = files.find_files(field, root, SUFFIXES)
   inside = files.find_directories(root, SUFFIXES)

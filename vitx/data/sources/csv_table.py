@@ -208,14 +208,10 @@ def _read_class(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> 
 
 def _read_classes(name: str, path: Path, chosen: Sequence[str], rows: CsvRows) -> Target:
   if len(chosen) > 1:
-    wrong = [
-      ConfigError(f"{path}, line {row.line}: {column}={row.cells[column]!r} must be 0 or 1")
-      for row in rows
-      for column in chosen
-      if row.cells[column].lower() not in BINARY
-    ]
-    raise_all(wrong)
-    table = [[BINARY[row.cells[column].lower()] for column in chosen] for row in rows]
+    table = [[BINARY.get(row.cells[column].lower(), np.nan) for column in chosen] for row in rows]
+    wrong = [(rows[i], chosen[k]) for i, k in np.argwhere(np.isnan(table))]
+    where = [f"{path}, line {row.line}: {column}={row.cells[column]!r}" for row, column in wrong]
+    raise_all([ConfigError(f"{text} must be 0 or 1") for text in where])
     return "labels", np.array(table, np.float32), tuple(chosen)
   classes = _split_cells(path, [class_names.normalize(row.cells[chosen[0]]) for row in rows])
   names = _order_names(name, path, set().union(*classes))
@@ -268,16 +264,12 @@ KINDS: dict[str, Callable[[str, Path, Sequence[str], CsvRows], Target]] = {
 def _order_names(name: str, path: Path, present: set[str]) -> tuple[str, ...]:
   """Returns the class names in the order of `classes.txt` or, without it, of `sort_names`."""
   stated = class_names.read_names(path.parent / class_names.FILE)
-  if stated is not None and present - set(stated):
-    raise ConfigError(
-      f"data.source={name!r}: {class_names.FILE} does not list the classes"
-      f" {listing(sorted(present - set(stated))[:5])}."
-    )
+  names = class_names.order_names(f"data.source={name!r}", stated, present)
   if len(present) < 2:
     raise ConfigError(
       f"data.source={name!r}: the labels name fewer than two classes: {listing(present) or 'none'}."
     )
-  return stated or class_names.sort_names(sorted(present))
+  return names
 
 
 def _fingerprint(files: Mapping[str, ImageFiles], key: str, names: Sequence[str]) -> str:

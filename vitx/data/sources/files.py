@@ -37,18 +37,15 @@ def find_files(
   Returns:
     The sorted files with one of the suffixes, which are in lower case, and the sorted other files.
   """
-  wanted: list[Path] = []
-  others: list[Path] = []
-  for path in _walk(field, directory):
-    (wanted if path.name.lower().endswith(tuple(suffixes)) else others).append(path)
-  return sorted(wanted), sorted(others)
+  paths = {*_walk(field, directory)}
+  wanted = {path for path in paths if path.name.lower().endswith(tuple(suffixes))}
+  return sorted(wanted), sorted(paths - wanted)
 
 
 def has_file(directory: Path, suffixes: Sequence[str]) -> bool:
   """Returns whether a directory has a file with one of the suffixes, as `find_files` finds it."""
-  return any(
-    path.name.lower().endswith(tuple(suffixes)) for path in _walk(str(directory), directory)
-  )
+  names = (path.name.lower() for path in _walk(str(directory), directory))
+  return any(name.endswith(tuple(suffixes)) for name in names)
 
 
 def _walk(field: str, directory: Path) -> Iterator[Path]:
@@ -77,9 +74,8 @@ def _is_leftover(path: Path) -> bool:
 
 def _is_run(path: Path) -> bool:
   """Returns whether a directory is the workdir of a run or of several runs."""
-  if (path / "phases.json").is_file():
-    return True
-  return (path / "checkpoints").is_dir() and any((path / name).is_file() for name in RUN)
+  is_one = (path / "checkpoints").is_dir() and any((path / name).is_file() for name in RUN)
+  return is_one or (path / "phases.json").is_file()
 
 
 def list_names(root: Path, paths: Iterable[Path]) -> list[str]:

@@ -117,15 +117,17 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   others: list[Path] = []
   skipped, problem = list[str](), layout.problem
   for split, classes in layout.splits.items():
-    images, more = _list_images(field, root, classes)
-    others += more
+    # In the order of the directory names, independent of the labels, so that a run draws the same
+    # examples however its classes are numbered.
+    lists = {raw: find_files(field, path, SUFFIXES) for raw, path in sorted(classes.items())}
+    images = {raw: list_names(root, paths) for raw, (paths, _) in lists.items()}
+    others += [path for _, more in lists.values() for path in more]
     parts, left, doubt = _find_parts(field, split, root, classes, images, named)
     skipped += left
     problem = (find_role(split) == "train" and doubt) or problem or doubt
     for part, paths in parts.items():
       files[part] = _make_files(root, paths, names, settings)
-      wanted = map(normalize, classes) if is_stated else names
-      check_filled(name, part, files[part], names, wanted)
+      check_filled(name, part, files[part], names, map(normalize, classes) if is_stated else names)
   for path in layout.skipped:
     count = len(find_files(field, path, SUFFIXES)[0])
     skipped.append(f"{path.name} ({count} images){suggest_name(path.name)}")
@@ -204,11 +206,7 @@ def _name_classes(
   present = set().union(*splits.values())
   if stated and present.isdisjoint(stated):
     stated = ()
-  unlisted = present - set(stated) if stated else set()
-  if unlisted:
-    raise ConfigError(
-      f"{field}: {class_names.FILE} does not list the classes {listing(sorted(unlisted)[:5])}."
-    )
+  names = class_names.order_names(field, stated, present)
   for split, classes in splits.items():
     missing, extra = splits[first] - classes, classes - splits[first]
     if (missing or extra) and not stated:
@@ -228,21 +226,7 @@ def _name_classes(
       f"{field} has fewer than two classes: {listing(present) or 'none'}. Put a directory per class"
       f" into {root} or into its train, val and test.{hint}"
     )
-  return (stated, True) if stated else (class_names.sort_names(sorted(present)), False)
-
-
-def _list_images(field: str, root: Path, classes: Classes) -> tuple[Images, list[Path]]:
-  """Returns the images in class directories, and the paths of the other files in them.
-
-  Images are in the order of the directory names, independent of the labels, so that a run draws the
-  same examples however its classes are numbered.
-  """
-  images, others = {}, []
-  for raw, directory in sorted(classes.items()):
-    paths, more = find_files(field, directory, SUFFIXES)
-    images[raw] = list_names(root, paths)
-    others += more
-  return images, others
+  return names, bool(stated)
 
 
 def _find_parts(

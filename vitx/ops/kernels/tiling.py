@@ -25,8 +25,7 @@ def step_elements() -> int:
 
   It depends on the platform for which code is traced (see `target`).
   """
-  cpu = target() == "cpu"
-  return (CPU_STEP_BYTES if cpu else ACCELERATOR_STEP_BYTES) // 4
+  return (CPU_STEP_BYTES if target() == "cpu" else ACCELERATOR_STEP_BYTES) // 4
 
 
 def tile_rows(elements: float, columns: int, least: int = 1) -> int:

@@ -225,8 +225,7 @@ class Neighborhood(Near):
 def _start(i: Index, size: int, dilation: int, extent: int) -> Index:
   """Returns the first key of the window of `i`, counted among coordinates equal by `dilation`."""
   members = (extent - 1 - i % dilation) // dilation + 1
-  xp = namespace(i)
-  return xp.clip(i // dilation - size // 2, 0, members - size)
+  return namespace(i).clip(i // dilation - size // 2, 0, members - size)
 
 
 @dataclasses.dataclass(frozen=True)

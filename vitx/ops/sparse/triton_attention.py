@@ -153,17 +153,18 @@ def find_obstacle() -> str | None:
   except Exception as error:  # whatever versions that do not fit may raise
     if isinstance(error, ModuleNotFoundError) and error.name == "jax_triton":
       return f"jax-triton is missing; {INSTALL}"
-    versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
+    versions = ", ".join(f"{name} {find_version(name) or '(missing)'}" for name in PACKAGES)
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]  # joins the lines
     return f"{versions} do not fit each other ({reason}); {INSTALL}"
   return None
 
 
-def _version(package: str) -> str:
+def find_version(package: str) -> str | None:
+  """Returns the version of a package, or `None` if it is not installed."""
   try:
     return importlib.metadata.version(package)
   except importlib.metadata.PackageNotFoundError:
-    return "(missing)"
+    return None
 
 
 def _read_capability() -> int | None:

@@ -51,8 +51,7 @@ def muon(
     {"muon": matrices, "adam": optax.chain(optax.scale_by_adam(b1, b2, eps))},
     lambda params: map_named(lambda *x: "muon" if _find_axes(*x) else "adam", params),
   )
-  decay = optax.add_decayed_weights(weight_decay, decay_mask)
-  return optax.chain(directions, decay)
+  return optax.chain(directions, optax.add_decayed_weights(weight_decay, decay_mask))
 
 
 def _find_axes(name: str, parameter: Any) -> optax.contrib.MuonDimensionNumbers | None:

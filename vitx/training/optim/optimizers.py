@@ -228,8 +228,7 @@ def layer_scales(params: Any, layer_decay: float) -> Any:
   The factor of layer l (see `vitx.models.names.layer_of`) in a model with L blocks is
   layer_decay ** (L + 1 - l), as in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
   """
-  paths = parameter_names(params)
-  depth = names.count_blocks(paths)
+  depth = names.count_blocks(parameter_names(params))
   if depth == 0:
     raise ConfigError(
       f"layer_decay={layer_decay} needs blocks named block_0, block_1, ..., which this model lacks."

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from vitx.data.dataset import ROLES, Source
 from vitx.data.sources import SOURCES
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import Rule
-from vitx.ops.sparse.triton_attention import find_capability
+from vitx.ops.sparse.triton_attention import find_capability, find_version
 
 PACKAGES = (
   "jax",
@@ -39,10 +38,7 @@ PACKAGES = (
 )
 # The entries of /proc/cpuinfo that tell processors apart, on x86 and on ARM, and the beginnings of
 # the names of instructions on vectors.
-PROCESSOR = (
-  *("cpu family", "model", "stepping"),
-  *("CPU implementer", "CPU variant", "CPU part", "CPU revision"),
-)
+PROCESSOR = re.compile(r"cpu family|model|stepping|CPU (implementer|variant|part|revision)")
 VECTORS = re.compile(r"s?sse|pni|avx|amx|fma|f16c|asimd|sve|sme|bf16|i8mm")
 # Fields that may differ when a run continues, since they do not change its results.
 FREE = (
@@ -204,14 +200,15 @@ def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> 
     data: The result of `describe_data`.
     implementations: The implementation of each token mixer, by the mixer's path in the network.
   """
+  cpuinfo = Path("/proc/cpuinfo")
   return {
     "data": dict(data),
     "commit": _commit(),
     "command": sys.argv,
     "python": platform.python_version(),
-    "versions": {name: _version(name) for name in PACKAGES},
+    "versions": {name: find_version(name) for name in PACKAGES},
     "devices": [device.device_kind for device in jax.devices()],
-    **describe_processor(_read_cpuinfo()),
+    **describe_processor(cpuinfo.read_text() if cpuinfo.exists() else ""),
     "cores": os.cpu_count(),
     "processes": jax.process_count(),
     "implementations": dict(implementations),
@@ -233,23 +230,9 @@ def describe_processor(cpuinfo: str) -> dict[str, Any]:
   extensions = (fields.get("flags") or fields.get("Features") or "").split()
   return {
     "processor": fields.get("model name") or platform.processor(),
-    "processor_version": {name: fields[name] for name in PROCESSOR if name in fields},
+    "processor_version": {name: fields[name] for name in fields if PROCESSOR.fullmatch(name)},
     "vector_extensions": sorted(name for name in extensions if VECTORS.match(name)),
   }
-
-
-def _read_cpuinfo() -> str:
-  try:
-    return Path("/proc/cpuinfo").read_text()
-  except OSError:
-    return ""
-
-
-def _version(package: str) -> str | None:
-  try:
-    return metadata.version(package)
-  except metadata.PackageNotFoundError:
-    return None
 
 
 def _commit() -> str | None:
