@@ -65,10 +65,8 @@ pixels, from the version of 160 pixels; 170 tokens in 17 blocks of 10, of which 
 cover half; 0.40 to 0.44 M parameters and a fortieth of the operations. CvT and Swin begin with 32
 channels.
 
-Our results at `scale=small`, 25 epochs, four seeds, test top-1, images squashed to 160 x 160 and
-stored as JPEG a second time, one H100, 2026-11-27 (results/bbvit_imagenette_epochs.md): `tiny_vit`
-64.48 ± 1.26, `tiny_w` 65.53 ± 0.39, `tiny_r` 64.33 ± 1.29, `tiny_bbvit` 64.48 ± 0.76,
-`tiny_authors_r` 62.73 ± 1.03. At the published scale: not yet run.
+Ours at `scale=small`, 25 epochs: results/bbvit_imagenette/small_25_epochs/table.md. At the
+published scale: not yet run.
 
 The best epoch is chosen on 10 % of the training set, which training does not see. Images of any
 data set are resized to 184 pixels (moderate rows: 368), so that the tokens fill 53 blocks of 10, as

@@ -6,12 +6,7 @@ The data are 1,797 scans of 8 x 8 pixels that scikit-learn includes; 359 of them
 Each row puts a causal token mixer into one network, a Sparse Transformer of 6 blocks of width 96
 with 0.7 M parameters. The split is our own, so there is no published figure.
 
-Bits per dimension of the test set, mean ± standard deviation of seeds 0 to 4, one core of an Intel
-Xeon a run, which other work used too (2026-11-27; results/density_digits.md): `strided` 1.7840 ±
-0.0098, `fixed` 1.8518 ± 0.0172, `dense` 1.8814 ± 0.0166.
-
-An earlier run of `strided`, seed 0 (19 minutes on one CPU core, 2026-11-22; docs/density.md), codes
-the test set in 5,268 bytes with `vitx compress`: 1.7813 bits.
+Ours: results/density_digits/patterns/table.md, and samples and compression in docs/density.md.
 
 Baselines without a network, on these pixels: counts of the values at each place 2.406; n-gram
 models with 0 to 5 preceding pixels 2.971, 2.688, 2.521, 2.567, 2.650, 2.783; gzip 3.177, bz2 2.817,

@@ -11,16 +11,8 @@ last play, and without the last 5 % of the training text the n-gram model reache
 row puts a causal token mixer into one network of 1.9 M parameters. Muon updates the hidden
 matrices, since AdamW (2e-3, as many steps) ends at 2.21 for `dense` and 2.23 for `strided`.
 
-Bits per byte of the test set, mean ± standard deviation of seeds 0 to 2, one H100 shared by eight
-runs at a time, 2 to 3 minutes each (2026-11-22; docs/density.md):
-
-  dense    2.126 ± 0.001
-  strided  2.130 ± 0.009
-  fixed    2.110 ± 0.011
-
-`dense,duration=2000 steps`, seed 0, on two CPU cores that other work used at times: 2.138 after 61
-minutes. In all these runs the parameters beside the matrices took NAdam's steps, where they take
-Adam's now; none was repeated.
+Ours, in runs that were not kept: docs/density.md. In them the parameters beside the matrices took
+NAdam's steps, where they take Adam's now.
 """
 
 from ml_collections import ConfigDict

@@ -5,15 +5,9 @@ vitx train --config configs/digits.py:performer --workdir runs/performer
 
 Each row puts a token mixer into one network, or attention that is limited to a named pattern of
 (query, key) pairs (`vitx.ops.patterns`). The network has three small convolutions, 64 tokens, 4
-blocks of width 64 and 0.2 M parameters. The split is our own, so there is no published figure. Our
-test top-1 in percent, on 359 scans, of which one is 0.28 %, has eight paired seeds for each row:
-
-- After 40 epochs `bigbird`, the default row, has 98.64 ± 0.62, and `softmax` has 98.64 ± 0.62 (one
-  core of an Intel Xeon, 2026-11-26, results/digits_default.md). No other row has been run
-  that long with more than one seed.
-
-- After 10 epochs all mixers that existed on 2026-11-25 range from 98.50 ± 0.39 (`cvt`) to
-  90.15 ± 2.59 (`fnet`), on two cores of an Intel Xeon (results/digits_mixers_10_epochs.md).
+blocks of width 64 and 0.2 M parameters. The split is our own, so there is no published figure.
+Ours: `bigbird` and `softmax` after 40 epochs in results/digits/default/table.md, and the mixers of
+2026-11-25 after 10 epochs in results/digits/mixers_10_epochs/table.md.
 
 The last bits of a run depend on the processor's kernels and on the number of threads and devices,
 and these differences grow during training: seed 0 of `bigbird` ended at 97.77 on one core and at

@@ -47,67 +47,18 @@ block's MLP is parallel to its attention; logits are divided by the root of the 
 printed numbers also allow `model.block.serial=True`, `token_mixer.large_logits=True`, and, in the
 vanilla block, `token_mixer.value_bias=True` with `model.block.norms=shared` or `norms=mlp`, and one
 attention map, as in the rows `one_map_vanilla`. At width 128 one map does not follow the published
-curve, and four do; training accuracy in percent after epochs 1 to 5, two seeds (JPEG copy, one core
-of an Intel Xeon a run, 2026-11-26; docs/papers.md):
+curve, and four do, with either normalization (docs/papers.md). The rows have two normalizations,
+because the post's text has the plural "layer normalizations". The post's names, its class token and
+its schedule look like those of a public course's vision transformer; this is inferred.
 
-                                              1     2     3     4     5
-  vanilla_w128_d8       published          25.2  35.3  41.4        47.9
-                        ours               26.7  35.2  39.9  43.8  46.3
-    with norms=shared,value_bias=True      26.2  34.8  40.2  43.2  45.7
+The rows withhold 100 images (0.2 %) for validation, which are too few for a fine choice of the
+checkpoint; the post trained on all images. With 2 % withheld (`data.validation=0.02`, one seed),
+vanilla with one map is 3.2 points behind the post at epoch 5, and 2.2 with 0.2 %. It is 3.3
+behind with two normalizations and 2 %, and 10.6 after epoch 1 with `norms=mlp`. One run of one
+seed each proves nothing.
 
-Of our two forms in this table, the rows have the first, with two normalizations, because the post's
-text has the plural "layer normalizations". The post's names, its class token and its schedule look
-like those of a public course's vision transformer; this is inferred.
-
-Training accuracy in percent after epochs 1 to 5, published and by this code, with one map in the
-vanilla block (seed 0, a copy of the set as JPEG, quality 75, 2 CPU cores, 2026-11-21;
-docs/papers.md). The runs withheld 0.2 % of the images for validation, or 2 % with
-`data.validation=0.02`; the post trained on all images:
-
-                                              1     2     3     4     5
-  simplified_w96_d8     published          30.4                    52.9
-                        ours, 2 %          28.8  41.2  46.1  49.8  52.3
-  vanilla_w96_d8        published          26.8                    51.2
-               one map, ours, 0.2 %        27.5  36.5  42.7  46.4  49.0
-               one map, ours, 2 %          27.6  35.9  41.7  45.2  48.0
-
-With 2 % withheld, vanilla is 3.2 points behind the post at epoch 5. It is 3.3 behind with two
-normalizations: `one_map_vanilla_w96_d8,model.block.norms=two` has 27.6, 36.4, 42.2, 45.5 and 47.9.
-It is 10.6 behind after epoch 1 with `norms=mlp`, which has 16.2 and was not run further. So the
-rows of this file withhold only 100 images (0.2 %), which are too few for a fine choice of the
-checkpoint. Vanilla is then 2.2 behind, a gain of 1.0. Each figure is one run of one seed, so this
-gain proves nothing.
-
-Training accuracy after some epochs: the mean of three seeds on one H100 (2026-11-27; standard
-deviations 0.1 to 0.7 points), and one seed of the block with one map (AMD EPYC, one or two cores,
-2026-11-24 and 25); a JPEG copy as described above (docs/papers.md):
-
-                             1     5    10    20    30    40    50
-  simplified_w96_d8       29.6  52.1  59.0  66.7  74.1  80.7  83.1
-  vanilla_w96_d8          27.3  49.9  58.9  68.8  77.7  85.9  88.7
-  one_map_vanilla_w96_d8  27.5  48.9  56.9  66.5  74.0  81.1  84.1
-
-Published after 50: 84.56, and 83.75 for vanilla. At this width vanilla with one map follows the
-post to the end, and with four maps for 20 epochs only. Test accuracy of the best checkpoints, three
-seeds: `simplified_w96_d8` 65.10 ± 0.51, `vanilla_w96_d8` 66.24 ± 0.40
-(results/simplified_cifar10_w96_blocks.md).
-
-Training accuracy after the first epochs of runs that were stopped early (one core each, the
-initializations on 2026-11-25; docs/papers.md):
-
-                                         1     2     3     4     5
-  simplified_w128_d8_equal            30.2  42.3
-  simplified_w128_d8_identity         19.7  34.0
-  simplified_w128_d8_inverse          31.0  41.6
-  simplified_w128_d8_dynamic          30.9  43.0
-  simplified_w128_d8_inverse_dynamic  30.3  41.3
-  one_map_vanilla_w128_d8             26.1  23.1
-    with model.block=parallel         25.2  30.6  35.4
-    with model.block.skips=False      10.0   9.8   9.7  10.0   9.8
-
-The last three runs of the table had schedules of 20, 50 and 20 epochs. `one_map_vanilla_w128_d8`
-has 25.9 after epoch 6, where the post prints 47.3 after epoch 5. The rows for which no table has a
-figure of ours are not yet run.
+Ours, with both curves by epoch: docs/papers.md, results/simplified_cifar10/w96_blocks/table.md and
+results/simplified_cifar10/starts/table.md. The rows without a figure there are not yet run.
 
 The rows of this file are the post's models, with a test at the end. Each initialization has a row;
 the field `token_mixer.start` sets it in any other row. The other rows are:

@@ -23,13 +23,8 @@ Rows are DATA_METHOD, with data `digits` (1,797 scans, which scikit-learn includ
   layers. Since it has fewer tokens than the teacher, the loss does not compare tokens.
 
 The recipe is that of configs/sparsifiner_imagenet.py at a smaller scale. There is no published
-figure. Test top-1 of three seeds on the digits, one core of an Intel Xeon, 2026-11-27
-(results/sparsifiner_digits.md): `digits_tuned` 98.61 ± 0.74, `digits_keep_0.25` 98.89 ± 0.48,
-`digits_random_0.25` 98.89 ± 0.48.
-
-CIFAR-10, a JPEG copy, five seeds, one core of an AMD EPYC a run, 2026-11-27
-(results/sparsifiner_cifar10.md): `cifar10_tuned` 55.63 ± 0.49, `cifar10_keep_0.25` 54.76 ± 0.31,
-`cifar10_random_0.25` 54.58 ± 0.50. Imagenette: not yet run.
+figure. Ours, compared in docs/sparsifiner.md: results/sparsifiner_small/digits/table.md and
+results/sparsifiner_small/cifar10/table.md. Imagenette: not yet run.
 """
 
 from typing import Any

@@ -44,16 +44,8 @@ a first convolution of that stride, and so a quarter of the tokens; `stride=4` a
 set by an override (`token_mixer=performer`) has none of the authors' peculiarities. The rows `pil`,
 `hybrid_pil` and rotary rows other than ViT's are ours: the paper has no figures.
 
-Ours at `stride=4`, `batch_size=64`, 12 epochs, three seeds, test top-1 on a JPEG copy (quality 75),
-one H100, two to eight minutes a row beside other runs, 2026-11-27: `vit` 59.46 ± 1.24, `vip` 62.67
-± 0.02, `vil` 61.98 ± 0.67, `vin` 63.96 ± 1.40; with `hybrid_`, in this order, 59.91 ± 0.44, 64.01 ±
-0.36, 61.11 ± 0.52, 61.49 ± 0.98 (results/vix_cifar10_stride_4.md).
-
-Ours at `stride=2`, `batch_size=64` and one budget of 0.05 PFLOP a row, seed 0, test top-1 on the
-JPEG copy, one core of an AMD EPYC, 9 to 15 minutes each, 2026-11-25: `vit` 38.29, `vip` 32.42,
-`vil` 50.52, `vin` 42.43, `fnet` 37.14, `mlp_mixer` 53.71; with `hybrid_`, in this order, 46.46,
-33.15, 51.23, 45.65, 41.34, 52.76 (results/vix_cifar10_stride_2.md). The ranking of the rows differs
-from the printed ranking (Spearman 0.08). As published: not yet run.
+Ours, with fewer tokens and shorter training: results/vix_cifar10/stride_4/table.md and
+results/vix_cifar10/stride_2/table.md. As published: not yet run.
 
 The memory advantage is relative to attention that stores the N x N matrix, as the paper's did.
 """

@@ -14,7 +14,7 @@ release = vitx.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "colab/*", "results/*", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = ["docs/**", "colab/*", "results/**", "CHANGELOG.md", "CONTRIBUTING.md"]
 default_role = "code"
 html_theme = "furo"
 html_title = "vitx"

@@ -26,7 +26,6 @@ ELSEWHERE = (
   "python train.py --config configs/digits.py --workdir runs/two",
   "vitx benchmark",
   'vitx sweep --config "configs/digits.py:duration=2',
-  'vitx sweep --config configs/digits.py --over "row=[softmax,bigbird]"',
   'vitx sweep --config "digits:duration=100',
   "vitx sweep --config configs/sparsifiner_small.py:digits_dense",
   'vitx sweep --config "configs/sparsifiner_small.py:digits_tuned',

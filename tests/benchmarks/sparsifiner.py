@@ -42,7 +42,7 @@ FLASH = "dense flash"
 PARTS = ("attention", "flops")
 SHARES = (0.9, 0.7, 0.5, 0.25, 0.1, 0.05)  # of keys, in the table of multiply-adds
 # The last is the network of configs/sparsifiner_small.py. Its density is the mean over the layers
-# and runs of results/sparsifiner_masks.csv.
+# and runs of results/sparsifiner_small/cifar10_masks/runs.csv.
 NETWORKS = SIZES | {"sparsifiner_small": Sizes(4, 65, 64, 4, 0.319, slots=10)}
 
 

@@ -103,16 +103,16 @@ def test_rows_of_an_own_file_have_published_figures(tmp_path, monkeypatch, quick
   monkeypatch.chdir(tmp_path)
   (tmp_path / "own.py").write_text(OWN)
   assert main(["reproduce", f"--config=own.py:{TINY}", "--seeds=1"]) == 0
-  table = (tmp_path / "results" / "reproduce_own.md").read_text()
+  table = (tmp_path / "results" / "reproduce_own" / "table.md").read_text()
   compared, _, printed_alone = table.partition("| as printed ")
   lines = {line.split(" | ")[0]: line.split(" | ") for line in compared.splitlines()}
   assert lines["| softmax"][1:3] == ["1", "80.5"] and lines["| fnet"][1:3] == ["1", "70"]
   assert printed_alone.startswith("| top1 | parameters | train_top1 |")
   assert "| softmax | 80.5 | 3 | 99 at 40 |" in printed_alone
-  with open(tmp_path / "results" / "reproduce_own.csv") as file:
+  with open(tmp_path / "results" / "reproduce_own" / "runs.csv") as file:
     points = {row["method"]: float(row["test_top1"]) for row in csv.DictReader(file)}
   assert set(points) == {"softmax", "fnet"}
   assert f"{100 * points['fnet']:.2f}" in lines["| fnet"]
-  assert (tmp_path / "results" / "reproduce_own_curves.png").read_bytes().startswith(b"\x89PNG")
+  assert (tmp_path / "results" / "reproduce_own" / "curves.png").read_bytes().startswith(b"\x89PNG")
   assert (tmp_path / "runs" / "reproduce_own" / "fnet_seed-0" / "metrics.jsonl").exists()
   assert quick == ["softmax_seed-0", "fnet_seed-0"]

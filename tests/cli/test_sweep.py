@@ -221,16 +221,31 @@ def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
   command = ["sweep", f"--config=digits.py:{TINY}", "--over=row=[softmax,fnet]", "--seeds=2"]
   command += [f"--workdir={tmp_path / 'mixers'}", f"--out={tmp_path / 'out'}"]
   assert main(command) == 0
-  names = ["mixers.csv", "mixers.md", "mixers_curves.png"]
-  assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
-  text = (tmp_path / "out" / "mixers.md").read_text()
+  assert {path.name for path in (tmp_path / "out").iterdir()} == {"mixers", "README.md"}
+  folder = tmp_path / "out" / "mixers"
+  assert {path.name for path in folder.iterdir()} == {"runs.csv", "table.md", "curves.png"}
+  text = (folder / "table.md").read_text()
   assert "| fnet | 2 | 60.50 ± 0.71 | 60.50 ± 0.71 | +10.00 |  | 1 |" in text
   assert "- hours of training: 0.04 in all; softmax 0.02, fnet 0.02" in text
   assert "- hardware: 1 x cpu; 2 cores of p" in text and "fingerprint a7f58ee3" in text
   assert "4 of 4 points" in capsys.readouterr().out
+  index = (tmp_path / "out" / "README.md").read_text()
+  assert "| [mixers](mixers/table.md) | test top-1 %: softmax 50.50 ± 0.71, fnet 60.50" in index
   before = runs.contents(tmp_path / "out")
   assert main(command) == 0 and len(quick) == 4  # nothing to train, the same results
   assert runs.contents(tmp_path / "out") == before
+
+
+def test_the_index_replaces_no_page_of_another_author(tmp_path):
+  """An index lists what its folder has; a folder without a table is listed by its columns."""
+  (tmp_path / "a" / "b|c").mkdir(parents=True)
+  (tmp_path / "a" / "b|c" / "runs.csv").write_text("row,seconds\nx,1\ny,2\n")
+  assert writing.write_index(tmp_path) == [tmp_path / "README.md"]
+  line = "| [a/b\\|c](a/b%7Cc/runs.csv) | columns row, seconds | 2 |  |  |  |"
+  assert (tmp_path / "README.md").read_text() == f"{writing.INDEX_HEAD}{line}\n"
+  (tmp_path / "README.md").write_text("# My project")
+  assert writing.write_index(tmp_path) == []
+  assert (tmp_path / "README.md").read_text() == "# My project"
 
 
 @pytest.mark.slow  # trains two networks
@@ -248,7 +263,7 @@ def test_a_sweep_over_folds_predicts_every_example(tmp_path, capsys):
       found += list(csv.DictReader(file))
   assert len({row["name"] for row in found}) == len(found) == 1438  # the digits' train
   labels, guess = ([row[name] for row in found] for name in ("label", "prediction"))
-  text = (tmp_path / "out" / "folds.md").read_text()
+  text = (tmp_path / "out" / "folds" / "table.md").read_text()
   line = next(each for each in text.split("## Out of fold")[1].splitlines() if "softmax" in each)
   assert "| 1,438 |" in line and f"{metrics.accuracy_score(labels, guess):.2%} (" in line
   assert f"{metrics.f1_score(labels, guess, average='macro'):.2%} (" in line
@@ -371,8 +386,8 @@ def wait_for(happened, process) -> None:
 
 def results(out) -> dict:
   """Returns the files of a sweep, without the part of the table about this run of the sweep."""
-  files = {path.name: path.read_bytes() for path in Path(out).iterdir()}
-  files["same.md"] = files["same.md"].partition(b"## Run")[0]
+  files = {path.name: path.read_bytes() for path in Path(out, "same").iterdir()}
+  files["table.md"] = files["table.md"].partition(b"## Run")[0]
   return files
 
 

@@ -185,10 +185,12 @@ def test_a_test_figure_of_zero_is_a_result(tmp_path):
 def test_a_config_that_differs_from_the_runs_is_refused(tmp_path, monkeypatch):
   """The results contain the cost of a step, so a config that lacks an override is noticed."""
   monkeypatch.setattr(command, "measure_training_bytes", lambda config: 10**6)
-  results = tmp_path / "one.csv"
+  results = tmp_path / "one" / "runs.csv"  # the picture has the name of the design
+  results.parent.mkdir()
   flops = count_training_flops(complete_config(load_config(f"digits:softmax,{PIXELS}")))
   results.write_text(f"method,seed,steps,flops,test_top1\nsoftmax,0,10,{10 * flops},0.5\n")
-  assert visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS}")
+  picture, _ = visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS}")
+  assert picture.name == "memory_one.png"
   with pytest.raises(ConfigError, match=r"GFLOP.*give the overrides that"):
     visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS},batch_size=4")
 

@@ -10,9 +10,10 @@ the seed of each run, such as `init_from=runs/dense/vit_seed-{seed}`. After a st
 resumes the sweep. The command may also be started several times at once, on one machine or on
 several that share the directory; each run is trained by one of the processes.
 
-At the end, three files in --out compare the methods: a table (NAME.md), a line for each run
-(NAME.csv) and the training curves (NAME_curves.png). The table has the mean of each method, its
-paired difference from the first method with a confidence interval, and its rank.
+At the end, three files in OUT/NAME compare the methods: a table (table.md), a line for each run
+(runs.csv) and the training curves (curves.png). The table has the mean of each method, its paired
+difference from the first method with a confidence interval, and its rank. OUT/README.md becomes the
+index of all tables in OUT.
 
 The exit status is 0 if all runs finished, 75 if a signal stopped the sweep with everything saved,
 and 1 otherwise.
@@ -49,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_output(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments about the files of results, and `--trust_code`, to a parser."""
   add = parser.add_argument
-  add("--out", default="results", help="The folder of the results.")
-  add("--name", help="The name of the results; the default is the workdir's.")
+  add("--out", default="results", help="The folder of the results of all sweeps.")
+  add("--name", help="The folder of this sweep in --out; the default is the workdir's name.")
   add("--plot", action=argparse.BooleanOptionalAction, default=True, help="Draws the curves.")
   add_trust(add)
 
@@ -81,8 +82,8 @@ def compare(
     points: The runs of the sweep, called points, of all methods and seeds.
     published: The figures that the paper publishes for each method, by the method's name.
     workdir: The directory of the runs' workdirs.
-    out: The folder of the results.
-    name: The name of the results, or `None` for the name of the workdir.
+    out: The folder of the results of all sweeps.
+    name: The folder of this sweep in it, or `None` for the name of the workdir.
     plot: Whether to draw the curves.
 
   Raises:
@@ -97,7 +98,7 @@ def compare(
   from vitx.training import cache, failures, phases
 
   named = workdir.rstrip("/").rpartition("/")[2] if name is None else name
-  check_folder(out, "out")
+  check_folder(Path(out, named), "out")
   if plot:
     make_canvas(1, 1)  # A missing matplotlib is reported before the long training.
   cache.enable()

@@ -8,7 +8,7 @@
     vitx visualize curves --workdir runs/a runs/b --out pictures
     vitx visualize curves --workdir runs/vanilla_w96_d8 --config simplified_cifar10 --out pictures
     vitx visualize gallery --patterns window,axial_rows --grid 12,12 --out pictures
-    vitx visualize memory --results results/vix.csv --config vix_cifar10 --out pictures
+    vitx visualize memory --results results/vix/runs.csv --config vix_cifar10 --out pictures
 
 Files are named after the figure and the row of the config, or after the workdir. With `--config`, a
 model has its initial weights; for published weights, make a workdir with `vitx convert`. If

@@ -259,11 +259,13 @@ def _measure_sweep(results: str, config: str) -> SweepResults:
       check_cost(row, count_training_flops(completed), flops[row])
     memory[row] = measure_training_bytes(completed) / 1e9  # type: ignore[operator]
   kind, backend = jax.devices()[0].device_kind, jax.default_backend()
-  title = f"{Path(results).name}, rows of {config}: test figure of finished runs"
+  source = Path(results)
+  name = source.resolve().parent.name if source.name == "runs.csv" else source.stem
+  title = f"{name}, rows of {config}: test figure of finished runs"
   title += ", mean ± standard deviation over seeds" * (max(map(len, values.values())) > 1)
   title += ", against the memory of a training step of the row's whole batch, compiled for"
   title += f" {kind}{f' ({backend})' if backend != kind else ''}, never run."
-  return SweepResults(values, memory, figure, title, f"memory_{Path(results).stem}")
+  return SweepResults(values, memory, figure, title, f"memory_{name}")
 
 
 def _read_runs(workdirs: Sequence[str], config: str | None) -> RunCurves:

@@ -1,13 +1,16 @@
-"""Writes the results of a sweep: a page `NAME.md`, a table `NAME.csv` and a plot of its curves.
+"""Writes the results of a sweep: a page, a line for each run, the curves, and the index of results.
 
 Everything except the page's section "Run" (date, hours, machine, versions) depends only on the
-runs' configs and figures (metrics).
+runs' configs and figures (metrics). The index depends only on the files of results.
 """
 
+import csv
 import datetime
 import json
+import re
 import shlex
 import sys
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,16 @@ from vitx.training.experiment import Experiment
 from vitx.training.trial import count_training_flops
 
 Facts = tuple[str, Any]  # name and mode of the primary figure
+RUNS, TABLE, INDEX = "runs.csv", "table.md", "README.md"
+INDEX_HEAD = """# Results by source and design
+
+Each line is a table that one command measured; its page has intervals, curves, data and versions.
+The figures are mean ± standard deviation over seeds. `vitx sweep` and `vitx reproduce` write this
+page from the files in its folder.
+
+| design | test figures | runs | date | hardware | command |
+|---|---|---|---|---|---|
+"""
 
 
 def measure_methods(
@@ -96,18 +109,19 @@ def write_results(
   plot: bool,
   more: Sequence[str] = (),
 ) -> list[Path]:
-  """Writes the page, the CSV file and the curves of a finished sweep; returns the files' paths.
+  """Writes the page, the runs, the curves and the index of a finished sweep; returns their paths.
 
   Args:
     comparison: The comparison of the finished sweep.
     points: The points of the sweep.
     directory: The directory of the points' workdirs.
-    out: The folder of the files.
-    name: The name of the files, without a suffix.
+    out: The folder of the results of all sweeps, which has the index.
+    name: The name of this sweep's folder in it, such as "digits/default".
     plot: Whether to draw the curves, which needs matplotlib.
     more: Further sections of the page, in Markdown; they follow the table.
   """
-  table, rows = out / f"{name}.md", out / f"{name}.csv"
+  folder = out / name
+  table, rows = folder / TABLE, folder / RUNS
   ended = zip(points, comparison.outcomes, strict=True)
   ran = [wd.join(directory, point.name) for point, outcome in ended if not outcome.problem]
   parts = [f"# {markdown.text(name)}", format_table(comparison), *more]
@@ -115,13 +129,55 @@ def write_results(
   if plot and ran:
     curves, figure = read_curves(ran)
     published = find_published_curves({m.name: m.published for m in comparison.methods}, figure)
-    drawn = draw(RunCurves(curves, figure, f"{name}_curves", published), out)
+    drawn = draw(RunCurves(curves, figure, published=published), folder)
     parts.append(f"![learning curves]({drawn[0].name})")
   parts += _quote(comparison.methods)
   parts += ["## Run", _describe_run(comparison, ran)]
   replace_text(rows, format_csv(comparison))
   replace_text(table, "\n\n".join(parts) + "\n")
-  return [table, rows, *drawn]
+  return [table, rows, *drawn, *write_index(out)]
+
+
+def write_index(out: Path) -> list[Path]:
+  """Writes the index of a folder, unless its README.md is another text; returns paths written."""
+  index, title = out / INDEX, INDEX_HEAD.partition("\n")[0]
+  if index.exists() and not index.read_text(encoding="utf-8").startswith(title):
+    return []
+  replace_text(index, format_index(out))
+  return [index]
+
+
+def format_index(out: Path) -> str:
+  """Returns the index of the designs `out/DESIGN` and `out/SOURCE/DESIGN` in Markdown."""
+  files = [*out.glob(f"*/{RUNS}"), *out.glob(f"*/*/{RUNS}")]
+  return INDEX_HEAD + "".join(_list_design(path, out) for path in sorted(files))
+
+
+def _list_design(path: Path, out: Path) -> str:
+  """Returns the line of the index about the design whose runs are in a file."""
+  with open(path, newline="", encoding="utf-8") as file:
+    columns, *runs = csv.reader(file)
+  page, count = path.with_name(TABLE), str(len(runs))
+  if page.exists():
+    text = page.read_text(encoding="utf-8")
+    facts = dict(re.findall(r"^- ([\w ]+): (.*)$", text, re.MULTILINE))
+    date = facts.get("table made") or facts["date"]
+    cells = [_list_figures(text), count, date, facts["hardware"], facts["command"]]
+  else:
+    page, cells = path, [f"columns {', '.join(columns)}", count, "", "", ""]
+  name = markdown.text(path.parent.relative_to(out).as_posix())
+  link = urllib.parse.quote(page.relative_to(out).as_posix())
+  cells = [re.sub(r"(?<!\\)\|", r"\|", cell) for cell in (f"[{name}]({link})", *cells)]
+  return f"| {' | '.join(cells)} |\n"
+
+
+def _list_figures(page: str) -> str:
+  """Returns the test figure of every method of a page, which its first table has."""
+  lines = [line for line in page.split("\n\n")[1].splitlines() if line.startswith("|")]
+  head, _, *rows = (re.split(r"(?<!\\)\|", line)[1:-1] for line in lines)
+  at = next(place for place, name in enumerate(head) if name.startswith(" test "))
+  figures = (f"{row[0].strip()} {row[at].strip()}" for row in rows)
+  return f"{head[at].strip()}: {', '.join(figures)}"
 
 
 def _quote(methods: Sequence[Method]) -> list[str]:
