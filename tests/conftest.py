@@ -111,11 +111,12 @@ def whole_runs():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def data_dir(tmp_path_factory):
-  """A TFDS directory of the tests' own, whatever the user's holds."""
+def data_dir(request, tmp_path_factory):
+  """A TFDS directory of the tests' own, whatever the user's holds; tests of ops read no data."""
   directory = tmp_path_factory.mktemp("tfds")
   os.environ["TFDS_DATA_DIR"] = str(directory)
-  BUILDERS["digits"].prepare(directory)  # here, and not in the user's cache
+  if any(item.path.parent.name != "ops" for item in request.session.items):
+    BUILDERS["digits"].prepare(directory)  # here, and not in the user's cache
   return directory
 
 
@@ -149,6 +150,15 @@ def finished_run(data_dir, tmp_path_factory):
   before = runs.snapshot(workdir)
   yield workdir, result
   assert runs.snapshot(workdir) == before, "a test has written into the run that all share"
+
+
+@pytest.fixture
+def shared_programs():
+  """Lets all runs of one config in this process, that of `finished_run` too, share programs."""
+  from tests import programs
+
+  with programs.shared():
+    yield
 
 
 @pytest.fixture

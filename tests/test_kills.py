@@ -14,7 +14,8 @@ from tests.training.test_loop import same
 from vitx.cli.main import main
 from vitx.training import loop
 
-pytestmark = pytest.mark.slow  # whole processes, each with an import and a trace of the network
+# Whole processes, each with an import and a trace of the network.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_programs")]
 
 # The moment when a checkpoint is written but not yet renamed, which is when it is complete.
 WITHIN_A_SAVE = """

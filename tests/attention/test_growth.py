@@ -18,7 +18,7 @@ from vitx.ops.kernels import tiling
 SIZES = (2048, 8192)
 HEADS = 2
 # The program of a pattern with drawn edges contains N x N bits, which the compiler copies.
-DRAWN = {"erdos_renyi": (512, 2048)}
+DRAWN = {"erdos_renyi": (256, 1024)}
 # Wide tokens would hide the growth of attention behind the projections, which are linear. Narrow
 # tokens would hide it behind constant costs: Nystromformer's inverse and the plans of windows.
 NARROW = 8

@@ -19,6 +19,7 @@ EFFORT = {"repeats": 1, "seconds": 0.01}
 
 
 # Two calls along something else than a pattern of the package; test_pattern_attention.py has those.
+@pytest.mark.slow  # compiles gradients of several calls
 @pytest.mark.parametrize("name", ["window_and_class with a key mask", "blocks drawn at run time"])
 def test_agreeing_attention_passes_the_check(name):
   said = []

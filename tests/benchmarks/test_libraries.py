@@ -20,6 +20,7 @@ def test_other_libraries_get_equal_edges(name):
   assert name == "dense" or 0.01 < ours.mean() < 0.8
 
 
+@pytest.mark.slow  # compiles two attentions
 def test_the_window_of_cudnn_has_equal_edges():
   arrays = jax.random.normal(jax.random.key(0), (3, 1, 384, 1, 16))
   ours = attention(*arrays, gpu.EDGES["causal window of 257"], implementation="kernelized")

@@ -402,6 +402,7 @@ def progress(workdir) -> int:
 
 
 @pytest.mark.slow  # two processes, each with an import and compilations
+@pytest.mark.usefixtures("shared_programs", "uncleared")
 def test_a_killed_and_shared_sweep_gives_equal_results(tmp_path, monkeypatch, capsys):
   """A process is killed in one point; then this process ends it beside one that trains another."""
   assert main(command(tmp_path / "alone", tmp_path / "out")) == 0
