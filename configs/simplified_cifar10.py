@@ -81,7 +81,7 @@ from vitx.config import default_config, parse_arg, with_overrides, with_source_f
 # The width and depth of each size.
 SIZES = {"w96_d8": (96, 8), "w128_d8": (128, 8), "w128_d12": (128, 12)}
 STARTS = ("equal", "identity", "inverse", "dynamic", "inverse_dynamic")
-OWN = ("parallel", "multi_head", "sas_p", "mimetic_vanilla", "mimetic_simplified")
+VARIANTS = ("parallel", "multi_head", "sas_p", "mimetic_vanilla", "mimetic_simplified")
 ROWS = (
   *(f"{kind}_{size}" for size in SIZES for kind in ("vanilla", "simplified")),
   *(f"simplified_w128_d8_{start}" for start in STARTS),
@@ -89,7 +89,7 @@ ROWS = (
   "one_map_vanilla_w128_d8",
   "skipless_w128_d8",
   "with_skips_w128_d8",
-  *(f"{kind}_w128_d8" for kind in OWN),
+  *(f"{kind}_w128_d8" for kind in VARIANTS),
 )
 
 EPOCHS = (1, 5, 10, 20, 30, 40, 50)

@@ -214,7 +214,7 @@ def dense_macs(sizes: Sizes) -> int:
   return 2 * sizes.depth * sizes.tokens**2 * sizes.width
 
 
-def published_macs(sizes: Sizes, kept: int) -> float:
+def published_macs(sizes: Sizes, budget: int) -> float:
   """Returns the multiply-adds that reproduce the paper's tables.
 
   They include attention from each patch to B keys and from the class token to all keys, and these
@@ -225,16 +225,16 @@ def published_macs(sizes: Sizes, kept: int) -> float:
 
   Args:
     sizes: The sizes of the backbone.
-    kept: The number of kept keys, B.
+    budget: The number of keys to keep, B.
   """
   n, d, S = sizes.tokens, sizes.width, sizes.slots
   sparse = sizes.density * sizes.heads * (n - 1) * n * S
-  attention = 2 * (n - 1) * d * kept + 2 * n * d
+  attention = 2 * (n - 1) * d * budget + 2 * n * d
   reduced = d // sizes.channel_divisor
   return sizes.depth * (attention + n * d * S + (n - 1) * d * S + (n - 1) * reduced * S + sparse)
 
 
-def released_macs(sizes: Sizes, kept: int) -> float:
+def released_macs(sizes: Sizes, budget: int) -> float:
   """Returns the multiply-adds in the released code, with its sparse product counted as sparse.
 
   They include both reductions of channels, the mixing of the keys into slots, the product of
@@ -245,4 +245,4 @@ def released_macs(sizes: Sizes, kept: int) -> float:
   reduced = d // sizes.heads // sizes.channel_divisor  # the reduced channels of a head
   predictor = 2 * n * d * reduced + 2 * n * sizes.heads * reduced * S
   sparse = sizes.density * sizes.heads * (n - 1) * n * S
-  return sizes.depth * (2 * (n - 1) * d * kept + 2 * n * d + predictor + sparse)
+  return sizes.depth * (2 * (n - 1) * d * budget + 2 * n * d + predictor + sparse)

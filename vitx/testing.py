@@ -153,8 +153,8 @@ class _Case:
       Three dicts, of float32 outputs, bfloat16 outputs and gradients. The keys are (name of the
       implementation, whether a mask is given).
     """
-    found: tuple[dict, dict, dict] = ({}, {}, {})
-    full, half, slopes = found
+    results: tuple[dict, dict, dict] = ({}, {}, {})
+    full, half, slopes = results
     for name, masked in itertools.product(self.names, self.masks):
       key, seen = (name, masked), mask if masked else None
       if masked == self.masks[-1] or not self.fast:
@@ -163,7 +163,7 @@ class _Case:
         full[key] = self.apply(params, x, seen, implementation=name)
       if not (masked and self.fast):
         half[key] = self.apply(params, x, seen, implementation=name, dtype=jnp.bfloat16)
-    return found
+    return results
 
   def _gradients(self, name, params, x, mask):
     """Returns the output, and the gradients of a weighted sum over the output's unmasked tokens.
@@ -173,9 +173,9 @@ class _Case:
 
     def loss(params, x):
       out = self.apply(params, x, mask, implementation=name)
-      kept = self.weight if mask is None else jnp.where(mask[..., None], self.weight, 0)
+      weight = self.weight if mask is None else jnp.where(mask[..., None], self.weight, 0)
       scale = jax.lax.stop_gradient(jnp.max(jnp.abs(out)))
-      return jnp.sum(jnp.sin(out / scale) * kept), out
+      return jnp.sum(jnp.sin(out / scale) * weight), out
 
     grads, out = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, x)
     return out, grads
@@ -184,27 +184,27 @@ class _Case:
     full, half, slopes = self.results
     for (name, masked), out in full.items():
       key, first = (name, masked), (self.names[0], masked)
-      what = f"{first[0]} and {name} differ {'with' if masked else 'without'} a mask: "
-      self.close(out, full[first], what + "outputs")
+      message = f"{first[0]} and {name} differ {'with' if masked else 'without'} a mask: "
+      self.close(out, full[first], message + "outputs")
       if key in half:
         kind = half[key].dtype
         assert kind == jnp.bfloat16, f"dtype=bfloat16 returns {kind} ({name})"
         self.close(half[key], out, f"bfloat16 is far from float32 ({name})", half_tolerance)
       if key in slopes:
-        self.close(slopes[key], slopes[first], what + "gradients")
+        self.close(slopes[key], slopes[first], message + "gradients")
 
   def check_mask(self):
     """Checks that masked tokens affect no output and have no gradient, unlike unmasked tokens."""
-    kept = self.mask[..., None]
-    other = self.x + np.where(kept, 0, 3 * self.weight)
+    unmasked = self.mask[..., None]
+    other = self.x + np.where(unmasked, 0, 3 * self.weight)
     full, _, slopes = self.results
     others, _, _ = self.run(other, self.mask)
     for name in self.names:
       out, moved, (_, grad) = full[name, True], others[name, True], slopes[name, True]
-      same = np.where(kept, out, 0), np.where(kept, moved, 0)
-      np.testing.assert_array_equal(*same, f"masked tokens change outputs ({name})")
+      pair = np.where(unmasked, out, 0), np.where(unmasked, moved, 0)
+      np.testing.assert_array_equal(*pair, f"masked tokens change outputs ({name})")
       assert np.all(np.isfinite(out)), f"an example without tokens is not finite ({name})"
-      hidden = np.where(kept, 0, grad)
+      hidden = np.where(unmasked, 0, grad)
       np.testing.assert_array_equal(hidden, 0, f"masked tokens have a gradient ({name})")
       seen = np.any(grad != 0, axis=2) | ~self.mask
       assert np.all(seen), f"an unmasked token has no gradient ({name})"
@@ -224,17 +224,17 @@ class _Case:
 
   def check_causality(self):
     """Checks that with `causal=True` no output depends on a later token."""
-    here = self.layout.length // 2
+    half = self.layout.length // 2
     changed = self.x.copy()
-    changed[:, here:] = 3 * self.weight[:, here:]
+    changed[:, half:] = 3 * self.weight[:, half:]
     for name in self.names:
       causal = partial(self.apply, causal=True, implementation=name)
       apply = jax.jit(causal, compiler_options=UNOPTIMIZED)
       a, b = (np.asarray(apply(self.params, x)) for x in (self.x, changed))
       message = f"later tokens change the outputs of earlier ones ({name})"
-      size = 1e-6 * max(1.0, float(np.abs(a[:, :here]).max()))
-      np.testing.assert_allclose(a[:, :here], b[:, :here], rtol=0, atol=size, err_msg=message)
-      assert not np.allclose(a[:, here:], b[:, here:]), f"causal attention attends nothing ({name})"
+      size = 1e-6 * max(1.0, float(np.abs(a[:, :half]).max()))
+      np.testing.assert_allclose(a[:, :half], b[:, :half], rtol=0, atol=size, err_msg=message)
+      assert not np.allclose(a[:, half:], b[:, half:]), f"causal attention attends nothing ({name})"
 
   def check_deletion(self):
     mask = np.ones(self.mask.shape, bool)
@@ -246,9 +246,9 @@ class _Case:
 
   def check_permutation(self):
     order = np.random.default_rng(5).permutation(self.layout.length)
-    found, plain = self.run(self.x[:, order], self.mask)[0], self.results[0]
+    permuted, plain = self.run(self.x[:, order], self.mask)[0], self.results[0]
     key = self.names[-1], False
-    self.close(found[key], plain[key][:, order], "permuted tokens do not give permuted outputs")
+    self.close(permuted[key], plain[key][:, order], "permuted tokens do not give permuted outputs")
 
   def check_execution(self):
     """Checks that neither jit nor several devices change the output."""
@@ -272,9 +272,9 @@ class _Case:
     out = parallel.compile_for(arguments, share)(*arguments)
     return parallel.join(out)[: len(self.x)]
 
-  def close(self, found, expected, message: str, tolerance: float | None = None):
+  def close(self, values, expected, message: str, tolerance: float | None = None):
     tolerance = self.tolerance if tolerance is None else tolerance
-    trees = ([np.asarray(y, np.float32) for y in jax.tree.leaves(t)] for t in (found, expected))
+    trees = ([np.asarray(y, np.float32) for y in jax.tree.leaves(t)] for t in (values, expected))
     pairs = list(zip(*trees, strict=True))
     # A gradient that is zero in theory (a key's bias) is compared at the scale of the largest one.
     largest = max(np.abs(b).max() for _, b in pairs)
@@ -284,10 +284,10 @@ class _Case:
 
 
 @contextlib.contextmanager
-def _refusal(what: str) -> Iterator[None]:
+def _refusal(subject: str) -> Iterator[None]:
   """Checks that the `with` block raises ConfigError, or Flax's error for a shape."""
   try:
     yield
   except (ConfigError, ScopeParamShapeError):
     return
-  raise AssertionError(f"{what} must raise ConfigError")
+  raise AssertionError(f"{subject} must raise ConfigError")

@@ -25,7 +25,7 @@ def test_layers_add_up_to_the_count(row):
   assert len(set(paths)) == len(paths)
   for layer in found:
     below = [x for x in found if x.path[:-1] == layer.path and x.path]
-    own = sum(map(math.prod, layer.own.values()))
+    own = sum(map(math.prod, layer.shapes.values()))
     assert layer.parameters == own + sum(x.parameters for x in below), layer.path
     assert layer.output[0] == 1
 

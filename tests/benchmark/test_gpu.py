@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from tests.ops.lowered import record_kernels
-from vitx.benchmark import gpu, tune
+from vitx.benchmark import gpu, gpu_check, tune
 from vitx.cli.main import main
 from vitx.config.errors import UserError
 from vitx.ops import rule
@@ -23,14 +23,14 @@ EFFORT = {"repeats": 1, "seconds": 0.01}
 @pytest.mark.parametrize("name", ["window_and_class with a key mask", "blocks drawn at run time"])
 def test_agreeing_attention_passes_the_check(name):
   said = []
-  table = gpu.check(said.append, {name: gpu.list_calls()[name]})
-  assert said == [f"{name}, {dtype}: passed" for dtype in gpu.DTYPES]
+  table = gpu_check.check(said.append, {name: gpu_check.list_calls()[name]})
+  assert said == [f"{name}, {dtype}: passed" for dtype in gpu_check.DTYPES]
   assert table.count(name) == 2 and "X" not in table
 
 
 @pytest.mark.parametrize(("where", "dtype"), [("out", "float32"), ("gradient", "bfloat16")])
 def test_attention_with_one_wrong_row_fails(dtype, where):
-  right = gpu.list_calls()["causal"]
+  right = gpu_check.list_calls()["causal"]
 
   @jax.custom_vjp
   def spoil(out):
@@ -46,11 +46,11 @@ def test_attention_with_one_wrong_row_fails(dtype, where):
     return spoil(out) if implementation == "kernelized" else out
 
   with pytest.raises(UserError, match=rf"1 checks .* failed: causal in {dtype}\. Report"):
-    gpu.check(lambda message: None, {"causal": wrong}, [dtype])
+    gpu_check.check(lambda message: None, {"causal": wrong}, [dtype])
 
 
 def test_a_check_needs_kernels_equal_bits_and_numbers(monkeypatch):
-  passed = gpu.Check("bigbird_etc", "float32", 0.5, repeats=True, has_kernel=False)
+  passed = gpu_check.Check("bigbird_etc", "float32", 0.5, repeats=True, has_kernel=False)
   assert passed.passed  # Without a GPU, XLA computes attention.
   assert not passed._replace(repeats=False).passed
   assert not passed._replace(share=math.nan).passed
@@ -62,19 +62,18 @@ def test_a_check_needs_kernels_equal_bits_and_numbers(monkeypatch):
 
 def test_every_checked_call_but_dense_ones_runs_the_kernels(monkeypatch):
   calls = record_kernels(monkeypatch)
-  x = jax.ShapeDtypeStruct((2, gpu.LAYOUT.length, 4, 64), "bfloat16")
-  for name, call in gpu.list_calls().items():
+  x = jax.ShapeDtypeStruct((2, gpu_check.LAYOUT.length, 4, 64), "bfloat16")
+  for name, call in gpu_check.list_calls().items():
     calls.clear()
     with lowering_for("gpu"):
-      jax.eval_shape(gpu._differentiate(partial(call, "kernelized")), x, x, x, x)
-    assert {kernel for kernel, *_ in calls} == (set() if name in gpu.DENSE else {*tune.KERNELS})
-    assert gpu.Check(name, "bfloat16", 0.5, repeats=True, has_kernel=bool(calls)).passed
+      jax.eval_shape(gpu_check._differentiate(partial(call, "kernelized")), x, x, x, x)
+    assert {k for k, *_ in calls} == (set() if name in gpu_check.DENSE else {*tune.KERNELS})
+    assert gpu_check.Check(name, "bfloat16", 0.5, repeats=True, has_kernel=bool(calls)).passed
 
 
 def test_dense_attention_is_causal_beside_causal_patterns():
-  makers = {
-    name: gpu.make_own(x, (1, 64, 1, 16), "float32", False) for name, x in gpu.EDGES.items()
-  }
+  shape = 1, 64, 1, 16
+  makers = {k: gpu.make_ours(x, shape, "float32", False) for k, x in gpu.EDGES.items()}
   dense = {name: programs["cuDNN, dense"].args[0] for name, programs in makers.items()}
   causal = [name for name, attend in dense.items() if attend.keywords["is_causal"]]
   assert causal == ["causal", "causal window of 257", "strided, merged, l = 64"]
@@ -118,7 +117,7 @@ def test_the_command_writes_its_report_part_by_part(tmp_path, monkeypatch, capsy
   monkeypatch.setenv(rule.VARIABLE, str(tmp_path))
   monkeypatch.setattr(tune, "check_kernels", lambda where: None)
   monkeypatch.setattr(tune, "measure", lambda minutes, say: tiles)
-  monkeypatch.setattr(gpu, "check", lambda say: "checked")
+  monkeypatch.setattr(gpu_check, "check", lambda say: "checked")
   monkeypatch.setattr(gpu, "measure_steps", lambda say, **_: "steps")
   monkeypatch.setattr(gpu, "measure_table", lambda tokens, say, **_: [(f"N = {tokens}", [line])])
   out, rows = tmp_path / "gpu.md", tmp_path / "gpu.csv"

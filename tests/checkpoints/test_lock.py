@@ -198,8 +198,8 @@ def test_an_object_store_is_locked_by_writing_and_reading_back(tmp_path, caplog)
   assert "locks of an object store are not safe" in caplog.text
   with pytest.raises(WorkdirInUseError):
     second.acquire()
-  second._own, first_own = first._own, first._own
-  lock.write_json(tmp_path, lock.TRAIN, dataclasses.asdict(first_own) | {"token": "c" * 16})
+  second._holder, holder = first._holder, first._holder
+  lock.write_json(tmp_path, lock.TRAIN, dataclasses.asdict(holder) | {"token": "c" * 16})
   with pytest.raises(WorkdirInUseError):  # both wrote, the other last
     first.check()
 

@@ -5,7 +5,7 @@ import pytest
 from sklearn.model_selection import train_test_split
 
 from vitx.config.errors import ConfigError
-from vitx.data import splits
+from vitx.data import splits, strata
 from vitx.data.dataset import ROLES, Dataset, DatasetInfo
 
 
@@ -142,7 +142,7 @@ def test_train_keeps_a_class_that_is_the_rarest_of_no_example():
   sets[[0, 1, 2], 0] = 1  # these examples have one more class each, which is in two examples
   sets[range(6), [1, 2, 3, 1, 2, 3]] = 1
   for seed in range(20):
-    chosen = splits.choose_balanced(splits.find_strata(sets), None, 0.2, seed, stream=0, spare=1)
+    chosen = strata.choose_balanced(strata.find_strata(sets), None, 0.2, seed, stream=0, spare=1)
     assert chosen.any() and sets[~chosen].any(axis=0).all()
 
 
@@ -182,24 +182,25 @@ def test_fractions_are_balanced_and_nested(make_data):
 def test_roles_share_no_group(make_data, groups, fields):
   dataset = dataclasses.replace(fake("train"), open_split=lambda name: Labeled((20, 11, 5, 7)))
   if groups == "column":
-    dataset = dataclasses.replace(dataset, groups=lambda name: name[-1])
-  digits = []
+    dataset = dataclasses.replace(dataset, groups=lambda name: names.append(name) or name[-1])
+  digits, names = [], []
   for seed in (1, 1, 3):
     roles = splits.assign(dataset, make_data(groups=groups, validation=0.3, **fields), seed)
     digits.append([{roles[role].name(i)[-1] for i in range(len(roles[role]))} for role in ROLES])
     assert len(set.union(*digits[-1])) == sum(map(len, digits[-1]))
   assert digits[0] == digits[1] != digits[2] and digits[0][2] == digits[2][2]
   assert (len(set.union(*digits[0])) < 10) == ("fraction" in fields)
+  assert len(names) == (3 * 43 if groups == "column" else 0)  # each name is read once
 
 
 def test_groups_stay_whole_and_classes_balanced():
   groups = np.repeat(np.arange(19), (40, *range(1, 10), *range(2, 11)))
   labels = groups % 2  # 90 and 49 examples
   for seed in range(5):
-    few, many = (splits.choose_balanced(labels, groups, x, seed, 2, 1) for x in (0.1, 0.2))
+    few, many = (strata.choose_balanced(labels, groups, x, seed, 2, 1) for x in (0.1, 0.2))
     assert set(groups[many]).isdisjoint(groups[~many]) and (few <= many).all()
     assert (np.abs(np.bincount(labels[many]) - (18, 9.8)) <= 5).all()
-  folds = splits.find_folds(labels, 4, groups)
+  folds = strata.find_folds(labels, 4, groups)
   assert all(len({*folds[groups == group]}) == 1 for group in range(19))
   assert all(11 <= count <= 14 for count in np.bincount(folds[labels == 1]))
 
@@ -207,9 +208,9 @@ def test_groups_stay_whole_and_classes_balanced():
 def test_splits_without_groups_have_recorded_bits():
   labels = Labeled((20, 11, 5, 7)).labels
   for groups in (None, np.arange(43)):
-    chosen = np.flatnonzero(splits.choose_balanced(labels, groups, 0.1, 3, 2, 1))
+    chosen = np.flatnonzero(strata.choose_balanced(labels, groups, 0.1, 3, 2, 1))
     assert chosen.tolist() == [14, 17, 18, 31, 32]
-  folds = "".join(map(str, splits.find_folds(labels, 4)))
+  folds = "".join(map(str, strata.find_folds(labels, 4)))
   assert folds == "1313213032021122030301021000311023220312312"
 
 

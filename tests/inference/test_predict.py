@@ -21,7 +21,7 @@ from tests.cli import density_models
 from vitx.analysis.tables import format_figure
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
-from vitx.data.images.decode import resize
+from vitx.data.images.resizing import resize
 from vitx.data.sources import open_source
 from vitx.inference import predict
 from vitx.inference.evaluate import evaluate

@@ -18,7 +18,7 @@ from vitx.ops.sparse import triton_attention
 from vitx.ops.sparse.attend import block_mask
 from vitx.ops.sparse.chosen_blocks import attend_chosen
 from vitx.ops.sparse.plan import plan
-from vitx.ops.sparse.triton_attention import Lists, list_blocks
+from vitx.ops.sparse.triton_lists import Lists, list_blocks, list_drawn
 
 GRID = TokenLayout((11, 13), prefix=1)
 
@@ -62,7 +62,7 @@ def test_lists_made_at_run_time_contain_the_blocks():
   expected = np.zeros((2, 7, 7), bool)
   np.put_along_axis(expected, indices, valid, axis=2)
   for transposed in (False, True):
-    lists = jax.jit(triton_attention.list_drawn, static_argnums=2)(indices, valid, transposed)
+    lists = jax.jit(list_drawn, static_argnums=2)(indices, valid, transposed)
     found = read(Lists(*map(np.asarray, lists)), 2, 7, 1, 7, 1)
     np.testing.assert_array_equal(found, expected.swapaxes(1, 2) if transposed else expected)
 

@@ -80,16 +80,16 @@ def read_logits(numbers: np.ndarray, labels: np.ndarray, logits: np.ndarray) -> 
     logits: The logits, (n, K).
   """
   logs = log_softmax(np.asarray(logits, np.float64), axis=1)
-  own = np.take_along_axis(logs, labels[:, None], axis=1)
-  before = (logs == own) & (np.arange(logs.shape[1])[None] < labels[:, None])
+  label_logs = np.take_along_axis(logs, labels[:, None], axis=1)
+  before = (logs == label_logs) & (np.arange(logs.shape[1])[None] < labels[:, None])
   finite = np.isfinite(logits).all(axis=1)
   return Predictions(
     numbers=np.asarray(numbers, np.int64),
     labels=np.asarray(labels, np.int64),
     classes=np.where(finite, logs.argmax(axis=1), -1),
     confidence=np.where(finite, np.exp(logs.max(axis=1)), 0.0),
-    likelihood=np.where(finite, own[:, 0], np.nan),
-    ranks=np.where(finite, ((logs > own) | before).sum(axis=1), logs.shape[1]),
+    likelihood=np.where(finite, label_logs[:, 0], np.nan),
+    ranks=np.where(finite, ((logs > label_logs) | before).sum(axis=1), logs.shape[1]),
   )
 
 
@@ -311,13 +311,13 @@ class _Terms:
       "recall": divide(right, examples),
       "f1": divide(2 * right, examples + predicted),
     }
-    found = {name: part[name][:, 0] / part["count"][:, 0] for name in ("top1", "top5", "nll")}
-    found["ece"] = np.abs(part["gap"]).sum(axis=1) / part["count"][:, 0]
+    out = {name: part[name][:, 0] / part["count"][:, 0] for name in ("top1", "top5", "nll")}
+    out["ece"] = np.abs(part["gap"]).sum(axis=1) / part["count"][:, 0]
     for name, values in by_class.items():
-      found[name] = divide(values.sum(axis=1), occurs.sum(axis=1))
-      found[f"class_{name}"] = np.where(occurs, values, np.nan)
-    found["balanced_accuracy"] = divide(by_class["recall"].sum(axis=1), (examples > 0).sum(axis=1))
-    return found
+      out[name] = divide(values.sum(axis=1), occurs.sum(axis=1))
+      out[f"class_{name}"] = np.where(occurs, values, np.nan)
+    out["balanced_accuracy"] = divide(by_class["recall"].sum(axis=1), (examples > 0).sum(axis=1))
+    return out
 
 
 def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
@@ -326,7 +326,7 @@ def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
   most = max(AT_ONCE // count, 1)
   for start in range(0, resamples, most):
     drawn = [generator.integers(count, size=count) for _ in range(min(most, resamples - start))]
-    yield np.stack([np.bincount(each, minlength=count) for each in drawn]).astype(float)
+    yield np.stack([np.bincount(numbers, minlength=count) for numbers in drawn]).astype(float)
 
 
 def _find_bins(confidence: np.ndarray) -> np.ndarray:
@@ -336,5 +336,5 @@ def _find_bins(confidence: np.ndarray) -> np.ndarray:
 def _to_plain(value: np.ndarray) -> Any:
   """Returns a float, or a list of floats, in which None replaces NaN."""
   if np.ndim(value):
-    return [_to_plain(each) for each in value]
+    return [_to_plain(item) for item in value]
   return None if np.isnan(value) else float(value)

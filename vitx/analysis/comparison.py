@@ -26,7 +26,7 @@ from vitx.analysis.statistics import (
 from vitx.analysis.tables import format_figure
 
 SHOWN = {"top1": ("top-1 %", 100.0, 2), "bits": ("bits", 1.0, 4)}
-LEFT_OUT = ("kind", "step")  # The fields of a row of metrics that the CSV file leaves out.
+OMITTED = ("kind", "step")  # The fields of a row of metrics that the CSV file leaves out.
 
 
 def figure_format(figure: str) -> tuple[str, float, int | None]:
@@ -147,9 +147,9 @@ class Comparison:
       role: The split of the metric, "validation" or "test".
     """
     return {
-      each.pair: getattr(each, role)[self.figure]
-      for each in self.outcomes
-      if each.method == method and not each.problem
+      outcome.pair: getattr(outcome, role)[self.figure]
+      for outcome in self.outcomes
+      if outcome.method == method and not outcome.problem
     }
 
   def lines(self) -> list[MethodSummary]:
@@ -161,8 +161,8 @@ class Comparison:
     tested = [(x, x.difference.p) for x in lines if x.difference and x.difference.p is not None]
     for (line, _), p in zip(tested, adjust([p for _, p in tested]), strict=True):
       line.p = p
-    both = _find_published(lines)
-    for (line, _), place in zip(both, rank([x for _, x in both], self.mode), strict=True):
+    pairs = _find_published(lines)
+    for (line, _), place in zip(pairs, rank([x for _, x in pairs], self.mode), strict=True):
       line.published_rank = place
     return lines
 
@@ -171,29 +171,29 @@ class Comparison:
 
     It is `None` if the correlation is undefined, see `vitx.analysis.statistics.agree`.
     """
-    both = _find_published(self.lines())
-    ours = [line.test.mean for line, _ in both if line.test]
-    return agree(ours, [published for _, published in both])
+    pairs = _find_published(self.lines())
+    ours = [line.test.mean for line, _ in pairs if line.test]
+    return agree(ours, [published for _, published in pairs])
 
   def _measure(self, method: Method) -> MethodSummary:
-    own = self.values(method.name, "test")
+    values = self.values(method.name, "test")
     base = self.values(self.methods[0].name, "test")
-    pairs = [pair for pair in own if pair in base]
+    pairs = [pair for pair in values if pair in base]
     is_compared = method is not self.methods[0] and pairs
     difference = (
-      compare_pairs([own[p] for p in pairs], [base[p] for p in pairs]) if is_compared else None
+      compare_pairs([values[p] for p in pairs], [base[p] for p in pairs]) if is_compared else None
     )
     best = max if self.mode == "max" else min
     curves = [
-      each.test_curve for each in self.outcomes if each.method == method.name and not each.problem
+      run.test_curve for run in self.outcomes if run.method == method.name and not run.problem
     ]
     # A mean over other runs than those of the other columns could not be compared with them.
     best_values = [best(row[self.figure] for row in x) for x in curves] if all(curves) else []
     published = method.published.get(self.figure)
     return MethodSummary(
       method,
-      validation=spread(list(self.values(method.name, "validation").values())) if own else None,
-      test=spread(list(own.values())) if own else None,
+      validation=spread(list(self.values(method.name, "validation").values())) if values else None,
+      test=spread(list(values.values())) if values else None,
       best_on_test=spread(best_values) if best_values else None,
       difference=difference,
       published=published if isinstance(published, int | float) else None,
@@ -202,9 +202,9 @@ class Comparison:
 
 def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary, float]]:
   """Returns (line, published metric) of the tested lines, once for the variants of one method."""
-  both = [(line, line.published) for line in lines if line.test and line.published is not None]
-  first = {id(line.method.published): line for line, _ in reversed(both)}
-  return [pair for pair in both if pair[0] is first[id(pair[0].method.published)]]
+  pairs = [(line, line.published) for line in lines if line.test and line.published is not None]
+  first = {id(line.method.published): line for line, _ in reversed(pairs)}
+  return [pair for pair in pairs if pair[0] is first[id(pair[0].method.published)]]
 
 
 def format_table(comparison: Comparison) -> str:
@@ -214,7 +214,7 @@ def format_table(comparison: Comparison) -> str:
   first = comparison.methods[0].name
   has_best = any(line.best_on_test for line in lines)
   has_published = any(line.published is not None for line in lines)
-  has_folds = any(each.fold is not None for each in comparison.outcomes)
+  has_folds = any(outcome.fold is not None for outcome in comparison.outcomes)
   columns: dict[str, Callable[[MethodSummary], str]] = {"": lambda line: line.method.name}
   columns["runs" if has_folds else "seeds"] = lambda line: str(line.test.count if line.test else 0)
   if has_published:
@@ -232,14 +232,14 @@ def format_table(comparison: Comparison) -> str:
     columns["published rank"] = lambda line: _number(line.published_rank)
   columns |= {
     "parameters": lambda line: f"{line.method.parameters:,}",
-    "steps": lambda line: f"{_at_most(line.method)}{line.method.steps:,}",
-    "TFLOP": lambda line: f"{_at_most(line.method)}{line.method.flops / 1e12:,.4g}",
+    "steps": lambda line: f"{_mark_bound(line.method)}{line.method.steps:,}",
+    "TFLOP": lambda line: f"{_mark_bound(line.method)}{line.method.flops / 1e12:,.4g}",
   }
   rows = [[show(line) for show in columns.values()] for line in lines]
   return "\n\n".join([markdown.table([list(columns), *rows]), _explain(comparison, has_published)])
 
 
-def _at_most(method: Method) -> str:
+def _mark_bound(method: Method) -> str:
   return "≤ " if method.ends_early else ""
 
 
@@ -253,7 +253,7 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
     " number of lines is in p and not in the intervals. TFLOP: matrix products, convolutions and"
     " Fourier transforms of the training, a multiply-add counted as two."
   ]
-  if any(each.fold is not None for each in comparison.outcomes):
+  if any(outcome.fold is not None for outcome in comparison.outcomes):
     text[0] = text[0].replace("over seeds", "over folds and seeds").replace("by seed", "by both")
     text.append(
       "Each run tests one fold of train. The runs of different folds share training examples, so"
@@ -275,23 +275,23 @@ def _explain(comparison: Comparison, has_published: bool) -> str:
       f"Spearman's correlation with the published order over {agreement.count} lines:"
       f" {agreement.rho:.3f} (p = {agreement.p:.2g})."
     )
-  failed = [each for each in comparison.outcomes if each.problem]
-  for each in failed:
-    problem = markdown.text(markdown.shorten_paths(each.problem))
-    fold = "" if each.fold is None else f", fold {each.fold}"
-    text.append(f"{markdown.text(each.method)}{fold}, seed {each.seed}, failed: {problem}")
+  failed = [outcome for outcome in comparison.outcomes if outcome.problem]
+  for outcome in failed:
+    problem = markdown.text(markdown.shorten_paths(outcome.problem))
+    fold = "" if outcome.fold is None else f", fold {outcome.fold}"
+    text.append(f"{markdown.text(outcome.method)}{fold}, seed {outcome.seed}, failed: {problem}")
   return "\n\n".join(text)
 
 
 def _describe_counts(comparison: Comparison) -> list[str]:
   """Returns a sentence on the numbers of examples, if all runs state equal ones, in a list."""
-  good = [each for each in comparison.outcomes if each.test]
+  good = [outcome for outcome in comparison.outcomes if outcome.test]
   counts = {(o.validation.get("examples", 0), o.test.get("examples", 0)) for o in good}
   if len(counts) != 1 or 0 in (known := counts.pop()):
     return []
   text = "Figures are of {:,} examples of validation and {:,} of test".format(*known)
   if figure_format(comparison.figure)[1] == 100:
-    share = float(np.mean([each.test[comparison.figure] for each in good]))
+    share = float(np.mean([outcome.test[comparison.figure] for outcome in good]))
     error = 100 * math.sqrt(share * (1 - share) / known[1])
     text += f"; at the mean of {share:.1%} the standard error of one run's test figure is"
     text += f" {error:.1f} points"
@@ -329,7 +329,7 @@ def format_csv(comparison: Comparison) -> str:
   run before. Measured times are left out, since they differ from machine to machine.
   """
   methods = {method.name: method for method in comparison.methods}
-  rows = [_flatten(each, methods[each.method]) for each in comparison.outcomes]
+  rows = [_flatten(outcome, methods[outcome.method]) for outcome in comparison.outcomes]
   return csv_files.format_records(rows)
 
 
@@ -341,6 +341,6 @@ def _flatten(outcome: Outcome, method: Method) -> dict[str, Any]:
   row |= {"problem": outcome.problem, "best_step": outcome.best}
   for role in ("validation", "test"):
     for name, value in getattr(outcome, role).items():
-      if name not in LEFT_OUT and isinstance(value, int | float):
+      if name not in OMITTED and isinstance(value, int | float):
         row[f"{role}_{name}"] = value
   return row

@@ -82,7 +82,7 @@ def _equation(equation: Any, elementwise: bool) -> int:
   if name in SINGLE:  # Some scatters contain a function, which must not count a second time.
     return _single(name, equation) if elementwise else 0
   times = params["length"] if name == "scan" else 1
-  return times * sum(_count(inner, elementwise) for inner in _inner(params))
+  return times * sum(_count(inner, elementwise) for inner in _list_jaxprs(params))
 
 
 def _single(name: str, equation: Any) -> int:
@@ -106,7 +106,7 @@ def _fourier(operand: Any, result: Any, lengths: tuple[int, ...]) -> int:
   return round(batch * (5 if complex_to_complex else 2.5) * points * math.log2(points))
 
 
-def _inner(params: dict[str, Any]):
+def _list_jaxprs(params: dict[str, Any]):
   for value in params.values():
     for item in value if isinstance(value, tuple | list) else (value,):
       if isinstance(item, jax.extend.core.ClosedJaxpr):

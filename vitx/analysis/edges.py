@@ -60,7 +60,7 @@ def distances(edges: scipy.sparse.csr_array, sources: np.ndarray) -> np.ndarray:
   words = max(1, AT_ONCE // max(1, edges.nnz))
   parts = np.split(sources, range(64 * words, sources.size, 64 * words))
   counts = [_count_by_distance(incoming, part) for part in parts]
-  return np.array([sum(each) for each in itertools.zip_longest(*counts, fillvalue=0)], np.int64)
+  return np.array([sum(pairs) for pairs in itertools.zip_longest(*counts, fillvalue=0)], np.int64)
 
 
 def _count_by_distance(incoming: scipy.sparse.csr_array, sources: np.ndarray) -> list[int]:

@@ -97,8 +97,8 @@ def graph_figures(
   tokens = np.sort(rng.choice(N, SAMPLE, replace=False)) if sampled else np.arange(N)
   counts = distances(edges, tokens)
   joined, steps = counts[1:].sum(), np.arange(counts.size)
-  both = _add_directions(edges)
-  clustering, transitivity, directed = compute_clusterings(both, tokens)
+  edge_counts = _add_directions(edges)
+  clustering, transitivity, directed = compute_clusterings(edge_counts, tokens)
   return GraphFigures(
     tokens=N,
     edges=edges.nnz,
@@ -113,7 +113,7 @@ def graph_figures(
     transitivity=transitivity,
     clustering_directed=directed,
     spectral_gap=compute_spectral_gap(edges),
-    laplacian=compute_laplacian(both),
+    laplacian=compute_laplacian(edge_counts),
     sampled=sampled,
   )
 
@@ -123,30 +123,30 @@ def _degrees(degrees: np.ndarray) -> tuple[int, float, int]:
 
 
 def _add_directions(edges: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-  """Returns the argument `both` of `compute_clusterings`."""
+  """Returns the argument `edge_counts` of `compute_clusterings`."""
   ones = scipy.sparse.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), edges.shape)
-  both = ones + ones.T
-  return both - scipy.sparse.diags_array(both.diagonal())
+  edge_counts = ones + ones.T
+  return edge_counts - scipy.sparse.diags_array(edge_counts.diagonal())
 
 
 def compute_clusterings(
-  both: scipy.sparse.csr_array, tokens: np.ndarray
+  edge_counts: scipy.sparse.csr_array, tokens: np.ndarray
 ) -> tuple[float, float, float]:
   """Returns three clustering coefficients of a graph, over all tokens or a sample.
 
   Args:
-    both: The number of edges between every two tokens in either direction: 0, 1 or 2, (N, N). The
-      diagonal is zero.
+    edge_counts: The number of edges between every two tokens in either direction, 0, 1 or 2, of
+      shape (N, N). The diagonal is zero.
     tokens: The tokens of the sample, or all tokens.
 
   Returns:
     The properties clustering, transitivity and clustering_directed of `GraphFigures`.
   """
-  undirected = (both > 0).astype(np.float64)
-  degree, total = undirected.sum(axis=1)[tokens], both.sum(axis=1)[tokens]
+  undirected = (edge_counts > 0).astype(np.float64)
+  degree, total = undirected.sum(axis=1)[tokens], edge_counts.sum(axis=1)[tokens]
   mutual = total - degree  # A neighbor with edges in both directions counts twice in `total`.
   triples, directed_triples = degree * (degree - 1), total * (total - 1) - 2 * mutual
-  closed, directed = (_count_triangles(graph, tokens) for graph in (undirected, both))
+  closed, directed = (_count_triangles(graph, tokens) for graph in (undirected, edge_counts))
   local, fagiolo = divide(closed, triples), divide(directed, 2 * directed_triples)
   transitivity = float(closed.sum() / triples.sum()) if triples.sum() else 0.0
   return float(local.mean()), transitivity, float(fagiolo.mean())
@@ -178,15 +178,15 @@ def compute_spectral_gap(edges: scipy.sparse.csr_array) -> float:
   return float(1 - sizes[-2]) if sizes.size > 1 else 1.0
 
 
-def compute_laplacian(both: scipy.sparse.csr_array) -> float:
+def compute_laplacian(edge_counts: scipy.sparse.csr_array) -> float:
   """Returns the second smallest eigenvalue of an undirected graph's normalized Laplacian."""
-  undirected = (both > 0).astype(np.float64)
+  undirected = (edge_counts > 0).astype(np.float64)
   degree = undirected.sum(axis=1)
   root = divide(1.0, np.sqrt(degree))
   # M is I minus the Laplacian. An isolated token is a component, with eigenvalue 1 of M.
   alone = scipy.sparse.diags_array((degree == 0).astype(np.float64))
   M = scipy.sparse.diags_array(root) @ undirected @ scipy.sparse.diags_array(root) + alone
-  if both.shape[0] <= DENSE_SPECTRUM:
+  if edge_counts.shape[0] <= DENSE_SPECTRUM:
     values = np.linalg.eigvalsh(M.toarray())
   else:
     values = scipy.sparse.linalg.eigsh(

@@ -46,7 +46,7 @@ def implementations(
     inputs = jax.ShapeDtypeStruct(inputs, jnp.float32)
   if examples is not None:
     inputs = jax.ShapeDtypeStruct((examples, *inputs.shape[1:]), inputs.dtype)
-  found: dict[str, str] = {}
+  picks: dict[str, str] = {}
 
   def look(call, arguments, keywords, context):
     module: Any = context.module
@@ -54,9 +54,9 @@ def implementations(
       return call(*arguments, **keywords)
     with recording_implementations() as picked:
       out = call(*arguments, **keywords)
-    found["/".join(module.path)] = describe(picked)
+    picks["/".join(module.path)] = describe(picked)
     return out
 
   with nn.intercept_methods(look):
     variable_shapes(unroll(model), inputs)
-  return found
+  return picks

@@ -78,7 +78,7 @@ def score(
   is_count = chosen.setting == "k"
   grid = [x for x in chosen.grid if not is_count or x <= len(train)]
   predicted = chosen.predict(train, validation.values, grid)
-  rates = [_accuracy(each, validation) for each in predicted]
+  rates = [_accuracy(classes, validation) for classes in predicted]
   best = int(np.argmax(rates))
   (final,) = chosen.predict(train, test.values, grid[best : best + 1])
   return ProbeScore(grid[best], rates[best], _accuracy(final, test), best in (0, len(grid) - 1))
@@ -105,12 +105,12 @@ def _regress(
 ) -> Iterator[np.ndarray]:
   """Yields the predictions of a linear classifier of standardized features for each setting."""
   scaler = StandardScaler().fit(train.values.astype(np.float64))
-  known, asked = (scaler.transform(x.astype(np.float64)) for x in (train.values, values))
+  features, queries = (scaler.transform(x.astype(np.float64)) for x in (train.values, values))
   for value in grid:
     with warnings.catch_warnings():
       # A weakly regularized fit of few examples may need more iterations; it is good enough.
       warnings.simplefilter("ignore", ConvergenceWarning)
-      yield make(value).fit(known, train.labels).predict(asked)
+      yield make(value).fit(features, train.labels).predict(queries)
 
 
 _predict_ridge = partial(_regress, RidgeClassifier)

@@ -19,14 +19,14 @@ class LayerSizes:
     path: The names from the network down to the module; empty for the network.
     kind: The name of the module's class.
     output: The shape of the first array that the module returned.
-    own: The shapes of the module's own parameters, by name.
+    shapes: The shapes of the module's own parameters, by name.
     parameters: The number of parameters of the module and of all modules inside it.
   """
 
   path: tuple[str, ...]
   kind: str
   output: tuple[int, ...]
-  own: dict[str, tuple[int, ...]]
+  shapes: dict[str, tuple[int, ...]]
   parameters: int
 
 
@@ -54,12 +54,12 @@ def list_layers(model: nn.Module, inputs: Input) -> list[LayerSizes]:
   paths, _ = jax.tree.flatten_with_path(variables["params"])
   leaves = {tuple(entry.key for entry in path): leaf.shape for path, leaf in paths}
   layers = []
-  for path, (kind, taken, output) in calls.items():
+  for path, (kind, input_shape, output) in calls.items():
     below = {name: size for name, size in leaves.items() if name[: len(path)] == path}
-    if not below and taken == output:
+    if not below and input_shape == output:
       continue
-    own = {name[-1]: size for name, size in below.items() if len(name) == len(path) + 1}
-    layers.append(LayerSizes(path, kind, output, own, sum(map(math.prod, below.values()))))
+    shapes = {name[-1]: size for name, size in below.items() if len(name) == len(path) + 1}
+    layers.append(LayerSizes(path, kind, output, shapes, sum(map(math.prod, below.values()))))
   return layers
 
 
@@ -71,8 +71,8 @@ def list_cells(layers: Sequence[LayerSizes]) -> list[tuple[str, ...]]:
   rows: list[tuple[str, ...]] = [("module", "", "output", "parameters", "of its own")]
   for layer in layers:
     name = "  " * len(layer.path) + (layer.path[-1] if layer.path else "network")
-    own = ", ".join(f"{key} {format_shape(size)}" for key, size in layer.own.items())
-    rows.append((name, layer.kind, format_shape(layer.output), f"{layer.parameters:,}", own))
+    shapes = ", ".join(f"{key} {format_shape(size)}" for key, size in layer.shapes.items())
+    rows.append((name, layer.kind, format_shape(layer.output), f"{layer.parameters:,}", shapes))
   return rows
 
 

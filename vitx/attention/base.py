@@ -244,7 +244,7 @@ class AttentionModule(TokenMixer):
         )
 
   def softmax_attention(
-    self, q: jax.Array, k: jax.Array, v: jax.Array, *edges: Any, train: bool, **given: Any
+    self, q: jax.Array, k: jax.Array, v: jax.Array, *edges: Any, train: bool, **arguments: Any
   ) -> tuple[jax.Array, jax.Array | None]:
     """Computes softmax attention with the mixer's `causal`, `implementation` and `dropout`.
 
@@ -253,15 +253,15 @@ class AttentionModule(TokenMixer):
       *edges: The pattern of the attention and the token layout; without them, every token attends
         every token.
       train: Whether dropout is active.
-      **given: Other arguments of `vitx.ops.attention_with_weights`, such as `scale`.
+      **arguments: Other arguments of `vitx.ops.attention_with_weights`, such as `scale`.
 
     Returns:
       The output of the heads, (B, N, H, D), and the attention matrix, (B, H, N, N); the matrix is
       None if the implementation is "kernelized".
     """
-    given = {"causal": self.causal, "implementation": self.implementation, **given}
-    given |= {"dropout": getattr(self, "dropout", 0.0), "key": self.dropout_key(train)}
-    return ops.attention_with_weights(q, k, v, *edges, **given)
+    arguments = {"causal": self.causal, "implementation": self.implementation, **arguments}
+    arguments |= {"dropout": getattr(self, "dropout", 0.0), "key": self.dropout_key(train)}
+    return ops.attention_with_weights(q, k, v, *edges, **arguments)
 
   def class_attention(
     self, q: jax.Array, k: jax.Array, scale: float, mask: jax.Array | None

@@ -56,8 +56,8 @@ class LongformerAttention(PatternAttention):
     q, k, v = (self._global(x, name) for name in ("query", "key", "value"))
     q, k = self.apply_positions(q, k, layout, scale)
     implementation = "kernelized" if matrix is None else "masked"
-    given = {"key_mask": mask, "scale": scale, "implementation": implementation}
-    global_out, probabilities = self.softmax_attention(q[:, rows], k, v, train=train, **given)
+    arguments = {"key_mask": mask, "scale": scale, "implementation": implementation}
+    global_out, probabilities = self.softmax_attention(q[:, rows], k, v, train=train, **arguments)
     if matrix is not None:
       matrix = matrix.at[:, :, rows].set(probabilities)
     return out.at[:, rows].set(global_out), matrix

@@ -67,8 +67,8 @@ class PatternAttention(AttentionModule):
   def _attend(self, x, q, k, v, layout: TokenLayout, scale: float, mask, train: bool):
     """Computes the attention of all tokens along the pattern, as `softmax_attention` does."""
     pattern = self.training_pattern(layout) if train else self.full_pattern(layout)
-    given = {"key_mask": mask, "scale": scale, "tile": self.tile}
-    return self.softmax_attention(q, k, v, pattern, layout, train=train, **given)
+    arguments = {"key_mask": mask, "scale": scale, "tile": self.tile}
+    return self.softmax_attention(q, k, v, pattern, layout, train=train, **arguments)
 
   @nn.compact
   def __call__(

@@ -89,16 +89,16 @@ class Performer(AttentionModule):
     q, k, v = self.project(x)  # (B, N, H, D)
     q, k = self.apply_positions(q, k, layout, at=at)
     distant = self.num_heads - self.local_heads
-    given: dict[str, Any] = {"key_mask": mask, "causal": self.causal}
-    given["implementation"] = self.implementation
+    arguments: dict[str, Any] = {"key_mask": mask, "causal": self.causal}
+    arguments["implementation"] = self.implementation
     results = []
     if distant:
       projection = self._projection(q.shape[-1], train)
       phi_q, phi_k = self._features(q[:, :, :distant], k[:, :, :distant], projection, mask)
-      results.append(ops.linear_attention(phi_q, phi_k, v[:, :, :distant], **given))
+      results.append(ops.linear_attention(phi_q, phi_k, v[:, :, :distant], **arguments))
     if self.local_heads:
       q, k, v = (y[:, :, distant:] for y in (q, k, v))
-      results.append(ops.local_attention(q, k, v, self.local_window, **given))
+      results.append(ops.local_attention(q, k, v, self.local_window, **arguments))
     outs, matrices = zip(*results, strict=True)
     self.sow_matrix(None if matrices[0] is None else jnp.concatenate(matrices, axis=1))
     return from_heads(x.shape[-1], dtype=self.dtype)(jnp.concatenate(outs, axis=2))

@@ -23,8 +23,8 @@ STARTS = {
 }
 
 
-def _zeros(wanted: bool) -> dict:
-  return {"kernel_init": nn.initializers.zeros} if wanted else {}
+def _zeros(is_zero: bool) -> dict:
+  return {"kernel_init": nn.initializers.zeros} if is_zero else {}
 
 
 class ShapedAttention(AttentionModule):
@@ -105,16 +105,16 @@ class ShapedAttention(AttentionModule):
       values = "dropped" if self.layer else "identity"
     if values == "dropped":
       return heads
-    given = {"use_bias": self.use_bias and self.values != "first", **_zeros(values == "identity")}
-    out = self.to_heads(x, "value", value_dim, **given)
+    options = {"use_bias": self.use_bias and self.values != "first", **_zeros(values == "identity")}
+    out = self.to_heads(x, "value", value_dim, **options)
     return self._add_gained("value", heads, out) if values == "identity" else out
 
   def _from_values(self, heads: jax.Array, width: int) -> jax.Array:
     flat = heads.reshape(*heads.shape[:2], width)
     if self.output == "dropped":
       return flat
-    given = {"use_bias": self.use_bias, **_zeros(self.output == "identity")}
-    out = from_heads(width, dtype=self.dtype, **given)(heads)
+    options = {"use_bias": self.use_bias, **_zeros(self.output == "identity")}
+    out = from_heads(width, dtype=self.dtype, **options)(heads)
     return self._add_gained("out", flat, out) if self.output == "identity" else out
 
   def _add_gained(self, name: str, skip: jax.Array, residual: jax.Array) -> jax.Array:

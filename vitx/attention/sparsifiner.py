@@ -115,14 +115,16 @@ class Sparsifiner(AttentionModule):
 
   def _attend(self, q, k, v, coefficients, basis, layout: TokenLayout, mask, scale: float):
     """Computes attention to the keys, or the blocks of keys, with the highest scores."""
-    given: dict[str, Any] = {"prefix": layout.prefix, "key_mask": mask, "scale": scale}
-    given["implementation"] = self.implementation
+    shared: dict[str, Any] = {"prefix": layout.prefix, "key_mask": mask, "scale": scale}
+    shared["implementation"] = self.implementation
     if self.granularity == "block":
-      kept = count_kept(self.keep, -(-(layout.length - layout.prefix) // self.block))
-      return ops.predicted_block_attention(q, k, v, coefficients, basis, kept, self.block, **given)
-    kept = count_kept(self.keep, layout.length)
+      count = count_kept(self.keep, -(-(layout.length - layout.prefix) // self.block))
+      return ops.predicted_block_attention(
+        q, k, v, coefficients, basis, count, self.block, **shared
+      )
+    count = count_kept(self.keep, layout.length)
     return ops.predicted_attention(
-      q, k, v, coefficients, basis, kept, predictor=self.predictor_implementation, **given
+      q, k, v, coefficients, basis, count, predictor=self.predictor_implementation, **shared
     )
 
   def _predict(
@@ -150,8 +152,8 @@ class Sparsifiner(AttentionModule):
       coefficients = jnp.where(coefficients > self.coefficient_threshold, coefficients, 0)
     if self.coefficient_top is not None:
       largest = jax.lax.top_k(coefficients, self.coefficient_top)[1]
-      kept = kept_mask(largest, None, coefficients.shape[-1])
-      coefficients = jnp.where(kept, coefficients, 0)
+      is_largest = kept_mask(largest, None, coefficients.shape[-1])
+      coefficients = jnp.where(is_largest, coefficients, 0)
     return coefficients
 
   def _prune_basis(self, basis: jax.Array) -> jax.Array:

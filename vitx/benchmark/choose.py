@@ -82,18 +82,18 @@ def measure(
     say: A function called with messages on the progress.
   """
   subjects = [Candidate(spec, setting) for spec in SUBJECTS]
-  found = [(subject, subject.find_family(tokens) or "") for subject in subjects]
+  candidates = [(subject, subject.find_family(tokens) or "") for subject in subjects]
   sizes = list(itertools.product(tokens, batches))
-  cells = [(mixer, of, *size) for mixer, of in found if of in families for size in sizes]
-  ratios, left = [], 60 * minutes
+  cells = [(mixer, of, *size) for mixer, of in candidates if of in families for size in sizes]
+  ratios, remaining = [], 60 * minutes
   for number, (subject, family, n, batch) in enumerate(cells):
-    seconds = max(left, 0.0) / (len(cells) - number) / len(WAYS)
+    seconds = max(remaining, 0.0) / (len(cells) - number) / len(WAYS)
     try:
       value, spent = subject.compare(n, batch, repeats, seconds)
     except (ConfigError, TooLargeError) as error:
       say(f"{subject.name} N={n} B={batch} skipped: {error}")
       continue
-    left -= spent
+    remaining -= spent
     say(f"{subject.name} N={n} B={batch}: masked over kernelized {value:.2f}")
     ratios.append(Ratio(family, subject.name, n, batch * setting.heads, value))
   return ratios
@@ -123,8 +123,8 @@ class Candidate:
       return None
     with choosing_by(KERNELIZED):  # The installed rule has no influence, even if it is damaged.
       picked = [find_choices(module, n, self._setting) or [] for n in tokens]
-    found = {choice.family for choices in picked for choice in choices}
-    return found.pop() if len(found) == 1 else None
+    families = {choice.family for choices in picked for choice in choices}
+    return families.pop() if len(families) == 1 else None
 
   def compare(self, n: int, batch: int, repeats: int, seconds: float) -> tuple[float, float]:
     """Times the masked and the kernelized implementation of the mixer.
@@ -154,7 +154,7 @@ class Candidate:
           return math.inf, 0.0
         raise
     times = interleave(runs, repeats=repeats, seconds=seconds)
-    spent = sum(found.seconds * found.samples for found in times.values())
+    spent = sum(cost.seconds * cost.samples for cost in times.values())
     return times["masked"].seconds / times["kernelized"].seconds, spent
 
 
@@ -173,7 +173,7 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   tokens = sorted({ratio.tokens for ratio in ratios})
   matrices = sorted({ratio.matrices for ratio in ratios})
 
-  def lost(counts: tuple[int, ...]) -> float:
+  def loss(counts: tuple[int, ...]) -> float:
     """Returns the loss of picking "masked" for the counts[i] smallest values of B H at each N."""
     total = 0.0
     for ratio in ratios:
@@ -183,7 +183,7 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
     return total
 
   falling = itertools.combinations_with_replacement(range(len(matrices), -1, -1), len(tokens))
-  best = min(falling, key=lambda counts: (lost(counts), sum(counts)))
+  best = min(falling, key=lambda counts: (loss(counts), sum(counts)))
   limits: list[int | None] = [*matrices[:-1], None]
   bounds = {
     limits[count - 1]: n for n, count in zip(tokens, best, strict=True) if count
@@ -221,8 +221,8 @@ def format_ratios(ratios: Sequence[Ratio], bounds: Mapping[str, Sequence[Bound]]
     "Time of masked over kernelized, forward + backward of the module, by M = B H matrices.",
     f"{'':<32}{''.join(f'{count:>8}' for count in matrices)}",
   ]
-  for family, own in bounds.items():
-    lines.append(f"{family}: {_describe_bounds(own)}")
+  for family, limits in bounds.items():
+    lines.append(f"{family}: {_describe_bounds(limits)}")
     members = [ratio for ratio in ratios if ratio.family == family]
     for mixer, n in dict.fromkeys((ratio.mixer, ratio.tokens) for ratio in members):
       row = {r.matrices: r.value for r in members if (r.mixer, r.tokens) == (mixer, n)}

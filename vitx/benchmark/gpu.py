@@ -1,4 +1,4 @@
-"""Correctness and speed of the attention kernels on a GPU: `vitx benchmark gpu`."""
+"""Times the attention kernels on a GPU, beside XLA and cuDNN, for `vitx benchmark gpu`."""
 
 import dataclasses
 import itertools
@@ -8,33 +8,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from vitx.analysis import cost, markdown
 from vitx.benchmark import timing
+from vitx.benchmark.gpu_check import DTYPES, Say
 from vitx.benchmark.mixers import make_grid
-from vitx.config.errors import UserError
 from vitx.config.loader import load_config
-from vitx.ops import TokenLayout, attention, dense_mask
+from vitx.ops import attention, dense_mask
 from vitx.ops.implementation import choosing_by, current_rule
-from vitx.ops.patterns import (
-  PATTERNS,
-  Axial,
-  Causal,
-  Full,
-  GivenBlocks,
-  Global,
-  Neighborhood,
-  Pattern,
-  RandomBlocks,
-  Strided,
-  Window,
-  bigbird,
-)
+from vitx.ops.patterns import Causal, Full, Neighborhood, Pattern, Strided, Window, bigbird
 from vitx.ops.rule import Rule
 from vitx.ops.sparse import triton_attention
 from vitx.ops.sparse.attend import block_mask
@@ -42,182 +28,13 @@ from vitx.training import trial
 
 PARTS = ("check", "tiles", "steps", "table")
 TOKENS = (4096, 1024, 16384)  # The numbers of tokens in the table, the most important first.
-DTYPES = ("bfloat16", "float32")
 REPEATS, SECONDS = 15, 5.0  # The most samples of a program, and the limit on their seconds.
-Say = Callable[[str], None]
-
-# The layout of the checks: a prefix token and a grid, together 301 tokens, which no tile divides.
-LAYOUT = TokenLayout((15, 20), prefix=1)
-# In half precision cuDNN computes these; the order of its sums, and so the last bits, may change.
-DENSE = ("full", "causal")
-CHECKED = (
-  *(*DENSE, "attention_free", "window_causal", "window_and_class"),
-  *("dilated_window_per_head", "longformer", "bigbird_etc", "bbvit_random_global"),
-  *("strided_merged_code", "strided_per_head", "fixed_distinct_summaries", "axial_per_head"),
-  *("neighborhood", "shifted_window_plain", "erdos_renyi_symmetric", "watts_strogatz"),
-)
-CHECK_SIZES = (2, 4, 64)  # B, H and D; in the examples of patterns four heads differ
-# The allowed error is TOLERANCE times the values, plus FACTOR times the error of the masked path.
-TOLERANCE, FACTOR = 1e-5, 3
-CUSTOM_CALL = "triton_kernel_call"  # the name of a kernel in a lowered program
-
 STEPS = (
   *("vix_cifar10:vit", "vix_cifar10:vit,token_mixer=neighborhood"),
   "vix_cifar10:vit,model.dtype=bfloat16",
   "vix_cifar10:vit,token_mixer=neighborhood,model.dtype=bfloat16",
   *("sparse_transformer_cifar10:dense", "sparse_transformer_cifar10:strided"),
 )
-
-
-class Check(NamedTuple):
-  """The comparison of one kernelized call of attention with a masked one, in outputs and gradients.
-
-  Attributes:
-    name: The name of the call.
-    dtype: The dtype of q, k and v.
-    share: The largest error divided by the allowed error.
-    repeats: Whether a second run gives equal bits.
-    has_kernel: Whether the kernelized program contains the GPU kernels of attention.
-  """
-
-  name: str
-  dtype: str
-  share: float
-  repeats: bool
-  has_kernel: bool
-
-  @property
-  def passed(self) -> bool:
-    """Returns whether no error exceeds the allowed one.
-
-    A second run must also give equal bits, and the program must contain the kernels if the device
-    can run them. These two demands do not apply to the calls in `DENSE`.
-    """
-    ran = self.has_kernel >= (triton_attention.find_capability() is not None)
-    return self.share <= 1 and (self.name in DENSE or (self.repeats and ran))
-
-
-def list_calls() -> dict[str, Callable]:
-  """Returns the calls of `attention` that are checked, by name.
-
-  Each call is a function (implementation, q, k, v) -> output.
-  """
-
-  def along(pattern: Pattern, **given: Any) -> Callable:
-    return lambda implementation, q, k, v: attention(
-      q, k, v, pattern, LAYOUT, implementation=implementation, **given
-    )
-
-  def drawn(implementation, q, k, v):
-    blocks = RandomBlocks(2, 16, heads=CHECK_SIZES[1]).indices(LAYOUT)
-    is_empty = np.arange(blocks.shape[1])[:, None] % 5 == 2
-    blocks = np.where(is_empty, -1, blocks)
-    return along(GivenBlocks(jnp.asarray(blocks), 16))(implementation, q, k, v)
-
-  def narrow(implementation, q, k, v):
-    wide, slim = 5 * q.shape[-1] // 8, 3 * v.shape[-1] // 8
-    out = along(PATTERNS["neighborhood"])(
-      implementation, q[..., :wide], k[..., :wide], v[..., :slim]
-    )
-    return jnp.pad(out, [(0, 0)] * 3 + [(0, v.shape[-1] - slim)])
-
-  seen = np.random.default_rng(0).random((CHECK_SIZES[0], LAYOUT.length)) < 0.7
-  masked = along(PATTERNS["window_and_class"], key_mask=jnp.asarray(seen))
-  calls = {name: along(PATTERNS[name]) for name in CHECKED}
-  return calls | {
-    "axial, causal": along((Axial(0) | Global(prefix=True)) & Causal()),
-    "window_and_class with a key mask": masked,
-    "neighborhood with other widths of heads": narrow,
-    "blocks drawn at run time": drawn,
-  }
-
-
-def check(
-  say: Say, calls: Mapping[str, Callable] | None = None, dtypes: Sequence[str] = DTYPES
-) -> str:
-  """Checks calls of `attention` by `check_call` in several dtypes, and returns a table.
-
-  Args:
-    say: A function called with messages on the progress.
-    calls: The calls by name; `None` means those of `list_calls`.
-    dtypes: The dtypes of q, k and v.
-
-  Raises:
-    UserError: A check has not passed. The message has the table.
-  """
-  rows, failed = [("call", "dtype", "error / allowed", "bits repeat", "kernels", "")], []
-  for (name, call), dtype in itertools.product((calls or list_calls()).items(), dtypes):
-    x = check_call(name, call, dtype)
-    failed += [] if x.passed else [f"{name} in {dtype}"]
-    say(f"{name}, {dtype}: {'passed' if x.passed else 'FAILED'}")
-    flags = str(x.repeats), str(x.has_kernel), "" if x.passed else "X"
-    rows.append((name, dtype, f"{x.share:.2g}", *flags))
-  table = markdown.table(rows)
-  if failed:
-    raise UserError(
-      f"{table}\n{len(failed)} checks of attention failed: {', '.join(failed)}. Report them;"
-      " until then use implementation='masked', or remove the package jax-triton."
-    )
-  return table
-
-
-def check_call(name: str, call: Callable, dtype: str) -> Check:
-  """Compares the kernelized path of one call of attention with the masked path.
-
-  The masked path in float32, with exact matrix products, gives the exact results. The root mean
-  square error of the output and of each gradient may be at most `FACTOR` times the error of the
-  masked path in `dtype` with default matrix products, plus `TOLERANCE` times the larger of 1 and
-  the root mean square of the exact result.
-
-  Args:
-    name: The name of the call.
-    call: A function (implementation, q, k, v) -> output.
-    dtype: The dtype of q, k and v.
-  """
-  batch, heads, width = CHECK_SIZES
-  shape = (4, batch, LAYOUT.length, heads, width)
-  arrays = jax.random.normal(jax.random.key(0), shape).astype(dtype)
-  with jax.default_matmul_precision("highest"):
-    exact = _differentiate(partial(call, "masked"))(*arrays.astype(jnp.float32))
-  with jax.default_matmul_precision("default"), choosing_by(_without_xla(current_rule())):
-    theirs = _differentiate(partial(call, "masked"))(*arrays)
-    lowered = _differentiate(partial(call, "kernelized")).lower(*arrays)
-    program = lowered.compile()
-    ours, again = program(*arrays), program(*arrays)
-  shares = []
-  for a, b, e in zip(*(jax.device_get(x) for x in (ours, theirs, exact)), strict=True):
-    allowed = FACTOR * _norm(b - e) + TOLERANCE * max(1.0, _norm(e))
-    shares.append(_norm(a - e) / allowed)
-  pairs = zip(jax.device_get(ours), jax.device_get(again), strict=True)
-  repeats = all(np.array_equal(x, y) for x, y in pairs)
-  has_kernel = CUSTOM_CALL in lowered.as_text()
-  return Check(name, dtype, float(np.max(shares)), repeats, has_kernel)  # NaN stays NaN.
-
-
-def _without_xla(today: Rule) -> Rule:
-  """Returns a copy of a rule without the entries that leave attention to XLA."""
-  measured = {
-    dtype: {width: tiles for width, tiles in own.items() if tiles is not None}
-    for dtype, own in today.tiles.items()
-  }
-  return dataclasses.replace(today, tiles=measured)
-
-
-def _differentiate(attend: Callable) -> Any:
-  """Returns a jitted function (q, k, v, cotangent) -> [out, dq, dk, dv] with float32 results."""
-
-  def run(q, k, v, d_out):
-    out, pull = jax.vjp(attend, q, k, v)
-    return [x.astype(jnp.float32) for x in (out, *pull(d_out))]
-
-  return jax.jit(run)
-
-
-def _norm(x: np.ndarray) -> float:
-  """Returns the root mean square of an array's values."""
-  return float(np.sqrt(np.mean(np.square(x, dtype=np.float64))))
-
-
 EDGES: dict[str, Pattern] = {
   "dense": Full(),
   "causal": Causal(),
@@ -269,7 +86,7 @@ def measure_table(
       say(f"N={n} {dtype} {passes}: {name}")
       head = {"tokens": n, "dtype": dtype, "passes": passes, "edges": name}
       case: dict[str, Any] = dict(shape=(batch, n, heads, width), dtype=dtype, gradients=gradients)
-      makers = make_own(pattern, **case) | make_others(name, **case)
+      makers = make_ours(pattern, **case) | make_others(name, **case)
       mask = block_mask(pattern, make_grid(n), 128, heads)
       blocks = {"blocks": mask.keys.size / (mask.heads * mask.rows**2)}
       lines.append(head | blocks | time_programs(makers, say, effort))
@@ -277,7 +94,7 @@ def measure_table(
       yield f"{dtype}, N = {n:,}, {passes}, ms", lines
 
 
-def make_own(
+def make_ours(
   pattern: Pattern, shape: tuple[int, int, int, int], dtype: str, gradients: bool
 ) -> Makers:
   """Returns functions that compile attention on random q, k and v, for each of `WAYS`.
@@ -289,20 +106,20 @@ def make_own(
     dtype: The dtype of q, k and v.
     gradients: Whether the backward pass is measured too.
   """
-  today = current_rule()
-  by_xla = dataclasses.replace(today, tiles={dtype: {triton_attention.MAX_WIDTH: None}})
+  installed = current_rule()
+  by_xla = dataclasses.replace(installed, tiles={dtype: {triton_attention.MAX_WIDTH: None}})
   layout = make_grid(shape[1])
   is_causal = not np.triu(dense_mask(pattern, make_grid(1024), shape[2]), 1).any()
   ours = partial(attention, pattern=pattern, layout=layout, implementation="kernelized")
   dense = partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation="cudnn")
 
-  def compile_own(attend: Callable, rule: Rule) -> timing.TimedProgram:
+  def compile_way(attend: Callable, rule: Rule) -> timing.TimedProgram:
     with choosing_by(rule):
       arrays = jax.random.normal(jax.random.key(0), (3, *shape), dtype)
       return timing.compile_step(attend, *arrays, gradients=gradients)
 
-  calls = zip(WAYS, ((ours, today), (ours, by_xla), (dense, today)), strict=True)
-  return {way: partial(compile_own, *call) for way, call in calls}
+  calls = zip(WAYS, ((ours, installed), (ours, by_xla), (dense, installed)), strict=True)
+  return {way: partial(compile_way, *call) for way, call in calls}
 
 
 def time_programs(makers: Makers, say: Say, effort: Mapping[str, Any]) -> Cell:
@@ -320,7 +137,7 @@ def time_programs(makers: Makers, say: Say, effort: Mapping[str, Any]) -> Cell:
     except Exception as error:  # Each library raises errors of its own.
       programs.pop(way, None)
       say(f"  {way}: {_shorten(error)}")
-  times = timing.interleave({way: each.run for way, each in programs.items()}, **effort)
+  times = timing.interleave({way: program.run for way, program in programs.items()}, **effort)
   cells: Cell = {}
   for way, program in programs.items():
     cells[f"{way} ms"] = 1e3 * times[way].seconds

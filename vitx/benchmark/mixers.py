@@ -111,11 +111,11 @@ def measure(
   builders = {label(spec): build(MIXERS, spec, "token_mixer") for spec in specs}
   rows: list[MixerCost] = []
   for n in tokens:
-    rows += _at_length(builders, n, setting, repeats, seconds, say)
+    rows += _measure_length(builders, n, setting, repeats, seconds, say)
   return rows
 
 
-def _at_length(builders, n, setting, repeats, seconds, say) -> list[MixerCost]:
+def _measure_length(builders, n, setting, repeats, seconds, say) -> list[MixerCost]:
   rows: list[MixerCost] = []
   programs: dict[str, TimedProgram] = {}
   for name, builder in builders.items():
@@ -141,8 +141,8 @@ def _at_length(builders, n, setting, repeats, seconds, say) -> list[MixerCost]:
   say(f"N={n}: timing {len(programs)} programs")
   runs = {name: program.run for name, program in programs.items()}
   times = interleave(runs, repeats=repeats, seconds=seconds)
-  named = [(row, times.get(f"{row.mixer} {row.implementation}")) for row in rows]
-  return [dataclasses.replace(row, times=found) for row, found in named]
+  timed = [(row, times.get(f"{row.mixer} {row.implementation}")) for row in rows]
+  return [dataclasses.replace(row, times=duration) for row, duration in timed]
 
 
 def find_choices(module: nn.Module, n: int, setting: Setting) -> list[Choice] | None:

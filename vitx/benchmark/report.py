@@ -42,8 +42,8 @@ def read_quantity(row: MixerCost, name: str) -> float | None:
 
 def find_baseline(rows: Iterable[MixerCost], tokens: int, implementation: str) -> MixerCost | None:
   """Returns the row of dense softmax at N tokens in one implementation, or `None` without one."""
-  wanted = (tokens, BASELINE, implementation)
-  return next((r for r in rows if (r.tokens, r.mixer, r.implementation) == wanted), None)
+  baseline = (tokens, BASELINE, implementation)
+  return next((r for r in rows if (r.tokens, r.mixer, r.implementation) == baseline), None)
 
 
 def compute_ratio(
@@ -70,9 +70,9 @@ def find_crossover(rows: Sequence[MixerCost], mixer: str, against: str) -> int |
   """
   crossover = None
   for n in sorted({row.tokens for row in rows}, reverse=True):
-    own = {row.implementation: row for row in rows if (row.tokens, row.mixer) == (n, mixer)}
-    mine = own.get("kernelized") or own.get("auto")
-    other = own.get("masked") if against == "masked" else find_baseline(rows, n, against)
+    paths = {row.implementation: row for row in rows if (row.tokens, row.mixer) == (n, mixer)}
+    mine = paths.get("kernelized") or paths.get("auto")
+    other = paths.get("masked") if against == "masked" else find_baseline(rows, n, against)
     if not (mine and other and mine.times and other.times):
       continue
     if mine.times.seconds >= other.times.seconds:
@@ -90,10 +90,10 @@ def format_rows(rows: Sequence[MixerCost], setting: Setting) -> str:
     "softmax, masked or kernelized; MB is temporary memory; * marks what auto picks.",
   ]
   for n in dict.fromkeys(row.tokens for row in rows):
-    own = [row for row in rows if row.tokens == n]
+    block = [row for row in rows if row.tokens == n]
     head = [f"N = {n}", "", "", *NAMES, "MB", *["ms"] * is_gpu(), ""]
-    table = [head, *(_list_cells(rows, row) for row in own)]
-    lines += ["", lay_out(table, right=range(3, len(head) - 1)), *_list_undersampled(own)]
+    table = [head, *(_list_cells(rows, row) for row in block)]
+    lines += ["", lay_out(table, right=range(3, len(head) - 1)), *_list_undersampled(block)]
   return "\n".join([*lines, "", _crossovers(rows)])
 
 

@@ -141,15 +141,15 @@ def interleave(
   samples: dict[str, list[float]] = {name: [] for name in runs}
   for _ in range(repeats):
     for name, run in runs.items():
-      taken = samples[name]
-      if taken and spent[name] + counts[name] * statistics.median(taken) > seconds:
+      times = samples[name]
+      if times and spent[name] + counts[name] * statistics.median(times) > seconds:
         continue
       if short[name]:
         run()
       took = _sample(run, counts[name], clock)
       spent[name] += took
       samples[name].append(took / counts[name])
-  return {name: Times(statistics.median(taken), len(taken)) for name, taken in samples.items()}
+  return {name: Times(statistics.median(times), len(times)) for name, times in samples.items()}
 
 
 def _sample(run: Callable[[], None], count: int, clock: Callable[[], float]) -> float:
@@ -212,7 +212,7 @@ def find_rates(
 def peak_bytes(
   prepare: Callable[[], Any],
   make: Callable[[Any], Callable[[], None]],
-  what: Any,
+  subject: Any,
   steps: int = 3,
   read: Callable[[], int] | None = None,
 ) -> int:
@@ -223,23 +223,23 @@ def peak_bytes(
   Args:
     prepare: A function that imports all that the step needs. This function, `make` and `read` must
       be importable.
-    make: A function that returns a step, given `what`.
-    what: The name or the config of the step, which must be picklable.
+    make: A function that returns a step of `subject`.
+    subject: The name or the config of the step, which must be picklable.
     steps: The number of steps to run.
     read: A function that returns the peak bytes of its process so far; by default, of resident
       memory.
   """
   spawn = multiprocessing.get_context("spawn")
   with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-    return pool.submit(_measure_peak, prepare, make, what, steps, read or _read_peak).result()
+    return pool.submit(_measure_peak, prepare, make, subject, steps, read or _read_peak).result()
 
 
 def _measure_peak(
-  prepare: Callable, make: Callable, what: Any, steps: int, read: Callable[[], int]
+  prepare: Callable, make: Callable, subject: Any, steps: int, read: Callable[[], int]
 ) -> int:
   prepare()
   before = read()
-  step = make(what)
+  step = make(subject)
   for _ in range(steps):
     step()
   return read() - before
@@ -270,6 +270,6 @@ class Neighbors:
   @staticmethod
   def _others() -> float:
     """Returns the CPU seconds of all processes except this one."""
-    machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    machine, process = psutil.cpu_times(), psutil.Process().cpu_times()
     nice = getattr(machine, "nice", 0.0)  # If this field exists, `user` does not include its time.
-    return machine.user + nice + machine.system - own.user - own.system
+    return machine.user + nice + machine.system - process.user - process.system

@@ -72,16 +72,16 @@ class TimedCall:
     launches = {name: launch if name == kernel else _start(block) for name in KERNELS}
     tiles = TileSizes(block, **launches)
     mask = block_mask(PATTERNS[0], TokenLayout((self.tokens,)), block, self.heads)
-    given: dict[str, Any] = dict(mask=mask, block=block, scale=self.width**-0.5, tiles=tiles)
+    arguments: dict[str, Any] = dict(mask=mask, block=block, scale=self.width**-0.5, tiles=tiles)
     *inputs, d_out = self.arrays
     # The values of lse and delta do not change the time, as long as no weight overflows.
     numbers = jnp.ones(d_out.shape[:3], jnp.float32)
 
     def run(q, k, v, d_out):
       if kernel == "forward":
-        return triton_attention.forward((q, k, v, None), None, **given)
+        return triton_attention.forward((q, k, v, None), None, **arguments)
       arrays = (q, k, v, None, d_out, 10 * numbers, numbers)
-      dq, dk, dv = triton_attention.backward(arrays, None, **given)
+      dq, dk, dv = triton_attention.backward(arrays, None, **arguments)
       return dq if kernel == "query_gradient" else (dk, dv)  # the compiler drops the other kernel
 
     def compile_kernel() -> Callable[[], Any]:
@@ -129,8 +129,8 @@ class TimedCall:
       return jnp.stack(gradients).astype(jnp.float32)
 
     with jax.default_matmul_precision("default"):
-      exact, found = differentiate(None), _try(partial(differentiate, tiles))
-    return bool(jnp.linalg.norm(found - exact) <= ERROR * jnp.linalg.norm(exact))
+      exact, ours = differentiate(None), _try(partial(differentiate, tiles))
+    return bool(jnp.linalg.norm(ours - exact) <= ERROR * jnp.linalg.norm(exact))
 
   def choose(self, tiles: TileSizes | None) -> rule.Rule:
     """Returns a rule that gives this dtype and width the given tiles; `None` leaves them to XLA."""

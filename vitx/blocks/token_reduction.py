@@ -211,14 +211,14 @@ class MergeSimilar(TokenReduction):
       )
     if not count:
       return x, mask
-    sources, kept, targets = match_tokens(compared, P, count)
+    sources, remaining, targets = match_tokens(compared, P, count)
     route = jax.nn.one_hot(targets, layout.length // 2)  # (B, count, N / 2), float32
 
     def merge(y: jax.Array) -> jax.Array:
       """Adds the merged tokens of (B, N, C) to their targets, and returns the remaining tokens."""
       first, second = y[:, ::2], y[:, 1::2]
       moved = jnp.take_along_axis(first, sources[..., None], axis=1)
-      stay = jnp.take_along_axis(first, kept[..., None], axis=1)
+      stay = jnp.take_along_axis(first, remaining[..., None], axis=1)
       merged = second + jnp.einsum("bsn,bsc->bnc", route, moved, precision="highest")
       # The prefix tokens, of which P // 2 are in the second set, stay first and in order.
       p = P // 2
@@ -263,8 +263,8 @@ def match_tokens(
   is_prefix = [np.arange(start, keys.shape[1], 2) < prefix for start in (0, 1)]
   scores = jnp.where(is_prefix[0][:, None] | is_prefix[1], -jnp.inf, scores)
   order = jnp.argsort(-jnp.max(scores, axis=-1), axis=-1)  # stable: of equals, the first ones
-  sources, kept = order[:, :count], jnp.sort(order[:, count:], axis=-1)
-  return sources, kept, jnp.take_along_axis(jnp.argmax(scores, axis=-1), sources, axis=1)
+  sources, remaining = order[:, :count], jnp.sort(order[:, count:], axis=-1)
+  return sources, remaining, jnp.take_along_axis(jnp.argmax(scores, axis=-1), sources, axis=1)
 
 
 TOKEN_REDUCTIONS = {

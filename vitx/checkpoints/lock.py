@@ -113,7 +113,7 @@ class Lock:
     self._directory, self._name = str(directory), name
     self._path = epath.Path(directory) / name
     self._remote = "://" in self._directory
-    self._own = Holder.here()
+    self._holder = Holder.here()
     self._held, self._ended = False, threading.Event()
 
   def acquire(self) -> None:
@@ -151,13 +151,13 @@ class Lock:
       if self._create():
         return
       holder = self._read() or TORN_HOLDER
-    if holder.token != self._own.token:
+    if holder.token != self._holder.token:
       raise self._refusal(holder)
 
   def release(self) -> None:
     """Gives the lock back, if it was taken."""
     self._ended.set()
-    if self._is_own():
+    if self._holds_lock():
       self._path.unlink(missing_ok=True)
 
   def _take(self) -> None:
@@ -167,7 +167,7 @@ class Lock:
       if holder is not None or not self._create():
         self._replace(holder or TORN_HOLDER)
     # Another process may have taken the lock: in an object store, or while this process paused.
-    if not self._is_own():
+    if not self._holds_lock():
       raise self._refusal(self._read() or TORN_HOLDER)
 
   def _create(self) -> bool:
@@ -183,13 +183,13 @@ class Lock:
       return True
     try:
       with open(self._path, "x", encoding="utf-8") as file:
-        json.dump(dataclasses.asdict(self._own), file)
+        json.dump(dataclasses.asdict(self._holder), file)
     except FileExistsError:
       return False
     return True
 
   def _write(self) -> None:
-    write_json(self._directory, self._name, dataclasses.asdict(self._own))
+    write_json(self._directory, self._name, dataclasses.asdict(self._holder))
 
   def _replace(self, holder: Holder) -> None:
     """Replaces a stale lock; raises WorkdirInUseError if the lock is not stale."""
@@ -198,9 +198,9 @@ class Lock:
     second = Lock(self._directory, f"{self._name}.{holder.token}")
     second._take()
     try:
-      found = self._read()
-      if found is not None and found.token != holder.token:
-        raise self._refusal(found)
+      successor = self._read()
+      if successor is not None and successor.token != holder.token:
+        raise self._refusal(successor)
       logging.warning(
         "%s: took over the lock of process %d on host %r, which has ended",
         self._directory,
@@ -214,13 +214,13 @@ class Lock:
   def _is_stale(self, holder: Holder) -> bool:
     if holder == TORN_HOLDER:
       return self._age() > TORN
-    if holder.machine == self._own.machine:
+    if holder.machine == self._holder.machine:
       return not holder.is_alive()
     return self._age() > STALE
 
   def _age(self) -> float:
     """Returns the seconds since the holder's last sign of life, by the file system's clock."""
-    probe = self._path.parent / f"{self._name}.probe-{self._own.token}"
+    probe = self._path.parent / f"{self._name}.probe-{self._holder.token}"
     try:
       probe.write_text("")
       return probe.stat().mtime - self._path.stat().mtime
@@ -238,15 +238,15 @@ class Lock:
     except (ValueError, TypeError):
       return TORN_HOLDER
 
-  def _is_own(self) -> bool:
+  def _holds_lock(self) -> bool:
     holder = self._read()
-    return holder is not None and holder.token == self._own.token
+    return holder is not None and holder.token == self._holder.token
 
   def _beat(self) -> None:
     """Touches the file twice a minute as a sign of life, while this process holds the lock."""
     while not self._ended.wait(BEAT):
       with contextlib.suppress(OSError):  # the next attempt may succeed
-        if not self._is_own():
+        if not self._holds_lock():
           continue
         if self._remote:
           self._write()
@@ -255,7 +255,7 @@ class Lock:
 
   def _refusal(self, holder: Holder) -> WorkdirInUseError:
     sign = ""
-    if holder.machine != self._own.machine:
+    if holder.machine != self._holder.machine:
       sign = f" (last sign of life {self._age():.0f} s ago, expires after {STALE:.0f} s)"
     return WorkdirInUseError(
       f"workdir={self._directory!r} is in use: process {holder.pid} on host {holder.host!r}"

@@ -37,7 +37,7 @@ def broadcast_first(value: int) -> int:
   return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
-def wait_for_all(what: str) -> None:
-  """Waits until every process has called this function with the name `what`."""
+def wait_for_all(name: str) -> None:
+  """Waits until every process has called this function with the same name."""
   if jax.process_count() > 1:
-    multihost_utils.sync_global_devices(f"vitx: {what}")
+    multihost_utils.sync_global_devices(f"vitx: {name}")

@@ -58,10 +58,10 @@ def read_leaves(
     for name, leaf in described.items()
     if 0 in leaf["shape"]
   }
-  wanted = tree.nest({name: 0 for name in described if name not in leaves})
-  if wanted:
-    on_host = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-    arguments = ocp.args.PyTreeRestore(wanted, restore_args=on_host, partial_restore=True)
+  names = tree.nest({name: 0 for name in described if name not in leaves})
+  if names:
+    on_host = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), names)
+    arguments = ocp.args.PyTreeRestore(names, restore_args=on_host, partial_restore=True)
     handlers = ocp.type_handlers
     registry = handlers.create_type_handler_registry(
       (np.ndarray, _HostArrays()),
@@ -97,10 +97,10 @@ async def _read_all(infos: Sequence[Any], reads: Sequence[Awaitable[Sequence]]) 
   If reads fail, the first error is raised, with the name of its array as a note.
   """
   results = await asyncio.gather(*reads, return_exceptions=True)
-  found: list[Any] = []
+  arrays: list[Any] = []
   for info, result in zip(infos, results, strict=True):
     if isinstance(result, BaseException):
       result.add_note(f"leaf {info.name}")
       raise result
-    found += result
-  return found
+    arrays += result
+  return arrays

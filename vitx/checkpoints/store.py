@@ -147,9 +147,9 @@ class CheckpointStore:
     stored = json.loads(json.dumps(stored))  # as a read will return it
     stored["digest"] = digest.digest_json(stored)
     # Orbax refuses arrays without elements; their shape in the record is enough.
-    written = tree.nest({name: array for name, array in leaves.items() if array.size})
+    nonempty = tree.nest({name: array for name, array in leaves.items() if array.size})
     arguments = ocp.args.Composite(
-      state=ocp.args.StandardSave(written), record=ocp.args.JsonSave(stored)
+      state=ocp.args.StandardSave(nonempty), record=ocp.args.JsonSave(stored)
     )
     if self._checkpointer is None:
       self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
@@ -244,8 +244,8 @@ class CheckpointStore:
         bad[step] = error
       processes.check_agreement(restored is not None, f"checkpoint {step} in {self._directory}")
       if restored is not None:
-        for each in bad.values():
-          logging.warning("skipping a checkpoint: %s", each)
+        for problem in bad.values():
+          logging.warning("skipping a checkpoint: %s", problem)
         self._set_aside(bad)
         return restored
     if bad:

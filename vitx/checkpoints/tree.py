@@ -84,13 +84,13 @@ def check_match(stored: Mapping[str, Any], target: Any, where: str) -> None:
   Raises:
     ShapeMismatch: Leaves differ; the message lists the first of them.
   """
-  wanted = {name: _kind(leaf) for name, leaf in name_leaves(target).items()}
+  needed = {name: _kind(leaf) for name, leaf in name_leaves(target).items()}
   kinds = {name: _kind(leaf) for name, leaf in stored.items()}
-  differing = [name for name in {**wanted, **kinds} if kinds.get(name) != wanted.get(name)]
+  differing = [name for name in {**needed, **kinds} if kinds.get(name) != needed.get(name)]
   if differing:
     lines = "\n".join(
       f"  {name}: {kinds.get(name, 'nothing')} in the checkpoint,"
-      f" {wanted.get(name, 'nothing')} wanted"
+      f" {needed.get(name, 'nothing')} wanted"
       for name in differing[:LISTED]
     )
     raise ShapeMismatch(

@@ -206,7 +206,7 @@ def _run_gpu(
   import time
 
   from vitx.analysis import csv_files
-  from vitx.benchmark import gpu, tune
+  from vitx.benchmark import gpu, gpu_check, tune
   from vitx.files import replace_text
 
   chosen = [check_choice(part, "parts", gpu.PARTS) for part in parts or gpu.PARTS]
@@ -221,7 +221,7 @@ def _run_gpu(
       replace_text(Path(out), "\n\n".join(sections) + "\n")
 
   if "check" in chosen:
-    add(gpu.check(say))
+    add(gpu_check.check(say))
   if "tiles" in chosen:
     _run_choose(["tiles"], None, None, None, 1, minutes / 4)
   add(gpu.describe())

@@ -1,8 +1,9 @@
 """Exceptions and error messages, which name the field, the value and the fix."""
 
+import contextlib
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 # Characters that control a terminal or change the direction of text, and lone surrogates, which
 # UTF-8 cannot encode.
@@ -42,6 +43,15 @@ class MissingExtraError(UserError, ImportError):
 
   def __init__(self, feature: str, extra: str):
     super().__init__(f'{feature} needs the extra "{extra}": pip install -e ".[{extra}]"')
+
+
+@contextlib.contextmanager
+def naming(place: str) -> Iterator[None]:
+  """Puts the name of a place, such as a field or a file, before a ConfigError of a `with` block."""
+  try:
+    yield
+  except ConfigError as error:
+    raise ConfigError(f"{place}: {error}") from error
 
 
 def nearest(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str:

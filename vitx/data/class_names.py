@@ -119,17 +119,17 @@ def match_classes(
   Returns:
     The index in `others` of each class of the data set, int32 (K,); None if `others` lacks a class.
   """
-  own, theirs = _keys(info.class_names or ()), _keys(others)
+  ours, theirs = _make_keys(info.class_names or ()), _make_keys(others)
   place, known = {name: i for i, name in enumerate(theirs)}, imagenet_labels()
-  if all(name in place for name in own):
-    return np.array([place[name] for name in own], np.int32)
-  if _are_numbers(theirs, len(known)) and all(name in known for name in own):
-    return np.array([place[str(known[name])] for name in own], np.int32)
-  if _are_numbers(own, len(known)) and place.keys() == known.keys():
+  if all(name in place for name in ours):
+    return np.array([place[name] for name in ours], np.int32)
+  if _are_numbers(theirs, len(known)) and all(name in known for name in ours):
+    return np.array([place[str(known[name])] for name in ours], np.int32)
+  if _are_numbers(ours, len(known)) and place.keys() == known.keys():
     ids = list(known)
-    return np.array([place[ids[int(number)]] for number in own], np.int32)
-  if unnamed and info.numbered and _are_numbers(theirs, len(own)):
-    return np.array([place[str(i)] for i in range(len(own))], np.int32)
+    return np.array([place[ids[int(number)]] for number in ours], np.int32)
+  if unnamed and info.numbered and _are_numbers(theirs, len(ours)):
+    return np.array([place[str(i)] for i in range(len(ours))], np.int32)
   return None
 
 
@@ -197,7 +197,7 @@ def _are_numbers(keys: Sequence[str], count: int) -> bool:
   return set(keys) == {str(i) for i in range(count)}
 
 
-def _keys(names: Sequence[str]) -> list[str]:
+def _make_keys(names: Sequence[str]) -> list[str]:
   """Normalizes names for comparison: if all names are numbers, "07" becomes "7"."""
   composed = [normalize(name) for name in names]
   if all(name.isascii() and name.isdecimal() for name in composed):
@@ -206,12 +206,12 @@ def _keys(names: Sequence[str]) -> list[str]:
   return composed
 
 
-def compare(names: Sequence[str], others: Sequence[str], what: str, other: str) -> str:
-  """Returns a text with up to 5 names that only one of two lists, called what and other, has."""
-  own, theirs = set(_keys(names)), set(_keys(others))
-  missing = [name for name in _keys(others) if name not in own][:LISTED]
-  extra = [name for name in _keys(names) if name not in theirs][:LISTED]
-  return f"not in the {what}: {missing or 'none'}; not in the {other}: {extra or 'none'}"
+def compare(names: Sequence[str], others: Sequence[str], title: str, other_title: str) -> str:
+  """Returns a text with up to 5 names that only one of two lists has; the titles name the lists."""
+  ours, theirs = set(_make_keys(names)), set(_make_keys(others))
+  missing = [name for name in _make_keys(others) if name not in ours][:LISTED]
+  extra = [name for name in _make_keys(names) if name not in theirs][:LISTED]
+  return f"not in the {title}: {missing or 'none'}; not in the {other_title}: {extra or 'none'}"
 
 
 def renumber(dataset: Dataset, names: Sequence[str], *, unnamed: bool = False) -> Dataset | None:
@@ -243,7 +243,7 @@ class Renumbered(Subset):
 
   @functools.cached_property
   def labels(self) -> np.ndarray | None:
-    labels = self._parent.labels
+    labels = self.parent.labels
     if labels is None or labels.ndim == 1:
       return None if labels is None else self._indices[labels]
     return self._renumber({"labels": labels})["labels"]

@@ -31,8 +31,8 @@ def count_model_bits(
   train_keys, test_keys = (_keys(sequences, base) for sequences in (train, test))
   bits = []
   probability = np.array(1 / vocabulary)
-  for grams, wanted in zip(train_keys, test_keys, strict=True):
-    probability = _interpolate(grams, wanted, base, probability)
+  for train_grams, test_grams in zip(train_keys, test_keys, strict=True):
+    probability = _interpolate(train_grams, test_grams, base, probability)
     bits.append(float(-np.log2(probability).mean()))
   return bits
 
@@ -73,15 +73,15 @@ def _interpolate(train: np.ndarray, test: np.ndarray, base: int, lower: np.ndarr
   count = _look_up(grams, counts, unique)
   total = _look_up(contexts, np.add.reduceat(counts, starts), unique // base)
   kind = _look_up(contexts, kinds, unique // base)
-  own = np.maximum(count - DISCOUNT, 0) / np.maximum(total, 1)
+  discounted = np.maximum(count - DISCOUNT, 0) / np.maximum(total, 1)
   free = np.where(total > 0, DISCOUNT * kind / np.maximum(total, 1), 1.0)
-  return own[inverse] + free[inverse] * lower
+  return discounted[inverse] + free[inverse] * lower
 
 
-def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-  """Returns the value of each wanted key, or 0 if it is not among `keys`, which are sorted."""
-  places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-  return np.where(keys[places] == wanted, values[places], 0)
+def _look_up(keys: np.ndarray, values: np.ndarray, queries: np.ndarray) -> np.ndarray:
+  """Returns the value of each key in `queries`, or 0 if the sorted `keys` do not have it."""
+  places = np.minimum(np.searchsorted(keys, queries), len(keys) - 1)
+  return np.where(keys[places] == queries, values[places], 0)
 
 
 def per_position_bits(train: np.ndarray, test: np.ndarray, vocabulary: int) -> float:

@@ -134,10 +134,9 @@ class Dataset:
     unlabeled: The names of the splits that are unusable because they have no labels.
     roles: The splits whose role is guessed from their names, such as "dev_images", by role; see
       `split_names.find_roles`.
-    unreadable: The names of the examples that were left out of the splits opened so far because
-      they cannot be read, see `readable.skip_unreadable`.
-    unread: The names of the files and directories that the source left out, by a description of
-      their kind in the plural, such as "images outside of the class directories".
+    unreadable: The names of the examples that the opened splits lack, see `skip_unreadable`.
+    unread: The names of the files and directories that the source skipped, grouped by kind. A key
+      describes the kind in the plural, such as "images outside of the class directories".
     problem: The error for a new run if the source can be read in two ways, and `splits` follows one
       of them; "" for none.
     count: A function that returns the number of examples of a split without reading an example; by
@@ -206,7 +205,7 @@ class Subset:
   """
 
   def __init__(self, parent: Examples, choose: Callable[[], np.ndarray]):
-    self._parent = parent
+    self.parent = parent
     self._choose = choose
 
   @functools.cached_property
@@ -216,20 +215,20 @@ class Subset:
 
   @functools.cached_property
   def labels(self) -> np.ndarray | None:
-    labels = self._parent.labels
+    labels = self.parent.labels
     return None if labels is None else labels[self.indices]
 
   def __len__(self) -> int:
     return len(self.indices)
 
   def __getitem__(self, i: int) -> Example:
-    return self._parent[int(self.indices[i])]
+    return self.parent[int(self.indices[i])]
 
   def encoded(self, i: int) -> dict[str, Any]:
-    return read_encoded(self._parent, int(self.indices[i]))
+    return read_encoded(self.parent, int(self.indices[i]))
 
   def name(self, i: int) -> str:
-    return self._parent.name(int(self.indices[i]))
+    return self.parent.name(int(self.indices[i]))
 
 
 class Joined:

@@ -105,8 +105,8 @@ class Span:
     ends = np.cumsum(whole)
     low = np.clip(start - (ends - whole), 0, whole)
     high = np.clip(stop - (ends - whole), 0, whole)
-    left = np.flatnonzero(low < high)
-    return left, low[left], high[left], whole[left]
+    documents = np.flatnonzero(low < high)
+    return documents, low[documents], high[documents], whole[documents]
 
   @functools.cached_property
   def lengths(self) -> np.ndarray:

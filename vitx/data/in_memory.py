@@ -73,11 +73,11 @@ def find_problems(
         problems[i] = error
 
   starts = range(0, count, _CHUNK)
-  shown = dict(desc="reading", unit="examples", unit_scale=_CHUNK)
+  bar = dict(desc="reading", unit="examples", unit_scale=_CHUNK)
   pool = ThreadPoolExecutor(threads)
   chunks = pool.map(read_chunk, starts)
   try:
-    list(tqdm(chunks, total=len(starts), delay=2, mininterval=1, leave=False, **shown))
+    list(tqdm(chunks, total=len(starts), delay=2, mininterval=1, leave=False, **bar))
   finally:
     pool.shutdown(cancel_futures=True)  # no other chunk is read after an interrupt
   return dict(sorted(problems.items()))

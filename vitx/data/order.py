@@ -70,8 +70,8 @@ def example_at(seed: int, positions: np.ndarray | int, count: int, repeats: int 
   epochs, offsets = np.divmod(positions, count)
   result = np.empty_like(positions)
   for epoch in range(int(epochs.min()), int(epochs.max()) + 1):
-    here = epochs == epoch
-    result[here] = permutation(seed, epoch, count)[offsets[here] // repeats]
+    in_epoch = epochs == epoch
+    result[in_epoch] = permutation(seed, epoch, count)[offsets[in_epoch] // repeats]
   return result
 
 
@@ -102,17 +102,17 @@ class BalancedOrder:
     cycles, slots = np.divmod(np.asarray(positions, np.int64) // repeats, len(self._members))
     result = np.empty_like(slots)
     for cycle in np.unique(cycles).tolist():
-      here = np.flatnonzero(cycles == cycle)
-      classes = shuffle(self._seed, CLASSES, cycle, len(self._members))[slots[here]]
-      for place, each in zip(here.tolist(), classes.tolist(), strict=True):
-        epoch, offset = divmod(cycle, len(self._members[each]))
-        result[place] = self._drawn(each, epoch)[offset]
+      in_cycle = np.flatnonzero(cycles == cycle)
+      classes = shuffle(self._seed, CLASSES, cycle, len(self._members))[slots[in_cycle]]
+      for place, label in zip(in_cycle.tolist(), classes.tolist(), strict=True):
+        epoch, offset = divmod(cycle, len(self._members[label]))
+        result[place] = self._drawn(label, epoch)[offset]
     return result
 
-  def _draw(self, each: int, epoch: int) -> np.ndarray:
+  def _draw(self, label: int, epoch: int) -> np.ndarray:
     """Returns the indices of one class's examples in the random order of one pass over them."""
-    members = self._members[each]
-    bits = generator(self._seed, MEMBERS, epoch, each)
+    members = self._members[label]
+    bits = generator(self._seed, MEMBERS, epoch, label)
     return members[np.argsort(bits.random_raw(len(members)), kind="stable")]
 
 

@@ -32,7 +32,7 @@ def warn_of_unread(name: str, unread: Mapping[str, Sequence[str]]) -> None:
 
   Args:
     name: The name of the data set.
-    unread: The names of what was not read, by a description of its kind, see `Dataset.unread`.
+    unread: The names that were not read, grouped by kind, see `Dataset.unread`.
   """
   parts = []
   for kind, names in unread.items():
@@ -61,13 +61,13 @@ def skip_unreadable(dataset: Dataset, threads: int) -> Dataset:
 
   @functools.cache
   def open_split(expression: str) -> Examples:
-    return _leave_out(dataset, expression, threads, unreadable)
+    return _drop_unreadable(dataset, expression, threads, unreadable)
 
   count = dataset.count or (lambda split: len(dataset.open_split(split)))
   return dataclasses.replace(dataset, open_split=open_split, unreadable=unreadable, count=count)
 
 
-def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]) -> Examples:
+def _drop_unreadable(dataset: Dataset, split: str, threads: int, unreadable: list[str]) -> Examples:
   """Returns the readable examples of a split; adds the names of the others to `unreadable`."""
   examples = dataset.open_split(split)
   problems = find_problems(examples.__getitem__, len(examples), threads)
@@ -75,15 +75,15 @@ def _leave_out(dataset: Dataset, split: str, threads: int, unreadable: list[str]
     return examples
   count, names, labels = len(examples), dataset.info.class_names, examples.labels
   readable = np.setdiff1d(np.arange(count), list(problems))
-  listed = list_problems(list(problems.values()))
-  message = f"{len(problems)} of {count} examples of {split!r}, which cannot be read:\n{listed}"
-  lost = "" if readable.size else "any class"
+  reasons = list_problems(list(problems.values()))
+  message = f"{len(problems)} of {count} examples of {split!r}, which cannot be read:\n{reasons}"
+  absent = "" if readable.size else "any class"
   if readable.size and names is not None and labels is not None and labels.ndim == 1:
-    kept = np.append(labels[readable], -1)  # -1 is no class, but a missing label
-    lost = listing(names[k] for k in np.setdiff1d(labels, kept))
-  if lost:
+    remaining = np.append(labels[readable], -1)  # -1 is no class, but a missing label
+    absent = listing(names[k] for k in np.setdiff1d(labels, remaining))
+  if absent:
     raise ConfigError(
-      f"data.on_unreadable='skip' leaves no example of {lost} in {dataset.info.name!r}: {message}"
+      f"data.on_unreadable='skip' leaves no example of {absent} in {dataset.info.name!r}: {message}"
     )
   logging.warning("%s: skipped %s", dataset.info.name, message)
   unreadable += [name for i in problems if (name := examples.name(i)) not in unreadable]

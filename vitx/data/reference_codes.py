@@ -47,7 +47,7 @@ def reference_figures(
     and the number of bytes used of test (reference_bytes) and of train (reference_train_bytes).
   """
   train, test = _take_first(train, kind), _take_first(test, kind)
-  content = (each.tobytes() for each in (*train, *test))
+  content = (sequence.tobytes() for sequence in (*train, *test))
   key = digest([f"{VERSION} {LIMIT} {vocabulary} {kind}", str(len(train)), *content])
   path = cache_directory() / "references" / f"{key}.json"
   cached = _load(path)
@@ -60,7 +60,7 @@ def reference_figures(
   logging.info("computing the figures of count models and compressors for these data: %s", sizes)
   bits = count_model_bits(train, test, vocabulary)
   figures = {f"count_{order}": value for order, value in enumerate(bits)}
-  figures |= compressor_bits(b"".join(each.tobytes() for each in test))
+  figures |= compressor_bits(b"".join(sequence.tobytes() for sequence in test))
   if kind == "images":
     figures["per_position"] = per_position_bits(np.stack(train), np.stack(test), vocabulary)
   figures |= sizes
@@ -87,18 +87,18 @@ def _take_first(sequences: Iterable[np.ndarray], kind: SequenceKind) -> list[np.
   Images are taken whole, and the first one even if it is longer than the limit. The last document
   is cut at the limit.
   """
-  taken: list[np.ndarray] = []
-  left = LIMIT
-  for each in sequences:
+  parts: list[np.ndarray] = []
+  room = LIMIT
+  for sequence in sequences:
     # The cut comes before the copy, as a document may be a file mapped into memory.
-    part = np.array(each if kind == "images" else each[:left], np.uint8).ravel()
-    if taken and len(part) > left:
+    part = np.array(sequence if kind == "images" else sequence[:room], np.uint8).ravel()
+    if parts and len(part) > room:
       break
-    taken.append(part)
-    left -= len(part)
-    if left <= 0:
+    parts.append(part)
+    room -= len(part)
+    if room <= 0:
       break
-  return taken
+  return parts
 
 
 def _load(path: Path) -> dict[str, float] | None:

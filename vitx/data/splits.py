@@ -1,8 +1,7 @@
-"""Assigns examples to the roles train, validation and test, and divides splits for this."""
+"""Assigns the examples of splits to the roles train, validation and test."""
 
 import dataclasses
 import functools
-import heapq
 import importlib
 import itertools
 import re
@@ -19,10 +18,12 @@ from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.readable import warn_of_unread
 from vitx.data.split_names import NAMES, suggest_name
+from vitx.data.strata import choose_balanced, find_folds, find_strata
 from vitx.files import reading
 
 # A range of a file that belongs to a split: the file's name, the range's first position, its end.
 FileRange = tuple[str, int, int]
+FindGroups = Callable[[Examples], Any]
 # The share of train that serves as test, independent of the seed, if a set has no split for test.
 TEST_SHARE = 0.2
 
@@ -65,37 +66,38 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
       roles share a group.
   """
   settings = read_fields(DataSettings, data)
-  given = data.get("splits", {})
+  expressions = data.get("splits", {})
   has_folds = settings.folds is not None or settings.fold is not None
   if settings.groups is not None and dataset.groups is None:
     dataset = dataclasses.replace(dataset, groups=functools.partial(_match, settings.groups))
-  names = find_splits(dataset, given, has_folds=has_folds)
+  names = find_splits(dataset, expressions, has_folds=has_folds)
   _warn_of_unread(dataset, names)
   train = whole = dataset.open_split(names["train"])
+  find_groups = _make_find_groups(dataset, whole)
+  carve = functools.partial(_carve, dataset, find_groups)
   result: dict[str, Examples] = {}
   if has_folds:
-    folds, fold = _read_folds(dataset, train, settings, given)
+    folds, fold = _read_folds(dataset, train, settings, expressions)
     train, result["test"] = _divide(
-      train, lambda own: find_folds(_classes(own), folds, find_groups(dataset, own)) == fold
+      train, lambda part: find_folds(_classes(part), folds, find_groups(part)) == fold
     )
   elif names["test"]:
     result["test"] = dataset.open_split(names["test"])
   else:
-    train, result["test"] = _carve(dataset, train, TEST_SHARE, 0, order.TEST)
+    train, result["test"] = carve(train, TEST_SHARE, (0, order.TEST))
   if names["validation"]:
     result["validation"] = dataset.open_split(names["validation"])
   elif choose := find_choice(data):
     train, result["validation"] = _divide(train, choose)
   else:
-    share = settings.validation
-    train, result["validation"] = _carve(dataset, train, share, seed, order.VALIDATION)
+    train, result["validation"] = carve(train, settings.validation, (seed, order.VALIDATION))
   # With one seed, a smaller fraction is a subset of a larger one: `carve` keeps the beginning.
   if settings.fraction < 1.0 and dataset.carve is not None:
     train, _ = dataset.carve(train, 1.0 - settings.fraction)
   elif settings.fraction < 1.0:
-    _, train = _carve(dataset, train, settings.fraction, seed, order.FRACTION, spare=0)
+    _, train = carve(train, settings.fraction, (seed, order.FRACTION), spare=0)
   if dataset.groups is not None:
-    _check_groups(dataset.groups, {**result, "train": train}, whole)
+    _check_groups(find_groups, {**result, "train": train}, whole)
   return {**result, "train": train}
 
 
@@ -116,24 +118,24 @@ def find_choice(data: Mapping[str, Any]) -> Callable[[Examples], np.ndarray] | N
 
 
 def find_splits(
-  dataset: Dataset, given: Mapping[str, str], *, has_folds: bool = False
+  dataset: Dataset, expressions: Mapping[str, str], *, has_folds: bool = False
 ) -> dict[str, str]:
   """Chooses the split of each role; "" means that the role's examples are carved from train.
 
   Args:
     dataset: The data set.
-    given: The config's `data.splits`. For a role that is missing or "", a split whose name states
-      the role is chosen.
+    expressions: The config's `data.splits`. For a role that is missing or "", a split whose name
+      states the role is chosen.
     has_folds: Whether train is divided into folds. Then the test examples, and validation unless it
       is given, are carved from train, and the data set's own splits for these roles stay free.
   """
-  check_options(SplitSettings, given, "data.splits")
-  read_fields(SplitSettings, given, "data.splits")
-  names = {role: given.get(role) or "" for role in ROLES}
+  check_options(SplitSettings, expressions, "data.splits")
+  read_fields(SplitSettings, expressions, "data.splits")
+  names = {role: expressions.get(role) or "" for role in ROLES}
   names["train"] = names["train"] or _find_split(dataset, "train") or "train"
   if not has_folds:
-    is_given = names["validation"] and names["test"]
-    validation = "" if is_given else _find_split(dataset, "validation")
+    has_both = names["validation"] and names["test"]
+    validation = "" if has_both else _find_split(dataset, "validation")
     spare = "" if validation in find_bases(names["validation"]) else validation
     names["test"] = names["test"] or _find_split(dataset, "test") or spare
     if not names["validation"] and validation not in find_bases(names["test"]):
@@ -188,43 +190,49 @@ def _match(groups: str, name: str) -> str:
   return str(match.groups() or match[0])
 
 
-def find_groups(dataset: Dataset, examples: Examples) -> np.ndarray | None:
-  """Returns the group of each example, a text, (n,); None if examples are divided one by one."""
-  if dataset.groups is None:
-    return None
-  return np.array([dataset.groups(examples.name(i)) for i in range(len(examples))])
+def _make_find_groups(dataset: Dataset, whole: Examples) -> FindGroups:
+  """Returns a function from examples to their groups (n,) or None, which reads `whole` once."""
+  group = dataset.groups
+  if group is None:
+    return lambda examples: None
+  read = lambda examples: np.array([group(examples.name(i)) for i in range(len(examples))])  # noqa: E731
+  read_whole = functools.cache(lambda: read(whole))
+
+  def find_groups(examples: Examples) -> np.ndarray:
+    if isinstance(examples, _Part):
+      return find_groups(examples.parent)[examples.indices]
+    return read_whole() if examples is whole else read(examples)
+
+  return find_groups
 
 
-def _check_groups(group: Callable, roles: Mapping[str, Examples], whole: Examples) -> None:
-  """Checks that each role has groups of its own; warns of a class that train lost to other roles.
-
-  Train may lose one if few groups have it.
-  """
-  groups = {role: {group(part.name(i)) for i in range(len(part))} for role, part in roles.items()}
+def _check_groups(find_groups: FindGroups, roles: Mapping[str, Examples], whole: Examples) -> None:
+  """Checks that no roles share a group; warns if train lost a class, which few groups may have."""
+  groups = {role: set(find_groups(part).tolist()) for role, part in roles.items()}
   problems = [f"{role} is without a group" for role in ROLES if not groups[role]]
   for a, b in itertools.combinations(ROLES, 2):
     if shared := groups[a] & groups[b]:
       problems.append(f"{a} and {b} share {len(shared)} groups, such as {min(shared)!r}")
   if problems:
     raise ConfigError(f"data.groups: {'; '.join(problems)}. Change data.folds or data.splits.")
-  lost = np.setdiff1d(_classes(whole), _classes(roles["train"]))
-  if lost.size:
-    logging.warning("train has no example of %d classes, such as number %d", lost.size, lost[0])
+  absent = np.setdiff1d(_classes(whole), _classes(roles["train"]))
+  if absent.size:
+    logging.warning("train has no example of %d classes, such as number %d", absent.size, absent[0])
 
 
 def _carve(
-  dataset: Dataset, train: Examples, share: float, seed: int, stream: int, spare: int = 1
+  dataset: Dataset,
+  find_groups: FindGroups,
+  train: Examples,
+  share: float,
+  draw: tuple[int, int],
+  spare: int = 1,
 ) -> tuple[Examples, Examples]:
-  """Takes a share of a split for another role, an equal share of each class if there are classes.
-
-  Returns the examples that were not taken, and the examples that were; see `choose_balanced`.
-  """
+  """Returns the rest of a split, and a share for which `draw` has the seed and the stream."""
   if dataset.carve is not None:
     return dataset.carve(train, share)
 
-  def choose(own: Examples) -> np.ndarray:
-    return choose_balanced(_classes(own), find_groups(dataset, own), share, seed, stream, spare)
-
+  choose = lambda x: choose_balanced(_classes(x), find_groups(x), share, *draw, spare)  # noqa: E731
   return _divide(train, choose)
 
 
@@ -238,129 +246,15 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
       )
 
 
-def choose_balanced(
-  classes: np.ndarray, groups: np.ndarray | None, share: float, seed: int, stream: int, spare: int
-) -> np.ndarray:
-  """Chooses a share of the examples of each class at random.
-
-  At least one example of each class is chosen if `spare` allows it. The chosen examples are the
-  first in a random order that depends on the seed alone, so a smaller share is a subset of a larger
-  one.
-
-  With `groups`, whole groups are chosen. The classes are treated in the order of `_stratify`. A
-  class gets the first groups in the random order with which its share is nearly reached; groups of
-  more than twice the share come last. A smaller share is a subset of a larger one if each group has
-  one class and no group is so large.
-
-  Args:
-    classes: The class of each example, (n,).
-    groups: The group of each example, a number or a text, (n,); None chooses single examples.
-    share: The share, between 0 and 1.
-    seed: The seed of the order.
-    stream: The number of the stream of random bits, see `order.generator`.
-    spare: The minimum number of examples, or groups, of each class that are not chosen.
-
-  Returns:
-    A mask of the chosen examples, bool (n,).
-  """
-  numbers, sizes, strata = _stratify(classes, groups, seed, stream)
-  chosen = np.zeros(len(sizes), bool)
-  for owners, counts, items, weights in strata:
-    wanted, most = share * counts.sum() - counts[chosen[owners]].sum(), len(items) - spare
-    sequence = np.argsort(np.maximum(weights / 2 - wanted, 0), kind="stable")
-    middles = np.cumsum(weights[sequence]) - weights[sequence] / 2
-    # A group whose middle is below the wanted number brings the number of examples nearer to it.
-    least = 0 if chosen[owners].any() else min(1, most)
-    chosen[items[sequence[: np.clip(np.sum(middles <= wanted), least, most)]]] = True
-  return chosen[numbers]
-
-
-def find_strata(labels: np.ndarray) -> np.ndarray:
-  """Returns the stratum of each example, for examples of several classes.
-
-  The stratum is the example's rarest class, so that roles and folds get an equal share of the
-  examples of a rare class. If a class is the rarest of none of its examples, one of them is a
-  stratum of its own: `choose_balanced` leaves in train an example of each class.
-
-  Args:
-    labels: The classes of each example, (n, K), 1 for each class, otherwise 0.
-
-  Returns:
-    The strata, int (n,).
-  """
-  is_known = labels > 0.5
-  count, counts = labels.shape[1], is_known.sum(axis=0)
-  rarest = np.where(is_known, counts, np.inf).argmin(axis=1)
-  strata = np.where(is_known.any(axis=1), rarest, count)
-  for label in np.setdiff1d(np.flatnonzero(counts), strata):
-    strata[np.flatnonzero(is_known[:, label])[0]] = count + 1 + label
-  return strata
-
-
-def _stratify(
-  classes: np.ndarray, groups: np.ndarray | None, seed: int, stream: int
-) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, ...]]]:
-  """Returns the number of each example's group, the size of each group, and arrays for each class.
-
-  The arrays are the groups that have the class; the number of examples of the class in each; those
-  of the groups that no earlier class has, in random order; and their numbers of examples of the
-  class. The first class is that which the fewest groups have. Without groups, each example is a
-  group, and the first class is that of the lowest label.
-  """
-  labels = np.unique(classes, return_inverse=True)[1]
-  numbers = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
-  sizes = np.bincount(numbers)
-  place = np.argsort(order.shuffle(seed, stream, 0, len(sizes)))
-  parts = (numbers[labels == label] for label in range(labels.max(initial=-1) + 1))
-  members = [np.unique(part, return_counts=True) for part in parts]
-  if groups is not None:
-    members.sort(key=lambda member: len(member[0]))
-  strata: list[tuple[np.ndarray, ...]] = []
-  for owners, counts in members:
-    free = np.argsort(place[owners])[np.count_nonzero(place[owners] < 0) :]
-    strata.append((owners, counts, owners[free], counts[free]))
-    place[owners] = -1
-  return numbers, sizes, strata
-
-
-def find_folds(classes: np.ndarray, folds: int, groups: np.ndarray | None = None) -> np.ndarray:
-  """Divides examples into folds whose sizes, in total and per class, differ by at most one.
-
-  The division depends on the classes and the number of examples alone, not on a seed.
-
-  With `groups`, each group is in one fold, and the sizes are as equal as those of the groups allow.
-  The classes are treated in the order of `_stratify`.
-
-  Args:
-    classes: The class of each example, (n,).
-    folds: The number of folds.
-    groups: The group of each example, a number or a text, (n,); None divides single examples.
-
-  Returns:
-    The fold of each example, int (n,).
-  """
-  numbers, sizes, strata = _stratify(classes, groups, 0, order.FOLDS)
-  result, totals = np.full(len(sizes), folds), [0] * folds
-  for owners, counts, items, weights in strata:
-    held = np.bincount(result[owners], counts, folds).tolist()
-    # A group goes to the fold with the fewest examples of the class, and of these the smallest.
-    queue = sorted(zip(held[:folds], totals, range(folds), strict=True))
-    for i in np.argsort(-weights, kind="stable"):
-      examples, total, fold = queue[0]
-      result[items[i]], totals[fold] = fold, total + sizes[items[i]]
-      heapq.heapreplace(queue, (examples + weights[i], totals[fold], fold))
-  return result[numbers]
-
-
 def _read_folds(
-  dataset: Dataset, train: Examples, settings: DataSettings, given: Mapping[str, Any]
+  dataset: Dataset, train: Examples, settings: DataSettings, expressions: Mapping[str, Any]
 ) -> tuple[int, int]:
   """Checks and returns `data.folds` and `data.fold`: the number of folds, the test fold's index."""
   folds, fold, name = settings.folds, settings.fold, dataset.info.name
   if folds is None:
     raise ConfigError(f"data.fold={fold} needs data.folds, which is not set.")
   fold = check_fold(fold, folds)
-  if given.get("test") or dataset.carve is not None:
+  if expressions.get("test") or dataset.carve is not None:
     raise ConfigError(
       f"data.folds={folds} excludes data.splits.test, and documents, which are one sequence."
     )
@@ -375,12 +269,16 @@ def _read_folds(
   return folds, fold
 
 
-def _divide(train: Examples, choose: Callable[[Examples], np.ndarray]) -> tuple[Subset, Subset]:
+class _Part(Subset):
+  """A part of a split that was divided."""
+
+
+def _divide(train: Examples, choose: Callable[[Examples], np.ndarray]) -> tuple[_Part, _Part]:
   """Divides a split where a mask, computed at the first use, is False and where it is True."""
   chosen = functools.cache(lambda: choose(train))
   return (
-    Subset(train, lambda: np.flatnonzero(~chosen())),
-    Subset(train, lambda: np.flatnonzero(chosen())),
+    _Part(train, lambda: np.flatnonzero(~chosen())),
+    _Part(train, lambda: np.flatnonzero(chosen())),
   )
 
 

@@ -1,11 +1,13 @@
 """Reads the published weights of other projects from their files: `init_from=deit_small.pth`.
 
-The names `hf:OWNER/NAME` and `timm:NAME` download a file from the Hugging Face Hub.
+`read_arrays` returns a file's arrays by the names of its project, such as "blocks.0.norm1.weight"
+of timm, and `read_variables` also renames them, to nested variables of vitx. `hf:OWNER/NAME` and
+`timm:NAME` download the file from the Hugging Face Hub. As a file has no config, `count_heads` and
+`guess_layout` derive the number of heads and the layout of tokens from the shapes of variables.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ import numpy as np
 
 from vitx import files
 from vitx.checkpoints.tree import name_leaves, nest
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError, MissingExtraError, naming
 from vitx.interop import hub
 from vitx.interop.foreign_names import FAMILIES, find_family, strip, to_ours
 from vitx.interop.published import check_digest
@@ -24,8 +26,8 @@ from vitx.models import names
 from vitx.ops.layout import TokenLayout
 
 SUFFIXES = (".pth", ".pt", ".bin", ".tar", ".ckpt", ".npz", ".safetensors")
-# Training code may save the weights under one of these keys. If a file has several, the first one
-# in this order is used: for two networks that train each other, the one that is evaluated.
+# A file of `torch.save` may have the weights under one of these keys. If it has several, the first
+# one in this order is used: for two networks that train each other, the one that is evaluated.
 STATE_DICTS = (
   *("model", "state_dict", "model_state_dict", "network", "net", "module", "teacher"),
   *("target_encoder", "student", "encoder", "backbone", "model_ema", "state_dict_ema", "ema"),
@@ -47,38 +49,8 @@ _DTYPES = {
 def is_file(source: str) -> bool:
   """Returns whether `source` names a file of weights, local or on the Hub, not a workdir."""
   path = Path(source)
-  named = source.endswith(SUFFIXES) and not path.is_dir()
-  return hub.is_name(source) or named or path.is_file()
-
-
-def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Reads the arrays of a `.safetensors`, `.npz` or `torch.save` file.
-
-  Pickled code in the file is never executed.
-
-  Returns:
-    The arrays by name, and descriptions of the other values in the file by name.
-
-  Raises:
-    ConfigError: The file does not exist, cannot be read, or contains no dict of arrays.
-    MissingExtraError: The file is `.safetensors`, and that package is not installed.
-  """
-  if path.endswith(".safetensors"):
-    return read_safetensors(path, f"init_from={path!r}"), {}
-  if path.endswith(".npz"):
-    return _split(files.read_arrays(path), "")
-  content = read_torch(path)
-  with name_source(path):
-    return _find_weights(content)
-
-
-@contextlib.contextmanager
-def name_source(source: str) -> Iterator[None]:
-  """Adds the source to the message of a ConfigError in a `with` block."""
-  try:
-    yield
-  except ConfigError as error:
-    raise ConfigError(f"init_from={source!r}: {error}") from error
+  has_suffix = source.endswith(SUFFIXES) and not path.is_dir()
+  return hub.is_name(source) or has_suffix or path.is_file()
 
 
 class ForeignWeights(NamedTuple):
@@ -115,117 +87,32 @@ def read_variables(source: str, num_heads: int) -> ForeignWeights:
   path = hub.download(source) if hub.is_name(source) else source
   arrays, ignored = read_arrays(path)
   check_digest(path)
-  with name_source(source):
-    named, around = strip(arrays, STATE_DICTS)
-    ours, unused = to_ours(named, num_heads)
-  posemb = FAMILIES[find_family(named)].posemb
-  return ForeignWeights(nest(ours), unused, ignored | around, posemb, read_grid(path))
+  with naming(f"init_from={source!r}"):
+    theirs, notes = strip(arrays, STATE_DICTS)
+    ours, unused = to_ours(theirs, num_heads)
+  posemb = FAMILIES[find_family(theirs)].posemb
+  return ForeignWeights(nest(ours), unused, ignored | notes, posemb, read_grid(path))
 
 
-def count_heads(params: Mapping[str, Any]) -> int:
-  """Returns the number of heads of a network's first query projection (C, H, D); 1 without one."""
-  queries = (x for name, x in name_leaves(params).items() if name.endswith("query/kernel"))
-  return next((x.shape[1] for x in queries if x.ndim == 3), 1)
+def read_arrays(path: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+  """Reads the arrays of a `.safetensors`, `.npz` or `torch.save` file.
 
+  Pickled code in the file is never executed.
 
-def guess_layout(variables: Mapping[str, Any], grid: tuple[int, ...] = ()) -> TokenLayout | None:
-  """Returns the token layout that a network's weights imply, or `None` if they imply none.
-
-  Args:
-    variables: The network's variables.
-    grid: The grid of the network's patches. If it is () or does not have as many tokens, a square
-      grid is assumed.
-  """
-  params = variables["params"]
-  before = [params[name] for name in (names.CLASS_TOKEN, names.EXTRA_TOKENS) if name in params]
-  prefix = sum(x.shape[-2] for x in before if x.ndim > 1)
-  rows = _count_rows(name_leaves(params))
-  if grid and rows in (math.prod(grid), prefix + math.prod(grid)):
-    return TokenLayout(grid, prefix)
-  # A table has rows for all tokens before the grid or, with registers, for none of them.
-  for known in (0, prefix) if names.EXTRA_TOKENS in params else (prefix, 0):
-    side = math.isqrt(max(rows - known, 0))
-    if side and side**2 + known == rows:
-      return TokenLayout((side, side), prefix)
-  return None
-
-
-def _count_rows(leaves: Mapping[str, Any]) -> int:
-  """Returns the length of the first position table, or else of the first token axis; 0 for none."""
-  for name in sorted(leaves, key=lambda name: not names.is_position_table(name)):
-    bound = names.token_axis(name, leaves[name].ndim)
-    if bound is not None:
-      return leaves[name].shape[bound[0]]
-  return 0
-
-
-def _find_weights(content: Any, where: str = "") -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Finds the arrays in the content of a `torch.save` file, and describes the other values."""
-  if not isinstance(content, Mapping):
-    raise ConfigError(
-      f"its content is no dict of arrays but {_describe(content)}; save the state_dict() of the"
-      " network."
-    )
-  inner = {str(key): value for key, value in content.items() if _holds_arrays(value)}
-  keys = [key for key in STATE_DICTS if key in inner]
-  if not keys and (not inner or any(isinstance(x, np.ndarray) for x in content.values())):
-    return _split(content, where)
-  if not keys and len(inner) > 1:
-    raise ConfigError(
-      f"it has arrays under each of {', '.join(map(repr, inner))}; save the weights of one network"
-      " in a separate file."
-    )
-  key = (keys or list(inner))[0]
-  arrays, beside = _find_weights(inner[key], f"{where}{key}.")
-  others = {f"{where}{name}": _describe(x) for name, x in content.items() if str(name) != key}
-  return arrays, {f"{where}{key}.": "holds the weights", **others, **beside}
-
-
-def _split(content: Mapping[Any, Any], where: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-  """Separates the numeric arrays of a dict from its other values, and describes the latter."""
-  arrays = {
-    str(key): value
-    for key, value in content.items()
-    if isinstance(value, np.ndarray) and any(jnp.issubdtype(value.dtype, x) for x in _NUMBERS)
-  }
-  return arrays, {
-    f"{where}{key}": _describe(x) for key, x in content.items() if str(key) not in arrays
-  }
-
-
-def _holds_arrays(value: Any, depth: int = 2) -> bool:
-  """Returns whether a value is a dict of arrays, or has one under a key of `STATE_DICTS`."""
-  if not isinstance(value, Mapping):
-    return False
-  inner = [value.get(key) for key in STATE_DICTS] if depth else []
-  return any(isinstance(x, np.ndarray) for x in value.values()) or any(
-    _holds_arrays(x, depth - 1) for x in inner
-  )
-
-
-def _describe(value: Any) -> str:
-  if isinstance(value, Opaque):
-    return f"a {type(value).__name__}, which was not executed"
-  if isinstance(value, np.ndarray):
-    return f"an array of {value.dtype}"
-  if isinstance(value, Mapping):
-    return f"other weights, {len(value)} names" if _holds_arrays(value) else "a dict"
-  return f"of the type {type(value).__name__}"
-
-
-def read_grid(path: str) -> tuple[int, ...]:
-  """Returns the grid of patches that vitx wrote into a `.safetensors` file, or ().
+  Returns:
+    The arrays by name, and descriptions of the file's other values, such as an epoch, by name.
 
   Raises:
-    ConfigError: The file cannot be read.
+    ConfigError: The file does not exist, cannot be read, or contains no dict of arrays.
+    MissingExtraError: The file is `.safetensors`, and that package is not installed.
   """
-  if not path.endswith(".safetensors"):
-    return ()
-  from safetensors import safe_open
-
-  with files.reading(f"{path!r} is no readable safetensors file"), safe_open(path, "np") as file:
-    text = (file.metadata() or {}).get(GRID)
-    return tuple(map(int, text.split("x"))) if text else ()
+  if path.endswith(".safetensors"):
+    return read_safetensors(path, f"init_from={path!r}"), {}
+  if path.endswith(".npz"):
+    return _separate(files.read_arrays(path), "")
+  content = read_torch(path)
+  with naming(f"init_from={path!r}"):
+    return _find_weights(content)
 
 
 def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:
@@ -248,3 +135,110 @@ def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:
       name: np.frombuffer(x["data"], _DTYPES[x["dtype"]]).reshape(x["shape"])
       for name, x in deserialize(Path(path).read_bytes())
     }
+
+
+def read_grid(path: str) -> tuple[int, ...]:
+  """Returns the grid of patches that vitx wrote into a `.safetensors` file, or ().
+
+  Raises:
+    ConfigError: The file cannot be read.
+  """
+  if not path.endswith(".safetensors"):
+    return ()
+  from safetensors import safe_open
+
+  with files.reading(f"{path!r} is no readable safetensors file"), safe_open(path, "np") as file:
+    text = (file.metadata() or {}).get(GRID)
+    return tuple(map(int, text.split("x"))) if text else ()
+
+
+def _find_weights(content: Any, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[str, str]]:
+  """Returns the arrays inside the dict at `prefix`, such as "model.", and describes the rest."""
+  if not isinstance(content, Mapping):
+    raise ConfigError(
+      f"its content is no dict of arrays but {_describe(content)}; save the state_dict() of the"
+      " network."
+    )
+  networks = {str(key): value for key, value in content.items() if _holds_arrays(value)}
+  keys = [key for key in STATE_DICTS if key in networks]
+  if not keys and (not networks or any(isinstance(x, np.ndarray) for x in content.values())):
+    return _separate(content, prefix)
+  if not keys and len(networks) > 1:
+    raise ConfigError(
+      f"it has arrays under each of {', '.join(map(repr, networks))}; save the weights of one"
+      " network in a separate file."
+    )
+  key = (keys or list(networks))[0]
+  arrays, descriptions = _find_weights(networks[key], f"{prefix}{key}.")
+  others = {f"{prefix}{name}": _describe(x) for name, x in content.items() if str(name) != key}
+  return arrays, {f"{prefix}{key}.": "holds the weights", **others, **descriptions}
+
+
+def _separate(
+  content: Mapping[Any, Any], prefix: str
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+  """Separates the numeric arrays of a dict from its other values, and describes the latter."""
+  arrays = {
+    str(key): value
+    for key, value in content.items()
+    if isinstance(value, np.ndarray) and any(jnp.issubdtype(value.dtype, x) for x in _NUMBERS)
+  }
+  return arrays, {
+    f"{prefix}{key}": _describe(x) for key, x in content.items() if str(key) not in arrays
+  }
+
+
+def _holds_arrays(value: Any, depth: int = 2) -> bool:
+  """Returns whether a value is a dict of arrays, or has one under a key of `STATE_DICTS`."""
+  if not isinstance(value, Mapping):
+    return False
+  inner = [value.get(key) for key in STATE_DICTS] if depth else []
+  has_arrays = any(isinstance(x, np.ndarray) for x in value.values())
+  return has_arrays or any(_holds_arrays(x, depth - 1) for x in inner)
+
+
+def _describe(value: Any) -> str:
+  if isinstance(value, Opaque):
+    return f"a {type(value).__name__}, which was not executed"
+  if isinstance(value, np.ndarray):
+    return f"an array of {value.dtype}"
+  if isinstance(value, Mapping):
+    return f"other weights, {len(value)} names" if _holds_arrays(value) else "a dict"
+  return f"of the type {type(value).__name__}"
+
+
+def count_heads(params: Mapping[str, Any]) -> int:
+  """Returns the number of heads of a network's first query projection (C, H, D); 1 without one."""
+  queries = (x for name, x in name_leaves(params).items() if name.endswith("query/kernel"))
+  return next((x.shape[1] for x in queries if x.ndim == 3), 1)
+
+
+def guess_layout(variables: Mapping[str, Any], grid: tuple[int, ...] = ()) -> TokenLayout | None:
+  """Returns the token layout that a network's weights imply, or `None` if they imply none.
+
+  Args:
+    variables: The network's variables.
+    grid: The grid of the network's patches. If it is () or does not have as many tokens, a square
+      grid is assumed.
+  """
+  params = variables["params"]
+  tokens = [params[name] for name in (names.CLASS_TOKEN, names.EXTRA_TOKENS) if name in params]
+  prefix = sum(x.shape[-2] for x in tokens if x.ndim > 1)
+  rows = _count_rows(name_leaves(params))
+  if grid and rows in (math.prod(grid), prefix + math.prod(grid)):
+    return TokenLayout(grid, prefix)
+  # A table has rows for all prefix tokens or, with registers, for none of them.
+  for prefix_rows in (0, prefix) if names.EXTRA_TOKENS in params else (prefix, 0):
+    side = math.isqrt(max(rows - prefix_rows, 0))
+    if side and side**2 + prefix_rows == rows:
+      return TokenLayout((side, side), prefix)
+  return None
+
+
+def _count_rows(leaves: Mapping[str, Any]) -> int:
+  """Returns the length of the first position table, or else of the first token axis; 0 for none."""
+  for name in sorted(leaves, key=lambda name: not names.is_position_table(name)):
+    token_axis = names.token_axis(name, leaves[name].ndim)
+    if token_axis is not None:
+      return leaves[name].shape[token_axis[0]]
+  return 0

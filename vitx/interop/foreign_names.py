@@ -145,10 +145,10 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
   outside = {n: _cut(n, prefix) for n in plain if not n.startswith(prefix)}
   ours = {short: plain[name] for name, short in outside.items()}
   try:
-    _, left = convert_in(FAMILIES[family].rules, ours, 1)
+    _, unused = convert_in(FAMILIES[family].rules, ours, 1)
   except ConfigError:  # A rule needs another array beside one of these.
-    left = list(ours)
-  if outside and not left and not ours.keys() & inside.keys():
+    unused = list(ours)
+  if outside and not unused and not ours.keys() & inside.keys():
     return inside | ours, notes
   return inside, notes | dict.fromkeys(outside, f"outside the network {prefix}*")
 
@@ -196,8 +196,8 @@ def to_ours(theirs: Arrays, num_heads: int) -> tuple[dict[str, np.ndarray], list
   Raises:
     ConfigError: The naming scheme is unknown, or a shape does not split into H heads.
   """
-  ours, left = convert_in(FAMILIES[find_family(theirs)].rules, theirs, num_heads)
-  return ours, [name for name in left if not _UNREAD.fullmatch(name)]
+  ours, unused = convert_in(FAMILIES[find_family(theirs)].rules, theirs, num_heads)
+  return ours, [name for name in unused if not _UNREAD.fullmatch(name)]
 
 
 def to_theirs(ours: Arrays, family: str) -> dict[str, np.ndarray]:
@@ -206,9 +206,9 @@ def to_theirs(ours: Arrays, family: str) -> dict[str, np.ndarray]:
   Raises:
     ConfigError: An array has no name in the family.
   """
-  theirs, left = convert_out(FAMILIES[family].rules, ours)
-  if left:
+  theirs, unused = convert_out(FAMILIES[family].rules, ours)
+  if unused:
     raise ConfigError(
-      f"out: networks of {family!r} have no place for {sorted(left)[0]}; export a run without it."
+      f"out: networks of {family!r} have no place for {sorted(unused)[0]}; export a run without it."
     )
   return theirs

@@ -76,7 +76,7 @@ def find(source: str, files: Sequence[str], field: str = "init_from") -> str | N
   hub = _load_library(where)
   for file in files:
     try:
-      problem = _ask(hub, hub.hf_hub_url(name, file, revision=revision))
+      problem = _try_connection(hub, hub.hf_hub_url(name, file, revision=revision))
       return hub.hf_hub_download(name, file, revision=revision, local_files_only=bool(problem))
     except hub.errors.LocalEntryNotFoundError as error:
       reason = problem or _to_line(error)
@@ -91,7 +91,7 @@ def find(source: str, files: Sequence[str], field: str = "init_from") -> str | N
   return None
 
 
-def _ask(hub: ModuleType, url: str) -> str:
+def _try_connection(hub: ModuleType, url: str) -> str:
   """Tries to connect to the Hub once; returns "", or the reason why that failed.
 
   A download without a connection would repeat the request for half a minute.

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, naming
 from vitx.config.fields import MISSING, default_of, find
 from vitx.config.loader import load_config
 from vitx.interop import foreign
@@ -156,7 +156,7 @@ def check_source(
     _, report = _transfer_file(source, params, model_state, layout, fit)
     fit.check(report, source, is_run=False)
     return
-  with foreign.name_source(source):
+  with naming(f"init_from={source!r}"):
     loaded = load_shapes(source)
   check_run(loaded, source, params, model_state, layout, fit)
 
@@ -213,7 +213,7 @@ def _transfer_run(
   trained = {name: loaded.variables[name] for name in target if name in loaded.variables}
   class_names = loaded.class_names if loaded.knows_class_names else None
   indices = _match_classes(fit.match_classes, class_names, trained)
-  with foreign.name_source(source):
+  with naming(f"init_from={source!r}"):
     filled, report = transfer(target, trained, layout, before, indices)
   differing = _compare_positions(_read_positions(loaded), fit.network)
   return filled, dataclasses.replace(report, skipped={**report.skipped, **differing})
@@ -234,7 +234,7 @@ def _transfer_file(
   target = {"params": params, **tree.nest(state)}
   indices = _match_classes(fit.match_classes, None, trained)
   before = foreign.guess_layout(trained, grid)
-  with foreign.name_source(source):
+  with naming(f"init_from={source!r}"):
     filled, report = transfer(target, trained, layout, before, indices)
   unused = {**report.unused, **dict.fromkeys(extra, "")}
   skipped = {**report.skipped, **_compare_positions(posemb, fit.network)}

@@ -164,10 +164,10 @@ def convert_in(
     ConfigError: An array does not split into H heads, or a rule needs several arrays of which one
       is missing.
   """
-  left = dict(theirs)
+  remaining = dict(theirs)
   ours: dict[str, np.ndarray] = {}
   for name_rule in rules:
-    for first, number, arrays in _pop_groups(name_rule.theirs, left):
+    for first, number, arrays in _pop_groups(name_rule.theirs, remaining):
       try:
         parts = name_rule.into(arrays, num_heads)
       except (ValueError, IndexError, TypeError) as error:
@@ -176,7 +176,7 @@ def convert_in(
           f"{first} of the shape {shape} does not split into num_heads={num_heads}: {error}"
         ) from error
       ours |= _name(name_rule.ours, number, parts)
-  return ours, list(left)
+  return ours, list(remaining)
 
 
 def convert_out(rules: Iterable[NameRule], ours: Arrays) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -185,28 +185,28 @@ def convert_out(rules: Iterable[NameRule], ours: Arrays) -> tuple[dict[str, np.n
   Returns:
     The arrays under the published names, and the names in vitx that no rule covers.
   """
-  left = dict(ours)
+  remaining = dict(ours)
   theirs: dict[str, np.ndarray] = {}
   for name_rule in rules:
-    for _, number, arrays in _pop_groups(name_rule.ours, left):
+    for _, number, arrays in _pop_groups(name_rule.ours, remaining):
       theirs |= _name(name_rule.theirs, number, name_rule.back(arrays))
-  return {name: np.ascontiguousarray(x) for name, x in theirs.items()}, list(left)
+  return {name: np.ascontiguousarray(x) for name, x in theirs.items()}, list(remaining)
 
 
 def _pop_groups(
-  templates: tuple[str, ...], left: dict[str, np.ndarray]
+  templates: tuple[str, ...], remaining: dict[str, np.ndarray]
 ) -> Iterator[tuple[str, str, Several]]:
-  """Yields groups of arrays that one rule converts together, and removes them from `left`.
+  """Yields groups of arrays that one rule converts together, and removes them from `remaining`.
 
   Yields:
     The name of the first array, the number of its block, and the arrays of the group.
   """
-  for first, number in _matching(templates[0], left):
+  for first, number in _matching(templates[0], remaining):
     names = [template.format(number) for template in templates]
-    missing = [name for name in names if name not in left]
+    missing = [name for name in names if name not in remaining]
     if missing:
       raise ConfigError(f"{first} needs {missing[0]}, which the file does not have")
-    yield first, number, [left.pop(name) for name in names]
+    yield first, number, [remaining.pop(name) for name in names]
 
 
 def _name(templates: tuple[str, ...], number: str, arrays: Several) -> dict[str, np.ndarray]:

@@ -72,7 +72,7 @@ def is_frozen(module: Sequence[str], names: Collection[str], frozen: Collection[
     frozen: The names of the frozen parameters.
   """
   for depth in range(len(module), -1, -1):
-    inside = "".join(f"{each}/" for each in module[:depth])
+    inside = "".join(f"{part}/" for part in module[:depth])
     below = [name for name in names if name.startswith(inside)]
     if below:
       return set(frozen).issuperset(below)

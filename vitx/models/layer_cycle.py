@@ -86,12 +86,12 @@ def _make_parameters(
     layers = range(first, depth, len(blocks))
     keys = jax.vmap(lambda layer: jax.random.fold_in(base, layer))(jnp.asarray(layers))
     init = lambda key, block=block: block.init(key, x, layout, train=False)  # noqa: E731
-    made = dict(jax.vmap(init)(keys))
-    params = made.pop("params")
-    if made:
+    collections = dict(jax.vmap(init)(keys))
+    params = collections.pop("params")
+    if collections:
       raise ConfigError(
         f"model.layer_cycle={len(blocks)}: a loop over layers keeps no state, but the blocks have"
-        f" {listing(made)}; set model.layer_cycle=0."
+        f" {listing(collections)}; set model.layer_cycle=0."
       )
     for number, layer in enumerate(layers):
       of_layer = jax.tree.map(lambda leaf, number=number: leaf[number], params)

@@ -28,15 +28,15 @@ def collect_names() -> Iterator[set[str]]:
     parameters, such as "token_mixer/alpha". These may be only the ends of the parameters' full
     names, since a module that runs in a loop over layers is called once for all layers.
   """
-  found: set[str] = set()
+  collected: set[str] = set()
 
   def look(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
     for name in getattr(context.module, "logged", ()):
-      found.add("/".join((*context.module.path, name)))
+      collected.add("/".join((*context.module.path, name)))
     return call(*args, **kwargs)
 
   with nn.intercept_methods(look):
-    yield found
+    yield collected
 
 
 def means(params: Any, ends: tuple[str, ...]) -> dict[str, jax.Array]:
@@ -53,6 +53,6 @@ def means(params: Any, ends: tuple[str, ...]) -> dict[str, jax.Array]:
   flat = flatten_dict(params, sep="/")
   suffixes = tuple(f"/{end}" for end in ends)
   chosen = {path: x for path, x in flat.items() if f"/{path}".endswith(suffixes)}
-  named = flatten_dict(unstack(unflatten_dict(chosen, sep="/")), sep="/")
-  found = {names.name_figure(path): jnp.mean(x.astype(jnp.float32)) for path, x in named.items()}
-  return {name: found[name] for name in sorted(found)}
+  layers = flatten_dict(unstack(unflatten_dict(chosen, sep="/")), sep="/")
+  figures = {names.name_figure(path): jnp.mean(x.astype(jnp.float32)) for path, x in layers.items()}
+  return {name: figures[name] for name in sorted(figures)}

@@ -146,9 +146,9 @@ def name_figure(name: str) -> str:
   Args:
     name: The name of the parameter.
   """
-  *path, what = name.split("/")
+  *path, figure = name.split("/")
   place = "/".join(path).removesuffix(f"/{TOKEN_MIXER}")
-  return f"{what}/{re.sub(r'[0-9]+', lambda number: number[0].zfill(2), place)}"
+  return f"{figure}/{re.sub(r'[0-9]+', lambda number: number[0].zfill(2), place)}"
 
 
 def read_sizes(arrays: Mapping[str, Any]) -> dict[str, int]:

@@ -18,7 +18,7 @@ def collect(sown: Mapping[str, Any], name: str) -> dict[str, Any]:
     The values by the paths of their modules, such as "block_0/token_mixer".
   """
   flat, end = flatten_dict(dict(sown), sep="/"), f"/{name}"
-  found = {path.removesuffix(end): x[0] for path, x in flat.items() if path.endswith(end)}
+  values = {path.removesuffix(end): x[0] for path, x in flat.items() if path.endswith(end)}
   # Padded numbers sort block_2 before block_10.
-  padded = {path: re.sub(r"\d+", lambda n: n[0].zfill(9), path) for path in found}
-  return {path: found[path] for path in sorted(found, key=padded.__getitem__)}
+  padded = {path: re.sub(r"\d+", lambda n: n[0].zfill(9), path) for path in values}
+  return {path: values[path] for path in sorted(values, key=padded.__getitem__)}

@@ -49,12 +49,12 @@ def unstack(tree: Any) -> Any:
     if not _is_stacked(part):
       return part
     cycles = part[names.CYCLES]
-    named = {
+    layers = {
       _block(c * len(cycles) + i): jax.tree.map(lambda x, c=c: x[c], cycles[_block(i)])
       for i in range(len(cycles))
       for c in range(len(jax.tree.leaves(cycles[_block(i)])[0]))
     }
-    return {name: value for name, value in part.items() if name != names.CYCLES} | named
+    return {name: value for name, value in part.items() if name != names.CYCLES} | layers
 
   return jax.tree.map(convert, tree, is_leaf=_is_stacked)
 

@@ -45,8 +45,8 @@ def resize(
   new = rows.reshape(len(rows), -1).astype(np.float32)
   before, after = math.prod(source_layout.grid), math.prod(layout.grid)
   prefix, new_prefix = len(old) - before, len(new) - after
-  kept = min(prefix, new_prefix)
-  new[:kept] = old[:kept]
+  shared = min(prefix, new_prefix)
+  new[:shared] = old[:shared]
   grid = jnp.asarray(old[prefix:].reshape(*source_layout.grid, -1))
   grid = jax.image.resize(grid, (*layout.grid, grid.shape[-1]), "cubic")
   new[new_prefix:] = np.asarray(grid).reshape(after, -1)
@@ -81,8 +81,8 @@ def explain_refusal(
     if shape[axis] not in (known.length, math.prod(known.grid)):
       return f"{lengths}, and {shape[axis]} entries do not fit {describe(known)}"
   if len(layout.grid) != len(source_layout.grid):
-    both = f"{describe(source_layout)} and {describe(layout)}"
-    return f"{lengths}, and {both} have different numbers of axes"
+    grids = f"{describe(source_layout)} and {describe(layout)}"
+    return f"{lengths}, and {grids} have different numbers of axes"
   return ""
 
 

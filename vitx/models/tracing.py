@@ -17,14 +17,14 @@ def token_layout(model: nn.Module, shape: tuple[int, ...]) -> TokenLayout | None
     model: The network.
     shape: The shape of the images of a call, (B, height, width, channels).
   """
-  found: list[TokenLayout] = []
+  layouts: list[TokenLayout] = []
 
   def look(call: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
     if context.method_name == "__call__" and context.module.name == POSITIONS:
-      found.extend(x for x in (*args, *kwargs.values()) if isinstance(x, TokenLayout))
+      layouts.extend(x for x in (*args, *kwargs.values()) if isinstance(x, TokenLayout))
     return call(*args, **kwargs)
 
   with nn.intercept_methods(look):
     images = jax.ShapeDtypeStruct(shape, jnp.float32)
     jax.eval_shape(lambda key, x: model.init(key, x, train=False), jax.random.key(0), images)
-  return found[0] if found else None
+  return layouts[0] if layouts else None

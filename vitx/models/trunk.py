@@ -161,7 +161,7 @@ class Trunk(nn.Module, kw_only=True):
       self.sow("intermediates", "tokens", x)
     return x
 
-  def run_sequence(self, x: jax.Array, layout: TokenLayout, **given: Any) -> jax.Array:
+  def run_sequence(self, x: jax.Array, layout: TokenLayout, **arguments: Any) -> jax.Array:
     """Applies all blocks of a network that is one sequence of blocks.
 
     The network must have the fields `depth`, `num_heads` and `mlp_dim`.
@@ -172,7 +172,7 @@ class Trunk(nn.Module, kw_only=True):
       **given: The other arguments of `run_blocks`, such as `train`.
     """
     sizes = {field: getattr(self, field) for field in ("depth", "num_heads", "mlp_dim")}
-    return self.run_blocks(x, layout, layers=range(sizes["depth"]), **sizes, **given)
+    return self.run_blocks(x, layout, layers=range(sizes["depth"]), **sizes, **arguments)
 
   def make_block(
     self, layer: int, *, depth: int, num_heads: int, mlp_dim: int, **module: Any

@@ -134,8 +134,8 @@ def attention_with_weights(
     mask = jnp.tri(q.shape[1], dtype=bool) if causal else None
   else:
     mask = jnp.asarray(dense_mask(edges, layout, q.shape[2]))[None]
-  given: dict[str, Any] = {"dropout_rate": dropout, "key": key}
-  return masked_attention(q, k, v, mask=mask, key_mask=key_mask, scale=scale, **given)
+  randomness: dict[str, Any] = {"dropout_rate": dropout, "key": key}
+  return masked_attention(q, k, v, mask=mask, key_mask=key_mask, scale=scale, **randomness)
 
 
 def _splash(q, k, v, pattern: Pattern, layout: TokenLayout, key_mask, scale) -> jax.Array | None:

@@ -90,8 +90,8 @@ def fold_bias_into_qk(
     of all entries of `places`.
   """
   rows, ones = [], []
-  for table, (extents, found) in zip(tables, places, strict=True):
-    place = jnp.asarray(found) if at is None else jnp.asarray(found)[at]
+  for table, (extents, token_places) in zip(tables, places, strict=True):
+    place = jnp.asarray(token_places) if at is None else jnp.asarray(token_places)[at]
     one_hot = place[:, None] == np.arange(np.prod(extents))  # (N, P)
     biases = jnp.asarray(between_places(table, extents))
     row = jnp.moveaxis(biases[:, jnp.maximum(place, 0)], 0, 1)  # (N, H, P)

@@ -8,7 +8,7 @@ that has a checkpoint.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from vitx.checkpoints import workdir as wd
 from vitx.config import fields, registry
-from vitx.config.errors import ConfigError, listing
+from vitx.config.errors import ConfigError, listing, naming
 from vitx.models import resolve_model
 from vitx.training import durations, loop, parallel, teacher
 from vitx.training.distributed import is_writer
@@ -101,7 +101,7 @@ def _check_beginnings(experiments: Mapping[str, Experiment], dry_run: bool) -> N
   """Checks before training that each phase will be able to begin when its turn comes."""
   for run, experiment in experiments.items():
     config, source = experiment.config, experiment.task.teacher
-    with _naming(run.rpartition("/")[2]):
+    with naming(f"phases.{run.rpartition('/')[2]}"):
       if config.init_from in experiments:
         check_phase(experiment, experiments[config.init_from])
       else:
@@ -111,15 +111,6 @@ def _check_beginnings(experiments: Mapping[str, Experiment], dry_run: bool) -> N
         provenance.check_same_run(run, config, experiment.source.info.fingerprint, fixed)
       if source is not None:
         teacher.check(source, config, experiments.get(source.source))
-
-
-@contextlib.contextmanager
-def _naming(phase: str) -> Iterator[None]:
-  """Puts the name of a phase before a ConfigError of a `with` block."""
-  try:
-    yield
-  except ConfigError as error:
-    raise ConfigError(f"phases.{phase}: {error}") from error
 
 
 def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
@@ -162,7 +153,7 @@ def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
     return [make_experiment(config, is_trial=True)]
   experiments = []
   for name, phase in split_phases(config, str(workdir)).items():
-    with _naming(name):
+    with naming(f"phases.{name}"):
       experiments.append(make_experiment(phase, is_trial=True))
   return experiments
 
@@ -177,7 +168,7 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
       phase.phases = ConfigDict()
       _change(phase, changes, f"phases.{name}")
       fields.set_groups(phase)
-      with _naming(name):
+      with naming(f"phases.{name}"):
         fields.check_config(phase)
       if phases and "init_from" not in changes:
         phase.init_from = PREFIX + next(reversed(phases))
@@ -219,7 +210,7 @@ def _share_teacher(
     other = task.teacher.removeprefix(PREFIX)
     if other in phases:
       before = phases[other]
-      with _naming(other):  # the teacher keeps the random graphs of its training
+      with naming(f"phases.{other}"):  # the teacher keeps the random graphs of its training
         model = resolve_model(before.model, seed=fields.seed_of(before, "graph_seed"))
       task.teacher_model = ConfigDict(model)
   task.teacher = _locate(task.teacher, "task.teacher", name, phases, workdir)

@@ -11,7 +11,7 @@ from tests.data.examples import GOLDEN
 from vitx.config.errors import ConfigError
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, DatasetInfo
-from vitx.data.images import decode
+from vitx.data.images import decode, resizing
 from vitx.data.images.resizing import ResizeImages
 from vitx.data.images.settings import find_channels, find_size, image_spec
 
@@ -188,14 +188,14 @@ def test_four_channels_are_kept():
     np.testing.assert_array_equal(read(encoded, 4), pixels)
     gray = encode(Image.fromarray(pixels[..., 0]), format)
     np.testing.assert_array_equal(read(gray, 3), pixels[..., [0, 0, 0]])
-  resized = decode.resize(pixels, 3, "squash")
+  resized = resizing.resize(pixels, 3, "squash")
   for c in range(4):  # no channel is interpreted as transparency
     np.testing.assert_array_equal(
-      resized[..., c], decode.resize(pixels[..., c, None], 3, "squash")[..., 0]
+      resized[..., c], resizing.resize(pixels[..., c, None], 3, "squash")[..., 0]
     )
   many = noise(8, 9, 7)
   crops = [
-    decode.resize(many[..., c], 4, "random", order.generator(1, order.TRANSFORM))
+    resizing.resize(many[..., c], 4, "random", order.generator(1, order.TRANSFORM))
     for c in (slice(0, 7), slice(5, 6))
   ]
   np.testing.assert_array_equal(crops[0][..., 5:6], crops[1])
@@ -252,8 +252,8 @@ def test_pillow_refuses_an_image_of_too_many_pixels():
 def test_an_image_of_the_right_size_is_unchanged(mode):
   for channels in (1, 3, 4):
     pixels = noise(9, 9, channels)
-    np.testing.assert_array_equal(decode.resize(pixels, 9, mode), pixels)
-    np.testing.assert_array_equal(decode.resize(pixels, 9, mode, interpolation="bicubic"), pixels)
+    np.testing.assert_array_equal(resizing.resize(pixels, 9, mode), pixels)
+    np.testing.assert_array_equal(resizing.resize(pixels, 9, mode, interpolation="bicubic"), pixels)
 
 
 def test_boxes_agree_with_timm_for_equal_numbers(monkeypatch):
@@ -263,7 +263,7 @@ def test_boxes_agree_with_timm_for_equal_numbers(monkeypatch):
     # timm draws the top before the left side; `draw_box` draws the left side first.
     ours = shares[:, [0, 1, 3, 2]]
     monkeypatch.setattr(order, "uniform", lambda bits, count, ours=ours: ours.reshape(count))
-    left, top, right, bottom = decode.draw_box(int(height), int(width), None)
+    left, top, right, bottom = resizing.draw_box(int(height), int(width), None)
     assert [top, left, bottom - top, right - left] == box
 
 
@@ -272,9 +272,9 @@ def test_boxes_agree_with_timm_for_equal_numbers(monkeypatch):
 def test_a_random_crop_is_cut_out_and_then_resized(interpolation, channels):
   pixels = noise(60, 50, channels)
   bits = [order.generator(3, order.TRANSFORM, 5, 1) for _ in range(2)]
-  left, top, right, bottom = map(int, decode.draw_box(60, 50, bits[0]))
+  left, top, right, bottom = map(int, resizing.draw_box(60, 50, bits[0]))
   assert (bottom - top, right - left) != (60, 50)
-  result = decode.resize(pixels, 16, "random", bits[1], interpolation)
+  result = resizing.resize(pixels, 16, "random", bits[1], interpolation)
   picture = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
   filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
   expected = picture.crop((left, top, right, bottom)).resize((16, 16), filters[interpolation])
@@ -285,7 +285,7 @@ def test_a_random_interpolation_is_drawn_from_the_bits_of_the_example():
   pixels, crops = noise(40, 60, 3), {}
   for how in ("bilinear", "bicubic", "random"):
     crops[how] = [
-      decode.resize(pixels, 8, "random", order.generator(1, order.TRANSFORM, i), how)
+      resizing.resize(pixels, 8, "random", order.generator(1, order.TRANSFORM, i), how)
       for i in range(200)
     ]
   linear, cubic = (
@@ -305,7 +305,7 @@ def test_the_center_agrees_with_torchvision(shape, interpolation):
   picture = Image.fromarray(pixels[..., 0] if shape[2] == 1 else pixels)
   resized = np.asarray(picture.resize(size[::-1], how)).reshape(*size, -1)
   top, left = (round((side - 28) / 2) for side in size)
-  result = decode.resize_short_side(pixels, 32, interpolation)
+  result = resizing.resize_short_side(pixels, 32, interpolation)
   assert result.shape == (32, 32, shape[2])
   np.testing.assert_array_equal(result[2:30, 2:30], resized[top : top + 28, left : left + 28])
 
@@ -324,10 +324,10 @@ def test_rectangles_are_cut_out_of_the_middle(shape, size, box):
   height, width = size
   for mode, part in (("center", box), ("squash", None)):
     expected = picture.resize((width, height), Image.Resampling.BILINEAR, part)
-    np.testing.assert_array_equal(decode.resize(image, size, mode), decode.to_array(expected))
-  covered = decode.resize_short_side(image, size, "bilinear")
+    np.testing.assert_array_equal(resizing.resize(image, size, mode), decode.to_array(expected))
+  covered = resizing.resize_short_side(image, size, "bilinear")
   assert covered.shape == (*size, shape[2])
-  random = decode.resize(image, size, "random", order.generator(0, 0, 1))
+  random = resizing.resize(image, size, "random", order.generator(0, 0, 1))
   assert random.shape == covered.shape
 
 
@@ -356,7 +356,7 @@ def test_the_decode_size_follows_from_image_and_model(
 
 @pytest.mark.parametrize("shape", [(10, 200), (200, 10), (1, 1)])
 def test_the_random_box_of_an_extreme_image_is_central(shape):
-  left, top, right, bottom = decode.draw_box(*shape, order.generator(0, order.TRANSFORM))
+  left, top, right, bottom = resizing.draw_box(*shape, order.generator(0, order.TRANSFORM))
   assert right > left and bottom > top
   if max(shape) > 1:
     assert abs((left + right) / 2 - shape[1] / 2) <= 1
@@ -381,6 +381,6 @@ def test_images_are_drawn_in_training_only():
   assert row["image"].shape == (8, 8, 3) and row["label"].dtype == np.int32
   evaluated = ResizeImages(8, "random", train=False)
   assert not evaluated.draws
-  center = decode.resize_short_side(example["image"], 8, "bilinear")
+  center = resizing.resize_short_side(example["image"], 8, "bilinear")
   np.testing.assert_array_equal(evaluated(example)["image"], center)
   assert not (row["image"] == center).all()

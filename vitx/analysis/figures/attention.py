@@ -65,9 +65,9 @@ class Maps:
     """
     if query is None:
       return None
-    (rows, columns), (own_rows, own_columns) = self.layouts[0].grid, self.layouts[layer].grid
+    (rows, columns), (layer_rows, layer_columns) = self.layouts[0].grid, self.layouts[layer].grid
     row, column = divmod(query, columns)
-    return row * own_rows // rows * own_columns + column * own_columns // columns
+    return row * layer_rows // rows * layer_columns + column * layer_columns // columns
 
   def name_query(self, query: int | None) -> str:
     """Returns the words of a caption for a query, see `read_row`."""
@@ -156,8 +156,8 @@ def plot_heads(maps: Maps, example: int = 0, query: int | None = None) -> Any:
   layers = style.choose_some(len(maps.layers), DRAWN_LAYERS)
   heads = style.choose_some(max(layer.shape[1] for layer in maps.layers), DRAWN_HEADS)
   side = min(0.85, style.PAGE / (len(layers) + 1))
-  what = maps.name_query(query)
-  caption = f"{maps.note}. Attention of the {what} in example {example}, by layer and"
+  query_name = maps.name_query(query)
+  caption = f"{maps.note}. Attention of the {query_name} in example {example}, by layer and"
   caption += " head. Each panel's scale goes from zero to its largest value."
   rows = len(heads)
   width, height = max(style.COLUMN, side * (len(layers) + 1)), side * rows + 0.25
@@ -199,8 +199,8 @@ def plot_side_by_side(models: Sequence[Maps], query: int | None = None) -> Any:
   side = min(0.95, style.PAGE / (len(kinds) + 1))
   width = max(style.COLUMN, side * (len(kinds) + 1))
   note = "; ".join(f"{maps.label}: {maps.note}" for maps in models)
-  what = " or ".join(dict.fromkeys(maps.name_query(query) for maps in models))
-  caption = f"{note}. Attention of the {what}, averaged over heads"
+  query_names = " or ".join(dict.fromkeys(maps.name_query(query) for maps in models))
+  caption = f"{note}. Attention of the {query_names}, averaged over heads"
   if any(kind == "rollout" for _, kind in kinds):
     caption += "; rollout with half an identity in each layer"
   caption += ". Each panel's scale goes from zero to its largest value."
@@ -209,8 +209,8 @@ def plot_side_by_side(models: Sequence[Maps], query: int | None = None) -> Any:
     style.show_image(row[0], models[0].images[number], "" if number else "image")
     style.mark(row[0], query, models[0].layouts[0].grid, models[0].images.shape[1:3])
     for axes, (maps, kind) in zip(row[1:], kinds, strict=True):
-      own = [layer[number : number + 1] for layer in maps.layers]
-      matrix = own[-1].mean(axis=1) if kind == "last layer" else rollout(own)
+      layers = [layer[number : number + 1] for layer in maps.layers]
+      matrix = layers[-1].mean(axis=1) if kind == "last layer" else rollout(layers)
       plane = maps.read_row(matrix[0], -1, query)
       style.show_plane(axes, plane, "" if number else f"{maps.label}\n{kind}", vmin=0)
       style.mark(axes, maps.find_query(query, -1), maps.layouts[-1].grid)

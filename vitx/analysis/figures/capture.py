@@ -76,13 +76,13 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
       is_mixer = isinstance(module, TokenMixer) or module.name == TOKEN_MIXER
       if not is_mixer or DECODER in module.path or method not in ("__call__", "apply_positions"):
         return call(*args, **kwargs)
-      own = known.setdefault("/".join(module.path), {"mixer": type(module).__name__})
+      mixer = known.setdefault("/".join(module.path), {"mixer": type(module).__name__})
       if method == "__call__":
-        own["layout"] = args[1] if len(args) > 1 else kwargs["layout"]
+        mixer["layout"] = args[1] if len(args) > 1 else kwargs["layout"]
         return call(*args, **kwargs)
       q, k = call(*args, **kwargs)
-      given = args[3] if len(args) > 3 else kwargs.get("scale")
-      own["scale"] = 1 / math.sqrt(q.shape[-1]) if given is None else float(given)
+      scale = args[3] if len(args) > 3 else kwargs.get("scale")
+      mixer["scale"] = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
       projected["/".join(module.path)] = {"q": q, "k": k}
       return q, k
 
@@ -92,6 +92,6 @@ def capture(model: nn.Module, variables: Mapping[str, Any], inputs: Any) -> list
   sown, projected = jax.device_get(jax.jit(look)(variables, inputs))
   # JAX sorts the keys of dicts, block_10 before block_2; `known` has the order of the calls.
   return [
-    MixerCapture(path, matrix=sown.get(path), **own, **projected.get(path, {}))
-    for path, own in known.items()
+    MixerCapture(path, matrix=sown.get(path), **mixer, **projected.get(path, {}))
+    for path, mixer in known.items()
   ]

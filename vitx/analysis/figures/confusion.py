@@ -29,11 +29,11 @@ def draw(split: PredictedSplit, out: Path) -> list[Path]:
     return files
   wrong = counts * (1 - np.eye(len(names), dtype=counts.dtype))
   order = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
-  listed = [
+  confusions = [
     {"true class": names[i], "predicted class": names[j], "examples": counts[i, j]}
     for i, j in zip(*np.divmod(order, len(names)), strict=True)
   ]
-  return [*files, style.write_rows(out / f"confusions_{split.label}.csv", listed)]
+  return [*files, style.write_rows(out / f"confusions_{split.label}.csv", confusions)]
 
 
 def plot_confusion(counts: np.ndarray, names: tuple[str, ...], note: str = "") -> Any:

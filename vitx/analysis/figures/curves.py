@@ -88,26 +88,26 @@ def plot_curves(curves: Sequence[Curve], figure: str, published: Published | Non
   several = len(curves) > len(methods)
   note = "mean and standard deviation over the runs of a method" if several else "one run each"
   note += "; × published" if published else ""
-  plot = _plot_each if len(methods) > TOGETHER else _plot_together
+  plot = _plot_by_method if len(methods) > TOGETHER else _plot_together
   return plot(methods, figure, note, published or {})
 
 
 def _plot_together(methods: Methods, figure: str, note: str, published: Published) -> Any:
   """Returns a figure with a panel for each quantity; each panel has a line for each method."""
-  labels = {method: f"{method} ({len(own)})" for method, own in methods.items()}
+  labels = {method: f"{method} ({len(curves)})" for method, curves in methods.items()}
   fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
   columns = max(1, min(WIDE, len(methods), fitting))
   height = 2.3 + 0.13 * -(-len(methods) // columns)
   canvas, panels = style.make_panels(1, 3 if published else 2, style.PAGE, height, note)
   left, *between, right = panels[0]
   words, scale, _ = figure_format(figure)
-  for number, (method, own) in enumerate(methods.items()):
+  for number, (method, curves) in enumerate(methods.items()):
     line = {"color": f"C{number % COLORS}", "linestyle": "-" if number < COLORS else "--"}
-    _draw_band(left, [curve.loss for curve in own], 1.0, line)
-    _draw_band(right, [curve.figure for curve in own], scale, {**line, "label": labels[method]})
+    _draw_band(left, [curve.loss for curve in curves], 1.0, line)
+    _draw_band(right, [curve.figure for curve in curves], scale, {**line, "label": labels[method]})
     for axes in between:
-      _draw_band(axes, [curve.training for curve in own], scale, line)
-      _draw_published(axes, published.get(method, {}), own[0].per_epoch, line["color"])
+      _draw_band(axes, [curve.training for curve in curves], scale, line)
+      _draw_published(axes, published.get(method, {}), curves[0].per_epoch, line["color"])
   style.name_axes(left, "step", "training loss")
   style.name_axes(right, "step", f"validation {words}")
   for axes in between:
@@ -117,16 +117,16 @@ def _plot_together(methods: Methods, figure: str, note: str, published: Publishe
   return canvas
 
 
-def _plot_each(methods: Methods, figure: str, note: str, published: Published) -> Any:
+def _plot_by_method(methods: Methods, figure: str, note: str, published: Published) -> Any:
   """Returns a figure with a panel for each method; all panels share their axes."""
   words, scale, _ = figure_format(figure)
   kind = "training" if published else "validation"
   values = {
-    method: [curve.training if published else curve.figure for curve in own]
-    for method, own in methods.items()
+    method: [curve.training if published else curve.figure for curve in curves]
+    for method, curves in methods.items()
   }
-  averages = [average(own) for own in values.values()]
-  titles = [f"{method} ({len(own)})" for method, own in methods.items()]
+  averages = [average(curves) for curves in values.values()]
+  titles = [f"{method} ({len(curves)})" for method, curves in methods.items()]
   across = max(1, min(ACROSS, CHARACTERS // max(map(len, titles))))
   rows = -(-len(methods) // across)
   note = f"{kind} {words} by step, {note}; gray: the other methods; in brackets: runs"
@@ -155,9 +155,9 @@ def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarr
   Returns:
     The steps, the means and the standard deviations.
   """
-  values = [each for each in values if each] or values
-  steps = sorted(set.intersection(*(set(each) for each in values)))
-  table = np.array([[each[step] for step in steps] for each in values]).reshape(len(values), -1)
+  values = [curve for curve in values if curve] or values
+  steps = sorted(set.intersection(*(set(curve) for curve in values)))
+  table = np.array([[curve[step] for step in steps] for curve in values]).reshape(len(values), -1)
   deviation = table.std(0, ddof=1) if len(values) > 1 else np.zeros(len(steps))
   return np.array(steps), table.mean(0), deviation
 

@@ -89,8 +89,8 @@ def _draw_pair(pair: Any, name: str, pattern: Pattern, layout: TokenLayout) -> N
   name_at = {"xycoords": "axes fraction", "in_layout": False, "annotation_clip": False}
   left.annotate(name, (0, 1.2), fontsize=10, weight="bold", **name_at)
   left.set_title(f"\n{mask.mean():.1%} of pairs", fontsize=9, loc="left")
-  said = "not all joined" if math.isinf(mixing) else f"joined in {mixing:.0f} layers"
-  right.set_title(said, fontsize=9, loc="left")
+  joined = "not all joined" if math.isinf(mixing) else f"joined in {mixing:.0f} layers"
+  right.set_title(joined, fontsize=9, loc="left")
   for axes in (left, right):
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set(color="gray", linewidth=0.5)  # A wider frame hides the outer tokens.

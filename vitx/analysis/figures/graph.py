@@ -10,7 +10,7 @@ from vitx.analysis.figures.patterns import group_layers, list_edges
 from vitx.analysis.figures.subject import Subject
 from vitx.analysis.graph import GraphFigures, graph_figures
 
-LEFT_OUT = ("in_degree", "clustering_directed")  # The properties without a column.
+OMITTED = ("in_degree", "clustering_directed")  # The properties without a column.
 SHOWN = {
   "density": "density",
   "path_length": "mean path length",
@@ -36,9 +36,9 @@ def compute_graph(subject: Subject) -> list[dict[str, Any]]:
   layers = group_layers(list_edges(subject.model, subject.input_spec))
   return [
     {"model": subject.label, "layers": " ".join(map(str, numbers)), "head": head}
-    | _flatten(graph_figures(each.pattern, each.layout, head=head))
-    for each, numbers in layers.items()
-    for head in range(each.distinct_heads)
+    | _flatten(graph_figures(layer.pattern, layer.layout, head=head))
+    for layer, numbers in layers.items()
+    for head in range(layer.distinct_heads)
   ]
 
 
@@ -47,7 +47,7 @@ def _flatten(graph: GraphFigures) -> dict[str, Any]:
   for name, value in vars(graph).items():
     if name == "out_degree":
       row |= zip(("keys_least", "keys_mean", "keys_most"), value, strict=True)
-    elif name not in LEFT_OUT:
+    elif name not in OMITTED:
       row[name] = value
   return row
 
@@ -74,11 +74,11 @@ def plot_graph(rows: Sequence[dict[str, Any]], note: str) -> Any:
 
 def _name(row: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
   """Returns a row's model, with its layers and head unless all rows of the model share them."""
-  own = [other for other in rows if other["model"] == row["model"]]
+  siblings = [other for other in rows if other["model"] == row["model"]]
   parts = [row["model"]]
-  if len({other["layers"] for other in own}) > 1:
+  if len({other["layers"] for other in siblings}) > 1:
     first = row["layers"].split()
     parts.append(f"layer {first[0]}" + (", ..." if len(first) > 1 else ""))
-  if len({other["head"] for other in own}) > 1:
+  if len({other["head"] for other in siblings}) > 1:
     parts.append(f"head {row['head']}")
   return ", ".join(parts)

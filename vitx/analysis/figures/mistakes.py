@@ -87,9 +87,9 @@ def draw(split: PredictedSplit, out: Path) -> list[Path]:
   """
   files, rows = [], []
   for kind, pictures in choose_pictures(split, split.examples).items():
-    for rank, each in enumerate(pictures):
-      shown = {"name": each.name, "label": each.label, "prediction": each.prediction}
-      rows.append({"kind": kind, "rank": rank, **shown, "confidence": each.confidence})
+    for rank, picture in enumerate(pictures):
+      texts = {"name": picture.name, "label": picture.label, "prediction": picture.prediction}
+      rows.append({"kind": kind, "rank": rank, **texts, "confidence": picture.confidence})
     if pictures:
       canvas = plot_pictures(pictures, f"{TITLES[kind]}. {split.note}.")
       files.append(style.save(canvas, out, f"{kind}_{split.label}"))
@@ -111,19 +111,20 @@ def plot_pictures(pictures: Sequence[Picture], caption: str) -> Any:
   """Returns matplotlib's figure of pictures, with the classes above each and its name below."""
   columns = min(COLUMNS, len(pictures))
   rows = -(-len(pictures) // columns)
-  attended = any(each.attention is not None for each in pictures)
+  attended = any(picture.attention is not None for picture in pictures)
   caption += f" {SHOWN}." * attended
   width, height = SIDE * columns, (SIDE + 0.45) * rows
   canvas, panels = style.make_panels(rows, columns, width, height, caption)
   for axes in panels.flat:
     axes.axis("off")
-  for axes, each in zip(panels.flat, pictures, strict=False):
+  for axes, picture in zip(panels.flat, pictures, strict=False):
     axes.axis("on")
-    title = f"{shorten(each.label)}, taken for\n{shorten(each.prediction)} {each.confidence:.1%}"
-    if each.label == each.prediction:
-      title = f"{shorten(each.label)}, recognized\nwith {each.confidence:.1%}"
-    style.show_plane(axes, np.asarray(each.render()), title)
-    axes.set_xlabel(shorten(each.name, 34, end=True), fontsize=style.SMALL - 1, labelpad=2)
+    label, rate = shorten(picture.label), f"{picture.confidence:.1%}"
+    title = f"{label}, taken for\n{shorten(picture.prediction)} {rate}"
+    if picture.label == picture.prediction:
+      title = f"{label}, recognized\nwith {rate}"
+    style.show_plane(axes, np.asarray(picture.render()), title)
+    axes.set_xlabel(shorten(picture.name, 34, end=True), fontsize=style.SMALL - 1, labelpad=2)
   return canvas
 
 
@@ -140,11 +141,11 @@ def scale_side(picture: Image.Image) -> Image.Image:
   A picture that grows to more than twice its size keeps sharp pixels.
   """
   side = max(picture.size)
-  wanted = min(max(side, SMALLEST), LARGEST)
-  if side == wanted:
+  target = min(max(side, SMALLEST), LARGEST)
+  if side == target:
     return picture
-  size = tuple(max(round(each * wanted / side), 1) for each in picture.size)
-  how = Image.Resampling.NEAREST if wanted > 2 * side else Image.Resampling.LANCZOS
+  size = tuple(max(round(length * target / side), 1) for length in picture.size)
+  how = Image.Resampling.NEAREST if target > 2 * side else Image.Resampling.LANCZOS
   return picture.resize(size, how)  # type: ignore[arg-type]
 
 

@@ -30,8 +30,8 @@ def find_front(points: Points, more: tuple[bool, bool]) -> list[str]:
     for name, values in points.items()
   }
 
-  def beaten(own: tuple[float, ...]) -> bool:
-    return any(one >= own[0] and two >= own[1] and (one, two) != own for one, two in good.values())
+  def beaten(row: tuple[float, ...]) -> bool:
+    return any(one >= row[0] and two >= row[1] and (one, two) != row for one, two in good.values())
 
   return sorted((name for name in points if not beaten(good[name])), key=lambda name: points[name])
 

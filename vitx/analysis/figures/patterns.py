@@ -51,10 +51,10 @@ def draw(subject: Subject, out: Path) -> list[Path]:
   If heads differ, each head has a matrix. For a model whose mixers have no pattern, an example of
   every kind of pattern is drawn instead, on a grid of 8 x 8.
   """
-  used = find_patterns(subject.model, subject.input_spec)
+  patterns = find_patterns(subject.model, subject.input_spec)
   name = f"patterns_{subject.label}"
-  if used:
-    return [style.save(plot_patterns(used, note=subject.note), out, name)]
+  if patterns:
+    return [style.save(plot_patterns(patterns, note=subject.note), out, name)]
   layout = TokenLayout(EXAMPLE_GRID)
   examples = [LayerPattern(key, pattern.at(0), layout, 1) for key, pattern in PATTERNS.items()]
   return [style.save(plot_patterns(examples, columns=3), out, f"{name}_examples")]
@@ -98,8 +98,8 @@ def list_edges(
 def group_layers(layers: Iterable[LayerPattern]) -> dict[LayerPattern, list[int | str]]:
   """Returns the distinct patterns among layers, with the numbers of the layers that have each."""
   groups: dict[LayerPattern, list[int | str]] = {}
-  for each in layers:
-    groups.setdefault(dataclasses.replace(each, layer=""), []).append(each.layer)
+  for layer in layers:
+    groups.setdefault(dataclasses.replace(layer, layer=""), []).append(layer.layer)
   return groups
 
 
@@ -114,42 +114,42 @@ def _name_layers(layers: Sequence[int | str]) -> str:
   return f"layer{'s' if len(layers) > 1 else ''} {text}"
 
 
-def plot_patterns(used: Sequence[LayerPattern], columns: int = 1, note: str = "") -> Any:
+def plot_patterns(patterns: Sequence[LayerPattern], columns: int = 1, note: str = "") -> Any:
   """Returns a figure with a matrix and a grid for each pattern and head, in `columns` pairs."""
-  shown = [(each, head) for each in used for head in range(each.distinct_heads)]
-  rows = -(-len(shown) // columns)
+  heads = [(layer, head) for layer in patterns for head in range(layer.distinct_heads)]
+  rows = -(-len(heads) // columns)
   width = style.PAGE if columns > 1 else style.COLUMN * 1.5
   height = (width / columns / 2 + 0.3) * rows
   canvas, panels = style.make_panels(rows, 2 * columns, width, height, note)
   panels = panels.reshape(-1, 2)
-  for axes in panels[len(shown) :].ravel():
+  for axes in panels[len(heads) :].ravel():
     axes.axis("off")
-  for (left, right), (each, head) in zip(panels, shown, strict=False):
-    _draw_matrix(left, each, head)
-    _draw_grid(right, each, head)
+  for (left, right), (layer, head) in zip(panels, heads, strict=False):
+    _draw_matrix(left, layer, head)
+    _draw_grid(right, layer, head)
   return canvas
 
 
-def _draw_matrix(axes: Any, used: LayerPattern, head: int) -> None:
-  n = used.layout.length
-  edges = edges_between(used, head, np.arange(min(n, MATRIX)), np.arange(min(n, MATRIX)))
+def _draw_matrix(axes: Any, layer: LayerPattern, head: int) -> None:
+  n = layer.layout.length
+  edges = edges_between(layer, head, np.arange(min(n, MATRIX)), np.arange(min(n, MATRIX)))
   style.show_plane(axes, edges, cmap="Blues", vmin=0, vmax=1)
-  which = f", head {head}" if used.distinct_heads > 1 else ""
+  which = f", head {head}" if layer.distinct_heads > 1 else ""
   part = f"first {MATRIX:,} of {n:,} tokens" if n > MATRIX else f"{n:,} tokens"
-  axes.set_title(f"{used.layer}{which}\n{part}", fontsize=style.SMALL, loc="left", pad=3)
+  axes.set_title(f"{layer.layer}{which}\n{part}", fontsize=style.SMALL, loc="left", pad=3)
   axes.set_xlabel("keys", fontsize=style.SMALL, labelpad=2)
   axes.set_ylabel("queries", fontsize=style.SMALL, labelpad=2)
 
 
-def _draw_grid(axes: Any, used: LayerPattern, head: int) -> None:
-  layout, query = used.layout, choose_query(used.layout)
-  seen = edges_between(used, head, np.array([query + layout.prefix]), np.arange(layout.length))[0]
+def _draw_grid(axes: Any, layer: LayerPattern, head: int) -> None:
+  layout, query = layer.layout, choose_query(layer.layout)
+  seen = edges_between(layer, head, np.array([query + layout.prefix]), np.arange(layout.length))[0]
   plane = style.to_plane(seen[layout.prefix :].astype(float), layout.grid)
   style.show_plane(axes, plane, cmap="Blues", vmin=0)
   style.mark(axes, query, layout.grid)
   # The text is in the second line, since the name of the pattern beside it may need the first.
-  said = f"\nquery {query} sees {int(seen.sum()):,}"
-  axes.set_title(said, fontsize=style.SMALL, loc="left", pad=3)
+  title = f"\nquery {query} sees {int(seen.sum()):,}"
+  axes.set_title(title, fontsize=style.SMALL, loc="left", pad=3)
 
 
 def choose_query(layout: TokenLayout) -> int:
@@ -159,7 +159,7 @@ def choose_query(layout: TokenLayout) -> int:
   return min(n - 1, (layout.grid[0] * 2 // 3) * row + row // 2 if row else n * 2 // 3)
 
 
-def edges_between(used: LayerPattern, head: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+def edges_between(layer: LayerPattern, head: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
   """Returns whether query q[i] reads key k[j], bool (Q, K), for token indices q (Q,) and k (K,)."""
-  allowed = used.pattern.allows(used.layout, q[:, None], k[None], np.int64(head))
+  allowed = layer.pattern.allows(layer.layout, q[:, None], k[None], np.int64(head))
   return np.broadcast_to(np.asarray(allowed), (q.size, k.size))

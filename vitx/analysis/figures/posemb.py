@@ -82,13 +82,13 @@ def plot_similarity(positions: Positions, note: str) -> Any:
   alike = positions.similarity()
   rows, columns = style.as_rows(grid)[:2]
   place = int(np.prod(grid[2:]))
-  shown = [style.choose_some(count, MOST) for count in (rows, columns)]
+  places = [style.choose_some(count, MOST) for count in (rows, columns)]
   caption = f"{note}. Cosine similarity of the position embedding of each patch (a tile, at its"
   caption += " place in the grid) to those of all patches."
-  height = max(0.5, 0.85 * style.COLUMN * len(shown[0]) / len(shown[1]))
-  canvas, panels = style.make_panels(len(shown[0]), len(shown[1]), style.COLUMN, height, caption)
-  for axes_row, row in zip(panels, shown[0], strict=True):
-    for axes, column in zip(axes_row, shown[1], strict=True):
+  height = max(0.5, 0.85 * style.COLUMN * len(places[0]) / len(places[1]))
+  canvas, panels = style.make_panels(len(places[0]), len(places[1]), style.COLUMN, height, caption)
+  for axes_row, row in zip(panels, places[0], strict=True):
+    for axes, column in zip(axes_row, places[1], strict=True):
       tile = style.to_plane(alike[(row * columns + column) * place], grid) / place
       image = style.show_plane(axes, tile, cmap="viridis", vmin=-1, vmax=1)
   style.add_scale(canvas, image, panels)

@@ -120,8 +120,8 @@ def plot_fields(fields: ReceptiveFields) -> Any:
   )
   for i, (row, query) in enumerate(zip(panels, fields.queries, strict=True)):
     for number, axes in enumerate(row):
-      counted = fields.seen[: number + 1, i, fields.layout.prefix :].sum(axis=0)
-      plane = style.to_plane(counted.astype(float), fields.layout.grid)
+      depths = fields.seen[: number + 1, i, fields.layout.prefix :].sum(axis=0)
+      plane = style.to_plane(depths.astype(float), fields.layout.grid)
       share = fields.seen[number, i].mean()
       title = f"{number + 1} layer{'s' if number else ''}\n{share:.0%} of tokens"
       style.show_plane(axes, plane, title, cmap="Blues", vmin=0, vmax=depth, aspect=aspect)

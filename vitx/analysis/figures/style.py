@@ -33,8 +33,8 @@ def save(canvas: Any, out: Path, name: str, dots: int = DOTS) -> Path:
   """Writes a figure as `name`.png with `dots` dots per inch; creates the folder if needed."""
   from matplotlib.text import Text
 
-  for each in canvas.findobj(Text):  # Names and captions; tick labels are set later, when drawn.
-    each.set(text=escape(each.get_text()), parse_math=False)  # A name with $ must not become math.
+  for text in canvas.findobj(Text):  # Names and captions; tick labels are set later, when drawn.
+    text.set(text=escape(text.get_text()), parse_math=False)  # A name with $ must not become math.
   path = out / f"{name}.png"
   out.mkdir(parents=True, exist_ok=True)
   # Without metadata, equal figures are equal files.
@@ -72,12 +72,12 @@ def show_plane(axes: Any, plane: np.ndarray, title: str = "", **colors: Any) -> 
   return axes.imshow(plane, interpolation="nearest", **{"cmap": MAP, **colors})
 
 
-def show_image(axes: Any, image: np.ndarray, title: str = "", **shown: Any) -> None:
+def show_image(axes: Any, image: np.ndarray, title: str = "", **options: Any) -> None:
   """Draws an image (height, width, channels), with its values scaled to full range."""
   low, high = image.min(), image.max()
   picture = (image - low) / max(high - low, 1e-6)
   color = picture.shape[-1] == 3
-  show_plane(axes, picture if color else picture[..., 0], title, cmap="gray", **shown)
+  show_plane(axes, picture if color else picture[..., 0], title, cmap="gray", **options)
 
 
 def as_rows(grid: Sequence[int]) -> tuple[int, ...]:
@@ -137,11 +137,11 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
   Floats are written with six significant digits.
   """
-  shown = [
+  records = [
     {key: f"{x:.6g}" if isinstance(x, float) else x for key, x in row.items()} for row in rows
   ]
   path.parent.mkdir(parents=True, exist_ok=True)
-  csv_files.write_records(path, shown)
+  csv_files.write_records(path, records)
   return path
 
 

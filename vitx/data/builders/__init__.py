@@ -16,7 +16,7 @@ from vitx.config.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class OwnDataset:
+class BundledDataset:
   """A data set that vitx prepares as ArrayRecord files, without TensorFlow or a download.
 
   Attributes:
@@ -47,9 +47,9 @@ class OwnDataset:
       archive: The path of the archive, or of the directory extracted from it; None if none is
         needed.
     """
-    given = {"archive": archive} if self.archive else {}
+    arguments = {"archive": archive} if self.archive else {}
     builder = importlib.import_module(self.module).Builder(
-      data_dir=os.fspath(data_dir), file_format="array_record", **given
+      data_dir=os.fspath(data_dir), file_format="array_record", **arguments
     )
     directory = epath.Path(builder.data_dir)
     if not directory.exists():
@@ -72,8 +72,8 @@ class OwnDataset:
 
 
 BUILDERS = {
-  "digits": OwnDataset((8, 8, 1), 10, "vitx.data.builders.digits.digits_dataset_builder"),
-  "tiny_imagenet": OwnDataset(
+  "digits": BundledDataset((8, 8, 1), 10, "vitx.data.builders.digits.digits_dataset_builder"),
+  "tiny_imagenet": BundledDataset(
     (64, 64, 3),
     200,
     "vitx.data.builders.tiny_imagenet.tiny_imagenet_dataset_builder",

@@ -56,9 +56,9 @@ def _taps(
   linear = [jnp.zeros_like(d), 1 - d, d, jnp.zeros_like(d)]
   # Keys (1981) with a = -1 as in Pillow's transform; Pillow's `resize` uses a = -1/2.
   keys = [-d + 2 * d**2 - d**3, 1 - 2 * d**2 + d**3, d + d**2 - d**3, d**3 - d**2]
-  both = [jnp.where(cubic, k, w) for k, w in zip(keys, linear, strict=True)]
+  weights = [jnp.where(cubic, k, w) for k, w in zip(keys, linear, strict=True)]
   # Positions outside the image, which get the fill color, may be any number: their indices are
   # clipped.
   first = jnp.clip(first, -1, size).astype(jnp.int32)
   taps = [jnp.clip(first + offset, 0, size - 1) for offset in (-1, 0, 1, 2)]
-  return (taps[1:3], linear[1:3]) if cubic is False else (taps, both)
+  return (taps[1:3], linear[1:3]) if cubic is False else (taps, weights)

@@ -43,12 +43,12 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
   root, field = files.find_root(name), f"data.source={name!r}"
   everything = files.find_files(field, root, SUFFIXES)
   inside = files.find_directories(root, SUFFIXES)
-  listed = {path.name: files.find_files(field, path, SUFFIXES) for path in inside}
-  listed = {split: lists for split, lists in listed.items() if lists[0]}
-  if not any(map(states_role, listed)) and not any(data.get("splits", {}).values()):
-    listed = {"train": everything}
-  splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in listed.items()}
-  strays = {*everything[0]}.difference(*(paths for paths, _ in listed.values()))
+  files_by_split = {path.name: files.find_files(field, path, SUFFIXES) for path in inside}
+  files_by_split = {split: lists for split, lists in files_by_split.items() if lists[0]}
+  if not any(map(states_role, files_by_split)) and not any(data.get("splits", {}).values()):
+    files_by_split = {"train": everything}
+  splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in files_by_split.items()}
+  strays = {*everything[0]}.difference(*(paths for paths, _ in files_by_split.values()))
   unread = {
     "WAV files outside of the splits": files.list_names(root, strays),
     **files.describe_others(root, everything[1], SUFFIXES),
@@ -96,8 +96,8 @@ def _fingerprint(root: Path, splits: Mapping[str, tuple[Wav, ...]]) -> str:
   for split in sorted(splits):
     paths = [wav.path for wav in splits[split]]
     sizes = [path.stat().st_size for path in paths]
-    named = zip(paths, sizes, strict=True)
-    parts += [split, "\n".join(f"{p.relative_to(root).as_posix()}\t{size}" for p, size in named)]
+    entries = zip(paths, sizes, strict=True)
+    parts += [split, "\n".join(f"{p.relative_to(root).as_posix()}\t{size}" for p, size in entries)]
     chosen = choose_sample(len(paths), sum(sizes)).tolist()
     parts.append(digest(paths[i].read_bytes() for i in chosen))
   return digest(parts)

@@ -111,8 +111,8 @@ def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
     reader = csv.reader(file, strict=True, skipinitialspace=True, delimiter=mark)
     lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
     (_, columns), *rest = lines
-  named = [column for column in columns if column]
-  if not named or len({*named}) < len(named) or Path(named[0]).suffix.lower() in SUFFIXES:
+  names = [column for column in columns if column]
+  if not names or len({*names}) < len(names) or Path(names[0]).suffix.lower() in SUFFIXES:
     raise ConfigError(f"{field}: the first line must name different columns, not {columns!r:.200}.")
   raise_all(
     [
@@ -121,7 +121,7 @@ def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:
       if len(cells) != len(columns)
     ]
   )
-  return named, [TableRow(line, dict(zip(columns, cells, strict=True))) for line, cells in rest]
+  return names, [TableRow(line, dict(zip(columns, cells, strict=True))) for line, cells in rest]
 
 
 def _choose_columns(name: str, columns: Sequence[str], settings: DataSettings) -> list[str]:

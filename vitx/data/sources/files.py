@@ -38,8 +38,8 @@ def find_files(
     The sorted files with one of the suffixes, which are in lower case, and the sorted other files.
   """
   paths = {*_walk(field, directory)}
-  wanted = {path for path in paths if path.name.lower().endswith(tuple(suffixes))}
-  return sorted(wanted), sorted(paths - wanted)
+  matching = {path for path in paths if path.name.lower().endswith(tuple(suffixes))}
+  return sorted(matching), sorted(paths - matching)
 
 
 def has_file(directory: Path, suffixes: Sequence[str]) -> bool:

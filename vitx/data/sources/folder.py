@@ -109,9 +109,9 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   if not find_directories(root, SUFFIXES) and any(find_images(root)):
     return _open_unlabeled(field, root, settings)
   stated = class_names.read_names(root / class_names.FILE) or ()
-  given = filter(None, data.get("splits", {}).values())
-  named = {base for split in given for base in find_bases(split)}
-  layout = find_layout(field, root, stated, named)
+  expressions = filter(None, data.get("splits", {}).values())
+  bases = {base for split in expressions for base in find_bases(split)}
+  layout = find_layout(field, root, stated, bases)
   names, is_stated = _name_classes(field, root, layout, stated)
   files: dict[str, ImageFiles] = {}
   others: list[Path] = []
@@ -122,8 +122,8 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
     lists = {raw: find_files(field, path, SUFFIXES) for raw, path in sorted(classes.items())}
     images = {raw: list_names(root, paths) for raw, (paths, _) in lists.items()}
     others += [path for _, more in lists.values() for path in more]
-    parts, left, doubt = _find_parts(field, split, root, classes, images, named)
-    skipped += left
+    parts, other_parts, doubt = _find_parts(field, split, root, classes, images, bases)
+    skipped += other_parts
     problem = (find_role(split) == "train" and doubt) or problem or doubt
     for part, paths in parts.items():
       files[part] = _make_files(root, paths, names, settings)
@@ -172,7 +172,7 @@ def make_dataset(
     info: The facts about the data set.
     files: The images of each split, by its name.
     unlabeled: The names of the splits that are unusable because they have no labels.
-    unread: The names of what the source left out, by kind, see `Dataset`; None for nothing.
+    unread: The names of the files and directories that the source skipped, by kind, or None.
     problem: The error for a new run, see `Dataset`; "" for none.
   """
 
@@ -230,7 +230,7 @@ def _name_classes(
 
 
 def _find_parts(
-  field: str, split: str, root: Path, classes: Classes, images: Images, named: Collection[str]
+  field: str, split: str, root: Path, classes: Classes, images: Images, bases: Collection[str]
 ) -> tuple[dict[str, Images], list[str], str]:
   """Returns the parts of a split to read, the names of its other parts, and a problem or "".
 
@@ -249,14 +249,14 @@ def _find_parts(
   shared = sorted(part for part in parts if len(parts[part]) > len(images) / 2)
   roles = {find_role(part) for part in parts if states_role(part)}
   has_splits = not prefix and "train" in map(find_role, shared) and len(roles) > 1
-  wanted = {name.rpartition("/")[2] for name in named}
-  read = [part for part in parts if part in wanted or (has_splits and states_role(part))]
+  chosen_parts = {name.rpartition("/")[2] for name in bases}
+  read = [part for part in parts if part in chosen_parts or (has_splits and states_role(part))]
   if read:
-    left = [
+    unread = [
       f"{prefix}{x} ({sum(map(len, parts[x].values()))} images)" for x in parts if x not in read
     ]
-    return {f"{prefix}{part}": parts[part] for part in sorted(read)}, sorted(left), ""
-  if len(shared) < 2 or split in named:
+    return {f"{prefix}{part}": parts[part] for part in sorted(read)}, sorted(unread), ""
+  if len(shared) < 2 or split in bases:
     return {split: images}, [], ""
   role = f"data.splits.{find_role(split) if states_role(split) else 'train'}"
   beside = "images and " if shared[0] == "." else ""
@@ -275,15 +275,15 @@ def _make_files(
   directories = tuple(raw for raw in images for _ in images[raw])
   labels = {raw: names.index(normalize(raw)) for raw in {*directories}}
   targets = np.array([labels[raw] for raw in directories], np.int32)
-  paths = tuple(path for listed in images.values() for path in listed)
+  paths = tuple(path for names_of_class in images.values() for path in names_of_class)
   return ImageFiles(root, paths, settings, targets, directories=directories)
 
 
 def check_filled(
-  name: str, split: str, files: ImageFiles, names: Sequence[str], wanted: Iterable[str]
+  name: str, split: str, files: ImageFiles, names: Sequence[str], required: Iterable[str]
 ) -> None:
-  """Checks that a split has images, and that the split train has images of the wanted classes."""
-  empty = {*wanted} - {names[label] for label in np.unique(np.asarray(files.labels))}
+  """Checks that a split has images, and that the split train has images of the required classes."""
+  empty = {*required} - {names[label] for label in np.unique(np.asarray(files.labels))}
   if empty and (find_role(split) == "train" or not len(files)):
     raise ConfigError(
       f"data.source={name!r}: the split {split!r} has no images of {listing(empty)} with one of the"

@@ -56,11 +56,11 @@ class _Place:
 
 
 def find_layout(
-  field: str, root: Path, stated: Collection[str], named: Collection[str]
+  field: str, root: Path, stated: Collection[str], bases: Collection[str]
 ) -> FolderLayout:
   """Finds out which directories of a folder are splits and which are classes.
 
-  If `named` has names, the directories with these names are the splits; if they are names of
+  If `bases` has names, the directories with these names are the splits; if they are names of
   subdirectories instead, the directories are classes. Otherwise directories with subdirectories are
   splits if their names state a role, such as "train", or if most of them have subdirectories of
   equal names. In any other layout, each directory is a class, and all images are one split called
@@ -70,19 +70,19 @@ def find_layout(
     field: The config field and its value, for errors.
     root: The folder.
     stated: The class names in `classes.txt`; a directory with one of these names is a class.
-    named: The names of splits in `data.splits`; `train/images` names a part of the split `train`.
+    bases: The names of splits in `data.splits`; `train/images` names a part of the split `train`.
   """
-  tops = {name.partition("/")[0] for name in named}
-  places = [_look(path) for path in find_directories(root, SUFFIXES)]
+  tops = {name.partition("/")[0] for name in bases}
+  places = [_read_place(path) for path in find_directories(root, SUFFIXES)]
   filled = [place for place in places if place.is_filled]
   if not {normalize(place.path.name) for place in places}.isdisjoint(stated):
-    listed = [p for p in places if p.is_filled or normalize(p.path.name) in stated]
-    return _read_classes(listed, tuple(p.path for p in places if p not in listed))
-  if tops.isdisjoint(place.path.name for place in filled) and _are_classes(filled, named):
+    classes = [p for p in places if p.is_filled or normalize(p.path.name) in stated]
+    return _read_classes(classes, tuple(p.path for p in places if p not in classes))
+  if tops.isdisjoint(place.path.name for place in filled) and _are_classes(filled, bases):
     return _read_classes(places)
   holding = [p for p in places if p.inner and (p.is_filled or states_role(p.path.name))]
   known = [place for place in holding if place.path.name in tops or states_role(place.path.name)]
-  if named and holding and (known or "train" not in named):  # classes alone are the split train
+  if bases and holding and (known or "train" not in bases):  # classes alone are the split train
     return _read_splits(places, known or holding, tops)
   if any(not place.names.isdisjoint(stated) for place in holding):
     return _read_splits(places, holding, tops)
@@ -102,7 +102,7 @@ def find_layout(
   return _read_classes(places if len(filled) > 1 else filled)
 
 
-def _look(path: Path) -> _Place:
+def _read_place(path: Path) -> _Place:
   """Reads the names in a directory, and looks for an image below it."""
   inner = tuple(find_directories(path, SUFFIXES))
   return _Place(path, inner, any(find_images(path)), has_file(path, SUFFIXES))
@@ -128,11 +128,11 @@ def _is_like(place: _Place, names: set[str]) -> bool:
   return not place.has_images and len(place.names & names) >= max(2, len(place.names) / 2)
 
 
-def _are_classes(places: Sequence[_Place], named: Collection[str]) -> bool:
+def _are_classes(places: Sequence[_Place], bases: Collection[str]) -> bool:
   """Returns whether directories in the given directories are splits, by their names."""
   parts = {".", *(path.name for place in places for path in place.inner)}
   has_roles = {"train"} < {find_role(name) for name in parts if states_role(name)}
-  return not parts.isdisjoint(named) or (has_roles and not any(p.role in ROLES for p in places))
+  return not parts.isdisjoint(bases) or (has_roles and not any(p.role in ROLES for p in places))
 
 
 def _read_classes(places: Sequence[_Place], skipped: tuple[Path, ...] = ()) -> FolderLayout:
@@ -140,7 +140,7 @@ def _read_classes(places: Sequence[_Place], skipped: tuple[Path, ...] = ()) -> F
 
 
 def _read_splits(
-  places: Sequence[_Place], known: Sequence[_Place], named: Collection[str], problem: str = ""
+  places: Sequence[_Place], known: Sequence[_Place], bases: Collection[str], problem: str = ""
 ) -> FolderLayout:
   """Returns the layout of a folder with directories that are known to be splits.
 
@@ -153,10 +153,10 @@ def _read_splits(
     for place in places
     if place in known
     or (place.is_filled and place.names == like.names)
-    or (place.is_filled and not named and _is_like(place, like.names))
+    or (place.is_filled and not bases and _is_like(place, like.names))
   ]
   others = [place for place in places if place not in splits]
-  unlabeled = [place for place in others if place.role or place.path.name in named]
+  unlabeled = [place for place in others if place.role or place.path.name in bases]
   return FolderLayout(
     {place.path.name: {path.name: path for path in place.inner} for place in splits},
     tuple(place.path.name for place in unlabeled),

@@ -111,13 +111,14 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   numbered = coded is not None or class_names.are_numbered(names or ())
   info = DatasetInfo(name, spec, names, fingerprint=digest(parts), numbered=numbered, hint=hint)
   skipped: list[str] = []
-  used = {k: some for k, images in opened.items() if len(some := _leave_out(images, skipped))}
-  unlabeled = tuple(split for split in opened if split not in used)
+  readable = {split: _drop_unreadable(images, skipped) for split, images in opened.items()}
+  splits = {split: images for split, images in readable.items() if len(images)}
+  unlabeled = tuple(split for split in opened if split not in splits)
   unread = {"examples whose label is missing": skipped}
-  dataset, column = make_dataset(info, used, unlabeled, unread), settings.groups
+  dataset, column = make_dataset(info, splits, unlabeled, unread), settings.groups
   if column not in first.features:
     return dataset
-  cells = {f"{s}[{i}]": str(x) for s in used for i, x in enumerate(tables[s][column])}
+  cells = {f"{s}[{i}]": str(x) for s in splits for i, x in enumerate(tables[s][column])}
   return dataclasses.replace(dataset, groups=cells.__getitem__)
 
 
@@ -166,7 +167,7 @@ def _read_labels(
   return labels, tuple(names)
 
 
-def _leave_out(images: HubImages, skipped: list[str]) -> Examples:
+def _drop_unreadable(images: HubImages, skipped: list[str]) -> Examples:
   """Leaves out the examples whose label is missing, and adds their names to `skipped`."""
   labels = images.labels
   if labels is None or (labels >= 0).all():

@@ -71,9 +71,9 @@ def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
   settings = read_fields(DataSettings, data)
   name, config, _ = tfds_dir.parse_name(settings.source)
   if name in BUILDERS:
-    own = BUILDERS[name]
-    spec = image_spec(own.shape[-1], own.shape[:2])
-    return DatasetInfo(settings.source, spec, tuple(map(str, range(own.classes))))
+    builder = BUILDERS[name]
+    spec = image_spec(builder.shape[-1], builder.shape[:2])
+    return DatasetInfo(settings.source, spec, tuple(map(str, range(builder.classes))))
   if name not in tfds.list_builders(with_community_datasets=False):
     return None
   try:
@@ -90,8 +90,8 @@ def _describe(
   """Returns the facts about a set that its TFDS features state."""
   if content.text:
     return DatasetInfo(name, SPEC, vocabulary=VOCABULARY)
-  height, width, own_channels = features[content.image].shape
-  channels = {1: 1, 3: 3, 4: 3}.get(own_channels, default_channels)
+  height, width, stored_channels = features[content.image].shape
+  channels = {1: 1, 3: 3, 4: 3}.get(stored_channels, default_channels)
   class_names, kinds = None, {key: type(features[key]).__name__ for key in features}
   hint = "" if content.label else hint_label(kinds, CLASS)
   if content.label:

@@ -96,13 +96,13 @@ def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
   """
   root = default_data_dir(data_dir)
   directory = find(name, root)
-  own = BUILDERS.get(name)
-  if directory is None and own is not None and not own.archive:
+  builder = BUILDERS.get(name)
+  if directory is None and builder is not None and not builder.archive:
     root = epath.Path(cache_directory()) / "tfds"
-    directory = find(name, root) or own.prepare(root)
+    directory = find(name, root) or builder.prepare(root)
   if directory is None:
     check_known(name, root)
-    source = f"PATH_OF_{own.archive}" if own is not None else ""
+    source = f"PATH_OF_{builder.archive}" if builder is not None else ""
     raise ConfigError(
       f"data.source={name!r} is not prepared in {root}. Run: {command(name, data_dir, source)}"
     )

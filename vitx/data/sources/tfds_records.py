@@ -151,12 +151,12 @@ class Records:
   def name(self, i: int) -> str:
     """Returns the name that the set gives an example, or else its split and index."""
     # The feature may also be a number, which is not stored as bytes.
-    given = self.read(i)[self._name_key].bytes_list.value if self._name_key else ()
-    return given[0].decode() if given else f"{self._split}#{i}"
+    values = self.read(i)[self._name_key].bytes_list.value if self._name_key else ()
+    return values[0].decode() if values else f"{self._split}#{i}"
 
-  def scan(self, indices: np.ndarray, what: str) -> Iterator[Any]:
+  def scan(self, indices: np.ndarray, title: str) -> Iterator[Any]:
     """Yields the features of the records at `indices`, with a progress bar if it takes long."""
-    for i in tqdm(indices.tolist(), desc=what, delay=2, mininterval=1, leave=False):
+    for i in tqdm(indices.tolist(), desc=title, delay=2, mininterval=1, leave=False):
       yield self.read(i)
 
   def find_encoded(self, features: Any) -> bytes:
@@ -167,11 +167,11 @@ class Records:
     """Returns the class in the features of a record; TFDS writes -1 if the class is missing."""
     return features[self.content.label].int64_list.value[0]
 
-  def digest(self, indices: np.ndarray, what: str) -> str:
+  def digest(self, indices: np.ndarray, title: str) -> str:
     """Hashes the examples at `indices` by their labels and the bytes of their images or texts."""
 
     def join(features: Any) -> bytes:
       label = b"%d:" % self.label(features) if self.content.label else b""
       return label + self.find_encoded(features)
 
-    return digest(map(join, self.scan(indices, what)))
+    return digest(map(join, self.scan(indices, title)))

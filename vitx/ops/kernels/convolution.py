@@ -77,29 +77,29 @@ def _backward(strides, pads, saved, g):
 
 def _image_gradient(g, x, kernel, strides, pads) -> jax.Array:
   """Returns the gradient of the images: the dilated `g` convolved with the flipped kernel."""
-  taken = []
+  padding = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     size, window = x.shape[1 + axis], kernel.shape[axis]
     spread = (g.shape[1 + axis] - 1) * stride + 1
     before = window - 1 - low
-    taken.append((before, size + window - 1 - spread - before))
-  turned = kernel[::-1, ::-1].swapaxes(2, 3)
+    padding.append((before, size + window - 1 - spread - before))
+  flipped = kernel[::-1, ::-1].swapaxes(2, 3)
   return lax.conv_general_dilated(
-    g, turned, (1, 1), taken, lhs_dilation=strides, dimension_numbers=LAYOUT
+    g, flipped, (1, 1), padding, lhs_dilation=strides, dimension_numbers=LAYOUT
   )
 
 
 def _kernel_gradient_by_convolution(g, x, kernel, strides, pads) -> jax.Array:
   """Computes the gradient of the kernel by a convolution with the channels as batch axis."""
-  taken = []
+  padding = []
   for axis, (stride, (low, _)) in enumerate(zip(strides, pads, strict=True)):
     spread = (g.shape[1 + axis] - 1) * stride + 1
-    taken.append((low, kernel.shape[axis] - 1 + spread - x.shape[1 + axis] - low))
+    padding.append((low, kernel.shape[axis] - 1 + spread - x.shape[1 + axis] - low))
   d_kernel = lax.conv_general_dilated(
     x.transpose(3, 1, 2, 0),
     g.transpose(1, 2, 0, 3),
     (1, 1),
-    taken,
+    padding,
     rhs_dilation=strides,
     dimension_numbers=LAYOUT,
   )
@@ -124,12 +124,12 @@ def _kernel_gradient_by_products(g, x, kernel, strides, pads) -> jax.Array:
   x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *reach, (0, 0, 0)])
 
   def tap(i: int, j: int) -> jax.Array:
-    met = x[:, i : i + across[0] : strides[0], j : j + across[1] : strides[1]]
-    return met.reshape(-1, channels)
+    inputs = x[:, i : i + across[0] : strides[0], j : j + across[1] : strides[1]]
+    return inputs.reshape(-1, channels)
 
   flat = g.reshape(-1, features)
-  found = [jnp.concatenate([tap(i, j) for j in range(columns)], -1).T @ flat for i in range(rows)]
-  return jnp.concatenate(found).reshape(kernel.shape)
+  grads = [jnp.concatenate([tap(i, j) for j in range(columns)], -1).T @ flat for i in range(rows)]
+  return jnp.concatenate(grads).reshape(kernel.shape)
 
 
 _convolve.defvjp(_forward, _backward)

@@ -120,9 +120,9 @@ def _logits(rows, columns, bias, first_row, edges, transposed=False):
     logits = logits + (bias[:, :, None] if transposed else bias[:, None, :])
   i, j = first_row + jnp.arange(rows.shape[1]), jnp.arange(columns.shape[2])
   if edges.steps:
-    own, other = reversed(edges.steps) if transposed else edges.steps
-    step = (i // own)[:, None]  # multiplying the step avoids a division for every logit
-    seen = j >= step * other if transposed else j < (step + 1) * other
+    row_step, column_step = reversed(edges.steps) if transposed else edges.steps
+    step = (i // row_step)[:, None]  # multiplying the step avoids a division for every logit
+    seen = j >= step * column_step if transposed else j < (step + 1) * column_step
     logits = jnp.where(seen, logits, -jnp.inf)
   return logits if edges.self_edge else jnp.where(i[:, None] == j, -jnp.inf, logits)
 
@@ -157,10 +157,10 @@ def _flash(q, k, v, bias, scale, edges):
   heads = q.shape[2]
   q, k, v = map(heads_first, (q, k, v))
   bias = fold_heads(bias, heads)
-  own, other = edges.steps or (None, 1)
+  query_step, key_step = edges.steps or (None, 1)
   parts = []
-  for start, stop in _bands(q.shape[1], own):
-    seen = slice(0, -(-stop // own) * other if own else None)
+  for start, stop in _bands(q.shape[1], query_step):
+    seen = slice(0, -(-stop // query_step) * key_step if query_step else None)
     seen_bias = None if bias is None else bias[:, seen]
     rows = q[:, start:stop]
     parts.append(_forward_band(rows, k[:, seen], v[:, seen], seen_bias, scale, edges, start))
@@ -214,10 +214,10 @@ def _backward(scale, edges, saved, cotangents):
   lse, d_lse = (x.reshape(-1, x.shape[-1]) for x in (lse, d_lse))
   lse, delta = tiling.backward_statistics(out, lse, d_out, d_lse)
   bias = fold_heads(bias, heads)
-  other, own = edges.steps or (1, None)
+  query_step, key_step = edges.steps or (1, None)
   dq, parts = jnp.zeros(q.shape, jnp.float32), []
-  for start, stop in _bands(k.shape[1], own):
-    see = slice(start // own * other if own else 0, None)
+  for start, stop in _bands(k.shape[1], key_step):
+    see = slice(start // key_step * query_step if key_step else 0, None)
     keys = jax.tree.map(lambda x, band=slice(start, stop): x[:, band], (k, v, bias))
     queries = (x[:, see] for x in (q, d_out, lse, delta))
     added, *grads = _backward_band((*keys, *queries), scale, edges)

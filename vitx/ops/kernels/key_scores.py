@@ -78,8 +78,8 @@ def _multiply_sparse(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
   """
   rows = coefficients.reshape(-1, coefficients.shape[-1]).astype(jnp.float32)
   table = basis.T.astype(jnp.float32)  # (S, M)
-  left = rows != 0
-  rank = jnp.where(left, jnp.cumsum(left, axis=-1), 0)  # 1, 2, ... for nonzero coefficients
+  nonzero = rows != 0
+  rank = jnp.where(nonzero, jnp.cumsum(nonzero, axis=-1), 0)  # 1, 2, ... for nonzero coefficients
 
   def add(number, total):
     is_term = rank == number

@@ -128,13 +128,13 @@ def _factors(
   """Returns the three factors for M landmarks: (B, H, N, M), (B, H, M, M) and (B, H, M, N)."""
   scale = 1 / math.sqrt(q.shape[-1])
   q, k = q.astype(jnp.float32) * scale, k.astype(jnp.float32)
-  q_means, used = segment_means(q, landmarks, mask=mask)
+  q_means, valid = segment_means(q, landmarks, mask=mask)
   k_means, _ = segment_means(k, landmarks, mask=mask)
   rows = columns = pairs = None
   if mask is not None:
-    columns = used[:, None, None, :]  # (B, 1, 1, M)
-    pairs = columns & used[:, None, :, None]
-    rows = used[:, None, :, None] & mask[:, None, None, :]  # (B, 1, M, N)
+    columns = valid[:, None, None, :]  # (B, 1, 1, M)
+    pairs = columns & valid[:, None, :, None]
+    rows = valid[:, None, :, None] & mask[:, None, None, :]  # (B, 1, M, N)
   # This puts heads first once; otherwise every product would move them in memory.
   q, k = jnp.swapaxes(q, 1, 2), jnp.swapaxes(k, 1, 2)
   near = masked_softmax(jnp.einsum("bhnd,bmhd->bhnm", q, k_means), columns)

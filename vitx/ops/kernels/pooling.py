@@ -79,13 +79,13 @@ def _backward(size, stride, padding, saved, d_out):
 def _spread_gradient(x, out, d_out, size: int, stride: int, padding: int) -> jax.Array:
   """Returns the gradient of `max_pool`, which goes to the first largest value of a window."""
   padded = _pad(x, padding, -jnp.inf, (1, 2))
-  gradient, is_left = jnp.zeros(padded.shape, d_out.dtype), jnp.ones(out.shape, bool)
+  gradient, is_pending = jnp.zeros(padded.shape, d_out.dtype), jnp.ones(out.shape, bool)
   for start in itertools.product(range(size), repeat=2):
     shifted = padded
     for axis in (1, 2):
       shifted = _shift(shifted, start[axis - 1], size, stride, axis)
-    is_first = is_left & (shifted == out)
-    is_left = is_left & ~is_first
+    is_first = is_pending & (shifted == out)
+    is_pending = is_pending & ~is_first
     won = jnp.where(is_first, d_out, jnp.zeros((), d_out.dtype))
     gradient = gradient + spread(won, start, padded.shape[1:3], stride)
   return gradient[:, padding : padding + x.shape[1], padding : padding + x.shape[2]]

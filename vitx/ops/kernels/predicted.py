@@ -1,11 +1,13 @@
-"""Attention to the keys that a low-rank prediction ranks first (Sparsifiner: Wei et al. 2023).
+"""Attention along a predicted connectivity mask (Sparsifiner: Wei et al. 2023, section 3).
 
-The score of a query and a key is the product of the query's coefficients and a basis over the keys;
-the caller gives both. The masked path scores all pairs at once and attends under a mask. The
-kernelized path scores some queries at a time, so that scores, mask and logits are never (N, N). If
-few keys are kept, it reads them one by one. Otherwise it reads all keys and masks those that are
-not kept; for the backward pass it saves two numbers per query, a `selection.Cut`, which give the
-mask again.
+A predictor of low rank gives each pair a connectivity score: the sum of the query's S coefficients
+times the key's S entries of a basis, see `key_scores`. The connectivity mask of a query has its
+`budget` keys with the highest scores, and softmax attention to these follows, in three ways:
+
+- The masked path holds the scores, the mask and the logits of all pairs, (B, H, N, N).
+- If the budget is small, the keys of each query are listed, (B, H, N, K), and read one by one.
+- Otherwise one tile of queries after another scores all keys and hides those outside the mask. The
+  backward pass gets the mask again from two saved numbers per query, a `selection.Cut`.
 """
 
 import math
@@ -24,7 +26,7 @@ from vitx.ops.kernels.top_k import kept_keys_attention, kept_mask
 from vitx.ops.shapes import Array, Bool, Float
 
 FEWEST_ROWS = 16  # queries per example and head in a step; fewer cost time and save no memory
-SCORES_BESIDE = 2  # a step needs a tile of logits and a tile of scores
+TILE_ARRAYS = 2  # a step needs a tile of logits and a tile of scores
 GATHER_SHARE = 16  # see `gathers`
 
 
@@ -44,7 +46,7 @@ def predicted_attention(
 ) -> tuple[Float[Array, "B N H D"], Float[Array, "B H N N"] | None]:
   """Computes softmax(q kᵀ · scale) v over each query's `budget` keys with the highest scores.
 
-  The score of a key is predicted by `coefficients` basisᵀ. The choice of the keys has no gradient.
+  The scores are `coefficients` basisᵀ. The choice of the keys has no gradient.
 
   Args:
     q, k, v: The queries, keys and values, (B, N, H, D).
@@ -67,25 +69,24 @@ def predicted_attention(
   k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-  length = k.shape[1]
+  length, visible = k.shape[1], None if key_mask is None else key_mask[:, None, None]
   picked = resolve_implementation("predicted_attention", implementation, "predicted_keys", q.shape)
   if picked == "masked":
-    visible = None if key_mask is None else key_mask[:, None, None]
-    scores = score_keys(coefficients, basis, visible, predictor)
+    scores = score_keys(coefficients, basis, visible, predictor)  # (B, H, N - prefix, N)
     mask = kept_mask(*keep_first(scores, budget), length)
-    every = jnp.ones((*mask.shape[:2], prefix, length), bool)
-    every = every if visible is None else every & visible
-    mask = jnp.concatenate([every, mask], axis=2)
+    prefix_mask = jnp.ones((*mask.shape[:2], prefix, length), bool)
+    prefix_mask = prefix_mask if visible is None else prefix_mask & visible
+    mask = jnp.concatenate([prefix_mask, mask], axis=2)  # (B, H, N, N)
     return masked_attention(q, k, v, mask=mask, scale=scale)
   if budget >= length:
     return kernelized_attention(q, k, v, key_mask=key_mask, scale=scale), None
-  behind = q[:, prefix:]
+  arrays = q[:, prefix:], k, v
   if gathers(length, budget):
-    chosen = _choose(coefficients, basis, budget, key_mask, predictor)
-    out = kept_keys_attention(behind, k, v, *chosen, scale=scale)
+    indices, valid = _list_keys(coefficients, basis, budget, visible, predictor)
+    out = kept_keys_attention(*arrays, indices, valid, scale=scale)
   else:
-    select, row_size = partial(_select, budget=budget, predictor=predictor), SCORES_BESIDE * length
-    arrays, kind = (behind, k, v), chosen_keys.Hidden
+    select = partial(_mask_keys, budget=budget, predictor=predictor)
+    kind, row_size = chosen_keys.Hidden, TILE_ARRAYS * length
     out = chosen_keys.attend(arrays, coefficients, key_mask, basis, kind, select, scale, row_size)
   if prefix:
     front = kernelized_attention(q[:, :prefix], k, v, key_mask=key_mask, scale=scale)
@@ -94,46 +95,43 @@ def predicted_attention(
 
 
 def gathers(keys: int, budget: int) -> bool:
-  """Returns whether the kept keys are read one by one. If not, the other keys are masked.
+  """Returns whether the keys of each query are listed and read one by one, and not masked.
 
-  Kept keys are read one by one if they are at most a sixteenth of all keys. The ratio of CPU times,
-  masking over gathering, was measured forward and backward on two CPU cores in float32: at 197
-  tokens 1.3, 1.1, 0.8 for 5, 7, 10 % of keys; at 1024 tokens 1.5, 0.9, 0.7 for 3, 6, 8 %; at 4096
-  tokens 3.1, 1.6, 1.1, 0.8 for 1, 3, 5, 7 %. The times include the selection: finding the list of
-  the kept keys costs more than finding the threshold that a mask needs.
+  They are if they are at most a sixteenth of all keys. The ratio of CPU times, masking over
+  reading, was measured forward and backward on two CPU cores in float32: at 197 tokens 1.3, 1.1,
+  0.8 for 5, 7, 10 % of keys; at 1024 tokens 1.5, 0.9, 0.7 for 3, 6, 8 %; at 4096 tokens 3.1, 1.6,
+  1.1, 0.8 for 1, 3, 5, 7 %. The times include the selection: finding the list of a query's keys
+  costs more than finding the threshold that a mask needs.
 
   Args:
-    keys: The number N of keys.
-    budget: The number K of kept keys.
+    keys: The number N of all keys.
+    budget: The number K of keys that a query attends.
   """
   return budget * GATHER_SHARE <= keys
 
 
-def _choose(coefficients, basis, budget: int, key_mask, predictor: str):
-  """Returns the K keys that each query keeps, int32 (B, H, N, K), and a mask of the valid ones."""
-  batch, heads, n, rank = coefficients.shape
-  size = tiling.tile_rows(tiling.step_elements() / max(1, batch * heads), len(basis), FEWEST_ROWS)
-  count = math.ceil(n / min(n, size))
-  size = math.ceil(n / count)
-  visible = None if key_mask is None else key_mask[:, None, None]
+def _list_keys(coefficients, basis, budget: int, visible, predictor: str):
+  """Returns the K keys of each query, int32 (B, H, N, K), and a mask of valid ones or `None`."""
+  batch, heads, n, S = coefficients.shape
+  rows = tiling.tile_rows(tiling.step_elements() / max(1, batch * heads), len(basis), FEWEST_ROWS)
+  steps = math.ceil(n / min(n, rows))
+  rows = math.ceil(n / steps)
 
-  def choose(part: jax.Array):
+  def list_some(part: jax.Array):  # (B, H, rows, S) -> (B, H, rows, K)
     indices, valid = keep_first(score_keys(part, basis, visible, predictor), budget)
     return indices, None if visible is None else valid
 
-  parts = tiling.split_rows(coefficients.reshape(batch * heads, n, rank), count, size)
-  parts = jnp.moveaxis(parts, 1, 0).reshape(count, batch, heads, size, rank)
-  found = jax.lax.map(choose, parts)
+  parts = tiling.split_rows(coefficients.reshape(batch * heads, n, S), steps, rows)
+  parts = jnp.moveaxis(parts, 1, 0).reshape(steps, batch, heads, rows, S)
 
-  def join(x: jax.Array) -> jax.Array:  # (parts, B, H, c, K) -> (B, H, N, K)
-    return jnp.moveaxis(x, 0, 2).reshape(batch, heads, count * size, x.shape[-1])[:, :, :n]
+  def join(x: jax.Array) -> jax.Array:  # (steps, B, H, rows, K) -> (B, H, N, K)
+    return jnp.moveaxis(x, 0, 2).reshape(batch, heads, steps * rows, x.shape[-1])[:, :, :n]
 
-  return jax.tree.map(join, found)
+  return jax.tree.map(join, jax.lax.map(list_some, parts))
 
 
-def _select(coefficients, visible, basis, cut, *, budget: int, predictor: str):
-  """Returns the keys that some queries see, and the thresholds of their scores, a `Cut`."""
-  visible = None if visible is None else visible[None]
-  scores = score_keys(coefficients, basis, visible, predictor)
+def _mask_keys(coefficients, key_mask, basis, cut, *, budget: int, predictor: str):
+  """Returns the keys of a tile of queries as a mask, and the `Cut` of their scores for later."""
+  scores = score_keys(coefficients, basis, None if key_mask is None else key_mask[None], predictor)
   cut = find_cut(scores, budget) if cut is None else cut
   return chosen_keys.Hidden(is_kept(scores, cut)), cut

@@ -62,8 +62,8 @@ def map_groups(function: Callable, arrays: Any, group: int) -> Any:
   if group == 1:  # an axis of length one would make the compiler copy the loop's inputs
 
     def one(entry: Any) -> Any:
-      found = function(jax.tree.map(lambda x: x[None], entry))
-      return jax.tree.map(lambda x: x[0], found)
+      results = function(jax.tree.map(lambda x: x[None], entry))
+      return jax.tree.map(lambda x: x[0], results)
 
     return jax.lax.map(one, arrays)
   grouped = jax.tree.map(lambda x: x.reshape(total // group, group, *x.shape[1:]), arrays)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns.indices import Index, blocks_of_runs, distinct, in_grid, namespace
+from vitx.ops.patterns.indices import Blocks, Index, blocks_of_runs, distinct, in_grid, namespace
 from vitx.ops.patterns.parts import Part, as_order
 
 
@@ -37,9 +37,7 @@ class Pattern:
     """
     raise NotImplementedError
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     """Returns key blocks that together contain every key of the queries `first ... last`.
 
     Args:
@@ -233,9 +231,7 @@ class Union(Combination):
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
     return functools.reduce(lambda a, b: a | b, parts)
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     parts = [p.candidates(layout, first, last, block, head) for p in self.patterns]
     known = [part for part in parts if part is not None]
     return distinct(known) if len(known) == len(parts) else None
@@ -270,9 +266,7 @@ class Intersection(Combination):
     parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
     return functools.reduce(lambda a, b: a & b, parts)
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     parts = [p.candidates(layout, first, last, block, head) for p in self.patterns]
     known = [part for part in parts if part is not None]
     common = functools.partial(np.intersect1d, assume_unique=True)
@@ -311,9 +305,7 @@ class PerHead(Combination):
     ]
     return functools.reduce(lambda a, b: a | b, parts)
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     pattern = self.patterns[head % len(self.patterns)]
     return pattern.candidates(layout, first, last, block, head)
 
@@ -370,9 +362,7 @@ class OnGrid(Composite):
     q, k = xp.maximum(q - P, 0), xp.maximum(k - P, 0)
     return inside & self.pattern.allows(TokenLayout(layout.grid), q, k, head)
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     P = layout.prefix
     if last < P:
       return np.arange(0)

@@ -16,7 +16,7 @@ from vitx.config.errors import ConfigError, listing
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Blocked, Drawn, Pattern, Union
 from vitx.ops.patterns.bigbird_draws import draw
-from vitx.ops.patterns.indices import Index, blocks_between, distinct, namespace
+from vitx.ops.patterns.indices import Blocks, Index, blocks_between, distinct, namespace
 from vitx.ops.patterns.local import Global, Window
 from vitx.ops.patterns.parts import Part
 
@@ -73,9 +73,7 @@ class RandomBlocks(Blocked, Drawn):
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return GivenBlocks(self.indices(layout), self.block).allows(layout, q, k, head)
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     return GivenBlocks(self.indices(layout), self.block).candidates(
       layout, first, last, block, head
     )
@@ -116,14 +114,12 @@ class GivenBlocks(Blocked):
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     table = namespace(self.indices, q, k, head).asarray(self.indices)
     head, row, key = head % table.shape[0], q // self.block, k // self.block
-    found = (q < 0) & (k < 0)
+    edges = (q < 0) & (k < 0)
     for column in range(table.shape[-1]):
-      found = found | (table[head, row, column] == key)
-    return found
+      edges = edges | (table[head, row, column] == key)
+    return edges
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     rows = self.indices[head % len(self.indices), first // self.block : last // self.block + 1]
     parts = [
       blocks_between(key * self.block, (key + 1) * self.block - 1, block, layout.length)
@@ -154,21 +150,19 @@ class QueryParts(Pattern):
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     row, m = q // self.block, -(-layout.length // self.block)
-    found = (q < 0) & (k < 0)
+    edges = (q < 0) & (k < 0)
     if "random" in self.parts:
-      found = found | (row == 0)
+      edges = edges | (row == 0)
     if "window" in self.parts:
-      found = found | ((row > 0) & (row < m - 1))
+      edges = edges | ((row > 0) & (row < m - 1))
     if "global" in self.parts:
-      found = found | ((row == m - 1) & (m > 1))
-    return found & (k >= 0)
+      edges = edges | ((row == m - 1) & (m > 1))
+    return edges & (k >= 0)
 
   def grain(self, layout: TokenLayout) -> int:
     return self.block
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     tokens = np.arange(first, last + 1)
     return None if self.allows(layout, tokens, tokens).any() else np.arange(0)
 

@@ -70,10 +70,10 @@ def subsets(sizes: Index, count: int, *words: Index) -> Any:
     top = xp.asarray(sizes) - count + step  # the largest number that this step may draw
     bits = hash_words(*words, step)
     pick = (bits % xp.maximum(top + 1, 1).astype(np.uint32)).astype(np.int32)
-    taken = xp.zeros_like(pick, dtype=bool)
+    is_taken = xp.zeros_like(pick, dtype=bool)
     for earlier in drawn:
-      taken = taken | (earlier == pick)
-    pick = xp.where(taken, top, pick)
+      is_taken = is_taken | (earlier == pick)
+    pick = xp.where(is_taken, top, pick)
     drawn.append(xp.where(top >= 0, pick, -1).astype(np.int32))
   return xp.stack(drawn, axis=-1)
 

@@ -16,6 +16,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.indices import (
+  Blocks,
   Index,
   blocks_between,
   blocks_of,
@@ -72,13 +73,11 @@ class Strided(Pattern):
     else:
       reach = l if self.form == "paper" else l - 1
       local = (i - j <= reach) & (j - i <= reach)
-    found = {"merged": local | column, "local": local, "column": column}[self.part]
-    found = found & in_grid(layout, q, k)
-    return found & (k <= q) if self.causal else found
+    edges = {"merged": local | column, "local": local, "column": column}[self.part]
+    edges = edges & in_grid(layout, q, k)
+    return edges & (k <= q) if self.causal else edges
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     l, N = _stride(self.stride, layout), layout.length  # noqa: E741
     first = max(first, layout.prefix)
     end = last if self.causal else N - 1
@@ -92,11 +91,11 @@ class Strided(Pattern):
       else:
         shifts = np.arange(-(-(first - N) // l) - 1, last // l + 2) * l
         parts.append(blocks_of_runs(first - shifts, last - shifts, block, N))
-    found = distinct(parts)
-    return found[found <= end // block]
+    blocks = distinct(parts)
+    return blocks[blocks <= end // block]
 
   def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
-    l, found = _stride(self.stride, layout), []  # noqa: E741
+    l, parts = _stride(self.stride, layout), []  # noqa: E741
     if layout.prefix or l > layout.length:  # columns of one token would pad the sequence to l
       return super().split(layout, tile)
     if self.part != "local":
@@ -104,15 +103,15 @@ class Strided(Pattern):
       rows = -(-layout.length // l)
       order = as_order(np.arange(rows * l).reshape(rows, l).T.ravel(), layout.length)
       column = dataclasses.replace(self, part="column")
-      found.append(Part(column, "block_diagonal", rows, order, self.causal))
+      parts.append(Part(column, "block_diagonal", rows, order, self.causal))
     if self.part != "column":
       local = dataclasses.replace(self, stride=l, part="local")
       if (self.part, self.form) == ("local", "axial"):
-        found.append(Part(local, "block_diagonal", l))
+        parts.append(Part(local, "block_diagonal", l))
       else:
         edges = _OffColumn(local) if self.part == "merged" else local
-        found.append(Part(edges, "block_sparse", self._block(l)))
-    return tuple(found)
+        parts.append(Part(edges, "block_sparse", self._block(l)))
+    return tuple(parts)
 
   def _block(self, stride: int) -> int:
     if self.form == "axial" and 16 <= stride <= 128:
@@ -130,9 +129,7 @@ class _OffColumn(Pattern):
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return self.local.allows(layout, q, k, head) & ((q - k) % self.local.stride != 0)
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     return self.local.candidates(layout, first, last, block, head)
 
 
@@ -179,13 +176,11 @@ class Fixed(Pattern):
     local = i // l == j // l
     end = l - (head % self.distinct) * c
     summary = (j % l >= end - c) & (j % l < end)
-    found = {"merged": local | summary, "local": local, "summary": summary}[self.part]
-    found = found & in_grid(layout, q, k)
-    return found & (k <= q) if self.causal else found
+    edges = {"merged": local | summary, "local": local, "summary": summary}[self.part]
+    edges = edges & in_grid(layout, q, k)
+    return edges & (k <= q) if self.causal else edges
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     l, N, start = self._runs(layout), layout.length, layout.prefix  # noqa: E741
     end = last if self.causal else N - 1
     parts = []
@@ -204,12 +199,12 @@ class Fixed(Pattern):
     l = self._runs(layout)  # noqa: E741
     local = dataclasses.replace(self, part="local")
     if self.part == "summary":  # in its own run a query sees the summary up to itself
-      found = Part(self & local, "block_sparse", tile)
+      local_part = Part(self & local, "block_sparse", tile)
     else:
-      found = Part(local, "block_diagonal", l, causal=self.causal)
+      local_part = Part(local, "block_diagonal", l, causal=self.causal)
     if self.part == "local" or layout.length <= l:
-      return (found,)
-    return found, Part(EarlierSummaries(self), "summaries", l, causal=True)
+      return (local_part,)
+    return local_part, Part(EarlierSummaries(self), "summaries", l, causal=True)
 
 
 @dataclasses.dataclass(frozen=True)

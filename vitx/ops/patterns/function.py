@@ -55,9 +55,9 @@ class MaskFunction(Pattern):
       return 1
     head = np.zeros((2, 1, 1), np.int32)
     query, key = np.zeros((1, 3, 1), np.int32), np.zeros((1, 1, 5), np.int32)
-    found = np.shape(self._call(head, query, key))
+    shape = np.shape(self._call(head, query, key))
     # The result has an axis of heads only if the function uses the head.
-    return self.heads if len(found) == 3 and found[0] == 2 else 1
+    return self.heads if len(shape) == 3 and shape[0] == 2 else 1
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     if any(isinstance(index, jax.core.Tracer) for index in (q, k, head)):

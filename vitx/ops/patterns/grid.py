@@ -10,6 +10,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
 from vitx.ops.patterns.indices import (
+  Blocks,
   Index,
   blocks_between,
   blocks_of_runs,
@@ -105,9 +106,7 @@ class Near(Pattern):
     """
     raise NotImplementedError
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     first = max(first, layout.prefix)
     if last < first:
       return np.arange(0)
@@ -133,22 +132,20 @@ class Axial(Pattern):
 
   axis: int = -1
 
-  def _own(self, layout: TokenLayout) -> int:
+  def _attended_axis(self, layout: TokenLayout) -> int:
     """Returns the axis, counted from 0."""
     return range(len(layout.grid))[self.axis]
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    found, own = in_grid(layout, q, k), self._own(layout)
+    edges, attended = in_grid(layout, q, k), self._attended_axis(layout)
     pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
     for axis, (i, j) in enumerate(pairs):
-      if axis != own:
-        found = found & (i == j)
-    return found
+      if axis != attended:
+        edges = edges & (i == j)
+    return edges
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
-    first, axis = max(first, layout.prefix), self._own(layout)
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
+    first, axis = max(first, layout.prefix), self._attended_axis(layout)
     if last < first:
       return np.arange(0)
     step = int(np.prod(layout.grid[axis + 1 :]))
@@ -162,7 +159,7 @@ class Axial(Pattern):
     return blocks_of_runs(first + shifts, last + shifts, block, layout.length)
 
   def permutation(self, layout: TokenLayout) -> np.ndarray | None:
-    axis = self._own(layout)
+    axis = self._attended_axis(layout)
     if layout.prefix or axis == len(layout.grid) - 1:
       return None
     return np.moveaxis(np.arange(layout.length).reshape(layout.grid), axis, -1).ravel()
@@ -171,7 +168,7 @@ class Axial(Pattern):
     if layout.prefix:
       return super().split(layout, tile)
     order = as_order(self.permutation(layout), layout.length)
-    return (Part(self, "block_diagonal", layout.grid[self._own(layout)], order),)
+    return (Part(self, "block_diagonal", layout.grid[self._attended_axis(layout)], order),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,13 +200,13 @@ class Neighborhood(Near):
     return list(zip(sizes, dilations, layout.grid, strict=True))
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    found = in_grid(layout, q, k)
+    edges = in_grid(layout, q, k)
     pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
     for (i, j), (size, dilation, extent) in zip(pairs, self._settings(layout), strict=True):
       start = _start(i, size, dilation, extent)
-      found = found & (i % dilation == j % dilation)
-      found = found & (j // dilation >= start) & (j // dilation < start + size)
-    return found
+      edges = edges & (i % dilation == j % dilation)
+      edges = edges & (j // dilation >= start) & (j // dilation < start + size)
+    return edges
 
   def reach(self, layout: TokenLayout, low: list[int], high: list[int]) -> Corners:
     low, high = [*low], [*high]
@@ -267,13 +264,13 @@ class ShiftedWindow(Near):
     return sizes, np.where(tokens < layout.prefix, -1, np.ravel_multi_index(inside, sizes))
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    found = in_grid(layout, q, k)
+    edges = in_grid(layout, q, k)
     pairs = zip(coordinates(layout, q), coordinates(layout, k), strict=True)
     for (i, j), (size, shift, extent) in zip(pairs, self._settings(layout), strict=True):
       # After rolling back by `shift`, the first `shift` coordinates end the last box.
       box_i, box_j = (i - shift) % extent // size, (j - shift) % extent // size
-      found = found & (box_i == box_j) & ((i < shift) == (j < shift))
-    return found
+      edges = edges & (box_i == box_j) & ((i < shift) == (j < shift))
+    return edges
 
   def reach(self, layout: TokenLayout, low: list[int], high: list[int]) -> Corners:
     low, high = [*low], [*high]

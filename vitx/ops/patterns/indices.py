@@ -10,6 +10,7 @@ import numpy as np
 from vitx.ops.layout import TokenLayout
 
 Index = Any  # an integer, or an integer array of NumPy or JAX, traced or not
+Blocks = np.ndarray | None  # the sorted indices of key blocks; None for all blocks
 
 
 def namespace(*arrays: Index) -> Any:

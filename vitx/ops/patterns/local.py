@@ -9,6 +9,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Blocked, Pattern
 from vitx.ops.patterns.indices import (
+  Blocks,
   Index,
   blocks_between,
   blocks_of_runs,
@@ -42,9 +43,7 @@ class Nothing(Pattern):
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return (q < 0) & (k < 0)
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     return np.arange(0)
 
 
@@ -73,9 +72,7 @@ class Causal(Pattern):
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     return k <= q
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     return blocks_between(0, last, block, layout.length)
 
   def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
@@ -143,9 +140,7 @@ class Window(Blocked):
       near = (ahead <= self._right) & (-ahead <= self.left)
     return near if self.count_prefix else near & in_grid(layout, q, k)
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     start, N = 0 if self.count_prefix else layout.prefix, layout.length
     size, units = self.block, -(-(N - start) // self.block)
     low = (max(first, start) - start) // size - self.left
@@ -206,9 +201,7 @@ class DilatedWindow(Pattern):
     near = near & (steps <= (0 if self.causal else self.radius))
     return near & in_grid(layout, q, k)
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     first = max(first, layout.prefix)
     step = self.dilation[head % len(self.dilation)]
     if step <= block:
@@ -261,9 +254,7 @@ class Global(Blocked):
       result = result | ((q >= first) & (q <= last)) | ((k >= first) & (k <= last))
     return result
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     spans = self.spans(layout)
     if any(first <= high and low <= last for low, high in spans):
       return None

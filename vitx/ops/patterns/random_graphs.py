@@ -13,7 +13,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Drawn
 from vitx.ops.patterns.draws import EDGES, REWIRE, TARGETS, below, subsets
-from vitx.ops.patterns.indices import Index, blocks_between, blocks_of, distinct, namespace
+from vitx.ops.patterns.indices import Blocks, Index, blocks_between, blocks_of, distinct, namespace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,14 +87,12 @@ class WattsStrogatz(Drawn):
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     table = namespace(q, k, head).asarray(self.targets(layout))
     turn = head % self.heads
-    found = (q == k) & self.keep_self
+    edges = (q == k) & self.keep_self
     for column in range(table.shape[-1]):
-      found = found | (table[turn, q, column] == k) | (table[turn, k, column] == q)
-    return found
+      edges = edges | (table[turn, q, column] == k) | (table[turn, k, column] == q)
+    return edges
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     N, half = layout.length, self.neighbors // 2
     outgoing = self.targets(layout)[head % self.heads, first : last + 1]
     order, starts = _incoming(self, N, head % self.heads)

@@ -65,25 +65,26 @@ def attend(
     The output (B, N, H, E) in the dtype of `v`, and lse (B, H, N) in float32, the logarithm of each
     query's sum of exponentials. A query without edges has output 0, lse -inf and no gradient.
   """
-  grid, kind = partial(_by_head, plan), plan.prefix_kind
+  grid, kind = partial(_attend_by_head, plan), plan.prefix_kind
   return with_prefix(grid, q, k, v, prefix=plan.prefix, kind=kind, key_mask=key_mask, scale=scale)
 
 
-def _by_head(plan: SparsePlan, q, k, v, **given: Any) -> Partial:
+def _attend_by_head(plan: SparsePlan, q, k, v, **arguments: Any) -> Partial:
   """Computes the plan's attention over the grid, for one group of heads after another.
 
   The heads of a group have equal parts, so one call serves all of them.
   """
   if all(parts == plan.heads[0] for parts in plan.heads):
-    return _merge_parts(plan.heads[0], plan.layout, q, k, v, given)
+    return _merge_parts(plan.heads[0], plan.layout, q, k, v, arguments)
   heads = np.arange(q.shape[2])
   turn = np.array([plan.heads.index(plan.heads[h % len(plan.heads)]) for h in heads])
   outs, lses, order = [], [], []
   for number in np.unique(turn):
     group = heads[turn == number]
-    own = group if np.any(np.diff(group) > 1) else slice(group[0], group[-1] + 1)  # needs no gather
-    some = [x[:, :, own] for x in (q, k, v)]
-    out, lse = _merge_parts(plan.heads[number], plan.layout, some[0], some[1], some[2], given)
+    # A slice needs no gather.
+    index = group if np.any(np.diff(group) > 1) else slice(group[0], group[-1] + 1)
+    qkv = [x[:, :, index] for x in (q, k, v)]
+    out, lse = _merge_parts(plan.heads[number], plan.layout, qkv[0], qkv[1], qkv[2], arguments)
     outs.append(out)
     lses.append(lse)
     order.append(group)
@@ -92,12 +93,12 @@ def _by_head(plan: SparsePlan, q, k, v, **given: Any) -> Partial:
   return (out, lse) if np.array_equal(back, heads) else (out[:, :, back], lse[:, back])
 
 
-def _merge_parts(parts: tuple[Part, ...], layout: TokenLayout, q, k, v, given) -> Partial:
-  found = []
+def _merge_parts(parts: tuple[Part, ...], layout: TokenLayout, q, k, v, arguments) -> Partial:
+  results = []
   for part in parts:
-    core = partial(CORES[part.core], part, layout, scale=given["scale"])
-    found.append(attend_in_order(core, part.order, q, k, v, given["key_mask"]))
-  return found[0] if len(found) == 1 else merge(found)
+    core = partial(CORES[part.core], part, layout, scale=arguments["scale"])
+    results.append(attend_in_order(core, part.order, q, k, v, arguments["key_mask"]))
+  return results[0] if len(results) == 1 else merge(results)
 
 
 def _attend_blocks(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
@@ -106,8 +107,8 @@ def _attend_blocks(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) ->
 
 
 def _attend_drawn(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
-  given: Any = part.pattern
-  indices, drawn = jnp.maximum(given.indices, 0), given.indices >= 0
+  blocks: Any = part.pattern
+  indices, drawn = jnp.maximum(blocks.indices, 0), blocks.indices >= 0
   return block_sparse_attention_dynamic(
     q, k, v, indices, drawn, part.block, key_mask=key_mask, scale=scale
   )
@@ -139,17 +140,17 @@ def _attend_runs(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> P
 
 def _attend_summaries(part: Part, layout: TokenLayout, q, k, v, key_mask, scale) -> Partial:
   """Computes attention to the summary tokens of the runs that precede a query's own run."""
-  given: Any = part.pattern
-  fixed, n, size = given.fixed, q.shape[1], part.block
+  earlier: Any = part.pattern
+  fixed, n, size = earlier.fixed, q.shape[1], part.block
   runs, heads = (n - 1) // size, q.shape[2]
 
   def summaries(x: jax.Array) -> jax.Array:  # (B, N, H, ...) -> (B, runs · c, H, ...)
     x = x[:, : runs * size].reshape(x.shape[0], runs, size, *x.shape[2:])
     turns = range(min(fixed.distinct, heads))
     ends = [size - turn * fixed.summary for turn in turns]
-    found = [x[:, :, end - fixed.summary : end, t :: fixed.distinct] for t, end in enumerate(ends)]
+    slices = [x[:, :, end - fixed.summary : end, t :: fixed.distinct] for t, end in enumerate(ends)]
     order = np.concatenate([np.arange(heads)[turn :: fixed.distinct] for turn in turns])
-    joined = jnp.concatenate(found, axis=3)
+    joined = jnp.concatenate(slices, axis=3)
     if not np.array_equal(order, np.arange(heads)):
       joined = joined[:, :, :, np.argsort(order)]
     return joined.reshape(x.shape[0], runs * fixed.summary, heads, *x.shape[4:])

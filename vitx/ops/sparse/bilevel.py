@@ -46,9 +46,9 @@ def region_numbers(grid: tuple[int, ...], regions: int) -> np.ndarray:
   split = tokens.reshape([x for pair in zip(counts, extents, strict=True) for x in pair])
   axes = len(grid)
   order = [*range(0, 2 * axes, 2), *range(1, 2 * axes, 2)]
-  found = split.transpose(order).reshape(math.prod(counts), math.prod(extents))
-  found.flags.writeable = False
-  return found
+  numbers = split.transpose(order).reshape(math.prod(counts), math.prod(extents))
+  numbers.flags.writeable = False
+  return numbers
 
 
 @functools.lru_cache(maxsize=64)
@@ -134,10 +134,10 @@ def bilevel_attention(
   picked = resolve_implementation("bilevel_attention", implementation, "bilevel", q.shape)
   if picked == "masked":
     chosen = kept_mask(indices, valid, len(numbers))
-    own = np.zeros(math.prod(layout.grid), int)  # each token's region
-    own[numbers[numbers >= 0]] = np.nonzero(numbers >= 0)[0]
+    region = np.zeros(math.prod(layout.grid), int)  # each token's region
+    region[numbers[numbers >= 0]] = np.nonzero(numbers >= 0)[0]
     ahead = [(0, 0), (0, 0), (layout.prefix, 0), (layout.prefix, 0)]
-    mask = jnp.pad(chosen[:, :, own][..., own], ahead, constant_values=True)
+    mask = jnp.pad(chosen[:, :, region][..., region], ahead, constant_values=True)
     return masked_attention(q, k, v, mask=mask, key_mask=key_mask, scale=scale)
   attend = partial(
     _attend_regions,

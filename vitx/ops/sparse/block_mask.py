@@ -80,13 +80,13 @@ class BlockMask:
     heads = 1 if pattern.head_period == 1 else num_heads
     N, b, R = layout.length, block, -(-layout.length // block)
     numbers: dict[bytes, int] = {}
-    found = [np.zeros((3, 0), np.int32)]  # the row, the key block and the table of each tile
+    tiles = [np.zeros((3, 0), np.int32)]  # the row, the key block and the table of each tile
     for head in range(heads):
       for rows, keys in _batches(pattern, layout, b, head, range(R)):
         whole = np.minimum(N - rows * b, b) * np.minimum(N - keys * b, b)
         table = _number_tiles(_evaluate(pattern, layout, b, rows, keys, head), whole, numbers)
-        found.append(np.stack([head * R + rows, keys, table]).astype(np.int32)[:, table >= 0])
-    rows, keys, table = np.concatenate(found, axis=1)
+        tiles.append(np.stack([head * R + rows, keys, table]).astype(np.int32)[:, table >= 0])
+    rows, keys, table = np.concatenate(tiles, axis=1)
     packed = np.frombuffer(b"".join(numbers), np.uint8).reshape(-1, -(-b * b // 8))
     partial = np.unpackbits(packed, axis=1, count=b * b).astype(bool).reshape(-1, b, b)
     tables = np.concatenate([np.ones((1, b, b), bool), partial])
@@ -147,9 +147,9 @@ def count_tiles(pattern: Pattern, layout: TokenLayout, block: int, rows: np.ndar
     rows: The query blocks, int (n,), ascending.
   """
   counts = np.zeros(-(-layout.length // block), np.int64)
-  for own, keys in _batches(pattern, layout, block, 0, rows):
-    tiles = _evaluate(pattern, layout, block, own, keys, 0)
-    counts += np.bincount(own[tiles.any(axis=(1, 2))], minlength=counts.size)
+  for queries, keys in _batches(pattern, layout, block, 0, rows):
+    tiles = _evaluate(pattern, layout, block, queries, keys, 0)
+    counts += np.bincount(queries[tiles.any(axis=(1, 2))], minlength=counts.size)
   return counts[rows]
 
 
@@ -159,23 +159,23 @@ def _batches(
   """Yields (query blocks, key blocks) of tiles that may contain edges, as many as fit the cache."""
   N, limit = layout.length, max(1, TILES_AT_ONCE // block**2)
   everything = np.arange(-(-N // block))
-  own: list[np.ndarray] = []
+  queries: list[np.ndarray] = []
   keys: list[np.ndarray] = []
   total = 0
   for r in rows:
     last = min((r + 1) * block, N) - 1
-    found = pattern.candidates(layout, r * block, last, block, head)
-    found = everything if found is None else found
-    for start in range(0, found.size, limit):
-      part = found[start : start + limit]
+    candidates = pattern.candidates(layout, r * block, last, block, head)
+    candidates = everything if candidates is None else candidates
+    for start in range(0, candidates.size, limit):
+      part = candidates[start : start + limit]
       if total and total + part.size > limit:
-        yield np.concatenate(own), np.concatenate(keys)
-        own, keys, total = [], [], 0
-      own.append(np.full(part.size, r))
+        yield np.concatenate(queries), np.concatenate(keys)
+        queries, keys, total = [], [], 0
+      queries.append(np.full(part.size, r))
       keys.append(part)
       total += part.size
   if total:
-    yield np.concatenate(own), np.concatenate(keys)
+    yield np.concatenate(queries), np.concatenate(keys)
 
 
 def _evaluate(

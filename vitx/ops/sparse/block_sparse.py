@@ -132,8 +132,8 @@ def _gradients(arrays, drawn, mask: BlockMask | None, block: int, scale: float):
     _, back = jax.vjp(
       lambda *floats: by_xla((*floats[:3], arrays[3], *floats[3:]), drawn), *arrays[:3], *arrays[4:]
     )
-    found = back(cotangents)
-    return (*found[:3], None, *found[3:]), None
+    grads = back(cotangents)
+    return (*grads[:3], None, *grads[3:]), None
 
   gradients.defvjp(lambda arrays, drawn: (gradients(arrays, drawn), (arrays, drawn)), pull)
   return gradients(arrays, drawn)

@@ -87,18 +87,18 @@ def forward(
   q, k, v, key_mask = arrays
 
   def part(arrays):
-    blocks = _blocks(layout, *arrays)
+    blocks = _make_blocks(layout, *arrays)
 
     def step(rows: Rows):
       out, lse = tiling.softmax_tile(
-        _logits(blocks, rows, layout, scale), _wide(blocks.v, rows.others)
+        _logits(blocks, rows, layout, scale), _gather(blocks.v, rows.others)
       )
       return out.astype(v.dtype), lse
 
-    found = _over_rows(step, rows, layout, blocks.q.shape[0], (0.0, -jnp.inf))
-    return tuple(_from_blocks(x, layout, arrays[0].shape) for x in found)
+    results = _map_rows(step, rows, layout, blocks.q.shape[0], (0.0, -jnp.inf))
+    return tuple(_from_blocks(x, layout, arrays[0].shape) for x in results)
 
-  return _in_parts(part, (q, k, v, _per_head(key_mask, q)), rows, layout)
+  return _map_parts(part, (q, k, v, _broadcast_mask(key_mask, q)), rows, layout)
 
 
 def backward(
@@ -118,7 +118,7 @@ def backward(
 
   def part(arrays):
     *inputs, d_out, lse, delta = arrays
-    blocks = _blocks(layout, *inputs)._replace(
+    blocks = _make_blocks(layout, *inputs)._replace(
       d_out=_to_blocks(d_out, layout),
       lse=_to_blocks(lse, layout, jnp.inf),
       delta=_to_blocks(delta, layout),
@@ -129,16 +129,16 @@ def backward(
       for x, like in zip(gradients(blocks, rows, columns, layout, scale), inputs[:3], strict=True)
     )
 
-  return _in_parts(part, (q, k, v, _per_head(key_mask, q), *rest), columns, layout)
+  return _map_parts(part, (q, k, v, _broadcast_mask(key_mask, q), *rest), columns, layout)
 
 
-def _per_head(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
+def _broadcast_mask(key_mask: jax.Array | None, q: jax.Array) -> jax.Array | None:
   if key_mask is None:
     return None
   return jnp.broadcast_to(key_mask if key_mask.ndim == 3 else key_mask[:, :, None], q.shape[:3])
 
 
-def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
+def _map_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
   """Applies `part` to as many examples as fit one step, or to some heads of one example."""
   batch, _, heads = arrays[0].shape[:3]
   largest = max((rows.others.size for rows in side.classes), default=1)
@@ -147,24 +147,24 @@ def _in_parts(part: Callable, arrays, side: MaskSide, layout: Layout):
   fit = tiling.step_elements() / per_example * min(1.0, layout.block / arrays[0].shape[-1])
   if fit >= 1 or layout.heads > 1:
     return tiling.map_groups(part, arrays, tiling.largest_divisor(batch, fit))
-  some = tiling.largest_divisor(heads, fit * heads)
+  count = tiling.largest_divisor(heads, fit * heads)
 
-  def by_heads(example):
+  def map_heads(example):
     def cut(first):  # moving the axis of heads to the front would copy all heads
-      return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, some, 2), example)
+      return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, count, 2), example)
 
-    def step(i, found):
+    def step(i, results):
       return jax.tree.map(
-        lambda whole, x: jax.lax.dynamic_update_slice_in_dim(whole, x, i * some, 2),
-        found,
-        part(cut(i * some)),
+        lambda whole, x: jax.lax.dynamic_update_slice_in_dim(whole, x, i * count, 2),
+        results,
+        part(cut(i * count)),
       )
 
     like = jax.eval_shape(lambda: part(cut(0)))
-    found = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], heads, *x.shape[3:]), x.dtype), like)
-    return jax.lax.fori_loop(0, heads // some, step, found)
+    results = jax.tree.map(lambda x: jnp.zeros((*x.shape[:2], heads, *x.shape[3:]), x.dtype), like)
+    return jax.lax.fori_loop(0, heads // count, step, results)
 
-  return tiling.map_groups(by_heads, arrays, 1)
+  return tiling.map_groups(map_heads, arrays, 1)
 
 
 def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
@@ -181,25 +181,25 @@ def _keep_tiles(rows: MaskSide, blocks: _Blocks) -> bool:
 def _gradients_in_turn(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
   """Computes the gradient of q, then those of k and v, each from probabilities of its own."""
   z = blocks.q.shape[0]
-  dq = _over_rows(lambda r: _query_step(blocks, r, layout, scale)[:1], rows, layout, z, (0.0,))
-  dkv = _over_rows(lambda r: _key_step(blocks, r, layout, scale), columns, layout, z, (0.0, 0.0))
+  dq = _map_rows(lambda r: _query_step(blocks, r, layout, scale)[:1], rows, layout, z, (0.0,))
+  dkv = _map_rows(lambda r: _key_step(blocks, r, layout, scale), columns, layout, z, (0.0, 0.0))
   return *dq, *dkv
 
 
 def _gradients_at_once(blocks: _Blocks, rows, columns, layout: Layout, scale: float):
   """Computes all gradients from the same probabilities, which saves two of seven products."""
-  found = [_query_step(blocks, r, layout, scale) for r in _classes(rows, layout)]
-  dq = _in_order([x[:1] for x in found], rows, layout, (0.0,))
-  p, ds = (_tiles([x[i] for x in found], layout.block) for i in (1, 2))
+  results = [_query_step(blocks, r, layout, scale) for r in _list_classes(rows, layout)]
+  dq = _join_classes([x[:1] for x in results], rows, layout, (0.0,))
+  p, ds = (_cut_tiles([x[i] for x in results], layout.block) for i in (1, 2))
 
   def key_step(column: Rows):
-    dk = product(_across(ds, column.pairs), _wide(blocks.q, column.others)) * scale
-    return dk, product(_across(p, column.pairs), _wide(blocks.d_out, column.others))
+    dk = product(_gather_tiles(ds, column.pairs), _gather(blocks.q, column.others)) * scale
+    return dk, product(_gather_tiles(p, column.pairs), _gather(blocks.d_out, column.others))
 
-  return *dq, *_over_rows(key_step, columns, layout, blocks.q.shape[0], (0.0, 0.0))
+  return *dq, *_map_rows(key_step, columns, layout, blocks.q.shape[0], (0.0, 0.0))
 
 
-def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
+def _cut_tiles(rows: list[jax.Array], block: int) -> jax.Array:
   """Cuts (z, c, b, W·b) into tiles (z, pairs + 1, b, b) of (key, query); the last one is zero."""
   parts = [
     jnp.moveaxis(x.reshape(*x.shape[:3], -1, block), 2, 4).reshape(x.shape[0], -1, block, block)
@@ -211,31 +211,31 @@ def _tiles(rows: list[jax.Array], block: int) -> jax.Array:
 def _query_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
   """Returns the gradient of c query blocks, (z, c, b, D), and their p and ds, (z, c, b, W·b)."""
   logits = _logits(blocks, rows, layout, scale)
-  products = product_transposed(blocks.d_out[:, rows.own], _wide(blocks.v, rows.others))
-  lse, delta = (x[:, rows.own][..., None] for x in (blocks.lse, blocks.delta))
+  products = product_transposed(blocks.d_out[:, rows.blocks], _gather(blocks.v, rows.others))
+  lse, delta = (x[:, rows.blocks][..., None] for x in (blocks.lse, blocks.delta))
   p, ds = tiling.logit_gradient(logits, products, lse, delta)
-  return product(ds, _wide(blocks.k, rows.others)) * scale, p, ds
+  return product(ds, _gather(blocks.k, rows.others)) * scale, p, ds
 
 
 def _key_step(blocks: _Blocks, rows: Rows, layout: Layout, scale: float):
   """Returns the gradients of c key blocks and of their values, (z, c, b, D) each."""
-  queries, d_outs = _wide(blocks.q, rows.others), _wide(blocks.d_out, rows.others)
-  logits = product_transposed(blocks.k[:, rows.own].astype(jnp.float32) * scale, queries)
+  queries, d_outs = _gather(blocks.q, rows.others), _gather(blocks.d_out, rows.others)
+  logits = product_transposed(blocks.k[:, rows.blocks].astype(jnp.float32) * scale, queries)
   if blocks.every_bias:  # padding needs no bias: a dead query's probabilities are zero
-    logits = logits + blocks.bias[:, rows.own][..., None]
+    logits = logits + blocks.bias[:, rows.blocks][..., None]
   logits = _mask(logits, rows, None if layout.tables is None else layout.tables.swapaxes(1, 2))
-  products = product_transposed(blocks.v[:, rows.own], d_outs)
-  lse, delta = (_wide(x, rows.others)[:, :, None] for x in (blocks.lse, blocks.delta))
+  products = product_transposed(blocks.v[:, rows.blocks], d_outs)
+  lse, delta = (_gather(x, rows.others)[:, :, None] for x in (blocks.lse, blocks.delta))
   p, ds = tiling.logit_gradient(logits, products, lse, delta)
   return product(ds, queries) * scale, product(p, d_outs)
 
 
 def _logits(blocks: _Blocks, rows: Rows, layout: Layout, scale: float) -> jax.Array:
   """Returns the logits (z, c, b, W·b), -inf where a query may not attend a key."""
-  queries = blocks.q[:, rows.own].astype(jnp.float32) * scale
-  logits = product_transposed(queries, _wide(blocks.k, rows.others))
+  queries = blocks.q[:, rows.blocks].astype(jnp.float32) * scale
+  logits = product_transposed(queries, _gather(blocks.k, rows.others))
   if blocks.every_bias or rows.is_padded:
-    logits = logits + _wide(blocks.bias, rows.others)[:, :, None]
+    logits = logits + _gather(blocks.bias, rows.others)[:, :, None]
   return _mask(logits, rows, layout.tables)
 
 
@@ -246,23 +246,23 @@ def _mask(logits: jax.Array, rows: Rows, tables) -> jax.Array:
   return jnp.where(allowed.reshape(logits.shape[1:]), logits, -jnp.inf)
 
 
-def _wide(x: jax.Array, indices: Indices) -> jax.Array:
+def _gather(x: jax.Array, indices: Indices) -> jax.Array:
   """Joins the W blocks in each of c lists: (z, blocks, b, ...), (c, W) -> (z, c, W·b, ...)."""
-  found = _at(x, indices)
-  return found.reshape(*found.shape[:2], -1, *found.shape[4:])
+  gathered = _take(x, indices)
+  return gathered.reshape(*gathered.shape[:2], -1, *gathered.shape[4:])
 
 
-def _at(x: jax.Array, indices: Indices) -> jax.Array:
+def _take(x: jax.Array, indices: Indices) -> jax.Array:
   return x.at[:, indices].get(mode="promise_in_bounds")
 
 
-def _across(tiles: jax.Array, pairs: Indices) -> jax.Array:
+def _gather_tiles(tiles: jax.Array, pairs: Indices) -> jax.Array:
   """Joins the tiles (key, query) of each list: (z, pairs, b, b), (c, W) -> (z, c, b, W·b)."""
-  found = jnp.swapaxes(_at(tiles, pairs), 2, 3)
-  return found.reshape(*found.shape[:3], -1)
+  gathered = jnp.swapaxes(_take(tiles, pairs), 2, 3)
+  return gathered.reshape(*gathered.shape[:3], -1)
 
 
-def _blocks(layout: Layout, q, k, v, seen: jax.Array | None) -> _Blocks:
+def _make_blocks(layout: Layout, q, k, v, seen: jax.Array | None) -> _Blocks:
   every_bias = seen is not None or q.shape[1] % layout.block != 0
   seen = jnp.ones(q.shape[:3], bool) if seen is None else seen
   bias = _to_blocks(jnp.where(seen, 0.0, -jnp.inf).astype(jnp.float32), layout, -jnp.inf)
@@ -290,39 +290,39 @@ def _from_blocks(x: jax.Array, layout: Layout, shape: tuple[int, ...]) -> jax.Ar
   return jnp.swapaxes(x[:, :, :n], 1, 2)
 
 
-def _over_rows(step: Callable, side: MaskSide, layout: Layout, z: int, fills: tuple[float, ...]):
+def _map_rows(step: Callable, side: MaskSide, layout: Layout, z: int, fills: tuple[float, ...]):
   """Runs `step` over all rows of all classes, and returns results in block order, (z, G·R, b, ...).
 
   A step maps c rows to arrays (z, c, b, ...). Blocks without rows have the values `fills`.
   """
-  parts = [_over_class(step, rows, layout, z) for rows in _classes(side, layout)]
-  return _in_order(parts, side, layout, fills)
+  parts = [_map_class(step, rows, layout, z) for rows in _list_classes(side, layout)]
+  return _join_classes(parts, side, layout, fills)
 
 
-def _classes(side: MaskSide, layout: Layout) -> tuple[Rows, ...]:
+def _list_classes(side: MaskSide, layout: Layout) -> tuple[Rows, ...]:
   """Returns the classes of rows; if there are no edges, one dead row that gives the shapes."""
   dead = np.full((1, 1), layout.heads * layout.rows, np.int32)
   return side.classes or (Rows(dead[0], dead, None, True, np.ones_like(dead)),)
 
 
-def _in_order(parts: list[tuple], side: MaskSide, layout: Layout, fills: tuple) -> tuple:
+def _join_classes(parts: list[tuple], side: MaskSide, layout: Layout, fills: tuple) -> tuple:
   """Joins the results of classes, each (z, c, b, ...), in block order: (z, G·R, b, ...)."""
   blocks = layout.heads * layout.rows
   joined = [jnp.concatenate(x, axis=1) for x in zip(*parts, strict=True)]
   if side.repeats:
-    own = side.classes[0].own
+    owners = side.classes[0].blocks
     add = partial(jax.ops.segment_sum, num_segments=blocks, indices_are_sorted=True)
-    return tuple(jax.vmap(add, in_axes=(0, None))(x, own) for x in joined)  # drops the dead rows
+    return tuple(jax.vmap(add, in_axes=(0, None))(x, owners) for x in joined)  # drops the dead rows
   if side.position is None:
     return tuple(joined)
-  found = []
+  ordered = []
   for x, fill in zip(joined, fills, strict=True):
     x = jnp.pad(x, [(0, 0), (0, 1)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
-    found.append(x.at[:, side.position].get(mode="promise_in_bounds"))
-  return tuple(found)
+    ordered.append(x.at[:, side.position].get(mode="promise_in_bounds"))
+  return tuple(ordered)
 
 
-def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
+def _map_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
   """Runs one class of n rows in chunks that fit one step; returns arrays (z, n, b, ...)."""
   n, width = rows.others.shape
   steps = math.ceil(z * n * width * layout.block**2 / tiling.step_elements())
@@ -335,5 +335,5 @@ def _over_class(step: Callable, rows: Rows, layout: Layout, z: int) -> tuple:
     pad = [(0, steps * size - n)] + [(0, 0)] * (x.ndim - 1)
     return jnp.pad(jnp.asarray(x), pad, mode="edge").reshape(steps, size, *x.shape[1:])
 
-  found = jax.lax.map(step, jax.tree.map(chunks, rows))  # (steps, z, size, b, ...)
-  return tuple(tiling.join_rows(jnp.moveaxis(x, 0, 1), n) for x in found)
+  results = jax.lax.map(step, jax.tree.map(chunks, rows))  # (steps, z, size, b, ...)
+  return tuple(tiling.join_rows(jnp.moveaxis(x, 0, 1), n) for x in results)

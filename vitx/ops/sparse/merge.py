@@ -79,8 +79,8 @@ def with_prefix(
   column = flash_attention(q[:, P:], k[:, :P], v[:, :P], key_mask=masks[0], scale=scale)
   out, lse = merge([(out, lse), column])
   if kind == "causal":
-    own = (x[:, :P] for x in (q, k, v))
-    row = flash_attention(*own, key_mask=masks[0], scale=scale, causal=True)
+    prefix_qkv = (x[:, :P] for x in (q, k, v))
+    row = flash_attention(*prefix_qkv, key_mask=masks[0], scale=scale, causal=True)
   else:
     row = flash_attention(q[:, :P], k, v, key_mask=key_mask, scale=scale)
   return jnp.concatenate([row[0], out], axis=1), jnp.concatenate([row[1], lse], axis=2)

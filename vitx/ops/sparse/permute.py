@@ -11,7 +11,7 @@ import numpy as np
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern
-from vitx.ops.patterns.indices import Index, distinct
+from vitx.ops.patterns.indices import Blocks, Index, distinct
 from vitx.ops.patterns.parts import Order
 from vitx.ops.shapes import Array, Shaped
 
@@ -126,20 +126,18 @@ class Permuted(Pattern):
     q, k = np.minimum(q, N - 1), np.minimum(k, N - 1)
     return inside & self.pattern.allows(self.layout, q, k, head)
 
-  def candidates(
-    self, layout: TokenLayout, first: int, last: int, block: int, head: int
-  ) -> np.ndarray | None:
+  def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     tokens = self.order.numbers[first : last + 1]
     tokens = np.sort(tokens[tokens < self.order.length])
     if not tokens.size:
       return np.arange(0)
     breaks = np.flatnonzero(np.diff(tokens) != 1) + 1
-    found = []
+    tokens_of_runs = []
     for run in np.split(tokens, breaks):  # the candidates of a run are blocks of its length
       width = run.size
       keys = self.pattern.candidates(self.layout, int(run[0]), int(run[-1]), width, head)
       if keys is None:
         return None
-      found.append((keys[:, None] * width + np.arange(width)).ravel())
-    keys = distinct(found)
+      tokens_of_runs.append((keys[:, None] * width + np.arange(width)).ravel())
+    keys = distinct(tokens_of_runs)
     return np.unique(self.order.places[keys[keys < self.order.length]] // block)

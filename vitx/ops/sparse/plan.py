@@ -45,7 +45,7 @@ class SparsePlan:
     It is "dense" if a single run (see `Part`) has all tokens, "pattern_runs" if there are other
     runs, and "pattern_blocks" if there are none.
     """
-    parts = [part for own in self.heads for part in own]
+    parts = [part for head_parts in self.heads for part in head_parts]
     runs = [part for part in parts if part.core == "block_diagonal"]
     if not runs:
       return "pattern_blocks"
@@ -77,7 +77,7 @@ def plan(
 def _simplify(pattern: Pattern, layout: TokenLayout) -> Pattern:
   """Replaces every union that contains `Full` by `Full`, to show that the attention is dense."""
   if isinstance(pattern, Intersection):
-    return Intersection(tuple(_simplify(each, layout) for each in pattern.patterns))
+    return Intersection(tuple(_simplify(member, layout) for member in pattern.patterns))
   joined = isinstance(pattern, Union) and Full() in pattern.members(layout)
   return Full() if joined else pattern
 
@@ -106,24 +106,24 @@ def _split_prefix(
 
 def _by_head(pattern: Pattern, layout: TokenLayout, tile: int | None, most: int | None) -> Heads:
   if most and not pattern.is_drawn:
-    return _fewest_blocks(pattern, layout, min(tile or most, most))
+    return _pick_fewest_blocks(pattern, layout, min(tile or most, most))
   if tile or pattern.is_drawn:
     return _split(pattern, layout, tile or pattern.tile or max(TILES))
-  return _cheapest(pattern, layout)
+  return _pick_cheapest(pattern, layout)
 
 
 @remember(256)
-def _cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
+def _pick_cheapest(pattern: Pattern, layout: TokenLayout) -> Heads:
   """Returns the parts for the tile size of lowest cost."""
-  own = [] if pattern.tile is None else [pattern.tile]
-  ways = [_split(pattern, layout, tile) for tile in sorted({*TILES, *own}, reverse=True)]
+  preferred = [] if pattern.tile is None else [pattern.tile]
+  ways = [_split(pattern, layout, tile) for tile in sorted({*TILES, *preferred}, reverse=True)]
   if all(part.core == "block_sparse" and part.order for parts in ways[0] for part in parts):
     ways.append(((Part(pattern, "block_sparse", max(TILES)),),))  # the usual order suits any edges
   return ways[0] if len({*ways}) == 1 else min(ways, key=lambda way: cost(way, layout))
 
 
 @remember(256)
-def _fewest_blocks(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
+def _pick_fewest_blocks(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
   """Returns parts for a kernel with blocks of `tile` tokens, reordered only if that saves work."""
 
   def by_blocks(part: Part) -> Part:
@@ -131,15 +131,15 @@ def _fewest_blocks(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
     return Part(part.pattern, "block_sparse", tile, part.order) if by_kernel else part
 
   whole: Heads = ((Part(pattern, "block_sparse", tile),),)
-  parts = tuple(tuple(map(by_blocks, own)) for own in _split(pattern, layout, tile))
+  parts = tuple(tuple(map(by_blocks, head_parts)) for head_parts in _split(pattern, layout, tile))
   return parts if cost(parts, layout) < FEWER * cost(whole, layout) else whole
 
 
 def _split(pattern: Pattern, layout: TokenLayout, tile: int) -> Heads:
   heads = pattern.by_head()
-  if heads != (pattern,) and all(own.head_period == 1 for own in heads):
-    found = tuple(own.split(layout, tile) for own in heads)
+  if heads != (pattern,) and all(head.head_period == 1 for head in heads):
+    split = tuple(head.split(layout, tile) for head in heads)
     # Blocks in the usual order need no split by head: one part can have heads with different edges.
-    if any(part.is_reordered for parts in found for part in parts):
-      return found
+    if any(part.is_reordered for parts in split for part in parts):
+      return split
   return (pattern.split(layout, tile),)

@@ -28,7 +28,7 @@ class Rows:
   """A class of n rows: each has a block of its own and a list of W other blocks.
 
   Attributes:
-    own: The block that each row belongs to, int32 (n,).
+    blocks: The block that each row belongs to, int32 (n,).
     others: The blocks in each row's list, int32 (n, W), padded with the dead block, which
       contributes nothing.
     table: The index in `BlockMask.tables` of the mask of each pair of blocks, int32 (n, W); `None`
@@ -39,7 +39,7 @@ class Rows:
       blocks, padding has the number P.
   """
 
-  own: Indices
+  blocks: Indices
   others: Indices
   table: Indices | None
   is_padded: bool = dataclasses.field(metadata={"static": True})
@@ -80,8 +80,8 @@ def sides(mask: BlockMask) -> tuple[MaskSide, MaskSide]:
   The row of a query block lists the key blocks that it reads. The row of a key block lists the
   query blocks that read it.
   """
-  rows, columns = _side(mask), _side(mask.transpose())
-  return rows, _with_pairs(columns, rows, mask.heads * mask.rows)
+  rows, columns = _make_side(mask), _make_side(mask.transpose())
+  return rows, _add_pairs(columns, rows, mask.heads * mask.rows)
 
 
 def class_widths(lengths: np.ndarray) -> list[int]:
@@ -103,40 +103,40 @@ def class_widths(lengths: np.ndarray) -> list[int]:
   for _ in range(MAX_CLASSES):
     for i in range(distinct.size, 0, -1):
       for j in range(i):
-        if (left := best[j]) is not None:
-          cost = left[0] + int(rows[i] - rows[j]) * int(distinct[i - 1])
-          found = (cost, left[1] + 1, [*left[2], int(distinct[i - 1])])
-          if found[1] <= MAX_CLASSES and (best[i] is None or found < best[i]):  # type: ignore[operator]
-            best[i] = found
+        if (before := best[j]) is not None:
+          cost = before[0] + int(rows[i] - rows[j]) * int(distinct[i - 1])
+          candidate = (cost, before[1] + 1, [*before[2], int(distinct[i - 1])])
+          if candidate[1] <= MAX_CLASSES and (best[i] is None or candidate < best[i]):  # type: ignore[operator]
+            best[i] = candidate
   last = best[-1]
   return last[2] if last else []
 
 
-def _side(mask: BlockMask) -> MaskSide:
+def _make_side(mask: BlockMask) -> MaskSide:
   lengths = np.diff(mask.offsets)
   count = lengths.size
   head = np.arange(count) // mask.rows
   position = np.full(count, int((lengths > 0).sum()), np.int32)
   classes: list[Rows] = []
-  placed, narrower, listed = 0, 0, 0
+  placed, narrower, pair_count = 0, 0, 0
   for width in class_widths(lengths):
-    own = np.flatnonzero((lengths > narrower) & (lengths <= width)).astype(np.int32)
-    slot = mask.offsets[own][:, None] + np.arange(width)
-    inside = np.arange(width) < lengths[own][:, None]
+    blocks = np.flatnonzero((lengths > narrower) & (lengths <= width)).astype(np.int32)
+    slot = mask.offsets[blocks][:, None] + np.arange(width)
+    inside = np.arange(width) < lengths[blocks][:, None]
     slot = np.where(inside, slot, 0)
-    others = np.where(inside, mask.keys[slot] + (head[own] * mask.rows)[:, None], count)
+    others = np.where(inside, mask.keys[slot] + (head[blocks] * mask.rows)[:, None], count)
     table = np.where(inside, mask.table[slot], 0).astype(np.int32)
     partial = table if table.any() else None
-    pairs = np.arange(others.size, dtype=np.int32).reshape(others.shape) + listed
-    classes.append(Rows(own, others.astype(np.int32), partial, not bool(inside.all()), pairs))
-    listed += others.size
-    position[own] = placed + np.arange(own.size)
-    placed, narrower = placed + own.size, width
+    pairs = np.arange(others.size, dtype=np.int32).reshape(others.shape) + pair_count
+    classes.append(Rows(blocks, others.astype(np.int32), partial, not bool(inside.all()), pairs))
+    pair_count += others.size
+    position[blocks] = placed + np.arange(blocks.size)
+    placed, narrower = placed + blocks.size, width
   in_order = np.array_equal(position, np.arange(count)) and placed == count
   return MaskSide(tuple(classes), None if in_order else position)
 
 
-def _with_pairs(columns: MaskSide, rows: MaskSide, dead: int) -> MaskSide:
+def _add_pairs(columns: MaskSide, rows: MaskSide, dead: int) -> MaskSide:
   """Returns the rows of key blocks with `Rows.pairs`: each pair's place in the lists of queries.
 
   Padding has the next number after the last.
@@ -147,13 +147,13 @@ def _with_pairs(columns: MaskSide, rows: MaskSide, dead: int) -> MaskSide:
 
   if not rows.classes:
     return columns
-  listed = np.concatenate([numbers(r.own[:, None], r.others).ravel() for r in rows.classes])
-  order = np.argsort(listed)
+  entries = np.concatenate([numbers(r.blocks[:, None], r.others).ravel() for r in rows.classes])
+  order = np.argsort(entries)
 
   def pairs(column: Rows) -> np.ndarray:
-    found = np.searchsorted(listed, numbers(column.others, column.own[:, None]), sorter=order)
-    places = order[np.minimum(found, listed.size - 1)]
-    return np.where(np.asarray(column.others) == dead, listed.size, places).astype(np.int32)
+    ranks = np.searchsorted(entries, numbers(column.others, column.blocks[:, None]), sorter=order)
+    places = order[np.minimum(ranks, entries.size - 1)]
+    return np.where(np.asarray(column.others) == dead, entries.size, places).astype(np.int32)
 
   classes = tuple(dataclasses.replace(column, pairs=pairs(column)) for column in columns.classes)
   return dataclasses.replace(columns, classes=classes)
@@ -192,9 +192,9 @@ def _transpose_drawn(others: jax.Array) -> Rows:
   start = jnp.searchsorted(keys[order], jnp.arange(count + 1))  # each key block's first pair
   end = jnp.cumsum(-(-jnp.diff(start) // width))  # the end of each key block's rows
   row = jnp.arange(count + count * K // width)
-  own = jnp.searchsorted(end, row, side="right")
-  first = jnp.concatenate([jnp.zeros(1, end.dtype), end])[own]
-  pair = (start[own] + (row - first) * width)[:, None] + jnp.arange(width)
-  inside = (own < count)[:, None] & (pair < start[jnp.minimum(own, count - 1) + 1][:, None])
+  block = jnp.searchsorted(end, row, side="right")
+  first = jnp.concatenate([jnp.zeros(1, end.dtype), end])[block]
+  pair = (start[block] + (row - first) * width)[:, None] + jnp.arange(width)
+  inside = (block < count)[:, None] & (pair < start[jnp.minimum(block, count - 1) + 1][:, None])
   pairs = jnp.where(inside, order[jnp.minimum(pair, count * K - 1)], count * K).astype(jnp.int32)
-  return Rows(own.astype(jnp.int32), pairs // K, None, True, pairs)
+  return Rows(block.astype(jnp.int32), pairs // K, None, True, pairs)

@@ -72,13 +72,13 @@ def decode_plan(pattern: Pattern | None, layout: TokenLayout, num_heads: int) ->
     return DecodePlan(layout, none, none[:1], numbers, N, None, None)
   pattern = pattern & Causal()
   groups, kinds = _group_heads(pattern, num_heads)
-  lives = [_last_queries(own, layout, head) for own, head in kinds]
-  found = [_assign_slots(last) for last, _ in lives]
-  slots, count = np.stack([slots for slots, _ in found]), max(count for _, count in found)
+  lives = [_find_last_queries(member, layout, head) for member, head in kinds]
+  assigned = [_assign_slots(last) for last, _ in lives]
+  slots, count = np.stack([slots for slots, _ in assigned]), max(count for _, count in assigned)
   widest = max(1, max(int(counts.max()) for _, counts in lives))
   table = None
   if 2 * widest <= count and N * len(kinds) * widest <= TABLE_ENTRIES:
-    reads = [_reads(*kind, layout, kept, widest) for kind, kept in zip(kinds, slots, strict=True)]
+    reads = [_reads(*kind, layout, slot, widest) for kind, slot in zip(kinds, slots, strict=True)]
     table = np.stack(reads, axis=1)
   heads = np.array([head for _, head in kinds], np.int32)
   return DecodePlan(layout, groups, heads, slots, count, table, pattern)
@@ -91,10 +91,10 @@ def _group_heads(pattern: Pattern, num_heads: int) -> tuple[np.ndarray, list[tup
   numbers: dict[tuple[Pattern, int], int] = {}
   kinds: list[tuple[Pattern, int]] = []
   for head in range(num_heads):
-    own = members[head % len(members)]
-    number = numbers.setdefault((own, head % own.head_period), len(kinds))
+    member = members[head % len(members)]
+    number = numbers.setdefault((member, head % member.head_period), len(kinds))
     if number == len(kinds):
-      kinds.append((own, head))
+      kinds.append((member, head))
     groups.append(number)
   return np.array(groups, np.int32), kinds
 
@@ -116,7 +116,7 @@ def _edges(
     yield first, k, np.broadcast_to(allowed, (q.size, k.size))
 
 
-def _last_queries(
+def _find_last_queries(
   pattern: Pattern, layout: TokenLayout, head: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the last query that reads each key, and the number of keys that each query reads.
@@ -136,15 +136,15 @@ def _assign_slots(last: np.ndarray) -> tuple[np.ndarray, int]:
   """Gives each key the lowest slot that is free at its step; returns the slots and their number."""
   slots, count = np.zeros(last.size, np.int32), 0
   free: list[int] = []
-  taken: list[tuple[int, int]] = []  # (last query, slot)
+  occupied: list[tuple[int, int]] = []  # (last query, slot)
   for key, end in enumerate(last.tolist()):
-    while taken and taken[0][0] < key:
-      heapq.heappush(free, heapq.heappop(taken)[1])
+    while occupied and occupied[0][0] < key:
+      heapq.heappush(free, heapq.heappop(occupied)[1])
     if not free:
       free.append(count)
       count += 1
     slots[key] = heapq.heappop(free)
-    heapq.heappush(taken, (end, int(slots[key])))
+    heapq.heappush(occupied, (end, int(slots[key])))
   return slots, count
 
 

@@ -48,12 +48,12 @@ def applies(
     pattern: The pattern of one layer.
     layout: The layout of the N tokens.
   """
-  same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
-  if not same or not q.shape[1] == k.shape[1] <= LONGEST or pattern.is_drawn:
+  same_dtype = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
+  if not same_dtype or not q.shape[1] == k.shape[1] <= LONGEST or pattern.is_drawn:
     return False
   blocks = block_mask(pattern, layout, BLOCK, q.shape[2])
-  held = max(FEW_BLOCKS, DIFFERENT_BLOCKS * blocks.rows)
-  return blocks.tables.shape[0] <= blocks.heads * held
+  most_tables = max(FEW_BLOCKS, DIFFERENT_BLOCKS * blocks.rows)
+  return blocks.tables.shape[0] <= blocks.heads * most_tables
 
 
 def splash_attention(
@@ -87,8 +87,8 @@ def splash_attention(
   padding = [(0, 0), (0, 0), (0, -n % BLOCK), (0, 0)]
   q = (q.astype(jnp.float32) * scale).astype(q.dtype)
   q, k, v = (jnp.pad(jnp.swapaxes(x, 1, 2), padding) for x in (q, k, v))
-  found: Any = jax.vmap(kernel)(q, k, v)
-  out = jnp.swapaxes(found[:, :, :n], 1, 2)
+  padded: Any = jax.vmap(kernel)(q, k, v)
+  out = jnp.swapaxes(padded[:, :, :n], 1, 2)
   # The kernel gives a query without edges the mean of all values.
   return out if seeing is None else jnp.where(seeing, out, jnp.zeros_like(out))
 
@@ -123,9 +123,9 @@ class Tiles(masks.Mask):
   def __init__(self, blocks: BlockMask, head: int) -> None:
     self._blocks, self._head = blocks, head
     start, stop = blocks.offsets[[head * blocks.rows, (head + 1) * blocks.rows]]
-    own = slice(start, stop)
-    pairs = zip(blocks.queries[own] % blocks.rows, blocks.keys[own], strict=True)
-    self._table = dict(zip(((int(q), int(k)) for q, k in pairs), blocks.table[own], strict=True))
+    span = slice(start, stop)
+    pairs = zip(blocks.queries[span] % blocks.rows, blocks.keys[span], strict=True)
+    self._table = dict(zip(((int(q), int(k)) for q, k in pairs), blocks.table[span], strict=True))
 
   @property
   def shape(self) -> tuple[int, ...]:
@@ -143,12 +143,12 @@ class Tiles(masks.Mask):
     size, number = self._blocks.block, self._table.get((q, k))
     if number is None:
       return np.zeros((size, size), bool)
-    found = self._blocks.tables[number]
+    tile = self._blocks.tables[number]
     if number:
-      return found
+      return tile
     inside = np.arange(size)  # a full block may reach beyond token N
     n = self._blocks.length
-    return found & (q * size + inside < n)[:, None] & (k * size + inside < n)
+    return tile & (q * size + inside < n)[:, None] & (k * size + inside < n)
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, Tiles) and (self._blocks, self._head) == (other._blocks, other._head)

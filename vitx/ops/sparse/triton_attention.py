@@ -11,16 +11,16 @@ import functools
 import importlib.metadata
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.custom_batching import custom_vmap
 
 from vitx.ops.implementation import current_rule, target
 from vitx.ops.rule import Launch, TileSizes
 from vitx.ops.sparse.block_mask import BlockMask
+from vitx.ops.sparse.triton_lists import list_rows
 
 DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 # The families of `rule.FAMILIES` whose ops use these kernels.
@@ -49,26 +49,6 @@ TILE_SIZES = {
   (False, False, False): TileSizes(32, Launch(2, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2)),
   (False, False, True): TileSizes(32, Launch(1, 4, 2), Launch(1, 4, 2), Launch(1, 4, 2)),
 }
-
-
-class Lists(NamedTuple):
-  """The lists of blocks that a kernel reads, one list for each group of rows.
-
-  The module `triton_kernels` describes the arrays in detail.
-
-  Attributes:
-    order: The groups of rows, longest list first.
-    bounds: The start and the ends of each group's list.
-    others: The blocks of all lists.
-    numbers: The index in `tables` of the mask of each entry of `others`.
-    tables: The masks in bits.
-  """
-
-  order: Any
-  bounds: Any
-  others: Any
-  numbers: Any
-  tables: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,8 +150,8 @@ def find_version(package: str) -> str | None:
 def _read_capability() -> int | None:
   """Returns the compute capability times 10 of the first device; `None` without a CUDA device."""
   device = jax.devices()[0]
-  found = getattr(device, "compute_capability", "") if device.platform == "gpu" else ""
-  return round(10 * float(found)) if found.replace(".", "").isdigit() else None
+  version = getattr(device, "compute_capability", "") if device.platform == "gpu" else ""
+  return round(10 * float(version)) if version.replace(".", "").isdigit() else None
 
 
 def _lower_a_call(capability: int) -> None:
@@ -187,11 +167,11 @@ def find_tiles(q: jax.Array, k: jax.Array, v: jax.Array) -> TileSizes | None:
   """Returns the tiles for q, k (B, N, H, D) and v (B, N, H, E), or `None` if XLA must be used."""
   capability = find_capability() if target() == "gpu" else None
   width = max(q.shape[-1], v.shape[-1])
-  same = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
+  same_dtype = q.dtype == k.dtype == v.dtype and q.dtype in DTYPES
   large = q.shape[1] * q.shape[2] * width >= MAX_ELEMENTS
   precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
   exact = q.dtype == jnp.float32 and precision not in ROUNDED
-  if capability is None or not same or width > MAX_WIDTH or large or exact or 0 in q.shape:
+  if capability is None or not same_dtype or width > MAX_WIDTH or large or exact or 0 in q.shape:
     return None
   return current_rule().pick_tiles(str(q.dtype), width, choose_tiles(capability, q.dtype, width))
 
@@ -234,7 +214,7 @@ def forward(
     out, lse = _launch("forward", arrays, (), types, (mask, drawn, block), scale, tiles)
     return out, jnp.swapaxes(lse, 1, 2)
 
-  return _foldable(attend)(arrays, drawn)
+  return _add_vmap_rule(attend)(arrays, drawn)
 
 
 def backward(
@@ -259,11 +239,11 @@ def backward(
     q, k, v, _ = inputs
     cotangents = (d_out.astype(v.dtype), jnp.swapaxes(lse, 1, 2), jnp.swapaxes(delta, 1, 2))
     like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, k, v)]
-    given = (mask, drawn, block), scale, tiles
-    (dq,) = _launch("query_gradient", inputs, cotangents, like[:1], *given)
-    return dq, *_launch("key_gradients", inputs, cotangents, like[1:], *given)
+    arguments = (mask, drawn, block), scale, tiles
+    (dq,) = _launch("query_gradient", inputs, cotangents, like[:1], *arguments)
+    return dq, *_launch("key_gradients", inputs, cotangents, like[1:], *arguments)
 
-  return _foldable(attend)(arrays, drawn)
+  return _add_vmap_rule(attend)(arrays, drawn)
 
 
 def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list[jax.Array]:
@@ -271,7 +251,7 @@ def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list
   q, k, v, key_mask = inputs
   (batch, N, H, D), E, (mask, drawn, block) = q.shape, v.shape[-1], edges
   launch, transposed = getattr(tiles, kernel), kernel == "key_gradients"
-  lists, G, R, rows = _list_rows(mask, drawn, block, launch.blocks * tiles.block, transposed)
+  lists, G, R, rows = list_rows(mask, drawn, block, launch.blocks * tiles.block, transposed)
   grid = (batch * H // G, G * R)
   count = 0 if grid[1] <= MAX_LISTS else grid[0]
   pad_d, pad_e, pad_rows, pad_block = (
@@ -289,25 +269,10 @@ def _launch(kernel: str, inputs, cotangents, types, edges, scale, tiles) -> list
   seen = jnp.zeros(1, jnp.int8) if key_mask is None else key_mask.astype(jnp.int8)
   filled = [x if x.size else jnp.zeros(1, jnp.int32) for x in lists]
   arrays = [jnp.asarray(x) for x in (q, k, v, seen, *cotangents, *filled)]
-  found = call(kernel, arrays, types, (grid[0] * grid[1], 1) if count else grid, launch, sizes)
+  results = call(kernel, arrays, types, (grid[0] * grid[1], 1) if count else grid, launch, sizes)
   # Inside shard_map a result varies along the axes of the mesh along which any input does.
   axes = frozenset().union(*(jax.typeof(x).manual_axis_type.varying for x in arrays))
-  return [jax.lax.pcast(x, tuple(axes), to="varying") for x in found] if axes else found
-
-
-def _list_rows(mask, drawn, block: int, most: int, transposed: bool) -> tuple[Lists, int, int, int]:
-  """Groups rows of up to `most` tokens, and lists the blocks of columns that each group reads.
-
-  The rows are the queries and the columns are the keys; if `transposed`, it is the reverse. Returns
-  the lists, the number G of heads with lists of their own, the number R of groups of a head, and
-  the number of tokens in a group.
-  """
-  if mask is None:
-    heads, count, _ = drawn[0].shape
-    return list_drawn(drawn[0], drawn[1], transposed), heads, count, block
-  blocks = max(1, most // block)
-  lists = list_blocks(mask, blocks, transposed)
-  return lists, mask.heads, -(-mask.rows // blocks), blocks * block
+  return [jax.lax.pcast(x, tuple(axes), to="varying") for x in results] if axes else results
 
 
 def call(
@@ -337,68 +302,7 @@ def call(
   )
 
 
-@functools.lru_cache(maxsize=256)
-def list_blocks(mask: BlockMask, blocks: int, transposed: bool) -> Lists:
-  """Returns the lists of a mask for groups of rows, of `blocks` blocks each.
-
-  Args:
-    mask: The static edges.
-    blocks: The number of blocks in a group of rows.
-    transposed: Whether the lists are those of the key blocks, not of the query blocks.
-  """
-  mask = mask.transpose() if transposed else mask  # here, so that it is cached with the lists
-  groups = -(-mask.rows // blocks)
-  head, own = np.divmod(mask.queries.astype(np.int64), mask.rows)
-  pairs, place = np.unique(
-    (head * groups + own // blocks) * mask.rows + mask.keys, return_inverse=True
-  )
-  group, others = np.divmod(pairs, mask.rows)
-  # The table of each block of a group: -1 if it has no edges, 0 if it has all or is out of range.
-  parts = np.full((pairs.size, blocks), -1, np.int32)
-  parts[(group % groups)[:, None] * blocks + np.arange(blocks) >= mask.rows] = 0
-  parts[place, own % blocks] = mask.table
-  kinds, numbers = np.unique(parts, axis=0, return_inverse=True)
-  masked = np.any(kinds != 0, axis=1)[numbers.reshape(-1)]
-  order = np.lexsort((others, ~masked, group))
-  ends = np.cumsum(np.bincount(group, minlength=mask.heads * groups))
-  starts = np.concatenate([[0], ends[:-1]])
-  middles = starts + np.bincount(group[masked], minlength=ends.size)
-  bounds = np.stack([starts, middles, ends], axis=1)
-  longest_first = np.argsort(starts - ends, kind="stable")
-  tables = _pack(mask)[kinds] if masked.any() else np.zeros(0)
-  found = (longest_first, bounds, others[order], numbers.reshape(-1)[order], tables)
-  return Lists(*(x.astype(np.int32) for x in found))
-
-
-def _pack(mask: BlockMask) -> np.ndarray:
-  """Returns the tables of a mask as bits, int32 (T + 1, b, words). The last table has no edges."""
-  tables = np.concatenate([mask.tables, np.zeros_like(mask.tables[:1])])
-  tables = np.pad(tables, [(0, 0), (0, 0), (0, -mask.block % 32)])
-  return np.packbits(tables, axis=2, bitorder="little").view("<i4")
-
-
-def list_drawn(indices: jax.Array, valid: jax.Array, transposed: bool) -> Lists:
-  """Returns the lists for blocks that are known only at run time, which have no masks.
-
-  Args:
-    indices: The key blocks that each query block reads, int (G, R, K).
-    valid: A mask (G, R, K), False where an index only fills the array.
-    transposed: Whether the lists are those of the key blocks, not of the query blocks.
-  """
-  G, R, _ = indices.shape
-  query = jnp.broadcast_to(jnp.arange(G * R).reshape(G, R, 1), indices.shape)
-  key = indices + R * jnp.arange(G)[:, None, None]
-  own, others = (key, query) if transposed else (query, key)
-  own = jnp.where(valid, own, G * R).reshape(-1)  # invalid entries come last
-  place = jnp.argsort(own, stable=True)
-  first = jnp.searchsorted(own[place], jnp.arange(G * R + 1))
-  bounds = jnp.stack([first[:-1], first[:-1], first[1:]], axis=1)
-  order, none = jnp.argsort(-jnp.diff(first), stable=True), np.zeros(0, np.int32)
-  found = (order, bounds, others.reshape(-1)[place] % R, none, none)
-  return Lists(*(x.astype(jnp.int32) for x in found))
-
-
-def _foldable(attend: Callable) -> Callable:
+def _add_vmap_rule(attend: Callable) -> Callable:
   """Returns `attend` with a rule for `vmap`, since a kernel has none.
 
   The rule joins the axis of `vmap` with the batch axis. If the lists are batched too, it joins the
@@ -415,16 +319,16 @@ def _foldable(attend: Callable) -> Callable:
     def spread(x: jax.Array, is_batched: bool) -> jax.Array:
       return x if is_batched else jnp.broadcast_to(x, (size, *x.shape))
 
-    own_lists = any(jax.tree.leaves(axes[1]))
+    has_lists = any(jax.tree.leaves(axes[1]))
     arrays = jax.tree.map(spread, arrays, axes[0])
-    if not own_lists:
+    if not has_lists:
       out = call(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), arrays), drawn)
       out = jax.tree.map(lambda x: x.reshape(size, -1, *x.shape[1:]), out)
       return out, jax.tree.map(lambda _: True, out)
     heads = arrays[0].shape[3]
     drawn = jax.tree.map(spread, drawn, axes[1])
     if size * max(math.prod(x.shape[2:]) for x in arrays[:3]) >= MAX_ELEMENTS:  # joined heads
-      out = jax.lax.map(lambda own: call(*own), (arrays, drawn))
+      out = jax.lax.map(lambda arguments: call(*arguments), (arrays, drawn))
       return out, jax.tree.map(lambda _: True, out)
     drawn = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, heads, *x.shape[2:])), drawn)
 

@@ -41,17 +41,17 @@ def forward(
   rows = tl.arange(0, sizes.pad_rows)
   queries = (group % sizes.R) * sizes.rows + rows
   inside = (rows < sizes.rows) & (queries < sizes.N)
-  own = _compensate(_load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes), sizes)
+  q_rows = _compensate(_load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes), sizes)
 
   top = tl.full([sizes.pad_rows], float("-inf"), tl.float32)
   total = tl.zeros([sizes.pad_rows], tl.float32)
-  found = tl.zeros([sizes.pad_rows, sizes.pad_e], tl.float32)
+  sums = tl.zeros([sizes.pad_rows, sizes.pad_e], tl.float32)
   for part in tl.static_range(0 if sizes.masks else 1, 2):
     limits = bounds + group * 3 + part
     for i in range(tl.load(limits), tl.load(limits + 1)):
       keys, shown = _block(tl.load(others + i), sizes)
       block = _load(k, first, keys, shown, sizes.D, sizes.pad_d, sizes)
-      logits = tl.dot(own, tl.trans(block), input_precision=sizes.precision) * scale
+      logits = tl.dot(q_rows, tl.trans(block), input_precision=sizes.precision) * scale
       if sizes.ragged:
         logits = tl.where(shown[None, :], logits, float("-inf"))
       if sizes.key_mask:
@@ -67,15 +67,15 @@ def forward(
       fade = tl.exp2(top - base)
       total = total * fade + tl.sum(weights, 1)
       values = _load(v, first, keys, shown, sizes.E, sizes.pad_e, sizes)
-      found = found * fade[:, None]
+      sums = sums * fade[:, None]
       weights = _compensate(weights.to(values.dtype), sizes)
-      found = tl.dot(weights, values, found, input_precision=sizes.precision)
+      sums = tl.dot(weights, values, sums, input_precision=sizes.precision)
       top = higher
 
   empty = total == 0.0
   divisor = tl.where(empty, 1.0, total)
   log = tl.where(empty, float("-inf"), (top + tl.log2(divisor)) / LOG2_E)
-  _store(out, first, found / divisor[:, None], queries, inside, sizes.E, sizes)
+  _store(out, first, sums / divisor[:, None], queries, inside, sizes.E, sizes)
   tl.store(lse + (batch * sizes.H + head).to(tl.int64) * sizes.N + queries, log, mask=inside)
 
 
@@ -102,20 +102,20 @@ def query_gradient(
   rows = tl.arange(0, sizes.pad_rows)
   queries = (group % sizes.R) * sizes.rows + rows
   inside = (rows < sizes.rows) & (queries < sizes.N)
-  own = _compensate(_load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes), sizes)
-  own_d_out = _compensate(_load(d_out, first, queries, inside, sizes.E, sizes.pad_e, sizes), sizes)
+  q_rows = _compensate(_load(q, first, queries, inside, sizes.D, sizes.pad_d, sizes), sizes)
+  d_out_rows = _compensate(_load(d_out, first, queries, inside, sizes.E, sizes.pad_e, sizes), sizes)
   place = (batch * sizes.H + head).to(tl.int64) * sizes.N + queries
-  own_lse = tl.load(lse + place, mask=inside, other=float("inf")) * LOG2_E
-  own_delta = tl.load(delta + place, mask=inside, other=0.0)
+  lse_rows = tl.load(lse + place, mask=inside, other=float("inf")) * LOG2_E
+  delta_rows = tl.load(delta + place, mask=inside, other=0.0)
 
-  found = tl.zeros([sizes.pad_rows, sizes.pad_d], tl.float32)
+  gradient = tl.zeros([sizes.pad_rows, sizes.pad_d], tl.float32)
   for part in tl.static_range(0 if sizes.masks else 1, 2):
     limits = bounds + group * 3 + part
     for i in range(tl.load(limits), tl.load(limits + 1)):
       keys, shown = _block(tl.load(others + i), sizes)
       block = _load(k, first, keys, shown, sizes.D, sizes.pad_d, sizes)
-      logits = tl.dot(own, tl.trans(block), input_precision=sizes.precision) * scale
-      weights = tl.exp2(logits - own_lse[:, None])
+      logits = tl.dot(q_rows, tl.trans(block), input_precision=sizes.precision) * scale
+      weights = tl.exp2(logits - lse_rows[:, None])
       if sizes.ragged:
         weights = tl.where(shown[None, :], weights, 0.0)
       if sizes.key_mask:
@@ -125,12 +125,12 @@ def query_gradient(
         edges = _edges(tables, tl.load(numbers + i), rows, sizes)
         weights = tl.where(edges, weights, 0.0)
       values = _load(v, first, keys, shown, sizes.E, sizes.pad_e, sizes)
-      products = tl.dot(own_d_out, tl.trans(values), input_precision=sizes.precision)
-      d_logits = weights * (products - own_delta[:, None])
+      products = tl.dot(d_out_rows, tl.trans(values), input_precision=sizes.precision)
+      d_logits = weights * (products - delta_rows[:, None])
       d_logits = _compensate(d_logits.to(block.dtype), sizes)
-      found = tl.dot(d_logits, block, found, input_precision=sizes.precision)
+      gradient = tl.dot(d_logits, block, gradient, input_precision=sizes.precision)
 
-  _store(dq, first, found * sizes.scale, queries, inside, sizes.D, sizes)
+  _store(dq, first, gradient * sizes.scale, queries, inside, sizes.D, sizes)
 
 
 @triton.jit
@@ -157,14 +157,14 @@ def key_gradients(
   rows = tl.arange(0, sizes.pad_rows)
   keys = (group % sizes.R) * sizes.rows + rows
   inside = (rows < sizes.rows) & (keys < sizes.N)
-  own = _compensate(_load(k, first, keys, inside, sizes.D, sizes.pad_d, sizes), sizes)
-  values = _compensate(_load(v, first, keys, inside, sizes.E, sizes.pad_e, sizes), sizes)
+  k_rows = _compensate(_load(k, first, keys, inside, sizes.D, sizes.pad_d, sizes), sizes)
+  v_rows = _compensate(_load(v, first, keys, inside, sizes.E, sizes.pad_e, sizes), sizes)
   if sizes.key_mask:
     seen = _seen(key_mask, batch, head, keys, inside, sizes)
   place = (batch * sizes.H + head).to(tl.int64) * sizes.N
 
-  found_k = tl.zeros([sizes.pad_rows, sizes.pad_d], tl.float32)
-  found_v = tl.zeros([sizes.pad_rows, sizes.pad_e], tl.float32)
+  gradient_k = tl.zeros([sizes.pad_rows, sizes.pad_d], tl.float32)
+  gradient_v = tl.zeros([sizes.pad_rows, sizes.pad_e], tl.float32)
   for part in tl.static_range(0 if sizes.masks else 1, 2):
     limits = bounds + group * 3 + part
     for i in range(tl.load(limits), tl.load(limits + 1)):
@@ -172,7 +172,7 @@ def key_gradients(
       block = _load(q, first, queries, shown, sizes.D, sizes.pad_d, sizes)
       block_lse = tl.load(lse + place + queries, mask=shown, other=float("inf")) * LOG2_E
       block_delta = tl.load(delta + place + queries, mask=shown, other=0.0)
-      logits = tl.dot(own, tl.trans(block), input_precision=sizes.precision) * scale
+      logits = tl.dot(k_rows, tl.trans(block), input_precision=sizes.precision) * scale
       weights = tl.exp2(logits - block_lse[None, :])
       if sizes.key_mask:
         weights = tl.where(seen[:, None], weights, 0.0)
@@ -181,14 +181,14 @@ def key_gradients(
         weights = tl.where(edges, weights, 0.0)
       gradients = _load(d_out, first, queries, shown, sizes.E, sizes.pad_e, sizes)
       operand = _compensate(weights.to(gradients.dtype), sizes)
-      found_v = tl.dot(operand, gradients, found_v, input_precision=sizes.precision)
-      products = tl.dot(values, tl.trans(gradients), input_precision=sizes.precision)
+      gradient_v = tl.dot(operand, gradients, gradient_v, input_precision=sizes.precision)
+      products = tl.dot(v_rows, tl.trans(gradients), input_precision=sizes.precision)
       d_logits = weights * (products - block_delta[None, :])
       d_logits = _compensate(d_logits.to(block.dtype), sizes)
-      found_k = tl.dot(d_logits, block, found_k, input_precision=sizes.precision)
+      gradient_k = tl.dot(d_logits, block, gradient_k, input_precision=sizes.precision)
 
-  _store(dk, first, found_k * sizes.scale, keys, inside, sizes.D, sizes)
-  _store(dv, first, found_v, keys, inside, sizes.E, sizes)
+  _store(dk, first, gradient_k * sizes.scale, keys, inside, sizes.D, sizes)
+  _store(dv, first, gradient_v, keys, inside, sizes.E, sizes)
 
 
 @triton.jit
@@ -231,12 +231,12 @@ def _load(
 
 
 @triton.jit
-def _store(array, first, found, tokens, inside, WIDTH: tl.constexpr, sizes: tl.constexpr):
+def _store(array, first, values, tokens, inside, WIDTH: tl.constexpr, sizes: tl.constexpr):
   """Stores the channels of the tokens that are in range."""
-  channels = tl.arange(0, found.shape[1])
+  channels = tl.arange(0, values.shape[1])
   places = array + first * WIDTH + tokens[:, None] * (sizes.H * WIDTH) + channels[None, :]
   mask = inside[:, None] & (channels < WIDTH)[None, :]
-  tl.store(places, found.to(array.dtype.element_ty), mask=mask)
+  tl.store(places, values.to(array.dtype.element_ty), mask=mask)
 
 
 @triton.jit

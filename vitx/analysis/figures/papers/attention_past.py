@@ -42,7 +42,7 @@ def draw(subject: Subject, out: Path) -> list[Path]:
   note = f"{subject.note}; {subject.examples} examples"
   canvas = plot_attention_past(maps, np.asarray(inputs[0]), queries, grid, masses, note)
   uniform = {name: float(x) for name, x in uniform_mass(grid, local).items()}
-  table = [{"layer": layer, **each} for layer, each in (*enumerate(masses), ("uniform", uniform))]
+  table = [{"layer": layer, **mass} for layer, mass in (*enumerate(masses), ("uniform", uniform))]
   return style.save_both(canvas, out, f"attention_past_{subject.label}", table)
 
 
@@ -160,9 +160,9 @@ def plot_attention_past(
   for row, layer in zip(panels, layers, strict=True):
     picture = example.reshape(*style.as_rows(grid)[:2], -1)
     style.show_image(row[0], picture, aspect="auto")
-    said = "\n".join(f"{name} {mass:.2f}" for name, mass in masses[layer].items())
+    label = "\n".join(f"{name} {mass:.2f}" for name, mass in masses[layer].items())
     row[0].set_title(f"layer {layer}", fontsize=style.SMALL, loc="left", pad=2)
-    row[0].set_ylabel(said, fontsize=style.SMALL, rotation=0, ha="right", va="center", labelpad=3)
+    row[0].set_ylabel(label, fontsize=style.SMALL, rotation=0, ha="right", va="center", labelpad=3)
     for axes, query, weights in zip(row[1:], queries, maps[layer], strict=True):
       plane = style.to_plane(weights, grid)
       style.show_plane(axes, plane, f"query {query}", vmin=0, aspect="auto")

@@ -43,10 +43,10 @@ def compute_scalars(subject: Subject) -> Scalars:
   """
   params = flatten_dict(dict(subject.variables()["params"]), sep="/")
   leaves = {path: (x,) for path, x in params.items()}
-  found = {letter: collect(leaves, letter) for letter in LETTERS}
-  if not any(found.values()):
+  scalars = {letter: collect(leaves, letter) for letter in LETTERS}
+  if not any(scalars.values()):
     raise ConfigError(f"shaped_scalars: {subject.label} has no α, β or γ; use token_mixer=shaped.")
-  return {letter: np.stack(list(map(np.asarray, x.values()))) for letter, x in found.items() if x}
+  return {letter: np.stack(list(map(np.asarray, x.values()))) for letter, x in scalars.items() if x}
 
 
 def plot_scalars(by_model: Mapping[str, Scalars], note: str) -> Any:

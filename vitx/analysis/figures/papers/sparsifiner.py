@@ -128,11 +128,11 @@ def _measure_overlap(mask: np.ndarray) -> float:
   rows = mask.shape[-2]
   if rows == 1:
     return float("nan")
-  both = mask @ np.swapaxes(mask, -1, -2)
+  shared = mask @ np.swapaxes(mask, -1, -2)
   sizes = mask.sum(-1)
-  either = sizes[..., :, None] + sizes[..., None, :] - both
+  union = sizes[..., :, None] + sizes[..., None, :] - shared
   apart = ~np.eye(rows, dtype=bool)
-  return float((both / np.maximum(either, 1))[..., apart].mean())
+  return float((shared / np.maximum(union, 1))[..., apart].mean())
 
 
 def _collect_sown(
