@@ -52,7 +52,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 def commands(block: str) -> list[Command]:
   """Returns the commands of a shell block; `&&` and `&` separate two commands."""
-  found = []
+  result = []
   for line in block.replace("\\\n", " ").splitlines():
     text, _, comment = line.partition(" # ")
     if not text.strip() or text.startswith("#"):
@@ -68,8 +68,8 @@ def commands(block: str) -> list[Command]:
         part, into = part[: part.index(">")], part[-1]
       else:
         into = ""
-      found.append(Command(plain, tuple(part), needs, into))
-  return found
+      result.append(Command(plain, tuple(part), needs, into))
+  return result
 
 
 def page_commands(page: str) -> list[Command]:
@@ -91,9 +91,9 @@ def anchors(path: Path) -> set[str]:
 def named_files(page: str) -> set[str]:
   """Returns files and folders of the repository that a page names anywhere."""
   rooms = r"(?:configs|docs|tests|vitx|results|colab|\.ci|\.github)"
-  found = re.findall(rf"(?<![\w/.~$-])({rooms}/[\w/.-]*\w)([{{*]?)", read(page))
+  matches = re.findall(rf"(?<![\w/.~$-])({rooms}/[\w/.-]*\w)([{{*]?)", read(page))
   # A brace or a star means several files, and NAME is a placeholder for the reader's own name.
-  return {name for name, more in found if not more and "NAME" not in name}
+  return {name for name, more in matches if not more and "NAME" not in name}
 
 
 def shorten(words: list[str]) -> list[str]:
@@ -128,8 +128,8 @@ def shorten(words: list[str]) -> list[str]:
       short[f"{prefix}schedule.warmup"] = "1 steps"
     if "model" in changed:
       short[f"{prefix}model.depth"] = config.model.get("layer_cycle") or 1
-  kept = {name: value for name, value in short.items() if name not in grid}
-  overrides = replace(arg, *(f"{name}={value}" for name, value in kept.items()))
+  fields = {name: value for name, value in short.items() if name not in grid}
+  overrides = replace(arg, *(f"{name}={value}" for name, value in fields.items()))
   result = [*words[:at], f"{path}:{overrides.lstrip(',')}", *words[at + 1 :]]
   if "--seeds" in result:
     result[result.index("--seeds") + 1] = "1"

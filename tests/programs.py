@@ -21,25 +21,25 @@ _made = {}
 def _once(function, key):
   """Returns the function with a cache of its results, by a key of its arguments."""
 
-  def call(*given, **options):
-    found = (function.__qualname__, key(*given, **options))
-    if found not in _made:
-      _made[found] = function(*given, **options), given  # kept, so that their `id` stays unique
-    return _made[found][0]
+  def call(*args, **options):
+    entry = (function.__qualname__, key(*args, **options))
+    if entry not in _made:
+      _made[entry] = function(*args, **options), args  # kept, so that their `id` stays unique
+    return _made[entry][0]
 
   return call
 
 
 def _make_experiment(config, **options):
   """Makes an experiment with the step of an earlier one, if they differ in `FREE` fields alone."""
-  made = experiment.make_experiment(config, **options)
+  result = experiment.make_experiment(config, **options)
   same = config.to_dict()
   for group, names in FREE.items():
     fields = same[group] if group else same
     for name in names:
       fields.pop(name, None)
-  step = _made.setdefault(repr((same, options, current_rule())), made.step)
-  return dataclasses.replace(made, step=step)
+  step = _made.setdefault(repr((same, options, current_rule())), result.step)
+  return dataclasses.replace(result, step=step)
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def shared() -> Iterator[None]:
     return
   config = lambda config, **options: repr((config.to_dict(), options, current_rule()))  # noqa: E731
   by_step = lambda experiment, *_: id(experiment.step)  # noqa: E731
-  by_describer = lambda experiment, *given: (id(experiment.step), *given)  # noqa: E731
+  by_describer = lambda experiment, *args: (id(experiment.step), *args)  # noqa: E731
   by_entropy = lambda one: (id(one.step), one.config.evaluation.attention_entropy)  # noqa: E731
   with pytest.MonkeyPatch.context() as patch:
     for user in (loop, phases):

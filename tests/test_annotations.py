@@ -21,9 +21,9 @@ B, N, H, D, C = 2, 16, 2, 4, 8
 LAYOUT = ops.TokenLayout((4, 4))
 KERNELS = "triton_kernels"  # Triton compiles its functions, and is not installed everywhere
 MODULES = [
-  importlib.import_module(found.name)
-  for found in pkgutil.walk_packages(ops.__path__, "vitx.ops.")
-  if not found.name.endswith(KERNELS)
+  importlib.import_module(module.name)
+  for module in pkgutil.walk_packages(ops.__path__, "vitx.ops.")
+  if not module.name.endswith(KERNELS)
 ]
 
 
@@ -45,11 +45,11 @@ def verify(value: typing.Any, hint: typing.Any, name: str) -> None:
     if not allows(hint, value):
       raise TypeError(f"{name} is {jnp.asarray(value).dtype}{value.shape}, not {hint.__metadata__}")
   elif kind in (types.UnionType, typing.Union):
-    for own in (own for own in inner if typing.get_origin(own) and value is not None):
-      verify(value, own, name)
+    for part in (part for part in inner if typing.get_origin(part) and value is not None):
+      verify(value, part, name)
   elif kind is tuple and Ellipsis not in inner:
-    for i, (each, own) in enumerate(zip(value, inner, strict=True)):
-      verify(each, own, f"{name}[{i}]")
+    for i, (item, part) in enumerate(zip(value, inner, strict=True)):
+      verify(item, part, f"{name}[{i}]")
 
 
 @functools.cache

@@ -16,9 +16,9 @@ def test_arrays_of_both_kinds_of_files_are_read(tmp_path):
   a, b = np.arange(6).reshape(2, 3), np.ones(2, np.uint8)
   np.savez(tmp_path / "two.npz", a=a, b=b)
   np.save(tmp_path / "one.npy", a)
-  found = read_arrays(tmp_path / "two.npz")
-  assert found.keys() == {"a", "b"} and found["b"].dtype == np.uint8
-  np.testing.assert_array_equal(found["a"], a)
+  arrays = read_arrays(tmp_path / "two.npz")
+  assert arrays.keys() == {"a", "b"} and arrays["b"].dtype == np.uint8
+  np.testing.assert_array_equal(arrays["a"], a)
   np.testing.assert_array_equal(read_arrays(str(tmp_path / "one.npy"))[""], a)
 
 

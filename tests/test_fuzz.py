@@ -42,25 +42,25 @@ STRANGE += ["é\n\x1b[31m", [], {}, [[]], {"name": 3}, ["a"] * 9, {"a": {"b": {}
 
 def damage(rng: np.random.Generator, content: bytes) -> bytes:
   """Returns the bytes with one to three faults, such as flipped, removed or repeated bytes."""
-  found = bytearray(content)
+  damaged = bytearray(content)
   for _ in range(rng.integers(1, 4)):
-    at = int(rng.integers(len(found) + 1))
+    at = int(rng.integers(len(damaged) + 1))
     length = int(min(rng.geometric(0.05), 4096))
     fill = rng.choice([0, 0x20, 0x7F, 0x80, 0xFF])
     match rng.integers(6):
       case 0:
-        del found[at:]
-      case 1 if at < len(found):
-        found[at] ^= 1 << int(rng.integers(8))
+        del damaged[at:]
+      case 1 if at < len(damaged):
+        damaged[at] ^= 1 << int(rng.integers(8))
       case 2:
-        found[at : at + length] = bytes([fill]) * len(found[at : at + length])
+        damaged[at : at + length] = bytes([fill]) * len(damaged[at : at + length])
       case 3:
-        del found[at : at + length]
+        del damaged[at : at + length]
       case 4:
-        found[at:at] = found[at : at + length] or rng.bytes(length)
+        damaged[at:at] = damaged[at : at + length] or rng.bytes(length)
       case 5:
-        found[at : at + 4] = rng.bytes(4)
-  return bytes(found)
+        damaged[at : at + 4] = rng.bytes(4)
+  return bytes(damaged)
 
 
 def damage_members(rng: np.random.Generator, content: bytes) -> bytes:
@@ -181,17 +181,17 @@ def pictures() -> dict[str, bytes]:
     "tif": ("RGB", "CMYK", "F", "I", "I;16", "L"),
     "webp": ("RGB", "RGBA"),
   }
-  found: dict[str, bytes] = {}
-  for suffix, each in modes.items():
-    for mode in each:
+  encoded: dict[str, bytes] = {}
+  for suffix, choices in modes.items():
+    for mode in choices:
       file = io.BytesIO()
       picture = (
         color.convert("L").convert("I").convert(mode) if "I" in mode else color.convert(mode)
       )
       extra = {"exif": exif} if suffix in ("jpg", "png", "tif", "webp") else {}
       picture.save(file, Image.registered_extensions()[f".{suffix}"], **extra)
-      found[f"{mode.replace(';', '')}.{suffix}"] = file.getvalue()
-  return found
+      encoded[f"{mode.replace(';', '')}.{suffix}"] = file.getvalue()
+  return encoded
 
 
 def sound() -> bytes:

@@ -20,25 +20,25 @@ def read_trees() -> dict[str, ast.Module]:
 
 def class_names(tree: ast.Module) -> set[str]:
   """Returns the names of a module's public classes and of its types."""
-  found = set()
+  names = set()
   for node in tree.body:
     if isinstance(node, ast.ClassDef):
-      found.add(node.name)
+      names.add(node.name)
     elif isinstance(node, ast.Assign):
-      found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-  return {name for name in found if name[0].isupper() and not name.isupper()}
+      names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+  return {name for name in names if name[0].isupper() and not name.isupper()}
 
 
 def function_names(tree: ast.Module) -> set[str]:
   """Returns the names of functions, of their parameters and of the fields of classes."""
-  found = set()
+  names = set()
   for node in ast.walk(tree):
     if isinstance(node, FUNCTIONS):
-      found |= {node.name, *(arg.arg for arg in (*node.args.args, *node.args.kwonlyargs))}
+      names |= {node.name, *(arg.arg for arg in (*node.args.args, *node.args.kwonlyargs))}
     elif isinstance(node, ast.ClassDef):
-      fields = (each.target for each in node.body if isinstance(each, ast.AnnAssign))
-      found |= {target.id for target in fields if isinstance(target, ast.Name)}
-  return found
+      fields = (line.target for line in node.body if isinstance(line, ast.AnnAssign))
+      names |= {target.id for target in fields if isinstance(target, ast.Name)}
+  return names
 
 
 def test_no_two_public_classes_share_a_name():
@@ -47,8 +47,8 @@ def test_no_two_public_classes_share_a_name():
 
 
 def test_no_participle_is_a_name():
-  found = {path: function_names(tree) & PARTICIPLES for path, tree in read_trees().items()}
-  assert not {path: names for path, names in found.items() if names}
+  named = {path: function_names(tree) & PARTICIPLES for path, tree in read_trees().items()}
+  assert not {path: names for path, names in named.items() if names}
 
 
 def test_no_package_hides_a_module_behind_another_thing():

@@ -41,8 +41,8 @@ def test_the_wheel_has_the_configs_inside_the_package(tmp_path):
 def test_the_extra_all_has_every_extra_for_users():
   project = tomllib.loads((runs.ROOT / "pyproject.toml").read_text())["project"]
   (everything,) = project["optional-dependencies"].pop("all")
-  own = {"cuda", "tpu", "triton", "colab", "peers", "test", "docs"}
-  names = set(project["optional-dependencies"]) - own
+  others = {"cuda", "tpu", "triton", "colab", "peers", "test", "docs"}
+  names = set(project["optional-dependencies"]) - others
   assert everything == f"vitx[{','.join(sorted(names))}]"
 
 

@@ -52,13 +52,13 @@ def read_entries(text: str) -> Iterator[str]:
 
 
 def test_entries_are_noun_phrases():
-  found = [
+  entries = [
     f"{place}: {entry}"
     for place, text in read_docstrings()
     for entry in read_entries(text)
     if PREPOSITION.match(entry)
   ]
-  assert len(found) < MOST, "\n".join(found)
+  assert len(entries) < MOST, "\n".join(entries)
 
 
 def read_helps(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -81,12 +81,12 @@ def test_help_texts_are_noun_phrases_and_sentences(name):
 
 
 def test_no_docstring_has_a_turn_that_needs_a_second_reading():
-  found = [
+  turns = [
     f"{place}: {match[0]}"
     for place, text in read_docstrings()
     for match in re.finditer(TURNS, text)
   ]
-  assert not found, "\n".join(found)
+  assert not turns, "\n".join(turns)
 
 
 def test_the_name_of_a_test_is_a_sentence():

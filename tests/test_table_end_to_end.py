@@ -112,12 +112,12 @@ def test_figures_are_scikit_learns_on_the_predictions(run, table, tmp_path):
     assert unlabeled["examples"] == COUNT and unlabeled["loss"] == pytest.approx(figures["loss"])
     return
   if task == "regression":
-    target, found = (np.array([row[name] for row in rows], float) for name in list(rows[0])[1:])
-    assert figures["mae"] == pytest.approx(reference.mean_absolute_error(target, found), rel=1e-4)
+    target, output = (np.array([row[name] for row in rows], float) for name in list(rows[0])[1:])
+    assert figures["mae"] == pytest.approx(reference.mean_absolute_error(target, output), rel=1e-4)
     assert figures["rmse"] ** 2 == pytest.approx(
-      reference.mean_squared_error(target, found), rel=1e-3
+      reference.mean_squared_error(target, output), rel=1e-3
     )
-    assert figures["r2"] == pytest.approx(reference.r2_score(target, found), rel=1e-3, abs=1e-3)
+    assert figures["r2"] == pytest.approx(reference.r2_score(target, output), rel=1e-3, abs=1e-3)
     return
   names = figures["class_names"]
   labels = np.array([[name in row["labels"].split(";") for name in names] for row in rows])
@@ -152,11 +152,11 @@ def test_an_exported_program_answers_as_predict(run, table):
   loaded = vitx.load(run[1])
   images = np.stack([np.asarray(Image.open(table.parent / f"{i}.png")) for i in range(3)])
   program = export.deserialize(make_program(loaded, ("cpu",), None, "masked").serialize())
-  found, expected = jax.jit(program.call)(images), vitx.predict(loaded, images).rows
+  outputs, expected = jax.jit(program.call)(images), vitx.predict(loaded, images).rows
   more = {"image", "masked", "reconstruction"} if run[0] == "masked_autoencoder" else set()
-  assert set(found) == set(expected) | more
+  assert set(outputs) == set(expected) | more
   for name, value in expected.items():
-    np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(outputs[name], value, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow  # trains
@@ -194,8 +194,8 @@ def test_a_class_without_training_images_is_named(table, caplog):
 @pytest.mark.usefixtures("whole_runs")
 @pytest.mark.parametrize("task", TASKS)
 def test_a_plan_needs_no_table_where_the_config_says_enough(task, table):
-  given = config(task, table)
-  complete = trial.complete_config(given)
+  short = config(task, table)
+  complete = trial.complete_config(short)
   assert trial.count_training_flops(complete) > 0
   complete.data.source = "csv:nowhere.csv"
   again = trial.complete_config(complete)

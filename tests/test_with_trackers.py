@@ -27,11 +27,11 @@ def train_twice(tmp_path, tracker, **environment):
 
   The names of the numbers are `kind/name`.
   """
-  workdir, own = tmp_path / "run", {"HOME": str(tmp_path), **environment}
+  workdir, home = tmp_path / "run", {"HOME": str(tmp_path), **environment}
   settings = (f"tracking={tracker}", "tracking.project=tests", "duration=20 steps")
-  runs.finish(runs.start(workdir, *settings, environment=own))
+  runs.finish(runs.start(workdir, *settings, environment=home))
   shutil.rmtree(workdir / "checkpoints" / "20")
-  runs.finish(runs.start(workdir, *settings, environment=own))
+  runs.finish(runs.start(workdir, *settings, environment=home))
   return [
     (row["step"], {f"{row['kind']}/{k}": v for k, v in row.items() if is_number(k, v)})
     for row in runs.rows(workdir)
@@ -42,12 +42,12 @@ def is_number(name, value):
   return name != "step" and isinstance(value, int | float)
 
 
-def check(found, expected):
+def check(rows, expected):
   """Asserts that the tracker has every row once and in order; only times may be added."""
-  assert [step for step, _ in found] == [step for step, _ in expected]
-  for (_, got), (_, wanted) in zip(found, expected, strict=True):
-    assert got | wanted == got
-    assert {name.split("/")[1] for name in got.keys() - wanted.keys()} <= {
+  assert [step for step, _ in rows] == [step for step, _ in expected]
+  for (_, got), (_, numbers) in zip(rows, expected, strict=True):
+    assert got | numbers == got
+    assert {name.split("/")[1] for name in got.keys() - numbers.keys()} <= {
       *("examples_per_second", "waiting", "eta", "seconds")
     }
 
@@ -58,8 +58,8 @@ def test_trackio_has_every_row_once_in_one_run(tmp_path):
   expected = train_twice(tmp_path, "trackio", TRACKIO_DIR=str(place))
   with sqlite3.connect(place / "tests.db") as base:
     rows = base.execute("select run_name, step, metrics from metrics order by id").fetchall()
-  own = json.loads((tmp_path / "run" / "tracking.json").read_text())["id"]
-  assert {name for name, *_ in rows} == {f"run-{own}"}
+  key = json.loads((tmp_path / "run" / "tracking.json").read_text())["id"]
+  assert {name for name, *_ in rows} == {f"run-{key}"}
   check([(step, json.loads(metrics)) for _, step, metrics in rows], expected)
 
 
@@ -67,10 +67,10 @@ def test_trackio_has_every_row_once_in_one_run(tmp_path):
 def test_wandb_has_every_row_once_in_one_run(tmp_path):
   expected = train_twice(tmp_path, "wandb", WANDB_MODE="offline")
   files = sorted(tmp_path.glob("run/wandb/offline-run-*/run-*.wandb"))
-  own = json.loads((tmp_path / "run" / "tracking.json").read_text())["id"]
-  assert [path.name for path in files] == [f"run-{own}.wandb"] * 2  # one folder for each start
-  found = [row for path in files for row in histories(path.read_bytes())]
-  check([(row.pop("step"), row) for row in found], expected)
+  key = json.loads((tmp_path / "run" / "tracking.json").read_text())["id"]
+  assert [path.name for path in files] == [f"run-{key}.wandb"] * 2  # one folder for each start
+  rows = [row for path in files for row in histories(path.read_bytes())]
+  check([(row.pop("step"), row) for row in rows], expected)
 
 
 def histories(data):
@@ -79,9 +79,9 @@ def histories(data):
 
   at, whole = 7, b""
   while at + 7 <= len(data):
-    left = 2**15 - at % 2**15
-    if left < 7:  # the end of a block
-      at += left
+    rest = 2**15 - at % 2**15
+    if rest < 7:  # the end of a block
+      at += rest
       continue
     _, size, kind = struct.unpack("<IHB", data[at : at + 7])
     whole, at = whole + data[at + 7 : at + 7 + size], at + 7 + size

@@ -29,42 +29,42 @@ def predictions_of(labels, logits):
 def test_figures_agree_with_scikit_learn(absent):
   labels, logits = draw(absent=absent)
   guess = logits.argmax(1)
-  found = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=5)
-  own = {"labels": np.arange(CLASSES), "zero_division": 0}
-  each = reference.precision_recall_fscore_support(labels, guess, **own)
-  for name, values in zip(("precision", "recall", "f1"), each, strict=False):
-    np.testing.assert_allclose(found[f"class_{name}"], values)
+  summary = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=5)
+  options = {"labels": np.arange(CLASSES), "zero_division": 0}
+  expected = reference.precision_recall_fscore_support(labels, guess, **options)
+  for name, values in zip(("precision", "recall", "f1"), expected, strict=False):
+    np.testing.assert_allclose(summary[f"class_{name}"], values)
   macro = reference.precision_recall_fscore_support(labels, guess, average="macro", zero_division=0)
-  np.testing.assert_allclose([found[name] for name in ("precision", "recall", "f1")], macro[:3])
+  np.testing.assert_allclose([summary[name] for name in ("precision", "recall", "f1")], macro[:3])
   balanced = np.mean([np.mean(guess[labels == k] == k) for k in np.unique(labels)])
-  assert found["balanced_accuracy"] == pytest.approx(balanced)
+  assert summary["balanced_accuracy"] == pytest.approx(balanced)
   matrix = reference.confusion_matrix(labels, guess, labels=np.arange(CLASSES))
-  assert found["confusion"] == matrix.tolist()
-  assert found["class_examples"] == np.bincount(labels, minlength=CLASSES).tolist()
-  json.dumps(found, allow_nan=False)
+  assert summary["confusion"] == matrix.tolist()
+  assert summary["class_examples"] == np.bincount(labels, minlength=CLASSES).tolist()
+  json.dumps(summary, allow_nan=False)
 
 
 def test_a_class_that_does_not_occur_counts_for_nothing():
   labels, logits = draw(absent=(2,))
   logits[:, 2] = -99
-  found = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=5)
-  assert found["class_f1"][2] is None and found["intervals"]["class_f1"][2] is None
-  assert found["f1"] == pytest.approx(np.mean([x for x in found["class_f1"] if x is not None]))
+  summary = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=5)
+  assert summary["class_f1"][2] is None and summary["intervals"]["class_f1"][2] is None
+  assert summary["f1"] == pytest.approx(np.mean([x for x in summary["class_f1"] if x is not None]))
 
 
 def test_the_reliability_diagram_gives_the_calibration_error():
   labels, logits = draw(scale=3)
-  found = classification.bin_predictions(predictions_of(labels, logits))
+  bins = classification.bin_predictions(predictions_of(labels, logits))
   p = softmax(logits.astype(np.float64), axis=1)
   hit, top = p.argmax(1) == labels, p.max(1)
   for b in range(15):
-    own = (top > b / 15) & (top <= (b + 1) / 15)
-    assert found["examples"][b] == own.sum()
-    expected = (top[own].mean(), hit[own].mean()) if own.any() else (None, None)
-    assert (found["confidence"][b], found["accuracy"][b]) == pytest.approx(expected)
+    inside = (top > b / 15) & (top <= (b + 1) / 15)
+    assert bins["examples"][b] == inside.sum()
+    expected = (top[inside].mean(), hit[inside].mean()) if inside.any() else (None, None)
+    assert (bins["confidence"][b], bins["accuracy"][b]) == pytest.approx(expected)
   gaps = [
     n * abs(c - a)
-    for n, c, a in zip(found["examples"], found["confidence"], found["accuracy"], strict=True)
+    for n, c, a in zip(bins["examples"], bins["confidence"], bins["accuracy"], strict=True)
     if n
   ]
   error = classification.calibrate(1.0, labels, logits, resamples=0)["before"]["ece"]
@@ -82,10 +82,10 @@ def test_the_temperature_minimizes_the_loss():
   grid = temperature * np.geomspace(0.5, 2, 101)
   assert nll(temperature) <= min(map(nll, grid)) + 1e-9
   assert classification.fit_temperature(labels, 3 * logits) == pytest.approx(3 * temperature, 1e-4)
-  found = classification.calibrate(temperature, labels, logits, resamples=20)
-  values = [found["before"]["nll"], found["after"]["nll"]]
+  calibration = classification.calibrate(temperature, labels, logits, resamples=20)
+  values = [calibration["before"]["nll"], calibration["after"]["nll"]]
   assert values == pytest.approx([nll(1), nll(temperature)])
-  low, high = found["after"]["intervals"]["nll"]
+  low, high = calibration["after"]["intervals"]["nll"]
   assert low < values[1] < high
 
 
@@ -113,7 +113,7 @@ def test_logits_that_are_not_finite_do_not_change_the_temperature():
 def test_intervals_are_percentiles_over_resamples():
   """Confidence intervals are percentiles of the metrics of resampled examples."""
   labels, logits = draw(examples=60)
-  found = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=200)
+  summary = classification.summarize(predictions_of(labels, logits), CLASSES, resamples=200)
   generator, guess = np.random.default_rng(0), logits.argmax(1)
   drawn = [generator.integers(60, size=60) for _ in range(200)]
   scores = {"average": "macro", "zero_division": 0}
@@ -123,24 +123,24 @@ def test_intervals_are_percentiles_over_resamples():
   }
   for name, values in figures.items():
     expected = np.percentile(values, [2.5, 97.5])
-    np.testing.assert_allclose(found["intervals"][name], expected, err_msg=name)
-  assert found["intervals"]["ece"][0] < found["intervals"]["ece"][1]
+    np.testing.assert_allclose(summary["intervals"][name], expected, err_msg=name)
+  assert summary["intervals"]["ece"][0] < summary["intervals"]["ece"][1]
 
 
 def test_a_figure_that_no_resample_changes_has_no_interval():
   values = np.array([[1, 0.5, np.nan], [1, 1, np.nan]])
-  found = classification.find_interval(values)
-  assert found[0] is None and found[1] == pytest.approx([0.5125, 0.9875]) and found[2] is None
+  bounds = classification.find_interval(values)
+  assert bounds[0] is None and bounds[1] == pytest.approx([0.5125, 0.9875]) and bounds[2] is None
 
 
 def test_an_example_with_a_logit_that_is_not_finite_is_wrong_for_every_class():
   labels, logits = draw(examples=20)
   logits[3, labels[3]] = np.nan
   predictions = predictions_of(labels, logits)
-  found = classification.summarize(predictions, CLASSES, resamples=5)
+  summary = classification.summarize(predictions, CLASSES, resamples=5)
   assert not predictions.right[3] and 3 not in predictions.mistakes
-  assert np.sum(found["confusion"]) == 19
-  assert found["class_recall"][labels[3]] < 1
+  assert np.sum(summary["confusion"]) == 19
+  assert summary["class_recall"][labels[3]] < 1
 
 
 def test_mistakes_and_doubts_are_sorted_by_confidence():

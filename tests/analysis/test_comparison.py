@@ -12,12 +12,12 @@ from vitx.analysis.figures import curves
 
 
 def outcome(method, seed, test, best=10):
-  kept = {"kind": "test", "step": best, "examples": 4, "class_top1": [0.5, None]}
-  return Outcome(method, seed, best, {"top1": test - 0.01}, {**kept, "top1": test}, seconds=1.5)
+  figures = {"kind": "test", "step": best, "examples": 4, "class_top1": [0.5, None]}
+  return Outcome(method, seed, best, {"top1": test - 0.01}, {**figures, "top1": test}, seconds=1.5)
 
 
 def compare(*outcomes, mode="max", **published):
-  names = dict.fromkeys(each.method for each in outcomes)
+  names = dict.fromkeys(run.method for run in outcomes)
   methods = [Method(n, 40, 2 * 10**12, 1234, published.get(n, {})) for n in names]
   return Comparison("top1", mode, methods, outcomes)
 
@@ -51,19 +51,19 @@ def test_folds_are_runs_of_a_method():
     for seed in (0, 1)
     for fold in ((0, 1) if method == "a" or seed else (1,))
   ]
-  found = compare(*two)
-  a, b = found.lines()
+  comparison = compare(*two)
+  a, b = comparison.lines()
   assert a.test == statistics.spread([0.5, 0.6, 0.5, 0.6])
   assert b.difference.count == 3 and b.difference.mean == pytest.approx(0.1)
-  assert "over folds and seeds" in format_table(found)
-  rows = list(csv.DictReader(io.StringIO(format_csv(found))))
+  assert "over folds and seeds" in format_table(comparison)
+  rows = list(csv.DictReader(io.StringIO(format_csv(comparison))))
   assert [row["fold"] for row in rows] == ["0", "1", "0", "1", "1", "0", "1"]
 
 
 def test_the_best_on_test_has_no_part_in_ranks():
   """The best figure on the test split is shown, but has no part in ranks and differences."""
-  seen = [[{"top1": x} for x in each] for each in ((0.4, 0.8, 0.6), (0.7, 0.65, 0.6))]
-  runs = [dataclasses.replace(outcome("a", i, 0.6), test_curve=each) for i, each in enumerate(seen)]
+  seen = [[{"top1": x} for x in rows] for rows in ((0.4, 0.8, 0.6), (0.7, 0.65, 0.6))]
+  runs = [dataclasses.replace(outcome("a", i, 0.6), test_curve=rows) for i, rows in enumerate(seen)]
   (line,) = compare(*runs).lines()
   assert line.best_on_test == statistics.spread([0.8, 0.7]) and line.test.mean == 0.6
   (low,) = compare(*runs, mode="min").lines()
@@ -81,20 +81,20 @@ def test_our_order_is_compared_with_the_published_one():
   runs = [outcome(name, 0, x) for name, x in {"a": 0.5, "b": 0.6, "c": 0.7, "d": 0.4}.items()]
   printed = {"a": {"top1": 60.0}, "b": {"top1": 50.0}, "c": {"top1": 70.0}}
   printed["d"] = printed["b"]
-  found = compare(*runs, **printed)
-  assert found.agreement().rho == pytest.approx(0.5) and found.agreement().count == 3
-  assert [line.published_rank for line in found.lines()] == [2, 3, 1, None]
+  comparison = compare(*runs, **printed)
+  assert comparison.agreement().rho == pytest.approx(0.5) and comparison.agreement().count == 3
+  assert [line.published_rank for line in comparison.lines()] == [2, 3, 1, None]
   words = "Spearman's correlation with the published order over 3 lines: 0.500"
-  assert words in format_table(found)
+  assert words in format_table(comparison)
   assert compare(*runs, a={"top1": 60.0}, b={"train_top1": {1: 2.0}}).agreement() is None
 
 
 def test_equal_published_figures_tie():
   """Two published rows with equal figures are no variants of one row."""
   runs = [outcome(name, 0, x) for name, x in {"a": 0.5, "b": 0.6, "c": 0.7}.items()]
-  found = compare(*runs, a={"top1": 50.0}, b={"top1": 50.0}, c={"top1": 70.0})
-  assert [line.published_rank for line in found.lines()] == [2.5, 2.5, 1]
-  assert found.agreement().count == 3
+  comparison = compare(*runs, a={"top1": 50.0}, b={"top1": 50.0}, c={"top1": 70.0})
+  assert [line.published_rank for line in comparison.lines()] == [2.5, 2.5, 1]
+  assert comparison.agreement().count == 3
 
 
 def cells(text):
@@ -151,10 +151,10 @@ def test_the_file_of_points_has_every_number_and_no_time():
 def test_early_stopping_makes_steps_a_maximum():
   whole = compare(*FOUR)
   early = dataclasses.replace(whole.methods[1], ends_early=True)
-  found = dataclasses.replace(whole, methods=[whole.methods[0], early, *whole.methods[2:]])
-  table = format_table(found)
+  comparison = dataclasses.replace(whole, methods=[whole.methods[0], early, *whole.methods[2:]])
+  table = format_table(comparison)
   assert table.count("| 1,234 | ≤ 40 | ≤ 2 |") == 1 and table.count("| 1,234 | 40 | 2 |") == 3
-  rows = list(csv.DictReader(io.StringIO(format_csv(found))))
+  rows = list(csv.DictReader(io.StringIO(format_csv(comparison))))
   assert [(row["steps"], row["flops"]) for row in rows[2:4]] == [("40", f"{2 * 10**12}"), ("", "")]
 
 
@@ -186,9 +186,9 @@ def test_each_of_many_methods_has_a_diagram():
   canvas = curves.plot_curves(thirteen("m"), "top1")
   assert [axes.get_title() for axes in canvas.axes] == [f"m{n:02d} (2)" for n in range(13)]
   for n, axes in enumerate(canvas.axes):
-    own = axes.lines[-2]  # The last line has the published values, of which there are none.
-    assert own.get_xdata().tolist() == [5, 10] and len(axes.lines) == 13 + 2
-    assert own.get_ydata().tolist() == pytest.approx([20.0, 35.0 + n])
+    line = axes.lines[-2]  # The last line has the published values, of which there are none.
+    assert line.get_xdata().tolist() == [5, 10] and len(axes.lines) == 13 + 2
+    assert line.get_ydata().tolist() == pytest.approx([20.0, 35.0 + n])
 
 
 def test_a_run_without_validation_hides_no_other():

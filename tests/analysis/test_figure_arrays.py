@@ -29,8 +29,8 @@ FIELDS = dict(width=16, depth=2, num_heads=2, mlp_dim=16, stem=dict(name="linear
 def make(mixer, **fields):
   """Returns a small classifier of 6 x 6 pixels, random variables for it, and two images."""
   mixer = {"implementation": "masked", **mixer}
-  given = {"name": "vit", "num_classes": 3, "token_mixer": mixer, **FIELDS, **fields}
-  model = model_from_config(given)
+  config = {"name": "vit", "num_classes": 3, "token_mixer": mixer, **FIELDS, **fields}
+  model = model_from_config(config)
   images = np.random.default_rng(1).normal(size=(2, 6, 6, 1)).astype(np.float32)
   return model, draw_variables(model.init, images, scale=0.4), images
 
@@ -65,14 +65,14 @@ def test_captured_queries_and_keys_make_the_map():
 
 def test_the_map_of_shaped_attention_is_its_softmax_part():
   subject = make_subject({"name": "shaped"}, block="simplified")
-  found = scalars.compute_scalars(subject)
-  assert {name: x.shape for name, x in found.items()} == dict.fromkeys(
+  factors = scalars.compute_scalars(subject)
+  assert {name: x.shape for name, x in factors.items()} == dict.fromkeys(
     ("alpha", "beta", "gamma"), (2, 2)
   )
   layers = capture(subject.model, subject.variables(), subject.inputs(2))
   for number, layer in enumerate(layers):
     np.testing.assert_allclose(layer.map.sum(-1), 1, rtol=1e-5)
-    alpha, beta, gamma = (found[name][number][:, None, None] for name in found)
+    alpha, beta, gamma = (factors[name][number][:, None, None] for name in factors)
     whole = alpha * np.eye(10) + beta * layer.map - gamma / 10
     np.testing.assert_allclose(layer.matrix, whole, atol=1e-5)
 
@@ -81,9 +81,9 @@ def test_rollout_is_the_product_written_out():
   random = np.random.default_rng(0)
   layers = [random.dirichlet(np.ones(5), (2, 3, 5)) for _ in range(3)]
   steps = [0.5 * np.eye(5) + 0.5 * layer.mean(1) for layer in layers]
-  found = attention.rollout(layers)
-  np.testing.assert_allclose(found, steps[2] @ steps[1] @ steps[0])
-  np.testing.assert_allclose(found.sum(-1), 1)
+  rollout = attention.rollout(layers)
+  np.testing.assert_allclose(rollout, steps[2] @ steps[1] @ steps[0])
+  np.testing.assert_allclose(rollout.sum(-1), 1)
   np.testing.assert_allclose(attention.rollout(layers[:1], skip=0), layers[0].mean(1))
 
 
@@ -117,14 +117,14 @@ def test_every_head_of_every_layer_has_a_panel():
 
 def mask_of(pattern, layout, heads=1):
   places = np.arange(layout.length)
-  each = [pattern.allows(layout, places[:, None], places, np.int64(h)) for h in range(heads)]
-  return np.any([np.broadcast_to(x, (places.size,) * 2) for x in each], axis=0)
+  masks = [pattern.allows(layout, places[:, None], places, np.int64(h)) for h in range(heads)]
+  return np.any([np.broadcast_to(x, (places.size,) * 2) for x in masks], axis=0)
 
 
 def test_receptive_fields_are_boolean_products_of_the_masks():
   layout = TokenLayout((5, 4), 1)
   patterns = (Window(1), Neighborhood(3) & Causal(), Window(3))
-  edges = [receptive_field.LayerPattern(i, each, layout, 2) for i, each in enumerate(patterns)]
+  edges = [receptive_field.LayerPattern(i, p, layout, 2) for i, p in enumerate(patterns)]
   masks = [mask_of(pattern, layout) | np.eye(21, dtype=bool) for pattern in patterns]
   product = np.eye(21, dtype=int)
   for seen, mask in zip(
@@ -145,41 +145,41 @@ def test_diagonal_mass_agrees_with_values_by_hand(matrix, mass):
 def test_products_of_projections_belong_to_heads(mixer):
   one = {"name": "linformer", "slots": 4, "one_kv_head": True}
   subject = make_subject(one if mixer == "one_kv_head" else {"name": mixer})
-  found = projections.compute_products(subject)
+  products = projections.compute_products(subject)
   for layer, head in np.ndindex(2, 2):
     mixer = subject.variables()["params"][f"block_{layer}"]["token_mixer"]
     kernels = (np.asarray(mixer[name]["kernel"]) for name in ("query", "key", "value"))
     q, k, v = (x[:, head % x.shape[1]] for x in kernels)  # One head of keys serves all.
     out = np.asarray(mixer["out"]["kernel"])[head]
-    np.testing.assert_allclose(found["query_key"][layer, head], q @ k.T, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found["value_out"][layer, head], v @ out, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(products["query_key"][layer, head], q @ k.T, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(products["value_out"][layer, head], v @ out, rtol=1e-4, atol=1e-6)
 
 
 def test_products_of_projections_include_the_identity():
   mixer = {"name": "shaped", "values": "identity", "output": "identity"}
   subject = make_subject(mixer, depth=1)
-  own = subject.variables()["params"]["block_0"]["token_mixer"]
+  params = subject.variables()["params"]["block_0"]["token_mixer"]
   value, out = (
-    own[f"{name}_skip_gain"] * np.eye(16)
-    + own[f"{name}_residual_gain"] * np.reshape(own[name]["kernel"], (16, 16))
+    params[f"{name}_skip_gain"] * np.eye(16)
+    + params[f"{name}_residual_gain"] * np.reshape(params[name]["kernel"], (16, 16))
     for name in ("value", "out")
   )
-  (found,) = projections.compute_products(subject)["value_out"]
-  np.testing.assert_allclose(found.sum(axis=0), value @ out, rtol=1e-4, atol=1e-5)
-  np.testing.assert_allclose(found[1], value[:, 8:] @ out[8:], rtol=1e-4, atol=1e-5)
+  (products,) = projections.compute_products(subject)["value_out"]
+  np.testing.assert_allclose(products.sum(axis=0), value @ out, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(products[1], value[:, 8:] @ out[8:], rtol=1e-4, atol=1e-5)
 
 
 def test_positions_are_the_added_embeddings():
-  found = posemb.compute_positions(make_subject({"name": "softmax"}, posemb="sincos"))
-  np.testing.assert_allclose(found.table, sine_cosine_table(found.layout, 16), atol=1e-5)
+  positions = posemb.compute_positions(make_subject({"name": "softmax"}, posemb="sincos"))
+  np.testing.assert_allclose(positions.table, sine_cosine_table(positions.layout, 16), atol=1e-5)
   subject = make_subject({"name": "softmax"})
-  found = posemb.compute_positions(subject)
+  positions = posemb.compute_positions(subject)
   table = np.asarray(subject.variables()["params"]["posemb"]["table"])[0]
-  np.testing.assert_allclose(found.table, table, atol=1e-5)
+  np.testing.assert_allclose(positions.table, table, atol=1e-5)
   grid = table[1:]
   cosine = grid[2] @ grid[7] / np.linalg.norm(grid[2]) / np.linalg.norm(grid[7])
-  assert found.similarity()[2, 7] == pytest.approx(cosine, abs=1e-4)
-  np.testing.assert_allclose(np.diagonal(found.similarity()), 1)
+  assert positions.similarity()[2, 7] == pytest.approx(cosine, abs=1e-4)
+  np.testing.assert_allclose(np.diagonal(positions.similarity()), 1)
 
 
 def make_layer():
@@ -219,18 +219,18 @@ def test_landmarks_of_padded_tokens_are_refused(tmp_path):
 
 def test_landmarks_attend_by_the_mean_of_their_queries():
   layer = make_layer()
-  found = landmarks.attend_from_landmarks(layer, 4)
-  assert found.shape == (1, 2, 4, 12)
+  probabilities = landmarks.attend_from_landmarks(layer, 4)
+  assert probabilities.shape == (1, 2, 4, 12)
   mean = layer.q[0, 3:6, 1].mean(0)
   weights = np.exp(layer.k[0, :, 1] @ mean * 0.5)
-  np.testing.assert_allclose(found[0, 1, 1], weights / weights.sum(), rtol=1e-4)
+  np.testing.assert_allclose(probabilities[0, 1, 1], weights / weights.sum(), rtol=1e-4)
 
 
 def test_a_subject_has_the_graph_of_its_pattern():
   (row,) = compute_graph(open_subject(config="digits:full"))
-  found = graph_figures(Full(), TokenLayout((8, 8)))
-  assert row["layers"] == "0 1 2 3" and row["density"] == found.density == 1
-  assert row["path_length"] == found.path_length and row["spectral_gap"] == found.spectral_gap
+  figures = graph_figures(Full(), TokenLayout((8, 8)))
+  assert row["layers"] == "0 1 2 3" and row["density"] == figures.density == 1
+  assert row["path_length"] == figures.path_length and row["spectral_gap"] == figures.spectral_gap
 
 
 class Mean(nn.Module):

@@ -17,9 +17,9 @@ LAYOUT = TokenLayout((2, 3), prefix=1)
 
 def test_a_layer_is_described_by_counts():
   random = np.random.default_rng(0)
-  kept = random.random((2, 3, 7, 7)) < 0.5
-  sparse = kept * random.random(kept.shape)
-  full = random.dirichlet(np.ones(7), kept.shape[:3])
+  edges = random.random((2, 3, 7, 7)) < 0.5
+  sparse = edges * random.random(edges.shape)
+  full = random.dirichlet(np.ones(7), edges.shape[:3])
   coefficients = (random.random((2, 3, 6, 4)) < 0.3).astype(float)
   layer = dict(sparse=sparse, full=full, coefficients=coefficients, pruned_basis=np.eye(7)[:, :4])
   inside, of_queries, of_images, sizes = [], [], [], []
@@ -28,12 +28,12 @@ def test_a_layer_is_described_by_counts():
     return len(a & b) / max(len(a | b), 1)
 
   for b, h in np.ndindex(2, 3):
-    sets = [set(np.flatnonzero(kept[b, h, q])) for q in range(1, 7)]
+    sets = [set(np.flatnonzero(edges[b, h, q])) for q in range(1, 7)]
     sizes += map(len, sets)
     inside += [full[b, h, q + 1, sorted(keys)].sum() for q, keys in enumerate(sets)]
     of_queries += [overlap(*pair) for pair in itertools.combinations(sets, 2)]
   for h, q in np.ndindex(3, 6):
-    of_images.append(overlap(*(set(np.flatnonzero(kept[b, h, q + 1])) for b in range(2))))
+    of_images.append(overlap(*(set(np.flatnonzero(edges[b, h, q + 1])) for b in range(2))))
   assert describe_layer(layer, LAYOUT) == pytest.approx(
     {
       "basis_zeros": 1 - 4 / 28,

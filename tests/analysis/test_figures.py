@@ -33,24 +33,24 @@ def first_only(n):
 
 def test_attention_to_the_first_token_counts_in_its_row_and_column():
   assert attention_mass(np.eye(12)[None], GRID, 1) == {"local": 1, "row": 1, "column": 1}
-  found = attention_mass(first_only(12), GRID, 2)
+  shares = attention_mass(first_only(12), GRID, 2)
   # Token 0 is among the last two tokens of two queries, in the row of six, in the column of four.
   expected = {"local": 2 / 12, "row": 6 / 12, "column": 4 / 12}
-  assert found == pytest.approx(expected)
+  assert shares == pytest.approx(expected)
 
 
 def test_shares_average_heads_and_a_sequence_has_no_rows():
   both = np.concatenate([first_only(6), np.eye(6)[None]])
-  found = attention_mass(both, (6,), 2)
-  assert set(found) == {"local"} and float(found["local"]) == pytest.approx((2 / 6 + 1) / 2)
+  shares = attention_mass(both, (6,), 2)
+  assert set(shares) == {"local"} and float(shares["local"]) == pytest.approx((2 / 6 + 1) / 2)
 
 
 def test_shares_of_uniform_attention_agree_with_counts():
-  found = uniform_mass((3, 4), 3)
+  shares = uniform_mass((3, 4), 3)
   near = np.mean([min(i + 1, 3) / (i + 1) for i in range(12)])
   row = np.mean([(i % 4 + 1) / (i + 1) for i in range(12)])
   column = np.mean([(i // 4 + 1) / (i + 1) for i in range(12)])
-  assert found == pytest.approx({"local": near, "row": row, "column": column})
+  assert shares == pytest.approx({"local": near, "row": row, "column": column})
 
 
 def test_queries_of_zero_attend_uniformly():
@@ -108,9 +108,9 @@ def test_a_masked_autoencoder_shows_its_encoder():
   model = make_autoencoder(body, (8, 8, 1), mask_ratio=0.5, **decoder)
   images = np.zeros((1, 8, 8, 1), np.float32)
   spec = jax.ShapeDtypeStruct(images.shape, images.dtype)
-  assert [each.layer for each in patterns.list_edges(model, spec)] == [0, 1]
+  assert [edge.layer for edge in patterns.list_edges(model, spec)] == [0, 1]
   variables = draw_variables(model.init, images)
-  layers = [each.path for each in mixers.capture(model, variables, images)]
+  layers = [layer.path for layer in mixers.capture(model, variables, images)]
   assert layers == ["block_0/token_mixer", "block_1/token_mixer"]
 
 
@@ -132,5 +132,5 @@ def test_a_picture_shows_names_as_plain_text(name, tmp_path):
   style.name_axes(panels[0, 0], name, name, title=name)
   style.add_legend(canvas, panels[0, 0])
   assert style.save(canvas, tmp_path, "a").stat().st_size > 1000
-  shown = [each for each in canvas.findobj(texts.Text) if escape(name) in each.get_text()]
-  assert len(shown) == 5 and not any(each.get_parse_math() for each in shown)
+  shown = [text for text in canvas.findobj(texts.Text) if escape(name) in text.get_text()]
+  assert len(shown) == 5 and not any(text.get_parse_math() for text in shown)

@@ -42,16 +42,16 @@ DRAWN = {
 
 @pytest.mark.parametrize("variant", all_but("W+G", of=EXACT))
 def test_figures_agree_with_the_reference_table(variant):
-  found = graph_figures(bigbird(variant, block=10), BBVIT)
+  figures = graph_figures(bigbird(variant, block=10), BBVIT)
   density, path, diameter, clustering, gap, laplacian = EXACT[variant]
-  assert found.density == pytest.approx(density, abs=5e-5)
-  assert found.path_length == pytest.approx(path, abs=5e-3 if path > 2 else 5e-4)
-  assert (found.reach, found.diameter, found.layers_to_mixing) == (1, diameter, diameter)
-  assert found.clustering == pytest.approx(clustering, abs=5e-4)
+  assert figures.density == pytest.approx(density, abs=5e-5)
+  assert figures.path_length == pytest.approx(path, abs=5e-3 if path > 2 else 5e-4)
+  assert (figures.reach, figures.diameter, figures.layers_to_mixing) == (1, diameter, diameter)
+  assert figures.clustering == pytest.approx(clustering, abs=5e-4)
   digits = 5e-5 if gap < 0.01 else 5e-4
-  assert found.spectral_gap == pytest.approx(gap, abs=digits)
-  assert found.laplacian == pytest.approx(laplacian, abs=digits)
-  assert not found.sampled
+  assert figures.spectral_gap == pytest.approx(gap, abs=digits)
+  assert figures.laplacian == pytest.approx(laplacian, abs=digits)
+  assert not figures.sampled
 
 
 def lengths(variant, plan, seed):
@@ -69,16 +69,16 @@ def test_random_graphs_agree_with_the_reference_table(variant, plan):
   ]
   density, reach, path, diameter, clustering, gap, laplacian = DRAWN[variant, plan]
 
-  def near(name, wanted, tolerance):
-    values = [getattr(found, name) for found in draws]
-    assert min(values) - tolerance <= wanted <= max(values) + tolerance, (name, values)
+  def near(name, published, tolerance):
+    values = [getattr(draw, name) for draw in draws]
+    assert min(values) - tolerance <= published <= max(values) + tolerance, (name, values)
 
   near("density", density, 5e-5)
   near("reach", reach, 0.03)
   near("clustering", clustering, 0.02)
   near("spectral_gap", gap, 0.06)
   near("laplacian", laplacian, 0.03)
-  assert all((found.layers_to_mixing == math.inf) == (found.reach < 1) for found in draws)
+  assert all((draw.layers_to_mixing == math.inf) == (draw.reach < 1) for draw in draws)
   paths, longest = zip(*(lengths(variant, plan, seed) for seed in range(15)), strict=True)
   assert min(paths) - 5e-4 <= path <= max(paths) + 5e-4
   assert min(longest) <= diameter <= max(longest)
@@ -114,14 +114,14 @@ def test_figures_agree_with_brute_force(name):
   index = np.arange(layout.length)
   A = np.broadcast_to(PATTERNS[name].allows(layout, index[:, None], index, 1), (50, 50))
   counts, local, fagiolo = brute_force(A)
-  found = graph_figures(PATTERNS[name], layout, head=1)
+  figures = graph_figures(PATTERNS[name], layout, head=1)
   np.testing.assert_array_equal(distances(from_matrix(A), index), counts)
-  assert found == graph_figures(A)
-  assert found.edges == A.sum()
-  assert found.out_degree == (A.sum(1).min(), pytest.approx(A.sum() / 50), A.sum(1).max())
-  assert found.in_degree == (A.sum(0).min(), pytest.approx(A.sum() / 50), A.sum(0).max())
-  assert found.clustering == pytest.approx(local)
-  assert found.clustering_directed == pytest.approx(fagiolo)
+  assert figures == graph_figures(A)
+  assert figures.edges == A.sum()
+  assert figures.out_degree == (A.sum(1).min(), pytest.approx(A.sum() / 50), A.sum(1).max())
+  assert figures.in_degree == (A.sum(0).min(), pytest.approx(A.sum() / 50), A.sum(0).max())
+  assert figures.clustering == pytest.approx(local)
+  assert figures.clustering_directed == pytest.approx(fagiolo)
 
 
 @pytest.mark.slow  # paths and eigenvalues of 800 tokens

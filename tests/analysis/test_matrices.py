@@ -43,19 +43,19 @@ def look(model, *variables):
     held = collect(sown.get("intermediates", {}), "probabilities")
     return held, attention_entropies(model, variables, IMAGES)
 
-  return [jax.device_get(run(given)) for given in variables]
+  return [jax.device_get(run(weights)) for weights in variables]
 
 
 @pytest.mark.parametrize("mixer", all_but("fnet", "longformer", "sparsifiner", of=sorted(MIXERS)))
 def test_rows_are_probabilities_unless_a_mixer_has_none(mixer):
   model, variables = make(mixer, depth=1)
-  ((held, found),) = look(model, variables)
+  ((held, values),) = look(model, variables)
   assert bool(held) is not bool(MIXERS[mixer].no_logits_reason)
   for matrix in held.values():
     assert matrix.min() >= 0
     np.testing.assert_allclose(matrix.sum(axis=-1), 1, atol=1e-5)
-  assert list(found) == (["attention_entropy/block_00"] if held else [])
-  assert all(x.shape == (3,) and (x >= 0).all() and (x <= np.log(N)).all() for x in found.values())
+  assert list(values) == (["attention_entropy/block_00"] if held else [])
+  assert all(x.shape == (3,) and (x >= 0).all() and (x <= np.log(N)).all() for x in values.values())
 
 
 def test_entropies_agree_with_values_by_hand():
@@ -64,10 +64,10 @@ def test_entropies_agree_with_values_by_hand():
   flat = jax.tree_util.tree_map_with_path(
     lambda path, x: x * 0 if any(getattr(p, "key", "") == "query" for p in path) else x, variables
   )
-  (held, found), (_, alike) = look(model, variables, flat)
+  (held, entropies), (_, alike) = look(model, variables, flat)
   p = np.asarray(held["block_1/token_mixer"], np.float64)
-  wanted = -np.sum(p * np.log(p), -1).mean((1, 2))
-  np.testing.assert_allclose(found["attention_entropy/block_01"], wanted, rtol=1e-5)
+  expected = -np.sum(p * np.log(p), -1).mean((1, 2))
+  np.testing.assert_allclose(entropies["attention_entropy/block_01"], expected, rtol=1e-5)
   for value in alike.values():
     np.testing.assert_allclose(value, np.log(N), rtol=1e-5)
 

@@ -33,9 +33,9 @@ SKLEARN = {
 def test_each_setting_predicts_as_scikit_learn(name):
   method = METHODS[name]
   predicted = list(method.predict(TRAIN, TEST.values, method.grid))
-  for setting, found in zip(method.grid, predicted, strict=True):
+  for setting, labels in zip(method.grid, predicted, strict=True):
     peer = SKLEARN[name](setting).fit(TRAIN.values.astype(np.float64), TRAIN.labels)
-    np.testing.assert_array_equal(found, peer.predict(TEST.values.astype(np.float64)))
+    np.testing.assert_array_equal(labels, peer.predict(TEST.values.astype(np.float64)))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -45,16 +45,16 @@ def test_validation_chooses_the_first_best_and_test_judges_it(name):
     peer = SKLEARN[name](setting).fit(TRAIN.values.astype(np.float64), TRAIN.labels)
     rates.append([peer.score(x.values.astype(np.float64), x.labels) for x in (VALIDATION, TEST)])
   best = max(range(len(grid)), key=lambda i: rates[i][0])
-  found = score(name, TRAIN, VALIDATION, TEST)
-  assert (found.setting, [found.validation, found.test]) == (grid[best], rates[best])
-  assert found.at_end == (best in (0, len(grid) - 1))
-  assert 0.4 < found.test < 1
+  choice = score(name, TRAIN, VALIDATION, TEST)
+  assert (choice.setting, [choice.validation, choice.test]) == (grid[best], rates[best])
+  assert choice.at_end == (best in (0, len(grid) - 1))
+  assert 0.4 < choice.test < 1
 
 
 def test_few_examples_have_few_neighbors():
   few = TRAIN.take(np.arange(3))
-  found = score("knn", few, VALIDATION, TEST)
-  assert len(few) == 3 and found.setting in (1, 2) and found.at_end
+  choice = score("knn", few, VALIDATION, TEST)
+  assert len(few) == 3 and choice.setting in (1, 2) and choice.at_end
 
 
 def test_an_endless_fit_gives_no_warning():

@@ -19,14 +19,14 @@ from vitx.training.trial import complete_config
 )
 def test_layers_add_up_to_the_count(row):
   config = vix_cifar10.get_config(row)
-  found = list_layers(model_from_config(config.model), (1, 32, 32, 3))
-  assert found[0].path == () and found[0].parameters == count(config).total
-  paths = [layer.path for layer in found]
+  layers = list_layers(model_from_config(config.model), (1, 32, 32, 3))
+  assert layers[0].path == () and layers[0].parameters == count(config).total
+  paths = [layer.path for layer in layers]
   assert len(set(paths)) == len(paths)
-  for layer in found:
-    below = [x for x in found if x.path[:-1] == layer.path and x.path]
-    own = sum(map(math.prod, layer.shapes.values()))
-    assert layer.parameters == own + sum(x.parameters for x in below), layer.path
+  for layer in layers:
+    below = [x for x in layers if x.path[:-1] == layer.path and x.path]
+    direct = sum(map(math.prod, layer.shapes.values()))
+    assert layer.parameters == direct + sum(x.parameters for x in below), layer.path
     assert layer.output[0] == 1
 
 

@@ -75,13 +75,13 @@ def enhancement(module, v, layout):
   rows, columns = layout.grid
   reach = kernel.shape[0] // 2
   image = v[:, layout.prefix :].reshape(batch, rows, columns, heads * dim)
-  found = np.tile(bias, (batch, rows, columns, 1))
+  output = np.tile(bias, (batch, rows, columns, 1))
   for r, c, i, j in np.ndindex(rows, columns, *kernel.shape[:2]):
     row, column = r + i - reach, c + j - reach
     if 0 <= row < rows and 0 <= column < columns:
-      found[:, r, c] += kernel[i, j, 0] * image[:, row, column]
+      output[:, r, c] += kernel[i, j, 0] * image[:, row, column]
   ahead = np.zeros((batch, layout.prefix, heads, dim))
-  return np.concatenate([ahead, found.reshape(batch, -1, heads, dim)], axis=1)
+  return np.concatenate([ahead, output.reshape(batch, -1, heads, dim)], axis=1)
 
 
 CASES = [
@@ -102,9 +102,9 @@ def test_routed_attention_equals_its_definition(number, masked, implementation):
     mask = np.random.default_rng(3).random(x.shape[:2]) < 0.6
     for token in range(layout.prefix, layout.length):  # one region of one example is masked
       mask[0, token] = region(token, layout, module.regions) != (0, 0)
-  out, found = written.run(module, params, x, layout, mask)
+  out, sown = written.run(module, params, x, layout, mask)
   width = C if fields.get("scale_by") == "width" else C // H
-  wanted, sees = definition(
+  expected, sees = definition(
     params,
     x,
     layout,
@@ -113,9 +113,9 @@ def test_routed_attention_equals_its_definition(number, masked, implementation):
     scale=width**-0.5,
     mask=mask,
   )
-  np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
   if implementation == "masked":
-    np.testing.assert_array_equal(found["attention"][:, 0] > 0, sees)
+    np.testing.assert_array_equal(sown["attention"][:, 0] > 0, sees)
 
 
 def test_only_the_choice_of_regions_has_no_gradient():

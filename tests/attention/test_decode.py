@@ -26,22 +26,22 @@ def tokens(layout, dtype=np.float32):
   return np.random.default_rng(0).normal(size=(2, layout.length, WIDTH)).astype(dtype)
 
 
-def variables(mixer, layout, x, **given):
+def variables(mixer, layout, x, **options):
   """Returns random parameters, and the other collections that `init` makes."""
-  found = draw_variables(mixer.init, x, layout=layout, train=False, **given)
-  return found.pop("params"), found
+  drawn = draw_variables(mixer.init, x, layout=layout, train=False, **options)
+  return drawn.pop("params"), drawn
 
 
 def check(mixer, layout=LAYOUT, tolerance=1e-5):
   """Compares decoding token by token with the causal call; returns the cache at the end."""
   x = tokens(layout, mixer.dtype)
-  params, made = variables(mixer, layout, x[:, :1], at=np.zeros(1, np.int32))
-  cache = jax.tree.map(lambda c: np.zeros(c.shape, c.dtype), made["cache"])
+  params, state = variables(mixer, layout, x[:, :1], at=np.zeros(1, np.int32))
+  cache = jax.tree.map(lambda c: np.zeros(c.shape, c.dtype), state["cache"])
 
   def decode(params, x, cache, at):
     now = jax.lax.dynamic_slice_in_dim(x, at, 1, axis=1)
-    given = {"at": at[None], "train": False, "mutable": ["cache"]}
-    out, changed = mixer.apply({"params": params, "cache": cache}, now, layout, **given)
+    options = {"at": at[None], "train": False, "mutable": ["cache"]}
+    out, changed = mixer.apply({"params": params, "cache": cache}, now, layout, **options)
     return changed["cache"], out[:, 0]
 
   @jax.jit
@@ -52,8 +52,8 @@ def check(mixer, layout=LAYOUT, tolerance=1e-5):
     return whole, *jax.lax.scan(step, cache, places)
 
   whole, cache, out = jax.device_get(run(params, x, cache))
-  found, wanted = (y.astype(np.float32) for y in (np.moveaxis(out, 0, 1), whole))
-  np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+  decoded, expected = (y.astype(np.float32) for y in (np.moveaxis(out, 0, 1), whole))
+  np.testing.assert_allclose(decoded, expected, rtol=tolerance, atol=tolerance)
   return cache
 
 
@@ -93,11 +93,11 @@ def test_the_cache_has_the_mixers_dtype():
   assert cache["cached_key"].dtype == cache["cached_value"].dtype == jnp.bfloat16
 
 
-def call(mixer, at, n=1, **given):
+def call(mixer, at, n=1, **options):
   """Traces a call of a mixer on `n` tokens at the places `at`."""
   x, at = tokens(TokenLayout((n,))), np.array(at, np.int32)
   params, state = variables(mixer, LAYOUT, tokens(LAYOUT))
-  apply = partial(mixer.apply, layout=LAYOUT, train=False, **given)
+  apply = partial(mixer.apply, layout=LAYOUT, train=False, **options)
   return jax.eval_shape(apply, {"params": params, **state}, x, at=at)
 
 
@@ -128,7 +128,7 @@ def test_a_call_that_cannot_decode_is_refused(mixer, at, options, message):
 
 
 def test_a_cache_is_made_empty():
-  given = {"layout": LAYOUT, "at": np.zeros(1, np.int32), "train": False}
-  init = jax.jit(partial(make("fixed", stride=8).init, **given))
+  options = {"layout": LAYOUT, "at": np.zeros(1, np.int32), "train": False}
+  init = jax.jit(partial(make("fixed", stride=8).init, **options))
   cache = init(jax.random.key(0), tokens(LAYOUT)[:, :1])["cache"]
   assert not any(np.any(c) for c in jax.tree.leaves(cache))

@@ -64,14 +64,14 @@ def test_features_equal_those_of_performer_pytorch(monkeypatch):
   g = load("features")
   first = lambda x: jnp.swapaxes(x, 1, 2)  # noqa: E731  heads first <-> tokens first
 
-  def attend(*given, causal=False, implementation="kernelized"):
-    return ops.linear_attention(*given, causal=causal, implementation=implementation)[0]
+  def attend(*arrays, causal=False, implementation="kernelized"):
+    return ops.linear_attention(*arrays, causal=causal, implementation=implementation)[0]
 
   @jax.jit
   def run(x, k, v, w):
     q, k, v = first(x), first(k), first(v)
     phi_q, phi_k = features.softmax_query_features(q, w), features.softmax_key_features(k, w)
-    found = {
+    outputs = {
       "phi_q": phi_q,
       "phi_k": phi_k,
       "relu": features.generalized_features(q, w),
@@ -80,10 +80,10 @@ def test_features_equal_those_of_performer_pytorch(monkeypatch):
     causal = [
       attend(phi_q, phi_k, v, causal=True, implementation=name) for name in ("masked", "kernelized")
     ]
-    return jax.tree.map(first, (found, causal))
+    return jax.tree.map(first, (outputs, causal))
 
-  found, causal = run(g["x"], g["k"], g["v"], g["projection"])
-  for name, value in found.items():
+  outputs, causal = run(g["x"], g["k"], g["v"], g["projection"])
+  for name, value in outputs.items():
     close(value, g[name])
   for value in causal:
     close(value, g["causal"])

@@ -62,10 +62,10 @@ def test_big_bird_equals_transformers(implementation):
   close(dx, g["grad.x"])
   largest = max(np.abs(g[f"grad.{name}.weight"]).max() for name in THREE)
   for name in THREE:
-    found, expected = grads[name], linear(g, f"grad.{name}")
-    close(found["kernel"], expected["kernel"])
+    gradient, expected = grads[name], linear(g, f"grad.{name}")
+    close(gradient["kernel"], expected["kernel"])
     # A key's bias changes no probability, so its gradient is rounding alone.
-    np.testing.assert_allclose(found["bias"], expected["bias"], rtol=2e-5, atol=1e-5 * largest)
+    np.testing.assert_allclose(gradient["bias"], expected["bias"], rtol=2e-5, atol=1e-5 * largest)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_big_bird_plan_draws_where_the_published_one_does(n, block, r):
   indices = pattern.indices(TokenLayout((n,)))
   m = len(expected)
   assert (indices[:, [0, -1]] == -1).all() and (indices[:, 1:-1] >= 0).all()
-  found = np.zeros((m, m + 1), bool)
-  found[np.arange(m)[:, None], indices] = True
-  np.testing.assert_array_equal(found[:, :m], expected)
+  edges = np.zeros((m, m + 1), bool)
+  edges[np.arange(m)[:, None], indices] = True
+  np.testing.assert_array_equal(edges[:, :m], expected)
 
 
 LONGFORMER = {"window": 2, "tile": 4}

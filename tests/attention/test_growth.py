@@ -67,6 +67,6 @@ LIKE_BIGBIRD = {"axial", "fixed", "longformer", "shifted_window", "strided", "wa
 def test_costs_grow_as_the_properties_state(name):
   sizes, properties = DRAWN.get(name, SIZES), MIXERS[name].properties
   smaller, larger = (np.array(costs(name, n)) for n in sizes)
-  found = np.log(larger / smaller) / np.log(sizes[1] / sizes[0])
+  powers = np.log(larger / smaller) / np.log(sizes[1] / sizes[0])
   stated = properties.flops_exponent, properties.memory_exponent
-  assert np.all(np.abs(found - stated) <= SLACK), f"costs of {name} grow with N to the {found}"
+  assert np.all(np.abs(powers - stated) <= SLACK), f"costs of {name} grow with N to the {powers}"

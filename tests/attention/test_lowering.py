@@ -62,7 +62,7 @@ def installed():
 
 
 @functools.cache
-def made(module, layout):
+def variable_shapes(module, layout):
   """Returns the shapes of the variables, which depend on no platform and no mask."""
   x = jax.ShapeDtypeStruct((1, layout.length, WIDTH), jnp.float32)
   init = lambda x: module.init(jax.random.key(0), x, layout, train=False)  # noqa: E731
@@ -78,7 +78,7 @@ def program(platform, name, dtype="float32", layout=GRID, masked=False, **fields
   x = jax.ShapeDtypeStruct((1, layout.length, WIDTH), jnp.dtype(dtype))
   mask = jax.ShapeDtypeStruct((1, layout.length), bool) if masked else None
   draw = jax.random.key(0)
-  state = dict(made(module.clone(dtype=jnp.float32), layout))
+  state = dict(variable_shapes(module.clone(dtype=jnp.float32), layout))
   params = state.pop("params", {})
 
   def step(params, x, state, mask):

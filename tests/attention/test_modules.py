@@ -119,10 +119,10 @@ def test_shaped_attention_starts_with_the_named_values():
   @jax.jit
   def make(key):
     modules = [ShapedAttention(2, start=start, layer=layer, depth=4) for start, layer in STARTS]
-    return [each.init_with_output(key, X, LAYOUT, train=False) for each in modules]
+    return [module.init_with_output(key, X, LAYOUT, train=False) for module in modules]
 
-  found = make(jax.random.key(1))
-  for (out, variables), (where, expected) in zip(found, STARTS.items(), strict=True):
+  results = make(jax.random.key(1))
+  for (out, variables), (where, expected) in zip(results, STARTS.items(), strict=True):
     for name, value in zip(("alpha", "beta", "gamma"), (*expected, expected[1]), strict=True):
       np.testing.assert_allclose(variables["params"][name], np.full(2, value), err_msg=str(where))
     # At the start A equals C, so that only the identity remains.

@@ -23,9 +23,9 @@ def logits_with(tables, places):
   """Returns the logits that the bias adds to q kᵀ · scale, when it is folded into q and k."""
   random = np.random.default_rng(1)
   q, k = random.normal(size=(2, 1, LAYOUT.length, 2, 4)).astype(np.float32)
-  wide = jax.jit(lambda *given: relative_bias.fold_bias_into_qk(*given, places, 0.3))(q, k, tables)
-  found = np.einsum("bnhd,bmhd->bhnm", *wide) * 0.3
-  return found - np.einsum("bnhd,bmhd->bhnm", q, k) * 0.3
+  wide = jax.jit(lambda *x: relative_bias.fold_bias_into_qk(*x, places, 0.3))(q, k, tables)
+  logits = np.einsum("bnhd,bmhd->bhnm", *wide) * 0.3
+  return logits - np.einsum("bnhd,bmhd->bhnm", q, k) * 0.3
 
 
 def coordinates(token):
@@ -39,13 +39,13 @@ def test_the_axial_bias_is_the_entry_of_the_table_at_the_difference():
   tables = [
     np.random.default_rng(i).normal(size=s).astype(np.float32) for i, s in enumerate(shapes)
   ]
-  found = logits_with(tables, places)
+  logits = logits_with(tables, places)
   for head, i, j in itertools.product(range(2), *[range(LAYOUT.length)] * 2):
     a, b = coordinates(i), coordinates(j)
-    wanted = 0.0
+    expected = 0.0
     if a and b:
-      wanted = tables[0][head, a[0] - b[0] + 2] + tables[1][head, a[1] - b[1] + 4]
-    np.testing.assert_allclose(found[0, head, i, j], wanted, atol=2e-6)
+      expected = tables[0][head, a[0] - b[0] + 2] + tables[1][head, a[1] - b[1] + 4]
+    np.testing.assert_allclose(logits[0, head, i, j], expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("layer", [0, 1])
@@ -53,15 +53,15 @@ def test_the_window_bias_is_the_table_of_swin_inside_every_window(layer):
   module = ShiftedWindowAttention(2, size=3, layer=layer, relative_bias="window")
   places = module.places(LAYOUT)
   table = np.random.default_rng(1).normal(size=(2, 5, 5)).astype(np.float32)
-  found = logits_with([table], places)
+  logits = logits_with([table], places)
   index = np.arange(LAYOUT.length)
   allowed = module.full_pattern(LAYOUT).allows(LAYOUT, index[:, None], index)
   seen = 0
   for i, j in itertools.product(range(LAYOUT.length), repeat=2):
     a, b = coordinates(i), coordinates(j)
     if allowed[i, j]:
-      wanted = table[:, a[0] - b[0] + 2, a[1] - b[1] + 2] if a and b else np.zeros(2)
-      np.testing.assert_allclose(found[0, :, i, j], wanted, atol=2e-6)
+      expected = table[:, a[0] - b[0] + 2, a[1] - b[1] + 2] if a and b else np.zeros(2)
+      np.testing.assert_allclose(logits[0, :, i, j], expected, atol=2e-6)
       seen += bool(a and b)
   assert seen > LAYOUT.length
 

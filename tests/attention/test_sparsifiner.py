@@ -70,19 +70,19 @@ def test_kept_keys_equal_those_of_the_definition(rules):
     "basis_threshold": rules.get("basis_threshold"),
   }
   module, params, x = make(**fields)
-  _, found = run(module, params, x)
-  wanted = definition(params, x, **rules)
-  for place, keys in wanted.items():
-    assert set(np.flatnonzero(found["attention"][place])) == keys, place
+  _, sown = run(module, params, x)
+  expected = definition(params, x, **rules)
+  for place, keys in expected.items():
+    assert set(np.flatnonzero(sown["attention"][place])) == keys, place
 
 
 def test_sown_arrays_equal_their_definitions():
   module, params, x = make(coefficient_threshold=0.3)
-  _, found = run(module, params, x)
+  _, sown = run(module, params, x)
   raw = run(make(coefficient_threshold=None)[0], params, x)[1]["coefficients"]
   np.testing.assert_allclose(raw.sum(-1), 1, rtol=1e-5)
-  np.testing.assert_array_equal(found["coefficients"], np.where(raw > 0.3, raw, 0))
-  np.testing.assert_allclose(found["approximation"], raw @ params["basis"].T, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(sown["coefficients"], np.where(raw > 0.3, raw, 0))
+  np.testing.assert_allclose(sown["approximation"], raw @ params["basis"].T, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -96,8 +96,8 @@ def test_the_mask_has_no_gradient(implementation):
     return jnp.sum(jnp.sin(module.apply({"params": params}, x, LAYOUT, train=False)))
 
   def approximation(params):
-    _, found = module.apply({"params": params}, x, LAYOUT, train=False, mutable=["intermediates"])
-    return jnp.sum(jnp.square(found["intermediates"]["approximation"][0]))
+    _, sown = module.apply({"params": params}, x, LAYOUT, train=False, mutable=["intermediates"])
+    return jnp.sum(jnp.square(sown["intermediates"]["approximation"][0]))
 
   both = jax.jit(lambda params: (jax.grad(output)(params), jax.grad(approximation)(params)))
   learned, taught = jax.device_get(both(params))
@@ -124,21 +124,21 @@ def test_without_sparsity_it_is_softmax_attention():
 def test_masked_tokens_are_neither_kept_nor_mixed():
   module, params, x = make(keep=0.5)
   mask = np.arange(N) < np.full((2, 1), 7)
-  out, found = run(module, params, x, mask)
-  assert not np.any(found["attention"][..., 7:])
+  out, sown = run(module, params, x, mask)
+  assert not np.any(sown["attention"][..., 7:])
   changed, _ = run(module, params, np.where(mask[..., None], x, x + 3), mask)
   np.testing.assert_array_equal(changed[:, :7], out[:, :7])
 
 
 @pytest.mark.parametrize(
-  ("keep", "kept"),
+  ("keep", "count"),
   [
     *((0.9, 178), (0.8, 158), (0.7, 138), (0.6, 119), (0.5, 99), (0.4, 79)),
     *((0.3, 60), (0.25, 50), (0.2, 40), (0.1, 20), (0.05, 10), (0.01, 2), (1.0, 197)),
   ],
 )
-def test_budgets_equal_the_published_ones(keep, kept):
+def test_budgets_equal_the_published_ones(keep, count):
   """The counts for 197 tokens are the paper's "Att. num."; 50 is that of the released code."""
-  assert count_kept(keep, 197) == kept
+  assert count_kept(keep, 197) == count
   assert count_kept(0.7, 10) == 7  # in floats, 0.7 * 10 is a little more than 7
   assert count_kept(1e-4**3, 197) == 1  # the third reduction of a network, see `ZeroInattentive`

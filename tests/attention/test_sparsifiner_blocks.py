@@ -31,8 +31,8 @@ def definition(coefficients, basis, layout, keep, block, mask):
   sees = np.zeros((batch, heads, length, length), bool)
   sees[:, :, :prefix] = sees[..., :prefix] = True
   for b, h in np.ndindex(batch, heads):
-    counts = [[t for t in own if mask[b, prefix + t]] for own in blocks]
-    for number, own in enumerate(blocks):
+    counts = [[t for t in tokens if mask[b, prefix + t]] for tokens in blocks]
+    for number, tokens in enumerate(blocks):
       score = {
         other: sum(
           coefficients[b, h, i] @ basis[prefix + j] for i in counts[number] for j in counts[other]
@@ -42,7 +42,7 @@ def definition(coefficients, basis, layout, keep, block, mask):
       }
       best = sorted(score, key=lambda other: (-score[other], other))
       for other in best[: math.ceil(keep * len(blocks))]:
-        for i in own:
+        for i in tokens:
           sees[b, h, prefix + i, [prefix + j for j in blocks[other]]] = True
   return sees & mask[:, None, None]
 
@@ -56,11 +56,11 @@ def test_kept_blocks_equal_those_of_the_definition(name, masked):
   if masked:
     mask = np.random.default_rng(0).random(mask.shape) < 0.6
     mask[0, layout.prefix : layout.prefix + 4] = False
-  _, found = run(module, params, x, layout, mask if masked else None)
+  _, sown = run(module, params, x, layout, mask if masked else None)
   basis = np.abs(np.asarray(params["basis"], float))
   basis = np.where(basis > module.basis_threshold, basis, 0)
-  wanted = definition(found["coefficients"].astype(float), basis, layout, 0.4, 4, mask)
-  np.testing.assert_array_equal(found["attention"] > 0, wanted)
+  expected = definition(sown["coefficients"].astype(float), basis, layout, 0.4, 4, mask)
+  np.testing.assert_array_equal(sown["attention"] > 0, expected)
 
 
 def test_blocks_of_one_token_are_tokens():
@@ -80,6 +80,6 @@ def test_ties_go_to_the_first_blocks():
   """The high threshold makes the basis zero, so that all scores are equal."""
   layout = LAYOUTS["class token"]
   module, params, x = make(layout, basis_threshold=100.0)
-  found = run(module, params, x, layout)[1]["attention"][:, :, 1:]
+  attention = run(module, params, x, layout)[1]["attention"][:, :, 1:]
   assert count_kept(0.4, 5) == 2
-  assert np.all(found[..., :9] > 0) and np.all(found[..., 9:] == 0)
+  assert np.all(attention[..., :9] > 0) and np.all(attention[..., 9:] == 0)

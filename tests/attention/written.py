@@ -23,9 +23,9 @@ def linear(x, module):
 
 @partial(jax.jit, static_argnums=(0, 3))
 def apply(module, params, x, layout, mask):
-  given = {"mask": mask, "train": False, "mutable": ["intermediates"]}
-  out, found = module.apply({"params": params}, x, layout, **given)
-  return out, {name: value[0] for name, value in found.get("intermediates", {}).items()}
+  options = {"mask": mask, "train": False, "mutable": ["intermediates"]}
+  out, sown = module.apply({"params": params}, x, layout, **options)
+  return out, {name: value[0] for name, value in sown.get("intermediates", {}).items()}
 
 
 def run(module, params, x, layout, mask=None):

@@ -54,11 +54,11 @@ def test_several_mixers_share_a_rule():
 
 @pytest.mark.slow
 def test_every_family_has_a_mixer_that_calls_it():
-  found = {
+  families = {
     choose.Candidate(spec, Setting(heads=2, head_dim=4)).find_family((64,))
     for spec in choose.SUBJECTS
   }
-  assert found == {*rule.FAMILIES, None}  # MLP mixing has one path
+  assert families == {*rule.FAMILIES, None}  # MLP mixing has one path
 
 
 @pytest.mark.slow  # compiles and times several programs
@@ -80,8 +80,8 @@ def test_the_command_measures_families_and_writes_the_rule(tmp_path, monkeypatch
 
 
 def test_the_command_writes_another_file_and_refuses_unknown_ops(tmp_path, monkeypatch, capsys):
-  found = [Ratio("fourier", "fnet", 8, 4, 2.0)]
-  monkeypatch.setattr(choose, "measure", lambda *_, **__: found)
+  ratios = [Ratio("fourier", "fnet", 8, 4, 2.0)]
+  monkeypatch.setattr(choose, "measure", lambda *_, **__: ratios)
   path = tmp_path / "rule.json"
   assert not main([*TINY, "--ops=fourier", f"--out={path}"])
   assert rule.read_families(path)["fourier"]["measured"]["cores"] >= 1

@@ -82,9 +82,9 @@ def test_dense_attention_is_causal_beside_causal_patterns():
 @pytest.mark.slow  # compiles several programs
 def test_the_table_has_every_program_that_runs():
   said = []
-  given = {"dtypes": ["float32"], "sizes": (1, 1, 16), "effort": EFFORT}
-  given["edges"] = {"causal window of 257": gpu.EDGES["causal window of 257"]}
-  (title, (line,)), (other, _) = gpu.measure_table([256], said.append, **given)
+  settings = {"dtypes": ["float32"], "sizes": (1, 1, 16), "effort": EFFORT}
+  settings["edges"] = {"causal window of 257": gpu.EDGES["causal window of 257"]}
+  (title, (line,)), (other, _) = gpu.measure_table([256], said.append, **settings)
   assert title == "float32, N = 256, forward and backward, ms" and other.endswith("forward, ms")
   assert line["ours ms"] > 0 and line["ours by XLA ms"] > 0 and line["ours MB"] > 0
   assert line["blocks"] == 0.75 and "cuDNN, dense ms" not in line

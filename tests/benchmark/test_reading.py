@@ -23,13 +23,13 @@ def test_both_readers_read_equal_images():
     for cell in readers[reading.PILLOW].__closure__
     if isinstance(cell.cell_contents, list)
   ]
-  found = np.concatenate([batch["image"] for batch in batches.iterate(0, 3)])
+  images = np.concatenate([batch["image"] for batch in batches.iterate(0, 3)])
   pixels = [np.asarray(Image.open(io.BytesIO(content)))[..., None] for content in contents]
-  np.testing.assert_array_equal(found, pixels)
+  np.testing.assert_array_equal(images, pixels)
 
 
 def test_the_command_prints_rates_and_memory(monkeypatch, capsys):
-  monkeypatch.setattr(timing, "peak_bytes", lambda *given: 3_000_000)
+  monkeypatch.setattr(timing, "peak_bytes", lambda *_: 3_000_000)
   assert main(["benchmark", "data", "--config", CONFIG, "--examples=64", "--runs=2"]) == 0
   lines = capsys.readouterr().out.splitlines()
   assert lines[0] == "Examples per second, 64 per run, 2 threads, batch_size=16"

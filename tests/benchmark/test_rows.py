@@ -81,7 +81,7 @@ def test_sizes_beyond_the_free_memory_are_not_run(monkeypatch):
   )
   monkeypatch.setattr(cost, "compiled_bytes", lambda size: int(1e6 + 1e5 * size))
   monkeypatch.setattr(
-    rows, "_time", lambda made, _: timed.extend(x.program.compiled for x in made) or [1.0, 2.0]
+    rows, "_time", lambda steps, _: timed.extend(x.program.compiled for x in steps) or [1.0, 2.0]
   )
   config = complete(SMALL, f"batch_size={64 * jax.device_count()},steps_per_dispatch=1")
   needed = rows.scale(rows.measure_needs(config, print, timed=False), "mb", 64)
@@ -145,9 +145,9 @@ def test_remedies_reduce_the_memory(monkeypatch):
 
   monkeypatch.setattr(trial, "measure_training_bytes", measure_bytes)
   needs = {"step_mb": 1, "example_mb": 0.1}
-  found = rows.measure_remedies(complete(SMALL), needs, 1e6 + 17e5 + 10)
+  remedies = rows.measure_remedies(complete(SMALL), needs, 1e6 + 17e5 + 10)
   # 17 of the 64 / devices examples fit: micro-batches of 16.
-  assert {tuple(settings.items()): used / 1e6 for settings, used in found} == {
+  assert {tuple(settings.items()): used / 1e6 for settings, used in remedies} == {
     (("grad_accum_steps", 64 // devices // 16),): 2.6,
     (("model.dtype", "bfloat16"),): 1 + 3.2 / devices,
     (("model.remat", True),): 1 + 1.6 / devices,
@@ -162,8 +162,8 @@ def test_peaks_are_measured_where_rows_fit(monkeypatch):
     return 3_000_000
 
   monkeypatch.setattr(timing, "peak_bytes", peak_bytes)
-  found = rows.measure_peaks({"one": "large", "two": "small"}, print)
-  assert found == {"two": {"train_peak_mb": 3.0}}
+  peaks = rows.measure_peaks({"one": "large", "two": "small"}, print)
+  assert peaks == {"two": {"train_peak_mb": 3.0}}
   monkeypatch.setattr(timing, "peak_bytes", lambda *_, **__: rows._read_peak())
   assert rows.measure_peaks({"one": "a"}, print) == {}  # The device reports no peak.
 

@@ -17,10 +17,10 @@ class Clock:
     return self.now
 
   def program(self, name, *seconds):
-    left = list(seconds)
+    durations = list(seconds)
 
     def run():
-      self.now += left.pop(0) if len(left) > 1 else left[0]
+      self.now += durations.pop(0) if len(durations) > 1 else durations[0]
       self.ran.append(name)
 
     return run

@@ -26,10 +26,10 @@ def test_the_search_measures_no_launch_twice(block, best):
     return 1 + sum(abs(math.log2(a / b)) for a, b in zip(launch, best, strict=True))
 
   rows = range(32, tune.MOST_ROWS + 1)
-  found = tune.search_launch(block, measure)
-  assert found == best or (best.blocks * block not in rows and found[2] == best[2])
+  fastest = tune.search_launch(block, measure)
+  assert fastest == best or (best.blocks * block not in rows and fastest[2] == best[2])
   assert len(asked) == len(set(asked)) <= 10
-  assert all(each.blocks * block in rows for each in asked)
+  assert all(launch.blocks * block in rows for launch in asked)
 
 
 def test_launches_beyond_the_card_are_avoided():
@@ -74,8 +74,8 @@ class MadeUp:
   ],
 )
 def test_the_fastest_fitting_tiles_win_unless_xla_does(seconds, unfit, block):
-  found = tune.search(MadeUp(seconds, unfit), print)
-  assert found == DEFAULT if block == 0 else (found and found.block) == block
+  tiles = tune.search(MadeUp(seconds, unfit), print)
+  assert tiles == DEFAULT if block == 0 else (tiles and tiles.block) == block
 
 
 def test_a_failing_kernel_takes_forever():
@@ -84,9 +84,9 @@ def test_a_failing_kernel_takes_forever():
 
 def test_subjects_are_measured_until_the_minutes_are_over():
   now, said = iter([0, 0, 70]), []
-  subjects = [tune.TimedCall(*each) for each in tune.SUBJECTS[:2]]
-  given = {"subjects": subjects, "find": lambda subject, say: DEFAULT, "clock": lambda: next(now)}
-  entry = tune.measure(1, said.append, **given)
+  subjects = [tune.TimedCall(*subject) for subject in tune.SUBJECTS[:2]]
+  options = {"subjects": subjects, "find": lambda subject, say: DEFAULT, "clock": lambda: next(now)}
+  entry = tune.measure(1, said.append, **options)
   assert rule.parse_tiles(entry["sizes"]) == {"bfloat16": {64: DEFAULT}}
   assert said[-1] == "bfloat16, width 128: not measured within 1 minutes"
 
@@ -106,9 +106,9 @@ def test_a_call_is_timed_with_the_given_tiles(monkeypatch):
 
   monkeypatch.setattr(tune, "attention", attend)
   tiles = DEFAULT._replace(block=32)
-  for given in (tiles, None):
-    assert 0 < subject.time_call(given) < math.inf
-    assert {*asked} == {given}
+  for choice in (tiles, None):
+    assert 0 < subject.time_call(choice) < math.inf
+    assert {*asked} == {choice}
     asked.clear()
   assert subject.agrees(tiles) and {*asked} == {tiles, None}
 
@@ -117,7 +117,7 @@ def test_a_call_is_timed_with_the_given_tiles(monkeypatch):
 def test_tiles_with_wrong_results_are_refused(monkeypatch, factor):
   subject = tune.TimedCall("float32", 16, 1, 64, 2)
   tiles = [None]
-  monkeypatch.setattr(tune.TimedCall, "choose", lambda self, given: tiles.append(given))
+  monkeypatch.setattr(tune.TimedCall, "choose", lambda self, choice: tiles.append(choice))
   monkeypatch.setattr(
     tune, "attention", lambda q, k, v, *_, **__: v if tiles[-1] is None else v * factor
   )

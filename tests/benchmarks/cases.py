@@ -73,20 +73,20 @@ def attend_kept(method: str) -> Attention:
   return kept_keys
 
 
-def draw_kept(kept: int, n: int, heads: int) -> tuple[np.ndarray]:
+def draw_kept(count: int, n: int, heads: int) -> tuple[np.ndarray]:
   """Draws the keys that each query keeps, int32 (1, H, N, K)."""
   drawn = np.random.default_rng(0).random((1, heads, n, n), np.float32)
-  return (np.argpartition(drawn, kept, axis=-1)[..., :kept].astype(np.int32),)
+  return (np.argpartition(drawn, count, axis=-1)[..., :count].astype(np.int32),)
 
 
-def _make_kept(kept: int) -> Case:
+def _make_kept(count: int) -> Case:
   """Makes the case of Sparsifiner: every query keeps its own keys, drawn at random."""
   n, heads = 2048, 4
   ways = ("masked", "gathered")
   return Case(
-    f"kept keys, {kept} of N={n} ({kept / n:.1%})",
+    f"kept keys, {count} of N={n} ({count / n:.1%})",
     (1, n, heads, 64),
-    {way: Kernel(attend_kept(way), fixed=partial(draw_kept, kept, n, heads)) for way in ways},
+    {way: Kernel(attend_kept(way), fixed=partial(draw_kept, count, n, heads)) for way in ways},
     (Figure("gathered", "masked", "time", None),),
   )
 
@@ -149,7 +149,7 @@ CASES = (
       Figure("Nystromformer, 64 landmarks", "dense kernelized", "time", 6),
     ),
   ),
-  *(_make_kept(kept) for kept in (16, 64, 246)),
+  *(_make_kept(count) for count in (16, 64, 246)),
 )
 
 

@@ -53,17 +53,17 @@ def say(message: str) -> None:
 
 
 def format_ratios(
-  found: Mapping[str, Sequence[float]], goals: Mapping[str, float], most: bool
+  by_name: Mapping[str, Sequence[float]], goals: Mapping[str, float], most: bool
 ) -> str:
   """Returns a line for each name: the ratio of every run, the median, and the runs at the goal.
 
   Args:
-    found: The ratios of the runs, by name.
+    by_name: The ratios of the runs, by name.
     goals: The goals by name; a name may have none.
     most: Whether a goal is the largest ratio that reaches it; otherwise it is the smallest.
   """
   lines = []
-  for name, ratios in found.items():
+  for name, ratios in by_name.items():
     values = "  ".join(f"{ratio:.2f}" for ratio in ratios)
     line = f"{name:<40} {values}  median {statistics.median(ratios):.2f}"
     if name in goals:

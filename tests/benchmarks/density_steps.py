@@ -113,8 +113,8 @@ def measure_steps(
     seconds: dict[str, list[float]] = {pattern: [] for pattern in PATTERNS}
     for run in range(runs):
       say(f"{name}, N={setup.tokens}: run {run + 1} of {runs}")
-      for pattern, found in interleave(steps, **effort).items():
-        seconds[pattern].append(found.seconds)
+      for pattern, duration in interleave(steps, **effort).items():
+        seconds[pattern].append(duration.seconds)
     for pattern in PATTERNS:
       ratio = statistics.median(seconds["dense"]) / statistics.median(seconds[pattern])
       published = setup.published["dense"] / setup.published[pattern]
@@ -172,7 +172,7 @@ def measure_sampling(
       "anew": _compile_anew(model, params, batch),
     }
     times = [interleave(steps, **effort) for _ in range(runs)]
-    ratios = [found["anew"].seconds / found["cached"].seconds for found in times]
+    ratios = [taken["anew"].seconds / taken["cached"].seconds for taken in times]
     spread = f"{statistics.stdev(ratios):.1f}" if runs > 1 else "-"
     line = f"{pattern:<12}{setup.tokens:>8}{statistics.median(ratios):>14.0f}{spread:>8}"
     print(f"{line}{size:>10.1f}", flush=True)
@@ -187,8 +187,8 @@ def _compile_cached(model: Any, params: Any, cache: Any, place: int) -> Callable
   """Returns a function that computes the logits of one place, and updates the cache in place."""
 
   def step(params, cache, previous, at):
-    given = {"params": params, "cache": cache}
-    logits, changed = model.apply(given, previous, at=at, mutable=["cache"])
+    variables = {"params": params, "cache": cache}
+    logits, changed = model.apply(variables, previous, at=at, mutable=["cache"])
     return logits, changed["cache"]
 
   compiled = jax.jit(step, donate_argnums=1)

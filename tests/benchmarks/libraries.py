@@ -121,9 +121,9 @@ def _time_torch(
   import torch
 
   torch.set_float32_matmul_precision("high")  # TF32, which JAX's default precision has too
-  given: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, dtype)}
-  q, k, v = (torch.randn(shape, **given, requires_grad=gradients) for _ in range(3))
-  d_out = torch.randn(shape, **given)
+  options: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, dtype)}
+  q, k, v = (torch.randn(shape, **options, requires_grad=gradients) for _ in range(3))
+  d_out = torch.randn(shape, **options)
 
   def run() -> None:
     out = attend(q, k, v)

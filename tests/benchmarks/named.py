@@ -83,13 +83,13 @@ class Outcome:
   Attributes:
     case: The name of the case.
     figure: The ratio and its goal.
-    found: The ratio in each run; one value for memory, which does not vary; () if it is unknown.
+    ratios: The ratio in each run; one value for memory, which does not vary; () if it is unknown.
     note: The reason why the case was skipped, or the temporary memory of the kernel.
   """
 
   case: str
   figure: Figure
-  found: tuple[float, ...] = ()
+  ratios: tuple[float, ...] = ()
   note: str = ""
 
 
@@ -110,7 +110,7 @@ def measure(
     seconds: The time in seconds that one kernel may take in a run; a slower one gets fewer rounds.
     say: A function called with messages on the progress.
   """
-  return [found for case in cases for found in _outcomes(case, runs, repeats, seconds, say)]
+  return [outcome for case in cases for outcome in _outcomes(case, runs, repeats, seconds, say)]
 
 
 def _outcomes(case: Case, runs: int, repeats: int, seconds: float, say) -> list[Outcome]:
@@ -125,7 +125,7 @@ def _outcomes(case: Case, runs: int, repeats: int, seconds: float, say) -> list[
   for run in range(runs):
     say(f"{case.name}: run {run + 1} of {runs}")
     taken = interleave(steps, repeats=repeats, seconds=seconds)
-    times.append({name: found.seconds / case.kernels[name].layers for name, found in taken.items()})
+    times.append({name: timed.seconds / case.kernels[name].layers for name, timed in taken.items()})
   return [Outcome(case.name, f, *_ratios(f, programs, times)) for f in case.figures]
 
 
@@ -160,8 +160,8 @@ def _compile(case: Case) -> dict[str, TimedProgram]:
 def find_temporaries(attend: Attention, *arrays: jax.Array) -> int | None:
   """Compiles forward and backward pass, and returns their temporary bytes; nothing is run."""
 
-  def step(cotangent, *given):
-    out, pull = jax.vjp(attend, *given)
+  def step(cotangent, *inputs):
+    out, pull = jax.vjp(attend, *inputs)
     return out, pull(cotangent)
 
   analysis = jax.jit(step).lower(arrays[-1], *arrays).compile().memory_analysis()
@@ -181,8 +181,8 @@ def _outcome_line(outcome: Outcome) -> str:
   figure = outcome.figure
   what = "faster than" if figure.quantity == "time" else "less temporaries than"
   text = f"  {figure.kernel}: {what} {figure.other}"
-  if not outcome.found:
+  if not outcome.ratios:
     return f"{text}  {outcome.note}"
   goals = {} if figure.at_least is None else {text: figure.at_least}
-  found = console.format_ratios({text: outcome.found}, goals, most=False)
-  return f"{found}  {outcome.note}".rstrip()
+  line = console.format_ratios({text: outcome.ratios}, goals, most=False)
+  return f"{line}  {outcome.note}".rstrip()

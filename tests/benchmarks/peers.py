@@ -122,8 +122,8 @@ def make_network(torch: Any, config: ConfigDict, peer: str) -> Any:
   make = PEERS[mixer["name"]][peer]
   for layer in network.transformer.layers if make else ():
     tokens = (config.data.image_size // model.stem.patch) ** 2 + 1  # with the class token
-    own = make(torch, model.width, model.num_heads, fields | {"tokens": tokens})
-    layer[0] = torch.nn.Sequential(torch.nn.LayerNorm(model.width), own)
+    module = make(torch, model.width, model.num_heads, fields | {"tokens": tokens})
+    layer[0] = torch.nn.Sequential(torch.nn.LayerNorm(model.width), module)
   return network
 
 
@@ -215,20 +215,20 @@ def measure(
       peaks[name] = [mine / theirs]
     print(f"Peak memory {of}")
     print(console.format_ratios(peaks, dict.fromkeys(pairs, 1.0), most=True), flush=True)
-  made = {row: steps.make_dispatch(load_config(text)) for row, text in texts.items()}
+  dispatches = {row: steps.make_dispatch(load_config(text)) for row, text in texts.items()}
   # Both sides run equally many steps in a sample.
   both = {
-    name: (made[row][0], _repeat(_make_peer(peer, texts[row]), made[row][1]))
+    name: (dispatches[row][0], _repeat(_make_peer(peer, texts[row]), dispatches[row][1]))
     for name, (row, peer) in pairs.items()
   }
-  found = steps.compare(both, **effort)
+  ratios = steps.compare(both, **effort)
   print(f"Time {of}")
-  print(console.format_ratios(found, {} if config else GOALS, most=True), flush=True)
+  print(console.format_ratios(ratios, {} if config else GOALS, most=True), flush=True)
 
 
-def _find_rows(config: str, wanted: Sequence[str], say: Callable) -> dict[str, str]:
+def _find_rows(config: str, names: Sequence[str], say: Callable) -> dict[str, str]:
   """Returns the text of the config of each row that has a peer, by the row's name."""
-  texts = find_texts(config, wanted, whole=not wanted)
+  texts = find_texts(config, names, whole=not names)
   having = {row: text for row, text in texts.items() if find_peers(_complete(text))}
   if without := [row for row in texts if row not in having]:
     say(f"no peer has the structure of {listing(without)}")
@@ -237,8 +237,8 @@ def _find_rows(config: str, wanted: Sequence[str], say: Callable) -> dict[str, s
 
 def pair_row(row: str, text: str) -> dict[str, tuple[str, str]]:
   """Returns (row, peer) for each peer, by the row's name or, if it has several, by "row/peer"."""
-  found = find_peers(_complete(text))
-  return {row if len(found) == 1 else f"{row}/{peer}": (row, peer) for peer in found}
+  peers = find_peers(_complete(text))
+  return {row if len(peers) == 1 else f"{row}/{peer}": (row, peer) for peer in peers}
 
 
 def _complete(text: str) -> ConfigDict:

@@ -54,15 +54,15 @@ def make_cases(short: int = 1024, long: int = 4096, block: int = BLOCK) -> tuple
     long: The number of tokens N of the other cases.
     block: The number of tokens in a block.
   """
-  kept, blocks = math.ceil(SHARE * short), math.ceil(BLOCK_SHARE * long / block)
+  keys, blocks = math.ceil(SHARE * short), math.ceil(BLOCK_SHARE * long / block)
   return (
     Case(
-      f"keys, {kept} of N={short}, predictor included",
+      f"keys, {keys} of N={short}, predictor included",
       (1, short, HEADS, HEAD_DIM),
       {
-        "masked": _predicted(short, kept, implementation="masked"),
-        "kernelized": _predicted(short, kept, implementation="kernelized"),
-        "sparse": _predicted(short, kept, implementation="kernelized", predictor="sparse"),
+        "masked": _predicted(short, keys, implementation="masked"),
+        "kernelized": _predicted(short, keys, implementation="kernelized"),
+        "sparse": _predicted(short, keys, implementation="kernelized", predictor="sparse"),
         FLASH: Kernel(kernelized_attention),
       },
       (
@@ -98,8 +98,8 @@ def make_cases(short: int = 1024, long: int = 4096, block: int = BLOCK) -> tuple
   )
 
 
-def _predicted(tokens: int, kept: int, **given) -> Kernel:
-  attend: Attention = partial(predict_and_attend, kept=kept, **given)
+def _predicted(tokens: int, count: int, **options) -> Kernel:
+  attend: Attention = partial(predict_and_attend, count=count, **options)
   return Kernel(attend, fixed=partial(_draw_predictor, tokens))
 
 
@@ -120,11 +120,11 @@ def predict_and_attend(
   reduction: jax.Array,
   down: jax.Array,
   basis: jax.Array,
-  kept: int,
+  count: int,
   *,
   block: int | None = None,
   prefix: int = 0,
-  **given: Any,
+  **options: Any,
 ) -> jax.Array:
   """Computes Sparsifiner's attention, (B, N, H, D), with its predictor.
 
@@ -132,36 +132,36 @@ def predict_and_attend(
     q, k, v: The queries, keys and values, (B, N, H, D).
     reduction: The matrices that reduce the channels of queries and of keys, (2, D, c).
     down, basis: The predictor's mixtures and basis, (N, S).
-    kept: The number of keys that a query keeps or, with `block`, of key blocks that a query block
+    count: The number of keys that a query keeps or, with `block`, of key blocks that a query block
       keeps.
     block: The number of tokens in a block; `None` means that single keys are chosen.
     prefix: The number of tokens in front that attend to all.
-    **given: Arguments of the op, such as `implementation`.
+    **options: Arguments of the op, such as `implementation`.
   """
   queries = jnp.einsum("bnhd,dc->bnhc", q[:, prefix:], reduction[0])
   keys = jnp.einsum("bnhd,dc->bnhc", k, reduction[1])
   coefficients = predict_coefficients(queries, keys, down, scale=q.shape[2] ** -0.5)
   pruned = jnp.where(coefficients > 0.05, coefficients, 0)
-  given["prefix"] = prefix
+  options["prefix"] = prefix
   if block is None:
-    return ops.predicted_attention(q, k, v, pruned, basis, kept, **given)[0]
-  return ops.predicted_block_attention(q, k, v, pruned, basis, kept, block, **given)[0]
+    return ops.predicted_attention(q, k, v, pruned, basis, count, **options)[0]
+  return ops.predicted_block_attention(q, k, v, pruned, basis, count, block, **options)[0]
 
 
-def counted_macs(sizes: Sizes, kept: int, implementation: str = "kernelized") -> int:
+def counted_macs(sizes: Sizes, count: int, implementation: str = "kernelized") -> int:
   """Counts the multiply-adds of all products that vitx makes, by tracing; nothing is run.
 
   Products with zeros and with hidden values count; comparisons and the softmax do not.
 
   Args:
     sizes: The sizes of the backbone.
-    kept: The number of kept keys.
+    count: The number of kept keys.
     implementation: The implementation, "masked" or "kernelized".
   """
   n, H, S = sizes.tokens, sizes.heads, sizes.slots
   D = sizes.width // H
   few = D // sizes.channel_divisor
-  attend = partial(predict_and_attend, kept=kept, prefix=1, implementation=implementation)
+  attend = partial(predict_and_attend, count=count, prefix=1, implementation=implementation)
   shapes = [(1, n, H, D)] * 3 + [(2, D, few), (n, S), (n, S)]
   arrays = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
   return sizes.depth * cost.flops(attend, *arrays) // 2
@@ -181,9 +181,9 @@ def format_macs(name: str, shares: Sequence[float]) -> str:
     f"{'keep':<8}{'keys':>6}" + "".join(f"{column:>14}" for column in columns),
   ]
   for share in shares:
-    kept = count_kept(share, sizes.tokens)
-    counts = [count(sizes, kept) / 1e6 for count in columns.values()]
-    lines.append(f"{share:<8g}{kept:>6}" + "".join(f"{count:>14.4g}" for count in counts))
+    keys = count_kept(share, sizes.tokens)
+    counts = [count(sizes, keys) / 1e6 for count in columns.values()]
+    lines.append(f"{share:<8g}{keys:>6}" + "".join(f"{count:>14.4g}" for count in counts))
   return "\n".join(lines)
 
 

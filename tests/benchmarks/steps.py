@@ -45,13 +45,13 @@ def compare(
   Returns:
     The ratio of every run, by name.
   """
-  found: dict[str, list[float]] = {name: [] for name in pairs}
+  ratios: dict[str, list[float]] = {name: [] for name in pairs}
   for run in range(runs):
     for name, pair in pairs.items():
       say(f"{name}: run {run + 1} of {runs}")
       first, second = interleave(dict(enumerate(pair)), **effort).values()
-      found[name].append(first.seconds / second.seconds)
-  return found
+      ratios[name].append(first.seconds / second.seconds)
+  return ratios
 
 
 def make_dispatch(config: ConfigDict) -> tuple[Step, int, int]:
@@ -88,19 +88,19 @@ def measure(rows: Sequence[str], against: str | None, effort: Mapping[str, Any])
   """
   configs = {row: load_config(row) for row in (*rows, *([against] if against else ()))}
   phases.use_cores(configs.values())
-  made = {row: make_dispatch(config) for row, config in configs.items()}
+  dispatches = {row: make_dispatch(config) for row, config in configs.items()}
   if against:
     print(f"time of a step over that of {against}")
-    pairs = {row: (made[row][0], made[against][0]) for row in rows}
-    factors = {row: made[against][1] / made[row][1] for row in rows}
+    pairs = {row: (dispatches[row][0], dispatches[against][0]) for row in rows}
+    factors = {row: dispatches[against][1] / dispatches[row][1] for row in rows}
   else:
     print(f"FLOP/s of a step over those of a product of {PRODUCT} x {PRODUCT}")
     product = multiply()
-    pairs = {row: (product, made[row][0]) for row in rows}
-    factors = {row: made[row][2] / (2 * PRODUCT**3) for row in rows}
+    pairs = {row: (product, dispatches[row][0]) for row in rows}
+    factors = {row: dispatches[row][2] / (2 * PRODUCT**3) for row in rows}
   ratios = compare(pairs, **effort)
-  found = {row: [factors[row] * ratio for ratio in ratios[row]] for row in rows}
-  print(console.format_ratios(found, {} if against else SHARES, most=False), flush=True)
+  figures = {row: [factors[row] * ratio for ratio in ratios[row]] for row in rows}
+  print(console.format_ratios(figures, {} if against else SHARES, most=False), flush=True)
 
 
 if __name__ == "__main__":

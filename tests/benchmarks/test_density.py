@@ -24,7 +24,7 @@ SETUP = density_steps.Setup(
 def test_the_kernels_compute_their_patterns():
   q, k, v, _ = cases.inputs(1, 64, 4, 8)
   kernels = {n: k for n, k in density.make_case(64, 8, 2).kernels.items() if k.layers == 1}
-  outs = jax.jit(lambda *given: {name: k.attend(*given) for name, k in kernels.items()})(q, k, v)
+  outs = jax.jit(lambda *x: {name: k.attend(*x) for name, k in kernels.items()})(q, k, v)
   edges = {
     "strided, local": Strided(8, "local", "code"),
     "strided, column": Strided(8, "column", "code"),

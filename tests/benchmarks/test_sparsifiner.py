@@ -12,10 +12,10 @@ from tests.benchmarks.sparsifiner import SIZES, counted_macs, format_macs
 @pytest.mark.parametrize("number", range(3))
 def test_the_kernels_of_a_case_agree(number):
   case = sparsifiner.make_cases(64, 128, block=16)[number]
-  given = np.random.default_rng(0).normal(size=(3, *case.shape)).astype(np.float32)
+  inputs = np.random.default_rng(0).normal(size=(3, *case.shape)).astype(np.float32)
   kernels = [kernel for name, kernel in case.kernels.items() if name != sparsifiner.FLASH]
   fixed = kernels[0].fixed()  # All kernels of a case have these arrays.
-  outs = jax.jit(lambda *arrays: [kernel.attend(*arrays) for kernel in kernels])(*given, *fixed)
+  outs = jax.jit(lambda *arrays: [kernel.attend(*arrays) for kernel in kernels])(*inputs, *fixed)
   for out in outs[1:]:
     np.testing.assert_allclose(out, outs[0], rtol=0, atol=1e-5)
   assert len(outs) > 1
@@ -32,8 +32,8 @@ def test_every_product_counts():
   masked = predictor + scores + 2 * n * n * d
   assert counted_macs(backbone, 50, implementation="masked") == backbone.depth * masked
   gathered = predictor + scores + front + 2 * (n - 1) * d * 10
-  found = counted_macs(backbone, 10) / backbone.depth
-  np.testing.assert_allclose(found, gathered, rtol=0.03)  # The last tile is padded.
+  macs = counted_macs(backbone, 10) / backbone.depth
+  np.testing.assert_allclose(macs, gathered, rtol=0.03)  # The last tile is padded.
 
 
 def test_the_table_has_published_and_counted_products():

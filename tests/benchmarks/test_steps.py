@@ -12,12 +12,12 @@ from vitx.training.trial import complete_config
 def test_every_peer_has_a_row_of_ours_and_every_goal_a_peer():
   from configs import vix_cifar10
 
-  found = {}
+  pairs = {}
   for row in vix_cifar10.ROWS:
-    found |= peers.pair_row(row, f"{peers.CONFIG.replace(':', f':{row},')}")
-  assert list(found) == ["vit/eager", "vit/fused", "vip", "vil", "vin", "fnet"]
-  assert set(peers.GOALS) <= set(found)
-  assert list(dict.fromkeys(row for row, _ in found.values())) == list(peers.ROWS)
+    pairs |= peers.pair_row(row, f"{peers.CONFIG.replace(':', f':{row},')}")
+  assert list(pairs) == ["vit/eager", "vit/fused", "vip", "vil", "vin", "fnet"]
+  assert set(peers.GOALS) <= set(pairs)
+  assert list(dict.fromkeys(row for row, _ in pairs.values())) == list(peers.ROWS)
 
 
 @pytest.mark.parametrize("override", ["posemb=rope", "pool=mean", "model.dtype=bfloat16"])
@@ -42,8 +42,8 @@ def test_peers_have_the_sizes_of_the_row(row):
   torch = pytest.importorskip("torch")
   config = complete_config(load_config(f"vix_cifar10:{row},{SMALL}"))
   for network in (peers.make_network(torch, config, peer) for peer in peers.find_peers(config)):
-    found = {name: tuple(p.shape) for name, p in network.named_parameters()}
-    assert found["pos_embedding"][-2:] == (17, 32) and found["mlp_head.weight"] == (10, 32)
+    shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
+    assert shapes["pos_embedding"][-2:] == (17, 32) and shapes["mlp_head.weight"] == (10, 32)
     ours = count_parameters(model_from_config(config.model), (1, 16, 16, 3)).total
     # One side has more biases, norms and projections; all matrix products are equal.
     assert abs(sum(p.numel() for p in network.parameters()) / ours - 1) < 0.1

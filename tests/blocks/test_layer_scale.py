@@ -30,9 +30,9 @@ def test_factors_multiply_the_channels_that_a_branch_adds(kind):
   random = np.random.default_rng(0)
   factors = {name: random.normal(size=C).astype(np.float32) for name in "ab"}
   block, params = make(kind, layer_scale=1.0)
-  found = run(block, params | {"mixer_scale": factors["a"], "mlp_scale": factors["b"]})
+  scaled = run(block, params | {"mixer_scale": factors["a"], "mlp_scale": factors["b"]})
   plain, other = make(kind)
   for part, last, name in (("token_mixer", "out", "a"), ("mlp", "down", "b")):
     linear = {key: x * factors[name] for key, x in params[part][last].items()}
     other[part] = params[part] | {last: linear}
-  close(found, run(plain, other))
+  close(scaled, run(plain, other))

@@ -14,7 +14,7 @@ from vitx.layers.mlp import MLP
 VIT_22B = {"use_bias": False, "qk_norm": True}
 
 
-def made(mixer=None, **fields):
+def make(mixer=None, **fields):
   mixer = partial(SoftmaxAttention, H, **(mixer or {}))
   block = ParallelBlock(token_mixer=mixer, mlp_dim=M, **fields)
   return block, draw(block)
@@ -44,7 +44,7 @@ def branches(params):
 
 
 def test_the_block_adds_attention_and_the_mlp():
-  block, params = made()
+  block, params = make()
   mixer, mlp = branches(params)
   close(run(block, without(params, "mlp")), TOKENS + mixer)
   close(run(block, without(params, "token_mixer")), TOKENS + mlp)
@@ -53,7 +53,7 @@ def test_the_block_adds_attention_and_the_mlp():
 
 
 def test_branches_share_one_normalization_or_have_two():
-  (one, shared), (two, params) = made(), made(separate_norms=True)
+  (one, shared), (two, params) = make(), make(separate_norms=True)
   assert {name for name in shared if "norm" in name} == {"norm"}
   assert {name for name in params if "norm" in name} == {"norm", "mlp_norm"}
   close(run(two, {**shared, "mlp_norm": shared["norm"]}), run(one, shared))
@@ -64,20 +64,20 @@ def test_branches_share_one_normalization_or_have_two():
 
 
 def test_vit_22b_attends_by_the_direction_of_queries_and_keys():
-  block, params = made(VIT_22B)
+  block, params = make(VIT_22B)
   mixer = params["token_mixer"]
   assert all(set(mixer[name]) == {"kernel"} for name in ("query", "key", "value"))
   assert all(set(mixer[name]) == {"scale"} for name in ("query_norm", "key_norm"))
   longer = {**mixer, "query": {"kernel": 100 * mixer["query"]["kernel"]}}
   close(run(block, {**params, "token_mixer": longer}), run(block, params))
-  plain, params = made()
+  plain, params = make()
   mixer = params["token_mixer"]
   longer = {**mixer, "query": {**mixer["query"], "kernel": 100 * mixer["query"]["kernel"]}}
   assert not np.allclose(run(plain, {**params, "token_mixer": longer}), run(plain, params))
 
 
 def test_stochastic_depth_drops_the_branches_independently():
-  block, params = made(stochastic_depth=0.5)
+  block, params = make(stochastic_depth=0.5)
   mixer, mlp = map(np.asarray, branches(params))
   # A branch that is not dropped is doubled, so that the mean does not change.
   outcomes = {(a, b): TOKENS + 2 * a * mixer + 2 * b * mlp for a in (0, 1) for b in (0, 1)}

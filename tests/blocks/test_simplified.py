@@ -27,7 +27,7 @@ def start(block):
   return block.init(jax.random.key(0), TOKENS, LAYOUT, train=False)["params"]
 
 
-def made(*args, **fields):
+def make(*args, **fields):
   block = build(*args, **fields)
   return block, start(block)
 
@@ -47,14 +47,14 @@ def normed(x):
 
 @pytest.mark.parametrize("layer", [0, 3])
 def test_sas_p_starts_as_the_identity_beside_a_small_mlp(layer):
-  block, params = made("sas_p", layer=layer)
+  block, params = make("sas_p", layer=layer)
   y = normed(TOKENS)
   close(run(block, params), y + 0.1 * mlp(params, y))
 
 
 @pytest.mark.parametrize("layer", [0, 3])
 def test_sas_starts_as_the_identity_with_the_skip_of_its_mlp(layer):
-  block, params = made("sas", layer=layer)
+  block, params = make("sas", layer=layer)
   y = normed(TOKENS)
   added = 0.1 * mlp(params, normed(y))
   close(run(block, params), y + added)
@@ -63,7 +63,7 @@ def test_sas_starts_as_the_identity_with_the_skip_of_its_mlp(layer):
 
 def test_zero_gains_let_no_signal_through():
   for kind, names in (("sas_p", {"mixer_gain", "mlp_gain"}), ("sas", {"skip_gain", "mlp_gain"})):
-    block, params = made(kind)
+    block, params = make(kind)
     assert {name for name in params if "gain" in name} == names | {"mixer_gain"}
     np.testing.assert_array_equal(run(block, params | dict.fromkeys(names, jnp.array(0.0))), 0)
 
@@ -85,7 +85,7 @@ def test_gains_and_scalars_have_no_weight_decay():
 
 def test_the_block_without_gains_adds_attention_and_the_mlp():
   dropped = ONE_MAP | {"values": "dropped"}
-  block, params = made("simplified", dropped)
+  block, params = make("simplified", dropped)
   y = normed(TOKENS)
   mixer = ShapedAttention(H, **ONE_MAP)
   mixed = run(mixer, params["token_mixer"], y)

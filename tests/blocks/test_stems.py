@@ -49,7 +49,7 @@ def shifted(image, patch, shift, directions):
     inside = 0 <= row < side and 0 <= column < side
     return image[row, column] if inside else np.zeros(channels)
 
-  found = []
+  vectors = []
   for top in range(0, side, patch):
     for left in range(0, side, patch):
       patches = [
@@ -59,8 +59,8 @@ def shifted(image, patch, shift, directions):
         for down, across in [(0, 0), *moves]
       ]
       vector = np.concatenate(patches)
-      found.append((vector - vector.mean()) / np.sqrt(vector.var() + 1e-5))
-  return np.reshape(found, (side // patch, side // patch, -1))
+      vectors.append((vector - vector.mean()) / np.sqrt(vector.var() + 1e-5))
+  return np.reshape(vectors, (side // patch, side // patch, -1))
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,15 @@ def make(token_mixer="softmax", **fields):
   return model, jax.tree.map(lambda p: random.normal(0, 0.5, p.shape).astype(p.dtype), shapes)
 
 
-def run(model, params, images=IMAGES, **given):
+def run(model, params, images=IMAGES, **options):
   """Returns the logits, and the tokens after each block."""
-  apply = jax.jit(lambda p, x: model.apply({"params": p}, x, mutable=["intermediates"], **given))
-  logits, found = apply(params, images)
-  return logits, found["intermediates"]["tokens"]
+  apply = jax.jit(lambda p, x: model.apply({"params": p}, x, mutable=["intermediates"], **options))
+  logits, sown = apply(params, images)
+  return logits, sown["intermediates"]["tokens"]
 
 
-def close(logits, wanted):
-  np.testing.assert_allclose(logits, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+def close(logits, expected):
+  np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
 def dense(x, module):
@@ -106,7 +106,7 @@ def make_tome(layers, remove, prefix=1):
 def definition(params, reduce, images=IMAGES):
   """Returns the logits of a network with a reduction, one image after another."""
   erf = np.vectorize(math.erf)
-  found = []
+  logits = []
   for image in np.asarray(images, float):
     embed = params["stem"]["embed"]
     x = dense(image.reshape(16, 3), {**embed, "kernel": embed["kernel"][0, 0]})
@@ -120,8 +120,18 @@ def definition(params, reduce, images=IMAGES):
       hidden = dense(norm(x, block["mlp_norm"]), block["mlp"]["up"])
       hidden = 0.5 * hidden * (1 + erf(hidden / math.sqrt(2)))
       x = x + dense(hidden, block["mlp"]["down"])
-    found.append(dense(norm(x[0], params["norm"]), params["head"]))
-  return np.stack(found)
+    logits.append(dense(norm(x[0], params["norm"]), params["head"]))
+  return np.stack(logits)
+
+
+def check(model, params, reduce, keep_all, tokens):
+  """Compares a network with its definition, in which the reduction matters; traces a gradient."""
+  logits, sown = run(model, params)
+  close(logits, definition(params, reduce))
+  assert [x.shape[1] for x in sown] == tokens
+  assert not np.allclose(logits, definition(params, keep_all), rtol=1e-4)
+  loss = lambda p: jnp.sum(model.apply({"params": p}, IMAGES, train=True))  # noqa: E731
+  jax.eval_shape(jax.grad(loss), params)
 
 
 EVIT = {"name": "evit", "layers": (1, 2), "keep": 0.6}
@@ -137,12 +147,7 @@ EVIT = {"name": "evit", "layers": (1, 2), "keep": 0.6}
 def test_evit_equals_its_definition(layers, keep, fuse, remat, tokens):
   reduction = {"name": "evit", "layers": layers, "keep": keep, "fuse": fuse}
   model, params = make(token_reduction=reduction, remat=remat)
-  logits, found = run(model, params)
-  close(logits, definition(params, make_evit(layers, keep, fuse)))
-  assert [x.shape[1] for x in found] == tokens
-  assert not np.allclose(logits, definition(params, make_evit((), keep, fuse)), rtol=1e-4)
-  loss = lambda p: jnp.sum(model.apply({"params": p}, IMAGES, train=True))  # noqa: E731
-  jax.eval_shape(jax.grad(loss), params)
+  check(model, params, make_evit(layers, keep, fuse), make_evit((), keep, fuse), tokens)
 
 
 @pytest.mark.parametrize(
@@ -159,12 +164,7 @@ def test_tome_equals_its_definition(fields, prefix, layers, remove, implementati
   mixer = {"name": "softmax", "implementation": implementation}
   reduction = {"name": "tome", "layers": layers, "remove": remove}
   model, params = make(mixer, token_reduction=reduction, **fields)
-  logits, found = run(model, params)
-  close(logits, definition(params, make_tome(layers, remove, prefix)))
-  assert [x.shape[1] for x in found] == tokens
-  assert not np.allclose(logits, definition(params, make_tome((), 0)), rtol=1e-4)
-  loss = lambda p: jnp.sum(model.apply({"params": p}, IMAGES, train=True))  # noqa: E731
-  jax.eval_shape(jax.grad(loss), params)
+  check(model, params, make_tome(layers, remove, prefix), make_tome((), 0), tokens)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +190,10 @@ def test_a_token_of_size_s_is_attended_as_s_tokens(implementation, dtype):
 
   gradient = jax.jit(jax.grad(loss, has_aux=True))
   slopes, out = gradient(x, counts[None].astype(np.float32))
-  each, wanted = gradient(repeated, None)
+  parts, expected = gradient(repeated, None)
   error = 1e-5 if dtype == "float32" else 0.03
-  np.testing.assert_allclose(out, wanted, rtol=error, atol=error)
-  np.testing.assert_allclose(slopes, np.add.reduceat(each, first, axis=1), rtol=error, atol=error)
+  np.testing.assert_allclose(out, expected, rtol=error, atol=error)
+  np.testing.assert_allclose(slopes, np.add.reduceat(parts, first, axis=1), rtol=error, atol=error)
 
 
 def test_merging_equal_tokens_changes_no_logits():
@@ -201,8 +201,8 @@ def test_merging_equal_tokens_changes_no_logits():
   doubled = np.repeat(IMAGES[:, :, ::2], 2, axis=2)
   reduction = {"name": "tome", "layers": (0,), "remove": 8}
   model, params = make(token_reduction=reduction, posemb="none")
-  logits, found = run(model, params, doubled)
-  assert found[0].shape[1] == 9
+  logits, sown = run(model, params, doubled)
+  assert sown[0].shape[1] == 9
   whole, _ = run(make(posemb="none")[0], params, doubled)
   close(logits, whole)
 
@@ -265,8 +265,8 @@ def test_only_the_weights_of_fused_tokens_have_a_gradient(fuse):
     mask = np.array([[True, *[False] * hidden, *[True] * (8 - hidden)]])
     slopes, shown = slope(np.arange(9, dtype=np.float32)[None], mask)
     np.testing.assert_array_equal(shown[0], [True] * 6 + [hidden < 3] * fuse)
-    wanted = np.isin(np.arange(9), range(hidden + 1, 4)) & fuse
-    np.testing.assert_array_equal(slopes[0] != 0, wanted)
+    expected = np.isin(np.arange(9), range(hidden + 1, 4)) & fuse
+    np.testing.assert_array_equal(slopes[0] != 0, expected)
 
 
 @pytest.mark.slow  # compiles a network
@@ -308,5 +308,5 @@ def test_a_reduction_without_layers_removes_nothing():
   assert evit.layout_after(layout, 2) == layout
   for name, reduction in TOKEN_REDUCTIONS.items():
     layers = () if name == "none" else (1,)
-    made = reduction() if name == "none" else reduction(layers=layers)
-    assert made.at(0) is None and made.layout_after(layout, 0) == layout
+    instance = reduction() if name == "none" else reduction(layers=layers)
+    assert instance.at(0) is None and instance.layout_after(layout, 0) == layout

@@ -17,7 +17,7 @@ from vitx.config.errors import ConfigError
 from vitx.layers.mlp import MLP
 
 
-def made(kind, **fields):
+def make(kind, **fields):
   block = kind(token_mixer=partial(SoftmaxAttention, H), mlp_dim=M, **fields)
   return block, draw(block)
 
@@ -32,34 +32,34 @@ def norms(params):
 
 
 def test_a_vanilla_block_with_two_norms_is_the_pre_norm_block():
-  block, params = made(VanillaBlock, norms="two")
+  block, params = make(VanillaBlock, norms="two")
   assert norms(params) == {"mixer_norm", "mlp_norm"}
-  close(run(block, params), run(made(PreNormBlock)[0], params))
+  close(run(block, params), run(make(PreNormBlock)[0], params))
 
 
 def test_a_shared_norm_equals_two_equal_norms():
-  block, params = made(VanillaBlock)
+  block, params = make(VanillaBlock)
   assert norms(params) == {"norm"}
   two = {**params, "mixer_norm": params["norm"], "mlp_norm": params["norm"]}
-  close(run(block, params), run(made(PreNormBlock)[0], two))
+  close(run(block, params), run(make(PreNormBlock)[0], two))
 
 
 def test_a_norm_of_the_mlp_does_not_normalize_the_mixers_tokens():
-  block, params = made(VanillaBlock, norms="mlp")
+  block, params = make(VanillaBlock, norms="mlp")
   assert norms(params) == {"norm"}
 
   @jax.jit
-  def wanted(params):
+  def definition(params):
     x = TOKENS + run(SoftmaxAttention(H), params["token_mixer"])
     y = nn.LayerNorm().apply({"params": params["norm"]}, x)
     return x + MLP(M).apply({"params": params["mlp"]}, y, False)
 
-  close(run(block, params), wanted(params))
+  close(run(block, params), definition(params))
 
 
 @pytest.mark.parametrize("norms", ["shared", "two", "mlp"])
 def test_a_skipless_block_passes_nothing_around_its_branches(norms):
-  block, params = made(SkiplessBlock, norms=norms)
+  block, params = make(SkiplessBlock, norms=norms)
   for module, last in (("token_mixer", "out"), ("mlp", "down")):
     zero = jax.tree.map(np.zeros_like, params[module][last])
     cut = {**params, module: {**params[module], last: zero}}
@@ -70,4 +70,4 @@ def test_a_skipless_block_passes_nothing_around_its_branches(norms):
 @pytest.mark.parametrize("kind", ["sas", "sas_p", "simplified", "skipless"])
 def test_stochastic_depth_without_skips_is_refused(kind):
   with pytest.raises(ConfigError, match=rf"stochastic_depth=0.1.*'{kind}'.*stochastic_depth=0"):
-    made(BLOCKS[kind], stochastic_depth=0.1)
+    make(BLOCKS[kind], stochastic_depth=0.1)

@@ -41,8 +41,8 @@ def files(checkpoint: Path) -> list[Path]:
 
 def holding(checkpoint: Path, content: bytes) -> tuple[Path, int]:
   """Returns the file of a checkpoint that contains the bytes, and their offset in the file."""
-  found = [(path, path.read_bytes().find(content)) for path in files(checkpoint)]
-  (place,) = [(path, at) for path, at in found if at >= 0]
+  offsets = [(path, path.read_bytes().find(content)) for path in files(checkpoint)]
+  (place,) = [(path, at) for path, at in offsets if at >= 0]
   return place
 
 

@@ -68,8 +68,8 @@ def test_without_a_moving_average_the_parameters_are_loaded(copy):
     newest = store.restore(48)
     del newest.state["ema"]
     store.save(56, newest.state, newest.record)
-  found = vitx.load(copy, 56).variables["params"]
-  jax.tree.map(np.testing.assert_array_equal, found, newest.state["params"])
+  params = vitx.load(copy, 56).variables["params"]
+  jax.tree.map(np.testing.assert_array_equal, params, newest.state["params"])
 
 
 def test_before_the_first_evaluation_the_best_is_the_latest(copy):

@@ -143,11 +143,11 @@ def test_one_of_many_simultaneous_processes_gets_the_lock(tmp_path, stale):
     barrier, won = threading.Barrier(8), []
 
     def compete(directory=directory, barrier=barrier, won=won):
-      own = Lock(directory)
+      contender = Lock(directory)
       barrier.wait()
       with contextlib.suppress(WorkdirInUseError):
-        own.acquire()
-        won.append(own)
+        contender.acquire()
+        won.append(contender)
 
     threads = [threading.Thread(target=compete) for _ in range(8)]
     for thread in threads:
@@ -179,10 +179,10 @@ def test_a_slow_takeover_does_not_take_the_lock_of_the_next_holder(tmp_path, mon
 
 
 def test_a_file_system_that_cannot_lock_causes_a_warning(tmp_path, monkeypatch, caplog):
-  def refuse(path, mode="r", *given, **named):
+  def refuse(path, mode="r", *arguments, **named):
     if mode == "x":
       raise OSError(errno.ENOTSUP, "Operation not supported")
-    return open_file(path, mode, *given, **named)
+    return open_file(path, mode, *arguments, **named)
 
   open_file = open
   monkeypatch.setattr("builtins.open", refuse)
@@ -205,7 +205,7 @@ def test_an_object_store_is_locked_by_writing_and_reading_back(tmp_path, caplog)
 
 
 @pytest.fixture(scope="module")
-def made(data_dir):
+def prepared(data_dir):
   """A tiny experiment that is ready to train, and a state of zeros; nothing is compiled."""
   experiment = make_experiment(runs.tiny())
   state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), experiment.named_shapes())
@@ -213,9 +213,9 @@ def made(data_dir):
 
 
 def test_training_in_a_workdir_in_use_is_refused_before_anything_is_written(
-  tmp_path, monkeypatch, made
+  tmp_path, monkeypatch, prepared
 ):
-  monkeypatch.setattr(loop, "make_experiment", lambda *_, **__: made[0])
+  monkeypatch.setattr(loop, "make_experiment", lambda *_, **__: prepared[0])
   with lock.hold(tmp_path):
     before = runs.contents(tmp_path)
     with pytest.raises(WorkdirInUseError, match=f"process {os.getpid()} on host"):
@@ -224,8 +224,8 @@ def test_training_in_a_workdir_in_use_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("ended", ["stopped", "interrupted", "finished", "failed"])
-def test_a_training_holds_the_lock_until_it_ends(tmp_path, monkeypatch, made, ended):
-  experiment, state = made
+def test_a_training_holds_the_lock_until_it_ends(tmp_path, monkeypatch, prepared, ended):
+  experiment, state = prepared
   monkeypatch.setattr(loop, "make_experiment", lambda *_, **__: experiment)
   monkeypatch.setattr(Experiment, "init_state", lambda *_: state)
   ends = {"interrupted": Interrupted, "failed": ZeroDivisionError}

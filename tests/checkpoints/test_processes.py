@@ -61,11 +61,11 @@ sync_global_devices("end")
 def test_two_processes_save_agree_and_resume_and_another_number_of_devices_restores(tmp_path):
   kernel = np.random.default_rng(3).normal(size=(50, 60)).astype(np.float32)
   pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | {"text": True}
-  with socket.socket() as kept:
+  with socket.socket() as reserved:
     # The port is bound, not listened to: it is reserved for this test, and a coordinator shares it.
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    kept.bind(("localhost", 0))
-    words = [str(kept.getsockname()[1]), str(tmp_path)]
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(("localhost", 0))
+    words = [str(reserved.getsockname()[1]), str(tmp_path)]
     started = [
       subprocess.Popen([sys.executable, "-c", PROCESS, str(process), *words], **pipes)
       for process in range(2)

@@ -85,7 +85,7 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path, caplog):
   assert f"checkpoint 20 could not be written to {tmp_path}" in message
   assert "MiB were free there. The last one, 10, is untouched." in message
   # One error, not one per thread of Orbax.
-  assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+  assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
   with CheckpointStore(tmp_path) as store:
     assert store.steps() == [10, 20]
     assert_same(store.restore(10).state, small)

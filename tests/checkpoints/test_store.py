@@ -32,13 +32,13 @@ def fill(store: CheckpointStore, steps, stay=()) -> None:
   store.wait()
 
 
-def assert_same(found, expected) -> None:
+def assert_same(state, expected) -> None:
   """Asserts that two states have equal names, shapes, dtypes and bytes."""
-  found, expected = tree.name_arrays(found), tree.name_arrays(expected)
-  assert found.keys() == expected.keys()
+  state, expected = tree.name_arrays(state), tree.name_arrays(expected)
+  assert state.keys() == expected.keys()
   for name, array in expected.items():
-    assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
-    assert found[name].tobytes() == array.tobytes(), name
+    assert (state[name].dtype, state[name].shape) == (array.dtype, array.shape), name
+    assert state[name].tobytes() == array.tobytes(), name
 
 
 def failing(error: Exception):

@@ -16,8 +16,8 @@ TOLERANCE = 2e-5  # as a share of the largest logit; correct weights have less e
 def error(model, variables, name):
   """Returns the largest error of the logits, as a share of the largest recorded logit."""
   pixels, expected = golden(name)
-  found = run(model, variables, pixels)
-  return np.abs(found - expected).max() / np.abs(expected).max()
+  logits = run(model, variables, pixels)
+  return np.abs(logits - expected).max() / np.abs(expected).max()
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_the_stem_is_padded_on_both_sides():
     )
 
   x = np.random.default_rng(0).normal(size=(1, 24, 24, 3)).astype(np.float32)
-  found, right, wrong = convolved(jax.random.key(1), x)
-  np.testing.assert_allclose(found, right, atol=1e-5)
-  assert np.abs(found - wrong).max() > 0.1
+  output, right, wrong = convolved(jax.random.key(1), x)
+  np.testing.assert_allclose(output, right, atol=1e-5)
+  assert np.abs(output - wrong).max() > 0.1
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def make(name="vit", *, channels=1, crop_ratio=0.8, task=None, **fields):
   if task is not None:
     config.task = task
   task = build_task(config)
-  given = jax.ShapeDtypeStruct((1, STORED, STORED, channels), np.uint8)
-  variables = draw(jax.eval_shape(task.init, jax.random.key(0), {"image": given}))
+  image = jax.ShapeDtypeStruct((1, STORED, STORED, channels), np.uint8)
+  variables = draw(jax.eval_shape(task.init, jax.random.key(0), {"image": image}))
   data = {"fingerprint": "", "class_names": list(CLASSES)}
   return Loaded(task, variables, config, data, step=7, workdir="runs/untrained")
 

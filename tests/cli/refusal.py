@@ -26,16 +26,16 @@ def _note(event: str, _: float, **about: str) -> None:
 jax.monitoring.register_event_duration_secs_listener(_note)
 
 
-def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
+def refuse(capsys, directory: Path, arguments: list[str], *parts: str) -> str:
   """Runs a command that must refuse its arguments, and returns its message.
 
   Args:
     capsys: The fixture of pytest.
-    kept: A directory in which nothing may change.
+    directory: A directory in which nothing may change.
     arguments: The arguments of `vitx`.
     *parts: Texts that the message, the last line on the standard error, must contain.
   """
-  before = runs.snapshot(kept)
+  before = runs.snapshot(directory)
   _COMPILED.clear()
   capsys.readouterr()
   try:
@@ -50,7 +50,7 @@ def refuse(capsys, kept: Path, arguments: list[str], *parts: str) -> str:
   assert len(said) == 1, f"not one message: {error}"
   assert all(part in message for part in parts), f"{message}\n lacks one of {parts}"
   assert not _COMPILED, f"{_COMPILED} were compiled first"
-  assert runs.snapshot(kept) == before, "something was written or lost"
+  assert runs.snapshot(directory) == before, "something was written or lost"
   return message
 
 

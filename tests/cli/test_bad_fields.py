@@ -99,7 +99,7 @@ OTHERS = [
   ("batch_size", "config override 'batch_size' must have the form field=value"),
   ("=3", "config has no field ''. Fields there: augment"),
 ]
-CASES = [(override, wanted) for wanted, all_of in RANGES.items() for override in all_of] + OTHERS
+CASES = [(override, message) for message, all_of in RANGES.items() for override in all_of] + OTHERS
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])

@@ -40,9 +40,9 @@ def test_bytes_come_back_from_the_bits_of_the_evaluation(
   path.write_bytes(data)
   compressed = compress(text, path)
   figures = vitx.evaluate(text, source=f"bytes:{path}", task="min_context=0")
-  wanted = figures["bits"] * figures["tokens"]
-  assert figures["tokens"] == count and abs(compressed.bits - wanted) < 1e-4 * wanted
-  assert abs(8 * compressed.code_bytes - wanted) < 0.01 * wanted + 32
+  expected = figures["bits"] * figures["tokens"]
+  assert figures["tokens"] == count and abs(compressed.bits - expected) < 1e-4 * expected
+  assert abs(8 * compressed.code_bytes - expected) < 0.01 * expected + 32
   assert len(compressed.data) - compressed.code_bytes < 300
   status, _, shown = command(text, "compress", path)
   assert status == 0 and "coding: " in shown

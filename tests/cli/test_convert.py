@@ -44,10 +44,10 @@ def test_exported_weights_are_imported_again(run, tmp_path, capsys):
   printed = capsys.readouterr().out
   assert printed.count("loaded") == 1 and "vitx evaluate --workdir" in printed
   before, after = vitx.load(run / "run"), vitx.load(tmp_path / "again")
-  wanted = name_leaves(before.variables)
+  expected = name_leaves(before.variables)
   for name, value in name_leaves(after.variables).items():
-    assert value.tobytes() == np.asarray(wanted.pop(name)).tobytes(), name
-  assert not wanted
+    assert value.tobytes() == np.asarray(expected.pop(name)).tobytes(), name
+  assert not expected
   assert after.fingerprint == before.fingerprint and after.class_names == before.class_names
   assert after.config.init_from == str(file)
   (test,) = (row for row in runs.rows(run / "run") if row["kind"] == "test")

@@ -70,24 +70,24 @@ def cells(out):
 
 def test_published_figures_are_beside_the_rows(file, capsys):
   out = counted(capsys, "--config", file, "--all")
-  found = cells(out)
-  assert list(found["one"])[:3] == ["row", "parameters", "published_parameters"]
-  for depth, row in enumerate(found.values(), 1):
+  rows = cells(out)
+  assert list(rows["one"])[:3] == ["row", "parameters", "published_parameters"]
+  for depth, row in enumerate(rows.values(), 1):
     assert row["parameters"] == f"{parameters(depth):,}"
     assert row["parameters_torchsummary"] == f"{parameters(depth) - 5 * 8 - 8:,}"
     assert float(row["gflops_products"]) == pytest.approx(gflops(depth), rel=1e-3)
-  quoted = {key: value for key, value in found["two"].items() if key.startswith("published")}
+  quoted = {key: value for key, value in rows["two"].items() if key.startswith("published")}
   assert list(quoted.values()) == ["4,242", "51.5", "20.5 at 7"]
   assert "misprint: two's top1 should be 15.5" in out.splitlines()
 
 
 def test_each_phase_is_a_row(file, capsys):
   phases = "phases.a.model.depth=1,phases.b.batch_size=2,phases.b.model.depth=3"
-  found = cells(counted(capsys, "--config", f"{file}:two,{phases}"))
-  assert {name: row["parameters"] for name, row in found.items()} == {
+  rows = cells(counted(capsys, "--config", f"{file}:two,{phases}"))
+  assert {name: row["parameters"] for name, row in rows.items()} == {
     f"two/{name}": f"{parameters(depth):,}" for name, depth in (("a", 1), ("b", 3))
   }
-  assert {row["published_parameters"] for row in found.values()} == {"4,242"}
+  assert {row["published_parameters"] for row in rows.values()} == {"4,242"}
 
 
 def test_a_row_that_fails_says_why(file, capsys):
@@ -103,9 +103,9 @@ def test_one_row_shows_its_modules(file, capsys):
   total = parameters(2) + 2 * 8 * (2 * 8 + 1)
   assert lines[1] == ["network", "ViT", "1x3", f"{total:,}", "cls", "1x1x8"]
   assert ["embed", "Conv", "1x2x2x8", "392", "bias", "8,", "kernel", "4x4x3x8"] in lines
-  found = {line.split()[0]: line.split()[1] for line in figures.splitlines()}
+  values = {line.split()[0]: line.split()[1] for line in figures.splitlines()}
   # The default is the second row, beside which are the figures of its source.
-  assert (found["parameters"], found["published_top1"]) == (f"{total:,}", "51.5")
+  assert (values["parameters"], values["published_top1"]) == (f"{total:,}", "51.5")
 
 
 def test_it_works_from_any_folder_without_data(tmp_path, monkeypatch, capsys):
@@ -121,7 +121,7 @@ def test_a_batch_fits_or_not(capsys, monkeypatch):
   monkeypatch.setattr(library, "compile_costs", lambda config: {})
   monkeypatch.setattr(library, "measure_needs", lambda *_, **__: needs)
   remedies = [({"model.remat": True}, 10**6), ({"model.dtype": "bfloat16"}, 10**9)]
-  monkeypatch.setattr(library, "measure_remedies", lambda *given: iter(remedies))
+  monkeypatch.setattr(library, "measure_remedies", lambda *_: iter(remedies))
   arguments = ["--config", f"configs/digits.py:{SMALL}", "--no-time", "--memory"]
   assert run(capsys, *arguments, "4GB")[1].endswith("batch_size=64 fits\n")
   lines = run(capsys, *arguments, "3MB")[1].splitlines()

@@ -68,8 +68,8 @@ def test_a_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, make_data, capsy
   assert main(["prepare", *command]) == 0
   target = epath.Path(command[-1])
   assert f"ready in {target}" in capsys.readouterr().out
-  made = target / "digits" / "1.0.0"
-  assert sorted(path.name for path in made.iterdir()) == [
+  version = target / "digits" / "1.0.0"
+  assert sorted(path.name for path in version.iterdir()) == [
     "dataset_info.json",
     "digits-test.array_record-00000-of-00001",
     *(f"digits-train.array_record-0000{i}-of-00003" for i in range(3)),
@@ -77,7 +77,7 @@ def test_a_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, make_data, capsy
     "label.labels.txt",
   ]
   for split in ("train", "test"):
-    assert records(made, split) == records(digits_dir / "digits" / "1.0.0", split)
+    assert records(version, split) == records(digits_dir / "digits" / "1.0.0", split)
   data.data_dir = str(target)
   assert len(open_source(data, seed=0).test) == 359
   assert [path.name for path in (target / "digits").iterdir()] == ["1.0.0"]
@@ -96,8 +96,8 @@ def test_conversion_imports_no_foreign_class(tfrecord_dir, tmp_path, capsys):
 
 
 def test_the_directory_of_a_version_is_converted(tfrecord_dir, tmp_path):
-  made = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
-  assert len(records(made, "test")) == 359
+  version = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir / "digits" / "1.0.0"))
+  assert len(records(version, "test")) == 359
   for place in (tfrecord_dir, tfrecord_dir / "digits" / "1.0.0"):
     with pytest.raises(ConfigError, match="has no copy of 'cifar10'"):
       prepare.prepare("cifar10", str(tmp_path / "new"), str(place))
@@ -124,8 +124,8 @@ def test_an_old_copy_names_no_format(tfrecord_dir, tmp_path, make_data):
   path.write_text(json.dumps(info))
   with pytest.raises(ConfigError, match=r"the format of .* is tfrecord"):
     open_source(make_data(data_dir=str(tfrecord_dir)), seed=0)
-  made = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir))
-  assert len(records(made, "train")) == 1438
+  version = prepare.prepare("digits", str(tmp_path / "new"), str(tfrecord_dir))
+  assert len(records(version, "train")) == 1438
 
 
 @pytest.mark.parametrize("damage", ["truncated", "header", "missing", "short"])
@@ -204,7 +204,7 @@ def test_tiny_imagenet_is_prepared(archive, tmp_path, make_data, kind):
     assert source.info.class_names[source.test[i]["label"]] == wnids[number % 3]
   for i in range(9):
     assert source.train.name(i).startswith(source.info.class_names[source.train.labels[i]])
-  made = tmp_path / "tfds" / "tiny_imagenet" / "1.0.0"
+  version = tmp_path / "tfds" / "tiny_imagenet" / "1.0.0"
   encoded = (archive / "train" / "n02" / "images" / "n02_1.JPEG").read_bytes()
-  assert any(encoded in record for record in records(made, "train"))  # bytes untouched
-  assert json.loads((made / "metadata.json").read_text())["words"]["n01"] == "goldfish"
+  assert any(encoded in record for record in records(version, "train"))  # bytes untouched
+  assert json.loads((version / "metadata.json").read_text())["words"]["n01"] == "goldfish"

@@ -35,29 +35,29 @@ def caught(monkeypatch, *arguments) -> dict:
 
   The dict also has the `workdir`, the `published` figures, and the `count` of runs.
   """
-  found = {}
+  call = {}
 
   def compare(points, published, workdir, **_):
-    found.update({p.method: p.config.duration for p in points}, workdir=workdir)
-    found["published"], found["count"] = published, len(points)
+    call.update({p.method: p.config.duration for p in points}, workdir=workdir)
+    call["published"], call["count"] = published, len(points)
     return 0
 
   monkeypatch.setattr(reproduce, "compare", compare)
   assert main(["reproduce", *arguments]) == 0
-  return found
+  return call
 
 
 def test_reproduce_trains_rows_over_three_seeds(monkeypatch):
-  found = caught(monkeypatch, "--config=cifar10.py", "--rows=vit,resnet20", "--duration=2 epochs")
-  assert found["vit"] == found["resnet20"] == "2 epochs" and found["count"] == 6
-  assert found["workdir"] == "runs/reproduce_cifar10" and found["published"]["resnet20"]
+  call = caught(monkeypatch, "--config=cifar10.py", "--rows=vit,resnet20", "--duration=2 epochs")
+  assert call["vit"] == call["resnet20"] == "2 epochs" and call["count"] == 6
+  assert call["workdir"] == "runs/reproduce_cifar10" and call["published"]["resnet20"]
   assert caught(monkeypatch, "--config=cifar10.py:batch_size=64", "--seeds=1")["count"] == 9
 
 
 def test_rows_on_other_data_have_no_published_figures(monkeypatch):
   for text, published in (("cifar10.py", {"resnet20"}), ("cifar10.py:dataset=mnist", set())):
-    found = caught(monkeypatch, f"--config={text}", "--rows=resnet20", "--seeds=1")
-    assert set(found["published"]) == published
+    call = caught(monkeypatch, f"--config={text}", "--rows=resnet20", "--seeds=1")
+    assert set(call["published"]) == published
 
 
 def test_a_budget_is_spent_by_the_seeds_and_the_batch_of_the_runs(monkeypatch):
@@ -71,12 +71,12 @@ def test_a_budget_is_spent_by_the_seeds_and_the_batch_of_the_runs(monkeypatch):
   text = runs.replace(TINY, f"graph_seed={SEED}").replace("duration=8 steps,", "")
   text = text.removeprefix("softmax,").replace("batch_size=32", f"batch_size=64,{halved}")
   command = [f"--config=digits.py:{text}", "--rows=softmax", "--seeds=2"]
-  found = caught(monkeypatch, *command, "--budget=1GFLOP")
+  call = caught(monkeypatch, *command, "--budget=1GFLOP")
   assert order[0] == 1 and len(order) == 2  # before JAX starts
   once = text.replace(f",{halved}", "").replace("batch_size=64", "batch_size=32")
   config = vitx.load_config(f"digits.py:softmax,{once.replace(SEED, '0')}")
   steps = int(1e9 // count_training_flops(complete_config(config)))
-  assert found["softmax"] == f"{steps} steps" and found["count"] == 2
+  assert call["softmax"] == f"{steps} steps" and call["count"] == 2
 
 
 def test_a_budget_replaces_the_duration_of_a_row(monkeypatch):

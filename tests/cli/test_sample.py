@@ -47,12 +47,12 @@ def test_sounds_replace_those_of_a_longer_call(tmp_path):
 
 @pytest.mark.slow
 def test_completions_begin_as_their_originals(digits):
-  found = vitx.sample(digits, count=3, complete=0.5)
-  assert found.originals.shape == (3, 64) and found.tokens.shape == (12, 64) and found.given == 32
-  rows = found.tokens.reshape(3, 4, 64)
-  assert np.all(rows[:, :, :32] == found.originals[:, None, :32])
-  assert np.all(np.any(rows[:, :, 32:] != found.originals[:, None, 32:], axis=-1))
-  assert set(np.unique(found.images)) <= set(to_values(np.arange(17), 17))
+  drawn = vitx.sample(digits, count=3, complete=0.5)
+  assert drawn.originals.shape == (3, 64) and drawn.tokens.shape == (12, 64) and drawn.given == 32
+  rows = drawn.tokens.reshape(3, 4, 64)
+  assert np.all(rows[:, :, :32] == drawn.originals[:, None, :32])
+  assert np.all(np.any(rows[:, :, 32:] != drawn.originals[:, None, 32:], axis=-1))
+  assert set(np.unique(drawn.images)) <= set(to_values(np.arange(17), 17))
 
 
 def test_an_own_image_is_completed(digits, tmp_path):
@@ -72,9 +72,9 @@ def test_text_is_printed_and_written(text, command, tmp_path, monkeypatch):
   assert out.startswith("--- sample 0\nDie Höhe") and "--- sample 1\nDie Höhe" in out
   written = (tmp_path / "samples" / "samples.txt").read_text(encoding="utf-8")
   assert written in out
-  found = vitx.sample(text, prompt="Die Höhe", count=2)
-  assert found.given == 9 and found.tokens.shape == (2, 24)
-  assert written == "".join(f"--- sample {i}\n{t}\n" for i, t in enumerate(found.texts))
+  drawn = vitx.sample(text, prompt="Die Höhe", count=2)
+  assert drawn.given == 9 and drawn.tokens.shape == (2, 24)
+  assert written == "".join(f"--- sample {i}\n{t}\n" for i, t in enumerate(drawn.texts))
 
 
 def test_texts_are_completed(command, tmp_path):
@@ -82,9 +82,9 @@ def test_texts_are_completed(command, tmp_path):
   book.write_bytes(bytes(range(32, 122)) * 20)
   loaded = density_models.text(f"bytes:{book}")
   status, out, _ = command(loaded, "sample", "--complete", "0.5", "--count", "2")
-  found = vitx.sample(loaded, complete=0.5, count=2)
-  assert status == 0 and found.tokens.shape == (2, 24)
-  assert f"--- given 1\n{to_text(found.originals[1, :12])}\n--- original\n" in out
+  drawn = vitx.sample(loaded, complete=0.5, count=2)
+  assert status == 0 and drawn.tokens.shape == (2, 24)
+  assert f"--- given 1\n{to_text(drawn.originals[1, :12])}\n--- original\n" in out
 
 
 @pytest.mark.slow
@@ -93,8 +93,8 @@ def test_a_sound_is_written_and_continued(command, tmp_path):
   assert command(loaded, "sample", "--count", "2")[0] == 0
   codes = vitx.sample(loaded, count=2).tokens[1]
   longer = density_models.text("audio:recordings", length=32)
-  found = vitx.sample(longer, prompt=tmp_path / "samples" / "samples_1.wav", count=1)
-  np.testing.assert_array_equal(found.tokens[0, :24], codes)
+  drawn = vitx.sample(longer, prompt=tmp_path / "samples" / "samples_1.wav", count=1)
+  np.testing.assert_array_equal(drawn.tokens[0, :24], codes)
 
 
 def test_a_small_vocabulary_refuses_other_bytes():

@@ -122,8 +122,8 @@ def test_a_gallery_shows_chosen_patterns(tmp_path):
 def test_every_figure_of_a_config_writes_its_files(figure, row, files, tmp_path, monkeypatch):
   for module in (performer_error, landmarks):
     monkeypatch.setattr(module, "COUNTS", (8, 32))
-  found = visualize(figure, tmp_path, config=f"digits:{row},{PIXELS}", options=Options(examples=2))
-  assert [path.name for path in found] == files and all(path.stat().st_size for path in found)
+  paths = visualize(figure, tmp_path, config=f"digits:{row},{PIXELS}", options=Options(examples=2))
+  assert [path.name for path in paths] == files and all(path.stat().st_size for path in paths)
 
 
 @pytest.mark.slow  # loads a run twice and draws three pictures
@@ -142,15 +142,15 @@ def test_several_runs_share_a_picture(tmp_path, finished_run, run_copy):
 def test_image_files_have_the_maps_of_the_data_set(finished_run, tmp_path):
   run = str(finished_run[0])
   loaded = vitx.load(run)
-  kept = open_source(loaded.config.data, loaded.config.data_seed).validation
+  validation = open_source(loaded.config.data, loaded.config.data_seed).validation
   files = tuple(str(tmp_path / f"{i}.png") for i in range(3))
   for i, file in enumerate(files):
-    Image.fromarray(kept[i]["image"][..., 0]).save(file)
-  own = open_subject(workdir=run, options=Options(examples=2, inputs=files))
+    Image.fromarray(validation[i]["image"][..., 0]).save(file)
+  ours = open_subject(workdir=run, options=Options(examples=2, inputs=files))
   theirs = open_subject(workdir=run, options=Options(examples=3))
-  found, wanted = (attention.compute_maps(subject) for subject in (own, theirs))
-  assert own.examples == 3
-  for one, two in zip(found.layers, wanted.layers, strict=True):
+  maps, expected = (attention.compute_maps(subject) for subject in (ours, theirs))
+  assert ours.examples == 3
+  for one, two in zip(maps.layers, expected.layers, strict=True):
     np.testing.assert_array_equal(one, two)
   (tmp_path / "3.png").write_bytes(b"none")
   with pytest.raises(ConfigError, match=r"3\.png"):

@@ -60,9 +60,9 @@ def test_a_check_passes_or_names_the_field(path):
 
 
 def test_every_default_equals_its_declaration():
-  found = flatten({key: value for key, value in default_config().to_dict().items()})
-  choices = {path for path in found if path.split(".")[0] in (*named_choices(), "phases")}
-  assert found.keys() - choices == declarations().keys() - named_choices().keys() - {"phases"}
+  defaults = flatten({key: value for key, value in default_config().to_dict().items()})
+  choices = {path for path in defaults if path.split(".")[0] in (*named_choices(), "phases")}
+  assert defaults.keys() - choices == declarations().keys() - named_choices().keys() - {"phases"}
   for path in declarations():
     value = fields.find(default_config(), path)
     value = value.to_dict() if isinstance(value, ConfigDict) else value
@@ -94,9 +94,9 @@ def test_one_line_declares_a_field(monkeypatch):
 
 def test_other_names_lead_to_a_field():
   known = declarations().keys() | named_choices().keys()
-  for path, each in declarations().items():
-    section = path.removesuffix(each.name)
-    for alias, below in each.metadata.get("aliases", {}).items():
+  for path, field in declarations().items():
+    section = path.removesuffix(field.name)
+    for alias, below in field.metadata.get("aliases", {}).items():
       assert section + alias not in known and f"{path}{below}" in suggest(section + alias, [])
 
 

@@ -48,8 +48,8 @@ def test_a_users_own_code_is_found_by_name():
 def test_untrusted_names_are_not_imported():
   with trusting(False):
     assert lookup(MIXERS, "softmax", "token_mixer") is MIXERS["softmax"]
-    own = "vitx.attention.softmax:SoftmaxAttention"
-    assert lookup(MIXERS, own, "token_mixer") is MIXERS["softmax"]
+    name = "vitx.attention.softmax:SoftmaxAttention"
+    assert lookup(MIXERS, name, "token_mixer") is MIXERS["softmax"]
     with pytest.raises(ConfigError, match=r"token_mixer='evil_code:Mixer'.*trust_code=True"):
       lookup(MIXERS, "evil_code:Mixer", "token_mixer")
     # A foreign object that one of vitx's modules has imported.

@@ -46,8 +46,8 @@ ALIKE = [row for row in ROWS if row[5:] in VARIANTS or row.startswith("tiny_auth
 @pytest.mark.parametrize("row", all_but("tiny_cvt", of=[row for row in ROWS if row not in ALIKE]))
 def test_rows_have_these_numbers_of_parameters(row):
   config = get_config(row)
-  found = count_by_layers(config) if row in FLAT_ROWS else count(config).total
-  assert found == COUNTS[row]
+  parameters = count_by_layers(config) if row in FLAT_ROWS else count(config).total
+  assert parameters == COUNTS[row]
 
 
 def test_other_edges_change_no_parameter():
@@ -119,10 +119,10 @@ def edges(row, head=0, layer=0):
   ],
 )
 def test_rows_have_these_numbers_of_block_pairs(row, block_pairs):
-  found = edges(row)
-  assert found.sum() == 100 * block_pairs
+  matrix = edges(row)
+  assert matrix.sum() == 100 * block_pairs
   if row.removeprefix("tiny_") in VARIANTS:
-    assert found.diagonal().all()
+    assert matrix.diagonal().all()
 
 
 def test_the_parts_of_the_edges_add_up_to_the_whole():
@@ -164,13 +164,13 @@ def test_dropout_after_attention_may_be_zero():
 
   @jax.jit
   def run(params):
-    given = {"rngs": {"dropout": jax.random.key(2)}}
+    extra = {"rngs": {"dropout": jax.random.key(2)}}
     cases = ((0.0, False), (0.0, True), (None, True))
-    return [call("apply", rate, {"params": params}, train=train, **given) for rate, train in cases]
+    return [call("apply", rate, {"params": params}, train=train, **extra) for rate, train in cases]
 
-  kept, without, by_default = run(params)
-  np.testing.assert_allclose(without, kept, rtol=1e-5, atol=1e-6)
-  assert not np.allclose(by_default, kept)
+  plain, without, by_default = run(params)
+  np.testing.assert_allclose(without, plain, rtol=1e-5, atol=1e-6)
+  assert not np.allclose(by_default, plain)
 
 
 def small(row):
@@ -204,8 +204,8 @@ def test_the_network_equals_that_of_the_authors(implementation):
   model = model_from_config(config.model)
   shapes = jax.eval_shape(model.init, jax.random.key(0), images)["params"]
   assert jax.tree.map(np.shape, shapes) == jax.tree.map(np.shape, params)
-  found, expected = jax.jit(model.apply)({"params": params}, images), weights.arrays["out"]
-  np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+  logits, expected = jax.jit(model.apply)({"params": params}, images), weights.arrays["out"]
+  np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def zeros_of(row):

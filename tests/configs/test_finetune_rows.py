@@ -30,18 +30,18 @@ def test_augreg_has_the_parameters_of_deit(size):
 @pytest.mark.parametrize("row", all_but("dinov2_s", of=BACKBONES))
 def test_dinov2_has_the_published_number_of_parameters(row):
   width = finetune.WIDTHS[row[-1]]
-  found = count_by_layers(finetune.get_config(f"{row},data.image_size=518"))
-  assert found - 10 * (width + 1) + width == BACKBONES[row]
+  total = count_by_layers(finetune.get_config(f"{row},data.image_size=518"))
+  assert total - 10 * (width + 1) + width == BACKBONES[row]
   registers = count_by_layers(finetune.get_config(f"dinov2_reg_{row[-1]},data.image_size=518"))
-  assert registers - found == 4 * width - width  # with registers, the class token has no position
+  assert registers - total == 4 * width - width  # with registers, the class token has no position
 
 
 @pytest.mark.parametrize("row", all_but("siglip2_b", "dinov3_s", of=TOWERS))
 def test_dinov3_and_siglip2_have_the_published_numbers_of_parameters(row):
   width = finetune.WIDTHS[row[-1]]
   mask_token = width if row.startswith("dinov3") else 0
-  found = count_by_layers(finetune.get_config(row))
-  assert found - 10 * (width + 1) + mask_token == TOWERS[row]
+  total = count_by_layers(finetune.get_config(row))
+  assert total - 10 * (width + 1) + mask_token == TOWERS[row]
 
 
 def test_dinov2_has_these_tokens_at_224_pixels():

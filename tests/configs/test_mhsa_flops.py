@@ -19,20 +19,20 @@ PRINTED = {
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_counts_equal_the_printed_figures(name):
-  for share, (kept, millions) in PRINTED[name].items():
-    assert count_kept(share, 197) == kept
-    np.testing.assert_allclose(published_macs(SIZES[name], kept) / 1e6, millions, rtol=1e-3)
+  for share, (keys, millions) in PRINTED[name].items():
+    assert count_kept(share, 197) == keys
+    np.testing.assert_allclose(published_macs(SIZES[name], keys) / 1e6, millions, rtol=1e-3)
 
 
 def test_counts_are_on_the_printed_lines():
   """The lines in the paper's figures have these constants and slopes, in millions."""
   for name, line in {"deit_s": (75.28, 1.80634), "lv_vit_s": (101.30, 2.40845)}.items():
-    zero, one = (published_macs(SIZES[name], kept) / 1e6 for kept in (0, 1))
+    zero, one = (published_macs(SIZES[name], keys) / 1e6 for keys in (0, 1))
     np.testing.assert_allclose((zero, one - zero), line, rtol=1e-4)
   assert round(dense_macs(SIZES["deit_s"]) / 1e6, 1) == 357.7
   assert round(dense_macs(SIZES["lv_vit_s"]) / 1e6, 1) == 476.9
 
 
 def test_the_released_code_computes_one_more_product():
-  found = [released_macs(SIZES["deit_s"], kept) / 1e6 for kept in (0, 50)]
-  np.testing.assert_allclose(found, (90.03, 180.3), rtol=1e-3)
+  macs = [released_macs(SIZES["deit_s"], keys) / 1e6 for keys in (0, 50)]
+  np.testing.assert_allclose(macs, (90.03, 180.3), rtol=1e-3)

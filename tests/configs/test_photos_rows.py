@@ -77,15 +77,15 @@ def test_pretraining_takes_all_training_images_and_fills_the_body(folder):
 def test_pretraining_works_on_images_without_labels(folder, tmp_path):
   for i, path in enumerate(sorted(folder.rglob("*.jpg"))):
     (tmp_path / f"{i}.jpg").write_bytes(path.read_bytes())
-  given = f"pretrain,dataset=folder:{folder},model.depth=1,batch_size=8"
-  config = photos.get_config(f"{given},phases.phase1.data.source=folder:{tmp_path}")
+  text = f"pretrain,dataset=folder:{folder},model.depth=1,batch_size=8"
+  config = photos.get_config(f"{text},phases.phase1.data.source=folder:{tmp_path}")
   before, after = phases.check(config, "runs/photos")
   assert before.source.info.class_names is None and set(before.task.element_spec) == {"image"}
   assert before.config.model.num_classes == 1 and after.config.model.num_classes == 3
   with pytest.raises(
     ConfigError, match=r"phases\.phase2: .* no array 'label', but the task 'classification'"
   ):
-    phases.check(photos.get_config(given.replace(str(folder), str(tmp_path))), "runs/photos")
+    phases.check(photos.get_config(text.replace(str(folder), str(tmp_path))), "runs/photos")
 
 
 def test_an_existing_phase_1_is_used_instead():

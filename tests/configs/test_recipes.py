@@ -80,10 +80,10 @@ def test_every_row_has_a_count():
 @pytest.mark.parametrize(("file", "row"), all_but("swin", "deit_ti", of=COUNTS))
 def test_rows_have_these_numbers_of_parameters(file, row):
   config = file.get_config(row)
-  found = count(config).total if file is cifar10 else count_by_layers(config)
-  assert found == COUNTS[file, row]
+  parameters = count(config).total if file is cifar10 else count_by_layers(config)
+  assert parameters == COUNTS[file, row]
   published = file.PUBLISHED.get(row, {})
-  assert round(found / 1e6, 2) == published.get("parameters_m", round(found / 1e6, 2))
+  assert round(parameters / 1e6, 2) == published.get("parameters_m", round(parameters / 1e6, 2))
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_rows_have_the_published_multiply_adds(row):
   model = model_from_config(config.model)
   images = jax.ShapeDtypeStruct((1, 64, 64, 3), np.float32)
   variables = jax.eval_shape(model.init, jax.random.key(0), images)
-  found = cost.flops(model.apply, variables, images) / 2e6
-  assert found == pytest.approx(small_data.PUBLISHED[row]["multiply_adds_m"], rel=2e-3)
+  macs = cost.flops(model.apply, variables, images) / 2e6
+  assert macs == pytest.approx(small_data.PUBLISHED[row]["multiply_adds_m"], rel=2e-3)
 
 
 def test_recipes_are_shared():

@@ -39,7 +39,7 @@ def counted(name, row):
 
 
 @pytest.mark.parametrize(
-  ("name", "row"), all_but("c10_15m", "enwik8", of=[each for each in COUNTS if each not in SAME])
+  ("name", "row"), all_but("c10_15m", "enwik8", of=[pair for pair in COUNTS if pair not in SAME])
 )
 def test_rows_have_these_numbers_of_parameters(name, row):
   assert counted(name, row) == COUNTS[name, row]
@@ -49,7 +49,7 @@ def test_rows_have_these_numbers_of_parameters(name, row):
 def test_patterns_have_the_same_parameters(name, row):
   """Patterns differ in their edges alone."""
   other = {"cifar10": "strided", "enwik8": "fixed"}[name]
-  a, b = (get_config(name, each).model.to_dict() for each in (row, other))
+  a, b = (get_config(name, pattern).model.to_dict() for pattern in (row, other))
   assert a | {"token_mixer": b["token_mixer"]} == b
   assert COUNTS[name, row] == COUNTS[name, other]
   if a != b:
@@ -57,9 +57,9 @@ def test_patterns_have_the_same_parameters(name, row):
 
 
 def test_counts_are_near_the_published_ones_and_windows_in_the_tasks_range():
-  for (name, row), found in COUNTS.items():
+  for (name, row), parameters in COUNTS.items():
     published = importlib.import_module(f"configs.sparse_transformer_{name}").PUBLISHED[row]
-    assert found / 1e6 == pytest.approx(published["parameters_m"], abs=1.7), (name, row)
+    assert parameters / 1e6 == pytest.approx(published["parameters_m"], abs=1.7), (name, row)
   for row, _ in MUSIC:
     task = get_config("music", row).task
     assert task_class(task) is Density and task.window == int(row[1:]), row

@@ -31,8 +31,8 @@ KEPT |= {0.05: 10, 0.01: 2}
 
 @pytest.mark.parametrize("row", all_but("deit_s_keep_0.25", of=PARAMETERS))
 def test_rows_have_these_numbers_of_parameters(row):
-  found = count_by_layers(sparsifiner_imagenet.get_config(row))
-  assert found == PARAMETERS[row] == sparsifiner_imagenet.PUBLISHED[row]["parameters"]
+  parameters = count_by_layers(sparsifiner_imagenet.get_config(row))
+  assert parameters == PARAMETERS[row] == sparsifiner_imagenet.PUBLISHED[row]["parameters"]
 
 
 @pytest.mark.parametrize("row", sparsifiner_imagenet.ROWS)
@@ -66,13 +66,13 @@ CONFIGS_WITH_PHASES = {sparsifiner_imagenet: ("imagenet2012",), sparsifiner_smal
 
 
 def test_every_config_with_phases_is_tested():
-  found = {
+  names = {
     path.stem
     for path in Path(sparsifiner_small.__file__).parent.glob("*.py")
     if "config.phases" in path.read_text()
   }
-  found -= {"common", "photos"}  # tests/configs/test_photos_rows.py looks at the latter
-  assert found == {module.__name__.split(".")[-1] for module in CONFIGS_WITH_PHASES}
+  names -= {"common", "photos"}  # tests/configs/test_photos_rows.py looks at the latter
+  assert names == {module.__name__.split(".")[-1] for module in CONFIGS_WITH_PHASES}
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_no_phase_begins_with_weights_that_are_still_random(module, row):
     if not any(other.init_from == f"w/{name}" for other in phases.values()):
       continue
     steps = durations.to_steps(phase.duration, EXAMPLES[phase.data.source] / phase.batch_size)
-    left = 1.0
+    share = 1.0
     for n in range(steps if phase.evaluation.weights[0] == "ema" else 0):
       decay = phase.ema_decay
-      left *= min(decay, (1 + n) / (10 + n)) if phase.ema_warmup else decay
-    assert phase.evaluation.weights[0] == "raw" or left < 0.01, (name, left)
+      share *= min(decay, (1 + n) / (10 + n)) if phase.ema_warmup else decay
+    assert phase.evaluation.weights[0] == "raw" or share < 0.01, (name, share)
 
 
 @pytest.mark.parametrize("row", ["deit_s_l1", "deit_s_keep_0.25", "lvvit_m_keep_0.1"])
@@ -121,10 +121,10 @@ def test_another_backbone_is_also_the_teacher():
 @pytest.mark.parametrize("row", ["cifar10_keep_0.1", "digits_random_0.25", "digits_evit_0.7"])
 def test_a_small_row_takes_the_weights_of_its_dense_network(row):
   config = sparsifiner_small.get_config(row)
-  found = split_phases(config, "w")
-  assert list(found) == ["phase0", *(["phase1"] if "keep" in row else []), "phase2"]
+  phases = split_phases(config, "w")
+  assert list(phases) == ["phase0", *(["phase1"] if "keep" in row else []), "phase2"]
   params = []
-  for phase in (found["phase0"], found["phase2"]):
+  for phase in (phases["phase0"], phases["phase2"]):
     model = model_from_config({**phase.model.to_dict(), "num_classes": 10})
     images = jnp.zeros((1, 8 if "digits" in row else 32, 8 if "digits" in row else 32, 3))
     init = lambda key, model=model, x=images: initialize(model, key, x, train=False)  # noqa: E731
@@ -137,10 +137,10 @@ def test_a_small_row_takes_the_weights_of_its_dense_network(row):
 
 def test_an_existing_backbone_replaces_the_first_phase():
   config = sparsifiner_small.get_config("digits_keep_0.25,backbone=runs/dense")
-  found = split_phases(config, "w")
-  assert list(found) == ["phase1", "phase2"]
-  assert [x.init_from for x in found.values()] == ["runs/dense", "w/phase1"]
-  assert {x.task.teacher for x in found.values()} == {"runs/dense"}
+  phases = split_phases(config, "w")
+  assert list(phases) == ["phase1", "phase2"]
+  assert [x.init_from for x in phases.values()] == ["runs/dense", "w/phase1"]
+  assert {x.task.teacher for x in phases.values()} == {"runs/dense"}
   config = sparsifiner_small.get_config("digits_random_0.25,backbone=runs/dense")
   assert [x.init_from for x in split_phases(config, "w").values()] == ["runs/dense"]
   config = sparsifiner_small.get_config("digits_keep_0.1,backbone=runs/dense,predictors=runs/p")

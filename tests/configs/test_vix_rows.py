@@ -177,8 +177,8 @@ def test_strides_leave_fewer_tokens_and_larger_patches(row, stride):
   tokens = (32 // stride) ** 2
   fewer = 1024 - tokens
   larger = 3 * (stride**2 - 1) if row == "vit" else 0  # the stems of other rows are convolutions
-  found = count(get_config("vix_cifar10", row, f"stride={stride}")).total
-  assert found == TOTALS[row] + 128 * (larger - fewer)
+  parameters = count(get_config("vix_cifar10", row, f"stride={stride}")).total
+  assert parameters == TOTALS[row] + 128 * (larger - fewer)
 
 
 @pytest.mark.parametrize("row", all_but("vip", of=["vip", "mlp_mixer", "cvt", "pit"]))
@@ -261,19 +261,19 @@ def check_step(config, zeros, *, whole=False):
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(finite))
   np.testing.assert_allclose(logits[-1], logits[0], rtol=0, atol=2e-5 * np.abs(logits[0]).max())
   sizes = dict(zip(parameter_names(sizes), jax.tree.leaves(sizes), strict=True))
-  found = set()
+  matched = set()
   for name, size in sizes.items():
     zero = next((zero for zero in zeros if re.fullmatch(zero, name)), None)
-    found.add(zero)
+    matched.add(zero)
     share = size / max(sizes.values())
     assert share < 1e-5 if zero else share > 1e-6, (name, share)
-  assert found - {None} == set(zeros), "an intended zero is no parameter of this network"
+  assert matched - {None} == set(zeros), "an intended zero is no parameter of this network"
 
 
 def count_by_layers(config):
   """Counts a row's parameters from two shallow networks, since each further layer adds as many."""
   depth = config.model.depth
-  one, two = (count(with_overrides(config, f"model.depth={each}")).total for each in (1, 2))
+  one, two = (count(with_overrides(config, f"model.depth={layers}")).total for layers in (1, 2))
   return one + (depth - 1) * (two - one)
 
 

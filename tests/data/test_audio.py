@@ -68,9 +68,9 @@ def test_a_truncated_file_keeps_its_first_samples(tmp_path):
   path = write(tmp_path / "a.wav", tone())
   whole = read_head(path).read()
   path.write_bytes(path.read_bytes()[:-101])  # in the midst of a sample
-  left = read_head(path)
-  assert left.samples == 1149
-  np.testing.assert_array_equal(left.read(), whole[:1149])
+  shorter = read_head(path)
+  assert shorter.samples == 1149
+  np.testing.assert_array_equal(shorter.read(), whole[:1149])
 
 
 def test_sound_at_12_khz_is_not_resampled(tmp_path):
@@ -129,8 +129,8 @@ def test_folders_may_be_splits(tmp_path, make_data, caplog):
   write(tmp_path / "beside.wav", tone())
   data = make_data(source=f"audio:{tmp_path}")
   source = open_source(data, seed=0)
-  found = [role.name(0) for role in roles(source)]
-  assert found == ["train/deep/a.wav", "val/deep/a.wav", "test/deep/a.wav"]
+  names = [role.name(0) for role in roles(source)]
+  assert names == ["train/deep/a.wav", "val/deep/a.wav", "test/deep/a.wav"]
   sound = mu_law_decode(only(source.test))
   np.testing.assert_allclose(sound, tone(pitch=500), atol=0.02)
   assert "skipped 1 WAV files outside of the splits: beside.wav" in caplog.text

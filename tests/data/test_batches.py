@@ -44,16 +44,16 @@ def assert_same(a, b):
 @pytest.mark.parametrize("batch_size", [8, 50])
 @pytest.mark.parametrize("start", [0, 3, 1000])
 def test_memory_and_stream_are_identical(varying, batch_size, start):
-  kept, streamed = (
+  held, streamed = (
     make(drawn(varying=varying), batch_size=batch_size, memory=memory)
     for memory in ("always", "never")
   )
-  assert kept.arrays is not None and streamed.arrays is None
-  pairs = list(zip(kept.iterate(start, start + 7), streamed.iterate(start, start + 7), strict=True))
+  assert held.arrays is not None and streamed.arrays is None
+  pairs = list(zip(held.iterate(start, start + 7), streamed.iterate(start, start + 7), strict=True))
   assert len(pairs) == 7
   for step, (a, b) in enumerate(pairs, start):
     assert_same(a, b)
-    assert_same(a, kept.batch(step))
+    assert_same(a, held.batch(step))
     assert_same(a, streamed.batch(step))
 
 
@@ -160,10 +160,10 @@ def test_unsuitable_settings_are_refused(change, message):
 
 @pytest.mark.parametrize("count", [1, 8, 37, 48])
 @pytest.mark.parametrize("processes", [1, 2, 3])
-@pytest.mark.parametrize("kept", [False, True])
-def test_evaluation_counts_every_example_once(count, processes, kept):
+@pytest.mark.parametrize("stored", [False, True])
+def test_evaluation_counts_every_example_once(count, processes, stored):
   examples = drawn(count)
-  if kept:
+  if stored:
     examples = batches.keep(examples, transform=ResizeImages(8), memory="always", threads=2)
   shares = [
     evaluate(examples, batch_size=6, process_index=p, process_count=processes)
@@ -174,13 +174,13 @@ def test_evaluation_counts_every_example_once(count, processes, kept):
   for batch in (batch for share in shares for batch in share):
     assert batch["image"].shape == (6 // processes, 8, 8, 3)
     assert [batch[key].dtype for key in ("label", "mask", "example")] == ["i4", "?", "i4"]
-    for found, label, mask, example in zip(
+    for pixels, label, mask, example in zip(
       batch["image"], batch["label"], batch["mask"], batch["example"], strict=True
     ):
       if mask:
         seen.append(int(example))
-        np.testing.assert_array_equal(found, image(example))
+        np.testing.assert_array_equal(pixels, image(example))
         assert label == example % 5
       else:
-        assert example == -1 and not found.any()
+        assert example == -1 and not pixels.any()
   assert sorted(seen) == list(range(count))

@@ -45,9 +45,9 @@ def make(tmp_path):
 )
 def test_numbered_folders_are_in_natural_order(ordered, numbered, make):
   folder = make(*ordered)
-  found = open_dataset({"source": f"folder:{folder}"})
-  assert found.info.class_names == ordered and found.info.numbered == numbered
-  train = found.open_split("train")
+  dataset = open_dataset({"source": f"folder:{folder}"})
+  assert dataset.info.class_names == ordered and dataset.info.numbered == numbered
+  train = dataset.open_split("train")
   for i in range(len(train)):
     assert ordered[train.labels[i]] == train.name(i).split("/")[0]
 
@@ -76,8 +76,8 @@ def test_the_classes_of_imagenet_are_numbered():
   ],
 )
 def test_classes_are_matched_by_name(names, others, places):
-  found = match_classes(info(names), others)
-  assert (None if found is None else tuple(found)) == places
+  matched = match_classes(info(names), others)
+  assert (None if matched is None else tuple(matched)) == places
 
 
 def test_numbers_match_classes_that_the_set_numbers():
@@ -126,16 +126,16 @@ def test_classes_txt_gives_the_order(text, make):
 def test_words_after_wordnet_ids_are_comments(make):
   folder = make("n01440764", "n02102040")
   (folder / "classes.txt").write_text("n02102040 English springer\nn01440764 tench, Tinca tinca\n")
-  found = open_dataset({"source": f"folder:{folder}"}).info.class_names
-  assert found == ("n02102040", "n01440764")
+  names = open_dataset({"source": f"folder:{folder}"}).info.class_names
+  assert names == ("n02102040", "n01440764")
 
 
 def test_classes_txt_may_name_absent_classes(make):
   folder = make("cat", "dog")
   (folder / "classes.txt").write_text("ant\ncat\ndog\n")
-  found = open_dataset({"source": f"folder:{folder}"})
-  assert found.info.class_names == ("ant", "cat", "dog")
-  assert set(found.open_split("train").labels) == {1, 2}
+  dataset = open_dataset({"source": f"folder:{folder}"})
+  assert dataset.info.class_names == ("ant", "cat", "dog")
+  assert set(dataset.open_split("train").labels) == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -209,10 +209,10 @@ def test_a_run_keeps_its_order_and_its_examples(make):
   folder = make(*map(str, range(12)), count=10)
   before = tuple(sorted(map(str, range(12))))  # older runs numbered their classes in this order
   now = open_source({"source": f"folder:{folder}"}, 0)
-  kept = open_source({"source": f"folder:{folder}"}, 0, before)
-  assert kept.info.class_names == before != now.info.class_names
-  assert kept.info.fingerprint == now.info.fingerprint
-  for one, two in zip(roles(kept), roles(now), strict=True):
+  older = open_source({"source": f"folder:{folder}"}, 0, before)
+  assert older.info.class_names == before != now.info.class_names
+  assert older.info.fingerprint == now.info.fingerprint
+  for one, two in zip(roles(older), roles(now), strict=True):
     assert names(one) == names(two)
     for i, name in enumerate(names(one)):
       assert before[one.labels[i]] == name.split("/")[0] == now.info.class_names[two.labels[i]]
@@ -223,23 +223,23 @@ def test_a_run_keeps_its_order_and_its_examples(make):
 def test_examples_are_renumbered():
   rows = Rows([{"label": np.int32(k)} for k in (0, 2, 1)])
   dataset = Dataset(info(("a", "b", "c")), ("train",), lambda split: rows)
-  found = class_names.renumber(dataset, ("c", "d", "b", "a"))
-  examples = found.open_split("train")
-  assert found.info.class_names == ("c", "d", "b", "a")
+  renamed = class_names.renumber(dataset, ("c", "d", "b", "a"))
+  examples = renamed.open_split("train")
+  assert renamed.info.class_names == ("c", "d", "b", "a")
   assert examples.labels.tolist() == [3, 0, 2] and examples.labels.dtype == np.int32
   assert [examples[i]["label"].tolist() for i in range(3)] == [3, 0, 2]
   assert class_names.renumber(dataset, ("a", "b")) is None
 
 
-@pytest.mark.parametrize("given", [("a", "a"), ("a", ""), ("a", 3), ("a", " ")])
-def test_equal_or_empty_names_are_refused(given):
+@pytest.mark.parametrize("names", [("a", "a"), ("a", ""), ("a", 3), ("a", " ")])
+def test_equal_or_empty_names_are_refused(names):
   with pytest.raises(ConfigError, match=r"class_names=.* must be different"):
-    DatasetInfo("mine", {}, given)
+    DatasetInfo("mine", {}, names)
 
 
 def test_names_fit_the_lines_of_a_list(tmp_path):
   path = tmp_path / "classes.txt"
-  for given in (["a b", "é"], ["a\nb"], [" a"], ["b\x85"], ["c", ""], ["n01440764 tench"]):
-    path.write_text("".join(f"{name}\n" for name in given), encoding="utf-8")
-    is_read = class_names.read_names(path) == tuple(given)
-    assert class_names.fit_lines(given) == is_read, given
+  for lines in (["a b", "é"], ["a\nb"], [" a"], ["b\x85"], ["c", ""], ["n01440764 tench"]):
+    path.write_text("".join(f"{name}\n" for name in lines), encoding="utf-8")
+    is_read = class_names.read_names(path) == tuple(lines)
+    assert class_names.fit_lines(lines) == is_read, lines

@@ -27,11 +27,11 @@ def define(train, test, vocabulary):
   for order in range(orders):
     asked = [gram for sequence in test for gram in grams(sequence, order)]
     for i, (context, token) in enumerate(asked):
-      found = counts[order].get(context)
-      if found:
-        total = sum(found.values())
-        free = d * len(found) / total
-        probabilities[i] = max(found[token] - d, 0) / total + free * probabilities[i]
+      next_tokens = counts[order].get(context)
+      if next_tokens:
+        total = sum(next_tokens.values())
+        free = d * len(next_tokens) / total
+        probabilities[i] = max(next_tokens[token] - d, 0) / total + free * probabilities[i]
     bits.append(-sum(map(math.log2, probabilities)) / len(probabilities))
   return bits
 
@@ -48,8 +48,8 @@ def random_sequences(seed, lengths, vocabulary):
 def test_bits_agree_with_the_definition(vocabulary):
   train = random_sequences(0, (150, 1, 40), vocabulary)
   test = random_sequences(1, (70, 3, 1), vocabulary)
-  found = count_model_bits(train, test, vocabulary)
-  np.testing.assert_allclose(found, define(train, test, vocabulary), rtol=1e-12)
+  bits = count_model_bits(train, test, vocabulary)
+  np.testing.assert_allclose(bits, define(train, test, vocabulary), rtol=1e-12)
 
 
 def test_images_do_not_continue_each_other():

@@ -82,15 +82,15 @@ def test_a_cell_may_name_several_classes(folder):
 def test_listed_names_decide_whether_commas_and_spaces_separate_classes(folder, separator):
   cells = ["sun", f'"sun{separator}sea"', f'"sea{separator}sky"', "sky"]
   table = write(folder, [f"pictures/{i}.png,{cells[i % 4]}" for i in range(COUNT)])
-  given = data(table, label_kind="classes")
+  config = data(table, label_kind="classes")
   with pytest.raises(ConfigError, match=r"no cell has ';'.*'s.*classes\.txt"):
-    open_dataset(given)
+    open_dataset(config)
   (folder / "classes.txt").write_text("sun\nsea\nsky\n")
-  labels = open_dataset(given).open_split("train").labels
+  labels = open_dataset(config).open_split("train").labels
   assert labels[:4].tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]]
   whole = [cell.strip('"') for cell in cells]
   (folder / "classes.txt").write_text("\n".join(whole))
-  assert open_dataset(given).info.class_names == tuple(whole)
+  assert open_dataset(config).info.class_names == tuple(whole)
 
 
 def test_each_class_may_have_a_column(folder):
@@ -189,9 +189,9 @@ BAD = (
 
 @pytest.mark.parametrize(("rows", "head", "fields", "message"), BAD)
 def test_an_unsuitable_table_is_refused_with_the_line(folder, rows, head, fields, message):
-  given = data(write(folder, rows, head), **fields)
+  config = data(write(folder, rows, head), **fields)
   with pytest.raises(ConfigError, match=message):
-    open_dataset(given)
+    open_dataset(config)
 
 
 def test_every_line_is_named(folder):

@@ -24,7 +24,7 @@ def make(texts=TEXTS, reads=None, **changes):
     return arrays[i]
 
   return Documents(
-    read, lambda: np.array([len(each) for each in arrays]), lambda i: f"text {i}", **changes
+    read, lambda: np.array([len(array) for array in arrays]), lambda i: f"text {i}", **changes
   )
 
 
@@ -98,8 +98,8 @@ def test_a_span_beyond_the_ends_is_cut():
 
 
 def test_a_test_split_of_several_leaves_no_validation():
-  found = splits.find_splits(
+  roles = splits.find_splits(
     Dataset(DatasetInfo("texts", SPEC), ("train", "validation", "test"), str),
     {"test": "validation[:50%] + test"},
   )
-  assert found == {"train": "train", "validation": "", "test": "validation[:50%] + test"}
+  assert roles == {"train": "train", "validation": "", "test": "validation[:50%] + test"}

@@ -106,8 +106,8 @@ def test_each_class_may_have_a_directory_per_split(make):
 def test_directories_inside_a_class_need_not_be_splits(make):
   """Each class has one directory, like Tiny ImageNet's `images`, or directories of its own."""
   assert find(make(*(p for name in CLASSES for p in files(f"a/{name}", ("images",)))) / "a")[0]
-  own = [*files("b/cat", ("siamese", "persian", "other")), *files("b/dog", ("pug", "poodle"))]
-  assert find(make(*own, *files("b/dog", ("other",))) / "b")[0] == CLASSES
+  nested = [*files("b/cat", ("siamese", "persian", "other")), *files("b/dog", ("pug", "poodle"))]
+  assert find(make(*nested, *files("b/dog", ("other",))) / "b")[0] == CLASSES
 
 
 def grid(outer, inner):

@@ -40,9 +40,9 @@ def test_repeats_follow_deits_sampler(monkeypatch):
   monkeypatch.setattr(order, "permutation", lambda seed, epoch, count: GOLDEN["order"][epoch])
   read = GOLDEN["order_read"].reshape(2, 4, 3, 64)  # epoch, replica, batch, example
   for step in range(6):
-    found = order.example_at(0, np.arange(step * 256, (step + 1) * 256), 768, repeats=3)
+    examples = order.example_at(0, np.arange(step * 256, (step + 1) * 256), 768, repeats=3)
     expected = read[step // 3, :, step % 3]
-    assert sorted(found) == sorted(expected.ravel())
+    assert sorted(examples) == sorted(expected.ravel())
 
 
 @pytest.mark.parametrize("repeats", [2, 3])
@@ -75,11 +75,11 @@ def test_a_balanced_order_has_each_class_once_in_each_cycle():
 
 @pytest.mark.parametrize("label", [0, 2, 5])
 def test_a_class_goes_through_permutations_of_its_examples(label):
-  own = np.flatnonzero(np.equal(LABELS, label))
-  sequence = order.BalancedOrder(3, LABELS).example_at(np.arange(3 * 9 * len(own)))
-  passes = sequence[LABELS[sequence] == label].reshape(9, len(own))
-  assert (np.sort(passes, axis=1) == own).all()
-  assert len({tuple(each) for each in passes.tolist()}) >= min(9, len(own))
+  members = np.flatnonzero(np.equal(LABELS, label))
+  sequence = order.BalancedOrder(3, LABELS).example_at(np.arange(3 * 9 * len(members)))
+  passes = sequence[LABELS[sequence] == label].reshape(9, len(members))
+  assert (np.sort(passes, axis=1) == members).all()
+  assert len({tuple(row) for row in passes.tolist()}) >= min(9, len(members))
 
 
 def test_a_balanced_order_is_a_function_of_seed_and_position():

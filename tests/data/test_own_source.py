@@ -74,9 +74,9 @@ def test_splits_that_the_source_has_are_used():
 
 
 def test_the_fingerprint_follows_the_arrays():
-  found = [open_dataset(make(name)).info.fingerprint for name in ("open_vectors",) * 2]
-  assert found[0] == found[1] and len(found[0]) == 32
-  assert open_dataset(make("open_shifted")).info.fingerprint != found[0]
+  fingerprints = [open_dataset(make(name)).info.fingerprint for name in ("open_vectors",) * 2]
+  assert fingerprints[0] == fingerprints[1] and len(fingerprints[0]) == 32
+  assert open_dataset(make("open_shifted")).info.fingerprint != fingerprints[0]
 
 
 def test_arrays_of_another_shape_are_refused():

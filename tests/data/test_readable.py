@@ -45,8 +45,8 @@ def test_an_unreadable_file_is_named_or_left_out(damage, folder, make_data, capl
   assert source.unreadable == ("cat/3.png",)
   assert "skipped 1 of 35 examples of 'train', which cannot be read:\n" in caplog.text
   assert f"{folder}/cat/3.png cannot be read" in caplog.text
-  left = [name for role in roles(source) for name in names(role)]
-  assert len({*left}) == 34 and "cat/3.png" not in left
+  rest = [name for role in roles(source) for name in names(role)]
+  assert len({*rest}) == 34 and "cat/3.png" not in rest
   for examples, again in zip(roles(source), roles(open_source(data, seed=0)), strict=True):
     assert names(examples) == names(again)
     in_memory.keep(examples, transform=ResizeImages(8), memory="always", threads=2)
@@ -63,11 +63,11 @@ def test_every_unreadable_image_of_all_roles_is_named(folder, make_data):
   settings = dict(transform=ResizeImages(8), threads=2)
   with pytest.raises(UnreadableError) as computed, listing_all(source.all_roles(), threads=2):
     compute(source.train)
-  with pytest.raises(UnreadableError) as kept, listing_all(source.all_roles(), threads=2):
+  with pytest.raises(UnreadableError) as stored, listing_all(source.all_roles(), threads=2):
     in_memory.keep(source.test, memory="always", **settings)
   with pytest.raises(UnreadableError) as evaluated:
     list(evaluation_batches(source.test, batch_size=4, **settings))
-  for error, listed in ((computed, broken), (kept, broken), (evaluated, tested)):
+  for error, listed in ((computed, broken), (stored, broken), (evaluated, tested)):
     text = str(error.value)
     assert text.startswith(f"{len(listed)} examples cannot be read:\n")
     assert all(f"\n  {path} cannot be read" in text for path in listed)

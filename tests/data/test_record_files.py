@@ -14,15 +14,15 @@ from vitx.data.sources.record_files import RecordFiles, start_threads
 @pytest.fixture
 def ranges(tmp_path):
   """Parts of three files, one of which is empty."""
-  found = []
+  parts = []
   for number, (count, start, stop) in enumerate([(50, 3, 23), (10, 5, 5), (30, 0, 30)]):
     path = str(tmp_path / f"{number}.array_record")
     writer = array_record_module.ArrayRecordWriter(path, "group_size:1")
     for i in range(count):
       writer.write(b"%d/%d " % (number, i) * (i + 1))
     writer.close()
-    found.append((path, start, stop))
-  return found
+    parts.append((path, start, stop))
+  return parts
 
 
 def test_records_agree_with_the_library(ranges):
@@ -40,8 +40,8 @@ def test_threads_share_a_reader(ranges):
   records = RecordFiles(ranges)
   which = np.random.default_rng(0).integers(0, 50, 2000).tolist()
   with ThreadPoolExecutor(8) as pool:
-    found = list(pool.map(records.__getitem__, which))
-  assert found == [records[i] for i in which]
+    contents = list(pool.map(records.__getitem__, which))
+  assert contents == [records[i] for i in which]
 
 
 def test_records_beyond_the_parts_do_not_exist(ranges):
@@ -53,11 +53,11 @@ def test_records_beyond_the_parts_do_not_exist(ranges):
 
 def test_a_process_of_few_threads_is_refused(monkeypatch):
   """ArrayRecord would wait forever."""
-  start, left = threading.Thread.start, [9]
+  start, spare = threading.Thread.start, [9]
 
   def start_few(self):
-    left[0] -= 1
-    if left[0] < 0:
+    spare[0] -= 1
+    if spare[0] < 0:
       raise RuntimeError("can't start new thread")
     start(self)
 

@@ -55,9 +55,9 @@ def test_only_the_first_bytes_are_used(monkeypatch):
   asked = []
 
   def lazily():
-    for each in train:
-      asked.append(len(each))
-      yield each
+    for array in train:
+      asked.append(len(array))
+      yield array
 
   figures = reference_figures(lazily(), test, vocabulary=4, kind="documents")
   used = [train[0], train[1][:30]], [test[0][:100]]
@@ -100,6 +100,6 @@ def test_a_damaged_cache_is_computed_again(cache):
   (path,) = cache.iterdir()
   for broken in (b"", b'{"gzip": 1', b"[]", b"\xff\xfe", b'{"gzip": 1.0}'):
     path.write_bytes(broken)
-    found = reference_figures(train, test, vocabulary=4, kind="documents")
-    assert found == first == json.loads(path.read_text()), broken
+    figures = reference_figures(train, test, vocabulary=4, kind="documents")
+    assert figures == first == json.loads(path.read_text()), broken
     assert list(cache.iterdir()) == [path], broken

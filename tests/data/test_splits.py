@@ -52,8 +52,8 @@ def counts(examples):
   ],
 )
 def test_each_role_finds_its_split(names, unlabeled, validation, test):
-  found = splits.find_splits(fake(*names, unlabeled=unlabeled), {})
-  assert found == {"train": "train", "validation": validation, "test": test}
+  roles = splits.find_splits(fake(*names, unlabeled=unlabeled), {})
+  assert roles == {"train": "train", "validation": validation, "test": test}
 
 
 def test_splits_without_a_role_are_counted_unread(make_data, caplog):
@@ -68,13 +68,13 @@ def test_a_validation_split_that_the_config_names_is_not_test(make_data):
   opened = {"train": Labeled((20, 11, 5, 7)), "val": Labeled()}
   dataset = dataclasses.replace(fake(*opened), open_split=opened.__getitem__)
   for folds, tested in (({}, 8), ({"folds": 4, "fold": 0}, 11)):
-    found = splits.assign(dataset, make_data(splits={"validation": "val"}, **folds), seed=0)
-    assert found["validation"] is opened["val"]
-    assert (len(found["train"]), len(found["test"])) == (43 - tested, tested)
+    roles = splits.assign(dataset, make_data(splits={"validation": "val"}, **folds), seed=0)
+    assert roles["validation"] is opened["val"]
+    assert (len(roles["train"]), len(roles["test"])) == (43 - tested, tested)
 
 
 @pytest.mark.parametrize(
-  ("given", "message"),
+  ("fields", "message"),
   [
     ({"train": "trian"}, r"data\.splits\.train='trian'.*does not exist.*'train'.*test"),
     ({"test": "blind"}, r"data\.splits\.test='blind'.*no labels"),
@@ -86,9 +86,9 @@ def test_a_validation_split_that_the_config_names_is_not_test(make_data):
     ({"test": 3}, r"data\.splits\.test=3"),
   ],
 )
-def test_unsuitable_splits_are_refused(given, message):
+def test_unsuitable_splits_are_refused(fields, message):
   with pytest.raises(ConfigError, match=message):
-    splits.find_splits(fake("train", "test", unlabeled=("blind",)), given)
+    splits.find_splits(fake("train", "test", unlabeled=("blind",)), fields)
 
 
 def test_validation_is_carved_balanced_disjoint_and_fixed_by_the_seed(make_data):
@@ -110,8 +110,8 @@ def test_folds_divide_train_independently_of_the_seed(names, make_data):
   dataset = dataclasses.replace(fake(*names), open_split=lambda name: Labeled((20, 11, 5, 7)))
   tested = []
   for fold in range(5):
-    own = make_data(folds=5, fold=fold, validation=0.2)
-    first, other = (splits.assign(dataset, own, seed=seed) for seed in (0, 1))
+    data = make_data(folds=5, fold=fold, validation=0.2)
+    first, other = (splits.assign(dataset, data, seed=seed) for seed in (0, 1))
     np.testing.assert_array_equal(first["test"].indices, other["test"].indices)
     own_names = [{first[role].name(i) for i in range(len(first[role]))} for role in ROLES]
     assert len(set.union(*own_names)) == sum(map(len, own_names)) == 43
@@ -147,7 +147,7 @@ def test_train_keeps_a_class_that_is_the_rarest_of_no_example():
 
 
 @pytest.mark.parametrize(
-  ("given", "message"),
+  ("fields", "message"),
   [
     ({"folds": 2, "fold": 0}, r"the class 'd' of 'fake' has only 1 examples"),
     ({"folds": 5, "fold": 5}, r"data\.folds=5 has the folds 0 to 4"),
@@ -161,9 +161,9 @@ def test_train_keeps_a_class_that_is_the_rarest_of_no_example():
     ({"groups": ""}, "validation is without a group; train and test share 1 groups, such as ''"),
   ],
 )
-def test_unsuitable_folds_and_groups_are_refused(given, message, make_data):
+def test_unsuitable_folds_and_groups_are_refused(fields, message, make_data):
   with pytest.raises(ConfigError, match=message):
-    splits.assign(fake("train", "test"), make_data(**given), seed=0)
+    splits.assign(fake("train", "test"), make_data(**fields), seed=0)
 
 
 def test_fractions_are_balanced_and_nested(make_data):

@@ -69,21 +69,21 @@ def test_streamed_batches_equal_those_in_memory(threads, processes, repeats):
   settings = {"batch_size": 2 * ROWS, "threads": threads, "repeats": repeats}
   for p in range(processes):
     mine = settings | {"process_index": p, "process_count": processes}
-    kept = make(Counted(), "always", **mine)
-    numbers = kept.batch(7)["number"][:, 0].tolist()
+    stored = make(Counted(), "always", **mine)
+    numbers = stored.batch(7)["number"][:, 0].tolist()
     late = (numbers[0], numbers[-1]) if threads > 1 else ()
     streamed = make(Counted(late=late), **mine)
-    found = list(streamed.iterate(7, 11))
-    assert len(found) == 4
-    for step, batch in enumerate(found, 7):
-      assert_same(batch, kept.batch(step))
+    rest = list(streamed.iterate(7, 11))
+    assert len(rest) == 4
+    for step, batch in enumerate(rest, 7):
+      assert_same(batch, stored.batch(step))
 
 
 def test_a_streamed_evaluation_equals_one_in_memory():
-  kept = batches.keep(Counted(100), transform=Identity(), memory="always", threads=2)
+  stored = batches.keep(Counted(100), transform=Identity(), memory="always", threads=2)
   ways = [
     list(batches.evaluation_batches(some, transform=Identity(), batch_size=ROWS, threads=3))
-    for some in (kept, Counted(100))
+    for some in (stored, Counted(100))
   ]
   assert len(ways[0]) == 3 and not ways[0][-1]["mask"].all()
   for a, b in zip(*ways, strict=True):
@@ -94,10 +94,10 @@ def test_a_streamed_evaluation_equals_one_in_memory():
 def test_closing_an_iterator_ends_its_threads(taken):
   before = set(threading.enumerate())
   examples = Counted()
-  found = make(examples).iterate(0, 3 if taken == 3 else 1000)
+  iterator = make(examples).iterate(0, 3 if taken == 3 else 1000)
   for _ in range(taken):
-    next(found)
-  found.close()
+    next(iterator)
+  iterator.close()
   join_threads(before)
   assert len(examples.read) <= (taken + stream.AHEAD) * ROWS + 4
 
@@ -106,10 +106,10 @@ def test_the_first_unreadable_example_is_named_and_threads_end():
   before = set(threading.enumerate())
   order = np.concatenate([batch["number"][:, 0] for batch in make(Counted()).iterate(0, 4)])
   first, later = int(order[2 * ROWS + 1]), int(order[2 * ROWS + 30])
-  found = make(Counted(bad={first, later}, late=(first, later))).iterate(0, 4)
-  assert len([next(found), next(found)]) == 2
+  iterator = make(Counted(bad={first, later}, late=(first, later))).iterate(0, 4)
+  assert len([next(iterator), next(iterator)]) == 2
   with pytest.raises(ConfigError, match=f"number {first} cannot"):
-    next(found)
+    next(iterator)
   join_threads(before)
 
 

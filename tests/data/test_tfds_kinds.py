@@ -36,10 +36,10 @@ class Small(tfds.core.GeneratorBasedBuilder):
     )
 
   def _split_generators(self, dl_manager):
-    return {split: self._generate_examples(found) for split, found in self.SPLITS.items()}
+    return {split: self._generate_examples(examples) for split, examples in self.SPLITS.items()}
 
-  def _generate_examples(self, found):
-    yield from enumerate(found)
+  def _generate_examples(self, examples):
+    yield from enumerate(examples)
 
 
 def pictures(count, shift):
@@ -79,8 +79,8 @@ class SmallGaps(Small):
 
   KINDS: ClassVar[dict] = {"image": IMAGE, "id": features.Scalar(np.int64), "label": LABEL}
   SPLITS: ClassVar[dict] = {
-    "train": [{**each, "label": (-1, 0, 1, 0, 1, 0)[each["id"] % 6]} for each in pictures(20, 0)],
-    "test": [{**each, "label": -1} for each in pictures(5, 100)],
+    "train": [{**item, "label": (-1, 0, 1, 0, 1, 0)[item["id"] % 6]} for item in pictures(20, 0)],
+    "test": [{**item, "label": -1} for item in pictures(5, 100)],
   }
   SUPERVISED = ("image", "label")
 

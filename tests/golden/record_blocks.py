@@ -14,37 +14,35 @@ WIDTH, HEADS, MLP, N = 8, 2, 12, 5
 PATCH, SIDE, CLASSES, DEPTH = 2, 4, 3, 2
 
 
-def normed(x, given, name):
+def normed(x, w, name):
   """Returns tokens (N, C) after layer normalization with an epsilon of 1e-5."""
   out = []
   for token in x:
     mean = sum(token) / len(token)
     var = sum((token - mean) ** 2) / len(token)
     out.append((token - mean) / np.sqrt(var + 1e-5))
-  return np.array(out) * given[f"{name}.scale"] + given[f"{name}.bias"]
+  return np.array(out) * w[f"{name}.scale"] + w[f"{name}.bias"]
 
 
-def linear(x, given, name):
-  return x @ given[f"{name}.kernel"] + given[f"{name}.bias"]
+def linear(x, w, name):
+  return x @ w[f"{name}.kernel"] + w[f"{name}.bias"]
 
 
 def gelu(x):
   return np.vectorize(lambda t: t * (1 + erf(t / np.sqrt(2))) / 2)(x)
 
 
-def mlp(x, given, name):
-  return linear(gelu(linear(x, given, f"{name}.up")), given, f"{name}.down")
+def mlp(x, w, name):
+  return linear(gelu(linear(x, w, f"{name}.up")), w, f"{name}.down")
 
 
-def attended(x, given, name, maps, alpha, beta, gamma, values):
+def attended(x, w, name, maps, alpha, beta, gamma, values):
   """Applies α I + β A - γ C to the columns of each head, where C is A at equal logits.
 
   The head dimension is `WIDTH` / `HEADS`.
   """
   dim = WIDTH // HEADS
-  q, k = (
-    projected(x, given[f"{name}.{n}.kernel"], given[f"{name}.{n}.bias"]) for n in ("query", "key")
-  )
+  q, k = (projected(x, w[f"{name}.{n}.kernel"], w[f"{name}.{n}.bias"]) for n in ("query", "key"))
   seen = [True] * len(x)
   heads = []
   for h in range(HEADS):
@@ -54,50 +52,50 @@ def attended(x, given, name, maps, alpha, beta, gamma, values):
   return np.concatenate(heads, axis=1)
 
 
-def one_map(x, given, name):
+def one_map(x, w, name):
   """Applies the mixer of the blog's simplified block: one matrix, one α and one β."""
-  alpha, beta = (np.repeat(given[f"{name}.{n}"], HEADS) for n in ("alpha", "beta"))
-  return attended(x, given, name, 1, alpha, beta, np.zeros(HEADS), x)
+  alpha, beta = (np.repeat(w[f"{name}.{n}"], HEADS) for n in ("alpha", "beta"))
+  return attended(x, w, name, 1, alpha, beta, np.zeros(HEADS), x)
 
 
-def simplified(x, given, name):
-  y = normed(x, given, f"{name}.norm")
-  return one_map(y, given, f"{name}.token_mixer") + mlp(y, given, f"{name}.mlp")
+def simplified(x, w, name):
+  y = normed(x, w, f"{name}.norm")
+  return one_map(y, w, f"{name}.token_mixer") + mlp(y, w, f"{name}.mlp")
 
 
-def vanilla(x, given, name):
+def vanilla(x, w, name):
   """Applies the vanilla block: one norm for both branches, one softmax matrix for all channels."""
   mixer = f"{name}.token_mixer"
-  y = normed(x, given, f"{name}.norm")
-  values = linear(y, given, f"{mixer}.value")
-  mixed = attended(y, given, mixer, 1, np.zeros(HEADS), np.ones(HEADS), np.zeros(HEADS), values)
-  x = x + linear(mixed, given, f"{mixer}.out")
-  return x + mlp(normed(x, given, f"{name}.norm"), given, f"{name}.mlp")
+  y = normed(x, w, f"{name}.norm")
+  values = linear(y, w, f"{mixer}.value")
+  mixed = attended(y, w, mixer, 1, np.zeros(HEADS), np.ones(HEADS), np.zeros(HEADS), values)
+  x = x + linear(mixed, w, f"{mixer}.out")
+  return x + mlp(normed(x, w, f"{name}.norm"), w, f"{name}.mlp")
 
 
-def sas_mixer(y, given, name):
+def sas_mixer(y, w, name):
   """Applies SAS's mixer: each head has a matrix, α, β and γ.
 
   The values are those of the first layer, s y + r y ΔW.
   """
   mixer = f"{name}.token_mixer"
-  values = given[f"{mixer}.value_skip_gain"] * y
-  values = values + given[f"{mixer}.value_residual_gain"] * (y @ given[f"{mixer}.value.kernel"])
-  three = (given[f"{mixer}.{n}"] for n in ("alpha", "beta", "gamma"))
-  return attended(y, given, mixer, HEADS, *three, values)
+  values = w[f"{mixer}.value_skip_gain"] * y
+  values = values + w[f"{mixer}.value_residual_gain"] * (y @ w[f"{mixer}.value.kernel"])
+  three = (w[f"{mixer}.{n}"] for n in ("alpha", "beta", "gamma"))
+  return attended(y, w, mixer, HEADS, *three, values)
 
 
-def sas_p(x, given, name):
-  y = normed(x, given, f"{name}.norm")
-  mixed, hidden = sas_mixer(y, given, name), mlp(y, given, f"{name}.mlp")
-  return given[f"{name}.mixer_gain"] * mixed + given[f"{name}.mlp_gain"] * hidden
+def sas_p(x, w, name):
+  y = normed(x, w, f"{name}.norm")
+  mixed, hidden = sas_mixer(y, w, name), mlp(y, w, f"{name}.mlp")
+  return w[f"{name}.mixer_gain"] * mixed + w[f"{name}.mlp_gain"] * hidden
 
 
-def sas(x, given, name):
-  y = sas_mixer(normed(x, given, f"{name}.mixer_norm"), given, name)
-  y = given[f"{name}.mixer_gain"] * y
-  hidden = mlp(normed(y, given, f"{name}.mlp_norm"), given, f"{name}.mlp")
-  return given[f"{name}.skip_gain"] * y + given[f"{name}.mlp_gain"] * hidden
+def sas(x, w, name):
+  y = sas_mixer(normed(x, w, f"{name}.mixer_norm"), w, name)
+  y = w[f"{name}.mixer_gain"] * y
+  hidden = mlp(normed(y, w, f"{name}.mlp_norm"), w, f"{name}.mlp")
+  return w[f"{name}.skip_gain"] * y + w[f"{name}.mlp_gain"] * hidden
 
 
 def norm_shapes(name):
@@ -132,14 +130,14 @@ def block_shapes(kind, name):
 
 def drawn(seed, shapes):
   """Draws parameters so small that neither softmax nor GELU saturates."""
-  given = draw(seed, **shapes)
-  return {n: (v / 2).astype(np.float32).astype(float) for n, v in given.items()}
+  w = draw(seed, **shapes)
+  return {n: (v / 2).astype(np.float32).astype(float) for n, v in w.items()}
 
 
 def block(kind, run, seed):
-  given = drawn(seed, block_shapes(kind, "block"))
+  w = drawn(seed, block_shapes(kind, "block"))
   x = draw(seed + 1, x=(2, N, WIDTH))["x"]
-  save(f"block_{kind}", None, x, np.stack([run(tokens, given, "block") for tokens in x]), **given)
+  save(f"block_{kind}", None, x, np.stack([run(tokens, w, "block") for tokens in x]), **w)
 
 
 def network(kind, run, seed):
@@ -157,22 +155,22 @@ def network(kind, run, seed):
   for layer in range(DEPTH):
     shapes |= block_shapes(kind, f"block_{layer}")
   shapes |= norm_shapes("norm") | linear_shapes("head_hidden", WIDTH, WIDTH)
-  given = drawn(seed, shapes | linear_shapes("head", WIDTH, CLASSES))
+  w = drawn(seed, shapes | linear_shapes("head", WIDTH, CLASSES))
   images = draw(seed + 1, x=(2, SIDE, SIDE, 3))["x"]
   logits = []
   for image in images:
-    x = [given["cls"][0, 0]]
+    x = [w["cls"][0, 0]]
     for place in range(tokens):
       row, column = (PATCH * i for i in divmod(place, SIDE // PATCH))
       patch = image[row : row + PATCH, column : column + PATCH]
-      embedded = np.tensordot(patch, given["stem.embed.kernel"], axes=3) + given["stem.embed.bias"]
-      x.append(embedded + given["posemb.table"][0, place])
+      embedded = np.tensordot(patch, w["stem.embed.kernel"], axes=3) + w["stem.embed.bias"]
+      x.append(embedded + w["posemb.table"][0, place])
     x = np.stack(x)
     for layer in range(DEPTH):
-      x = run(x, given, f"block_{layer}")
-    first = normed(x, given, "norm")[0]
-    logits.append(linear(gelu(linear(first, given, "head_hidden")), given, "head"))
-  save(f"network_{kind}", None, images, np.stack(logits), **given)
+      x = run(x, w, f"block_{layer}")
+    first = normed(x, w, "norm")[0]
+    logits.append(linear(gelu(linear(first, w, "head_hidden")), w, "head"))
+  save(f"network_{kind}", None, images, np.stack(logits), **w)
 
 
 if __name__ == "__main__":

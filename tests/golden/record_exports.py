@@ -18,9 +18,9 @@ def main():
   images = np.random.default_rng(1).normal(size=(2, SIDE, SIDE, CHANNELS)).astype(np.float32)
   logits = {}
   for name, code in json.loads((HERE / "exported.json").read_text()).items():
-    made = {"torch": torch}
-    exec(code, made)
-    model = made["model"]
+    namespace = {"torch": torch}
+    exec(code, namespace)
+    model = namespace["model"]
     model.load_state_dict(load_file(HERE / f"exported_{name}.safetensors"))  # strict
     with torch.no_grad():
       logits[name] = model.eval()(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()

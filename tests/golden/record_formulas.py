@@ -46,17 +46,17 @@ def linear_transformer():
   shapes = {f"{n}.kernel": (WIDTH, HEADS, DIM) for n in names}
   shapes |= {f"{n}.bias": (HEADS, DIM) for n in names}
   shapes |= {"out.kernel": (HEADS, DIM, WIDTH), "out.bias": (WIDTH,)}
-  inputs, given = draw(9, x=(2, N, WIDTH))["x"], draw(10, **shapes)
+  inputs, w = draw(9, x=(2, N, WIDTH))["x"], draw(10, **shapes)
 
   def run(mask, causal):
     outs = []
     for x, seen in zip(inputs, mask, strict=True):
-      q, k, v = (projected(x, given[f"{n}.kernel"], given[f"{n}.bias"]) for n in names)
+      q, k, v = (projected(x, w[f"{n}.kernel"], w[f"{n}.bias"]) for n in names)
       heads = [
-        linear_attention(q[:, h], k[:, h], v[:, h], seen, causal) @ given["out.kernel"][h]
+        linear_attention(q[:, h], k[:, h], v[:, h], seen, causal) @ w["out.kernel"][h]
         for h in range(HEADS)
       ]
-      outs.append(sum(heads) + given["out.bias"])
+      outs.append(sum(heads) + w["out.bias"])
     return np.stack(outs)
 
   everything = np.ones_like(MASK)
@@ -69,7 +69,7 @@ def linear_transformer():
     masked_out=run(MASK, False),
     masked_causal=run(MASK, True),
     mask=MASK,
-    **given,
+    **w,
   )
 
 
@@ -110,37 +110,35 @@ def shaped(name, *, one_map, per_head, center, values, output, large_logits=Fals
       shapes |= {f"{part}.kernel": (WIDTH, WIDTH), f"{part}.bias": (WIDTH,)}
     if kind == "identity":
       shapes |= {f"{part}_skip_gain": (), f"{part}_residual_gain": ()}
-  inputs, given = draw(9, x=(2, N, WIDTH))["x"], draw(11, **shapes)
+  inputs, w = draw(9, x=(2, N, WIDTH))["x"], draw(11, **shapes)
   scale = DIM**0.5 if large_logits else DIM**-0.5
-  given["query.kernel"] /= 8  # so that the softmax is not all on one key
-  given["key.kernel"] /= 8
+  w["query.kernel"] /= 8  # so that the softmax is not all on one key
+  w["key.kernel"] /= 8
 
   def mapped(x, part, kind):
     if kind == "dropped":
       return x
-    y = x @ given[f"{part}.kernel"] + given[f"{part}.bias"]
+    y = x @ w[f"{part}.kernel"] + w[f"{part}.bias"]
     if kind == "identity":
-      y = given[f"{part}_skip_gain"] * x + given[f"{part}_residual_gain"] * y
+      y = w[f"{part}_skip_gain"] * x + w[f"{part}_residual_gain"] * y
     return y
 
   def run(mask):
     outs = []
     for x, seen in zip(inputs, mask, strict=True):
-      q, k = (projected(x, given[f"{n}.kernel"], given[f"{n}.bias"]) for n in ("query", "key"))
+      q, k = (projected(x, w[f"{n}.kernel"], w[f"{n}.bias"]) for n in ("query", "key"))
       v = mapped(x, "value", values)
       heads = []
       for h in range(HEADS):
         one = 0 if one_map else h
-        three = [
-          given[n][h if per_head else 0] if n in given else 0.0 for n in ("alpha", "beta", "gamma")
-        ]
+        three = [w[n][h if per_head else 0] if n in w else 0.0 for n in ("alpha", "beta", "gamma")]
         columns = v[:, h * DIM : (h + 1) * DIM]
         heads.append(shaped_head(q[:, one], k[:, one], columns, *three, seen, scale))
       outs.append(mapped(np.concatenate(heads, axis=1), "out", output))
     return np.stack(outs)
 
   out, hidden = run(np.ones_like(MASK)), run(MASK)
-  save(f"shaped_{name}", None, inputs, out, masked_out=hidden, mask=MASK, **given)
+  save(f"shaped_{name}", None, inputs, out, masked_out=hidden, mask=MASK, **w)
 
 
 def record():

@@ -34,11 +34,11 @@ def main():
   with torch.no_grad():
     for value in model.parameters():  # the positions too, so that a wrong place changes the loss
       value.copy_(0.3 * torch.randn_like(value))
-    found = {}
+    losses = {}
     for normalized in (False, True):
       model.config.norm_pix_loss = normalized
       out = model(images, noise=noise)
-      found[f"loss_{'normalized' if normalized else 'plain'}"] = out.loss
+      losses[f"loss_{'normalized' if normalized else 'plain'}"] = out.loss
   np.savez_compressed(
     Path(__file__).parent / "mae.npz",
     images=images.permute(0, 2, 3, 1).numpy(),
@@ -46,7 +46,7 @@ def main():
     masked=out.mask.numpy().astype(bool),
     predicted=out.logits.numpy(),
     decoder_positions=table.numpy(),
-    **{name: value.numpy() for name, value in found.items()},
+    **{name: value.numpy() for name, value in losses.items()},
     **{name: value.detach().numpy() for name, value in model.state_dict().items()},
   )
 

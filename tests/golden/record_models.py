@@ -80,9 +80,9 @@ def cvt():
   fields = {}
   for stage, (dim, heads, depth) in enumerate([(8, 1, 1), (8, 1, 1), (12, 2, 1)], start=1):
     stride = 2 if stage == 2 else 1
-    own = dict(emb_dim=dim, emb_kernel=3, emb_stride=stride, heads=heads, depth=depth, mlp_mult=2)
-    own |= dict(proj_kernel=3, kv_proj_stride=2)
-    fields |= {f"s{stage}_{name}": value for name, value in own.items()}
+    sizes = dict(emb_dim=dim, emb_kernel=3, emb_stride=stride, heads=heads, depth=depth, mlp_mult=2)
+    sizes |= dict(proj_kernel=3, kv_proj_stride=2)
+    fields |= {f"s{stage}_{name}": value for name, value in sizes.items()}
   return CvT(num_classes=CLASSES, **fields)
 
 
@@ -135,7 +135,7 @@ def record(name, module):
   x = torch.randn(4, 3, SIZE, SIZE)
   arrays = {key: value.clone() for key, value in module.state_dict().items()}
   for part, path in PARTS.get(name, {}).items():
-    keep = lambda _, given, out, key=f"{part}_out": arrays.update({key: out})  # noqa: E731
+    keep = lambda _, inputs, out, key=f"{part}_out": arrays.update({key: out})  # noqa: E731
     module.get_submodule(path).register_forward_hook(keep)
   arrays |= {"x": x, "out": module.eval()(x)}
   if any(key.endswith("running_var") for key in arrays):

@@ -43,8 +43,8 @@ def record_operations():
       hparams = {"img_mean": MEAN, "interpolation": getattr(Image.Resampling, how.upper())}
       for sign, number in ((1, 0.0), (-1, 1.0)):
         random.random = lambda number=number: number
-        made = [auto_augment.AugmentOp(name, 1.0, level, hparams)(image) for level in LEVELS]
-        arrays[f"{name}/{how}/{sign}"] = np.stack([np.asarray(x) for x in made])
+        pictures = [auto_augment.AugmentOp(name, 1.0, level, hparams)(image) for level in LEVELS]
+        arrays[f"{name}/{how}/{sign}"] = np.stack([np.asarray(x) for x in pictures])
   arrays["policy"] = json.dumps(
     {
       "names": [op.name for op in policy.ops],

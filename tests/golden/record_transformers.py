@@ -55,8 +55,8 @@ def big_bird():
 
   out, attention = run(torch.ones(2, 56))
   cotangent = torch.randn(out.shape)
-  wanted = dict(module.named_parameters()) | {"x": x}
-  grads = torch.autograd.grad(out, list(wanted.values()), cotangent)
+  leaves = dict(module.named_parameters()) | {"x": x}
+  grads = torch.autograd.grad(out, list(leaves.values()), cotangent)
   save(
     "big_bird",
     module,
@@ -67,17 +67,17 @@ def big_bird():
     drawn=np.stack(drawn[0]),  # (H, m - 2, r)
     edges=np.packbits(attention[0].detach().numpy() > 0),  # (H, N, N)
     cotangent=cotangent,
-    **{f"grad.{name}": grad for name, grad in zip(wanted, grads, strict=True)},
+    **{f"grad.{name}": grad for name, grad in zip(leaves, grads, strict=True)},
   )
 
 
 def big_bird_plans():
   """Records the blocks that a row of blocks ever draws in many draws, bool (m, m)."""
   module = BigBirdBlockSparseAttention(BigBirdConfig(**COMMON)).train()
-  found = {}
+  plans = {}
   for n, block, r in ((56, 4, 2), (530, 10, 3), (1024, 64, 3), (3072, 64, 3), (4096, 64, 3)):
     m = n // block
-    found[f"{n},{block},{r}"] = support = np.zeros((m, m), bool)
+    plans[f"{n},{block},{r}"] = support = np.zeros((m, m), bool)
     np.random.seed(0)
     if n in (1024, 3072, 4096):
       layouts = (
@@ -89,7 +89,7 @@ def big_bird_plans():
       layouts = module._bigbird_block_rand_mask_with_head(n, n, block, block, DRAWS, ends, counts)
     for layout in layouts:
       support[np.arange(1, m - 1)[:, None], layout] = True
-  save("big_bird_plans", None, np.zeros(0), np.zeros(0), **found)
+  save("big_bird_plans", None, np.zeros(0), np.zeros(0), **plans)
 
 
 def longformer():
@@ -98,8 +98,8 @@ def longformer():
   module = randomized(LongformerSelfAttention(config, 0)).eval()
   x = 2 * tokens(16, 6)
 
-  def run(kept):
-    kind = torch.where(kept, 0.0, -10000.0)
+  def run(seen):
+    kind = torch.where(seen, 0.0, -10000.0)
     kind[:, 0] = 10000.0
     return module(
       x.clone(),

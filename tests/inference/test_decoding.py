@@ -27,8 +27,8 @@ def test_cached_logits_agree_with_the_whole_sequence(mixer):
   tokens = np.random.default_rng(0).integers(0, 17, (3, 64)).astype(np.int32)
   whole = jax.jit(loaded.model.apply)(loaded.variables, tokens)
 
-  def step(cache, given):
-    previous, at = given
+  def step(cache, inputs):
+    previous, at = inputs
     variables = loaded.variables
     logits, cache = next_logits(loaded.model, variables, cache, previous[:, None], at[None])
     return cache, logits
@@ -36,23 +36,23 @@ def test_cached_logits_agree_with_the_whole_sequence(mixer):
   previous = np.roll(tokens.T, 1, axis=0)  # The token before place 0 is ignored.
   places = jnp.arange(64, dtype=jnp.int32)
   run = jax.jit(lambda cache: jax.lax.scan(step, cache, (previous, places))[1])
-  found = run(loaded.model.init_cache(3))
-  np.testing.assert_allclose(found.swapaxes(0, 1), whole, rtol=2e-5, atol=2e-5)
+  logits = run(loaded.model.init_cache(3))
+  np.testing.assert_allclose(logits.swapaxes(0, 1), whole, rtol=2e-5, atol=2e-5)
 
 
-def draw(loaded, prompts, sampling=Sampling(), **given):  # noqa: B008, a frozen value
+def draw(loaded, prompts, sampling=Sampling(), **options):  # noqa: B008, a frozen value
   length = loaded.task.length
-  return sample_tokens(loaded.model, loaded.variables, prompts, length, sampling, **given)
+  return sample_tokens(loaded.model, loaded.variables, prompts, length, sampling, **options)
 
 
 @pytest.mark.slow
 def test_a_low_temperature_takes_the_most_probable_token():
   loaded = text()
   prompt = np.array([[104, 105, 0]], np.int32)
-  found = draw(loaded, prompt, Sampling(temperature=1e-4))
-  logits = jax.jit(loaded.model.apply)(loaded.variables, found)
-  np.testing.assert_array_equal(found[:, :3], prompt)
-  np.testing.assert_array_equal(found[:, 3:], np.argmax(logits, axis=-1)[:, 3:])
+  tokens = draw(loaded, prompt, Sampling(temperature=1e-4))
+  logits = jax.jit(loaded.model.apply)(loaded.variables, tokens)
+  np.testing.assert_array_equal(tokens[:, :3], prompt)
+  np.testing.assert_array_equal(tokens[:, 3:], np.argmax(logits, axis=-1)[:, 3:])
 
 
 @pytest.mark.slow
@@ -70,23 +70,23 @@ def test_a_sample_depends_on_its_number_and_seed():
 @pytest.mark.slow
 def test_draws_have_the_probabilities_of_the_model():
   loaded = make(grid=(1, 2, 1))
-  found = draw(loaded, np.zeros((4000, 0), np.int32))[:, 0]
+  tokens = draw(loaded, np.zeros((4000, 0), np.int32))[:, 0]
   logits = jax.jit(loaded.model.apply)(loaded.variables, np.zeros((1, 2), np.int32))[0, 0]
   expected = 4000 * np.exp(logits) / np.exp(logits).sum()
-  counts = np.bincount(found, minlength=17)
+  counts = np.bincount(tokens, minlength=17)
   assert np.all(np.abs(counts - expected) < 5 * np.sqrt(expected) + 3)
 
 
 def test_top_k_and_top_p_exclude_tokens():
   logits = np.log(np.array([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]], np.float32))
 
-  def kept(**given):
-    return np.isfinite(jax.jit(Sampling(**given).scale)(logits)).tolist()
+  def keep(**options):
+    return np.isfinite(jax.jit(Sampling(**options).scale)(logits)).tolist()
 
-  assert kept(top_k=2) == [[False, True, False, True], [True] * 4]  # All of the second row tie.
-  assert kept(top_k=9) == [[True] * 4] * 2
-  assert kept(top_p=0.05)[0] == [False, True, False, False]
-  assert kept(top_p=0.69)[0] == [False, True, False, True]
-  assert kept(top_p=0.71)[0] == [False, True, True, True]
-  assert kept(top_p=1.0) == [[True] * 4] * 2
+  assert keep(top_k=2) == [[False, True, False, True], [True] * 4]  # All of the second row tie.
+  assert keep(top_k=9) == [[True] * 4] * 2
+  assert keep(top_p=0.05)[0] == [False, True, False, False]
+  assert keep(top_p=0.69)[0] == [False, True, False, True]
+  assert keep(top_p=0.71)[0] == [False, True, True, True]
+  assert keep(top_p=1.0) == [[True] * 4] * 2
   np.testing.assert_allclose(Sampling(temperature=0.5).scale(logits), 2 * logits)

@@ -104,14 +104,14 @@ def test_a_classifier_gets_intervals_and_a_temperature(run, tmp_path, capsys):
   for name in ("top1", "nll", "ece", "f1", "balanced_accuracy"):
     low, high = result["intervals"][name]
     assert low <= high and (name == "ece" or low <= result[name] <= high), name
-  own = result["calibration"]
-  assert own["fitted_examples"] == 144
-  assert own["before"]["nll"] == pytest.approx(result["nll"], rel=1e-5)
-  assert own["validation"]["after"]["nll"] < own["validation"]["before"]["nll"]
+  fit = result["calibration"]
+  assert fit["fitted_examples"] == 144
+  assert fit["before"]["nll"] == pytest.approx(result["nll"], rel=1e-5)
+  assert fit["validation"]["after"]["nll"] < fit["validation"]["before"]["nll"]
   same = evaluate(workdir, checkpoint="latest", calibrate=True, split="validation")
-  assert same["calibration"]["temperature"] == pytest.approx(own["temperature"], rel=1e-6)
+  assert same["calibration"]["temperature"] == pytest.approx(fit["temperature"], rel=1e-6)
   assert main(["evaluate", "--workdir", str(workdir), "--calibrate"]) == 0
-  assert f"temperature         {own['temperature']:.4f}, fitted on 144" in capsys.readouterr().out
+  assert f"temperature         {fit['temperature']:.4f}, fitted on 144" in capsys.readouterr().out
 
 
 def test_a_loaded_model_keeps_its_checkpoint(run):
@@ -287,9 +287,9 @@ def test_classes_are_matched_by_name(exported, run_copy):
     shutil.rmtree(folder / name)
   (folder / "4").rename(folder / "04")
   rename(run_copy, map(str, reversed(range(10))))
-  kept = ~np.isin(labels, (3, 7))
+  present = ~np.isin(labels, (3, 7))
   result = evaluate(run_copy, source=f"folder:{folder}", checkpoint="latest")
-  p, places = probabilities_of(run_copy, images[kept]), 9 - labels[kept]
+  p, places = probabilities_of(run_copy, images[present]), 9 - labels[present]
   expected = figures_of(p, places)
   del expected["class_top1"]
   assert_figures(result, expected)
@@ -297,9 +297,9 @@ def test_classes_are_matched_by_name(exported, run_copy):
     None if k in (3, 7) else (p.argmax(1) == places)[places == 9 - k].mean() for k in range(10)
   ]
   assert result["class_top1"] == [None if x is None else pytest.approx(x) for x in hits[::-1]]
-  own = evaluate(run_copy, checkpoint="latest")  # The run's own source is matched by names too.
+  figures = evaluate(run_copy, checkpoint="latest")  # The run's own source is matched by names too.
   images, labels, _ = examples_of()
-  assert own["top1"] == pytest.approx(
+  assert figures["top1"] == pytest.approx(
     (probabilities_of(run_copy, images).argmax(1) == 9 - labels).mean()
   )
 

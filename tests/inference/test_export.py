@@ -54,8 +54,8 @@ def call(program, *arrays):
 
 
 def check(loaded, program, count):
-  given = untrained.images(count)
-  outputs, expected = call(program, given), vitx.predict(loaded, given)
+  images = untrained.images(count)
+  outputs, expected = call(program, images), vitx.predict(loaded, images)
   for name in ("logits", "probabilities"):
     np.testing.assert_allclose(outputs[name], expected.rows[name], rtol=1e-5, atol=1e-5)
   assert np.ptp(expected.logits) > 0.1, "nothing is tested by models with equal outputs for all"
@@ -116,8 +116,8 @@ def test_networks_of_each_shape_are_exported(name):
 def test_a_density_model_is_exported():
   loaded = density_models.make()
   tokens = np.random.default_rng(0).integers(0, 17, (2, 64), np.uint8)
-  given = {"tokens": tokens, "first": np.zeros(2, np.int32), "mask": np.ones(2, bool)}
-  rows = jax.jit(loaded.task.evaluate)(loaded.variables["params"], {}, {}, given)["rows"]
+  inputs = {"tokens": tokens, "first": np.zeros(2, np.int32), "mask": np.ones(2, bool)}
+  rows = jax.jit(loaded.task.evaluate)(loaded.variables["params"], {}, {}, inputs)["rows"]
   for batch in (None, 2):
     assert list(input_specs(loaded, batch)) == ["tokens"]
     outputs = call(make_program(loaded, ALL, batch, "masked"), tokens)
@@ -130,9 +130,9 @@ def test_a_density_model_is_exported():
 def test_a_program_for_one_platform_has_its_kernels(monkeypatch):
   monkeypatch.setattr(cudnn_library, "check_cudnn_version", lambda: 91100)  # as if installed
   half = untrained.make(**SMALL, dtype="bfloat16")
-  given = {"image": untrained.images(2)}
+  inputs = {"image": untrained.images(2)}
   # The export must not use this trace, which is for a CPU.
-  jax.eval_shape(half.task.respond, half.variables["params"], {}, given)
+  jax.eval_shape(half.task.respond, half.variables["params"], {}, inputs)
 
   def text(*platforms, implementation="kernelized"):
     return str(make_program(half, platforms, 2, implementation).mlir_module())

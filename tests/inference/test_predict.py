@@ -217,11 +217,11 @@ def test_wrong_images_are_refused(loaded, images, message):
 
 def test_arrays_are_given_by_name(loaded, digits, tmp_path):
   """A wrong name is an error; otherwise the prediction would be that of a blank picture."""
-  wanted = vitx.predict(loaded, digits[:1]).classes
+  expected = vitx.predict(loaded, digits[:1]).classes
   for arrays in ({"image": digits[0]}, {"image": digits[0], "label": np.int32(3), "more": 1}):
     np.savez(tmp_path / "digit.npz", **arrays)
-    assert vitx.predict(loaded, [arrays]).classes == wanted
-    assert vitx.predict(loaded, [tmp_path / "digit.npz"]).classes == wanted
+    assert vitx.predict(loaded, [arrays]).classes == expected
+    assert vitx.predict(loaded, [tmp_path / "digit.npz"]).classes == expected
   with pytest.raises(ConfigError, match=r"has the arrays \['images'\] and lacks image"):
     vitx.predict(loaded, [{"images": digits[0]}])
   np.savez(tmp_path / "flat.npz", image=np.zeros(64, np.uint8))

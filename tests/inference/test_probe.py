@@ -26,7 +26,7 @@ QUICK = {"methods": ("ridge",), "draws": 0}
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def folder(tmp_path_factory):
   """A folder of features that the tests of this file share."""
   return tmp_path_factory.mktemp("features")
 
@@ -35,7 +35,7 @@ def kept(tmp_path_factory):
 def frozen(monkeypatch):
   """Makes a test fail if it computes a feature."""
 
-  def fail(*given):
+  def fail(*_):
     raise AssertionError("computed")
 
   monkeypatch.setattr(features_file, "_compute", fail)
@@ -44,39 +44,39 @@ def frozen(monkeypatch):
 def read_roles(model):
   """Returns the features of each role, as `vitx.predict` gives them, and the labels."""
   source = open_source(runs.tiny().data, seed=0)
-  found = {}
+  features = {}
   for name in ("train", "validation", "test"):
     role = source.role(name)
     images = np.stack([role[i]["image"] for i in range(len(role))])
-    found[name] = vitx.predict(model, images, features=True).features, np.asarray(role.labels)
-  return found
+    features[name] = vitx.predict(model, images, features=True).features, np.asarray(role.labels)
+  return features
 
 
-def test_a_probe_agrees_with_predict_and_scikit_learn(loaded, kept):
+def test_a_probe_agrees_with_predict_and_scikit_learn(loaded, folder):
   roles = read_roles(loaded)
-  result = probe(loaded, **QUICK, cache=kept)
-  (file,) = kept.glob("*.npz")
+  result = probe(loaded, **QUICK, cache=folder)
+  (file,) = folder.glob("*.npz")
   with np.load(file) as arrays:
     for name, (values, labels) in roles.items():
       np.testing.assert_allclose(arrays[f"{name}_values"], values, rtol=1e-5, atol=1e-6)
       np.testing.assert_array_equal(arrays[f"{name}_labels"], labels)
   assert result["examples"] == {"train": 1294, "validation": 144, "test": 359}
   assert result["features"] == 16 and result["few_shot"] == []
-  found = result["methods"]["ridge"]
+  ridge = result["methods"]["ridge"]
   x, y = roles["train"]
   scaler = StandardScaler().fit(x.astype(np.float64))
-  peer = RidgeClassifier(found["alpha"]).fit(scaler.transform(x), y)
+  peer = RidgeClassifier(ridge["alpha"]).fit(scaler.transform(x), y)
   for name in ("validation", "test"):
     values, labels = roles[name]
-    assert abs(peer.score(scaler.transform(values), labels) - found[name]) < 1e-3
+    assert abs(peer.score(scaler.transform(values), labels) - ridge[name]) < 1e-3
 
 
-def test_a_second_call_computes_nothing(run, kept, frozen):
-  assert probe(run, **QUICK, cache=kept)["cached"]
+def test_a_second_call_computes_nothing(run, folder, frozen):
+  assert probe(run, **QUICK, cache=folder)["cached"]
 
 
 @pytest.mark.parametrize("change", ["weights", "preparation"])
-def test_other_weights_or_preparation_need_other_features(loaded, kept, frozen, change):
+def test_other_weights_or_preparation_need_other_features(loaded, folder, frozen, change):
   changed = loaded.config.copy_and_resolve_references()
   variables = loaded.variables
   if change == "weights":
@@ -84,15 +84,15 @@ def test_other_weights_or_preparation_need_other_features(loaded, kept, frozen, 
   else:
     changed.evaluation.crop_ratio = 0.8
   with pytest.raises(AssertionError, match="computed"):
-    probe(dataclasses.replace(loaded, variables=variables, config=changed), **QUICK, cache=kept)
+    probe(dataclasses.replace(loaded, variables=variables, config=changed), **QUICK, cache=folder)
 
 
 @pytest.mark.slow
-def test_a_config_takes_the_weights_of_init_from(run, kept, frozen, capsys):
+def test_a_config_takes_the_weights_of_init_from(run, folder, frozen, capsys):
   """The config's features are those of the run, bit by bit, so one file of features serves both."""
   text = f"configs/digits.py:{runs.replace(runs.TINY, f'init_from={run}')}"
-  result = probe(config=text, **QUICK, cache=kept)
-  assert result["cached"] and result["methods"] == probe(run, **QUICK, cache=kept)["methods"]
+  result = probe(config=text, **QUICK, cache=folder)
+  assert result["cached"] and result["methods"] == probe(run, **QUICK, cache=folder)["methods"]
   assert result["model"] == text and f"init_from {run}" in capsys.readouterr().out
 
 
@@ -134,8 +134,8 @@ def test_only_a_copy_of_the_data_of_the_run_has_its_splits(loaded, tmp_path):
   copy, names = f"folder:{tmp_path / 'copy'}", ["striped", "dark", "bright"]
   (tmp_path / "photos" / "classes.txt").write_text("\n".join(names))  # and not in the copy
   assert not probe(model, **options)["cached"]
-  found = open_source(model.config.data, seed=0).info.fingerprint
-  trained = dataclasses.replace(model, data={"fingerprint": found, "class_names": names})
+  fingerprint = open_source(model.config.data, seed=0).info.fingerprint
+  trained = dataclasses.replace(model, data={"fingerprint": fingerprint, "class_names": names})
   assert probe(trained, source=copy, **options)["cached"]
   assert not probe(model, source=copy, **options)["cached"]
   assert probe(model, **options)["cached"]
@@ -162,9 +162,9 @@ def test_few_shot_curves_are_drawn_in_percent():
 
 
 @pytest.mark.slow
-def test_the_command_prints_and_writes(run, kept, tmp_path, capsys, frozen):
+def test_the_command_prints_and_writes(run, folder, tmp_path, capsys, frozen):
   table, data, pictures = tmp_path / "p.csv", tmp_path / "p.json", tmp_path / "pictures"
-  words = ["probe", "--workdir", str(run), "--cache", str(kept), "--methods", "ridge,knn"]
+  words = ["probe", "--workdir", str(run), "--cache", str(folder), "--methods", "ridge,knn"]
   words += ["--shots", "1,3", "--draws", "2", "--out", str(pictures)]
   assert main([*words, "--csv", str(table), "--json", str(data)]) == 0
   out, result = capsys.readouterr().out, json.loads(data.read_text())

@@ -43,8 +43,8 @@ def evaluated(finished_run):
 @pytest.mark.slow  # evaluates twice, and draws all figures
 def test_the_command_writes_both_pages(finished_run, tmp_path, capsys):
   out = tmp_path / "report"
-  own = ["--workdir", str(finished_run[0]), "--limit", "60", "--report", str(out)]
-  assert main(["evaluate", *own]) == 0
+  options = ["--workdir", str(finished_run[0]), "--limit", "60", "--report", str(out)]
+  assert main(["evaluate", *options]) == 0
   assert f"{out}/index.html" in capsys.readouterr().out
   page, text = (out / "index.html").read_text(), (out / "report.md").read_text()
   result = evaluate(finished_run[0], limit=60)
@@ -53,7 +53,7 @@ def test_the_command_writes_both_pages(finished_run, tmp_path, capsys):
   low, high = result["intervals"]["nll"]
   assert f"{low:.4f} to {high:.4f}" in page and f"{low:.4f} to {high:.4f}" in text
   sources = re.findall(r"<img[^>]* src='([^']*)'", page)
-  assert len(sources) > 10 and all(each.startswith("data:image/") for each in sources)
+  assert len(sources) > 10 and all(source.startswith("data:image/") for source in sources)
   assert "<script" not in page and "http" not in page.replace("http-equiv", "")
   for file in re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text):
     with Image.open(out / file) as picture:
@@ -100,14 +100,14 @@ def test_visualize_agrees_with_evaluate(finished_run, tmp_path):
   workdir = str(finished_run[0])
   counts, bins, listed = [], [], []
   for figure, rows in (("confusion", counts), ("reliability", bins), ("mistakes", listed)):
-    own = {"workdir": workdir, "split": "test", "options": Options(examples=2)}
-    *pictures, table = visualize(figure, tmp_path, **own)
+    settings = {"workdir": workdir, "split": "test", "options": Options(examples=2)}
+    *pictures, table = visualize(figure, tmp_path, **settings)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
     with open(table, newline="", encoding="utf-8") as file:
       rows += csv.DictReader(file)
   result = evaluate(workdir)
-  found = [[int(row[str(k)]) for k in range(10)] for row in counts]
-  assert found == result["confusion"]
+  matrix = [[int(row[str(k)]) for k in range(10)] for row in counts]
+  assert matrix == result["confusion"]
   assert [int(row["examples"]) for row in bins] == result["reliability"]["examples"]
   assert [row["kind"] for row in listed] == ["mistakes"] * 2 + ["doubts"] * 2
   assert all(row["label"] != row["prediction"] for row in listed[:2])
@@ -140,9 +140,9 @@ def test_a_photo_is_dim_where_attention_is_low():
   image = np.full((300, 400, 3), 200, np.uint8)
   attention = np.zeros((300, 400), np.float32)
   attention[:, 200:] = 1
-  found = np.asarray(mistakes.Picture("a", "b", "c", 0.5, image, attention).render())
-  assert found.shape == (300, 400, 3) and (found[:, 200:] == 200).all()
-  assert (found[:, :200] == 90).all()
+  picture = np.asarray(mistakes.Picture("a", "b", "c", 0.5, image, attention).render())
+  assert picture.shape == (300, 400, 3) and (picture[:, 200:] == 200).all()
+  assert (picture[:, :200] == 90).all()
   gray = np.asarray(mistakes.Picture("a", "b", "c", 0.5, image[..., :1], attention).render())
   assert gray[0, 300, 0] > gray[0, 300, 2] and (gray[:, :200] == 90).all()
   small = mistakes.Picture("a", "b", "c", 0.5, image[:8, :8, :1]).render()

@@ -99,8 +99,8 @@ class Handler(BaseHTTPRequestHandler):
     content = self.read()
     path = self.path.partition("?")[0]
     self.hub.asked.append((self.command, path))
-    if found := RESOLVE.fullmatch(path):
-      return self.resolve(*found.groups())
+    if match := RESOLVE.fullmatch(path):
+      return self.resolve(*match.groups())
     if path.startswith("/objects/"):
       return self.send_object(path.removeprefix("/objects/"), content)
     if path == "/api/validate-yaml":
@@ -109,9 +109,9 @@ class Handler(BaseHTTPRequestHandler):
       return self.send(401, {"error": "Invalid username or password."})
     if path == "/api/repos/create":
       return self.create(json.loads(content))
-    if found := re.fullmatch(r"/api/models/(me/[\w.-]+)/(preupload|commit)/main", path):
-      return getattr(self, found[2])(found[1], content)
-    if found := re.fullmatch(r"/(me/[\w.-]+)\.git/info/lfs/objects/batch", path):
+    if match := re.fullmatch(r"/api/models/(me/[\w.-]+)/(preupload|commit)/main", path):
+      return getattr(self, match[2])(match[1], content)
+    if match := re.fullmatch(r"/(me/[\w.-]+)\.git/info/lfs/objects/batch", path):
       return self.name_places(json.loads(content))
     if re.fullmatch(r"/api/models/[\w./-]+", path):
       return self.refuse(404, "RepoNotFound")
@@ -126,10 +126,10 @@ class Handler(BaseHTTPRequestHandler):
       return self.refuse(401, "RepoNotFound")
     if name in self.hub.gated:
       return self.refuse(403, "GatedRepo")
-    found = self.hub.find(name, revision)
-    if found is None:
+    version = self.hub.find(name, revision)
+    if version is None:
       return self.refuse(404, "RevisionNotFound")
-    number, files = found
+    number, files = version
     commit = f"{number:040}"
     if file not in files:
       return self.send(404, X_Error_Code="EntryNotFound", X_Repo_Commit=commit)
@@ -148,15 +148,15 @@ class Handler(BaseHTTPRequestHandler):
       self.hub.objects[digest] = content
     return self.send(200, b"" if self.command == "PUT" else self.hub.objects[digest])
 
-  def create(self, wanted):
-    if wanted["organization"] != "me":
+  def create(self, request):
+    if request["organization"] != "me":
       return self.send(403, {"error": "You don't have the rights to create a model there."})
-    name = f"me/{wanted['name']}"
+    name = f"me/{request['name']}"
     address = {"url": f"{self.hub.address}/{name}"}
     if name in self.hub.repositories:
       return self.send(409, address)
     self.hub.repositories[name] = [{}]
-    if wanted.get("visibility") == "private":
+    if request.get("visibility") == "private":
       self.hub.private.add(name)
     return self.send(200, address)
 
@@ -169,10 +169,10 @@ class Handler(BaseHTTPRequestHandler):
     ]
     return self.send(200, {"files": answers})
 
-  def name_places(self, wanted):
+  def name_places(self, request):
     objects = [
       {**x, "actions": {"upload": {"href": f"{self.hub.address}/objects/{x['oid']}"}}}
-      for x in wanted["objects"]
+      for x in request["objects"]
     ]
     return self.send(200, {"objects": objects, "transfer": "basic"})
 

@@ -86,11 +86,11 @@ HEADLESS = (*OF_14, *TOWERS)
 
 def make(name, side=None, **fields):
   """Returns a network, and its variables, which are all `FRESH`."""
-  kind, own = NETWORKS[name]
-  own = {**SIZE, **own, **fields}
+  kind, settings = NETWORKS[name]
+  settings = {**SIZE, **settings, **fields}
   if kind == "convmixer":
-    own = {key: own[key] for key in own if key not in ("num_heads", "mlp_dim")}
-  model = create_model(kind, **own)
+    settings = {key: settings[key] for key in settings if key not in ("num_heads", "mlp_dim")}
+  model = create_model(kind, **settings)
   shapes = shapes_of(model, side or (42 if name in OF_14 else 24))
   return model, jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), dict(shapes))
 

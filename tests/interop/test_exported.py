@@ -37,14 +37,14 @@ def test_exports_equal_the_files_that_timm_ran(name):
     foreign.read_arrays(path(name)),
   )
   jax.tree.map(np.testing.assert_array_equal, arrays, recorded[0])
-  again, left = to_ours(recorded[0], 3)
-  assert left == []
+  again, unused = to_ours(recorded[0], 3)
+  assert unused == []
   jax.tree.map(np.testing.assert_array_equal, again, dict(name_arrays(variables)))
   with np.load(GOLDEN / "exported.npz") as golden:
     np.testing.assert_array_equal(golden["images"], images())
     expected = golden[name]
-  found = run(model, variables, images())
-  np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
+  logits = run(model, variables, images())
+  np.testing.assert_allclose(logits, expected, atol=2e-5 * np.abs(expected).max())
 
 
 def test_a_rectangular_grid_keeps_its_shape(tmp_path):
@@ -84,9 +84,9 @@ def network(module, text):
 
 @pytest.mark.parametrize("row", [row for row in imagenet.ROWS if "linformer" not in row])
 def test_rows_of_imagenet_have_names(row):
-  found = network(imagenet, row)
+  theirs = network(imagenet, row)
   family = "lv_vit" if "lv" in row else "distilled" if "distilled" in row else "timm"
-  assert found.family == family and ("img_size=224" in found.code) == (family != "lv_vit")
+  assert theirs.family == family and ("img_size=224" in theirs.code) == (family != "lv_vit")
 
 
 @pytest.mark.parametrize("row", finetune.ROWS)

@@ -51,8 +51,8 @@ def run_sown(model, variables, images):
 
 def assert_outputs(name, model, variables):
   images, expected = golden(name)
-  found = run(model, variables, images)
-  np.testing.assert_allclose(found, expected, atol=2e-5 * np.abs(expected).max())
+  logits = run(model, variables, images)
+  np.testing.assert_allclose(logits, expected, atol=2e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(
@@ -80,20 +80,20 @@ def test_towers_give_their_own_features_at_two_sizes(name):
     arrays = dict(file)
   for part, side in (("", 24), ("wide_", (24, 40))):
     if f"{part}table" in arrays:
-      own = fill(name, side=side, layout=TokenLayout((3, 5)))[1]["params"]["posemb"]["table"]
-      assert np.abs(own - arrays[f"{part}table"]).max() < 0.15 * np.abs(own).max()
+      table = fill(name, side=side, layout=TokenLayout((3, 5)))[1]["params"]["posemb"]["table"]
+      assert np.abs(table - arrays[f"{part}table"]).max() < 0.15 * np.abs(table).max()
       variables["params"]["posemb"] = {"table": arrays[f"{part}table"]}
     pooled, sown = run_sown(model, variables, arrays[f"{part}images"])
     tokens = sown["intermediates"]["patch_tokens"][0]
-    for found, kind in ((pooled, "logits"), (tokens, "tokens")):
+    for output, kind in ((pooled, "logits"), (tokens, "tokens")):
       expected = arrays[part + kind]  # a tolerance of 3e-6 detects another epsilon than DINOv3's
-      np.testing.assert_allclose(found, expected, atol=3e-6 * np.abs(expected).max())
+      np.testing.assert_allclose(output, expected, atol=3e-6 * np.abs(expected).max())
 
 
 def test_big_visions_names_are_read():
   """Big Vision has AugReg's names, with other numbers and under `params/`."""
   theirs = foreign.read_arrays(FILES["augreg"])[0]
-  wanted, _ = foreign_names.to_ours(theirs, 3)
+  expected, _ = foreign_names.to_ours(theirs, 3)
   for old, new in (
     ("Transformer/posembed_input/pos_embedding", "pos_embedding"),
     ("LayerNorm_2", "LayerNorm_1"),
@@ -101,9 +101,9 @@ def test_big_visions_names_are_read():
     ("MlpBlock_3", "MlpBlock_0"),
   ):
     theirs = {name.replace(old, new): x for name, x in theirs.items()}
-  found, left = foreign_names.to_ours({f"params/{name}": x for name, x in theirs.items()}, 3)
-  assert left == []
-  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+  ours, unused = foreign_names.to_ours({f"params/{name}": x for name, x in theirs.items()}, 3)
+  assert unused == []
+  jax.tree.map(np.testing.assert_array_equal, ours, expected)
 
 
 @pytest.mark.parametrize(
@@ -112,21 +112,21 @@ def test_big_visions_names_are_read():
 )
 def test_there_and_back_is_the_identity(name):
   theirs, _ = foreign_names.strip(foreign.read_arrays(FILES[name])[0], foreign.STATE_DICTS)
-  ours, left = foreign_names.to_ours(theirs, 3)
+  ours, unused = foreign_names.to_ours(theirs, 3)
   head = {"params/head/kernel", "params/head/bias"} if name in HEADLESS else set()
-  assert left == [] and set(ours) | head == set(name_leaves(make(name)[1]))
+  assert unused == [] and set(ours) | head == set(name_leaves(make(name)[1]))
   back = foreign_names.to_theirs(ours, foreign_names.find_family(theirs))
   counters = {key for key in theirs if key.endswith(("num_batches_tracked", "mask_token"))}
-  kept = {key: theirs[key] for key in theirs if key not in counters}
-  jax.tree.map(np.testing.assert_array_equal, back, kept)
+  expected = {key: theirs[key] for key in theirs if key not in counters}
+  jax.tree.map(np.testing.assert_array_equal, back, expected)
 
 
 @pytest.mark.parametrize("family", ["dinov2_registers", "registers"])
 def test_registers_go_there_and_back(family):
   """DINOv2 keeps a position of the class token; timm and vitx keep its sum with the token."""
   theirs = foreign.read_arrays(FILES["dinov2_registers"])[0]
-  ours, left = foreign_names.to_ours(theirs, 3)
-  assert left == [] and theirs["pos_embed"].shape == (1, 10, 12)
+  ours, unused = foreign_names.to_ours(theirs, 3)
+  assert unused == [] and theirs["pos_embed"].shape == (1, 10, 12)
   back = foreign_names.to_theirs(ours, family)
   jax.tree.map(np.testing.assert_array_equal, foreign_names.to_ours(back, 3)[0], ours)
 
@@ -183,10 +183,10 @@ def test_wrappers_of_weights_are_removed_and_reported(name, tmp_path):
   whole = foreign.read_arrays(FILES["timm_vit"])[0]
   body, head = ({n: x for n, x in whole.items() if (n in HEAD) == is_head} for is_head in (0, 1))
   path = torch_writer.save(wrap(whole, body, head), tmp_path / "a.ckpt")
-  found, left, beside, *_ = foreign.read_variables(path, 3)
-  wanted, *_ = foreign.read_variables(FILES["timm_vit"], 3)
-  jax.tree.map(np.testing.assert_array_equal, found, wanted)
-  assert left == [] and set(reported) <= beside.keys()
+  variables, unused, beside, *_ = foreign.read_variables(path, 3)
+  expected, *_ = foreign.read_variables(FILES["timm_vit"], 3)
+  jax.tree.map(np.testing.assert_array_equal, variables, expected)
+  assert unused == [] and set(reported) <= beside.keys()
 
 
 def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
@@ -196,8 +196,8 @@ def test_a_network_beside_unknown_parts_comes_without_them(tmp_path):
   teacher |= {"head.mlp.0.weight": np.ones((4, 12)), "head.weight": whole["head.weight"]}
   content = {"student": in_front("module.", teacher), "teacher": teacher, "epoch": 3}
   path = torch_writer.save(content, tmp_path / "dino.pth")
-  found, left, beside, *_ = foreign.read_variables(path, 3)
-  assert "head" not in found["params"] and left == []
+  variables, unused, beside, *_ = foreign.read_variables(path, 3)
+  assert "head" not in variables["params"] and unused == []
   assert {"teacher.", "student", "backbone.", "head.mlp.0.weight", "head.weight"} <= beside.keys()
   assert "other weights" in beside["student"]
 
@@ -251,28 +251,28 @@ def test_newer_names_of_transformers_are_read(name):
     for part, newer in NEWER_NAMES[name].items():
       new = new.replace(part, newer)
     named[new] = x
-  (wanted, left), (ours, newer_left) = (foreign_names.to_ours(x, 3) for x in (arrays, named))
-  assert named.keys() & arrays.keys() != arrays.keys() and left == newer_left == []
-  jax.tree.map(np.testing.assert_array_equal, ours, wanted)
+  (expected, unused), (ours, newer_unused) = (foreign_names.to_ours(x, 3) for x in (arrays, named))
+  assert named.keys() & arrays.keys() != arrays.keys() and unused == newer_unused == []
+  jax.tree.map(np.testing.assert_array_equal, ours, expected)
 
 
 def test_dinov2_of_transformers_needs_no_registers():
   arrays, _ = foreign.read_arrays(FILES["transformers_dinov2"])
-  wanted, _ = foreign_names.to_ours(arrays, 3)
-  del arrays["embeddings.register_tokens"], wanted["params/extra"]
-  wanted["params/cls"] = arrays["embeddings.cls_token"]
-  wanted["params/posemb/table"] = arrays["embeddings.position_embeddings"]
-  ours, left = foreign_names.to_ours(arrays, 3)
-  assert left == [] and foreign_names.find_family(arrays) == "transformers_dinov2"
-  jax.tree.map(np.testing.assert_array_equal, ours, wanted)
+  expected, _ = foreign_names.to_ours(arrays, 3)
+  del arrays["embeddings.register_tokens"], expected["params/extra"]
+  expected["params/cls"] = arrays["embeddings.cls_token"]
+  expected["params/posemb/table"] = arrays["embeddings.position_embeddings"]
+  ours, unused = foreign_names.to_ours(arrays, 3)
+  assert unused == [] and foreign_names.find_family(arrays) == "transformers_dinov2"
+  jax.tree.map(np.testing.assert_array_equal, ours, expected)
 
 
 def test_a_class_token_beside_the_network_is_left_out():
   """The names of the distilled network have a rule for two tokens, of which one is not there."""
   theirs = foreign.read_arrays(FILES["timm_distilled"])[0]
   named = {f"student.{name}": x for name, x in theirs.items()} | {"cls_token": np.ones((1, 1, 12))}
-  found, notes = foreign_names.strip(named, foreign.STATE_DICTS)
-  assert found.keys() == theirs.keys()
+  arrays, notes = foreign_names.strip(named, foreign.STATE_DICTS)
+  assert arrays.keys() == theirs.keys()
   assert notes["cls_token"] == "outside the network student.*"
 
 
@@ -291,23 +291,23 @@ def dinov3_under_other_names(arrays):
 def test_names_of_dinov3_are_read():
   """timm's files have biases of queries and values, or none, since the published ones are zero."""
   arrays, _ = foreign.read_arrays(str(GOLDEN / "exported_dinov3.safetensors"))
-  wanted, left = foreign_names.to_ours(arrays, 3)
-  assert left == [] and foreign_names.find_family(arrays) == "timm_dinov3"
-  own = dinov3_under_other_names(arrays)
-  found, left = foreign_names.to_ours(own, 3)
-  assert left == [] and foreign_names.find_family(own) == "dinov3"
-  jax.tree.map(np.testing.assert_array_equal, found, wanted)
-  back = foreign_names.to_theirs(found, "dinov3")
-  jax.tree.map(np.testing.assert_array_equal, foreign_names.to_ours(back, 3)[0], wanted)
-  own["blocks.1.attn.qkv.bias_mask"] = np.ones(72)
+  expected, unused = foreign_names.to_ours(arrays, 3)
+  assert unused == [] and foreign_names.find_family(arrays) == "timm_dinov3"
+  named = dinov3_under_other_names(arrays)
+  ours, unused = foreign_names.to_ours(named, 3)
+  assert unused == [] and foreign_names.find_family(named) == "dinov3"
+  jax.tree.map(np.testing.assert_array_equal, ours, expected)
+  back = foreign_names.to_theirs(ours, "dinov3")
+  jax.tree.map(np.testing.assert_array_equal, foreign_names.to_ours(back, 3)[0], expected)
+  named["blocks.1.attn.qkv.bias_mask"] = np.ones(72)
   with pytest.raises(ConfigError, match=r"blocks\.1\.attn\.qkv\.bias .*leaves a bias of the keys"):
-    foreign_names.to_ours(own, 3)
+    foreign_names.to_ours(named, 3)
   plain = {name: x for name, x in arrays.items() if "_bias" not in name}
-  found, left = foreign_names.to_ours(plain, 3)
-  assert left == [] and foreign_names.find_family(plain) == "timm_dinov3_without_biases"
-  zeros = {n: 0 * x if n.endswith(("query/bias", "value/bias")) else x for n, x in wanted.items()}
-  jax.tree.map(np.testing.assert_array_equal, found, zeros)
-  back = foreign_names.to_theirs(found, "timm_dinov3_without_biases")
+  ours, unused = foreign_names.to_ours(plain, 3)
+  assert unused == [] and foreign_names.find_family(plain) == "timm_dinov3_without_biases"
+  zeros = {n: 0 * x if n.endswith(("query/bias", "value/bias")) else x for n, x in expected.items()}
+  jax.tree.map(np.testing.assert_array_equal, ours, zeros)
+  back = foreign_names.to_theirs(ours, "timm_dinov3_without_biases")
   jax.tree.map(np.testing.assert_array_equal, back, plain)
 
 
@@ -415,9 +415,9 @@ def safetensors(path, dtype, content, *, shape=(4,), size=None, head=None):
   ],
 )
 def test_all_numbers_of_safetensors_are_read(tmp_path, dtype, array):
-  found, _ = foreign.read_arrays(safetensors(tmp_path / "a.safetensors", dtype, array.tobytes()))
-  assert found["a"].dtype == array.dtype
-  np.testing.assert_array_equal(found["a"], array)
+  arrays, _ = foreign.read_arrays(safetensors(tmp_path / "a.safetensors", dtype, array.tobytes()))
+  assert arrays["a"].dtype == array.dtype
+  np.testing.assert_array_equal(arrays["a"], array)
 
 
 @pytest.mark.parametrize(
@@ -463,15 +463,15 @@ def test_a_run_names_misfits_before_it_compiles(tmp_path, monkeypatch):
 def test_a_run_begins_with_published_weights(tmp_path, capsys):
   """The run has gray images, so the first convolution is summed over the colors."""
   config = runs.tiny(*ON_DIGITS)
-  found, wanted = begin(config, tmp_path).state, fill("timm_vit", num_classes=10)[1]["params"]
-  jax.tree.map(np.testing.assert_array_equal, found.ema, found.params)
-  found = found.params
+  state, expected = begin(config, tmp_path).state, fill("timm_vit", num_classes=10)[1]["params"]
+  jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
+  params = state.params
   for name in ("kernel", "bias"):
-    np.testing.assert_array_equal(found["head"][name], wanted["head"][name])
-  summed = wanted["stem"]["embed"]["kernel"].sum(axis=2, keepdims=True)
-  wanted["stem"]["embed"]["kernel"] = summed
+    np.testing.assert_array_equal(params["head"][name], expected["head"][name])
+  summed = expected["stem"]["embed"]["kernel"].sum(axis=2, keepdims=True)
+  expected["stem"]["embed"]["kernel"] = summed
   assert summed.shape == (8, 8, 1, 12)
-  jax.tree.map(np.testing.assert_array_equal, found, wanted)
+  jax.tree.map(np.testing.assert_array_equal, params, expected)
   said = "params/stem/embed/kernel  [8, 8, 3, 12] -> [8, 8, 1, 12]: summed over the colors"
   assert said in capsys.readouterr().out
 

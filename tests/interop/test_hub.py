@@ -20,10 +20,10 @@ NOWHERE = "http://127.0.0.1:9"  # nothing listens there
 def test_safetensors_come_first(source, hub_server):
   weights = Path(FILES["timm_vit"]).read_bytes()
   hub_server.add("timm/tiny", {"model.safetensors": weights, "pytorch_model.bin": b"not this"})
-  ours, left, *_ = foreign.read_variables(source, 3)
-  wanted, *_ = foreign.read_variables(FILES["timm_vit"], 3)
-  np.testing.assert_array_equal(ours["params"]["cls"], wanted["params"]["cls"])
-  assert left == []
+  ours, unused, *_ = foreign.read_variables(source, 3)
+  expected, *_ = foreign.read_variables(FILES["timm_vit"], 3)
+  np.testing.assert_array_equal(ours["params"]["cls"], expected["params"]["cls"])
+  assert unused == []
 
 
 def test_a_revision_selects_an_older_file(hub_server):

@@ -65,13 +65,13 @@ def test_shared_projections_are_kept_and_others_are_named(name):
       fill("timm_vit", token_mixer=mixer)
     assert f"token_mixer/{OTHER[name]}" in str(error.value)
     _, variables = fill("timm_vit", token_mixer=mixer, allowed=(".*/token_mixer/.*",))
-  published, found = projections(fill("timm_vit")[1]), projections(variables)
-  shared = [key for key, x in published.items() if key in found and found[key].shape == x.shape]
+  published, filled = projections(fill("timm_vit")[1]), projections(variables)
+  shared = [key for key, x in published.items() if key in filled and filled[key].shape == x.shape]
   if name in SAME:
-    assert shared == list(published) == list(found)
+    assert shared == list(published) == list(filled)
   elif name not in ("fnet", "mlp_mixing"):
     assert {"block_0/token_mixer/query/kernel", "block_1/token_mixer/key/kernel"} <= set(shared)
-  for key, value in found.items():  # parameters that are not shared have new values
+  for key, value in filled.items():  # parameters that are not shared have new values
     np.testing.assert_array_equal(value, published[key] if key in shared else FRESH, err_msg=key)
 
 
@@ -97,18 +97,18 @@ def test_predictors_of_sparsifiner_are_read_and_resized(tmp_path, monkeypatch):
   write_safetensors(tmp_path / "sparse.safetensors", theirs)
   monkeypatch.setitem(FILES, "timm_vit", str(tmp_path / "sparse.safetensors"))
   mixer = dict(name="sparsifiner", slots=3)
-  found = projections(fill("timm_vit", token_mixer=mixer)[1])
-  for ours, own in (
+  arrays = projections(fill("timm_vit", token_mixer=mixer)[1])
+  for ours, expected in (
     ("reduce_query/kernel", theirs["blocks.1.attn.mask_predictor.proj_c_q.weight"].T),
     ("reduce_key/bias", theirs["blocks.1.attn.mask_predictor.proj_c_k.bias"]),
     ("down", theirs["blocks.1.attn.mask_predictor.proj_n"]),
     ("basis", theirs["blocks.1.attn.mask_predictor.proj_back_n"]),
   ):
-    np.testing.assert_array_equal(found[f"block_1/token_mixer/{ours}"], own, err_msg=ours)
+    np.testing.assert_array_equal(arrays[f"block_1/token_mixer/{ours}"], expected, err_msg=ours)
   larger = projections(
     fill("timm_vit", side=40, layout=TokenLayout((5, 5), 1), token_mixer=mixer)[1]
   )
   for name in ("down", "basis"):
     key = f"block_0/token_mixer/{name}"
     assert larger[key].shape == (26, 3)
-    np.testing.assert_array_equal(larger[key][0], found[key][0])
+    np.testing.assert_array_equal(larger[key][0], arrays[key][0])

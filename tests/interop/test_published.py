@@ -56,9 +56,9 @@ def test_the_configs_name_files_and_sizes_of_entries():
 def test_the_names_in_pages_and_configs_are_known():
   named = re.compile(r"\b(?:timm:|hf:timm/)(?!NAME)[\w.-]*\w")
   texts = [*PAGES, *(ROOT / "configs").glob("*.py"), "vitx/cli/convert.py"]
-  found = {name for path in texts for name in named.findall((ROOT / path).read_text())}
-  assert len(found) >= 4, found
-  assert not [name for name in found if look_up(name) is None]
+  names = {name for path in texts for name in named.findall((ROOT / path).read_text())}
+  assert len(names) >= 4, names
+  assert not [name for name in names if look_up(name) is None]
   page = (ROOT / "docs" / "weights.md").read_text()
   assert "vitx convert --list" in page
 
@@ -85,8 +85,8 @@ def test_the_page_says_with_whom_each_network_agrees():
   ],
 )
 def test_a_name_finds_its_row(source, row):
-  found = look_up(source)
-  assert (found and found.row) == row
+  entry = look_up(source)
+  assert (entry and entry.row) == row
 
 
 def test_the_command_lists_all_weights(capsys):
@@ -110,9 +110,9 @@ def test_a_file_of_a_published_name_has_its_digest(tmp_path):
     foreign.read_variables(str(other), 3)
 
 
-@pytest.mark.parametrize("given", [[], ["run"], ["--out", "file.safetensors"]])
-def test_a_source_needs_a_place(given, capsys):
-  assert front.main(["convert", *given]) == 1
+@pytest.mark.parametrize("words", [[], ["run"], ["--out", "file.safetensors"]])
+def test_a_source_needs_a_place(words, capsys):
+  assert front.main(["convert", *words]) == 1
   assert "give SOURCE and --out, or --list alone" in capsys.readouterr().err
 
 

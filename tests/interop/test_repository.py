@@ -49,25 +49,25 @@ def on_hub(hub_server, loaded, capsys):
   return hub_server
 
 
-def compare(found, wanted):
+def compare(model, expected):
   """Asserts that two models have the same bits, step and classes."""
-  arrays = name_arrays(found.variables)
-  for name, value in name_arrays(wanted.variables).items():
+  arrays = name_arrays(model.variables)
+  for name, value in name_arrays(expected.variables).items():
     assert arrays.pop(name).tobytes() == value.tobytes(), name
-  assert not arrays and found.step == wanted.step and found.class_names == wanted.class_names
+  assert not arrays and model.step == expected.step and model.class_names == expected.class_names
 
 
 def test_a_folder_holds_the_whole_model(folder, loaded, tmp_path):
   assert sorted(os.listdir(folder)) == sorted(FILES)
   assert read_grid(os.path.join(folder, FILES[0])) == (2, 2)
-  found = vitx.load(folder)
-  compare(found, loaded)
-  assert found.fingerprint == loaded.fingerprint and found.workdir == folder
+  published = vitx.load(folder)
+  compare(published, loaded)
+  assert published.fingerprint == loaded.fingerprint and published.workdir == folder
   changed = {"data_dir": None}
-  wanted = loaded.config.to_dict()
-  assert found.config.to_dict() == wanted | {"data": wanted["data"] | changed}
+  config = loaded.config.to_dict()
+  assert published.config.to_dict() == config | {"data": config["data"] | changed}
   image = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
-  answers = [vitx.predict(model, [image]).rows["probabilities"] for model in (found, loaded)]
+  answers = [vitx.predict(model, [image]).rows["probabilities"] for model in (published, loaded)]
   np.testing.assert_array_equal(*answers)
   compare(vitx.load(publish(folder, str(tmp_path / "again"))), loaded)
 
@@ -87,9 +87,9 @@ def test_each_kind_of_network_is_published(names, tmp_path):
   folder = publish(model, str(tmp_path / names))
   record = json.loads((tmp_path / names / "vitx.json").read_text())
   assert record["names"] == names
-  found = read_safetensors(f"{folder}/model.safetensors", "the test")
+  arrays = read_safetensors(f"{folder}/model.safetensors", "the test")
   marks = {"timm": "blocks.0.attn.qkv.weight", "convmixer": "stem.2.running_mean"}
-  assert marks.get(names, "params/block_0/mlp/up/kernel") in found
+  assert marks.get(names, "params/block_0/mlp/up/kernel") in arrays
   compare(vitx.load(folder), model)
   card = (tmp_path / names / "README.md").read_text()
   assert ("## Use in timm" in card) == (names != "vitx") and "ant, bee, cat" in card
@@ -165,9 +165,9 @@ def test_the_hub_holds_the_whole_model(hub_server, finished_run, loaded, capsys)
   commits = hub_server.repositories["me/tiny"]
   assert set(commits[-1]) == set(FILES) and len(commits) == 2
   assert "me/tiny" in hub_server.private  # a new repository
-  found = vitx.load("hf:me/tiny")
-  compare(found, loaded)
-  assert found.workdir == "hf:me/tiny"
+  published = vitx.load("hf:me/tiny")
+  compare(published, loaded)
+  assert published.workdir == "hf:me/tiny"
   card = commits[-1]["README.md"].decode()
   assert 'vitx.load("hf:me/tiny")' in card and "# tiny" in card
 
@@ -187,9 +187,9 @@ def test_weights_and_config_are_of_one_commit(on_hub, loaded, monkeypatch):
   """Weights and config are of one commit, though a new version comes between the two downloads."""
   find = hub.find
 
-  def find_and_write(*given):
-    path = find(*given)
-    if "vitx.json" in given[1]:
+  def find_and_write(*names):
+    path = find(*names)
+    if "vitx.json" in names[1]:
       on_hub.add("me/tiny", {"model.safetensors": b"of the next version"})
     return path
 
@@ -212,10 +212,10 @@ def test_a_run_begins_from_a_repository(on_hub, loaded, capsys):
   layout = loaded.task.token_layout()
   check_source("hf:me/tiny", params, {}, layout)
   assert [path for _, path in on_hub.asked if path.endswith("model.safetensors")] == []
-  found, _ = initial_variables("hf:me/tiny", params, {}, layout)
-  wanted = name_arrays(loaded.variables["params"])
-  for name, value in name_arrays(found).items():
-    np.testing.assert_array_equal(value, wanted[name])
+  initial, _ = initial_variables("hf:me/tiny", params, {}, layout)
+  expected = name_arrays(loaded.variables["params"])
+  for name, value in name_arrays(initial).items():
+    np.testing.assert_array_equal(value, expected[name])
 
 
 def test_a_repository_without_config_begins_a_run(hub_server):

@@ -34,10 +34,10 @@ def test_both_formats_of_pytorch_are_read(name):
     expected = {key.split("/")[1]: x for key, x in EXPECTED.items() if key.startswith(group)}
     assert list(content[group]) == list(expected)
     for key, value in expected.items():
-      found = content[group][key]
-      assert str(found.dtype) == ("bfloat16" if key == "bfloat16" else str(value.dtype)), key
-      np.testing.assert_array_equal(found.astype(value.dtype), value, err_msg=key)
-      assert found.flags.writeable and found.flags.owndata
+      array = content[group][key]
+      assert str(array.dtype) == ("bfloat16" if key == "bfloat16" else str(value.dtype)), key
+      np.testing.assert_array_equal(array.astype(value.dtype), value, err_msg=key)
+      assert array.flags.writeable and array.flags.owndata
 
 
 class Wicked:
@@ -109,10 +109,10 @@ BESIDE = {
 def test_values_beside_weights_are_described(tmp_path):
   weights = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones((), np.int64)}
   content = {"model": weights, **{name: value for name, (value, _) in BESIDE.items()}}
-  found, beside = foreign.read_arrays(torch_writer.save(content, tmp_path / "a.pth"))
-  assert found.keys() == weights.keys() and beside.keys() == {"model.", *BESIDE}
+  arrays, beside = foreign.read_arrays(torch_writer.save(content, tmp_path / "a.pth"))
+  assert arrays.keys() == weights.keys() and beside.keys() == {"model.", *BESIDE}
   for name, value in weights.items():
-    np.testing.assert_array_equal(found[name], value)
+    np.testing.assert_array_equal(arrays[name], value)
   for name, (_, said) in BESIDE.items():
     assert said in beside[name], name
 
@@ -124,10 +124,10 @@ def test_tensors_with_types_of_their_own_are_read(tmp_path):
     "uint16": np.array([[1, 65535]], np.uint16),
     "complex": np.ones(2, np.complex64),
   }
-  found, beside = foreign.read_arrays(torch_writer.save(content, tmp_path / "a.pth"))
-  assert found.keys() == {"float8", "uint16"}
+  arrays, beside = foreign.read_arrays(torch_writer.save(content, tmp_path / "a.pth"))
+  assert arrays.keys() == {"float8", "uint16"}
   assert beside == {"complex": "a torch.ComplexFloatStorage, which was not executed"}
-  for name, value in found.items():
+  for name, value in arrays.items():
     assert value.dtype == content[name].dtype
     np.testing.assert_array_equal(value, content[name])
 

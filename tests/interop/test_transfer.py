@@ -110,10 +110,10 @@ def test_prefix_tokens_stay_and_a_smooth_grid_keeps_its_form(lead, prefix):
   resized = resize(table(8), np.zeros_like(table(16)), layout(8, prefix), layout(16, prefix))
   expected = table(16)
   assert resized.shape == expected.shape
-  flat, wanted = resized.reshape(-1, 2), expected.reshape(-1, 2)
-  np.testing.assert_array_equal(flat[:prefix], wanted[:prefix])
+  flat, target = resized.reshape(-1, 2), expected.reshape(-1, 2)
+  np.testing.assert_array_equal(flat[:prefix], target[:prefix])
   inside = (slice(4, -4), slice(4, -4))
-  grids = [x[prefix:].reshape(16, 16, 2)[inside] for x in (flat, wanted)]
+  grids = [x[prefix:].reshape(16, 16, 2)[inside] for x in (flat, target)]
   np.testing.assert_allclose(*grids, atol=1e-5)
 
 
@@ -122,9 +122,9 @@ def test_shared_prefix_tokens_stay(before, after):
   source = model(prefix=before, side=4, seed=1)["posemb"]["table"]
   target = model(prefix=after, side=4, seed=2)["posemb"]["table"]
   resized = resize(source, target, layout(4, before), layout(4, after))
-  kept = min(before, after)
-  np.testing.assert_array_equal(resized[:, :kept], source[:, :kept])
-  np.testing.assert_array_equal(resized[:, kept:after], target[:, kept:after])
+  shared = min(before, after)
+  np.testing.assert_array_equal(resized[:, :shared], source[:, :shared])
+  np.testing.assert_array_equal(resized[:, shared:after], target[:, shared:after])
   np.testing.assert_allclose(resized[:, after:], source[:, before:], atol=1e-6)
 
 

@@ -28,12 +28,12 @@ def network(**fields):
 
 def fill(model, theirs, side=8):
   """Returns the arrays of a state dict as our variables; each of them must fit."""
-  ours, left = foreign_names.to_ours(theirs, model.num_heads)
-  assert left == []
+  ours, unused = foreign_names.to_ours(theirs, model.num_heads)
+  assert unused == []
   blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), dict(shapes_of(model, side)))
   source = nest(ours)
-  wanted = {name: x for name, x in blank.items() if name != "features"}
-  _, report = transfer(wanted, {name: x for name, x in source.items() if name in wanted})
+  target = {name: x for name, x in blank.items() if name != "features"}
+  _, report = transfer(target, {name: x for name, x in source.items() if name in target})
   assert not (report.skipped or report.new or report.unused or report.resized or report.head)
   return source
 
@@ -97,11 +97,11 @@ def test_attention_of_other_packages_is_read(name):
     projection = variables["features"]["block_1"]["token_mixer"]["projection"]
     np.testing.assert_array_equal(projection, arrays["fast_attention.projection_matrix"])
   leaves = name_leaves(variables)
-  for part, own in (("query", "to_q"), ("out", "to_out")):
-    if f"{own}.weight" in arrays:
-      found = leaves[f"params/block_0/token_mixer/{part}/kernel"]
-      turned = found.reshape(16, -1).T
-      np.testing.assert_array_equal(turned, arrays[f"{own}.weight"])
+  for part, module in (("query", "to_q"), ("out", "to_out")):
+    if f"{module}.weight" in arrays:
+      kernel = leaves[f"params/block_0/token_mixer/{part}/kernel"]
+      turned = kernel.reshape(16, -1).T
+      np.testing.assert_array_equal(turned, arrays[f"{module}.weight"])
 
 
 def shell(tokens, pool, mixer=None, width=16, hidden=8):
@@ -139,9 +139,9 @@ def test_fixed_features_of_performer_are_taken_over(tmp_path):
   source = str(tmp_path / "vip.safetensors")
   params, state = blank.pop("params"), blank
   _, state = initial_variables(source, params, state, TokenLayout((4, 4), 1))
-  found = state["features"]["block_1"]["token_mixer"]
-  np.testing.assert_array_equal(found["projection"], arrays["fast_attention.projection_matrix"])
-  np.testing.assert_array_equal(found["seed"], [7, 7])
+  features = state["features"]["block_1"]["token_mixer"]
+  np.testing.assert_array_equal(features["projection"], arrays["fast_attention.projection_matrix"])
+  np.testing.assert_array_equal(features["seed"], [7, 7])
 
 
 @pytest.mark.parametrize(("columns", "channels", "side"), [(3, 3, 1), (12, 3, 2), (16, 1, 4)])

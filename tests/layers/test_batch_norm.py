@@ -55,11 +55,11 @@ def test_two_devices_share_one_batch():
 
   slopes, (out, changed) = jax.jit(train)(X)
   with replicas.over("batch"):
-    found = jax.pmap(train, axis_name="batch")(X.reshape(2, 3, 5, 4))
-  np.testing.assert_allclose(found[0].reshape(X.shape), slopes, rtol=1e-4, atol=1e-5)
-  np.testing.assert_allclose(found[1][0].reshape(X.shape), out, rtol=1e-5, atol=1e-5)
+    shared = jax.pmap(train, axis_name="batch")(X.reshape(2, 3, 5, 4))
+  np.testing.assert_allclose(shared[0].reshape(X.shape), slopes, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(shared[1][0].reshape(X.shape), out, rtol=1e-5, atol=1e-5)
   for name, value in changed.items():
-    np.testing.assert_allclose(found[1][1][name], [value, value], rtol=1e-5)
+    np.testing.assert_allclose(shared[1][1][name], [value, value], rtol=1e-5)
 
 
 def test_evaluation_uses_running_statistics():

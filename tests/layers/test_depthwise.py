@@ -57,10 +57,10 @@ def test_the_convolution_equals_flax(case):
     use_bias=use_bias,
   )
   run = jax.jit(partial(everything, (ours, theirs)))
-  starts, found = run(jax.random.key(1), x)
+  starts, results = run(jax.random.key(1), x)
   assert ("bias" in starts[0]) == use_bias
   jax.tree.map(np.testing.assert_array_equal, *starts)
-  for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+  for a, b in zip(*map(jax.tree.leaves, results), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
   half = ours.clone(dtype=jnp.bfloat16)
   assert jax.eval_shape(half.apply, {"params": starts[0]}, x).dtype == jnp.bfloat16

@@ -19,8 +19,8 @@ def test_values_and_slopes_equal_the_definition(dtype, tolerance):
   (slope,) = pull(jnp.ones_like(x))
   assert value.dtype == slope.dtype == dtype
   expected = exact * norm.cdf(exact), norm.cdf(exact) + exact * norm.pdf(exact)
-  for found, wanted in zip((value, slope), expected, strict=True):
-    np.testing.assert_allclose(np.asarray(found, np.float64), wanted, rtol=tolerance, atol=2e-6)
+  for array, reference in zip((value, slope), expected, strict=True):
+    np.testing.assert_allclose(np.asarray(array, np.float64), reference, rtol=tolerance, atol=2e-6)
 
 
 def test_the_backward_pass_is_one_product():

@@ -41,8 +41,8 @@ PIXELS = {"name": "linear", "patch": 1}
 
 
 def model(**fields):
-  given = {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 16, "stem": PIXELS} | fields
-  return vitx.create_model("vit", num_classes=3, initialization="pytorch", **given)
+  config = {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 16, "stem": PIXELS} | fields
+  return vitx.create_model("vit", num_classes=3, initialization="pytorch", **config)
 
 
 @pytest.mark.slow
@@ -55,10 +55,10 @@ def test_rope_sets_the_fields_of_the_mixers():
   @jax.jit
   def run(key):
     variables = initialize(turned, key, images)
-    return [each.apply(variables, images) for each in (turned, same, model(posemb="none"))]
+    return [network.apply(variables, images) for network in (turned, same, model(posemb="none"))]
 
-  out, wanted, without = jax.device_get(run(jax.random.key(0)))
-  np.testing.assert_array_equal(out, wanted)
+  out, expected, without = jax.device_get(run(jax.random.key(0)))
+  np.testing.assert_array_equal(out, expected)
   assert np.abs(out - without).max() > 1e-4
 
 

@@ -13,8 +13,8 @@ WIDTHS = {"pit": {"width": (8, 16), "depth": (1, 1)}, "cvt": {"width": 8, "depth
 
 
 def shapes(name, size=8, **fields):
-  given = {"num_classes": 3, **SMALL, **WIDTHS.get(name, {"width": 8, "depth": 1}), **fields}
-  model = vitx.create_model(name, **given)
+  config = {"num_classes": 3, **SMALL, **WIDTHS.get(name, {"width": 8, "depth": 1}), **fields}
+  model = vitx.create_model(name, **config)
   images = np.zeros((2, size, size, 3), np.float32)
   return jax.eval_shape(lambda x: model.init_with_output(jax.random.key(0), x), images)
 

@@ -85,8 +85,8 @@ def test_every_parameter_has_a_gradient_also_under_remat():
 def test_half_precision_computes_close_to_float32():
   full, variables = drawn(depth=1)
   halves = [shapes(depth=1, dtype=dtype) for dtype in ("bfloat16", "float16")]
-  for _, kept in halves:
-    assert {x.dtype for x in jax.tree.leaves(kept)} == {jnp.dtype("float32")}
+  for _, half in halves:
+    assert {x.dtype for x in jax.tree.leaves(half)} == {jnp.dtype("float32")}
   models = full, *(model for model, _ in halves)
   a, *others = jax.jit(lambda v: [model.apply(v, images()) for model in models])(variables)
   for b in others:

@@ -22,8 +22,8 @@ def make(name, **fields):
 
 @partial(jax.jit, static_argnums=0)
 def run(model, variables):
-  logits, found = model.apply(variables, IMAGES, mutable=["intermediates"])
-  return logits, {name: value[0] for name, value in found["intermediates"].items() if "log" in name}
+  logits, sown = model.apply(variables, IMAGES, mutable=["intermediates"])
+  return logits, {name: value[0] for name, value in sown["intermediates"].items() if "log" in name}
 
 
 @pytest.mark.slow  # compiles a whole network
@@ -70,8 +70,8 @@ def test_both_branches_are_divided():
   params = jax.tree.map(np.array, variables["params"])
   for branch in (params["block_0"]["token_mixer"]["out"], params["block_0"]["mlp"]["down"]):
     branch.update({name: leaf / np.float32(2) for name, leaf in branch.items()})
-  found, expected = run(model, variables)[0], run(plain, {**variables, "params": params})[0]
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+  logits, expected = run(model, variables)[0], run(plain, {**variables, "params": params})[0]
+  np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow  # compiles a whole network

@@ -72,20 +72,20 @@ def test_frozen_normalization_runs_as_in_evaluation_and_the_rest_trains():
     frozen = [name for name in names if not name.startswith("block_1")]
     with freeze(names, frozen):
       both = [
-        network.apply(variables, each, True, mutable=["batch_stats", "intermediates"])[1]
-        for each in (x, jnp.concatenate([x[:2], 100 + x[2:]]))
+        network.apply(variables, batch, True, mutable=["batch_stats", "intermediates"])[1]
+        for batch in (x, jnp.concatenate([x[:2], 100 + x[2:]]))
       ]
     return variables["batch_stats"], both
 
   before, (one, other) = run(jax.random.key(0), X)
   for name in ("ours", "block_0"):
-    for found in (one["batch_stats"], other["batch_stats"]):
-      jax.tree.map(np.testing.assert_array_equal, before[name], found[name])
+    for after in (one["batch_stats"], other["batch_stats"]):
+      jax.tree.map(np.testing.assert_array_equal, before[name], after[name])
   for name in ("flax", "argument", "bare"):
     assert not np.array_equal(one["batch_stats"]["block_1"][name]["mean"], [0] * 4)
   # In the frozen part, an image's output does not depend on the others in its batch.
   first, second = (
-    [each["intermediates"][f"after_{i}"][0] for i in range(2)] for each in (one, other)
+    [sown["intermediates"][f"after_{i}"][0] for i in range(2)] for sown in (one, other)
   )
   np.testing.assert_array_equal(first[0][:2], second[0][:2])
   assert np.abs(first[1][:2] - second[1][:2]).max() > 0.1
@@ -95,8 +95,8 @@ def test_state_of_frozen_modules_is_kept_and_of_others_is_new():
   names = ("mine/gain", "other/gain")
   old = {"count": {"mine": {"calls": 1}, "other": {"calls": 1}}, "mean": {"mine": {"x": {"m": 2}}}}
   new = jax.tree.map(lambda x: x + 1, old)
-  kept = keep_state(old, new, names, names[:1])
-  assert kept == {
+  state = keep_state(old, new, names, names[:1])
+  assert state == {
     "count": {"mine": {"calls": 1}, "other": {"calls": 2}},
     "mean": {"mine": {"x": {"m": 2}}},
   }
@@ -114,8 +114,8 @@ def test_features_of_a_frozen_performer_are_not_redrawn():
       state = variables["features"]
       for _ in range(2):
         with freeze(names, frozen):
-          given = {"params": variables["params"], "features": state}
-          _, new = mixer.apply(given, x, layout, train=True, mutable=["features"])
+          inputs = {"params": variables["params"], "features": state}
+          _, new = mixer.apply(inputs, x, layout, train=True, mutable=["features"])
         state = new["features"]
       states.append(state["projection"])
     return variables["features"]["projection"], states

@@ -73,8 +73,8 @@ def images(w):
   return jnp.asarray(w.arrays["x"].transpose(0, 2, 3, 1))
 
 
-def close(found, expected, tolerance=1e-5):
-  np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+def close(output, expected, tolerance=1e-5):
+  np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("implementation", all_but("masked", of=("masked", "kernelized")))
@@ -98,8 +98,8 @@ def test_stem_and_attention_of_small_data_equal_vit_pytorch():
 
   fields = {"capture_intermediates": is_part, "mutable": ["intermediates"]}
   apply = jax.jit(partial(model.apply, **fields))
-  found = apply(variables, images(w))[1]["intermediates"]
-  (stem,), (mixer,) = found["stem"]["__call__"], found["block_0"]["token_mixer"]["__call__"]
+  sown = apply(variables, images(w))[1]["intermediates"]
+  (stem,), (mixer,) = sown["stem"]["__call__"], sown["block_0"]["token_mixer"]["__call__"]
   close(stem.reshape(4, 4, 12), w.arrays["stem_out"])
   close(mixer, w.arrays["mixer_out"])
 
@@ -113,5 +113,5 @@ def test_training_updates_running_statistics_as_vit_pytorch(name):
   close(out, w.arrays["train_out"])
   after = carried(name, w, "after.")["batch_stats"]
   paired = jax.tree.map(lambda a, b: (a, b), state["batch_stats"], after)
-  for found, expected in jax.tree.leaves(paired, is_leaf=lambda x: isinstance(x, tuple)):
-    close(found, expected)
+  for value, expected in jax.tree.leaves(paired, is_leaf=lambda x: isinstance(x, tuple)):
+    close(value, expected)

@@ -27,13 +27,13 @@ def test_initialize_applies_the_initialization_after_init():
   @jax.jit
   def run():
     params = model.init(KEY, IMAGES)["params"]
-    wanted = INITIALIZATIONS["pytorch"](jax.random.fold_in(KEY, 1), params)
-    found = initialize(model, KEY, IMAGES), initialize(model, rngs, IMAGES, train=True)
-    return params, wanted, *found
+    expected = INITIALIZATIONS["pytorch"](jax.random.fold_in(KEY, 1), params)
+    results = initialize(model, KEY, IMAGES), initialize(model, rngs, IMAGES, train=True)
+    return params, expected, *results
 
-  params, wanted, found, by_stream = run()
-  assert same(found["params"], wanted) and same(found, by_stream)
-  assert not same(wanted, params)
+  params, expected, variables, by_stream = run()
+  assert same(variables["params"], expected) and same(variables, by_stream)
+  assert not same(expected, params)
 
 
 def test_a_network_without_an_initialization_keeps_its_draws():

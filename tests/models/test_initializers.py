@@ -14,7 +14,7 @@ IMAGES = np.zeros((1, 8, 8, 3), np.float32)
 
 
 @cache
-def made(name, seed=0, **options):
+def draw(name, seed=0, **options):
   """Returns the parameters that an initialization makes."""
   model = vitx.create_model(
     "vit",
@@ -32,7 +32,7 @@ def made(name, seed=0, **options):
 
 
 def test_pytorch_is_uniform_within_the_root_of_the_inputs():
-  params = made("pytorch")
+  params = draw("pytorch")
   for name, inputs in (
     ("stem/conv_1", 9 * 32),
     ("block_0/token_mixer/query", 64),
@@ -48,7 +48,7 @@ def test_pytorch_is_uniform_within_the_root_of_the_inputs():
 
 
 def test_pytorch_leaves_norms_and_tables():
-  params, plain = made("pytorch"), made("as_made")
+  params, plain = draw("pytorch"), draw("as_made")
   np.testing.assert_array_equal(params["block_0/mlp_norm/scale"], 1)
   np.testing.assert_array_equal(params["block_0/mlp_norm/bias"], 0)
   np.testing.assert_array_equal(params["posemb/table"], plain["posemb/table"])
@@ -56,7 +56,7 @@ def test_pytorch_leaves_norms_and_tables():
 
 
 def test_every_parameter_and_every_seed_has_other_numbers():
-  params, other = made("pytorch"), made("pytorch", seed=1)
+  params, other = draw("pytorch"), draw("pytorch", seed=1)
   query, key = (params[f"block_0/token_mixer/{name}/kernel"] for name in ("query", "key"))
   assert np.abs(np.corrcoef(query.ravel(), key.ravel())[0, 1]) < 0.1
   assert not np.array_equal(query, other["block_0/token_mixer/query/kernel"])
@@ -64,19 +64,19 @@ def test_every_parameter_and_every_seed_has_other_numbers():
 
 @pytest.mark.slow  # compiles two initializations
 def test_the_truncated_normal_is_cut_at_two():
-  params = made("truncated_normal", stddev=1.0)
+  params = draw("truncated_normal", stddev=1.0)
   kernel = params["block_0/mlp/up/kernel"]
   assert 1.9 < np.abs(kernel).max() <= 2  # cut at an absolute 2, where PyTorch cuts
   np.testing.assert_allclose(kernel.std(), 0.88, rtol=0.03)  # of a normal cut at two deviations
   np.testing.assert_array_equal(params["head/bias"], 0)
-  narrow = made("truncated_normal")
+  narrow = draw("truncated_normal")
   np.testing.assert_allclose(narrow["block_0/mlp/up/kernel"].std(), 0.02, rtol=0.05)
   np.testing.assert_allclose(narrow["stem/conv_2/kernel"].std(), (2 / (9 * 64)) ** 0.5, rtol=0.05)
 
 
 @pytest.mark.slow
 def test_xavier_normal_counts_queries_keys_and_values_as_one_map():
-  params = made("xavier_normal")
+  params = draw("xavier_normal")
   for name, both in (
     ("stem/conv_1", 9 * 32 + 64),
     ("block_0/token_mixer/query", 64 + 3 * 64),
@@ -92,8 +92,8 @@ def test_xavier_normal_counts_queries_keys_and_values_as_one_map():
 
 @pytest.mark.slow
 def test_truncated_normal_may_leave_convolutions_to_pytorch():
-  params = made("truncated_normal", convolutions="pytorch")
-  torch, he = made("pytorch"), made("truncated_normal")
+  params = draw("truncated_normal", convolutions="pytorch")
+  torch, he = draw("pytorch"), draw("truncated_normal")
   assert params.keys() == he.keys()
   for name, value in params.items():
     if name.startswith("stem/conv"):

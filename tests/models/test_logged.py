@@ -31,29 +31,29 @@ class Weighed(nn.Module):
 def trace(**fields):
   model = create_model("vit", **SIZES, **fields)
   images = jnp.zeros((1, 8, 8, 1))
-  with logged.collect_names() as found:
+  with logged.collect_names() as names:
     params = jax.eval_shape(lambda: model.init(jax.random.key(0), images, train=False))["params"]
-  return found, params
+  return names, params
 
 
 def test_a_mixer_of_a_user_declares_its_logged_parameters():
-  found, params = trace(token_mixer=f"{__name__}:Weighed")
-  assert found == {"block_0/token_mixer/weight", "block_1/token_mixer/weight"}
+  names, params = trace(token_mixer=f"{__name__}:Weighed")
+  assert names == {"block_0/token_mixer/weight", "block_1/token_mixer/weight"}
   values = jax.tree_util.tree_map_with_path(lambda path, x: jnp.full(x.shape, len(path)), params)
   values["block_1"]["token_mixer"]["weight"] = jnp.float32(7)
-  assert logged.means(values, tuple(found)) == {"weight/block_00": 3.0, "weight/block_01": 7.0}
+  assert logged.means(values, tuple(names)) == {"weight/block_00": 3.0, "weight/block_01": 7.0}
 
 
 @pytest.mark.parametrize("mixer", ["softmax", "performer"])
 def test_an_undeclared_parameter_is_not_logged(mixer):
-  found, params = trace(token_mixer=mixer)
-  assert not found and logged.means(params, ()) == {}
+  names, params = trace(token_mixer=mixer)
+  assert not names and logged.means(params, ()) == {}
 
 
 def test_heads_are_averaged_and_a_block_logs_too():
-  found, params = trace(token_mixer="shaped", block="sas")
+  names, params = trace(token_mixer="shaped", block="sas")
   values = jax.tree.map(lambda x: np.arange(x.size, dtype=np.float16).reshape(x.shape), params)
-  means = logged.means(values, tuple(found))
+  means = logged.means(values, tuple(names))
   assert {name.split("/")[0] for name in means} == {
     *("alpha", "beta", "gamma", "mixer_gain", "mlp_gain", "skip_gain")
   }

@@ -28,14 +28,14 @@ def attention(heads=H, dim=D, values=True):
 
 
 @functools.cache
-def made(initialization=mimetic, sizes=(), **settings):
+def draw(initialization=mimetic, sizes=(), **settings):
   """Applies an initialization to the parameters of `attention`."""
   params = attention(*sizes)
   return jax.device_get(jax.jit(lambda key: initialization(key, params, **settings))(KEY))
 
 
 def mixers(*args, **settings):
-  return [made(*args, **settings)[f"block_{i}"]["token_mixer"] for i in (0, 1)]
+  return [draw(*args, **settings)[f"block_{i}"]["token_mixer"] for i in (0, 1)]
 
 
 def query_key(mixer):
@@ -109,9 +109,9 @@ def test_the_constants_are_settings():
   [(mimetic, {"query", "key", "value", "out"}), (zero_query, {"query"})],
 )
 def test_other_parameters_equal_those_of_the_base(initialization, drawn):
-  base, found = made(INITIALIZATIONS["pytorch"]), made(initialization, base="pytorch")
+  base, params = draw(INITIALIZATIONS["pytorch"]), draw(initialization, base="pytorch")
   for (path, value), other in zip(
-    jax.tree.flatten_with_path(found)[0], jax.tree.leaves(base), strict=True
+    jax.tree.flatten_with_path(params)[0], jax.tree.leaves(base), strict=True
   ):
     names = {entry.key for entry in path}
     assert np.array_equal(value, other) != bool(names & drawn), path
@@ -121,8 +121,8 @@ def test_other_parameters_equal_those_of_the_base(initialization, drawn):
 
 def vit(**fields):
   """Returns a small network of one block."""
-  given = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialization": "mimetic"}
-  return create_model("vit", **(given | fields))
+  config = {"num_classes": 3, "width": 16, "depth": 1, "num_heads": 2, "initialization": "mimetic"}
+  return create_model("vit", **(config | fields))
 
 
 @pytest.mark.slow
@@ -136,9 +136,9 @@ def test_zero_queries_make_attention_uniform():
     variables = initialize(model, key, images)
     return variables, model.apply(variables, images, mutable="intermediates")[1]
 
-  variables, kept = run(KEY)
+  variables, sown = run(KEY)
   assert np.any(variables["params"]["block_0"]["token_mixer"]["key"]["kernel"])
-  matrix = kept["intermediates"]["block_0"]["token_mixer"]["attention"][0]
+  matrix = sown["intermediates"]["block_0"]["token_mixer"]["attention"][0]
   np.testing.assert_allclose(matrix, 1 / 17, rtol=1e-5)
 
 

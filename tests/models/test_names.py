@@ -53,13 +53,13 @@ def test_a_network_has_these_names():
   model = create_model("vit", num_classes=3, extra_tokens=2, **fields)
   shapes = jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, 8, 8, 3)))["params"]
   paths, _ = jax.tree.flatten_with_path(shapes)
-  found = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
-  assert names.count_blocks(found) == 3
-  layers = {name.split("/")[0]: names.layer_of(name, 3) for name in found}
+  parameters = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+  assert names.count_blocks(parameters) == 3
+  layers = {name.split("/")[0]: names.layer_of(name, 3) for name in parameters}
   assert layers == {
     **{"stem": 0, "posemb": 0, "cls": 0, "extra": 0, "block_0": 1, "block_1": 2, "block_2": 3},
     **{"norm": 4, "head_hidden": 4, "head": 4},
   }
-  assert [name for name in found if names.is_position_table(name)] == ["posemb/table"]
-  layerless = [name for name in found if names.has_no_layer(name)]
+  assert [name for name in parameters if names.is_position_table(name)] == ["posemb/table"]
+  layerless = [name for name in parameters if names.has_no_layer(name)]
   assert sorted(layerless) == ["cls", "extra", "posemb/table"]

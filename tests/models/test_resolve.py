@@ -10,7 +10,7 @@ SMALL = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8}
 
 
 @pytest.mark.parametrize(
-  ("given", "resolved"),
+  ("mixer", "resolved"),
   [
     ("bigbird", {"name": "bigbird", "seed": 3}),
     ({"name": "bigbird", "block": 2}, {"name": "bigbird", "block": 2, "seed": 3}),
@@ -19,11 +19,11 @@ SMALL = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 8}
   ],
   ids=str,
 )
-def test_graphs_get_a_seed(given, resolved):
-  model = {"name": "vit", "token_mixer": given, "depth": 2}
-  found = resolve_model(model, seed=3)
-  assert found == {"name": "vit", "token_mixer": resolved, "depth": 2}
-  assert model["token_mixer"] == given
+def test_graphs_get_a_seed(mixer, resolved):
+  model = {"name": "vit", "token_mixer": mixer, "depth": 2}
+  complete = resolve_model(model, seed=3)
+  assert complete == {"name": "vit", "token_mixer": resolved, "depth": 2}
+  assert model["token_mixer"] == mixer
 
 
 def test_an_entry_without_a_mixer_stays_unchanged():

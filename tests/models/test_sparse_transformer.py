@@ -36,10 +36,10 @@ def draw(number=3, length=20):
   return np.random.default_rng(5).integers(0, SMALL["vocabulary"], (number, length), np.int32)
 
 
-def close(found, wanted):
+def close(grads, expected):
   # A key's bias shifts all logits of a query, so its gradient is rounding alone.
-  largest = max(np.abs(x).max() for x in jax.tree.leaves(wanted))
-  for a, b in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+  largest = max(np.abs(x).max() for x in jax.tree.leaves(expected))
+  for a, b in zip(*map(jax.tree.leaves, (grads, expected)), strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5 * largest)
 
 
@@ -51,7 +51,7 @@ def test_no_token_depends_on_a_later_token(name):
   tokens = np.stack([20 + draw(1)[0] % 4, np.arange(20, dtype=np.int32)])
   later = tokens.copy()
   later[:, 9] = 20 + (tokens[:, 9] + 1) % 4
-  found = []
+  results = []
   for implementation in ("masked", "kernelized"):
     mixer = MIXERS[name] | {"implementation": implementation}
     model, variables = make(mixer, depth=depth, vocabulary=24)
@@ -72,9 +72,9 @@ def test_no_token_depends_on_a_later_token(name):
     np.testing.assert_array_equal(rows[9:20], 0)
     assert np.all(np.any(rows[:9] != 0, axis=1)) or name not in ("dense", "performer")
     assert np.any(rows[:9] != 0)
-    found.append((slopes, logits))
-  np.testing.assert_allclose(found[0][1], found[1][1], atol=2e-5 * np.abs(found[0][1]).max())
-  close(found[1][0], found[0][0])
+    results.append((slopes, logits))
+  np.testing.assert_allclose(results[0][1], results[1][1], atol=2e-5 * np.abs(results[0][1]).max())
+  close(results[1][0], results[0][0])
 
 
 def norm(x, params, epsilon):
@@ -93,8 +93,8 @@ def test_the_start_is_first_and_positions_come_before_the_shift():
   places = p["posemb"]["axis_0"][np.arange(20) // 4] + p["posemb"]["axis_1"][np.arange(20) % 4]
   x = np.concatenate([p["start"][None], (p["stem"]["embedding"][tokens] + places)[:-1]])
   x = norm(x, p["norm"], 1e-6)
-  found = jax.jit(model.apply)({"params": p}, tokens[None])[0]
-  np.testing.assert_allclose(found, x @ p["head"]["kernel"], atol=1e-5)
+  logits = jax.jit(model.apply)({"params": p}, tokens[None])[0]
+  np.testing.assert_allclose(logits, x @ p["head"]["kernel"], atol=1e-5)
 
 
 def test_a_block_equals_its_formula():
@@ -147,12 +147,12 @@ def test_a_loop_over_cycles_equals_the_layers_one_by_one():
   one, params = make(CYCLE, depth=4)
   tokens = draw()
   loss = lambda model: lambda p: jnp.sum(jnp.tanh(model.apply({"params": p}, tokens)))  # noqa: E731
-  wanted = jax.jit(jax.value_and_grad(loss(one)))(params["params"])
+  expected = jax.jit(jax.value_and_grad(loss(one)))(params["params"])
   for remat in (False, True):
     loop = one.clone(layer_cycle=2, remat=remat)
-    found = jax.jit(jax.value_and_grad(loss(loop)))(params["params"])
-    np.testing.assert_allclose(found[0], wanted[0], atol=1e-3)
-    close(found[1], wanted[1])
+    result = jax.jit(jax.value_and_grad(loss(loop)))(params["params"])
+    np.testing.assert_allclose(result[0], expected[0], atol=1e-3)
+    close(result[1], expected[1])
 
 
 @pytest.mark.slow  # compiles two initializations
@@ -188,6 +188,6 @@ def test_decay_touches_tensors_of_two_axes_but_no_bias():
 
 def test_one_token_without_a_mutable_cache_is_refused():
   model, variables = make(MIXERS["dense"])
-  given = {**variables, "cache": model.init_cache(1)}
+  inputs = {**variables, "cache": model.init_cache(1)}
   with pytest.raises(ValueError, match="mutable collection 'cache'"):
-    jax.eval_shape(model.apply, given, draw(1)[:, :1], at=np.array([2]))
+    jax.eval_shape(model.apply, inputs, draw(1)[:, :1], at=np.array([2]))

@@ -27,11 +27,11 @@ def network(depth):
 
 @pytest.mark.parametrize(("depth", "cycle"), [(12, 4), (12, 1), (3, 3)])
 def test_an_entry_is_a_layer(depth, cycle):
-  found = stacked.stack(network(depth), cycle)
-  assert found.keys() == {"stem", "norm", "cycles"}
-  assert found["cycles"].keys() == {f"block_{i}" for i in range(cycle)}
+  tree = stacked.stack(network(depth), cycle)
+  assert tree.keys() == {"stem", "norm", "cycles"}
+  assert tree["cycles"].keys() == {f"block_{i}" for i in range(cycle)}
   for i in range(cycle):
-    kernel = found["cycles"][f"block_{i}"]["mlp"]["kernel"]
+    kernel = tree["cycles"][f"block_{i}"]["mlp"]["kernel"]
     assert kernel.shape == (depth // cycle, 2, 3)
     for c, entry in enumerate(kernel):
       np.testing.assert_array_equal(entry, c * cycle + i)
@@ -39,8 +39,8 @@ def test_an_entry_is_a_layer(depth, cycle):
 
 @pytest.mark.parametrize("library", [np, jnp])
 def test_unstacking_undoes_stacking_inside_any_tree(library):
-  own = jax.tree.map(library.asarray, network(12))
-  tree = (Moments(np.int32(3), own), {"params": own, "ema": None}, [np.ones(2)])
+  params = jax.tree.map(library.asarray, network(12))
+  tree = (Moments(np.int32(3), params), {"params": params, "ema": None}, [np.ones(2)])
   changed = stacked.stack(tree, 4)
   assert len(jax.tree.leaves(changed)) < len(jax.tree.leaves(tree)) / 2
   assert jax.tree.structure(stacked.stack(changed, 4)) == jax.tree.structure(changed)
@@ -79,6 +79,6 @@ def test_a_model_takes_either_form():
   one, by_name = loss(params)
   same, gathered = loss(stacked.stack(params, 2))
   assert one == same and "cycles" in gathered
-  found = stacked.unstack(gathered)
-  assert jax.tree.structure(found) == jax.tree.structure(by_name)
-  jax.tree.map(np.testing.assert_array_equal, found, by_name)
+  grads = stacked.unstack(gathered)
+  assert jax.tree.structure(grads) == jax.tree.structure(by_name)
+  jax.tree.map(np.testing.assert_array_equal, grads, by_name)

@@ -24,12 +24,12 @@ def test_swin_t_has_the_published_number_of_parameters():
 
 
 def block(w, name, heads):
-  own = f"{name}.attention.self"
-  mixer = {part: w.inward(w[f"{own}.{part}.weight"], heads) for part in THREE}
+  prefix = f"{name}.attention.self"
+  mixer = {part: w.inward(w[f"{prefix}.{part}.weight"], heads) for part in THREE}
   for part in THREE:
-    mixer[part]["bias"] = w[f"{own}.{part}.bias"].reshape(heads, -1)
+    mixer[part]["bias"] = w[f"{prefix}.{part}.bias"].reshape(heads, -1)
   mixer["out"] = w.outward(f"{name}.attention.output.dense", heads)
-  mixer["relative_bias_0"] = w[f"{own}.relative_position_bias_table"].T.reshape(heads, 5, 5)
+  mixer["relative_bias_0"] = w[f"{prefix}.relative_position_bias_table"].T.reshape(heads, 5, 5)
   return {
     "mixer_norm": w.norm(f"{name}.layernorm_before"),
     "token_mixer": mixer,
@@ -70,10 +70,10 @@ def test_swin_equals_transformers(implementation):
   model = vitx.create_model("swin", num_classes=5, **SMALL, token_mixer=mixer)
   images = jnp.asarray(w.arrays["x"].transpose(0, 2, 3, 1))
   params = carried(w)
-  wanted = jax.eval_shape(lambda: model.init(jax.random.key(0), images))["params"]
-  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, wanted)
-  found, out = jax.jit(model.apply)({"params": params}, images), w.arrays["out"]
-  np.testing.assert_allclose(found, out, rtol=0, atol=1e-5 * np.abs(out).max())
+  shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), images))["params"]
+  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
+  logits, out = jax.jit(model.apply)({"params": params}, images), w.arrays["out"]
+  np.testing.assert_allclose(logits, out, rtol=0, atol=1e-5 * np.abs(out).max())
 
 
 def merge(grid, width):

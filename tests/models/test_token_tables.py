@@ -36,20 +36,20 @@ def test_a_sum_over_the_tokens_keeps_its_size(axis, prefix, before, after):
     np.stack([wave(side, prefix), np.ones(prefix + side**2)], 1) for side in (before, after)
   ]
   old, new = (np.moveaxis(kernel, 0, axis).astype(np.float32) for kernel in kernels)
-  found = resize(old, np.zeros_like(new), axis, True, layout(before, prefix), layout(after, prefix))
-  assert found.shape == new.shape and found.dtype == np.float32
-  found = np.moveaxis(found, axis, 0)
-  np.testing.assert_array_equal(found[:prefix], kernels[0][:prefix].astype(np.float32))
-  said = [x[prefix:].T @ wave(side, 0) for x, side in ((kernels[0], before), (found, after))]
+  table = resize(old, np.zeros_like(new), axis, True, layout(before, prefix), layout(after, prefix))
+  assert table.shape == new.shape and table.dtype == np.float32
+  table = np.moveaxis(table, axis, 0)
+  np.testing.assert_array_equal(table[:prefix], kernels[0][:prefix].astype(np.float32))
+  said = [x[prefix:].T @ wave(side, 0) for x, side in ((kernels[0], before), (table, after))]
   np.testing.assert_allclose(said[1], said[0], rtol=5e-3)
 
 
 def test_weights_that_are_not_summed_keep_their_values():
-  old, wanted = wave(8), wave(16)
-  found = resize(old, np.zeros_like(wanted), 0, False, layout(8), layout(16))
-  np.testing.assert_array_equal(found[:1], old[:1])
+  old, expected = wave(8), wave(16)
+  resized = resize(old, np.zeros_like(expected), 0, False, layout(8), layout(16))
+  np.testing.assert_array_equal(resized[:1], old[:1])
   inside = (slice(4, -4), slice(4, -4))
-  grids = [x[1:].reshape(16, 16)[inside] for x in (found, wanted)]
+  grids = [x[1:].reshape(16, 16)[inside] for x in (resized, expected)]
   np.testing.assert_allclose(*grids, atol=5e-3)
 
 
@@ -65,8 +65,8 @@ def test_weights_that_are_not_summed_keep_their_values():
   ],
 )
 def test_a_refusal_names_both_lengths(source, target, layouts, reason):
-  found = explain_refusal(source, target, 0, *layouts)
-  assert bool(found) == bool(reason) and re.search(reason, found)
+  refusal = explain_refusal(source, target, 0, *layouts)
+  assert bool(refusal) == bool(reason) and re.search(reason, refusal)
 
 
 BOUND = {

@@ -57,10 +57,10 @@ def decoder(mixer=Recorder, **fields):
   return Decoder(**{**parts, "token_mixer": mixer, **fields})
 
 
-def run(model, **given):
+def run(model, **extra):
   """Traces the initialization and a call of a network, which is not compiled."""
   CALLS.clear()
-  return jax.eval_shape(lambda key: model.init_with_output(key, TOKENS, **given), jax.random.key(0))
+  return jax.eval_shape(lambda key: model.init_with_output(key, TOKENS, **extra), jax.random.key(0))
 
 
 def test_parameters_are_in_the_scope_of_the_network():

@@ -41,7 +41,7 @@ class Weights:
     return {"kernel": weight.T.reshape(heads, -1, weight.shape[0]), **self.bias(name)}
 
   def norm(self, name, names=("weight", "bias"), ours=("scale", "bias")):
-    return {our: self[f"{name}.{own}"].reshape(-1) for our, own in zip(ours, names, strict=True)}
+    return {our: self[f"{name}.{key}"].reshape(-1) for our, key in zip(ours, names, strict=True)}
 
   def qkv(self, name, heads):
     pieces = np.split(self[f"{name}.weight"], 3)
@@ -50,7 +50,7 @@ class Weights:
 
   def statistics(self, name, prefix=""):
     part = {"mean": "running_mean", "var": "running_var"}
-    return {our: self[f"{prefix}{name}.{own}"] for our, own in part.items()}
+    return {our: self[f"{prefix}{name}.{key}"] for our, key in part.items()}
 
 
 def pre_norm_block(w, name, heads):
@@ -100,10 +100,10 @@ def levit(w, prefix):
     name = f"backbone.0.layers.{layer}"
     assert not w[f"{name}.0.pos_bias.weight"].any()
     mixer, norms = {}, {}
-    for ours, own in (("query", "to_q"), ("key", "to_k"), ("value", "to_v")):
-      mixer[ours] = w.inward(w[f"{name}.0.{own}.0.weight"], 2)
-      mixer[f"{ours}_norm"] = w.norm(f"{name}.0.{own}.1")
-      norms[f"{ours}_norm"] = w.statistics(f"{name}.0.{own}.1", prefix)
+    for ours, theirs in (("query", "to_q"), ("key", "to_k"), ("value", "to_v")):
+      mixer[ours] = w.inward(w[f"{name}.0.{theirs}.0.weight"], 2)
+      mixer[f"{ours}_norm"] = w.norm(f"{name}.0.{theirs}.1")
+      norms[f"{ours}_norm"] = w.statistics(f"{name}.0.{theirs}.1", prefix)
     mixer["out"] = w.outward(f"{name}.0.to_out.1", 2)
     mixer["out_norm"] = w.norm(f"{name}.0.to_out.2")
     norms["out_norm"] = w.statistics(f"{name}.0.to_out.2", prefix)
@@ -140,7 +140,7 @@ def cvt(w, prefix):
       "mlp": {"up": w.dense(f"{name}.1.fn.net.0"), "down": w.dense(f"{name}.1.fn.net.3")},
     }
     norms = {"query_norm": f"{queries}.1", "key_value_norm": f"{pairs}.1"}
-    norms = {ours: w.statistics(own, prefix) for ours, own in norms.items()}
+    norms = {ours: w.statistics(theirs, prefix) for ours, theirs in norms.items()}
     statistics[f"stage_{stage}_block_0"] = {"token_mixer": norms}
   return params, statistics
 

@@ -61,8 +61,8 @@ def reference(q, k, v, d_out, d_lse=None, *, mask=None, scale=None):
   dp = d_out @ v.swapaxes(2, 3)
   ds = dp - (p * dp).sum(axis=-1, keepdims=True) + (0 if d_lse is None else d_lse[..., None])
   ds = scale * p * ds
-  found = (p @ v, ds @ k, ds.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ d_out)
-  out, *grads = (x.swapaxes(1, 2) for x in found)
+  heads = (p @ v, ds @ k, ds.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ d_out)
+  out, *grads = (x.swapaxes(1, 2) for x in heads)
   return out, lse, *grads
 
 
@@ -79,21 +79,21 @@ def program(function):
 
   @jax.jit
   def run(q, k, v, d_out, d_lse=None):
-    found, pull = jax.vjp(function, q, k, v)
-    if not isinstance(found, tuple):
-      return found, *pull(d_out)
-    out, lse = found
+    result, pull = jax.vjp(function, q, k, v)
+    if not isinstance(result, tuple):
+      return result, *pull(d_out)
+    out, lse = result
     return out, lse, *pull((d_out, jnp.zeros_like(lse) if d_lse is None else d_lse))
 
   return lambda *arrays: [np.asarray(x, np.float32) for x in run(*arrays)]
 
 
-def assert_close(found, expected, tolerance=1e-5):
-  """Asserts that outputs and gradients agree; lse is left out if `found` has none."""
-  names = NAMES if len(found) == len(NAMES) else NAMES[:1] + NAMES[2:]
-  if len(expected) > len(found):
+def assert_close(results, expected, tolerance=1e-5):
+  """Asserts that outputs and gradients agree; lse is left out if `results` has none."""
+  names = NAMES if len(results) == len(NAMES) else NAMES[:1] + NAMES[2:]
+  if len(expected) > len(results):
     expected = expected[:1] + expected[2:]
-  for name, a, b in zip(names, found, expected, strict=True):
+  for name, a, b in zip(names, results, expected, strict=True):
     np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), err_msg=name)
     a, b = np.where(np.isfinite(a), a, 0), np.where(np.isfinite(b), b, 0)
     scale = max(1.0, float(np.abs(b).max()))
@@ -102,9 +102,9 @@ def assert_close(found, expected, tolerance=1e-5):
 
 def check(kernel, arrays, d_lse=None, *, mask=None, scale=None, tolerance=1e-5):
   """Compares a kernel's outputs and gradients with the reference, and returns them."""
-  found = program(kernel)(*arrays, d_lse)
-  assert_close(found, reference(*arrays, d_lse, mask=mask, scale=scale), tolerance)
-  return found
+  results = program(kernel)(*arrays, d_lse)
+  assert_close(results, reference(*arrays, d_lse, mask=mask, scale=scale), tolerance)
+  return results
 
 
 def assert_bfloat16_keeps_up(kernel, arrays, mask=None):

@@ -22,7 +22,7 @@ def record_kernels(monkeypatch, card=90):
 
   def call(kernel, arrays, types, grid, launch, sizes):
     calls.append((kernel, [*arrays, *types], grid, launch, sizes))
-    return [jnp.zeros(each.shape, each.dtype) for each in types]
+    return [jnp.zeros(result.shape, result.dtype) for result in types]
 
   monkeypatch.setattr(triton_attention, "call", call)
   monkeypatch.setattr(triton_attention, "find_capability", lambda: card)
@@ -36,7 +36,7 @@ def lower(function, *arrays, platform):
   return traced.lower(lowering_platforms=(platform,)).as_text()
 
 
-def program(platform, dtype, n, *, m=None, masked=False, width=64, heads=2, **given):
+def program(platform, dtype, n, *, m=None, masked=False, width=64, heads=2, **options):
   """Returns the program of a gradient of kernelized attention as text.
 
   There are n queries and m keys, or n keys if `m` is `None`.
@@ -47,7 +47,7 @@ def program(platform, dtype, n, *, m=None, masked=False, width=64, heads=2, **gi
   mask = jax.ShapeDtypeStruct((1, m), bool) if masked else None
 
   def loss(q, k, v, mask):
-    out = attention(q, k, v, key_mask=mask, implementation="kernelized", **given)
+    out = attention(q, k, v, key_mask=mask, implementation="kernelized", **options)
     return jnp.sum(out.astype(jnp.float32) ** 2)
 
   return lower(jax.grad(loss, argnums=(0, 1, 2)), q, k, k, mask, platform=platform)
@@ -59,6 +59,6 @@ def matrices(text, n):
   So a matrix is found that is padded, flattened, cut into tiles or one bit wide, and half of
   the matrix of every head. One example of two heads has no other array so large.
   """
-  found = set(re.findall(r"tensor<((?:\d+x)+)(\w+)>", text))
-  sizes = {axes + dtype: math.prod(map(int, axes[:-1].split("x"))) for axes, dtype in found}
-  return {each for each, size in sizes.items() if size >= n * n}
+  types = set(re.findall(r"tensor<((?:\d+x)+)(\w+)>", text))
+  sizes = {axes + dtype: math.prod(map(int, axes[:-1].split("x"))) for axes, dtype in types}
+  return {array for array, size in sizes.items() if size >= n * n}

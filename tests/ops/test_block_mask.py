@@ -41,9 +41,9 @@ def edges(pattern, layout):
 def test_a_mask_contains_the_edges_of_its_pattern(layout, block):
   for name, pattern in PATTERNS.items():
     mask = BlockMask.from_pattern(pattern, layout, block, HEADS)
-    wanted = edges(pattern, layout)
+    expected = edges(pattern, layout)
     assert mask.heads == (1 if pattern.head_period == 1 else HEADS), name
-    np.testing.assert_array_equal(np.broadcast_to(mask.dense(), wanted.shape), wanted, name)
+    np.testing.assert_array_equal(np.broadcast_to(mask.dense(), expected.shape), expected, name)
     check_form(mask)
 
 

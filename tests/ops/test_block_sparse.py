@@ -81,15 +81,15 @@ def test_hidden_keys_contribute_exactly_nothing(n, block, layouts):
   q, k, v, d_out = cases.inputs(2, n, 2, 32)
   key_mask = cases.seen_keys(2, n, 0.6)
   run = cases.program(functools.partial(block_sparse_attention, mask=mask, key_mask=key_mask))
-  found = run(q, k, v, d_out)
+  results = run(q, k, v, d_out)
   seen = edges[None] & key_mask[:, None, None]
-  cases.assert_close(found, cases.reference(q, k, v, d_out, mask=seen))
+  cases.assert_close(results, cases.reference(q, k, v, d_out, mask=seen))
   hidden = ~key_mask
-  for grad in found[3:]:
+  for grad in results[3:]:
     np.testing.assert_array_equal(grad[hidden], 0)
   k[hidden] *= -3
   v[hidden] += 5
-  for a, b in zip(found, run(q, k, v, d_out), strict=True):
+  for a, b in zip(results, run(q, k, v, d_out), strict=True):
     np.testing.assert_array_equal(a, b)
 
 
@@ -153,12 +153,12 @@ def test_lists_may_be_known_only_at_run_time(n, block, layouts, count, step, mon
     def function(q, k, v):
       return block_sparse_attention_dynamic(q, k, v, indices, valid, block, key_mask=key_mask)
 
-    found, pull = jax.vjp(function, q, k, v)
-    return *found, *pull((arrays[3], d_lse))
+    outputs, pull = jax.vjp(function, q, k, v)
+    return *outputs, *pull((arrays[3], d_lse))
 
-  found = run(indices, valid, *arrays[:3])
+  results = run(indices, valid, *arrays[:3])
   seen = edges[None] & key_mask[:, None, None]
-  cases.assert_close(found, cases.reference(*arrays, d_lse, mask=seen))
+  cases.assert_close(results, cases.reference(*arrays, d_lse, mask=seen))
 
 
 def test_no_choice_of_widths_pads_less():

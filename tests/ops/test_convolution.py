@@ -42,16 +42,16 @@ def test_values_and_gradients_equal_those_of_jax():
       x,
       w,
     )
-    found = gradients(lambda x, w, s=stride, p=padding: convolve(x, w, (s, s), p), x, w)
-    for a, b in zip(found, expected, strict=True):
+    ours = gradients(lambda x, w, s=stride, p=padding: convolve(x, w, (s, s), p), x, w)
+    for a, b in zip(ours, expected, strict=True):
       np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5, err_msg=str((stride, padding)))
 
 
 def test_half_precision_keeps_its_type():
   x, w = draw(8, 3, jnp.bfloat16)
-  found = gradients(lambda x, w: convolve(x, w, (2, 2), "SAME"), x, w)
+  half = gradients(lambda x, w: convolve(x, w, (2, 2), "SAME"), x, w)
   wide = gradients(lambda x, w: convolve(x, w, (2, 2), "SAME"), *draw(8, 3))
-  for a, b in zip(found, wide, strict=True):
+  for a, b in zip(half, wide, strict=True):
     assert a.dtype == jnp.bfloat16
     np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=0.05, atol=0.3)
 
@@ -76,14 +76,14 @@ def test_every_convolution_of_a_gradient_has_the_layout_of_images(stride, convol
 
 
 def _equations(jaxpr) -> list:
-  found = []
+  equations = []
   for equation in jaxpr.eqns:
-    found.append(equation)
+    equations.append(equation)
     for value in equation.params.values():
       inner = getattr(value, "jaxpr", None)
       if inner is not None:
-        found += _equations(getattr(inner, "jaxpr", inner))
-  return found
+        equations += _equations(getattr(inner, "jaxpr", inner))
+  return equations
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,11 @@ def test_the_layer_equals_that_of_flax(settings):
   x = np.random.default_rng(0).normal(size=(2, 8, 8, 4)).astype(np.float32)
   theirs, ours = (make(6, (3, 3), **settings) for make in (nn.Conv, Conv))
   params = jax.jit(theirs.init)(jax.random.key(0), x)
-  expected, found = jax.jit(
+  expected, results = jax.jit(
     lambda p: [
       jax.value_and_grad(lambda p, m=module: jnp.sum(jnp.sin(m.apply(p, x))))(p)
       for module in (theirs, ours)
     ]
   )(params)
-  for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+  for a, b in zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

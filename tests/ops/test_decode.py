@@ -60,8 +60,8 @@ def causal(q, k, v, pattern, layout):
 
 def check(pattern, layout):
   q, k, v = inputs(layout.length)
-  plan, found = decode(pattern, layout, q, k, v)
-  np.testing.assert_allclose(found, causal(q, k, v, pattern, layout), rtol=2e-5, atol=2e-6)
+  plan, output = decode(pattern, layout, q, k, v)
+  np.testing.assert_allclose(output, causal(q, k, v, pattern, layout), rtol=2e-5, atol=2e-6)
   return plan
 
 
@@ -99,10 +99,10 @@ def test_a_strided_cache_has_a_slot_for_each_key_in_use(form):
 def test_a_fixed_cache_keeps_the_run_and_the_summaries(n):
   l, c, layout = 8, 2, TokenLayout((n,))  # noqa: E741
   runs = -(-n // l)
-  wanted = max((runs - 2) * c + l, (runs - 1) * c + n - (runs - 1) * l)
+  count = max((runs - 2) * c + l, (runs - 1) * c + n - (runs - 1) * l)
   for distinct in (1, 4):
     plan = check(Fixed(l, c, distinct=distinct), layout)
-    assert plan.count == wanted and plan.heads.size == distinct
+    assert plan.count == count and plan.heads.size == distinct
   assert check(Fixed(l, c, "local"), layout).count == l
   check(Fixed(l, c, "summary", distinct=2), layout)
 
@@ -139,7 +139,7 @@ def test_a_plan_of_twelve_thousand_tokens_needs_few_slots():
 def test_keys_are_kept_in_their_dtype_and_weighed_in_float32():
   layout = TokenLayout((12,))
   q, k, v = (x.astype(jnp.bfloat16) for x in inputs(12))
-  _, found = decode(Window(4, 0), layout, q, k, v)
-  wanted = causal(q, k, v, Window(4, 0), layout)
-  assert found.dtype == jnp.bfloat16
-  np.testing.assert_array_equal(found, wanted.astype(jnp.bfloat16))
+  _, output = decode(Window(4, 0), layout, q, k, v)
+  expected = causal(q, k, v, Window(4, 0), layout)
+  assert output.dtype == jnp.bfloat16
+  np.testing.assert_array_equal(output, expected.astype(jnp.bfloat16))

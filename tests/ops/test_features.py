@@ -20,9 +20,9 @@ draw = jax.jit(features.orthogonal_gaussian, static_argnums=(1, 2))
 
 
 @functools.partial(jax.jit, static_argnames="stabilizer")
-def key_features(k, w, **given):
+def key_features(k, w, **options):
   """Returns the features of keys, and the gradient of the sum of the features."""
-  phi, pull = jax.vjp(lambda k: features.softmax_key_features(k, w, **given), k)
+  phi, pull = jax.vjp(lambda k: features.softmax_key_features(k, w, **options), k)
   return phi, pull(jnp.ones_like(phi))[0]
 
 
@@ -92,10 +92,10 @@ def test_linear_attention_is_the_matrix_product(monkeypatch):
     np.testing.assert_allclose(expected[0], exact, atol=2e-6)
     for chunk in chunks:
       monkeypatch.setattr(linear, "CHUNK", chunk)
-      found = cases.program(attend)(*arrays, d_out)
-      assert all(np.isfinite(x).all() for x in found)
-      cases.assert_close(found, expected, 2e-5)
-      np.testing.assert_array_equal(found[0][:, 2], 0)
+      results = cases.program(attend)(*arrays, d_out)
+      assert all(np.isfinite(x).all() for x in results)
+      cases.assert_close(results, expected, 2e-5)
+      np.testing.assert_array_equal(results[0][:, 2], 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -110,14 +110,14 @@ def test_local_attention_is_softmax_under_its_mask(causal):
 
   @jax.jit
   def run(*x):
-    given = {"key_mask": mask, "causal": causal}
+    options = {"key_mask": mask, "causal": causal}
     names = ("masked", "kernelized")
-    return [ops.local_attention(*x, 3, **given, implementation=name) for name in names]
+    return [ops.local_attention(*x, 3, **options, implementation=name) for name in names]
 
   (out, matrix), (fast, _) = run(q, k, v)
   np.testing.assert_array_equal(np.asarray(matrix) > 0, np.broadcast_to(seen, matrix.shape))
-  for found in (out, fast):
-    np.testing.assert_allclose(found, cases.masked(q, k, v, seen)[0], atol=2e-6)
+  for output in (out, fast):
+    np.testing.assert_allclose(output, cases.masked(q, k, v, seen)[0], atol=2e-6)
 
 
 def test_causal_features_depend_on_no_later_token():

@@ -96,5 +96,5 @@ def test_work_grows_with_the_edges():
 
   edges = sum((i // 128) * 32 + i % 128 + 1 for i in range(12_288))
   assert abs(edges / (12_288 * 12_289 / 2) - 0.258) < 0.001
-  found = work(Fixed(128, 32, distinct=4)) / work(Causal())
-  assert found < 0.27
+  ratio = work(Fixed(128, 32, distinct=4)) / work(Causal())
+  assert ratio < 0.27

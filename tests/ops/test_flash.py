@@ -21,8 +21,8 @@ def test_tiles_equal_the_reference(n, heads, dim, causal, monkeypatch):
   key_mask[1] = False
   mask = key_mask[:, None, None] & (np.tri(n, dtype=bool) if causal else True)
   kernel = functools.partial(flash_attention, key_mask=key_mask, causal=causal)
-  found = cases.check(kernel, arrays, cases.lse_cotangent(2, n, heads), mask=mask)
-  out, lse, *grads = found
+  results = cases.check(kernel, arrays, cases.lse_cotangent(2, n, heads), mask=mask)
+  out, lse, *grads = results
   np.testing.assert_array_equal(out[1], 0)  # the second example sees no key at all
   np.testing.assert_array_equal(lse[1], -np.inf)
   for grad in grads:
@@ -50,10 +50,10 @@ def test_a_query_may_not_attend_itself(n, causal, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 17)
   seen = ~np.eye(n, dtype=bool) & (np.tri(n, dtype=bool) if causal else True)
   kernel = functools.partial(flash_attention, causal=causal, self_edge=False)
-  found = cases.check(kernel, cases.inputs(2, n, 2, 16), cases.lse_cotangent(2, n, 2), mask=seen)
+  results = cases.check(kernel, cases.inputs(2, n, 2, 16), cases.lse_cotangent(2, n, 2), mask=seen)
   if causal:  # the first query sees nothing
-    np.testing.assert_array_equal(found[0][:, 0], 0)
-    np.testing.assert_array_equal(found[2][:, 0], 0)
+    np.testing.assert_array_equal(results[0][:, 0], 0)
+    np.testing.assert_array_equal(results[2][:, 0], 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -23,9 +23,9 @@ def rule(**masked):
 GIVEN = rule(pattern_blocks=((128, None), (256, 16)), linear=((64, 8),))
 
 
-def resolve(implementation, n, batch=1, family="pattern_blocks", **given):
+def resolve(implementation, n, batch=1, family="pattern_blocks", **options):
   with choosing_by(GIVEN):
-    return resolve_implementation("attention", implementation, family, (batch, n, 4, 8), **given)
+    return resolve_implementation("attention", implementation, family, (batch, n, 4, 8), **options)
 
 
 def test_auto_is_the_faster_unless_dropout_must_be_drawn():
@@ -40,9 +40,9 @@ def test_auto_depends_on_the_batch():
   assert resolve("auto", 256, batch=5) == "kernelized"
   for batch, expected in ((4, "masked"), (5, "kernelized")):
     q = jax.ShapeDtypeStruct((batch, 256, 4, 8), jnp.float32)
-    with choosing_by(GIVEN), recording_implementations() as found:
+    with choosing_by(GIVEN), recording_implementations() as choices:
       jax.eval_shape(lambda q: ops.attention(q, q, q, Window(2)), q)
-    assert found == [("attention", "pattern_blocks", expected)]
+    assert choices == [("attention", "pattern_blocks", expected)]
 
 
 def test_an_impossible_request_is_refused():
@@ -58,9 +58,9 @@ def choose(module, n):
   layout = make_grid(n)
 
   def run(x):
-    with recording_implementations() as found:
+    with recording_implementations() as choices:
       sown = module.init(jax.random.key(0), x, layout, train=False, mutable=True)
-    return found, "attention" in sown.get("intermediates", {})
+    return choices, "attention" in sown.get("intermediates", {})
 
   result = []
   jax.eval_shape(lambda x: result.append(run(x)), x)
@@ -98,6 +98,6 @@ def test_the_family_of_a_pattern_follows_its_dense_runs():
     (per_head(Causal(), Others()), "dense", "kernelized"),
     (per_head(Full(), Axial(0)), "pattern_runs", "kernelized"),
   ):
-    with choosing_by(GIVEN), recording_implementations() as found:
+    with choosing_by(GIVEN), recording_implementations() as choices:
       jax.eval_shape(lambda q, p=pattern: ops.attention(q, q, q, p, layout), q)
-    assert found == [("attention", *expected)]
+    assert choices == [("attention", *expected)]

@@ -41,12 +41,12 @@ BOTH = pytest.mark.parametrize("implementation", ["masked", "kernelized"])
 
 def trace(name, implementation, q=HEADS, k=HEADS, v=HEADS, key_mask=None):
   op, more, options = OPS[name]
-  given = {} if key_mask is None else {"key_mask": key_mask}
+  masked = {} if key_mask is None else {"key_mask": key_mask}
 
-  def run(q, k, v, more, **given):
-    return op(q, k, v, *more, **options, **given, implementation=implementation)[0]
+  def run(q, k, v, more, **masked):
+    return op(q, k, v, *more, **options, **masked, implementation=implementation)[0]
 
-  return jax.eval_shape(run, q, k, v, more, **given)
+  return jax.eval_shape(run, q, k, v, more, **masked)
 
 
 @BOTH
@@ -74,21 +74,21 @@ def test_nothing_of_a_hidden_key_reaches_a_result_or_a_gradient(name, implementa
   more, (q, k, v, d_out) = [fill(x) for x in more], cases.inputs(B, N, H, D)
   q, k = abs(q), abs(k)  # as features are
   seen = cases.seen_keys(B, N)
-  given = {**options, "key_mask": seen, "implementation": implementation}
+  settings = {**options, "key_mask": seen, "implementation": implementation}
 
   @jax.jit
   def run(q, k, v):
-    out, pull = jax.vjp(lambda *x: op(*x, *more, **given)[0], q, k, v)
+    out, pull = jax.vjp(lambda *x: op(*x, *more, **settings)[0], q, k, v)
     return out, *pull(d_out)
 
-  found = [
+  results = [
     run(q, *(np.where(seen[:, :, None, None], x, hidden) for x in (k, v)))
     for hidden in (0, np.nan, np.inf)
   ]
-  assert all(np.isfinite(x).all() for x in found[0])
-  assert not any(np.any(x[~seen]) for x in found[0][2:])
-  for other in found[1:]:
-    jax.tree.map(np.testing.assert_array_equal, other, found[0])
+  assert all(np.isfinite(x).all() for x in results[0])
+  assert not any(np.any(x[~seen]) for x in results[0][2:])
+  for other in results[1:]:
+    jax.tree.map(np.testing.assert_array_equal, other, results[0])
 
 
 PREDICTED = EVERY["predicted_attention"][0]
@@ -107,7 +107,7 @@ SINGLE = [
 
 @BOTH
 def test_an_empty_batch_has_an_empty_result_and_gradient(implementation):
-  calls = [(op, x, {**given, "implementation": implementation}) for op, x, given in CALLS]
+  calls = [(op, x, {**options, "implementation": implementation}) for op, x, options in CALLS]
   for op, arrays, options in calls + SINGLE:
 
     def run(*arrays, op=op, options=options):

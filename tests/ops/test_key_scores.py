@@ -25,17 +25,17 @@ def pruned(exact, seed=0):
 score = jax.jit(score_keys, static_argnames="predictor")
 
 
-def both(*given):
-  return [np.asarray(score(*given, predictor=each)) for each in ("dense", "sparse")]
+def both(*arrays):
+  return [np.asarray(score(*arrays, predictor=predictor)) for predictor in ("dense", "sparse")]
 
 
 def test_both_predictors_equal_the_product():
   coefficients, basis = pruned(exact=False)
-  wanted = np.einsum("zns,ms->znm", np.asarray(coefficients, float), np.asarray(basis, float))
-  for found in both(coefficients, basis):
-    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7)
-  for found in both(np.zeros_like(coefficients), basis):
-    np.testing.assert_array_equal(found, 0)
+  expected = np.einsum("zns,ms->znm", np.asarray(coefficients, float), np.asarray(basis, float))
+  for scores in both(coefficients, basis):
+    np.testing.assert_allclose(scores, expected, rtol=1e-6, atol=1e-7)
+  for scores in both(np.zeros_like(coefficients), basis):
+    np.testing.assert_array_equal(scores, 0)
 
 
 def test_both_keep_the_same_keys_where_many_scores_are_equal():
@@ -48,9 +48,9 @@ def test_zeros_of_both_signs_rank_as_equal():
   coefficients = np.ones((1, 1, 1), np.float32)
   basis = np.array([[-0.0], [0.0], [1.0]], np.float32)
   hidden = np.array([True, True, False])
-  for found in both(coefficients, basis, hidden):
-    np.testing.assert_array_equal(found[0, 0], [0, 0, -np.inf])
-    assert not np.any(np.signbit(found[0, 0, :2]))
+  for scores in both(coefficients, basis, hidden):
+    np.testing.assert_array_equal(scores[0, 0], [0, 0, -np.inf])
+    assert not np.any(np.signbit(scores[0, 0, :2]))
 
 
 def test_the_sparse_predictor_multiplies_no_matrices():
@@ -64,8 +64,8 @@ def test_coefficients_equal_their_definition():
   q, k = rng.normal(size=(2, 2, 5, 3, 4))
   down, seen = rng.normal(size=(5, 6)), rng.random((2, 5)) < 0.7
   predict = jax.jit(predict_coefficients, static_argnames="scale")
-  found = predict(*(x.astype(np.float32) for x in (q, k, down)), key_mask=seen, scale=0.3)
+  coefficients = predict(*(x.astype(np.float32) for x in (q, k, down)), key_mask=seen, scale=0.3)
   for b, h, n in np.ndindex(2, 3, 5):
     logits = 0.3 * q[b, n, h] @ ((k[b, :, h] * seen[b][:, None]).T @ down)
     weights = np.exp(logits - logits.max())
-    np.testing.assert_allclose(found[b, h, n], weights / weights.sum(), rtol=1e-4)
+    np.testing.assert_allclose(coefficients[b, h, n], weights / weights.sum(), rtol=1e-4)

@@ -27,8 +27,8 @@ def test_segment_means_leave_out_masked_tokens_and_the_missing_end():
       assert used[b, m] == bool(len(tokens))
       mean = np.mean(tokens, axis=0) if len(tokens) else 0
       np.testing.assert_allclose(means[b, m], mean * np.ones((1, 3)), atol=1e-6)
-  found = jax.eval_shape(lambda x: nystrom.segment_means(x, 5)[0], x)
-  assert found.shape[1] == 4  # 5 segments of 2 would leave one empty
+  fewer = jax.eval_shape(lambda x: nystrom.segment_means(x, 5)[0], x)
+  assert fewer.shape[1] == 4  # 5 segments of 2 would leave one empty
 
 
 def test_pseudo_inverse_inverts_and_keeps_examples_apart():
@@ -46,14 +46,14 @@ def test_pseudo_inverse_inverts_and_keeps_examples_apart():
 
 def test_a_landmark_for_each_token_gives_softmax():
   q, k, v = (random(1, 8, 2, 4, seed=i) for i in range(3))
-  (out, found), fast, (expected, matrix) = jax.jit(
+  (out, product), fast, (expected, matrix) = jax.jit(
     lambda *x: (
       ops.nystrom_attention(*x, 8, iterations=25, implementation="masked"),
       ops.nystrom_attention(*x, 8, iterations=25, implementation="kernelized")[0],
       masked_attention(*x),
     )
   )(q, k, v)
-  np.testing.assert_allclose(found, matrix, atol=3e-3)
+  np.testing.assert_allclose(product, matrix, atol=3e-3)
   np.testing.assert_allclose(out, expected, atol=1e-2)
   np.testing.assert_allclose(fast, out, atol=1e-4)
 
@@ -66,8 +66,8 @@ def test_the_depthwise_convolution_equals_numpy(length, taps):
     shift = i - taps // 2
     for n in range(max(0, -shift), min(length, length - shift)):
       expected[:, n] += w[i][:, None] * x[:, n + shift]
-  found = jax.jit(nystrom.depthwise_convolution)(x, w)
-  np.testing.assert_allclose(found, expected, atol=2e-5)
+  output = jax.jit(nystrom.depthwise_convolution)(x, w)
+  np.testing.assert_allclose(output, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
@@ -93,7 +93,7 @@ def test_fourier_mixing_equals_numpy(shape):
       ops.fourier_mixing(x, implementation="masked"),
     )
   )(x)
-  for found in (fast, out):
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+  for output in (fast, out):
+    np.testing.assert_allclose(output, expected, atol=1e-4)
   cos, sin = np.asarray(matrices)[0]
   np.testing.assert_allclose(cos @ cos + sin @ sin, shape[1] * np.eye(shape[1]), atol=1e-3)

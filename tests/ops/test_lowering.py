@@ -104,20 +104,20 @@ def test_the_padding_around_cudnn_changes_nothing(monkeypatch):
   """JAX's plain attention, which takes the arguments of cuDNN's kernel, replaces the kernel."""
   plain = jax.nn.dot_product_attention
 
-  def replaced(q, k, v, *, implementation, **given):
+  def replaced(q, k, v, *, implementation, **options):
     assert implementation == "cudnn" and q.shape[1] % 2 == 0 and k.shape[1] % 2 == 0
-    return plain(q, k, v, **given)
+    return plain(q, k, v, **options)
 
   monkeypatch.setattr(jax.nn, "dot_product_attention", replaced)
   random = np.random.default_rng(0)
   shapes = ((2, 9, 2, 20), (2, 9, 2, 20), (2, 9, 2, 12))
   arrays = [random.normal(size=shape).astype(np.float32) for shape in shapes]
-  for given in ({}, {"causal": True}):
-    found, expected = (
-      jax.jit(functools.partial(attend, scale=0.3, **given))(*arrays)
+  for options in ({}, {"causal": True}):
+    output, expected = (
+      jax.jit(functools.partial(attend, scale=0.3, **options))(*arrays)
       for attend in (cudnn.cudnn_attention, kernelized_attention)
     )
-    np.testing.assert_allclose(found, expected, atol=2e-6)
+    np.testing.assert_allclose(output, expected, atol=2e-6)
 
 
 GRIDS = {2048: TokenLayout((32, 64)), 2049: TokenLayout((32, 64), prefix=1)}
@@ -143,8 +143,8 @@ def fills_its_tiles(pattern, layout):
 
 def check_pattern(platform, n, dtype, name):
   pattern, layout = PATTERNS[name], GRIDS[n]
-  found = matrices(program(platform, dtype, n, width=8, pattern=pattern, layout=layout), n)
-  assert not found or fills_its_tiles(pattern, layout), found
+  whole = matrices(program(platform, dtype, n, width=8, pattern=pattern, layout=layout), n)
+  assert not whole or fills_its_tiles(pattern, layout), whole
 
 
 @pytest.mark.parametrize("name", all_but(*QUICK, of=KINDS))
@@ -162,7 +162,7 @@ def test_no_program_of_a_pattern_for_tpu_contains_a_square_matrix(name):
 @pytest.mark.slow
 def test_most_patterns_leave_tiles_empty():
   """Few patterns fill all tiles, so `fills_its_tiles` exempts only these."""
-  filled = {name for name, each in PATTERNS.items() if fills_its_tiles(each, GRIDS[2048])}
+  filled = {name for name, pattern in PATTERNS.items() if fills_its_tiles(pattern, GRIDS[2048])}
   assert filled == {"erdos_renyi", "erdos_renyi_symmetric", "fixed_bidirectional", "fixed_summary"}
 
 

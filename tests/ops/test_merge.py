@@ -34,14 +34,14 @@ def test_merged_parts_equal_the_whole():
   edges = np.random.default_rng(0).random((2, 1, N, N)) < 0.3
   edges[:, :, 5] = False  # a query without keys in any part
   parts = [*split(edges, 3), np.zeros((2, 1, N, N), bool)]
-  found = cases.check(
+  results = cases.check(
     lambda *x: merge([dense(*x, mask) for mask in parts]),
     cases.inputs(2, N, 2, 16),
     cases.lse_cotangent(2, N, 2),
     mask=edges,
   )
-  np.testing.assert_array_equal(found[0][:, 5], 0)
-  np.testing.assert_array_equal(found[2][:, 5], 0)
+  np.testing.assert_array_equal(results[0][:, 5], 0)
+  np.testing.assert_array_equal(results[2][:, 5], 0)
 
 
 def test_the_order_of_the_parts_changes_nothing():

@@ -74,9 +74,9 @@ def test_attention_along_a_pattern_equals_its_edges(pattern):
     mask = dense_mask(edges, layout, 4)
     return attend(plan(edges, layout, 8), q, k, v, key_mask=key_mask, scale=0.4), mask
 
-  found, mask = run(np.uint32(3), q, k, v, key_mask)
+  results, mask = run(np.uint32(3), q, k, v, key_mask)
   expected = cases.masked(q, k, v, np.asarray(mask) & key_mask[:, None, None], 0.4)
-  for a, b in zip(found, expected, strict=True):
+  for a, b in zip(results, expected, strict=True):
     np.testing.assert_allclose(a, b, atol=2e-6)
 
 
@@ -85,8 +85,8 @@ def test_the_op_and_its_gradients_equal_those_of_the_edges(implementation):
   layout, key_mask = TokenLayout((6, 7), 2), cases.seen_keys(2, 44, 0.8)
 
   def attend(*x):
-    given = {"key_mask": key_mask, "scale": 0.4, "causal": True}
-    return attention(*x, COMPOSED[1], layout, implementation=implementation, **given)
+    options = {"key_mask": key_mask, "scale": 0.4, "causal": True}
+    return attention(*x, COMPOSED[1], layout, implementation=implementation, **options)
 
   mask = dense_mask(COMPOSED[1] & Causal(), layout, 4) & key_mask[:, None, None]
   cases.check(attend, cases.inputs(2, 44, 4, 8), mask=mask, scale=0.4)
@@ -104,8 +104,8 @@ def test_block_lists_of_causal_plans_contain_the_edges(prefix):
     parts = steps.heads[0]
     if len(steps.heads) == 1 and all(p.core == "block_sparse" and not p.order for p in parts):
       masks = [block_mask(p.pattern, steps.layout, p.block, 4).dense() for p in parts]
-      wanted = dense_mask(pattern & Causal(), layout, 4)[:, steps.prefix :, steps.prefix :]
-      np.testing.assert_array_equal(sum(m.astype(int) for m in masks), wanted, name)
+      expected = dense_mask(pattern & Causal(), layout, 4)[:, steps.prefix :, steps.prefix :]
+      np.testing.assert_array_equal(sum(m.astype(int) for m in masks), expected, name)
       compared += 1
   assert compared > 20
 
@@ -179,8 +179,8 @@ def test_a_plain_function_is_a_pattern():
   i = np.arange(50)
   apart, before = np.abs(i[:, None] - i), np.tri(50, dtype=bool)
   masks = (apart <= 3) & before, (apart <= 2 * np.arange(4)[:, None, None]) & before
-  for found, mask in zip(run(q, k, v), (masks[:1] * 2 + masks[1:] * 2), strict=True):
-    np.testing.assert_allclose(found, cases.masked(q, k, v, mask)[0], atol=2e-6)
+  for output, mask in zip(run(q, k, v), (masks[:1] * 2 + masks[1:] * 2), strict=True):
+    np.testing.assert_allclose(output, cases.masked(q, k, v, mask)[0], atol=2e-6)
   assert MaskFunction(same, 4).head_period == 1 and MaskFunction(by_head, 4).head_period == 4
 
 
@@ -200,10 +200,10 @@ def test_edges_of_single_examples_need_vmap_over_blocks(implementation):
     with pytest.raises(ConfigError, match=r"uses b, .* key_mask .*jax\.vmap .*GivenBlocks"):
       jax.eval_shape(lambda *x, f=function: run(*x, f), q, k, v)
   blocks = np.array([[[[0, 1], [1, -1], [2, 3], [3, -1]]], [[[0, -1], [0, 1], [0, 2], [0, 3]]]])
-  each = jax.vmap(lambda blocks, *x: run(*(y[None] for y in x), GivenBlocks(blocks, 4))[0])
+  vmapped = jax.vmap(lambda blocks, *x: run(*(y[None] for y in x), GivenBlocks(blocks, 4))[0])
   masks = [dense_mask(GivenBlocks(x, 4), TokenLayout((16,)), 2) for x in blocks]
   expected = cases.masked(q, k, v, np.stack(masks))[0]
-  np.testing.assert_allclose(jax.jit(each)(blocks, q, k, v), expected, atol=2e-6)
+  np.testing.assert_allclose(jax.jit(vmapped)(blocks, q, k, v), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("implementation", ["masked", "kernelized"])
@@ -266,8 +266,8 @@ def test_changed_edges_change_the_result(name, monkeypatch):
     DOCUMENTS[:] = np.arange(40) // length
     masks.append(np.asarray(dense_mask(pattern, layout, 2)))
     run = jax.jit(lambda *x: attention(*x, edges, layout, implementation="kernelized"))
-    found = run(q, k, v)
-    np.testing.assert_allclose(found, cases.masked(q, k, v, masks[-1])[0], atol=1e-5)
+    output = run(q, k, v)
+    np.testing.assert_allclose(output, cases.masked(q, k, v, masks[-1])[0], atol=1e-5)
     np.testing.assert_array_equal(block_mask(pattern, layout, 16, 2).dense(), masks[-1])
   assert not np.array_equal(*masks)
 

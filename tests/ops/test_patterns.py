@@ -51,10 +51,10 @@ def test_no_pattern_lacks_a_definition():
 def test_every_pattern_equals_its_definition(layout):
   for name, pattern in PATTERNS.items():
     definition, N = DEFINITIONS[name], range(layout.length)
-    wanted = [
+    expected = [
       [[definition(q, k, h, layout) for k in N] for q in N] for h in range(pattern.head_period)
     ]
-    np.testing.assert_array_equal(edges(pattern, layout, len(wanted)), wanted, name)
+    np.testing.assert_array_equal(edges(pattern, layout, len(expected)), expected, name)
 
 
 # Every fourth pattern runs always, the others with --all.
@@ -67,10 +67,10 @@ def test_traced_indices_give_equal_edges(first):
   def traced(q, k, head):
     return [PATTERNS[name].allows(layout, q, k, head) for name in names]
 
-  found = traced(index[:, None], index, np.arange(HEADS)[:, None, None])
-  for name, allowed in zip(names, found, strict=True):
-    wanted = edges(PATTERNS[name], layout)
-    np.testing.assert_array_equal(np.broadcast_to(allowed, wanted.shape), wanted, name)
+  masks = traced(index[:, None], index, np.arange(HEADS)[:, None, None])
+  for name, allowed in zip(names, masks, strict=True):
+    expected = edges(PATTERNS[name], layout)
+    np.testing.assert_array_equal(np.broadcast_to(allowed, expected.shape), expected, name)
 
 
 def test_heads_repeat_after_their_period_and_differ_within():
@@ -138,9 +138,9 @@ def test_distinct_summaries_cover_the_run():
 def test_axial_attention_works_on_three_axes():
   layout = TokenLayout((3, 4, 5), 1)
   points = list(itertools.product(range(3), range(4), range(5)))
-  found = edges(Axial(1), layout, 1)[0]
+  mask = edges(Axial(1), layout, 1)[0]
   for (q, a), (k, b) in itertools.product(enumerate(points, 1), repeat=2):
-    assert found[q, k] == (a[0] == b[0] and a[2] == b[2])
+    assert mask[q, k] == (a[0] == b[0] and a[2] == b[2])
 
 
 def test_cycles_pick_a_layer_and_draws_differ_between_layers():
@@ -155,9 +155,9 @@ def test_cycles_pick_a_layer_and_draws_differ_between_layers():
 def test_class_tokens_can_be_global_in_any_pattern():
   layout = TokenLayout((8, 7), 2)
   for pattern in PATTERNS.values():
-    found = edges(pattern | Global(prefix=True), layout)
-    assert found[:, :2].all() and found[:, :, :2].all()
-    np.testing.assert_array_equal(found[:, 2:, 2:], edges(pattern, layout)[:, 2:, 2:])
+    mask = edges(pattern | Global(prefix=True), layout)
+    assert mask[:, :2].all() and mask[:, :, :2].all()
+    np.testing.assert_array_equal(mask[:, 2:, 2:], edges(pattern, layout)[:, 2:, 2:])
 
 
 WRONG = [

@@ -87,22 +87,22 @@ def test_a_step_draws_its_own_graph_inside_jit():
 
   @jax.jit
   def mask(step):
-    given = GivenBlocks(pattern.redraw(layout, 0, step), 4)
-    return given.allows(layout, index[:, None], index, np.arange(2)[:, None, None])
+    blocks = GivenBlocks(pattern.redraw(layout, 0, step), 4)
+    return blocks.allows(layout, index[:, None], index, np.arange(2)[:, None, None])
 
-  kept = GivenBlocks(first, 4).allows(layout, index[:, None], index, np.arange(2)[:, None, None])
-  np.testing.assert_array_equal(mask(1), kept)
+  edges = GivenBlocks(first, 4).allows(layout, index[:, None], index, np.arange(2)[:, None, None])
+  np.testing.assert_array_equal(mask(1), edges)
 
 
 def test_erdos_renyi_draws_edges_with_their_probability():
   layout, index = TokenLayout((600,)), np.arange(600)
   for p in (0.0, 0.05, 0.5, 1.0):
-    found = ErdosRenyi(p, keep_self=False, heads=2).allows(
+    edges = ErdosRenyi(p, keep_self=False, heads=2).allows(
       layout, index[:, None], index, np.arange(2)[:, None, None]
     )
-    off_diagonal = found.sum() / (2 * 600 * 599)
+    off_diagonal = edges.sum() / (2 * 600 * 599)
     assert abs(off_diagonal - p) <= 5 * (p * (1 - p) / 718_800) ** 0.5
-    assert not found[:, index, index].any()
+    assert not edges[:, index, index].any()
   symmetric = ErdosRenyi(0.2, symmetric=True).allows(layout, index[:, None], index)
   assert (symmetric == symmetric.T).all() and symmetric[index, index].all()
 
@@ -112,12 +112,12 @@ def test_watts_strogatz_moves_links_with_their_probability(beta):
   N, w = 400, 6
   layout, index = TokenLayout((N,)), np.arange(N)
   pattern = WattsStrogatz(w, beta, keep_self=False)
-  found = pattern.allows(layout, index[:, None], index)
-  assert (found == found.T).all() and not found[index, index].any()
+  edges = pattern.allows(layout, index[:, None], index)
+  assert (edges == edges.T).all() and not edges[index, index].any()
   apart = np.minimum((index[:, None] - index) % N, (index - index[:, None]) % N)
-  near = found[(apart > 0) & (apart <= w // 2)].mean()
+  near = edges[(apart > 0) & (apart <= w // 2)].mean()
   assert abs(near - (1 - beta)) < 0.1 and (beta > 0 or near == 1)
   # N w / 2 links, minus the links that were drawn twice.
-  assert N * w / 2 * 0.99 <= found.sum() / 2 <= N * w / 2
+  assert N * w / 2 * 0.99 <= edges.sum() / 2 <= N * w / 2
   targets = pattern.targets(layout)[0]
   assert all(len(set(links)) == w // 2 for links in targets.tolist())

@@ -84,8 +84,8 @@ def test_reordered_tokens_have_equal_edges(pattern, grid, tile):
   layout = TokenLayout(grid)
   block, order = patches(grid, tile)
   expected = dense_mask(pattern, layout, 1)[:, order.numbers][:, :, order.numbers]
-  found = block_mask(pattern, layout, block, 1, order)
-  np.testing.assert_array_equal(found.dense(), expected)
+  mask = block_mask(pattern, layout, block, 1, order)
+  np.testing.assert_array_equal(mask.dense(), expected)
 
 
 @dataclasses.dataclass(frozen=True)

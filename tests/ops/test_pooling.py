@@ -42,9 +42,9 @@ def test_pooling_equals_xla(case, dtype):
 def test_pooling_works_on_other_platforms_and_under_vmap():
   x = np.random.default_rng(0).normal(size=(2, 3, 6, 6, 4)).astype(np.float32)
   pool = jax.jit(lambda x: pooling.max_pool(x, 3, 2, 1))
-  found, expected = jax.jit(
+  output, expected = jax.jit(
     lambda x: (jax.vmap(pool)(x), pooling._pool_windows(x.reshape(6, 6, 6, 4), 3, 2, 1))
   )(x)
-  np.testing.assert_array_equal(np.asarray(found).reshape(expected.shape), expected)
+  np.testing.assert_array_equal(np.asarray(output).reshape(expected.shape), expected)
   assert "reduce_window" in pool.trace(x[0]).lower(lowering_platforms=("cuda",)).as_text()
   assert "reduce_window" not in pool.lower(x[0]).as_text()

@@ -25,20 +25,20 @@ def inputs(n=N, prefix=0):
   return cases.inputs(B, n, H, D), chosen, mask
 
 
-def everything(kept, implementation, prefix=0, mask=None, **given):
+def everything(count, implementation, prefix=0, mask=None, **options):
   arrays, chosen, key_mask = inputs(prefix=prefix)
-  given["key_mask"] = key_mask if mask else None
+  options["key_mask"] = key_mask if mask else None
 
   def attend(q, k, v):
     return predicted_attention(
-      q, k, v, *chosen, kept, prefix=prefix, implementation=implementation, **given
+      q, k, v, *chosen, count, prefix=prefix, implementation=implementation, **options
     )[0]
 
   return cases.program(attend)(*arrays)
 
 
 @pytest.mark.parametrize(
-  ("kept", "prefix", "mask", "predictor"),
+  ("count", "prefix", "mask", "predictor"),
   [
     (2, 1, True, "auto"),
     (9, 1, False, "auto"),
@@ -47,13 +47,13 @@ def everything(kept, implementation, prefix=0, mask=None, **given):
     pytest.param(41, 2, True, "auto", marks=SLOW),
   ],
 )
-def test_both_paths_agree_also_on_ties(kept, prefix, mask, predictor, monkeypatch):
+def test_both_paths_agree_also_on_ties(count, prefix, mask, predictor, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", 1 << 11)  # several parts and tiles
   monkeypatch.setattr(predicted, "FEWEST_ROWS", 5)
-  assert predicted.gathers(N, kept) == (kept == 2)
-  expected = everything(kept, "masked", prefix, mask)
-  found = everything(kept, "kernelized", prefix, mask, predictor=predictor)
-  cases.assert_close(found, expected)
+  assert predicted.gathers(N, count) == (count == 2)
+  expected = everything(count, "masked", prefix, mask)
+  results = everything(count, "kernelized", prefix, mask, predictor=predictor)
+  cases.assert_close(results, expected)
 
 
 def test_the_masked_path_keeps_the_first_of_equal_scores():

@@ -21,24 +21,24 @@ def directory(tmp_path, monkeypatch):
   return tmp_path
 
 
-def write(directory, kind, **masked):
-  """Writes a user's rule that picks "masked" only within the given bounds."""
+def write(directory, kind, tiles=None, **masked):
+  """Writes a user's rule that picks "masked" only within the bounds, with an entry of tiles."""
   families = {name: {"masked": list(masked.get(name, ()))} for name in rule.FAMILIES}
   path = directory / rule.file_name(kind)
-  rule.write_families(path, kind, families)
+  rule.write_families(path, kind, families, tiles)
   return path
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_rules_never_mask_many_tokens(path):
-  found = rule.load_rule(json.loads(path.read_text())["device_kind"])
-  assert found.source == f"{path.name} of the package"
+  shipped = rule.load_rule(json.loads(path.read_text())["device_kind"])
+  assert shipped.source == f"{path.name} of the package"
   lengths, counts = (1, 16, 64, 65, 128, 196, 256, 512, 577, 1023), (1, 4, 16, 64, 256, 10**6)
   for family in rule.FAMILIES:
-    assert not found.is_masked(family, 1024, 1)
+    assert not shipped.is_masked(family, 1024, 1)
     for (n, m), (more, larger) in itertools.product(itertools.product(lengths, counts), repeat=2):
-      if n <= more and m <= larger and found.is_masked(family, more, larger):
-        assert found.is_masked(family, n, m)
+      if n <= more and m <= larger and shipped.is_masked(family, more, larger):
+        assert shipped.is_masked(family, n, m)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -51,27 +51,27 @@ def test_shipped_rules_state_their_measurements(path):
 
 def test_bounds_are_looked_up():
   bounds = ((64, None), (128, 32), (256, 8))
-  given = rule.Rule("any", "a test", {"dense": bounds})
+  subject = rule.Rule("any", "a test", {"dense": bounds})
   cases = [(1, 10**9, True), (64, 33, True), (65, 32, True), (65, 33, False), (256, 8, True)]
   for length, matrices, expected in [*cases, (256, 9, False), (257, 1, False)]:
-    assert given.is_masked("dense", length, matrices) == expected
+    assert subject.is_masked("dense", length, matrices) == expected
 
 
 def test_a_scaled_rule_counts_matrices_by_its_factor():
-  given = rule.Rule("any", "a test", {"dense": ((64, None), (128, 32))})
+  unscaled = rule.Rule("any", "a test", {"dense": ((64, None), (128, 32))})
   for factor in (Fraction(1, 4), Fraction(1, 3), Fraction(1), Fraction(8)):
-    scaled = given.scaled(factor)
+    scaled = unscaled.scaled(factor)
     for matrices in (12, 24, 30, 33, 36, 96):
       for length in (64, 128, 129):
         picked = scaled.is_masked("dense", length, matrices * factor)
-        assert picked == given.is_masked("dense", length, matrices)
+        assert picked == unscaled.is_masked("dense", length, matrices)
 
 
 def test_a_file_of_a_user_takes_precedence(directory):
   path = write(directory, "cpu", dense=[[64, None], [512, 4]])
-  found = rule.load_rule("cpu")
-  assert found.source == str(path) and found.masked["dense"] == ((64, None), (512, 4))
-  assert found.masked["linear"] == ()
+  loaded = rule.load_rule("cpu")
+  assert loaded.source == str(path) and loaded.masked["dense"] == ((64, None), (512, 4))
+  assert loaded.masked["linear"] == ()
   write(directory, "cpu", linear=[[8, 1]])  # a process reads the rule that it has written
   assert rule.load_rule("cpu").masked["linear"] == ((8, 1),)
 
@@ -87,10 +87,10 @@ def test_a_variable_names_the_directory_of_a_user(monkeypatch, tmp_path):
 
 def test_an_unmeasured_device_follows_the_shipped_rule_of_the_cpu(directory):
   write(directory, "cpu", dense=[[512, None]])  # the user's file is for no other device
-  found = rule.load_rule("NVIDIA H100 80GB HBM3")
-  assert "'NVIDIA H100 80GB HBM3' has not been measured" in found.source
-  assert "cpu.json of the package" in found.source
-  assert found.masked != rule.load_rule("cpu").masked
+  loaded = rule.load_rule("NVIDIA H100 80GB HBM3")
+  assert "'NVIDIA H100 80GB HBM3' has not been measured" in loaded.source
+  assert "cpu.json of the package" in loaded.source
+  assert loaded.masked != rule.load_rule("cpu").masked
   path = write(directory, "NVIDIA H100 80GB HBM3", shaped=[[16, 2]])
   assert path.name == "nvidia_h100_80gb_hbm3.json"
   assert rule.load_rule("NVIDIA H100 80GB HBM3").masked["shaped"] == ((16, 2),)
@@ -101,13 +101,6 @@ def test_a_program_for_another_platform_follows_its_file(directory):
   assert current_rule().device_kind == jax.devices()[0].device_kind
   with lowering_for("tpu"):
     assert current_rule().source == str(path)
-
-
-def test_a_rule_is_recorded_and_read_again(directory):
-  write(directory, "cpu", dense=[[64, None], [512, 4]])
-  found = rule.load_rule("cpu")
-  stored = json.loads(json.dumps(found.to_json()))
-  assert rule.Rule.from_json(stored) == found
 
 
 @pytest.mark.parametrize(
@@ -125,22 +118,16 @@ def test_a_damaged_file_is_named_with_the_fix(directory, text):
 TILES = {"bfloat16": {64: rule.TileSizes(64, *[rule.Launch(2, 8, 3)] * 3), 128: None}}
 
 
-def write_tiles(directory, entry):
-  """Writes a user's rule for CPUs with an entry of tiles."""
-  families = {name: {"masked": []} for name in rule.FAMILIES}
-  rule.write_families(directory / "cpu.json", "cpu", families, entry)
-
-
-def test_tiles_are_stored_loaded_and_recorded(directory):
+def test_bounds_and_tiles_are_stored_loaded_and_recorded(directory):
   entry = {"sizes": rule.tiles_to_json(TILES), "measured": {"date": "2026-11-26"}}
-  write_tiles(directory, entry)
-  found = rule.load_rule("cpu")
-  assert found.tiles == TILES
+  write(directory, "cpu", entry, dense=[[64, None], [512, 4]])
+  loaded = rule.load_rule("cpu")
+  assert loaded.tiles == TILES
   assert rule.load_tiles("cpu") == json.loads(json.dumps(entry))
-  stored = json.loads(json.dumps(found.to_json()))
+  stored = json.loads(json.dumps(loaded.to_json()))
   assert stored["tiles"]["bfloat16"] == {"64": [64, *[[2, 8, 3]] * 3], "128": None}
-  assert rule.Rule.from_json(stored) == found
-  assert found.scaled(Fraction(2)).tiles == TILES
+  assert rule.Rule.from_json(stored) == loaded
+  assert loaded.scaled(Fraction(2)).tiles == TILES
   del stored["tiles"]  # as recorded by an older version
   assert rule.Rule.from_json(stored).tiles == {}
   write(directory, "cpu")

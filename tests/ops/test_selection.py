@@ -19,7 +19,7 @@ def rows(kind, length):
   """Returns scores (ROWS, length) of one kind."""
   rng = np.random.default_rng(length)
   normal = rng.normal(size=(ROWS, length))
-  found = {
+  scores = {
     "distinct": normal,
     "positive": np.abs(normal),
     "negative": -np.abs(normal),
@@ -31,11 +31,11 @@ def rows(kind, length):
     "far apart": normal * 10.0 ** rng.integers(-30, 30, normal.shape),
     "all equal": np.full_like(normal, -2),
   }[kind]
-  return np.where(found == 0, 0, found).astype(np.float32)
+  return np.where(scores == 0, 0, scores).astype(np.float32)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def kept(scores, count):
+def select(scores, count):
   """Returns two masks: the scores that a threshold keeps, and those of `jax.lax.top_k`."""
   return is_kept(scores, find_cut(scores, count)), keep_first(scores, count)
 
@@ -45,16 +45,16 @@ def first(scores, count):
 
   A score of -inf is never kept.
   """
-  found = np.zeros(scores.shape, bool)
-  np.put_along_axis(found, np.argsort(-scores, kind="stable")[..., :count], True, axis=-1)
-  return found & (scores > -np.inf)
+  mask = np.zeros(scores.shape, bool)
+  np.put_along_axis(mask, np.argsort(-scores, kind="stable")[..., :count], True, axis=-1)
+  return mask & (scores > -np.inf)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_keys_of_top_k_are_kept(kind):
   for length, count in ((1, 1), (5, 5), (37, 1), (37, 9), (37, 36), (130, 50)):
     scores = rows(kind, length)
-    cut, (indices, valid) = kept(scores, count)
+    cut, (indices, valid) = select(scores, count)
     expected = first(scores, count)
     np.testing.assert_array_equal(cut, expected, err_msg=f"{count} of {length}")
     named = np.zeros(scores.shape, bool)
@@ -72,5 +72,5 @@ def test_another_rounding_keeps_the_same_keys():
 
 def test_rows_under_vmap_are_cut_separately():
   scores = np.stack([rows(kind, 40) for kind in ("distinct", "all equal", "many zeros")])
-  found = jax.jit(jax.vmap(lambda x: is_kept(x, find_cut(x, 11))))(scores)
-  np.testing.assert_array_equal(found, first(scores, 11))
+  mask = jax.jit(jax.vmap(lambda x: is_kept(x, find_cut(x, 11))))(scores)
+  np.testing.assert_array_equal(mask, first(scores, 11))

@@ -26,11 +26,11 @@ def test_both_implementations_equal_the_definition(implementation, masked):
   def attend(q, k, v):
     return attention(q, k, v, key_mask=key_mask, implementation=implementation)
 
-  found = cases.check(attend, arrays(), mask=mask, tolerance=2e-6)
+  results = cases.check(attend, arrays(), mask=mask, tolerance=2e-6)
   if masked:
-    for array in found:
+    for array in results:
       np.testing.assert_array_equal(array[1], 0)  # queries that may attend nothing
-    for grad in found[2:]:
+    for grad in results[2:]:
       np.testing.assert_array_equal(np.abs(grad[0]).sum((1, 2)) > 0, key_mask[0])
   half = arrays(dtype=jnp.bfloat16)
   cases.check(attend, half, mask=mask, tolerance=2e-2)
@@ -54,6 +54,6 @@ def test_the_matrix_equals_the_definition():
 def test_softmax_is_stable_and_float32():
   logits = np.array([[1e4, 1e4 - 1, -1e4]], np.float32)
   softmax = jax.jit(masked_softmax)
-  found = softmax(logits, np.array([[True, True, False]]))
-  np.testing.assert_allclose(found, [[0.731059, 0.268941, 0]], atol=1e-5)
+  softened = softmax(logits, np.array([[True, True, False]]))
+  np.testing.assert_allclose(softened, [[0.731059, 0.268941, 0]], atol=1e-5)
   assert jax.eval_shape(softmax, logits.astype(jnp.bfloat16)).dtype == jnp.float32

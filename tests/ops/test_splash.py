@@ -38,9 +38,9 @@ def test_the_kernel_equals_the_masked_path(name, dtype, tolerance):
   cases.check(interpreted, arrays, mask=mask, tolerance=tolerance)
 
 
-def on_tpu(pattern, n=2048, platform="tpu", **given):
+def on_tpu(pattern, n=2048, platform="tpu", **options):
   return program(
-    platform, jnp.bfloat16, n, heads=4, pattern=pattern, layout=TokenLayout((n,)), **given
+    platform, jnp.bfloat16, n, heads=4, pattern=pattern, layout=TokenLayout((n,)), **options
   )
 
 

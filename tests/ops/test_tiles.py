@@ -61,9 +61,9 @@ def test_a_given_tile_is_taken():
 def test_the_chosen_tile_keeps_the_edges(name):
   pattern, layout = PATTERNS[name], TokenLayout((8, 16), prefix=1)
   arrays = cases.inputs(1, layout.length, 4, 8)[:3]
-  found = jax.jit(lambda *x: attend(plan(pattern, layout), *x))(*arrays)
+  results = jax.jit(lambda *x: attend(plan(pattern, layout), *x))(*arrays)
   expected = cases.masked(*arrays, dense_mask(pattern, layout, 4))
-  for a, b in zip(found, expected, strict=True):
+  for a, b in zip(results, expected, strict=True):
     np.testing.assert_allclose(a, b, atol=2e-6)
 
 
@@ -73,8 +73,8 @@ def test_tiles_are_counted_as_they_are_stored():
     for part in plan(pattern, layout).heads[0]:
       if part.core == "block_sparse" and part.order is None:
         mask = block_mask(part.pattern, layout, part.block, 4)
-        found = count_tiles(part.pattern, layout, part.block, np.arange(mask.rows))
-        np.testing.assert_array_equal(found, np.diff(mask.offsets)[: mask.rows], name)
+        counts = count_tiles(part.pattern, layout, part.block, np.arange(mask.rows))
+        np.testing.assert_array_equal(counts, np.diff(mask.offsets)[: mask.rows], name)
         compared += 1
   assert compared > 20
 

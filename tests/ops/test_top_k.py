@@ -12,7 +12,7 @@ SLOW = pytest.mark.slow  # compiles a lot
 B, N, M, H, D = 2, 65, 41, 2, 16  # no number divides another
 
 
-def kept(heads, count, queries=N, keys=M, seed=0):
+def draw(heads, count, queries=N, keys=M, seed=0):
   """Draws indices (B, H, N, K), and a mask of the valid ones.
 
   Query 3 keeps no key, and no query keeps key 5.
@@ -46,10 +46,10 @@ def dense(indices, valid):
 
 
 def test_the_mask_contains_exactly_the_kept_keys():
-  indices, valid = kept(2, 7)
+  indices, valid = draw(2, 7)
   mask = dense(indices, valid)
-  found = jax.jit(lambda *x: kept_mask(*x, M))(indices, valid)
-  np.testing.assert_array_equal(found, mask)
+  result = jax.jit(lambda *x: kept_mask(*x, M))(indices, valid)
+  np.testing.assert_array_equal(result, mask)
   assert not mask[..., 5].any() and not mask[:, :, 3].any()
   # The count is exact even if scores tie; a threshold at the last score would let ties in.
   ties = jax.jit(lambda x: kept_mask(jax.lax.top_k(x, 4)[1], None, 9))(np.zeros((3, 9), np.float32))
@@ -62,24 +62,24 @@ def test_the_mask_contains_exactly_the_kept_keys():
 )
 def test_attention_to_kept_keys_equals_the_reference(heads, count, step, scale, monkeypatch):
   monkeypatch.setattr(tiling, "CPU_STEP_BYTES", step)  # several tiles, or all heads at once
-  indices, valid = kept(heads, count)
+  indices, valid = draw(heads, count)
   mask = dense(indices, valid)
-  found = cases.check(kernel(indices, valid, scale), arrays(), mask=mask, scale=scale)
-  out, dq, dk, dv = found
+  results = cases.check(kernel(indices, valid, scale), arrays(), mask=mask, scale=scale)
+  out, dq, dk, dv = results
   for array in (out[:, 3], dq[:, 3], dk[:, 5], dv[:, 5]):
     np.testing.assert_array_equal(array, 0)
 
 
 def test_a_gradient_reaches_exactly_the_kept_keys():
-  indices, valid = kept(1, 6)
+  indices, valid = draw(1, 6)
   (q, k, v, d_out), mask = arrays(), dense(indices, valid)[:, 0]
   run = cases.program(kernel(indices, valid))
   for query in (0, 20):
     one = np.where(np.arange(N)[:, None, None] == query, d_out, 0)
     for grad in run(q, k, v, one)[2:]:
       np.testing.assert_array_equal(np.abs(grad).sum((2, 3)) > 0, mask[:, query])
-  found = run(q, k, v, d_out)
+  results = run(q, k, v, d_out)
   k[:, 5] *= -30
   v[:, 5] = 1e9
-  for a, b in zip(found, run(q, k, v, d_out), strict=True):
+  for a, b in zip(results, run(q, k, v, d_out), strict=True):
     np.testing.assert_array_equal(a, b)

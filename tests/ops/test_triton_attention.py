@@ -30,15 +30,15 @@ def read(lists, heads, groups, rows, n, block):
   lengths = (lists.bounds[:, 2] - lists.bounds[:, 0])[lists.order]
   assert np.all(np.diff(lengths) <= 0)
   for group, (start, middle, end) in enumerate(lists.bounds):
-    own = edges[group // groups, group % groups * rows :][:rows]
+    part = edges[group // groups, group % groups * rows :][:rows]
     for i in range(start, end):
       columns = slice(lists.others[i] * block, (lists.others[i] + 1) * block)
-      assert not own[:, columns].any()
-      own[:, columns] = True
+      assert not part[:, columns].any()
+      part[:, columns] = True
       if i < middle:
         bits = lists.tables[lists.numbers[i]].view(np.uint32)
         shifted = bits[:, :, None] >> np.arange(32, dtype=np.uint32)
-        own[:, columns] = (shifted & 1).astype(bool).reshape(rows, -1)[:, :block]
+        part[:, columns] = (shifted & 1).astype(bool).reshape(rows, -1)[:, :block]
   return edges[:, :n, :n]
 
 
@@ -46,13 +46,13 @@ def read(lists, heads, groups, rows, n, block):
 @pytest.mark.parametrize("name", ["full", "bigbird_etc", "axial_per_head", "attention_free"])
 def test_lists_contain_the_edges(name, blocks):
   mask = block_mask(PATTERNS[name], GRID, 16, 4)
-  for transposed, own in enumerate((mask, mask.transpose())):
+  for transposed, expected in enumerate((mask, mask.transpose())):
     lists = list_blocks(mask, blocks, bool(transposed))
     tables = lists.tables.reshape(-1, blocks * 16, 1)
     lists = Lists(lists.order, lists.bounds, lists.others, lists.numbers, tables)
     groups = -(-mask.rows // blocks)
-    found = read(lists, mask.heads, groups, blocks * 16, GRID.length, 16)
-    np.testing.assert_array_equal(found, own.dense())
+    edges = read(lists, mask.heads, groups, blocks * 16, GRID.length, 16)
+    np.testing.assert_array_equal(edges, expected.dense())
 
 
 def test_lists_made_at_run_time_contain_the_blocks():
@@ -63,16 +63,16 @@ def test_lists_made_at_run_time_contain_the_blocks():
   np.put_along_axis(expected, indices, valid, axis=2)
   for transposed in (False, True):
     lists = jax.jit(list_drawn, static_argnums=2)(indices, valid, transposed)
-    found = read(Lists(*map(np.asarray, lists)), 2, 7, 1, 7, 1)
-    np.testing.assert_array_equal(found, expected.swapaxes(1, 2) if transposed else expected)
+    edges = read(Lists(*map(np.asarray, lists)), 2, 7, 1, 7, 1)
+    np.testing.assert_array_equal(edges, expected.swapaxes(1, 2) if transposed else expected)
 
 
 @pytest.mark.parametrize("name", ["strided_per_head", "neighborhood_dilated", "fixed_and_class"])
 def test_a_plan_for_the_kernel_has_blocks_of_its_size(name):
-  parts = [part for own in plan(PATTERNS[name], GRID, most=32).heads for part in own]
+  parts = [part for head in plan(PATTERNS[name], GRID, most=32).heads for part in head]
   assert {part.core for part in parts} <= {"block_sparse", "summaries"}
   assert {part.block for part in parts if part.core == "block_sparse"} == {32}
-  parts = [part for own in plan(PATTERNS[name], GRID, 16, most=32).heads for part in own]
+  parts = [part for head in plan(PATTERNS[name], GRID, 16, most=32).heads for part in head]
   assert {part.block for part in parts if part.core == "block_sparse"} == {16}
 
 
@@ -81,9 +81,9 @@ def test_a_plan_for_the_kernel_keeps_the_limits_of_reordered_tokens(limit):
   layout, pattern = TokenLayout((16, 16)), Axial(0) & limit
   ((part,),) = plan(pattern, layout, most=32).heads
   places = part.order.places
-  found = block_mask(part.pattern, layout, part.block, 1, part.order).dense()[0]
-  found = found[np.ix_(places, places)]
-  np.testing.assert_array_equal(found, ops.dense_mask(pattern, layout, 1)[0])
+  edges = block_mask(part.pattern, layout, part.block, 1, part.order).dense()[0]
+  edges = edges[np.ix_(places, places)]
+  np.testing.assert_array_equal(edges, ops.dense_mask(pattern, layout, 1)[0])
 
 
 def test_a_large_batch_of_lists_made_at_run_time_has_programs_on_one_axis(monkeypatch):
@@ -119,11 +119,11 @@ def test_results_vary_over_a_mesh_as_the_inputs_do(monkeypatch):
 
 
 def test_arrays_without_elements_work(monkeypatch):
-  calls, given = record_kernels(monkeypatch), dict(scale=np.float32(2), implementation="kernelized")
+  calls, extra = record_kernels(monkeypatch), dict(scale=np.float32(2), implementation="kernelized")
   for batch in (0, 1):
     x = jax.ShapeDtypeStruct((batch, 40, 1, 16), jnp.float32)
     with lowering_for("gpu"):
-      jax.eval_shape(lambda x: ops.attention(x, x, x, PATTERNS["window"], **given), x)
+      jax.eval_shape(lambda x: ops.attention(x, x, x, PATTERNS["window"], **extra), x)
   assert [type(sizes.scale) for *_, sizes in calls] == [float]
 
 

@@ -71,8 +71,8 @@ def compile_kernel(card, kernel, arrays, launch, sizes):
   values = {(function.arg_names.index("sizes"),): sizes}
   options = dict(num_warps=launch.warps, num_stages=launch.stages, enable_fp_fusion=True)
   source = ASTSource(function, signature, values, aligned)
-  found = triton.compile(source, target=GPUTarget("cuda", card, 32), options=options)
-  return found.metadata.shared / 1024, count_spills(card, found.asm["ptx"])
+  compiled = triton.compile(source, target=GPUTarget("cuda", card, 32), options=options)
+  return compiled.metadata.shared / 1024, count_spills(card, compiled.asm["ptx"])
 
 
 def count_spills(card, ptx):
@@ -98,11 +98,11 @@ def test_a_card_has_room_for_its_default_tiles(name, monkeypatch):
 def h100(monkeypatch):
   """Makes attention find an H100 and the packages of this environment."""
   monkeypatch.setattr(triton_attention, "_read_capability", lambda: 90)
-  for found in (triton_attention.find_capability, triton_attention.find_obstacle):
-    found.cache_clear()
+  for function in (triton_attention.find_capability, triton_attention.find_obstacle):
+    function.cache_clear()
   yield
-  for found in (triton_attention.find_capability, triton_attention.find_obstacle):
-    found.cache_clear()
+  for function in (triton_attention.find_capability, triton_attention.find_obstacle):
+    function.cache_clear()
 
 
 def test_one_lowering_shows_that_the_packages_fit(h100, monkeypatch):
@@ -150,8 +150,8 @@ def test_an_exported_program_contains_the_kernels(h100):
   q = jax.ShapeDtypeStruct((1, 256, 2, 64), jnp.bfloat16)
 
   def attend(q, k, v):
-    given = dict(pattern=Window(16), layout=TokenLayout((256,)), implementation="kernelized")
-    return attention(q, k, v, **given)
+    options = dict(pattern=Window(16), layout=TokenLayout((256,)), implementation="kernelized")
+    return attention(q, k, v, **options)
 
   lower = jax.export.export(jax.jit(attend), platforms=["cuda"], disabled_checks=UNCHECKED)
   with lowering_for("gpu"):

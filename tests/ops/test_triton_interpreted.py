@@ -78,8 +78,8 @@ def attention_along(name):
   pattern, layout, _ = CASES[name]
   mask = ops.dense_mask(pattern, layout, 4)
 
-  def attend(q, k, v, **given):
-    return ops.attention(q, k, v, pattern, layout, implementation="kernelized", **given)
+  def attend(q, k, v, **options):
+    return ops.attention(q, k, v, pattern, layout, implementation="kernelized", **options)
 
   return attend, layout.length, mask
 
@@ -119,10 +119,10 @@ def test_operands_in_registers_are_compensated_for_tf32(monkeypatch):
   arrays = cases.inputs(2, n, 4, 64)
   triton_interpreter.install(monkeypatch, SMALL, "tf32")
   with lowering_for("gpu"):
-    found = cases.program(attend)(*arrays)
+    results = cases.program(attend)(*arrays)
   out, _, *gradients = cases.reference(*arrays, mask=mask)
   limits = (8.5e-4, 1.4e-3, 1.4e-3, 1e-3)
-  for a, b, most in zip(found, (out, *gradients), limits, strict=True):
+  for a, b, most in zip(results, (out, *gradients), limits, strict=True):
     assert 5e-4 < np.linalg.norm(a - b) / np.linalg.norm(b) < most
 
 
@@ -178,10 +178,10 @@ def test_a_grid_may_have_one_axis(name, batch, monkeypatch, traced):
   assert traced
 
 
-def drawn_blocks(count, rows, kept, seed=0):
+def drawn_blocks(count, rows, keys, seed=0):
   """Draws the indices of blocks (count, R, K) and which are valid; and their mask (count, R, R)."""
   random = np.random.default_rng(seed)
-  indices = np.stack([[random.permutation(rows)[:kept] for _ in range(rows)] for _ in range(count)])
+  indices = np.stack([[random.permutation(rows)[:keys] for _ in range(rows)] for _ in range(count)])
   valid = random.random(indices.shape) < 0.7
   mask = np.zeros((count, rows, rows), bool)
   np.put_along_axis(mask, indices, valid, axis=2)
@@ -211,7 +211,7 @@ def gradients(function):
 
 def both_ways(monkeypatch, function, *arrays):
   """Asserts that a function of arrays has equal values with the kernels and with XLA."""
-  found = jax.jit(function)(*arrays)
+  results = jax.jit(function)(*arrays)
   with monkeypatch.context() as patch:
     patch.setattr(triton_attention, "find_capability", lambda: None)
     expected = jax.jit(lambda *x: function(*x))(*arrays)  # jax keeps the trace of a known function
@@ -219,7 +219,7 @@ def both_ways(monkeypatch, function, *arrays):
   def compare(a, b):
     np.testing.assert_allclose(a, b, rtol=0, atol=5e-6 * max(1.0, float(np.abs(b).max())))
 
-  jax.tree.map(compare, found, expected)
+  jax.tree.map(compare, results, expected)
 
 
 def test_vmap_joins_runs_of_one_program(monkeypatch, traced):
@@ -244,10 +244,10 @@ def test_vmap_over_lists_makes_heads(most, monkeypatch, traced):
   q, k, v, _ = cases.inputs(2, 40, 2, 16)
 
   def attend(indices, valid, k):
-    def own(q, k, v):
+    def kernel(q, k, v):
       return block_sparse_attention_dynamic(q, k, v, indices, valid, 15, key_mask=seen)[0]
 
-    return gradients(own)(q, k, v)
+    return gradients(kernel)(q, k, v)
 
   two = jnp.stack([k, -k])
   both_ways(monkeypatch, jax.vmap(attend), *lists, two)

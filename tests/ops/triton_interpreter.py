@@ -95,7 +95,7 @@ def install(monkeypatch, tiles=None, precision="ieee"):
     sizes = dataclasses.replace(sizes, precision=precision)
 
     def run(*arrays):
-      results = [np.full(each.shape, np.nan, each.dtype) for each in types]
+      results = [np.full(result.shape, np.nan, result.dtype) for result in types]
       inputs = [Tensor(np.array(x)) for x in arrays]
       with LOCK:
         getattr(triton_kernels, kernel)[grid](*inputs, *map(Tensor, results), sizes=sizes)

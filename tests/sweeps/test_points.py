@@ -11,16 +11,16 @@ from vitx.sweeps.points import expand, find_rows, make_points, parse_grid
 
 
 def test_every_combination_is_a_point_with_a_readable_name():
-  found = points("token_mixer=[softmax,performer],learning_rate=[1e-3,0.002]")
-  assert [point.name for point in found[:4]] == [
+  grid = points("token_mixer=[softmax,performer],learning_rate=[1e-3,0.002]")
+  assert [point.name for point in grid[:4]] == [
     "token_mixer-softmax_learning_rate-1e-3_seed-0",
     "token_mixer-softmax_learning_rate-0.002_seed-0",
     "token_mixer-performer_learning_rate-1e-3_seed-0",
     "token_mixer-performer_learning_rate-0.002_seed-0",
   ]
-  assert len(found) == 8 and {point.seed for point in found[4:]} == {1}
-  assert found[2].config.model.token_mixer.name == "performer"
-  assert found[3].config.learning_rate == 0.002 and found[4].config.seed == 1
+  assert len(grid) == 8 and {point.seed for point in grid[4:]} == {1}
+  assert grid[2].config.model.token_mixer.name == "performer"
+  assert grid[3].config.learning_rate == 0.002 and grid[4].config.seed == 1
 
 
 def test_values_may_be_dicts():
@@ -36,14 +36,14 @@ def test_without_values_the_config_itself_is_the_method():
 
 def test_the_seed_of_each_run_is_in_the_config_and_in_values():
   config = f"digits.py:{TINY},init_from=runs/a_seed-{{seed}}"
-  found = points("data.source=[folder:x{seed},digits]", config=config)
-  assert [(p.config.init_from, p.config.data.source) for p in found] == [
+  grid = points("data.source=[folder:x{seed},digits]", config=config)
+  assert [(p.config.init_from, p.config.data.source) for p in grid] == [
     ("runs/a_seed-0", "folder:x0"),
     ("runs/a_seed-0", "digits"),
     ("runs/a_seed-1", "folder:x1"),
     ("runs/a_seed-1", "digits"),
   ]
-  assert found[0].method == found[2].method == "source-folder-x-seed"
+  assert grid[0].method == grid[2].method == "source-folder-x-seed"
   folds = make_points({"a": f"digits.py:{TINY},data.folds=2"}, 2, ["{seed}"])
   assert [(point.fold, point.name) for point in folds] == [
     (0, "a_fold-0_seed-0"),

@@ -16,7 +16,7 @@ NAME = "attention_entropy/block_00"
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def logged_run(tmp_path_factory):
   """The finished run, with the entropy in its rows."""
   workdir = tmp_path_factory.mktemp("entropy")
   saves = ("checkpoint.every=5 steps", "checkpoint.keep=8")
@@ -26,12 +26,12 @@ def told(tmp_path_factory):
 
 
 @pytest.mark.slow  # a whole run; `test_loop.short_run` checks this too
-def test_each_row_has_the_entropy_after_its_step(told):
+def test_each_row_has_the_entropy_after_its_step(logged_run):
   """The entropy is that of the trained weights, not of their average.
 
   A model that computes its matrices has an equal entropy.
   """
-  config, workdir = told
+  config, workdir = logged_run
   rows = {row["step"]: row[NAME] for row in runs.rows(workdir) if row["kind"] == "train"}
   assert sorted(rows) == list(range(5, 41, 5)) and abs(rows[5] - rows[40]) > 1e-4
   experiment = loop.make_experiment(config)
@@ -41,12 +41,12 @@ def test_each_row_has_the_entropy_after_its_step(told):
   model = model_from_config(expose_matrices(experiment.config.model))
   entropies = jax.jit(lambda variables: attention_entropies(model, variables, inputs))
   for step in (5, 40):
-    found = entropies(load(workdir, step, weights="raw").variables)[NAME]
-    assert rows[step] == pytest.approx(float(np.mean(np.asarray(found))), rel=1e-5)
+    entropy = entropies(load(workdir, step, weights="raw").variables)[NAME]
+    assert rows[step] == pytest.approx(float(np.mean(np.asarray(entropy))), rel=1e-5)
 
 
 @pytest.mark.slow  # a whole run
-def test_the_entropy_changes_nothing_of_the_run(told, finished_run):
-  rows = [{k: v for k, v in row.items() if k != NAME} for row in runs.rows(told[1])]
+def test_the_entropy_changes_nothing_of_the_run(logged_run, finished_run):
+  rows = [{k: v for k, v in row.items() if k != NAME} for row in runs.rows(logged_run[1])]
   assert rows == runs.rows(finished_run[0])
-  same(runs.final_state(finished_run[0]), runs.final_state(told[1]))
+  same(runs.final_state(finished_run[0]), runs.final_state(logged_run[1]))

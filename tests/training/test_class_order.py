@@ -33,9 +33,9 @@ def numbered(tmp_path):
 
 
 def config(source, *overrides):
-  given = f"dataset=folder:{source}", "data.image_size=8", "batch_size=8", "duration=8 steps"
-  given += runs.STILL_IMAGES
-  return runs.tiny(*given, "checkpoint.every=4 steps", "evaluation.every=4 steps", *overrides)
+  settings = f"dataset=folder:{source}", "data.image_size=8", "batch_size=8", "duration=8 steps"
+  settings += runs.STILL_IMAGES
+  return runs.tiny(*settings, "checkpoint.every=4 steps", "evaluation.every=4 steps", *overrides)
 
 
 @pytest.mark.slow  # whole runs
@@ -82,7 +82,7 @@ def test_another_spelling_of_a_place_is_the_same_source(tmp_path, monkeypatch):
   (tmp_path / "link").symlink_to("in")
 
   def check(old, new, kind="folder"):
-    fields = ({"data": {"source": f"{kind}:{each}"}} for each in (old, new))
+    fields = ({"data": {"source": f"{kind}:{place}"}} for place in (old, new))
     provenance.check_same_fields("run", *fields, ())
 
   for new in ("./in", "in/", tmp_path / "in", "link", "../" + tmp_path.name + "/in"):
@@ -107,11 +107,11 @@ def test_a_teachers_classes_are_found_by_their_names(run_copy):
   names = list(loaded.class_names)
   options = "task=distillation", f"task.teacher={run_copy}", "augment.mixup=0.0"
   heads = []
-  for given in (names, names[::-1], ["ten", *names[1:]]):
-    name_classes(run_copy, given)
+  for classes in (names, names[::-1], ["ten", *names[1:]]):
+    name_classes(run_copy, classes)
     experiment = make_experiment(runs.tiny(*options), is_trial=True)
     arguments = experiment.task, experiment.config, experiment.source.info
-    if "ten" in given:
+    if "ten" in classes:
       with pytest.raises(ConfigError, match=r"task\.teacher=.*other classes.*Choose a teacher"):
         teacher.load_constants(*arguments)
     else:

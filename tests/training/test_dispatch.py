@@ -52,10 +52,10 @@ def check_measured(step, state, measured):
 def test_divisions_and_logged_figures_change_no_bit_of_several_steps():
   """The programs of single steps differ, so sums in float32 may have another order."""
   task = small.task(augment={}, token_mixer="shaped", dropout=0.0, depth=1)
-  plain, told = small.make_step(task), small.make_step(task, logged=("token_mixer/alpha",))
+  plain, logging = small.make_step(task), small.make_step(task, logged=("token_mixer/alpha",))
   losses, state, stops = dispatch(plain, 2, (3, 2))
   assert stops[-1] == [1, 1]  # the last device asks; all devices get the answer
-  others, other, _ = dispatch(told, 2, (2, 3))
+  others, other, _ = dispatch(logging, 2, (2, 3))
   assert losses == others
   for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True):
     np.testing.assert_array_equal(x, y)
@@ -129,11 +129,11 @@ def test_batches_split_evenly_over_at_most_six_cores(batches, count):
 def test_devices_keep_the_pairs_that_mixup_mixes(monkeypatch):
   assert parallel.count_devices([50], 2) == 2 and parallel.count_devices([50], 2, 2) == 1
   assert parallel.count_devices([36], 4, 2) == 3 and parallel.count_devices([27], 4, 2) == 1
-  given = []
-  monkeypatch.setattr(parallel, "use_cores", lambda batches, multiple: given.append(multiple))
+  multiples = []
+  monkeypatch.setattr(parallel, "use_cores", lambda batches, multiple: multiples.append(multiple))
   for override in ("augment.mixup=0", "augment.mixup=0.4", "augment.cutmix=1"):
     phases.use_cores([load_config(f"digits:{override}")])
-  assert given == [1, 2, 2]
+  assert multiples == [1, 2, 2]
 
 
 def test_devices_stay_as_they_are_once_jax_has_begun():

@@ -10,12 +10,12 @@ from vitx.training import distributed
 
 @pytest.fixture
 def calls(monkeypatch):
-  made = []
-  monkeypatch.setattr(distributed.jax.distributed, "initialize", lambda *a, **_: made.append(a))
+  args = []
+  monkeypatch.setattr(distributed.jax.distributed, "initialize", lambda *a, **_: args.append(a))
   for name in (*distributed.COUNTS, *distributed.HOSTS, *distributed.SEVERAL):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setattr(distributed, "_on_tpu_vm", lambda: False)
-  return made
+  return args
 
 
 def test_flags_reach_jax(calls):

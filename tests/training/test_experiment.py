@@ -90,8 +90,8 @@ GIVEN = {
 def test_a_source_with_arrays_of_another_kind_is_refused(kind, monkeypatch):
   spec, message = GIVEN[kind]
   arrays = ARRAYS | ({"label": np.float32(0.7)} if kind == "lies" else {})
-  info, given = DatasetInfo("mine", spec, class_names=("a", "b")), Given(**arrays)
-  monkeypatch.setattr(making, "open_source", lambda *_: Source(info, given, given, given))
+  info, examples = DatasetInfo("mine", spec, class_names=("a", "b")), Given(**arrays)
+  monkeypatch.setattr(making, "open_source", lambda *_: Source(info, examples, examples, examples))
   config = runs.tiny("batch_size=8", "data.image_size=8", "data.mean=(0.5,)", "data.std=(0.5,)")
   with pytest.raises(ConfigError, match=rf"data\.source=.*{message}|{message}"):
     making.make_experiment(config).batches()
@@ -148,11 +148,11 @@ def test_names_and_fields_are_checked_before_data_are_read(field, monkeypatch):
 def test_lengths_follow_from_the_number_of_examples(overrides, expected):
   config = runs.tiny(*overrides)
   experiment = make_experiment(config)
-  found = experiment.config
-  assert {path: find(found, path) for path in expected} == expected
-  assert experiment.steps_per_epoch == Fraction(1294, found.batch_size)
+  settled = experiment.config
+  assert {path: find(settled, path) for path in expected} == expected
+  assert experiment.steps_per_epoch == Fraction(1294, settled.batch_size)
   # Another resolution, as when the run continues, changes nothing.
-  assert make_experiment(found).config.to_json() == found.to_json()
+  assert make_experiment(settled).config.to_json() == settled.to_json()
 
 
 def test_a_batch_is_halved_while_it_has_all_micro_batches():

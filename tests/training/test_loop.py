@@ -234,8 +234,8 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys):
 
 
 def short():
-  told = ("evaluation.limit=10", "evaluation.attention_entropy=5")
-  return runs.tiny("stop_after=3 steps", *told)
+  evaluation = ("evaluation.limit=10", "evaluation.attention_entropy=5")
+  return runs.tiny("stop_after=3 steps", *evaluation)
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +307,7 @@ CADENCES = ("duration=12 steps", "evaluation.every=6", "checkpoint.every=4", "lo
 CADENCES += runs.STILL_IMAGES
 
 
-def left(workdir):
+def outcome(workdir):
   """Returns the parts of a workdir that must not depend on how often the run was stopped."""
   with CheckpointStore(workdir / "checkpoints", read_only=True) as store:
     step = store.steps()[-1]
@@ -335,7 +335,7 @@ def never_stopped(tmp_path_factory):
   """The parts of `left` of a run without a stop."""
   workdir = tmp_path_factory.mktemp("whole")
   loop.train(runs.tiny(FALLING, *CADENCES), workdir)
-  return left(workdir)
+  return outcome(workdir)
 
 
 @pytest.mark.slow  # whole runs
@@ -355,9 +355,9 @@ def test_a_run_that_ends_early_and_goes_on_equals_a_whole_run(stops, tmp_path, n
     assert last["step"] == stopped.step  # evaluated where it stops, for this run alone
     assert load(tmp_path).step == stopped.test["step"]
   loop.train(runs.tiny(FALLING, *CADENCES), tmp_path)
-  found = left(tmp_path)
-  assert found[2]["plateau"]["scale"] < 1 and found[:3] == never_stopped[:3]
-  same(found[3], never_stopped[3])
+  again = outcome(tmp_path)
+  assert again[2]["plateau"]["scale"] < 1 and again[:3] == never_stopped[:3]
+  same(again[3], never_stopped[3])
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
@@ -381,7 +381,7 @@ def stopped_early(tmp_path_factory):
   """The parts of `left` of a run that ended early, and the run's result."""
   workdir = tmp_path_factory.mktemp("early")
   result = loop.train(runs.tiny(*PATIENT), workdir)
-  return left(workdir), result
+  return outcome(workdir), result
 
 
 @pytest.mark.slow  # a whole run
@@ -413,10 +413,10 @@ def test_a_run_that_was_disturbed_ends_as_early(at, tmp_path, monkeypatch, stopp
   else:
     assert not train_until(at, config, tmp_path, monkeypatch).finished
   result = loop.train(config, tmp_path)
-  found, (whole, expected) = left(tmp_path), stopped_early
+  again, (whole, expected) = outcome(tmp_path), stopped_early
   assert (result.step, result.finished, result.test) == (9, True, expected.test)
-  assert found[:3] == whole[:3]
-  same(found[3], whole[3])
+  assert again[:3] == whole[:3]
+  same(again[3], whole[3])
 
 
 @pytest.mark.slow
@@ -436,14 +436,14 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
 def test_weights_that_have_seen_validation_are_reported(finished_run, caplog):
   loaded = load(finished_run[0])
   state = dict(loaded.variables)
-  given = (str(finished_run[0]), state.pop("params"), state, loaded.task.token_layout())
+  start = (str(finished_run[0]), state.pop("params"), state, loaded.task.token_layout())
 
   def report(fingerprint=loaded.fingerprint, **data):
     caplog.clear()
     config = loaded.config.copy_and_resolve_references().unlock()
     config.update(data)
     task, info = loaded.task, DatasetInfo("digits", {}, fingerprint=fingerprint)
-    initial_variables(*given, make_fit(task, config, info))
+    initial_variables(*start, make_fit(task, config, info))
     return caplog.text
 
   assert report() == report("another", data_seed=1) == report(data={"fraction": 0.5}) == ""

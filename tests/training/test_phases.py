@@ -30,7 +30,7 @@ SMALL = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=32,stem=li
 def journey(*overrides: str):
   """Returns a config of three small phases, with eight steps each."""
   config = sparsifiner_small.get_config("digits_keep_0.5")
-  each = [
+  steps = [
     f"{phase}{field}"
     for phase in ("phases.phase0.", "phases.phase1.", "")
     for field in ("duration=8 steps", "schedule.warmup=2 steps")
@@ -40,20 +40,20 @@ def journey(*overrides: str):
   teacher += ["task.teacher_model.stem={'name': 'linear', 'patch': 2}"]
   first = [f"phases.phase0.{item}" for item in small if item.startswith("model")]
   first += ["phases.phase0.model.stem={'name': 'linear', 'patch': 2}"]
-  return with_overrides(config, ",".join([*small, *teacher, *first, *each, *STEPS, *overrides]))
+  return with_overrides(config, ",".join([*small, *teacher, *first, *steps, *STEPS, *overrides]))
 
 
 def test_phases_run_in_order_each_from_the_one_before():
-  found = phases.split_phases(journey(), "w")
-  assert list(found) == ["phase0", "phase1", "phase2"]
-  assert [phase.init_from for phase in found.values()] == ["", "w/phase0", "w/phase1"]
-  assert found["phase0"].task.name == "classification"
-  assert [found[name].task.teacher for name in ("phase1", "phase2")] == ["w/phase0"] * 2
-  assert [phase.model.token_mixer.get("sparse") for phase in found.values()] == [None, False, None]
+  split = phases.split_phases(journey(), "w")
+  assert list(split) == ["phase0", "phase1", "phase2"]
+  assert [phase.init_from for phase in split.values()] == ["", "w/phase0", "w/phase1"]
+  assert split["phase0"].task.name == "classification"
+  assert [split[name].task.teacher for name in ("phase1", "phase2")] == ["w/phase0"] * 2
+  assert [phase.model.token_mixer.get("sparse") for phase in split.values()] == [None, False, None]
   # A choice of another name replaces the config's choice; a choice of that name changes it.
-  assert found["phase0"].model.token_mixer.to_dict() == {"name": "softmax"}
-  assert found["phase1"].model.token_mixer.keep == 0.5
-  assert found["phase2"].freeze and found["phase1"].freeze != found["phase2"].freeze
+  assert split["phase0"].model.token_mixer.to_dict() == {"name": "softmax"}
+  assert split["phase1"].model.token_mixer.keep == 0.5
+  assert split["phase2"].freeze and split["phase1"].freeze != split["phase2"].freeze
 
 
 def test_a_dry_run_needs_no_weights_of_earlier_phases(tmp_path, monkeypatch):
@@ -68,8 +68,8 @@ def test_the_first_phase_gives_the_teachers_network():
   config = journey()
   with config.unlocked():
     config.task.teacher_model = None
-  found = phases.split_phases(config, "w")
-  assert found["phase2"].task.teacher_model.to_dict() == found["phase0"].model.to_dict()
+  split = phases.split_phases(config, "w")
+  assert split["phase2"].task.teacher_model.to_dict() == split["phase0"].model.to_dict()
 
 
 LEARNS = {"name": "distillation", "teacher": "phase:a", "hard_weight": 1.0}
@@ -77,9 +77,9 @@ LEARNS = {"name": "distillation", "teacher": "phase:a", "hard_weight": 1.0}
 
 @pytest.mark.parametrize(("graph_seed", "seed"), [(None, 5), (0, 0)])
 def test_a_phases_network_teaches_with_the_random_graphs_of_its_training(graph_seed, seed):
-  own = {"graph_seed": graph_seed, "model": {"token_mixer": {"name": "bigbird", "block": 2}}}
-  found = phases.split_phases(in_phases(a={"seed": 5, **own}, b={"task": LEARNS}), "w")
-  assert found["b"].task.teacher_model.token_mixer.seed == seed
+  fields = {"graph_seed": graph_seed, "model": {"token_mixer": {"name": "bigbird", "block": 2}}}
+  split = phases.split_phases(in_phases(a={"seed": 5, **fields}, b={"task": LEARNS}), "w")
+  assert split["b"].task.teacher_model.token_mixer.seed == seed
 
 
 OTHER = runs.tiny().model.to_dict() | {"width": 32}
@@ -138,7 +138,7 @@ def test_the_workdir_of_phases_is_the_last_with_a_checkpoint(tmp_path):
 def test_a_workdir_has_either_phases_or_one_run(tmp_path, monkeypatch):
   """Otherwise, the phases would be loaded in place of the run."""
   begun = []
-  monkeypatch.setattr(loop, "open_run", lambda *given: begun.append(given))
+  monkeypatch.setattr(loop, "open_run", lambda *args: begun.append(args))
   for name, content, config in (
     ("phases.json", '{"phases": ["a"]}', runs.tiny()),
     ("config.json", '{"seed": 0}', in_phases(a={})),
@@ -180,15 +180,15 @@ def in_phases(**phases):
 @pytest.fixture
 def begun(monkeypatch):
   """Records for each phase whether it may read code of `Mine`; nothing is trained."""
-  found = {}
+  trusted = {}
 
   def train(config, workdir, **_):
     with registry.trusting(False):  # as the weights of another phase are read
-      found[workdir.rpartition("/")[2]] = registry.is_allowed(f"{__name__}:Mine")
+      trusted[workdir.rpartition("/")[2]] = registry.is_allowed(f"{__name__}:Mine")
     return loop.Result(workdir, 6, True)
 
   monkeypatch.setattr(loop, "train", train)
-  return found
+  return trusted
 
 
 @pytest.mark.slow
@@ -197,14 +197,14 @@ def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
 
   Another phase begins from the one with the user's class.
   """
-  own = {"name": f"{__name__}:Mine"}
-  config = in_phases(a={"task": own}, b={"task": ConfigDict(LEARNS)}, c={"task": "classification"})
+  task = {"name": f"{__name__}:Mine"}
+  config = in_phases(a={"task": task}, b={"task": ConfigDict(LEARNS)}, c={"task": "classification"})
   before = config.to_dict()
-  found = phases.split_phases(config, "w")
-  names = [phase.task.name for phase in found.values()]
-  assert names == [own["name"], "distillation", "classification"]
-  assert found["b"].task.teacher_model.to_dict() == config.model.to_dict()
-  assert config.to_dict() == before and found["b"].task.teacher == "w/a"
+  split = phases.split_phases(config, "w")
+  names = [phase.task.name for phase in split.values()]
+  assert names == [task["name"], "distillation", "classification"]
+  assert split["b"].task.teacher_model.to_dict() == config.model.to_dict()
+  assert config.to_dict() == before and split["b"].task.teacher == "w/a"
   assert phases.train(config, tmp_path).finished
   assert list(begun.values()) == [True] * 3  # the run trusts the code that its config names
 
@@ -300,13 +300,13 @@ def _stop_in_phase1_then_go_on(config, workdir, monkeypatch):
   """Interrupts a run at the fourth step of its second phase, as a signal would, and resumes it."""
   train = loop._train
 
-  def interrupted(own):
-    if own.workdir.endswith("phase1"):
+  def interrupted(run):
+    if run.workdir.endswith("phase1"):
       steps = []
-      count = own.recorder.count_step
-      own.recorder.count_step = lambda *a: (steps.append(a[0]), count(*a))[1]
-      own.request.is_received = lambda: len(steps) >= 3
-    return train(own)
+      count = run.recorder.count_step
+      run.recorder.count_step = lambda *a: (steps.append(a[0]), count(*a))[1]
+      run.request.is_received = lambda: len(steps) >= 3
+    return train(run)
 
   with monkeypatch.context() as patch:
     patch.setattr(loop, "_train", interrupted)

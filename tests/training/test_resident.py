@@ -22,14 +22,14 @@ def test_batches_made_on_the_devices_are_those_that_are_sent(overrides):
   batches, steps, room = open_batches(*overrides), (38, 43), 7  # over the end of an epoch
   iterate, fill = resident.open_feed(batches, "always")
   named = list(iterate(*steps))
-  assert all(set(each) == {"example", "index"} for each in named)
-  found = fill(parallel.split_steps(named, room))
+  assert all(set(batch) == {"example", "index"} for batch in named)
+  arrays = fill(parallel.split_steps(named, room))
   expected = parallel.split_steps(list(batches.iterate(*steps)), room)
-  assert set(found) == set(expected)
+  assert set(arrays) == set(expected)
   for key, sent in expected.items():
-    made = found[key]
-    assert made.shape == sent.shape and made.dtype == sent.dtype
-    np.testing.assert_array_equal(made[:, : len(named)], sent[:, : len(named)])
+    array = arrays[key]
+    assert array.shape == sent.shape and array.dtype == sent.dtype
+    np.testing.assert_array_equal(array[:, : len(named)], sent[:, : len(named)])
 
 
 def test_examples_are_on_accelerators_that_have_room(monkeypatch):

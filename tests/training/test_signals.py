@@ -66,17 +66,17 @@ def test_an_abandoned_compilation_does_not_hold_the_process(tmp_path, monkeypatc
     failures.run_breakable(lambda: (os.kill(os.getpid(), signal.SIGINT), end.wait(600)))
     return compile_program(*arguments, **options)
 
-  left = []
+  statuses = []
   try:
     with monkeypatch.context() as patch:
       patch.setattr(compilation, "compile_program", compile_long)
       stopped = loop.train(runs.tiny(), tmp_path)
     assert not stopped.finished and stopped.step == 0
-    monkeypatch.setattr(failures.os, "_exit", left.append)
+    monkeypatch.setattr(failures.os, "_exit", statuses.append)
     failures.leave(75)
   finally:
     end.set()
-  assert left == [75]  # the interpreter does not wait for it
+  assert statuses == [75]  # the interpreter does not wait for it
 
 
 def test_an_error_of_breakable_work_is_raised():
@@ -91,7 +91,7 @@ def test_an_error_of_breakable_work_is_raised():
 def test_a_signal_is_a_second_one_if_it_comes_a_second_later(number, monkeypatch):
   now, ended = [0.0], []
   monkeypatch.setattr(signal, "valid_signals", lambda: {number})
-  before = signal.signal(number, lambda *given: ended.append(given[0]))
+  before = signal.signal(number, lambda *args: ended.append(args[0]))
   try:
     with failures.StopRequest(lambda: now[0]) as request:
       signal.raise_signal(number)

@@ -79,8 +79,8 @@ def directions(config, repeats=2):
 
   def update(optimizer, params, gradients):
     state = optimizer.init(params)
-    for each in gradients:
-      direction, state = optimizer.update(each, state, params)
+    for grads in gradients:
+      direction, state = optimizer.update(grads, state, params)
     return direction, state
 
   def run(optimizer, *trees):
@@ -88,9 +88,9 @@ def directions(config, repeats=2):
 
   expected = run(make_optimizer(config, params), params, gradients)
   optimizer = make_optimizer(config, stacked.first_cycle(params, 2))
-  found = run(optimizer, stacked.stack(params, 2), stacked.stack(gradients, 2))
-  assert len(jax.tree.leaves(found)) < len(jax.tree.leaves(expected))
-  return expected, stacked.unstack(jax.device_get(found))
+  result = run(optimizer, stacked.stack(params, 2), stacked.stack(gradients, 2))
+  assert len(jax.tree.leaves(result)) < len(jax.tree.leaves(expected))
+  return expected, stacked.unstack(jax.device_get(result))
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,14 @@ def directions(config, repeats=2):
 )
 def test_stacked_optimizers_give_the_same_bits(name, mask):
   config = settings(optimizer=dict(name=name, weight_decay=0.1), weight_decay_mask=mask)
-  expected, found = directions(config)
-  same(found, expected)
+  expected, result = directions(config)
+  same(result, expected)
 
 
 def test_clipping_agrees_but_for_the_order_of_its_sum():
   config = settings(optimizer=dict(name="sgd", momentum=0.0), grad_clip_norm=1e-3)
-  (expected, _), (found, _) = directions(config)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), found, expected)
+  (expected, _), (result, _) = directions(config)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), result, expected)
 
 
 MUCH = ("model.dropout=0.1", "model.remat=True", "model.dtype=float16", "grad_accum_steps=2")
@@ -117,10 +117,10 @@ def test_stacked_steps_give_the_same_bits():
   """Parameters, moments and averages are equal; only the norm is summed in another order."""
   step, config = make(*MUCH)
   assert step.cycle == 1
-  (state, metrics), (expected, wanted) = run(step), run(by_name(step, config))
+  (state, metrics), (expected, others) = run(step), run(by_name(step, config))
   same(state, expected)
-  assert metrics["loss"] == wanted["loss"]
-  np.testing.assert_allclose(metrics["gradient_norm"], wanted["gradient_norm"], rtol=1e-6)
+  assert metrics["loss"] == others["loss"]
+  np.testing.assert_allclose(metrics["gradient_norm"], others["gradient_norm"], rtol=1e-6)
   for layer in range(2):
     assert all(np.any(m) for m in jax.tree.leaves(state.opt_state[0].mu[f"block_{layer}"]))
 

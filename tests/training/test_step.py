@@ -62,8 +62,8 @@ def test_an_average_may_be_short_at_first(warmup):
   for count in (0, 3, 10_000):
     state = TrainState(jnp.int32(count), params, {}, None, ema, None, jnp.float32(1))
     decay = min(0.99, (1 + count) / (10 + count)) if warmup else 0.99
-    found = step._average(state, params)["kernel"]
-    np.testing.assert_allclose(found, 4 * decay + 2 * (1 - decay), rtol=1e-6)
+    average = step._average(state, params)["kernel"]
+    np.testing.assert_allclose(average, 4 * decay + 2 * (1 - decay), rtol=1e-6)
 
 
 @pytest.mark.slow

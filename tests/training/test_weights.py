@@ -48,9 +48,9 @@ def test_both_weights_agree_with_the_checkpoint(both):
     loaded = vitx.load(workdir, "latest", weights=weights)
     jax.tree.map(np.testing.assert_array_equal, loaded.variables["params"], state[tree])
   for weights, prefix in ((None, ""), ("ema", "ema_")):
-    found = evaluate(workdir, weights=weights)
+    figures = evaluate(workdir, weights=weights)
     for name in FIGURES:
-      assert found[name] == pytest.approx(result.test[f"{prefix}{name}"], rel=1e-6)
+      assert figures[name] == pytest.approx(result.test[f"{prefix}{name}"], rel=1e-6)
 
 
 @pytest.mark.slow  # trains once more

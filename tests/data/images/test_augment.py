@@ -98,9 +98,9 @@ def test_a_decode_size_that_differs_is_resized_as_in_evaluation():
 def test_flips_happen_with_their_probability():
   args, axes = batch(2000, size=4), {"hflip": 2, "vflip": 1}
   settings = [{field: chance} for field in axes for chance in (0.3, 1.0)]
-  both = jax.jit(lambda *given: [train(each, size=4)(*given)[0] for each in settings])
-  expected, found = normalized(args[1]), both(jax.random.key(0), *args)
-  for axis, out, always in zip(axes.values(), found[::2], found[1::2], strict=True):
+  both = jax.jit(lambda *arrays: [train(field, size=4)(*arrays)[0] for field in settings])
+  expected, outputs = normalized(args[1]), both(jax.random.key(0), *args)
+  for axis, out, always in zip(axes.values(), outputs[::2], outputs[1::2], strict=True):
     flipped = np.isclose(out, np.flip(expected, axis), atol=1e-5).all((1, 2, 3))
     assert (flipped | np.isclose(out, expected, atol=1e-5).all((1, 2, 3))).all()
     assert abs(flipped.sum() - 600) < 4 * np.sqrt(2000 * 0.3 * 0.7)
@@ -164,8 +164,8 @@ def test_a_batch_draws_one_share_and_pairs_draw_their_own():
     value = (np.asarray(out) * STD + MEAN).mean((1, 2, 3)) * 255
     shares[mixing] = 1 - (value[::2] - 8 * np.arange(32)) / 4
     other = labels[::2] != labels[1::2]
-    own = np.asarray(targets)[::2][np.arange(32), labels[::2]]
-    np.testing.assert_allclose(own[other], shares[mixing][other], atol=1e-3)
+    weights = np.asarray(targets)[::2][np.arange(32), labels[::2]]
+    np.testing.assert_allclose(weights[other], shares[mixing][other], atol=1e-3)
   assert np.ptp(shares["batch"]) < 1e-3 and np.ptp(shares["pair"]) > 0.2
 
 
@@ -248,6 +248,6 @@ def test_rectangles_pass_every_stage(stored, settings):
 
 def test_evaluation_cuts_the_middle_of_a_rectangle():
   images = np.random.default_rng(0).integers(0, 256, (2, 32, 24, 3), dtype=np.uint8)
-  found = evaluate(images, (24, 18), crop_ratio=0.75)
-  np.testing.assert_allclose(found, normalized(images[:, 4:28, 3:21]), atol=1e-6)
+  output = evaluate(images, (24, 18), crop_ratio=0.75)
+  np.testing.assert_allclose(output, normalized(images[:, 4:28, 3:21]), atol=1e-6)
   assert evaluate(images, (12, 18)).shape == (2, 12, 18, 3)

@@ -173,8 +173,8 @@ def test_autoaugment_draws_the_pairs_of_the_policy_with_their_probabilities():
   expected = 1500 * np.array(list(chances.values()))
   counts = np.zeros(len(pictures))
   flat = lambda images: images[:, ::2, ::2].reshape(len(images), -1)  # noqa: E731
-  found = flat(draws(cifar_policy, 1500))
-  errors = cdist(found, flat(pictures), "cityblock") / found.shape[1]
+  outputs = flat(draws(cifar_policy, 1500))
+  errors = cdist(outputs, flat(pictures), "cityblock") / outputs.shape[1]
   np.add.at(counts, errors.argmin(1), 1)
   # A first operation that rounds the other way by a level is amplified by the second.
   assert errors.min(1).max() < 1.0

@@ -21,9 +21,9 @@ def test_pad_crop_cuts_every_position_of_the_padded_image_equally_often():
   crops = drawn(lambda key: cropping.pad_crop(key, jnp.asarray(image), 2), 2000)
   padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
   windows = [padded[i : i + 6, j : j + 6] for i in range(5) for j in range(5)]
-  found = (crops[:, None] == np.stack(windows)).all((2, 3, 4))
-  np.testing.assert_array_equal(found.sum(1), 1)
-  assert stats.chisquare(found.sum(0)).pvalue > 1e-3
+  matches = (crops[:, None] == np.stack(windows)).all((2, 3, 4))
+  np.testing.assert_array_equal(matches.sum(1), 1)
+  assert stats.chisquare(matches.sum(0)).pvalue > 1e-3
 
 
 def test_boxes_have_the_requested_area_and_ratio():
@@ -95,9 +95,9 @@ def test_an_erased_box_is_inside_a_rectangle(erase):
 def test_a_box_agrees_with_timm_for_equal_numbers():
   fit = jax.jit(cropping.fit_box, static_argnums=(1, 2))
   for shares, (size, *box) in zip(GOLDEN["erasing_shares"], GOLDEN["erasing_boxes"], strict=True):
-    found = fit(shares.astype(np.float32), int(size), int(size))
-    assert [int(x) for x in found[2:]] == box[2:]
-    assert box[2] == 0 or [int(x) for x in found[:2]] == box[:2]
+    fitted = fit(shares.astype(np.float32), int(size), int(size))
+    assert [int(x) for x in fitted[2:]] == box[2:]
+    assert box[2] == 0 or [int(x) for x in fitted[:2]] == box[:2]
 
 
 @pytest.mark.slow

@@ -116,9 +116,9 @@ def test_values_without_a_stated_range_need_data_value_range(kind):
   encoded, bounds = encode(Image.fromarray(array), format), (array.min().item(), array.max().item())
   with pytest.raises(ConfigError, match=r"scans/1\.tif cannot be read.*data\.value_range"):
     read(encoded, 1, "scans/1.tif")
-  found = read(encoded, 3, "x", bounds)
-  assert (found[..., :1] == found).all() and found.min() == 0 and found.max() == 255
-  assert np.abs(found[..., 0] - 255 * RAMP).max() <= 1.1
+  pixels = read(encoded, 3, "x", bounds)
+  assert (pixels[..., :1] == pixels).all() and pixels.min() == 0 and pixels.max() == 255
+  assert np.abs(pixels[..., 0] - 255 * RAMP).max() <= 1.1
   half = read(encoded, 1, "x", (bounds[0], bounds[0] + (bounds[1] - bounds[0]) / 2))
   assert (half[34:] == 255).all() and half.min() == 0
 
@@ -174,8 +174,8 @@ def test_ranges_that_a_file_states_are_used():
     "white is 0": encode(Image.fromarray(65535 - whole), "TIFF", tiffinfo={262: 0}),
   }
   for name, encoded in files.items():
-    found = read(encoded, 1, name)
-    assert np.abs(found[..., 0] - 255 * RAMP).max() <= 1.1, name
+    pixels = read(encoded, 1, name)
+    assert np.abs(pixels[..., 0] - 255 * RAMP).max() <= 1.1, name
   assert (read(encode(Image.new("I;16", (3, 2))), 1, "black") == 0).all()
   with pytest.raises(ConfigError, match="not finite"):
     read(encode(Image.fromarray(np.full_like(RAMP, np.nan)), "TIFF"), 1, "x", (0, 1))
@@ -230,12 +230,12 @@ def test_an_image_with_unusual_exif_is_turned(entry):
 
 @pytest.mark.parametrize("orientation", range(10))
 def test_every_orientation_agrees_with_pillow(orientation):
-  given = Image.Exif()
-  given[0x0112] = orientation
-  encoded = encode(Image.fromarray(noise(4, 6, 3)), exif=given)
+  exif = Image.Exif()
+  exif[0x0112] = orientation
+  encoded = encode(Image.fromarray(noise(4, 6, 3)), exif=exif)
   expected = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
-  found = read(encoded, 3, "x", upright=True)
-  np.testing.assert_array_equal(found, np.asarray(expected))
+  pixels = read(encoded, 3, "x", upright=True)
+  np.testing.assert_array_equal(pixels, np.asarray(expected))
   # Images of prepared sets are not turned.
   np.testing.assert_array_equal(read(encoded, 3), noise(4, 6, 3))
 

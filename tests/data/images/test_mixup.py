@@ -48,9 +48,9 @@ def test_targets_are_smoothed():
 
 @pytest.mark.slow
 def test_cutmix_of_a_rectangle_cuts_its_shape():
-  keep, own = keep_around(np.array([4, 16], np.int32), np.float32(0.75), (8, 32))
+  keep, share = keep_around(np.array([4, 16], np.int32), np.float32(0.75), (8, 32))
   cut = np.asarray(keep)[..., 0] == 0
-  assert cut.sum() == 4 * 16 and own == 0.75  # half of either side
+  assert cut.sum() == 4 * 16 and share == 0.75  # half of either side
   assert cut[2:6, 8:24].all()
 
 
@@ -80,9 +80,9 @@ def test_cutmix_exchanges_one_box_and_counts_its_pixels():
   np.testing.assert_array_equal(cut, rows[:, :, None] & columns[:, None, :])
   for side in (rows, columns):  # without gaps
     assert (np.abs(np.diff(np.pad(side, ((0, 0), (1, 1))).astype(int))).sum(1) <= 2).all()
-  kept = 1 - cut.mean((1, 2))
-  np.testing.assert_allclose(targets[:, 0, 0], kept, atol=1e-6)
-  np.testing.assert_allclose(targets[:, 1, 1], kept, atol=1e-6)
+  share = 1 - cut.mean((1, 2))
+  np.testing.assert_allclose(targets[:, 0, 0], share, atol=1e-6)
+  np.testing.assert_allclose(targets[:, 1, 1], share, atol=1e-6)
   np.testing.assert_allclose(targets.sum(-1), 1, atol=1e-6)
   # The paper's recipe in NumPy: a square of area 1 - Beta(1, 1), centered anywhere, cut at edges.
   rng = np.random.default_rng(0)
@@ -90,8 +90,8 @@ def test_cutmix_exchanges_one_box_and_counts_its_pixels():
   low = rng.integers(0, 16, (2, 20000)) - side // 2
   length = np.minimum(low + side, 16) - np.maximum(low, 0)
   expected = 1 - length[0] * length[1] / 256
-  assert abs(kept.mean() - expected.mean()) < 4 * expected.std() / np.sqrt(2000)
-  assert abs(kept.std() - expected.std()) < 0.02
+  assert abs(share.mean() - expected.mean()) < 4 * expected.std() / np.sqrt(2000)
+  assert abs(share.std() - expected.std()) < 0.02
 
 
 @pytest.mark.slow
@@ -119,9 +119,9 @@ def test_one_share_for_the_batch_agrees_with_timm():
   images, labels = GOLDEN["mix_images"][rows], GOLDEN["mix_labels"][rows]
   targets = smooth_targets(labels, 5, 0.1)
   for i, (share, cut, *center) in enumerate(GOLDEN["mix_cases"]):
-    keep, own = np.full((9, 9, 1), share, np.float32), np.float32(share)
+    keep, weight = np.full((9, 9, 1), share, np.float32), np.float32(share)
     if cut:
-      keep, own = keep_around(np.array(center, np.int32), own, (9, 9))
-    mixed = mix(images, targets, np.asarray(keep)[None], np.asarray(own)[None])
+      keep, weight = keep_around(np.array(center, np.int32), weight, (9, 9))
+    mixed = mix(images, targets, np.asarray(keep)[None], np.asarray(weight)[None])
     np.testing.assert_allclose(mixed[0], GOLDEN[f"mix_{i}"][rows], atol=1e-6)
     np.testing.assert_allclose(mixed[1], GOLDEN[f"mix_targets_{i}"][rows], atol=1e-6)

@@ -49,8 +49,8 @@ def result(name, level, cubic=False):
 def test_the_policy_matches_timm():
   assert set(OPERATIONS) == {*TIMM, "identity"} and OPERATIONS[-1] == "identity"
   assert set(POLICY["names"]) == set(TIMM.values()) and len(POLICY["names"]) == 15
-  kept = {name: POLICY[name] for name in ("count", "magnitude", "magnitude_std", "probability")}
-  assert Sampler(**kept) == Sampler(2, 9, 0.5, 0.5)
+  settings = {name: POLICY[name] for name in ("count", "magnitude", "magnitude_std", "probability")}
+  assert Sampler(**settings) == Sampler(2, 9, 0.5, 0.5)
 
 
 @pytest.mark.parametrize("how", ["bilinear", "bicubic"])
@@ -97,8 +97,8 @@ def test_an_interpolation_is_fixed_or_drawn_for_each_operation(interpolation):
 
 def drawn(draws, count=4000):
   keys = jax.random.split(jax.random.key(0), count)
-  each = jax.jit(jax.vmap(lambda key: draws(key, 15)))
-  return [np.asarray(x).ravel() for x in each(keys)]
+  vmapped = jax.jit(jax.vmap(lambda key: draws(key, 15)))
+  return [np.asarray(x).ravel() for x in vmapped(keys)]
 
 
 def test_operations_strengths_signs_and_chances_are_drawn_independently():

@@ -19,13 +19,13 @@ PARAMS = {"kernel": np.ones((2, 2), np.float32), "bias": np.ones(2, np.float32)}
 
 
 def fields_of(table, hidden):
-  return [(name, f) for name, made in table.items() for f in options(made) if f not in hidden]
+  return [(name, f) for name, choice in table.items() for f in options(choice) if f not in hidden]
 
 
 @pytest.mark.parametrize("table", [OPTIMIZERS, SCHEDULES, TASKS, TRACKERS])
 def test_every_field_is_described(table):
-  for name, made in table.items():
-    function = function_of(made)
+  for name, choice in table.items():
+    function = function_of(choice)
     assert options(function).keys() - {"run"} <= read_meanings(function).keys(), name
 
 

@@ -42,16 +42,16 @@ def direct(params, gradients, **fields):
 
 
 def test_hidden_matrices_get_orthogonal_directions_and_nothing_else_does():
-  found = direct(draw(0), draw(1), weight_decay=0.0)
+  updates = direct(draw(0), draw(1), weight_decay=0.0)
   for name, inputs in MATRICES.items():
-    matrix = found[name].reshape(inputs, -1)
+    matrix = updates[name].reshape(inputs, -1)
     singular = np.linalg.svd(matrix, compute_uv=False) / (0.2 * max(matrix.shape) ** 0.5)
     assert singular.min() > 0.6 and singular.max() < 1.3, name  # five steps come that near to 1
   adam = optax.adam(1.0, 0.9, 0.98)
   expected, _ = jax.jit(lambda grads: adam.update(grads, adam.init(grads)))(draw(1))
   for name, leaf in name_arrays(expected).items():
     if name not in MATRICES:
-      np.testing.assert_allclose(found[name], -leaf, rtol=1e-5, atol=1e-6)
+      np.testing.assert_allclose(updates[name], -leaf, rtol=1e-5, atol=1e-6)
 
 
 def test_matrices_have_nesterov_momentum():
@@ -65,12 +65,12 @@ def test_matrices_have_nesterov_momentum():
       updates, state = run(gradient, state, start)
     return name_arrays(updates)[name]
 
-  found = follow(make_optimizer(settings(optimizer=dict(name="muon", weight_decay=0.0)), start))
+  update = follow(make_optimizer(settings(optimizer=dict(name="muon", weight_decay=0.0)), start))
   nesterov, plain = (
     follow(optax.contrib.muon(-1.0, nesterov=x, consistent_rms=0.2)) for x in (True, False)
   )
-  np.testing.assert_allclose(found, nesterov, rtol=1e-4, atol=1e-5)
-  assert np.abs(found - plain).max() > 0.01
+  np.testing.assert_allclose(update, nesterov, rtol=1e-4, atol=1e-5)
+  assert np.abs(update - plain).max() > 0.01
 
 
 def test_decay_is_decoupled_and_has_the_mask(decay=0.3):
@@ -78,5 +78,5 @@ def test_decay_is_decoupled_and_has_the_mask(decay=0.3):
   plain = direct(params, gradients, weight_decay=0.0)
   decayed = direct(params, gradients, weight_decay=decay)
   for name, leaf in name_arrays(params).items():
-    wanted = decay * leaf if name.endswith("/kernel") else 0.0
-    np.testing.assert_allclose(decayed[name] - plain[name], wanted, rtol=1e-4, atol=1e-5)
+    expected = decay * leaf if name.endswith("/kernel") else 0.0
+    np.testing.assert_allclose(decayed[name] - plain[name], expected, rtol=1e-4, atol=1e-5)

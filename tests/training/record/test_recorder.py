@@ -22,9 +22,9 @@ def test_the_test_row_comes_after_the_last_checkpoint(tmp_path, monkeypatch):
   def record(owner, name):
     function = getattr(owner, name)
 
-    def call(self, *given, **options):
-      calls.append((name, given[0] if given else None))
-      return function(self, *given, **options)
+    def call(self, *arguments, **options):
+      calls.append((name, arguments[0] if arguments else None))
+      return function(self, *arguments, **options)
 
     monkeypatch.setattr(owner, name, call)
 

@@ -39,7 +39,7 @@ class Kept(Tracker):
       file.write(json.dumps(line) + "\n")
 
 
-def kept(workdir):
+def tracked(workdir):
   """Returns the tracked rows without their times, and all other tracked lines."""
   lines = [json.loads(line) for line in (workdir / "kept.jsonl").read_text().splitlines()]
   rows = [line for line in lines if "kind" in line]
@@ -62,8 +62,8 @@ def test_a_tracker_gets_every_row_once_however_often_the_run_goes_on(tmp_path):
   for times in (2, 3):  # back to step 16: rows of step 20 and the test's come again
     shutil.rmtree(tmp_path / "checkpoints" / "20")
     assert loop.train(config, tmp_path).finished
-    found, others = kept(tmp_path)
-    assert found == expected == numbers(runs.rows(tmp_path))
+    again, others = tracked(tmp_path)
+    assert again == expected == numbers(runs.rows(tmp_path))
     begins = [line for line in others if "begin" in line]
     assert len(begins) == times == len(others) / 2 and begins[0] == begins[-1]
   assert begins[0]["name"] == tmp_path.name and begins[0]["seed"] == 0
@@ -91,23 +91,23 @@ def test_rows_that_were_dropped_twice_are_still_known(tmp_path):
   open_log(tmp_path, rows(6), 0)
   open_log(tmp_path, rows(4), 2)  # killed again before it had caught up
   open_log(tmp_path, rows(8), 3)
-  found, _ = kept(tmp_path)
-  assert found == rows(8)
+  again, _ = tracked(tmp_path)
+  assert again == rows(8)
 
 
 def test_a_tracker_that_is_chosen_later_gets_what_was_logged_before(tmp_path):
   open_log(tmp_path, rows(4), 0, "tracking=none")
   assert {path.name for path in tmp_path.iterdir()} == {"metrics.jsonl"}
   open_log(tmp_path, rows(6), 3)
-  assert kept(tmp_path)[0] == rows(6)
+  assert tracked(tmp_path)[0] == rows(6)
 
 
 def test_another_tracker_is_another_run(tmp_path):
   open_log(tmp_path, rows(2), 0)
-  (first,) = [line["begin"] for line in kept(tmp_path)[1] if "begin" in line]
+  (first,) = [line["begin"] for line in tracked(tmp_path)[1] if "begin" in line]
   open_log(tmp_path, rows(3), 2, "tracking.file=more.jsonl")
-  second, *found, _ = [json.loads(x) for x in (tmp_path / "more.jsonl").read_text().splitlines()]
-  assert second["begin"] != first and [row["step"] for row in found] == [0, 1, 2]
+  second, *more, _ = [json.loads(x) for x in (tmp_path / "more.jsonl").read_text().splitlines()]
+  assert second["begin"] != first and [row["step"] for row in more] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("where", ["__init__", "write", "close"])
